@@ -1,1 +1,1 @@
-"""Sums about fleets: how many spares, how much load, until when. Pure functions; nothing here starts anything."""
+"""Plan fleets: spares, capacity, growth. Pure functions without side effects."""

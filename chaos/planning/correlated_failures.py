@@ -1,12 +1,11 @@
-"""Engines that fail together: zones, racks in them, and builds of the model that run across both.
+"""Correlated failures: zones, racks within zones, and model builds that run across both.
 
-Engines are dealt to zones in turn, in each zone to racks in turn, and to builds so that every rack has engines of
-every build. An engine is up when its zone, its rack and its build are, and it itself is; all of these fail
-independently of each other, each with its own probability.
+Engines are distributed round-robin over zones and over the racks of a zone; every rack runs every build. An engine
+is up when its zone, rack and build are up and it has not failed itself. All fail independently.
 
-With zones and racks the number of engines up is a sum of independent parts, and its distribution is folded
-together exactly, of nothing but sums of positive terms. Builds cut across: with few of them it is exact too, by
-looking at every combination of bad ones; with many it is left to seeded samples, with an interval.
+With zones and racks, the number of engines up is a sum of independent parts, convolved exactly from positive
+terms. Builds cut across zones: up to ``EXACT_BUILDS`` are exact, by enumerating the bad ones. More builds need
+seeded samples, with an interval.
 """
 
 import math
@@ -22,19 +21,19 @@ from chaos.planning.error import PlanError
 from chaos.planning.spare_engines import fewest_satisfying
 
 MOST_ENGINES: Final = 20_000
-"""Folding costs the square of the engines; this many take a second."""
+"""Convolution costs the square of the engines; this many take a second."""
 
 EXACT_BUILDS: Final = 6
-"""Builds of which every combination is looked at: 64 foldings."""
+"""Builds whose combinations are enumerated: 64 convolutions."""
 
 CONFIDENCE: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureDomains:
-    """How engines stand, and what can take many of them at once. ``*_down`` are shares of time.
+    """Placement of engines and what can take many at once. ``*_down`` are shares of time, 0 to 1.
 
-    ``racks`` is per zone. One of a kind with a down share of 0 is none at all.
+    ``racks`` is per zone. A count of 1 with a down share of 0 models no such domain.
     """
 
     engines: int
@@ -48,7 +47,7 @@ class FailureDomains:
 
     @property
     def floor(self) -> float:
-        """Probability that everything is down at once, whatever the number of engines: no spares help there."""
+        """Probability that everything is down at once. Spares cannot lower it."""
         zone_lost = self.zone_down + (1 - self.zone_down) * self.rack_down**self.racks
         all_zones = zone_lost**self.zones
         all_builds = self.build_down**self.builds
@@ -57,7 +56,7 @@ class FailureDomains:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledProbability:
-    """A probability from samples, with the Clopper-Pearson interval of 95 %."""
+    """Sampled probability with its 95 % Clopper-Pearson interval."""
 
     share: float
     low: float
@@ -67,25 +66,25 @@ class SampledProbability:
 
 
 def checked_domains(layout: FailureDomains) -> FailureDomains:
-    """The same layout, or ``PlanError`` for one that cannot be."""
+    """Return the layout; raise ``PlanError`` if it is invalid."""
     if min(layout.zones, layout.racks, layout.builds) < 1:
-        raise PlanError("zones, racks and builds: there is at least one of each")
+        raise PlanError("zones, racks and builds: at least one of each")
     if layout.engines < 1:
-        raise PlanError("a layout needs at least one engine")
+        raise PlanError("engines: at least one")
     for name in ("engine_down", "zone_down", "rack_down", "build_down"):
         if not 0 <= getattr(layout, name) <= 1:
-            raise PlanError(f"{name.replace('_', ' ')}: a probability lies between 0 and 1")
+            raise PlanError(f"{name.replace('_', ' ')}: must be 0 to 1")
     if layout.engines > MOST_ENGINES:
-        raise PlanError(f"{layout.engines} engines: failures together are computed for up to {MOST_ENGINES}")
+        raise PlanError(f"{layout.engines} engines: correlated failures are computed for up to {MOST_ENGINES}")
     return layout
 
 
 def engines_per_cell(layout: FailureDomains) -> NDArray[np.int64]:
-    """How many engines stand in each zone, rack and build: an array of these three axes."""
+    """Engines per zone, rack and build, as an array with these three axes."""
     place = np.arange(layout.engines)
     in_zone = place // layout.zones
     rack = in_zone % layout.racks
-    # Shifted by one with each round of the racks, or a rack would have one build only where both are as many.
+    # Shift by one per round of the racks; else a rack runs one build only where both counts are equal.
     build = (in_zone + in_zone // math.lcm(layout.racks, layout.builds)) % layout.builds
     counts = np.zeros((layout.zones, layout.racks, layout.builds), dtype=np.int64)
     np.add.at(counts, (place % layout.zones, rack, build), 1)
@@ -93,15 +92,15 @@ def engines_per_cell(layout: FailureDomains) -> NDArray[np.int64]:
 
 
 def is_exact(layout: FailureDomains) -> bool:
-    """Whether the layout is computed exactly."""
+    """Whether the layout can be computed exactly."""
     return layout.builds <= EXACT_BUILDS or layout.build_down == 0
 
 
 def shortage_probability(layout: FailureDomains, need: int) -> float:
-    """Probability that fewer than ``need`` engines are up, exactly; ``PlanError`` where that is out of reach."""
+    """Exact probability that fewer than ``need`` engines are up; ``PlanError`` if it needs samples."""
     checked_domains(layout)
     if not is_exact(layout):
-        raise PlanError(f"more than {EXACT_BUILDS} builds that fail are left to samples")
+        raise PlanError(f"more than {EXACT_BUILDS} failing builds: use samples")
     counts = engines_per_cell(layout)
     if layout.build_down == 0:
         return _short_of(counts.sum(axis=2), layout, need)
@@ -114,10 +113,10 @@ def shortage_probability(layout: FailureDomains, need: int) -> float:
 
 
 def sampled_shortage(layout: FailureDomains, need: int, *, samples: int, seed: int) -> SampledProbability:
-    """The same by Monte Carlo, with an interval that says how much the samples know."""
+    """``shortage_probability`` by Monte Carlo, with its confidence interval."""
     checked_domains(layout)
     if samples < 1:
-        raise PlanError("at least one sample is needed")
+        raise PlanError("samples: at least one")
     rng = np.random.default_rng(seed)
     counts = engines_per_cell(layout)
     failed = 0
@@ -136,14 +135,13 @@ def sampled_shortage(layout: FailureDomains, need: int, *, samples: int, seed: i
 
 
 def fewest_spares(layout: FailureDomains, need: int, allowed: float) -> int | None:
-    """The smallest number of spares for this layout; None where no number is enough.
+    """Smallest number of spares for this layout; None if no number is enough.
 
-    The number of engines of ``layout`` itself is not looked at. More engines never make it worse, because the
-    places of those that stand already do not change.
+    Ignores ``layout.engines``. More engines never hurt, because existing engines keep their place.
     """
     if layout.floor > allowed:
         return None
-    # Nested searches look at few sizes; the last one may be far above the answer, and costs its square.
+    # The search tries few sizes, but the last may be far above the answer and costs its square.
     most = MOST_ENGINES - need
     try:
         return fewest_satisfying(
@@ -156,9 +154,9 @@ def fewest_spares(layout: FailureDomains, need: int, allowed: float) -> int | No
 def fewest_sampled_spares(
     layout: FailureDomains, need: int, allowed: float, *, samples: int, seed: int
 ) -> int | None:
-    """By samples: the smallest number of spares whose interval is within the target; None without one.
+    """Smallest number of spares whose sampled interval is within the target; None if there is none.
 
-    Careful: what the samples cannot tell counts as not reached.
+    Conservative: the upper bound must reach the target.
     """
     if layout.floor > allowed:
         return None
@@ -166,7 +164,7 @@ def fewest_sampled_spares(
     def enough(spares: int) -> bool:
         return sampled_shortage(resized(layout, need + spares), need, samples=samples, seed=seed).high <= allowed
 
-    # Each look is a whole set of samples: one that has not found it by four times the need will not.
+    # Each step draws a full set of samples. A target missed at four times the need is out of reach.
     try:
         return fewest_satisfying(enough, most=min(MOST_ENGINES - need, 3 * need + 100))
     except PlanError:
@@ -174,18 +172,18 @@ def fewest_sampled_spares(
 
 
 def resized(layout: FailureDomains, engines: int) -> FailureDomains:
-    """The same layout with so many engines."""
+    """Return the layout with this number of engines."""
     return replace(layout, engines=engines)
 
 
 def survive_one_zone(need: int, zones: int, down: float, allowed: float) -> int:
-    """The smallest number of engines, dealt evenly, that keeps the target with any one zone gone.
+    """Smallest number of evenly distributed engines that meets the target with any one zone lost.
 
-    With the fullest zone lost, the rest still has ``need`` engines up with a probability of being short of at most
-    ``allowed``. ``down`` is an engine's own.
+    With the fullest zone lost, the probability that fewer than ``need`` are up is at most ``allowed``.
+    ``down`` is the down share of one engine.
     """
     if zones < 2:
-        raise PlanError(f"{zones} zone: to survive the loss of one there must be two at least")
+        raise PlanError(f"{zones} zone: surviving the loss of one needs at least two")
     if allowed <= 0 < down or down >= 1:
         raise PlanError("no number of engines reaches this target")
 
@@ -193,14 +191,14 @@ def survive_one_zone(need: int, zones: int, down: float, allowed: float) -> int:
         left = need + spares - math.ceil((need + spares) / zones)
         return left >= need and float(binom.sf(left - need, left, down)) <= allowed
 
-    # Not quite monotone: one more engine may only fill the zone that is then lost. Whole rounds of zones are.
+    # Not monotone: an extra engine may only fill the zone that is lost. Whole rounds of zones are monotone.
     rounds = fewest_satisfying(lambda number: enough(number * zones), most=MOST_ENGINES)
     first = max(0, (rounds - 1) * zones)
     return need + next(spares for spares in range(first, rounds * zones + 1) if enough(spares))
 
 
 def _short_of(counts: NDArray[np.int64], layout: FailureDomains, need: int) -> float:
-    """Of engines by zone and rack."""
+    """Shortage for engines given per zone and rack."""
     up = np.ones(1)
     for racks in counts:
         zone = np.ones(1)
@@ -212,7 +210,7 @@ def _short_of(counts: NDArray[np.int64], layout: FailureDomains, need: int) -> f
 
 
 def _or_none(up: NDArray[np.float64], down: float) -> NDArray[np.float64]:
-    """The distribution, or with probability ``down`` none at all."""
+    """The distribution, with probability ``down`` of no engine at all."""
     mixed = (1 - down) * up
     mixed[0] += down
     return mixed

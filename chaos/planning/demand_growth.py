@@ -1,4 +1,4 @@
-"""Until when a fleet lasts: arrivals that grow by a share each month, against what keeps the promise."""
+"""How long a fleet lasts while arrivals grow each month."""
 
 import math
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ MOST_MONTHS = 240
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonthProjection:
-    """One month from now: arrivals, the share of the slots they take, and the engines that keep the promise."""
+    """One month: arrivals, their share of the slots, and engines needed for the wait target."""
 
     month: int
     arrivals_per_s: float
@@ -24,10 +24,10 @@ class MonthProjection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthProjection:
-    """When arrivals reach what the fleet can take. Months from now, None: never.
+    """When arrivals exceed capacity, in months from now; None: never.
 
-    ``runs_out`` is for the whole fleet, ``runs_out_without_zone`` with its largest zone gone, which is None too
-    where there is one zone only. ``order_by`` is the earlier of them less the lead time; negative: too late.
+    ``runs_out`` is for the whole fleet, ``runs_out_without_zone`` with its largest zone lost (None with one zone).
+    ``order_by`` is the earlier one less the lead time; negative: too late.
     """
 
     months: tuple[MonthProjection, ...]
@@ -41,15 +41,15 @@ class GrowthProjection:
 def growth_projection(
     situation: PoolSituation, promise: WaitPromise, *, growth: float, lead_months: float = 0.0, months: int = 12
 ) -> GrowthProjection:
-    """How arrivals that grow by ``growth`` (0.05: five percent) a month use the fleet up."""
+    """Project arrivals that grow by ``growth`` (0.05: 5 %) a month."""
     if growth <= -1:
-        raise PlanError(f"growth {growth:.0%}: nothing can shrink by all it is, or more, each month")
+        raise PlanError(f"growth {growth:.0%}: must be above -100 %")
     if lead_months < 0 or not 1 <= months <= MOST_MONTHS:
-        raise PlanError(f"a lead time is not negative, and a projection has 1 to {MOST_MONTHS} months")
+        raise PlanError(f"lead time must not be negative; months must be 1 to {MOST_MONTHS}")
     if situation.arrivals_per_s <= 0:
-        raise PlanError("nothing arrives, and nothing can grow from that")
+        raise PlanError("arrivals are 0: nothing can grow")
     if not situation.up:
-        raise PlanError("no engine is in")
+        raise PlanError("no engine is in rotation")
     situation = replace(situation, max_wait_s=None)
     most = most_arrivals_kept(situation, promise)
     ends = [_reached(situation.arrivals_per_s, most, growth)]
@@ -74,7 +74,7 @@ def growth_projection(
 
 
 def _reached(now: float, most: float, growth: float) -> float | None:
-    """Months until ``now`` has grown to ``most``; 0 where it has, None where it never will."""
+    """Months until ``now`` grows to ``most``; 0 if it has, None if it never will."""
     if most <= now:
         return 0.0
     return math.log(most / now) / math.log1p(growth) if growth > 0 else None

@@ -1,5 +1,5 @@
-"""The one error of a plan."""
+"""Error raised by plans."""
 
 
 class PlanError(ValueError):
-    """The numbers of the question cannot be, or are too large to be answered; the message says which and why."""
+    """Input is invalid or too large to compute; the message names the value and the limit."""

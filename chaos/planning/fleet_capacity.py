@@ -1,4 +1,4 @@
-"""What a fleet can take: how full it is, how far from too full, what a zone's loss leaves, what nines cost."""
+"""Capacity of a fleet: utilization, headroom, loss of a zone, cost of each nine."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from chaos.planning.spare_engines import SpareEngines, spares_for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitPromise:
-    """At most this share of requests waits longer than so long for a slot."""
+    """Wait target: at most the share ``late`` of requests waits longer than ``wait_s`` for a slot."""
 
     wait_s: float = 2.0
     late: float = 0.01
@@ -22,10 +22,10 @@ class WaitPromise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headroom:
-    """A fleet, whole or with a part of it gone, against the promise.
+    """A fleet, whole or without one zone, compared with the wait target.
 
-    ``name`` says what is gone. ``most_arrivals_per_s`` keep the promise; ``head_room`` is how much of the arrivals
-    could come on top, negative where too much comes already.
+    ``name`` is the lost zone. ``most_arrivals_per_s`` is the highest rate that meets the target. ``head_room`` is
+    the growth it allows, as a share of the arrivals; negative: overloaded.
     """
 
     name: str
@@ -35,15 +35,15 @@ class Headroom:
 
     @property
     def kept(self) -> bool:
-        """Whether the promise holds."""
+        """Whether the wait target is met."""
         return self.head_room >= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetCapacity:
-    """``whole`` and each loss of a zone; the engines that are needed, and needed so that any one zone can go.
+    """The whole fleet, the fleet without each zone, and engines needed, with and without the loss of a zone.
 
-    ``each_slots`` and ``each_service_s`` are of the mean engine that needs are counted in.
+    ``each_slots`` and ``each_service_s`` describe the mean engine, the unit of ``need``.
     """
 
     whole: Headroom
@@ -55,9 +55,9 @@ class FleetCapacity:
 
 
 def fleet_capacity(situation: PoolSituation, promise: WaitPromise) -> FleetCapacity:
-    """The answer for a pool as it stands; nothing is refused in it, so that what waits too long is seen."""
+    """Compute the capacity without an admission limit, so that long waits show."""
     if not situation.up:
-        raise PlanError("no engine is in")
+        raise PlanError("no engine is in rotation")
     open_ended = replace(situation, max_wait_s=None)
     zones = open_ended.zones
     each = open_ended.slots / len(open_ended.up)
@@ -79,14 +79,14 @@ def fleet_capacity(situation: PoolSituation, promise: WaitPromise) -> FleetCapac
 def spares_per_nine(
     need: int, down: float, targets: Sequence[float], *, cost_per_hour: float | None
 ) -> tuple[tuple[SpareEngines, int], ...]:
-    """For each allowed probability of being short, the spares, and how many more than for the one before."""
+    """Spares per target (allowed shortage probability), and how many more than for the previous target."""
     found = spares_for(need, down, targets, cost_per_hour=cost_per_hour)
     before = [0, *(one.spares for one in found)]
     return tuple((one, one.spares - less) for one, less in zip(found, before, strict=False))
 
 
 def most_arrivals_kept(situation: PoolSituation, promise: WaitPromise) -> float:
-    """Arrivals per second that keep the promise; 0 where no engine is left."""
+    """Highest arrivals per second that meet the wait target; 0 without engines."""
     queue = situation.queue()
     if queue is None:
         return 0.0
@@ -105,7 +105,7 @@ def _room(name: str, situation: PoolSituation, promise: WaitPromise) -> Headroom
 
 
 def _need(situation: PoolSituation, promise: WaitPromise, each_slots: float) -> int:
-    """Engines like the mean one."""
+    """Engines needed, each like the mean engine."""
     whole = max(1, math.floor(each_slots))
     return fewest_servers(
         situation.arrivals_per_s, situation.service_s, patience_s=promise.wait_s, late=promise.late, each=whole
@@ -113,5 +113,5 @@ def _need(situation: PoolSituation, promise: WaitPromise, each_slots: float) -> 
 
 
 def _dealt(need: int, zones: int) -> int:
-    """Engines dealt evenly of which ``need`` are left with the fullest zone gone."""
+    """Evenly distributed engines that leave ``need`` after the loss of the fullest zone."""
     return next(total for total in count(need + 1) if total - math.ceil(total / zones) >= need)

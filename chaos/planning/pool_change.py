@@ -1,7 +1,7 @@
-"""What a change would do to a pool: engines lost, a zone lost, more load, slower engines; by formula.
+"""Effect of a change on a pool: lost engines, lost zone, more load, slower engines.
 
-The long run of an M/M/c/K queue before and after: see ``queueing`` for what that assumes. Nothing here knows the
-minutes of change between the two, in which lost engines still get calls and others take over what they held.
+Compares the steady state of an M/M/c/K queue before and after; ``queueing`` lists its assumptions. The transition
+(lost engines still receive requests, others take over) is not modelled.
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from chaos.planning.queueing import queue_stats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfChange:
-    """What happens, all of it at once: the engines with most slots go first."""
+    """Everything that happens at once. The engines with the highest throughput are lost first."""
 
     lose_engines: int = 0
     lose_zones: tuple[str, ...] = ()
@@ -28,11 +28,11 @@ class WhatIfChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolOutcome:
-    """How a pool does in the long run. Shares are 0 to 1.
+    """Steady state of a pool. Shares are 0 to 1.
 
-    ``in_flight`` is Little's law's number, those that wait included. ``late`` is the share of admitted requests
-    that wait longer than the ceiling allows, or than ``patience_s``; ``refused`` the share that is shed. Waits are
-    infinite where more comes than can be served and nothing is refused.
+    ``in_flight`` follows Little's law and includes waiting requests. ``late`` is the share of admitted requests
+    that wait longer than ``patience_s`` (default: the wait the admission limit allows). ``refused`` is the share
+    shed. Waits are infinite when demand exceeds capacity and nothing is refused.
     """
 
     engines: int
@@ -50,18 +50,16 @@ class PoolOutcome:
 
 
 def changed_pool(situation: PoolSituation, change: WhatIfChange) -> PoolSituation:
-    """The situation after the change; ``PlanError`` for one that cannot be made."""
+    """Return the pool after the change; raise ``PlanError`` if the change is impossible."""
     if change.load_times < 0 or change.slower_times <= 0 or change.lose_engines < 0:
-        raise PlanError("load and slowness are factors above nothing, and engines lost are not negative")
+        raise PlanError("lost engines and load factor must not be negative; the slowdown factor must be above 0")
     unknown = sorted(set(change.lose_zones) - set(situation.zones))
     if unknown:
-        raise PlanError(
-            f"no engine that is in stands in zone {unknown[0]!r}; there are {', '.join(situation.zones)}"
-        )
+        raise PlanError(f"zone {unknown[0]!r} has no engine in rotation; zones: {', '.join(situation.zones)}")
     left = [one for one in situation.engines if one.zone not in change.lose_zones]
     most_first = sorted((one for one in left if one.up), key=lambda one: -one.slots / one.service_s)
     if change.lose_engines > len(most_first):
-        raise PlanError(f"{change.lose_engines} engines cannot be lost: {len(most_first)} are in")
+        raise PlanError(f"{change.lose_engines} engines cannot be lost: only {len(most_first)} are in rotation")
     lost = {one.name for one in most_first[: change.lose_engines]}
     return replace(
         situation,
@@ -73,7 +71,7 @@ def changed_pool(situation: PoolSituation, change: WhatIfChange) -> PoolSituatio
 
 
 def pool_outcome(situation: PoolSituation, *, patience_s: float | None = None) -> PoolOutcome:
-    """How the pool does; ``late`` is about ``patience_s``, or else about the wait that the ceiling allows."""
+    """Compute the steady state; ``late`` uses ``patience_s``, or the wait the admission limit allows."""
     queue = situation.queue()
     if queue is None:
         return PoolOutcome(

@@ -1,7 +1,7 @@
-"""A pool as it stands: its engines with what each can do, and what is asked of it.
+"""Current state of a pool: capacity of each engine, and arrivals.
 
-Made from what a running control plane tells, from a recording of one, or from numbers on the command line.
-Slots and service times are those that were measured per engine, where they were.
+Read from a running server, from a recording, or from the command line. Slots and service times are measured per
+engine where available.
 """
 
 import math
@@ -15,7 +15,7 @@ from xds_server.admin_api.status_types import EngineStatus, PoolStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSlots:
-    """One engine: calls at once, seconds for each, and whether it takes part."""
+    """One engine: concurrent requests, seconds per request, and whether it is in rotation."""
 
     name: str
     zone: str
@@ -26,9 +26,9 @@ class EngineSlots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSituation:
-    """Engines and arrivals. ``max_wait_s`` is the wait the ceiling allows; None: nothing is refused.
+    """Engines and arrivals. ``max_wait_s`` is the wait the admission limit allows; None: no limit.
 
-    ``source`` says in words where the numbers are from.
+    ``source`` describes the origin of the numbers.
     """
 
     pool: str
@@ -39,37 +39,37 @@ class PoolSituation:
 
     @property
     def up(self) -> tuple[EngineSlots, ...]:
-        """The engines that take part."""
+        """Engines in rotation."""
         return tuple(one for one in self.engines if one.up)
 
     @property
     def slots(self) -> float:
-        """Slots of the engines that take part."""
+        """Slots of the engines in rotation."""
         return sum(one.slots for one in self.up)
 
     @property
     def capacity_per_s(self) -> float:
-        """Calls that can end per second with every slot busy."""
+        """Requests completed per second with every slot busy."""
         return sum(one.slots / one.service_s for one in self.up)
 
     @property
     def service_s(self) -> float:
-        """Seconds that a slot needs for a call, over all slots: fast engines do more of the calls."""
+        """Mean seconds per request over all slots, weighted by throughput; NaN without engines."""
         return self.slots / self.capacity_per_s if self.up else math.nan
 
     @property
     def zones(self) -> tuple[str, ...]:
-        """Zones with engines that take part, in order."""
+        """Zones with engines in rotation, sorted."""
         return tuple(sorted({one.zone for one in self.up}))
 
     def queue(self) -> SlotQueue | None:
-        """The pool as one queue, slots rounded down; None where no engine takes part."""
+        """The pool as one queue, slots rounded down; None without engines in rotation."""
         servers = math.floor(self.slots + 1e-9)
         if servers < 1:
             return None
         room = None
         if self.max_wait_s is not None:
-            # The ceiling of the control plane: slots x (1 + wait / service time).
+            # As the control plane computes it: slots x (1 + wait / service time).
             room = max(servers, math.floor(servers * (1 + self.max_wait_s / self.service_s)))
         return SlotQueue(servers=servers, service_s=self.service_s, arrivals_per_s=self.arrivals_per_s, room=room)
 
@@ -83,9 +83,9 @@ def uniform_engines(
     zones: int = 1,
     max_wait_s: float | None = None,
 ) -> PoolSituation:
-    """So many engines that are all alike, dealt evenly over zones that are called a, b, c..."""
+    """Build a pool of identical engines, distributed evenly over zone-0, zone-1, ..."""
     if engines < 1 or zones < 1 or slots <= 0 or service_s <= 0 or arrivals_per_s < 0:
-        raise PlanError("engines, zones, slots and service time must be more than nothing, arrivals not less")
+        raise PlanError("engines, zones, slots and service time must be above 0; arrivals must not be negative")
     profiles = tuple(
         EngineSlots(name=f"e{number}", zone=f"zone-{number % zones}", slots=slots, service_s=service_s)
         for number in range(engines)
@@ -95,22 +95,22 @@ def uniform_engines(
         engines=profiles,
         arrivals_per_s=arrivals_per_s,
         max_wait_s=max_wait_s,
-        source="the numbers given",
+        source="the command line",
     )
 
 
 def pool_from_server(pools: Sequence[PoolStatus], engines: Iterable[EngineStatus], pool: str) -> PoolSituation:
-    """A pool as ``/v1/pools`` and ``/v1/engines`` of a running control plane tell it, or ``PlanError``.
+    """Read a pool from ``/v1/pools`` and ``/v1/engines`` of a server; raise ``PlanError`` if data is missing.
 
-    ``pool`` may be empty where there is one only.
+    ``pool`` may be empty if there is only one.
     """
     row = next(one for one in pools if one.pool == chosen_pool([one.pool for one in pools], pool))
     if row.arrivals_per_s is None:
-        raise PlanError(f"pool {row.pool}: no proxy tells of its traffic, so what is asked of it is not known")
+        raise PlanError(f"pool {row.pool}: no traffic reported by any proxy")
     mine = [one for one in engines if one.pool == row.pool]
     known = [one for one in map(_service_s, mine) if one is not None]
     if not known:
-        raise PlanError(f"pool {row.pool}: no engine has ended a call lately, so no service time is known")
+        raise PlanError(f"pool {row.pool}: no request completed recently, so the service time is unknown")
     usual_s = sorted(known)[len(known) // 2]
     profiles = tuple(
         EngineSlots(
@@ -127,7 +127,7 @@ def pool_from_server(pools: Sequence[PoolStatus], engines: Iterable[EngineStatus
         engines=profiles,
         arrivals_per_s=row.arrivals_per_s,
         max_wait_s=None,
-        source="live telemetry, the last 2 seconds; slots as learned, service time as calls that ended showed it",
+        source="live telemetry (last 2 s): learned slots, service time of completed requests",
     )
     if row.ceiling is None or not row.slots:
         return situation
@@ -142,19 +142,19 @@ def pool_from_server(pools: Sequence[PoolStatus], engines: Iterable[EngineStatus
 
 
 def chosen_pool(known: Sequence[str], pool: str) -> str:
-    """The pool that is meant, or ``PlanError`` that names those there are."""
+    """Return the chosen pool; raise ``PlanError`` with the known pools if it is missing or ambiguous."""
     if not known:
-        raise PlanError("there is no pool")
+        raise PlanError("no pools found")
     if not pool and len(known) == 1:
         return known[0]
     if pool not in known:
-        said = f"there is no pool {pool!r}" if pool else "say which pool is meant"
-        raise PlanError(f"{said}; there are {', '.join(sorted(known))}")
+        problem = f"unknown pool {pool!r}" if pool else "several pools: choose one with --pool"
+        raise PlanError(f"{problem}; pools: {', '.join(sorted(known))}")
     return pool
 
 
 def _service_s(engine: EngineStatus) -> float | None:
-    """Seconds a call holds a slot; with more in flight than slots, durations are in part the wait for one."""
+    """Seconds a request holds a slot. With more in flight than slots, durations include waiting for a slot."""
     in_flight, done, slots = engine.in_flight, engine.done_per_s, engine.slots
     if in_flight and done and slots and in_flight > slots:
         return float(slots / done)

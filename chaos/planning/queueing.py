@@ -1,9 +1,8 @@
-"""Waiting for a slot: Little's law, and the queue with many servers, M/M/c, and with a ceiling, M/M/c/K.
+"""Waiting for a slot: Little's law, M/M/c, and M/M/c/K with an admission limit.
 
-Arrivals are Poisson and answer times exponential; slots serve one common queue. Answers of real engines scatter
-less than that where outputs are bounded, and a least-request balancer over engines comes close to a common
-queue but not quite; the first makes these sums careful, the second bold. Sums are in logarithms, so that they
-hold for 100 000 slots and at any load.
+Assumes Poisson arrivals, exponential service times, and one queue for all slots. Real service times vary less
+where outputs are bounded, which makes the results conservative. A least-request balancer is slightly worse than
+one queue, which makes them optimistic. Sums use logarithms, so they hold for 100 000 slots at any load.
 """
 
 import math
@@ -21,9 +20,9 @@ MOST_SERVERS = 2_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotQueue:
-    """``servers`` slots, of which each call takes one for ``service_s`` on the mean, at so many arrivals.
+    """``servers`` slots; each request holds one for ``service_s`` on average.
 
-    ``room`` is how many may be in it at once, waiting and served; the next is refused. None: nobody is refused.
+    ``room`` limits requests in the queue, served and waiting; further ones are refused. None: no limit.
     """
 
     servers: int
@@ -33,22 +32,22 @@ class SlotQueue:
 
     @property
     def load(self) -> float:
-        """Slots that the arrivals keep busy if none is refused (Little's law): arrivals times service time."""
+        """Busy slots if nothing is refused (Little's law): arrivals times service time."""
         return self.arrivals_per_s * self.service_s
 
     @property
     def pressure(self) -> float:
-        """What is asked over what can be served; more than 1 cannot be served whatever the wait."""
+        """Demand over capacity; above 1, the queue never settles."""
         return self.load / self.servers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """What a queue does in the long run.
+    """Steady state of a queue.
 
-    ``waits`` is the share of admitted requests that wait at all, ``late`` of those that wait longer than was asked
-    about, ``refused`` the share of all that is refused. ``in_flight`` counts those served and those waiting. A
-    queue that gets more than it can serve and refuses nothing never settles: its wait and number are infinite.
+    ``waits`` is the share of admitted requests that wait at all, ``late`` the share that waits longer than the
+    patience given, ``refused`` the share of all requests refused. ``in_flight`` counts served and waiting
+    requests. An overloaded queue without a limit never settles: its wait and length are infinite.
     """
 
     utilization: float
@@ -60,27 +59,27 @@ class QueueStats:
 
 
 def checked_queue(queue: SlotQueue) -> SlotQueue:
-    """The same queue, or ``PlanError`` for one that cannot be."""
+    """Return the queue; raise ``PlanError`` if it is invalid."""
     if queue.servers < 1:
-        raise PlanError(f"{queue.servers} slots: at least one is needed")
+        raise PlanError(f"{queue.servers} slots: need at least one")
     if queue.servers > MOST_SERVERS:
-        raise PlanError(f"{queue.servers} slots: sums are done for up to {MOST_SERVERS}")
+        raise PlanError(f"{queue.servers} slots: the limit is {MOST_SERVERS}")
     if not (math.isfinite(queue.service_s) and queue.service_s > 0):
-        raise PlanError("a service time must be more than nothing")
+        raise PlanError("service time must be above 0")
     if not (math.isfinite(queue.arrivals_per_s) and queue.arrivals_per_s >= 0):
-        raise PlanError("arrivals cannot be negative")
+        raise PlanError("arrivals must not be negative")
     if queue.room is not None and queue.room < queue.servers:
-        raise PlanError(f"room for {queue.room} in {queue.servers} slots: a ceiling below the slots wastes them")
+        raise PlanError(f"admission limit {queue.room} is below {queue.servers} slots")
     return queue
 
 
 def erlang_b(servers: int, load: float) -> float:
-    """Share of arrivals that find every server busy where nobody waits (Erlang B)."""
+    """Erlang B: share of arrivals that find every server busy, without a queue."""
     return math.exp(-_log_inverse_b(servers, load))
 
 
 def erlang_c(servers: int, load: float) -> float:
-    """Share of arrivals that wait where everybody may (Erlang C); 1 where the load is all the servers or more."""
+    """Erlang C: share of arrivals that wait, with an unlimited queue; 1 if load >= servers."""
     if load >= servers:
         return 1.0
     blocked = erlang_b(servers, load)
@@ -88,17 +87,17 @@ def erlang_c(servers: int, load: float) -> float:
 
 
 def queue_stats(queue: SlotQueue, *, patience_s: float = 0.0) -> QueueStats:
-    """How a queue does; ``late`` is about ``patience_s``."""
+    """Compute the steady state; ``late`` uses ``patience_s``."""
     checked_queue(queue)
     if patience_s < 0:
-        raise PlanError("a wait cannot be shorter than nothing")
+        raise PlanError("wait must not be negative")
     if queue.arrivals_per_s == 0:
         return QueueStats(utilization=0, waits=0, late=0, wait_mean_s=0, in_flight=0, refused=0)
     return _endless(queue, patience_s) if queue.room is None else _bounded(queue, queue.room, patience_s)
 
 
 def most_arrivals(servers: int, service_s: float, *, patience_s: float, late: float) -> float:
-    """The arrivals per second that these slots take with at most ``late`` of them waiting over ``patience_s``."""
+    """Highest arrivals per second with at most the share ``late`` waiting over ``patience_s``."""
     checked_queue(SlotQueue(servers=servers, service_s=service_s, arrivals_per_s=0))
     _judge_share(late)
 
@@ -116,9 +115,9 @@ def most_arrivals(servers: int, service_s: float, *, patience_s: float, late: fl
 def fewest_servers(
     arrivals_per_s: float, service_s: float, *, patience_s: float, late: float, each: int = 1
 ) -> int:
-    """The smallest number of engines of ``each`` slots with at most ``late`` waiting over ``patience_s``."""
+    """Fewest engines of ``each`` slots with at most the share ``late`` waiting over ``patience_s``."""
     if each < 1:
-        raise PlanError(f"{each} slots per engine: at least one is needed")
+        raise PlanError(f"{each} slots per engine: need at least one")
     _judge_share(late)
     least = max(1, math.ceil(arrivals_per_s * service_s / each))
 
@@ -132,7 +131,7 @@ def fewest_servers(
 
 def _judge_share(late: float) -> None:
     if not 0 < late < 1:
-        raise PlanError(f"late {late:g}: the share that may wait too long must lie between 0 and 1")
+        raise PlanError(f"late {late:g}: must be between 0 and 1")
 
 
 def _endless(queue: SlotQueue, patience_s: float) -> QueueStats:
@@ -152,7 +151,7 @@ def _endless(queue: SlotQueue, patience_s: float) -> QueueStats:
 
 
 def _bounded(queue: SlotQueue, room: int, patience_s: float) -> QueueStats:
-    """With a ceiling. Weights are of the states from all servers busy upwards, that one being 1, in logarithms."""
+    """M/M/c/K. Log weights of the states from all servers busy (weight 1) upwards."""
     beyond = np.arange(room - queue.servers + 1)
     logs = beyond * math.log(queue.pressure)
     below = _log_inverse_b(queue.servers, queue.load)  # up to and with all servers busy
@@ -161,8 +160,8 @@ def _bounded(queue: SlotQueue, room: int, patience_s: float) -> QueueStats:
     refused = float(states[-1])
     admitted = 1 - refused
     lining_up = float((beyond * states).sum())
-    # Who is let in finds n waiting with the probability of that state among those that let in, and then waits for
-    # n + 1 ends of calls: an Erlang time, over patience with the Poisson probability of at most n ends in it.
+    # An admitted request that finds n waiting waits for n + 1 completions, an Erlang time. It exceeds patience
+    # with the Poisson probability of at most n completions in that time.
     found = states[:-1] / admitted
     ends = queue.servers / queue.service_s * patience_s
     late = float((found * _at_most(len(found), ends)).sum())
@@ -186,7 +185,7 @@ def _at_most(count: int, mean: float) -> NDArray[np.float64]:
 
 
 def _log_inverse_b(servers: int, load: float) -> float:
-    """The logarithm of one over Erlang B: of the sum of ``c! / (c - k)! / load^k`` over k from 0 to c."""
+    """Logarithm of 1 / Erlang B: the sum of ``c! / (c - k)! / load^k`` for k from 0 to c."""
     if load == 0:
         return math.inf
     gone = np.arange(servers + 1)

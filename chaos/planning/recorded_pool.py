@@ -1,7 +1,7 @@
-"""A pool as a recording of ``switchgear serve --record`` has it, at its busiest.
+"""Read a pool at its busiest from a recording of ``switchgear serve --record``.
 
-The rounds are decided again under the recorded policies, so that slots and service times are those the control
-plane had learned by then. What counts is the moment after which arrivals, taken over ten seconds, were most.
+Replays the rounds under the recorded policies, to get the slots and service times learned so far. The busiest
+moment is the one with the most arrivals over ten seconds.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ WINDOW_S: Final = 10.0
 
 @dataclass(slots=True)
 class _Busiest:
-    """The moment of a pool's most arrivals so far."""
+    """Busiest moment of a pool so far."""
 
     arrivals_per_s: float = 0.0
     fleet: Fleet | None = None
@@ -38,13 +38,13 @@ class _Busiest:
         while now_s - self.window[0][0] > WINDOW_S:
             self.window.popleft()
         mean = sum(one for _, one in self.window) / len(self.window)
-        # The first seconds of a recording are no ten seconds, but all there is of a short one.
+        # The first seconds count too: a recording may be shorter than the window.
         if mean >= self.arrivals_per_s:
             self.arrivals_per_s, self.fleet, self.decisions = mean, fleet, decisions
 
 
 def recorded_pool(path: Path, pool: str = "") -> PoolSituation:
-    """The pool in the recording at ``path``, or ``PlanError``; ``pool`` may be empty where there is one only."""
+    """Read the pool from ``path``; ``PlanError`` if data is missing. ``pool`` may be empty if there is one."""
     busiest: dict[str, _Busiest] = {}
     reading = RecordingReader()
     policies: PolicySet | None = None
@@ -71,11 +71,11 @@ def recorded_pool(path: Path, pool: str = "") -> PoolSituation:
     except RecordingError as error:
         raise PlanError(str(error)) from error
     if policies is None:
-        raise PlanError(f"{path}: it has no rounds")
+        raise PlanError(f"{path}: the recording is empty")
     name = chosen_pool(sorted(policies.pools), pool)
     found = busiest.get(name)
     if found is None or found.fleet is None or found.decisions is None or not found.arrivals_per_s:
-        raise PlanError(f"{path}: no proxy tells of traffic for pool {name}")
+        raise PlanError(f"{path}: no traffic reported for pool {name}")
     return _situation(name, policies, found, found.fleet, found.decisions)
 
 
@@ -83,7 +83,7 @@ def _policies(path: Path, reading: RecordingReader) -> PolicySet:
     try:
         return load_contents({Path(name): text.encode() for name, text in reading.texts.items()})
     except PolicyErrors as errors:
-        raise PlanError(f"{path}: this version refuses the recorded policies: {errors.exceptions[0]}") from errors
+        raise PlanError(f"{path}: this version rejects the recorded policies: {errors.exceptions[0]}") from errors
 
 
 def _situation(
@@ -108,7 +108,7 @@ def _situation(
         engines=tuple(profile(engine) for engine in fleet.pools[name]),
         arrivals_per_s=busiest.arrivals_per_s,
         max_wait_s=None if admission is None else admission.wait_s,
-        source=f"a recording, its busiest {WINDOW_S:g} seconds; slots and service times as learned by then",
+        source=f"a recording (busiest {WINDOW_S:g} s): slots and service times learned by then",
     )
 
 

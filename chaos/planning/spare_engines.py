@@ -1,11 +1,10 @@
-"""How many spares: the smallest k with at least ``need`` of ``need + k`` engines up, often enough.
+"""Spares: the smallest k so that ``need`` of ``need + k`` engines are up with the target probability.
 
-Engines fail alone here, each down for the same share of time: the number that is down is binomial. What is
-computed is the small probability of being short, by the survival function of the binomial distribution (a
-regularized incomplete beta function), which keeps its relative precision where the sum of its terms, or one
-minus it, does not.
+Engines fail independently with the same down share, so the number down is binomial. The shortage probability uses
+the binomial survival function (a regularized incomplete beta function): it keeps its relative precision, unlike a
+sum of terms or one minus it.
 
-Failures together are in ``correlated``.
+``correlated_failures`` covers engines that fail together.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,15 +17,15 @@ from chaos.planning.availability import HOURS_PER_MONTH
 from chaos.planning.error import PlanError
 
 MOST_ENGINES: Final = 10_000_000
-"""More than any fleet; a search that gets here was asked for something else."""
+"""Bound of the search; above any fleet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpareEngines:
-    """``spares`` more engines than needed, how likely it is to be short then, and what they cost.
+    """A number of spares, its shortage probability and its cost.
 
-    ``allowed`` is the probability of being short that was asked for; None where none was. Costs are per month, of
-    the spares alone, None where no price was given.
+    ``allowed`` is the target shortage probability; None without a target. Costs cover the spares for one month;
+    None without a price.
     """
 
     need: int
@@ -37,41 +36,37 @@ class SpareEngines:
 
     @property
     def attained(self) -> float:
-        """Probability that enough engines are up; rounds to 1.0 where ``shortage_probability`` is below a float's
-        resolution.
-        """
+        """Probability that enough engines are up; rounds to 1.0 below float resolution."""
         return 1.0 - self.short
 
     @property
     def kept(self) -> bool:
-        """Whether this is as good as was asked for."""
+        """Whether the target is met."""
         return self.allowed is None or self.short <= self.allowed
 
 
 def shortage_probability(need: int, spares: int, down: float) -> float:
-    """Probability that fewer than ``need`` of ``need + spares`` engines are up, each down with ``down``."""
+    """Probability that fewer than ``need`` of ``need + spares`` engines are up, each with down share ``down``."""
     _judge(need, down)
     if spares < 0:
-        raise PlanError(f"spares {spares}: there cannot be fewer than none")
+        raise PlanError(f"spares {spares}: must not be negative")
     return float(binom.sf(spares, need + spares, down))
 
 
 def fewest_spares(need: int, down: float, allowed: float) -> int:
-    """The smallest number of spares with ``shortage_probability`` at most ``allowed``; ``PlanError`` where there
-    is none.
-    """
+    """Fewest spares with ``shortage_probability`` at most ``allowed``; ``PlanError`` if none suffices."""
     _judge(need, down)
     if not 0 <= allowed <= 1:
-        raise PlanError(f"target {1 - allowed:g}: a probability lies between 0 and 1")
+        raise PlanError(f"target {1 - allowed:g}: must be 0 to 1")
     if allowed == 0 and down > 0:
-        raise PlanError("a target of 1 cannot be reached: any number of engines can be down at once")
+        raise PlanError("a target of 1 is unreachable: all engines can be down at once")
     if down >= 1 and allowed < 1:
-        raise PlanError("an availability of 0 cannot reach any target: such engines are never up")
+        raise PlanError("an availability of 0 reaches no target: the engines are never up")
     return fewest_satisfying(lambda spares: shortage_probability(need, spares, down) <= allowed, most=MOST_ENGINES)
 
 
 def fewest_satisfying(enough: Callable[[int], bool], *, most: int) -> int:
-    """The smallest number for which ``enough`` holds, which must go on holding; ``PlanError`` above ``most``."""
+    """Smallest number for which the monotone ``enough`` holds; ``PlanError`` above ``most``."""
     if enough(0):
         return 0
     low, high = 0, 1
@@ -88,9 +83,9 @@ def fewest_satisfying(enough: Callable[[int], bool], *, most: int) -> int:
 def spares_for(
     need: int, down: float, targets: Sequence[float], *, cost_per_hour: float | None = None
 ) -> tuple[SpareEngines, ...]:
-    """The answer for each target, given as the probability of being short that is allowed."""
+    """Spares for each target, given as allowed shortage probability."""
     if cost_per_hour is not None and cost_per_hour < 0:
-        raise PlanError(f"cost {cost_per_hour:g}: an engine cannot cost less than nothing")
+        raise PlanError(f"cost {cost_per_hour:g}: must not be negative")
     return tuple(
         _spares(need, fewest_spares(need, down, allowed), down, allowed, cost_per_hour) for allowed in targets
     )
@@ -99,12 +94,12 @@ def spares_for(
 def spares_steps(
     need: int, down: float, most: int, *, cost_per_hour: float | None = None
 ) -> tuple[SpareEngines, ...]:
-    """What 0, 1, ... ``most`` spares give: what each further one buys."""
+    """Shortage probability for 0, 1, ... ``most`` spares."""
     return tuple(_spares(need, spares, down, None, cost_per_hour) for spares in range(most + 1))
 
 
 def monthly_cost(cost_per_hour: float | None, engines: int) -> float | None:
-    """What so many engines cost in a month of 730 hours; None without a price."""
+    """Cost of the engines in a month of 730 hours; None without a price."""
     return None if cost_per_hour is None else cost_per_hour * engines * HOURS_PER_MONTH
 
 
@@ -122,8 +117,8 @@ def _spares(
 
 def _judge(need: int, down: float) -> None:
     if need < 1:
-        raise PlanError(f"need {need}: at least one engine must be needed")
+        raise PlanError(f"need {need}: must be at least one")
     if need > MOST_ENGINES:
-        raise PlanError(f"need {need}: more than {MOST_ENGINES} engines cannot be planned here")
+        raise PlanError(f"need {need}: the limit is {MOST_ENGINES} engines")
     if not 0 <= down <= 1:
-        raise PlanError(f"availability {1 - down:g}: a probability lies between 0 and 1")
+        raise PlanError(f"availability {1 - down:g}: must be 0 to 1")

@@ -1,9 +1,8 @@
-"""A second region that stands by, beside more spares in the first.
+"""Compare a standby region with more spares in one region.
 
-A region as a whole is down for a share of time, and no number of spares in it helps then. A second region with its
-own ``need + k`` engines does, after a failover that takes its time whenever the first goes. Failover is for the
-loss of the region: one that is short of a few engines keeps its traffic. The two fail independently here; what
-takes both (a bad model build pushed everywhere, the thing in front of both) is not in it.
+A region is down as a whole for a share of time; its spares do not help then. A second region with its own
+``need + k`` engines does, after a failover. Failover happens for the loss of a region only, not for a shortage.
+The regions fail independently; common causes (a bad model build, the router in front of both) are not modelled.
 """
 
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from chaos.planning.spare_engines import shortage_probability as short_within
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionOutage:
-    """What a region does: down for this share of time, for so long each time, and how long a failover takes."""
+    """Outages of a region: share of time down, duration of each, and of a failover."""
 
     region_down: float
     region_repair_s: float
@@ -24,11 +23,10 @@ class RegionOutage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandbyComparison:
-    """The two ways to one target.
+    """Both ways to reach one target.
 
-    ``spares`` is for one region, None where no number is enough; ``each`` for each of two, None likewise. Costs
-    are of all that is above ``need`` engines: spares, or spares and a whole second region. ``verdict`` says
-    which wins.
+    ``spares`` is for one region, ``each`` for each of two; None if no number is enough. Costs cover all engines
+    above ``need``: spares, or spares and a second region. ``verdict`` names the cheaper way.
     """
 
     allowed: float
@@ -45,7 +43,7 @@ class StandbyComparison:
 def standby_comparison(
     need: int, down: float, allowed: float, regions: RegionOutage, *, cost_per_hour: float | None = None
 ) -> StandbyComparison:
-    """One region with more spares beside two regions, for this probability of being short."""
+    """Compare one region with two for an allowed shortage probability."""
     _judge(regions)
     spares = _alone(need, down, allowed, regions)
     each = _with_standby(need, down, allowed, regions)
@@ -69,19 +67,19 @@ def standby_comparison(
 def _verdict(spares: int | None, each: int | None, need: int, allowed: float, regions: RegionOutage) -> str:
     if spares is None and each is None:
         return (
-            f"neither: a region is down {regions.region_down:.3g} of the time, and failovers alone take "
+            f"neither: a region is down for {regions.region_down:.3g} of the time, and failovers alone take "
             f"{_switching(regions):.3g}"
         )
     if spares is None:
         return (
-            f"standby: a region as a whole is down {regions.region_down:.3g} of the time, more than the "
-            f"{allowed:.3g} allowed, and no number of spares in it helps then"
+            f"standby: a region is down for {regions.region_down:.3g} of the time, above the {allowed:.3g} "
+            "allowed; spares in it do not help"
         )
     if each is None:
-        return f"spares: failovers alone would take {_switching(regions):.3g} of the time"
+        return f"spares: failovers alone take {_switching(regions):.3g} of the time"
     if need + 2 * each < spares:
-        return f"standby: {need + 2 * each} more engines in all, where one region would need {spares}"
-    return f"spares: {spares} more engines where a standby region means {need + 2 * each}"
+        return f"standby: {need + 2 * each} more engines in total; one region needs {spares}"
+    return f"spares: {spares} more engines; a standby region needs {need + 2 * each}"
 
 
 def _alone(need: int, down: float, allowed: float, regions: RegionOutage) -> int | None:
@@ -117,6 +115,6 @@ def _switching(regions: RegionOutage) -> float:
 
 def _judge(regions: RegionOutage) -> None:
     if not 0 <= regions.region_down <= 1:
-        raise PlanError("the down share of a region is a probability: it lies between 0 and 1")
+        raise PlanError("--region-down must be 0 to 1")
     if regions.region_repair_s <= 0 or regions.failover_s < 0:
-        raise PlanError("how long a region is down each time must be more than nothing, a failover not less")
+        raise PlanError("--region-repair must be above 0; --failover must not be negative")

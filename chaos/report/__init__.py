@@ -1,1 +1,1 @@
-"""Verdicts for people and for pipelines."""
+"""Verdict reports: terminal, JUnit XML, HTML."""

@@ -1,7 +1,6 @@
-"""Verdicts as JUnit XML, which every CI system shows: a suite for each experiment, a test case for each promise.
+"""Verdicts as JUnit XML: one suite per experiment, one test case per promise.
 
-What is not known is an ``error``, not ``skipped``: JUnit means by an error a test that could not tell, and a
-pipeline that ignores skipped tests must not take an experiment that showed nothing for one that passed.
+An unknown result is an ``error``, not ``skipped``: a pipeline that ignores skipped tests would count it as passed.
 
 Source: https://github.com/testmoapp/junitxml (the common format, as CI systems read it).
 """
@@ -16,12 +15,12 @@ from chaos.checks.check_finding import CheckFinding, CheckResult
 from chaos.checks.experiment_verdict import ExperimentVerdict
 from chaos.report.report_rows import measure_rows
 
-# What XML 1.0 has no way to say, not even escaped: most control characters and lone surrogates.
-_UNSPEAKABLE: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# Characters XML 1.0 cannot hold, even escaped: most control characters and lone surrogates.
+_INVALID_IN_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit_xml(verdicts: Sequence[ExperimentVerdict]) -> str:
-    """The whole document."""
+    """Render the document."""
     every = [finding for one in verdicts for finding in one.findings]
     root = ET.Element("testsuites", {"name": "switchgear-chaos", **_counts(every)})
     for one in verdicts:
@@ -45,14 +44,14 @@ def _suite(verdict: ExperimentVerdict) -> ET.Element:
         },
     )
     properties = ET.SubElement(suite, "properties")
-    said = {
+    values = {
         "verdict": verdict.answer.value,
         "seed": str(history.began.seed),
         "time_scale": f"{history.began.time_scale:g}",
         **{f"version {name}": version for name, version in history.began.versions.items()},
         **{row.title: row.cells[0] for row in measure_rows([verdict])},
     }
-    for key, value in said.items():
+    for key, value in values.items():
         ET.SubElement(properties, "property", name=_text(key), value=_text(value))
     for finding in verdict.findings:
         suite.append(_case(verdict, finding))
@@ -67,15 +66,15 @@ def _case(verdict: ExperimentVerdict, finding: CheckFinding) -> ET.Element:
         time="0",
     )
     if finding.answer is CheckResult.YES:
-        ET.SubElement(case, "system-out").text = _text(_told(finding))
+        ET.SubElement(case, "system-out").text = _text(_details(finding))
     else:
         tag = "failure" if finding.answer is CheckResult.NO else "error"
         message = finding.why.partition("; ")[0]
-        ET.SubElement(case, tag, message=_text(message), type=finding.answer.value).text = _text(_told(finding))
+        ET.SubElement(case, tag, message=_text(message), type=finding.answer.value).text = _text(_details(finding))
     return case
 
 
-def _told(finding: CheckFinding) -> str:
+def _details(finding: CheckFinding) -> str:
     measured = f"measured: {finding.measured or '-'}; promised: {finding.limit or '-'}"
     when = "" if finding.at_s is None else f"\nfirst at: {finding.at_s:.1f} s"
     return f"{finding.why}\n{measured}{when}"
@@ -91,4 +90,4 @@ def _counts(findings: Sequence[CheckFinding]) -> dict[str, str]:
 
 
 def _text(text: str) -> str:
-    return _UNSPEAKABLE.sub("�", text)
+    return _INVALID_IN_XML.sub("�", text)

@@ -1,6 +1,6 @@
-"""What reports say of verdicts, as rows of text: the same words in a terminal and on a page. Pure.
+"""Rows of the verdict reports, shared by terminal and HTML. Pure.
 
-Verdicts that stand side by side are of one scenario and of different subjects.
+Side-by-side verdicts have the same scenario and different subjects.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,23 +17,21 @@ from chaos.measures.outage_timeline import STEPS, OutageMoments, by_outage, outa
 from chaos.measures.request_periods import RequestPeriod
 
 RESULT_LABELS: Final[Mapping[CheckResult, str]] = MappingProxyType(
-    {CheckResult.YES: "held", CheckResult.NO: "BROKEN", CheckResult.UNKNOWN: "not known"}
+    {CheckResult.YES: "held", CheckResult.NO: "BROKEN", CheckResult.UNKNOWN: "unknown"}
 )
-"""Of a promise."""
+"""Results of a promise."""
 
 VERDICTS: Final[Mapping[CheckResult, str]] = MappingProxyType(
-    {CheckResult.YES: "PASSED", CheckResult.NO: "FAILED", CheckResult.UNKNOWN: "NOT KNOWN"}
+    {CheckResult.YES: "PASSED", CheckResult.NO: "FAILED", CheckResult.UNKNOWN: "UNKNOWN"}
 )
-"""Of an experiment."""
+"""Results of an experiment."""
 
 NO_VALUE: Final = "-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRow:
-    """One line: what it is of, and what is said for each subject. ``answers`` is empty where none is given, and so
-    is ``reasons``, the sentence behind each cell.
-    """
+    """One row with a cell per subject. ``answers`` and ``reasons`` (one sentence per cell) may be empty."""
 
     title: str
     cells: tuple[str, ...]
@@ -42,7 +40,7 @@ class ReportRow:
 
 
 def by_scenario(verdicts: Sequence[ExperimentVerdict]) -> Mapping[str, Sequence[ExperimentVerdict]]:
-    """Verdicts that stand side by side, by scenario, in the order in which they come."""
+    """Group verdicts by scenario, in their order."""
     groups: dict[str, list[ExperimentVerdict]] = {}
     for one in verdicts:
         groups.setdefault(one.name, []).append(one)
@@ -50,7 +48,7 @@ def by_scenario(verdicts: Sequence[ExperimentVerdict]) -> Mapping[str, Sequence[
 
 
 def promise_rows(side_by_side: Sequence[ExperimentVerdict]) -> list[ReportRow]:
-    """Each promise that was judged for anybody: what was measured for whom, and whether it held."""
+    """One row per checked promise: result and measured value for each subject."""
     checks = dict.fromkeys(one.check for verdict in side_by_side for one in verdict.findings)
     rows = []
     for check in checks:
@@ -71,20 +69,20 @@ def promise_rows(side_by_side: Sequence[ExperimentVerdict]) -> list[ReportRow]:
 
 
 def objections(verdict: ExperimentVerdict) -> list[CheckFinding]:
-    """What did not hold, and then what is not known; with its reasons this is what to read first."""
+    """Broken promises, then unknown ones."""
     return [
         one for answer in (CheckResult.NO, CheckResult.UNKNOWN) for one in verdict.findings if one.answer is answer
     ]
 
 
 def measure_rows(side_by_side: Sequence[ExperimentVerdict]) -> list[ReportRow]:
-    """The measures by phase, and what the whole cost."""
+    """Measures by phase, and cost of the experiment."""
     some = [measures_summary(verdict.history) for verdict in side_by_side]
     rows = []
     for phase in ("before", "fault", "after"):
         periods = [getattr(one.measures, phase) for one in some]
         rows += [
-            ReportRow(title=f"{phase}: questions", cells=tuple(str(one.requests) for one in periods)),
+            ReportRow(title=f"{phase}: requests", cells=tuple(str(one.requests) for one in periods)),
             ReportRow(title=f"{phase}: goodput", cells=tuple(_percent(one.goodput_percent) for one in periods)),
             ReportRow(
                 title=f"{phase}: good answers, p50 / p99",
@@ -94,21 +92,21 @@ def measure_rows(side_by_side: Sequence[ExperimentVerdict]) -> list[ReportRow]:
         ]
     rows += [
         ReportRow(
-            title="possible with a perfect ceiling, fault / fault and after",
+            title="best possible goodput, fault / fault and after",
             cells=tuple(
                 f"{_percent(one.possible_fault_percent)} / {_percent(one.possible_both_percent)}" for one in some
             ),
         ),
         ReportRow(
-            title="calls at engines per request",
+            title="engine calls per request",
             cells=tuple(_calls(verdict, one) for verdict, one in zip(side_by_side, some, strict=True)),
         ),
-        ReportRow(title="slot time wasted in the fault", cells=tuple(_wasted(one) for one in some)),
+        ReportRow(title="slot time wasted during the fault", cells=tuple(_wasted(one) for one in some)),
     ]
     if any(one.measures.streams is not None for one in some):
         rows.append(
             ReportRow(
-                title="streams: first token p99 / longest silence p99 / cut",
+                title="streams: TTFT p99 / longest gap p99 / cut",
                 cells=tuple(_streams(one) for one in some),
             )
         )
@@ -116,14 +114,14 @@ def measure_rows(side_by_side: Sequence[ExperimentVerdict]) -> list[ReportRow]:
 
 
 def timeline_rows(side_by_side: Sequence[ExperimentVerdict]) -> list[tuple[str, list[ReportRow]]]:
-    """For each outage that broke engines its title, and when each step was: seconds after it broke, or was healed.
+    """Title and steps of each outage of engines, in seconds after the break or the healing.
 
-    The last of its engines counts; what was not seen is ``-``.
+    With several engines the last one counts; ``-`` means not observed.
     """
-    told = [{one.outage: one for one in by_outage(outage_moments(verdict.history))} for verdict in side_by_side]
+    by_name = [{one.outage: one for one in by_outage(outage_moments(verdict.history))} for verdict in side_by_side]
     found = []
-    for outage in dict.fromkeys(name for one in told for name in one):
-        some = [one.get(outage) for one in told]
+    for outage in dict.fromkeys(name for one in by_name for name in one):
+        some = [one.get(outage) for one in by_name]
         first = next(one for one in some if one is not None)
         title = f"{outage}: {first.kind} of {text_format.names(first.engine.split(', '))}"
         found.append(
@@ -141,8 +139,8 @@ def _step(one: OutageMoments | None, name: str) -> str:
     if name in {"broke_s", "healed_s"}:
         return f"at {text_format.moment(at_s)}"
     since_s = one.healed_s if name in {"readmitted_s", "back_s"} and one.healed_s is not None else one.broke_s
-    told = f"+{text_format.seconds(max(0.0, at_s - since_s))}"
-    return f"{told}, {one.strays} strays" if name == "last_request_s" and one.strays else told
+    delay = f"+{text_format.seconds(max(0.0, at_s - since_s))}"
+    return f"{delay}, {one.strays} strays" if name == "last_request_s" and one.strays else delay
 
 
 def _finding(verdict: ExperimentVerdict, check: str) -> CheckFinding | None:
@@ -165,8 +163,10 @@ def _calls(verdict: ExperimentVerdict, found: MeasuresSummary) -> str:
     some = call_amplification(verdict.history, found.phases.fault_s, found.phases.end_s)
     if some.calls_per_request is None or some.tries_per_question is None:
         return NO_VALUE
-    told = f"{some.calls_per_request:.2f}, {some.most_calls} at most"
-    return told if some.tries_per_question < 1.005 else f"{told}; {some.tries_per_question:.2f} tries by callers"
+    calls = f"{some.calls_per_request:.2f}, {some.most_calls} at most"
+    return (
+        calls if some.tries_per_question < 1.005 else f"{calls}; {some.tries_per_question:.2f} attempts per caller"
+    )
 
 
 def _wasted(found: MeasuresSummary) -> str:

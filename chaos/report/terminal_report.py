@@ -1,4 +1,4 @@
-"""Verdicts for a terminal: who passed, why not, the measures by phase, and the story of every outage."""
+"""Verdict report for a terminal: promises, measures, timelines, reasons, overview."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -26,7 +26,7 @@ _STYLE: Final = {CheckResult.YES: "green", CheckResult.NO: "bold red", CheckResu
 
 
 def terminal_report(verdicts: Sequence[ExperimentVerdict]) -> RenderableType:
-    """All of it, one scenario after the other; what to know first comes last, where a terminal shows it."""
+    """All scenarios in order; the overview comes last, where a terminal shows it."""
     parts: list[RenderableType] = []
     for name, some in by_scenario(verdicts).items():
         parts += [Text(f"\n{name}", style="bold"), *_outages(some), *scenario(some)]
@@ -34,7 +34,7 @@ def terminal_report(verdicts: Sequence[ExperimentVerdict]) -> RenderableType:
 
 
 def scenario(side_by_side: Sequence[ExperimentVerdict]) -> Iterable[RenderableType]:
-    """One scenario: promises, measures and timelines with a column for each subject, then who broke what."""
+    """One scenario: promises, measures and timelines with a column per subject, then the reasons."""
     subjects = [one.subject for one in side_by_side]
     yield _table("promises", subjects, promise_rows(side_by_side))
     yield _table("measures", subjects, measure_rows(side_by_side))
@@ -45,7 +45,7 @@ def scenario(side_by_side: Sequence[ExperimentVerdict]) -> Iterable[RenderableTy
 
 
 def reasons(verdict: ExperimentVerdict) -> Iterable[RenderableType]:
-    """Why it did not pass, in sentences; nothing where it did."""
+    """Reasons for a verdict other than passed."""
     for finding in objections(verdict):
         when = "" if finding.at_s is None else f" at {text_format.moment(finding.at_s)}"
         head = Text.assemble(
@@ -57,10 +57,8 @@ def reasons(verdict: ExperimentVerdict) -> Iterable[RenderableType]:
 
 
 def overview(verdicts: Sequence[ExperimentVerdict]) -> Table:
-    """One line for each experiment."""
-    table = Table(
-        "scenario", "subject", "verdict", "not held", "not known", title="verdicts", title_justify="left"
-    )
+    """One row per experiment."""
+    table = Table("scenario", "subject", "verdict", "broken", "unknown", title="verdicts", title_justify="left")
     for one in verdicts:
         counts = [
             ", ".join(finding.check for finding in one.findings if finding.answer is answer)
@@ -79,7 +77,7 @@ def print_report(verdicts: Sequence[ExperimentVerdict], console: Console) -> Non
 
 def _outages(side_by_side: Sequence[ExperimentVerdict]) -> Iterable[RenderableType]:
     longest = max(side_by_side, key=lambda one: len(one.history.outages))
-    yield Text(f"broken: {text_format.faults(longest.history.outages)}")
+    yield Text(f"faults: {text_format.faults(longest.history.outages)}")
 
 
 def _table(title: str, subjects: Sequence[str], rows: Sequence[ReportRow]) -> Table:

@@ -1,6 +1,7 @@
-"""``switchgear plan``: one module per question, imported when it is asked, because the sums need heavy packages.
+"""``switchgear plan``: one module per subcommand, imported when it runs, because numpy and scipy are slow to
+import.
 
-Exit codes as for all of ``switchgear``: 0 yes, 1 the answer is no (not enough, or impossible), 2 asked wrongly.
+Exit codes: 0 yes, 1 the answer is no (not enough, or impossible), 2 usage error.
 """
 
 from collections.abc import Mapping
@@ -16,17 +17,17 @@ _QUESTIONS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
     {
         name: LazyCommand(module=f"{__name__}.{name}", summary=summary)
         for name, summary in {
-            "redundancy": "How many spare engines a target needs, what they cost, and what they cannot help with.",
-            "capacity": "How full a fleet is, how far from too full, and what the loss of a zone leaves.",
-            "growth": "When a growing load reaches what the fleet can take.",
-            "whatif": "What the loss of engines or a zone, more load or slower engines would do to a pool.",
+            "redundancy": "Compute spare engines for an availability target, and their cost.",
+            "capacity": "Compute the headroom of a pool, also after the loss of a zone.",
+            "growth": "Project when growing load exceeds capacity.",
+            "whatif": "Predict the effect of lost engines, lost zones, more load or slower engines.",
         }.items()
     }
 )
 
 
 class _Plan(LazyGroup):
-    """The group, which says how to get packages that are missing, and turns impossible questions down."""
+    """A group that names the extra to install when a package is missing, and reports ``PlanError``."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         try:
@@ -47,7 +48,7 @@ class _Plan(LazyGroup):
 
 @click.group(name="plan", cls=_Plan, entries=_QUESTIONS)
 def command() -> None:
-    """Plan a fleet: spares, capacity, growth, and what would happen if.
+    """Plan a fleet: spares, capacity, growth and what-if.
 
-    Sums, no simulation: each answer says which formula it is from and what that takes for granted.
+    Computed by formula, not simulated; each answer names the formula and its assumptions.
     """

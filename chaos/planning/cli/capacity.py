@@ -1,4 +1,4 @@
-"""``switchgear plan capacity``: how full, how far from too full, and what is left when a zone goes."""
+"""``switchgear plan capacity``: utilization, headroom, and the loss of a zone."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -32,9 +32,9 @@ _NINES: Final = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 @click.command(name="capacity")
 @plan_options.pool_options
 @plan_options.promise_options
-@click.option("--availability", help="Share of time one engine is up: what each nine costs.")
-@click.option("--cost-per-hour", type=float, help="Price of one engine.")
-@click.option("--survive-zone", is_flag=True, help="Exit with 0 only where any one zone may go.")
+@click.option("--availability", help="Share of time one engine is up; adds the cost of each nine.")
+@click.option("--cost-per-hour", type=float, help="Price of one engine per hour.")
+@click.option("--survive-zone", is_flag=True, help="Exit 0 only if the pool survives the loss of any one zone.")
 @plan_options.json_option
 @plan_options.plot_option
 def command(
@@ -48,12 +48,12 @@ def command(
     plot: Path | None,
     **asked: Any,
 ) -> int:
-    """How full the engines of a pool are, and what they can take with at most --late waiting over --max-wait.
+    """Compute the headroom of a pool: the load at which --late of the requests wait longer than --max-wait.
 
     Numbers come from a running server, from a recording, or from --engines with --slots, --service-time and
-    --arrivals; the last three also replace what was measured.
+    --arrivals. The last three also override measured values.
 
-    Exit code: 0 when the promise holds, 1 when not, 2 for numbers that cannot be or cannot be had.
+    Exit code: 0 if the wait target is met, 1 if not, 2 for invalid or missing numbers.
     """
     plot, promise = plot_path(plot), plan_options.promise(wait_s, late)
     pool = plan_options.situation(**asked)
@@ -74,7 +74,7 @@ def command(
             "nines": [{**asdict(one), "attained": one.attained, "more": more} for one, more in bought],
         },
         grids=tuple(_grids(found, bought, promise)),
-        said=tuple(_said(pool, found)),
+        notes=tuple(_notes(pool, found)),
         yes=found.whole.kept and (not survive_zone or all(one.kept for one in found.without_zone)),
         draw=lambda axes: _draw(axes, pool, found, promise),
     )
@@ -87,23 +87,23 @@ def _grids(
     yield AnswerGrid(
         title=f"At most {percent(promise.late)} waiting longer than {seconds(promise.wait_s)}",
         columns=(
-            "gone",
+            "lost zone",
             "engines",
             "slots",
-            "asked/can",
+            "demand",
             "in flight",
-            "wait at all",
-            "too late",
+            "waiting",
+            "late",
             "mean wait",
-            "takes",
-            "head-room",
+            "max arrivals",
+            "headroom",
         ),
         rows=tuple(_room(one) for one in (found.whole, *found.without_zone)),
     )
     if bought:
         yield AnswerGrid(
-            title=f"What each nine costs, above the {found.need} engines needed",
-            columns=("target", "spares", "more than before", "enough are up", "cost a month"),
+            title=f"Cost of each nine, on top of the {found.need} engines needed",
+            columns=("target", "spares", "added", "availability", "cost/month"),
             rows=tuple(
                 (
                     target(one.allowed or 0),
@@ -133,22 +133,23 @@ def _room(one: Headroom) -> tuple[str, ...]:
     )
 
 
-def _said(pool: PoolSituation, found: FleetCapacity) -> Iterator[str]:
+def _notes(pool: PoolSituation, found: FleetCapacity) -> Iterator[str]:
     yield f"Numbers from {pool.source}."
     yield (
-        f"Little's law: {number(pool.arrivals_per_s)} a second, {seconds(pool.service_s)} each, keep "
+        f"Little's law: {number(pool.arrivals_per_s)} requests/s of {seconds(pool.service_s)} each keep "
         f"{number(pool.arrivals_per_s * pool.service_s)} of {number(pool.slots)} slots busy."
     )
-    yield f"The promise needs {found.need} engines of {number(found.each_slots)} slots; there are {len(pool.up)}."
+    each, ready = number(found.each_slots), len(pool.up)
+    yield f"The wait target needs {found.need} engines of {each} slots; {ready} are in rotation."
     if found.need_with_zone_lost is not None:
         zones = len(pool.zones)
-        yield f"With any one of {zones} zones gone, it needs {found.need_with_zone_lost} of them, dealt evenly."
-    out = len(pool.engines) - len(pool.up)
-    if out:
-        yield f"{out} engines are out and do not count."
+        yield f"To survive the loss of one of {zones} zones, it needs {found.need_with_zone_lost}, spread evenly."
+    ejected = len(pool.engines) - len(pool.up)
+    if ejected:
+        yield f"Not counted: {ejected} engine{'s' * (ejected != 1)} not in rotation."
     yield (
-        "Waits are of M/M/c: Poisson arrivals, exponential answer times, one common queue for all slots; nothing "
-        "is refused in it."
+        "Waits follow M/M/c: Poisson arrivals, exponential service times, one queue for all slots, no admission "
+        "limit."
     )
 
 
@@ -170,13 +171,13 @@ def _draw(axes: Any, pool: PoolSituation, found: FleetCapacity, promise: WaitPro
         ]
         axes.plot(arrivals, [100 * one for one in late], label=name)
     axes.axvline(pool.arrivals_per_s, color="black", linestyle=":", label="now")
-    axes.axhline(100 * promise.late, color="grey", linestyle="--", label="promise")
+    axes.axhline(100 * promise.late, color="grey", linestyle="--", label="wait target")
     axes.set(xlabel="arrivals per second", ylabel=f"% waiting over {seconds(promise.wait_s)}", ylim=(0, 100))
     axes.legend()
 
 
 def _left(found: FleetCapacity) -> tuple[tuple[str, int], ...]:
-    """The worst zone's loss only: the others lie between."""
+    """Show the worst zone only; the others lie between it and the whole fleet."""
     if not found.without_zone:
         return ()
     worst = min(found.without_zone, key=lambda one: one.most_arrivals_per_s)

@@ -1,4 +1,4 @@
-"""``switchgear plan growth``: until when the fleet lasts, and when to order."""
+"""``switchgear plan growth``: when capacity runs out, and when to order."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -29,10 +29,12 @@ from chaos.planning.pool_situation import PoolSituation
     type=plan_options.share,
     metavar="SHARE",
     required=True,
-    help="Of the arrivals, each month, such as 5%.",
+    help="Monthly growth of the arrivals, e.g. 5%.",
 )
-@click.option("--lead-months", type=float, default=0.0, show_default=True, help="Months from order to use.")
-@click.option("--months", type=int, default=12, show_default=True, help="How far the table looks.")
+@click.option(
+    "--lead-months", type=float, default=0.0, show_default=True, help="Lead time from order to use, in months."
+)
+@click.option("--months", type=int, default=12, show_default=True, help="Months to project.")
 @plan_options.json_option
 @plan_options.plot_option
 def command(
@@ -46,16 +48,15 @@ def command(
     plot: Path | None,
     **asked: Any,
 ) -> int:
-    """When arrivals that grow by --growth a month reach what keeps the promise (see `plan capacity`).
+    """Project when arrivals that grow by --growth a month exceed capacity (see `plan capacity`).
 
-    Exit code: 0 when there is time to order, 1 when the lead time is longer than that, 2 for numbers that cannot
-    be or cannot be had.
+    Exit code: 0 if there is time to order, 1 if the lead time is too long, 2 for invalid or missing numbers.
     """
     plot, promise = plot_path(plot), plan_options.promise(wait_s, late)
     pool = plan_options.situation(**asked)
     found = growth_projection(pool, promise, growth=growth, lead_months=lead_months, months=months)
     answer = PlanAnswer(
-        question=f"Growth of {pool.pool or 'a fleet'} by {growth:.4g} a month",
+        question=f"Growth of {pool.pool or 'a fleet'} by {100 * growth:.4g} % a month",
         data={
             "pool": pool.pool,
             "source": pool.source,
@@ -67,7 +68,7 @@ def command(
         grids=(
             AnswerGrid(
                 title=f"At most {percent(promise.late)} waiting longer than {seconds(promise.wait_s)}",
-                columns=("month", "arrivals a second", "asked/can", f"engines needed (of {found.engines})"),
+                columns=("month", "arrivals/s", "demand", f"engines needed (of {found.engines})"),
                 rows=tuple(
                     (
                         str(one.month),
@@ -79,25 +80,25 @@ def command(
                 ),
             ),
         ),
-        said=tuple(_said(pool, found, lead_months)),
+        notes=tuple(_notes(pool, found, lead_months)),
         yes=found.order_by is None or found.order_by >= 0,
         draw=lambda axes: _draw(axes, found),
     )
     return print_answer(answer, as_json=as_json, plot=plot)
 
 
-def _said(pool: PoolSituation, found: GrowthProjection, lead_months: float) -> Iterator[str]:
+def _notes(pool: PoolSituation, found: GrowthProjection, lead_months: float) -> Iterator[str]:
     yield f"Numbers from {pool.source}."
-    yield f"The fleet takes {number(found.most_arrivals_per_s)} a second; reached {_when(found.runs_out)}."
+    yield f"Capacity is {number(found.most_arrivals_per_s)} requests/s; exceeded {_when(found.runs_out)}."
     if len(pool.zones) > 1:
-        yield f"With its largest zone gone: {_when(found.runs_out_without_zone)}."
+        yield f"Without the largest zone: exceeded {_when(found.runs_out_without_zone)}."
     if found.order_by is None:
-        yield "Nothing has to be ordered."
+        yield "No order needed."
     elif found.order_by < 0:
-        yield f"Ordering now is {-found.order_by:.1f} months late for a lead time of {lead_months:g}."
+        yield f"Ordering today is {-found.order_by:.1f} months late (lead time {lead_months:g} months)."
     else:
         yield f"Order within {found.order_by:.1f} months."
-    yield "Growth is compound, and the mix of requests stays as it is; waits are of M/M/c, as in `plan capacity`."
+    yield "Growth is compound; the mix of requests stays the same. Waits follow M/M/c, as in `plan capacity`."
 
 
 def _when(months: float | None) -> str:
@@ -109,7 +110,7 @@ def _when(months: float | None) -> str:
 def _draw(axes: Any, found: GrowthProjection) -> None:
     months = [one.month for one in found.months]
     axes.plot(months, [one.arrivals_per_s for one in found.months], "o-", label="arrivals")
-    axes.axhline(found.most_arrivals_per_s, color="grey", linestyle="--", label="the fleet takes")
+    axes.axhline(found.most_arrivals_per_s, color="grey", linestyle="--", label="capacity")
     if found.order_by is not None and 0 <= found.order_by <= months[-1]:
         axes.axvline(found.order_by, color="black", linestyle=":", label="order by")
     axes.set(xlabel="months from now", ylabel="requests per second", ylim=(0, None))

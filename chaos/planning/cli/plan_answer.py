@@ -1,4 +1,4 @@
-"""An answer to a question of ``switchgear plan``, and its forms: tables, sentences, JSON, a picture."""
+"""Output of ``switchgear plan``: tables and sentences, JSON or YAML, a plot."""
 
 import base64
 import io
@@ -22,7 +22,7 @@ _UNBOUNDED: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerGrid:
-    """A table as it is shown: the first column to the left, the others to the right."""
+    """A table: first column left-aligned, the others right-aligned."""
 
     title: str
     columns: tuple[str, ...]
@@ -31,7 +31,7 @@ class AnswerGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanAnswer:
-    """What ``--json`` prints is ``data``; ``yes`` decides the exit status, ``said`` stands below the tables.
+    """What ``--json`` prints is ``data``; ``yes`` decides the exit status, ``notes`` stand below the tables.
 
     ``draw`` paints the picture of ``--plot`` on matplotlib's axes.
     """
@@ -39,7 +39,7 @@ class PlanAnswer:
     question: str
     data: Mapping[str, Any]
     grids: tuple[AnswerGrid, ...]
-    said: tuple[str, ...]
+    notes: tuple[str, ...]
     yes: bool
     draw: Callable[[Any], None] = field(repr=False)
 
@@ -59,24 +59,24 @@ def print_answer(answer: PlanAnswer, *, as_json: bool, plot: Path | None) -> int
             for row in grid.rows:
                 table.add_row(*row)
             console.print(table)
-        for sentence in answer.said:
+        for sentence in answer.notes:
             console.print(f"- {sentence}", markup=False, highlight=False, soft_wrap=True)
     return 0 if answer.yes else 1
 
 
 def plot_path(path: Path | None) -> Path | None:
-    """The same path, or ``PlanError`` for a file that cannot be drawn: before anything is computed."""
+    """Return the path; raise ``PlanError`` before any computation if the plot cannot be written."""
     if path is None:
         return None
     if path.suffix not in (".png", ".svg", ".html"):
-        raise PlanError(f"--plot {path}: the name must end in .png, .svg or .html")
+        raise PlanError(f"--plot {path}: the file name must end in .png, .svg or .html")
     if not path.absolute().parent.is_dir():
-        raise PlanError(f"--plot {path}: there is no folder {path.absolute().parent}")
+        raise PlanError(f"--plot {path}: folder {path.absolute().parent} does not exist")
     return path
 
 
 def _draw(answer: PlanAnswer, path: Path) -> None:
-    # Imported here: it takes a second, and most answers are not drawn.
+    # Imported here: it takes a second, and most answers need no plot.
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -97,7 +97,7 @@ def _draw(answer: PlanAnswer, path: Path) -> None:
 
 
 def _page(answer: PlanAnswer, picture: bytes) -> str:
-    """One file that needs no network."""
+    """Render a self-contained HTML page."""
     return "\n".join(
         (
             "<!doctype html>",
@@ -109,10 +109,10 @@ def _page(answer: PlanAnswer, picture: bytes) -> str:
             "td:first-child,th:first-child{text-align:left}img{max-width:100%}</style></head><body>",
             f"<h1>{escape(answer.question)}</h1>",
             *_tables(answer.grids),
-            f'<img alt="The picture of the tables above" src="data:image/png;base64,'
+            f'<img alt="Plot of the tables above" src="data:image/png;base64,'
             f'{base64.b64encode(picture).decode()}">',
             "<ul>",
-            *(f"<li>{escape(one)}</li>" for one in answer.said),
+            *(f"<li>{escape(one)}</li>" for one in answer.notes),
             "</ul></body></html>\n",
         )
     )
@@ -128,7 +128,7 @@ def _tables(grids: Iterable[AnswerGrid]) -> Iterable[str]:
 
 
 def _finite(value: Any) -> Any:
-    """The value with infinities as null, which JSON knows."""
+    """Replace infinities by null: JSON has no infinity."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -137,10 +137,7 @@ def _finite(value: Any) -> Any:
 
 
 def percent(share: float) -> str:
-    """A share in percent, with as many digits as it needs: near all, what is missing counts.
-
-    ``99.9821 %``, ``12.5 %``, ``0.0062 %``.
-    """
+    """Format a share, with more digits close to 100 %: ``99.9821 %``, ``12.5 %``, ``0.0062 %``."""
     missing = 1 - share
     if share == 0 or missing < 1e-12:
         return f"{100 * round(share):g} %"
@@ -153,24 +150,24 @@ def percent(share: float) -> str:
 
 
 def target(allowed: float) -> str:
-    """A target as it was given, from what it allows to be missing."""
+    """Format a target from its allowed shortage probability."""
     return f"{100 * (1 - allowed):.12g} %"
 
 
 def seconds(value: float) -> str:
-    """A time, in the unit that suits it."""
+    """Format a duration in ms or s."""
     if not math.isfinite(value):
-        return "without end"
+        return "∞"
     if value < 1e-4:
         return "0"
     return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"
 
 
 def number(value: float) -> str:
-    """A count that need not be whole."""
+    """Format a count, possibly fractional."""
     return "∞" if math.isinf(value) else f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
 
 
 def money(value: float | None) -> str:
-    """An amount; a dash where no price was given."""
+    """Format an amount; a dash without a price."""
     return "-" if value is None else f"{value:,.0f}"

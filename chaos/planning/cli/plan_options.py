@@ -1,4 +1,4 @@
-"""What several questions are asked with: kinds of values, and where the numbers of a pool are from."""
+"""Options shared by the plan subcommands: value types, and the source of a pool's numbers."""
 
 import math
 from collections.abc import Callable
@@ -21,29 +21,29 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _DEFAULT_ADMIN: Final = "http://127.0.0.1:18001"
 MOST_ARRIVALS_PER_S: Final = 1e9
-"""Far above any fleet; where floats still tell one request from none."""
+"""Far above any fleet, and within float precision of one request."""
 _USUAL_WAIT_S: Final = 2.0  # limits.maxWait where no policy sets it
 
 
 def duration(value: str) -> float:
-    """Seconds of a duration with its unit, as in the policies, or of days."""
+    """Parse a duration with its unit as in policies, or in days; seconds."""
     try:
         if value.endswith("d") and value[:-1].replace(".", "", 1).isdigit():
             return float(value[:-1]) * 86_400
         return parse_duration(value)
     except ValueError as error:
-        raise click.BadParameter(f"{error}; days are written such as 2d") from error
+        raise click.BadParameter(f"{error}; write days as 2d") from error
 
 
 def share(value: str) -> float:
-    """A share as ``0.01`` or ``1%``; it may be negative or above one, where that means something."""
+    """Parse a share, ``0.01`` or ``1%``; it may be negative or above 1."""
     text = value.strip()
     try:
         found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
-        raise click.BadParameter(f"{value!r} is not a share: write it such as 0.01 or 1%")
+        raise click.BadParameter(f"{value!r} is not a share: write 0.01 or 1%")
     return found
 
 
@@ -52,27 +52,27 @@ plot_option = click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Draw the answer: FILE.png, FILE.svg, or FILE.html with tables and picture.",
+    help="Plot the answer to FILE.png or FILE.svg, or to FILE.html with the tables.",
 )
 
 
 def targets(text: str) -> tuple[float, ...]:
-    """What each of the comma-separated targets allows to be missing; ``PlanError`` for one that is none."""
+    """Parse comma-separated targets as allowed shortage probabilities; ``PlanError`` if one is invalid."""
     parts = [one for one in text.split(",") if one.strip()]
     if not parts:
-        raise PlanError("--target names no probability")
+        raise PlanError("--target is empty: write 0.999 or 99.9%")
     return tuple(unavailability(one) for one in parts)
 
 
 def promise_options(function: F) -> F:
-    """With the options of the promise."""
+    """Add the options of the wait target."""
     late = click.option(
         "--late",
         type=share,
         metavar="SHARE",
         default="1%",
         show_default=True,
-        help="Share of requests that may wait longer.",
+        help="Share of requests allowed to wait longer than --max-wait.",
     )
     wait = click.option(
         "--max-wait",
@@ -81,39 +81,41 @@ def promise_options(function: F) -> F:
         metavar="DURATION",
         default="2s",
         show_default=True,
-        help="How long a request may wait for a slot.",
+        help="Maximum wait for a slot.",
     )
     return wait(late(function))
 
 
 def promise(wait_s: float, late: float) -> WaitPromise:
-    """The promise, judged."""
+    """Return the wait target; ``PlanError`` if it is invalid."""
     if not 0 < late < 1:
-        raise PlanError(f"--late {late:g}: it must lie between 0 and 1 (0 % and 100 %)")
+        raise PlanError(f"--late {late:g}: must be between 0 and 1 (0 % and 100 %)")
     return WaitPromise(wait_s=wait_s, late=late)
 
 
 def pool_options(function: F) -> F:
-    """With the options that say which pool, and where its numbers are from."""
+    """Add the options that choose the pool and the source of its numbers."""
     options = (
         click.option("--admin", metavar="URL", help=f"Ask the server there. [default: {_DEFAULT_ADMIN}]"),
         click.option(
             "--recording",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="A recording of `switchgear serve --record` instead, at its busiest.",
+            help="Read a recording of `switchgear serve --record`, at its busiest, instead of a server.",
         ),
-        click.option("--pool", default="", metavar="NAME", help="Which pool of it, where there are several."),
-        click.option("--engines", type=int, help="So many engines that are all alike, without any server."),
-        click.option("--slots", type=float, help="Calls at once per engine; replaces what was measured."),
+        click.option("--pool", default="", metavar="NAME", help="Pool to plan; required if there are several."),
+        click.option("--engines", type=int, help="Number of identical engines (no server needed)."),
+        click.option("--slots", type=float, help="Concurrent requests per engine; overrides the measured value."),
         click.option(
             "--service-time",
             "service_s",
             type=duration,
             metavar="DURATION",
-            help="Time a call holds a slot; likewise.",
+            help="Time a request holds a slot; overrides the measured value.",
         ),
-        click.option("--arrivals", "arrivals_per_s", type=float, help="Requests per second; likewise."),
-        click.option("--zones", type=int, default=1, show_default=True, help="Zones that --engines stand in."),
+        click.option(
+            "--arrivals", "arrivals_per_s", type=float, help="Requests per second; overrides the measured value."
+        ),
+        click.option("--zones", type=int, default=1, show_default=True, help="Zones to spread --engines over."),
     )
     for option in reversed(options):
         function = option(function)
@@ -131,26 +133,26 @@ def situation(
     arrivals_per_s: float | None,
     zones: int,
 ) -> PoolSituation:
-    """The pool that is meant; ``PlanError`` or a click error says what is missing or wrong."""
+    """Return the chosen pool; ``PlanError`` or a click error names missing or invalid input."""
     if slots is not None and slots < 1:
-        raise PlanError(f"--slots {slots:g}: an engine has at least one")
+        raise PlanError(f"--slots {slots:g}: must be at least 1")
     if service_s is not None and service_s <= 0:
-        raise PlanError("--service-time must be more than nothing")
+        raise PlanError("--service-time must be above 0")
     if arrivals_per_s is not None and not 0 <= arrivals_per_s < math.inf:
-        raise PlanError(f"--arrivals {arrivals_per_s:g}: requests per second are not negative, and finite")
+        raise PlanError(f"--arrivals {arrivals_per_s:g}: must be finite and not negative")
     if arrivals_per_s is not None and arrivals_per_s > MOST_ARRIVALS_PER_S:
-        raise PlanError(f"--arrivals {arrivals_per_s:g}: more than a billion a second cannot be planned here")
+        raise PlanError(f"--arrivals {arrivals_per_s:g}: the limit is 1e9 requests per second")
     if engines is not None:
         if admin or recording:
-            raise click.UsageError("--engines is for a fleet that is not asked: leave --admin and --recording out")
+            raise click.UsageError("--engines plans without a server: remove --admin and --recording")
         if slots is None or service_s is None or arrivals_per_s is None:
-            raise click.UsageError("--engines needs --slots, --service-time and --arrivals beside it")
+            raise click.UsageError("--engines needs --slots, --service-time and --arrivals")
         return uniform_engines(
             engines=engines, slots=slots, service_s=service_s, arrivals_per_s=arrivals_per_s, zones=zones
         )
     if recording is not None:
         if admin:
-            raise click.UsageError("--admin and --recording are two places to look: give one")
+            raise click.UsageError("--admin and --recording are mutually exclusive")
         found = recorded_pool(recording, pool)
     else:
         url = admin or _DEFAULT_ADMIN
@@ -166,15 +168,15 @@ def situation(
         found,
         engines=tuple(map(with_given, found.engines)),
         arrivals_per_s=found.arrivals_per_s if arrivals_per_s is None else arrivals_per_s,
-        source=f"{found.source}; {', '.join(given)} as given" if given else found.source,
+        source=f"{found.source}; {', '.join(given)} from the command line" if given else found.source,
     )
 
 
 def with_ceiling(pool: PoolSituation, wait_s: float | None, *, none: bool) -> PoolSituation:
-    """The pool with the ceiling asked for; else as measured, or two seconds."""
+    """Set the admission limit: the given wait, else the measured one, else 2 s."""
     if none:
         if wait_s is not None:
-            raise click.UsageError("--no-ceiling and --max-wait contradict each other")
+            raise click.UsageError("--no-ceiling and --max-wait are mutually exclusive")
         return replace(pool, max_wait_s=None)
     if wait_s is not None:
         return replace(pool, max_wait_s=wait_s)

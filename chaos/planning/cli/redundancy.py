@@ -1,4 +1,4 @@
-"""``switchgear plan redundancy``: spares, what they cost, and what they cannot help with."""
+"""``switchgear plan redundancy``: spares, their cost, and their limits."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -20,48 +20,66 @@ _SHOWN_BEYOND: Final = 1
 
 
 @click.command(name="redundancy")
-@click.option("--need", type=int, help="Engines that must be up to serve the peak.")
-@click.option("--availability", help="Share of time one engine is up, such as 0.995 or 99.5%.")
-@click.option("--crashes-per-day", type=float, help="Instead: how often one engine goes down,")
+@click.option("--need", type=int, help="Engines needed to serve the peak.")
+@click.option("--availability", help="Share of time one engine is up, e.g. 0.995 or 99.5%.")
 @click.option(
-    "--repair", "repair_s", type=duration, metavar="DURATION", help="and how long it then takes to come back."
+    "--crashes-per-day",
+    type=float,
+    help="Crashes of one engine per day; with --repair, instead of --availability.",
 )
+@click.option("--repair", "repair_s", type=duration, metavar="DURATION", help="Time to repair one engine.")
 @click.option(
     "--detection",
     "detection_s",
     type=duration,
     metavar="DURATION",
     default="0s",
-    help="Time until it is seen; adds to that.",
+    help="Time to detect a crash; adds to --repair.",
 )
-@click.option("--target", default="0.999", show_default=True, help="Probabilities to reach, comma-separated.")
-@click.option("--cost-per-hour", type=float, help="Price of one engine.")
-@click.option("--zones", type=int, default=1, show_default=True, help="Zones the engines are dealt to.")
+@click.option("--target", default="0.999", show_default=True, help="Availability targets, comma-separated.")
+@click.option("--cost-per-hour", type=float, help="Price of one engine per hour.")
+@click.option("--zones", type=int, default=1, show_default=True, help="Zones to spread the engines over.")
 @click.option("--zone-down", default="0", help="Share of time a zone as a whole is down.")
 @click.option("--racks", type=int, default=1, show_default=True, help="Racks in each zone.")
 @click.option("--rack-down", default="0", help="Share of time a rack as a whole is down.")
-@click.option("--builds", type=int, default=1, show_default=True, help="Builds of the model that run at once.")
-@click.option("--build-down", default="0", help="Share of time a build is bad wherever it runs.")
-@click.option("--samples", type=int, help="Also by Monte Carlo, with so many samples.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the samples.")
-@click.option("--region-down", help="Share of time a region as a whole is down: compares a standby region.")
+@click.option("--builds", type=int, default=1, show_default=True, help="Model builds in use at the same time.")
+@click.option("--build-down", default="0", help="Share of time a build is bad on all its engines.")
+@click.option("--samples", type=int, help="Also compute by Monte Carlo, with this number of samples.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the samples.")
 @click.option(
-    "--region-repair", "region_repair_s", type=duration, metavar="DURATION", default="4h", show_default=True
+    "--region-down", help="Share of time a region as a whole is down; adds a comparison with a standby region."
 )
-@click.option("--failover", "failover_s", type=duration, metavar="DURATION", default="60s", show_default=True)
+@click.option(
+    "--region-repair",
+    "region_repair_s",
+    type=duration,
+    metavar="DURATION",
+    default="4h",
+    show_default=True,
+    help="Duration of one region outage.",
+)
+@click.option(
+    "--failover",
+    "failover_s",
+    type=duration,
+    metavar="DURATION",
+    default="60s",
+    show_default=True,
+    help="Duration of one failover.",
+)
 @json_option
 @plot_option
 def command(*, as_json: bool, plot: Path | None, **asked: Any) -> int:
-    """The smallest number of spares with which enough engines are up, often enough.
+    """Compute the fewest spares that keep enough engines up with the target probability.
 
-    Probabilities are down shares given or asked as such: 0.01 or 1%. Exact where engines fail alone (binomial) and
-    together by zones and racks; with more than six builds that go bad, by seeded samples.
+    Write shares as 0.01 or 1%. Independent failures (binomial), zones and racks are exact; more than six failing
+    builds need --samples.
 
-    Exit code: 0 when every target can be reached, 1 when one cannot, 2 for numbers that cannot be.
+    Exit code: 0 if every target can be met, 1 if not, 2 for invalid numbers.
     """
     plot = plot_path(plot)
     if asked["need"] is None:
-        raise click.UsageError("--need is missing: how many engines must be up")
+        raise click.UsageError("missing --need: the number of engines needed")
     return print_answer(_answer(asked), as_json=as_json, plot=plot)
 
 
@@ -100,7 +118,7 @@ def _answer(asked: dict[str, Any]) -> PlanAnswer:
             "regions": [asdict(one) for one in choices],
         },
         grids=tuple(answer_grids(found, steps, together, choices, layout)),
-        said=tuple(answer_sentences(found, together, choices, layout, asked)),
+        notes=tuple(answer_sentences(found, together, choices, layout, asked)),
         yes=not missed,
         draw=answer_plot(need, down, found),
     )
@@ -110,17 +128,17 @@ def _down(asked: dict[str, Any]) -> float:
     rates = asked["crashes_per_day"] is not None or asked["repair_s"] is not None
     if asked["availability"] is not None:
         if rates:
-            raise click.UsageError("--availability says it already: leave --crashes-per-day and --repair out")
+            raise click.UsageError("--availability excludes --crashes-per-day and --repair")
         return unavailability(asked["availability"])
     if asked["crashes_per_day"] is None or asked["repair_s"] is None:
-        raise click.UsageError("give --availability, or --crashes-per-day and --repair")
+        raise click.UsageError("missing --availability, or --crashes-per-day and --repair")
     return down_share(
         crashes_per_day=asked["crashes_per_day"], repair_s=asked["repair_s"], detection_s=asked["detection_s"]
     )
 
 
 def _places(layout: FailureDomains) -> bool:
-    # Counts below one are places too: ones that are then refused.
+    # Counts below one pass too; the check below refuses them.
     several = (layout.zones, layout.racks, layout.builds) != (1, 1, 1)
     return several or max(layout.zone_down, layout.rack_down, layout.build_down) > 0
 
@@ -130,7 +148,7 @@ def _all_together(
 ) -> tuple[CorrelatedSpares, ...]:
     correlated_failures.checked_domains(layout)
     if not correlated_failures.is_exact(layout) and asked["samples"] is None:
-        raise PlanError(f"{layout.builds} builds that go bad are left to samples: give --samples, such as 200000")
+        raise PlanError(f"{layout.builds} failing builds: add --samples, e.g. --samples 200000")
     return tuple(_together(layout, need, one, asked) for one in allowed)
 
 

@@ -1,4 +1,4 @@
-"""How the answer about spares is shown: tables, sentences, and a picture."""
+"""Output of ``plan redundancy``: tables, sentences, plot."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from chaos.planning.standby_region import StandbyComparison
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrelatedSpares:
-    """One target where engines also fail together. ``spares`` None: no number is enough."""
+    """One target with correlated failures. ``spares`` None: no number is enough."""
 
     allowed: float
     spares: int | None
@@ -31,10 +31,10 @@ def answer_grids(
     choices: tuple[StandbyComparison, ...],
     layout: FailureDomains,
 ) -> Iterator[AnswerGrid]:
-    """Targets, what each spare buys, failing together where asked, and regions where asked."""
+    """Tables: spares per target, effect of each spare, correlated failures, regions."""
     yield AnswerGrid(
-        title="Smallest number of spares, engines failing alone",
-        columns=("target", "spares", "engines", "enough are up", "short", "spares cost a month"),
+        title="Spares per target, independent failures",
+        columns=("target", "spares", "engines", "availability", "shortage", "cost/month"),
         rows=tuple(
             (
                 target(one.allowed or 0),
@@ -48,8 +48,8 @@ def answer_grids(
         ),
     )
     yield AnswerGrid(
-        title="What each spare buys",
-        columns=("spares", "enough are up", "short", "spares cost a month"),
+        title="Effect of each spare",
+        columns=("spares", "availability", "shortage", "cost/month"),
         rows=tuple(
             (str(one.spares), percent(one.attained), f"{one.short:.3g}", money(one.cost_per_month))
             for one in steps
@@ -57,14 +57,14 @@ def answer_grids(
     )
     if together:
         yield AnswerGrid(
-            title=f"Also failing together: {_named(layout)}",
+            title=f"Correlated failures: {_named(layout)}",
             columns=(
                 "target",
                 "spares",
-                "short",
+                "shortage",
                 "sampled (95 % interval)",
-                "cost a month",
-                "engines to lose a zone",
+                "cost/month",
+                "engines to survive a zone",
             ),
             rows=tuple(
                 (
@@ -82,8 +82,15 @@ def answer_grids(
         )
     if choices:
         yield AnswerGrid(
-            title="One region with more spares, or a second region that stands by",
-            columns=("target", "spares in one", "cost a month", "spares in each of two", "cost a month", "wins"),
+            title="More spares in one region, or a standby region",
+            columns=(
+                "target",
+                "spares, one region",
+                "cost/month",
+                "spares per region, two",
+                "cost/month",
+                "cheaper",
+            ),
             rows=tuple(
                 (
                     target(one.allowed),
@@ -105,34 +112,34 @@ def answer_sentences(
     layout: FailureDomains,
     asked: dict[str, Any],
 ) -> Iterator[str]:
-    """What the tables rest on, and what they do not say."""
+    """Assumptions and limits of the tables."""
     need = asked["need"]
     yield (
-        f"Without spares all {need} engines are up {percent(1 - _short_bare(need, layout.engine_down))} of the "
-        f"time (availability to the power of {need})."
+        f"Without spares, all {need} engines are up for {percent(1 - _short_bare(need, layout.engine_down))} "
+        f"of the time (availability to the power of {need})."
     )
     if asked["cost_per_hour"] is not None:
-        yield f"A month has {HOURS_PER_MONTH:g} hours here. Costs are of the engines above the {need} needed."
-    yield "Engines fail independently of each other and all are down for the same share of time (binomial)."
+        yield f"Cost covers the engines above the {need} needed; a month has {HOURS_PER_MONTH:g} hours."
+    yield "Assumes independent failures with the same down share for each engine (binomial)."
     for one, alone in zip(together, found, strict=True) if together else ():
         if one.spares is None:
             yield (
-                f"No number of spares reaches {target(one.allowed)} in this layout: all of it is gone at once "
+                f"No number of spares reaches {target(one.allowed)} in this layout: everything is down at once "
                 f"for {layout.floor:.3g} of the time, or it takes more than "
                 f"{correlated_failures.MOST_ENGINES} engines."
             )
         elif one.spares > alone.spares:
-            yield f"Failing together costs {one.spares - alone.spares} spares more at {target(one.allowed)}."
+            yield f"Correlated failures need {one.spares - alone.spares} more spares at {target(one.allowed)}."
     for choice in choices:
         yield f"{target(choice.allowed)}: {choice.verdict}."
     if choices:
         yield (
-            "The cost beside a standby region is of all engines above the need: its own and the spares of both. "
-            "A bad model build in both regions is in neither."
+            "The cost of a standby region covers its engines and the spares of both regions. A bad model build in "
+            "both regions is not modelled."
         )
     yield (
-        "More spares never help against what takes all at once: the only zone or region, a bad build everywhere, "
-        "a bad policy, the router in front."
+        "Spares do not help against common causes: the only zone or region, a bad build everywhere, a bad policy, "
+        "the router in front."
     )
 
 
@@ -144,16 +151,16 @@ def _named(layout: FailureDomains) -> str:
     parts = []
     for count, name, down in (
         (layout.zones, "zones", layout.zone_down),
-        (layout.racks, "racks in each", layout.rack_down),
+        (layout.racks, "racks per zone", layout.rack_down),
         (layout.builds, "builds", layout.build_down),
     ):
         if count > 1 or down:
-            parts.append(f"{count} {name} (each down {down:.3g})")
+            parts.append(f"{count} {name} (each down for {down:.3g})")
     return ", ".join(parts)
 
 
 def answer_plot(need: int, down: float, found: tuple[SpareEngines, ...]) -> Callable[[Any], None]:
-    """What paints the probability of being short against spares, and the targets."""
+    """Return a function that plots shortage probability over spares, with the targets."""
 
     def draw(axes: Any) -> None:
         steps = spares_steps(need, down, max(one.spares for one in found) + 3)
@@ -162,8 +169,6 @@ def answer_plot(need: int, down: float, found: tuple[SpareEngines, ...]) -> Call
             if one.allowed:
                 axes.axhline(one.allowed, linestyle="--", color="grey")
                 axes.annotate(f"target {target(one.allowed)}: {one.spares}", (one.spares, one.allowed))
-        axes.set(
-            xlabel="spares", ylabel="probability of being short", title=f"{need} needed, each down {down:.4g}"
-        )
+        axes.set(xlabel="spares", ylabel="shortage probability", title=f"{need} needed, each down {down:.4g}")
 
     return draw

@@ -1,4 +1,4 @@
-"""``switchgear plan whatif``: a pool as it is now, or was at its busiest, and with something happening to it."""
+"""``switchgear plan whatif``: a pool before and after a change."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -23,25 +23,29 @@ from chaos.planning.pool_situation import PoolSituation
 
 @click.command(name="whatif")
 @plan_options.pool_options
-@click.option("--lose-engines", type=int, default=0, help="So many engines gone, those that do most.")
-@click.option("--lose-zone", "lose_zones", multiple=True, metavar="ZONE", help="All of a zone gone; repeatable.")
-@click.option("--load-times", type=float, default=1.0, help="So many times the arrivals, such as 2.")
-@click.option("--slower-times", type=float, default=1.0, help="Calls take so many times as long, such as 1.5.")
+@click.option("--lose-engines", type=int, default=0, help="Lose this number of engines, the fastest first.")
+@click.option(
+    "--lose-zone", "lose_zones", multiple=True, metavar="ZONE", help="Lose all engines of a zone (repeatable)."
+)
+@click.option("--load-times", type=float, default=1.0, help="Multiply the arrivals by this factor, e.g. 2.")
+@click.option(
+    "--slower-times", type=float, default=1.0, help="Multiply the service time by this factor, e.g. 1.5."
+)
 @click.option(
     "--max-wait",
     "wait_s",
     type=plan_options.duration,
     metavar="DURATION",
-    help="Wait the ceiling allows; else as measured, or 2s.",
+    help="Wait the admission limit allows. [default: as measured, else 2s]",
 )
-@click.option("--no-ceiling", is_flag=True, help="As without admission control: nothing is refused.")
+@click.option("--no-ceiling", is_flag=True, help="Assume no admission limit: refuse nothing.")
 @click.option(
     "--shed",
     type=plan_options.share,
     metavar="SHARE",
     default="0.1%",
     show_default=True,
-    help="Share that may be refused at most.",
+    help="Maximum share of refused requests for exit code 0.",
 )
 @plan_options.json_option
 @plan_options.plot_option
@@ -58,19 +62,19 @@ def command(
     plot: Path | None,
     **asked: Any,
 ) -> int:
-    """What would become of a pool if engines or a zone were lost, more came, or engines were slower.
+    """Predict the effect of lost engines, lost zones, more load or slower engines on a pool.
 
-    Live telemetry, a recording at its busiest, or the numbers given. Everything named happens at once.
+    Numbers come from live telemetry, from a recording at its busiest, or from the command line. All changes happen
+    at once.
 
-    Exit code: 0 when at most --shed is refused then and waits have an end, 1 when not, 2 for numbers that cannot
-    be or cannot be had.
+    Exit code: 0 if at most --shed is refused and waits are finite, 1 if not, 2 for invalid or missing numbers.
     """
     plot = plot_path(plot)
     change = WhatIfChange(
         lose_engines=lose_engines, lose_zones=lose_zones, load_times=load_times, slower_times=slower_times
     )
     if change.nothing:
-        raise click.UsageError("name what happens: --lose-engines, --lose-zone, --load-times or --slower-times")
+        raise click.UsageError("missing change: --lose-engines, --lose-zone, --load-times or --slower-times")
     pool = plan_options.with_ceiling(plan_options.situation(**asked), wait_s, none=no_ceiling)
     then = changed_pool(pool, change)
     before, after = pool_outcome(pool), pool_outcome(then)
@@ -86,7 +90,7 @@ def command(
             "after": asdict(after),
         },
         grids=(_grid(before, after),),
-        said=tuple(_said(pool, then, after)),
+        notes=tuple(_notes(pool, then, after)),
         yes=after.refused <= shed and after.wait_mean_s != float("inf"),
         draw=lambda axes: _draw(axes, pool, then),
     )
@@ -108,40 +112,39 @@ def _grid(before: PoolOutcome, after: PoolOutcome) -> AnswerGrid:
         ("engines", *(str(one.engines) for one in (before, after))),
         ("slots", *(number(one.slots) for one in (before, after))),
         ("service time", *(seconds(one.service_s) for one in (before, after))),
-        ("arrivals a second", *(number(one.arrivals_per_s) for one in (before, after))),
-        ("asked over what can be served", *(f"{100 * one.pressure:.4g} %" for one in (before, after))),
+        ("arrivals/s", *(number(one.arrivals_per_s) for one in (before, after))),
+        ("demand over capacity", *(f"{100 * one.pressure:.4g} %" for one in (before, after))),
         ("slots in use", *(percent(one.utilization) for one in (before, after))),
         ("in flight (Little)", *(number(one.in_flight) for one in (before, after))),
-        ("wait for a slot", *(percent(one.waits) for one in (before, after))),
+        ("requests that wait", *(percent(one.waits) for one in (before, after))),
         ("mean wait", *(seconds(one.wait_mean_s) for one in (before, after))),
         ("refused", *(percent(one.refused) for one in (before, after))),
-        ("answered a second", *(number(one.answered_per_s) for one in (before, after))),
+        ("answered/s", *(number(one.answered_per_s) for one in (before, after))),
     )
-    return AnswerGrid(title="In the long run", columns=("", "now", "then"), rows=rows)
+    return AnswerGrid(title="Steady state", columns=("measure", "before", "after"), rows=rows)
 
 
-def _said(pool: PoolSituation, then: PoolSituation, after: PoolOutcome) -> Iterator[str]:
+def _notes(pool: PoolSituation, then: PoolSituation, after: PoolOutcome) -> Iterator[str]:
     yield f"Numbers from {pool.source}."
-    out = len(pool.engines) - len(pool.up)
-    if out:
-        yield f"{out} engines are out already and stay so."
+    ejected = len(pool.engines) - len(pool.up)
+    if ejected:
+        yield f"Not counted: {ejected} engine{'s' * (ejected != 1)} not in rotation."
     if not then.up:
         yield "No engine is left: everything is refused."
     elif pool.max_wait_s is None and after.pressure >= 1:
-        yield "More comes than can be served and nothing is refused: the queue grows without end."
+        yield "Demand exceeds capacity without an admission limit: the queue grows without bound."
     elif after.pressure >= 1:
         yield (
-            f"More comes than can be served: {percent(after.refused)} is refused, which keeps the mean wait at "
+            f"Demand exceeds capacity: {percent(after.refused)} is refused, and the mean wait is "
             f"{seconds(after.wait_mean_s)}."
         )
     if pool.max_wait_s is not None:
         yield (
-            f"The ceiling is slots x (1 + {seconds(pool.max_wait_s)} / service time), as the control plane sets "
-            "it for the engines that are in."
+            f"Admission limit: slots x (1 + {seconds(pool.max_wait_s)} / service time), over engines in rotation."
         )
     yield (
-        "By formula (M/M/c/K): Poisson arrivals, exponential answer times, one queue for all slots, clients that "
-        "do not ask again, and the long run, not the minutes of the change."
+        "Assumes M/M/c/K in steady state: Poisson arrivals, exponential service times, one queue for all slots, "
+        "no client retries. The transition is not modelled."
     )
 
 

@@ -1,8 +1,8 @@
-"""Verdicts as one HTML file that needs nothing else: no network, no script, no other file.
+"""Verdict report as one self-contained HTML file: no network, no script.
 
-``view`` works an experiment out, ``requests``, ``fleet``, ``shares`` and ``outages`` draw its figures as
-values of ``drawing``, ``report_page`` puts everything into its order, and the template says it in HTML. Names and
-texts come from files and from the wire: the template escapes all of them.
+``experiment_view`` computes the series, ``*_figure(s)`` build charts from ``svg_chart`` values, ``report_page``
+orders the page, and the template renders it. Names and texts come from files and the network; the template escapes
+them.
 """
 
 from collections.abc import Collection, Sequence
@@ -14,10 +14,10 @@ from chaos.report.html.report_page import SIGNS, report_page
 from chaos.report.html.svg_chart import WIDTH, number
 
 
-def html_report(verdicts: Sequence[ExperimentVerdict], beside: Collection[str] = ()) -> str:
-    """The whole document, for one or several experiments, subjects of one scenario side by side.
+def html_report(verdicts: Sequence[ExperimentVerdict], baselines: Collection[str] = ()) -> str:
+    """Render the report, with the subjects of one scenario side by side.
 
-    The verdict on top leaves out those subjects that only stand ``beside``, for comparison.
+    The overall verdict ignores ``baselines``, the subjects shown for comparison.
     """
     environment = Environment(
         loader=PackageLoader("chaos.report.html", "template"),
@@ -28,5 +28,5 @@ def html_report(verdicts: Sequence[ExperimentVerdict], beside: Collection[str] =
     )
     environment.filters["number"] = number
     return environment.get_template("page.html").render(
-        page=report_page(verdicts, beside), width=WIDTH, signs=SIGNS
+        page=report_page(verdicts, baselines), width=WIDTH, signs=SIGNS
     )

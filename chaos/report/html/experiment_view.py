@@ -1,4 +1,4 @@
-"""One experiment, worked out as its pictures need it: everything in equal steps of time. Pure."""
+"""Time series of one experiment, in equal steps, for the figures. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from chaos.measures.time_bins import BIN_S, TimeBin, time_bins
 from chaos.measures.wasted_gpu_time import wasted_calls
 
 MOST_STEPS: Final = 160
-"""More of them nobody sees, and the page has to be sent to somebody."""
+"""Enough for the width of a chart; more only makes the page larger."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentView:
-    """``step_s`` and ``seconds`` are the same for all that stand side by side."""
+    """``step_s`` and ``seconds`` are equal for all subjects of a scenario."""
 
     verdict: ExperimentVerdict
     case: CheckInput
@@ -29,22 +29,22 @@ class ExperimentView:
 
     @property
     def history(self) -> History:
-        """What is drawn."""
+        """The recorded history."""
         return self.case.history
 
     @property
     def steps(self) -> int:
-        """How many there are."""
+        """Number of steps."""
         return max(1, round(self.history.end_s / self.step_s))
 
     @cached_property
     def bins(self) -> Sequence[TimeBin]:
-        """What arrived, and what became of it."""
+        """Arrivals and outcomes per step."""
         return time_bins(self.history, self.case.impairments, self.step_s)
 
     @cached_property
     def windows(self) -> Sequence[EjectionSpan]:
-        """When something was broken, without overlaps; ``why`` names it."""
+        """Fault windows, overlaps merged; ``why`` names the faults."""
         found: list[EjectionSpan] = []
         for one in sorted(self.history.outages, key=lambda outage: outage.start_s):
             end_s = self.history.end_s if one.end_s is None else one.end_s
@@ -60,7 +60,7 @@ class ExperimentView:
 
     @cached_property
     def medians_s(self) -> Sequence[float | None]:
-        """The usual time of a good answer, by when its request arrived."""
+        """Median latency of good answers, by arrival time of the request."""
         found: list[list[float]] = [[] for _ in range(self.steps)]
         for one in self.history.requests:
             if one.ok and (place := self._place(one.at_s)) is not None:
@@ -69,7 +69,7 @@ class ExperimentView:
 
     @cached_property
     def in_flight(self) -> Mapping[str, Sequence[int | None]]:
-        """Requests that the Envoys had at each engine at the end of each step; None where nobody looked."""
+        """Requests in flight per engine, summed over Envoys, at the end of each step; None without a sample."""
         newest: list[dict[str, Mapping[str, int]]] = [{} for _ in range(self.steps)]
         for one in self.history.samples:
             if (place := self._place(one.at_s)) is not None:
@@ -81,38 +81,38 @@ class ExperimentView:
 
     @cached_property
     def wasted(self) -> tuple[Sequence[float], Sequence[float]]:
-        """Slots that worked for nobody in each step, and beside them those whose work a crash took."""
-        vain, destroyed = [0.0] * self.steps, [0.0] * self.steps
+        """Slots with wasted work per step, and slots whose work a crash destroyed."""
+        wasted, destroyed = [0.0] * self.steps, [0.0] * self.steps
         for one in wasted_calls(self.history, self.case.impairments):
-            into = destroyed if one.destroyed else vain
+            into = destroyed if one.destroyed else wasted
             end_s = min(one.start_s + one.slot_s, self.steps * self.step_s)
             first, last = int(max(0.0, one.start_s) / self.step_s), int(end_s / self.step_s)
             for place in range(first, min(last, self.steps - 1) + 1):
                 begin_s = place * self.step_s
                 part_s = min(end_s, begin_s + self.step_s) - max(one.start_s, begin_s)
                 into[place] += max(0.0, part_s) / self.step_s
-        return vain, destroyed
+        return wasted, destroyed
 
     @cached_property
     def retries_per_s(self) -> Sequence[float] | None:
-        """By the Envoys' counters; None where they were not read."""
+        """Retries by the Envoys' counters; None if not sampled."""
         return self._grown("retries")
 
     @cached_property
     def refused_per_s(self) -> Sequence[float] | None:
-        """Retries that the budget did not allow; None where they were not counted."""
+        """Retries refused by the budget; None if not sampled."""
         return self._grown("refused")
 
     @cached_property
     def ejected(self) -> Mapping[str, Mapping[str, Sequence[EjectionSpan]]]:
-        """When which Envoy kept an engine out of itself, by engine and Envoy."""
+        """Ejections by the Envoys themselves, by engine and Envoy."""
         open_since: dict[tuple[str, str], float] = {}
         last_s: dict[str, float] = {}
         found: dict[str, dict[str, list[EjectionSpan]]] = {}
 
         def close(engine: str, proxy: str, end_s: float) -> None:
             span = EjectionSpan(
-                start_s=open_since.pop((engine, proxy)), end_s=end_s, why=f"{proxy} ejected it of itself"
+                start_s=open_since.pop((engine, proxy)), end_s=end_s, why=f"ejected by {proxy} itself"
             )
             found.setdefault(engine, {}).setdefault(proxy, []).append(span)
 
@@ -137,7 +137,7 @@ class ExperimentView:
             known[one.proxy] = value
             place = self._place(one.at_s)
             if before is not None and place is not None:
-                # A counter that fell began anew.
+                # A counter that fell was reset.
                 found[place] += (value - before if value >= before else value) / self.step_s
         return found if known else None
 
@@ -147,7 +147,7 @@ class ExperimentView:
 
 
 def experiment_views(side_by_side: Sequence[ExperimentVerdict]) -> tuple[ExperimentView, ...]:
-    """One for each subject of a scenario, on the same axis of time."""
+    """One view per subject of a scenario, on a common time axis."""
     seconds = max(one.history.began.seconds for one in side_by_side)
     step_s = max(BIN_S, seconds / MOST_STEPS)
     return tuple(

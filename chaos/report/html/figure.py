@@ -1,4 +1,4 @@
-"""What a figure of the page is: the same chart of every subject, with one legend and one caption. Pure."""
+"""A figure: one chart per subject, with a legend and a caption. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from chaos.report.html.svg_chart import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LegendKey:
-    """One line of a legend: how it looks, and what it is."""
+    """One entry of a legend."""
 
     css: str
     text: str
@@ -29,7 +29,7 @@ class LegendKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFigure:
-    """``charts`` has one for each subject, in their order; ``caption`` says what to look for, and in what unit."""
+    """``charts`` has one chart per subject, in order; ``caption`` names the unit and what to look for."""
 
     title: str
     caption: str
@@ -45,9 +45,9 @@ def over_time(
     height: float,
     marks: Iterable[Shape],
     tips: Sequence[str],
-    told: str,
+    label: str,
 ) -> SvgChart:
-    """A chart with the faults' times shaded, the marks above, and what each step comes to under the pointer."""
+    """A chart over time with shaded fault windows, marks, and a tooltip per step."""
     bottom = height - BOTTOM
     shapes = [
         *fault_windows(view, across, TOP, bottom),
@@ -66,11 +66,11 @@ def over_time(
             if tip
         ),
     ]
-    return SvgChart(height=height, shapes=tuple(shapes), told=told)
+    return SvgChart(height=height, shapes=tuple(shapes), label=label)
 
 
 def fault_windows(view: ExperimentView, across: AxisScale, top: float, bottom: float) -> Iterable[Shape]:
-    """The times at which something was broken."""
+    """Boxes that shade the fault windows."""
     for one in view.windows:
         left, right = across.at(one.start_s), across.at(one.end_s)
         yield ChartBox(
@@ -79,26 +79,26 @@ def fault_windows(view: ExperimentView, across: AxisScale, top: float, bottom: f
             width=max(1.0, right - left),
             height=bottom - top,
             css="broken",
-            tip=f"broken: {one.why}",
+            tip=f"fault: {one.why}",
         )
 
 
-def empty_chart(why: str, told: str) -> SvgChart:
-    """A chart that cannot be drawn, and why."""
-    return SvgChart(height=0.0, shapes=(), told=told, empty=why)
+def empty_chart(why: str, label: str) -> SvgChart:
+    """A chart without data, and the reason."""
+    return SvgChart(height=0.0, shapes=(), label=label, empty=why)
 
 
 def optional_path(d: str, css: str) -> Iterable[ChartPath]:
-    """It, unless there is nothing to draw."""
+    """The path, unless it is empty."""
     if d:
         yield ChartPath(d=d, css=css)
 
 
 def crosses(points: Iterable[tuple[float, float]]) -> str:
-    """A small cross on each point."""
+    """Path with a small cross on each point."""
     return "".join(f"M{number(x - 2)} {number(y - 2)}l4 4m0-4l-4 4" for x, y in points)
 
 
 def lane_label(y: float, text: str, css: str = "lane") -> ChartLabel:
-    """The name of a row, at the left edge."""
+    """Label of a row, at the left edge."""
     return ChartLabel(x=0, y=y, text=text, css=css)

@@ -1,4 +1,4 @@
-"""Figures of the engines: the fleet over time, and who was out by whose will. Pure."""
+"""Figures of the engines: load over time, ejections and decisions. Pure."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -28,21 +28,20 @@ _MOST_DECISIONS: Final = 60
 
 
 def fleet_map(views: Sequence[ExperimentView]) -> ReportFigure:
-    """Engine by time: how full each is, and whether it is broken, out or ejected."""
+    """Load, faults and ejections of each engine over time."""
     across = time_scale(views[0].seconds)
     return ReportFigure(
         title="Fleet map",
-        caption="One row for each engine. The more a field stands out, the more of the engine's slots are taken "
-        "(requests in flight per slot, by the Envoys); those that stand out most have more requests than slots. "
-        "Look for rows with the red edge, which are broken, that stay full: requests still go there. Hatched is "
-        "where the control plane, a dotted edge where an Envoy of itself keeps an engine out.",
+        caption="One row per engine. Darker means more requests in flight per slot, by the Envoys; the darkest "
+        "have more requests than slots. Look for rows with a red edge (broken) that stay full: they still get "
+        "requests. Hatched: ejected by the control plane. Dotted edge: ejected by an Envoy itself.",
         keys=(
             LegendKey(css="empty", text="idle"),
             LegendKey(css="l2", text="half full"),
             LegendKey(css="l4", text="full"),
-            LegendKey(css="l6", text="more than 1.5 for each slot"),
-            LegendKey(css="ill", text="broken"),
-            LegendKey(css="out", text="out by the control plane"),
+            LegendKey(css="l6", text="over 1.5 requests per slot"),
+            LegendKey(css="faulty", text="broken"),
+            LegendKey(css="out", text="ejected by the control plane"),
             LegendKey(css="own", text="ejected by an Envoy itself"),
         ),
         charts=tuple(_fleet_map(view, across) for view in views),
@@ -50,15 +49,15 @@ def fleet_map(views: Sequence[ExperimentView]) -> ReportFigure:
 
 
 def _fleet_map(view: ExperimentView, across: AxisScale) -> SvgChart:
-    told = f"Fleet map of {view.verdict.subject}: load and state of every engine over time"
+    label = f"Fleet map of {view.verdict.subject}: load and state of each engine over time"
     engines = shown_engines(view)
     if not engines or not view.history.samples:
-        return empty_chart("Nobody asked the Envoys.", told)
+        return empty_chart("No Envoy samples.", label)
     height = TOP + ROW * len(engines) + FOOT
     shapes: list[Shape] = [*axes(across, None, height - FOOT + 2)]
     for place, engine in enumerate(engines):
         shapes += _map_row(view, across, engine, TOP + ROW * place)
-    return SvgChart(height=height, shapes=tuple(shapes), told=told, note=omitted_note(view, engines))
+    return SvgChart(height=height, shapes=tuple(shapes), label=label, note=omitted_note(view, engines))
 
 
 def _map_row(view: ExperimentView, across: AxisScale, engine: str, top: float) -> Iterable[Shape]:
@@ -71,7 +70,7 @@ def _map_row(view: ExperimentView, across: AxisScale, engine: str, top: float) -
         if css:
             left, right = across.at(first * view.step_s), across.at(place * view.step_s)
             values = [value or 0 for value in view.in_flight[engine][first:place]]
-            told = f"{min(values)}" if min(values) == max(values) else f"{min(values)} to {max(values)}"
+            range_text = f"{min(values)}" if min(values) == max(values) else f"{min(values)} to {max(values)}"
             yield ChartBox(
                 x=left,
                 y=top,
@@ -81,7 +80,7 @@ def _map_row(view: ExperimentView, across: AxisScale, engine: str, top: float) -
                 tip=(
                     f"{engine}, {text_format.moment(first * view.step_s)} to "
                     f"{text_format.moment(place * view.step_s)}: "
-                    f"{told} in flight at {slots} slots"
+                    f"{range_text} in flight, {slots} slots"
                 ),
             )
     for one in control_plane_ejections(view.history, engine, view.history.end_s):
@@ -90,41 +89,40 @@ def _map_row(view: ExperimentView, across: AxisScale, engine: str, top: float) -
         for one in proxy_spans:
             yield _span(across, one, y=top, height=3.0, css="own", who=engine)
     for one in impaired_engines(view, engine):
-        yield _span(across, one, y=top + inside - 3.0, height=3.0, css="ill", who=engine)
+        yield _span(across, one, y=top + inside - 3.0, height=3.0, css="faulty", who=engine)
 
 
 def ejection_map(views: Sequence[ExperimentView]) -> ReportFigure:
-    """Who was broken, and who was out by whose will, with every line of the ledger and every push."""
+    """Faults, ejections, decisions in the ledger, and configuration pushes."""
     across = time_scale(views[0].seconds)
     return ReportFigure(
         title="Ejections and decisions",
-        caption="Engines that were broken or out at any time. Look for how far the second bar begins after the "
-        "first, how soon it ends after it, and for bars without a broken one above them: good engines that were "
-        "left out. Marks are lines of the control plane's ledger (point at them for the evidence); the last row "
-        "has its pushes, and what an Envoy rejected.",
+        caption="Engines that were broken or ejected at any time. Compare the ejection bar with the fault bar "
+        "above it: how late it starts and ends. A bar without a fault is a healthy engine ejected. Diamonds are "
+        "entries of the control plane's ledger (hover for the evidence). The last row shows pushes and NACKs.",
         keys=(
-            LegendKey(css="ill", text="engine broken"),
-            LegendKey(css="beside", text="agent, Envoy or control plane broken"),
-            LegendKey(css="held", text="out by the control plane"),
+            LegendKey(css="faulty", text="engine broken"),
+            LegendKey(css="nearby", text="agent, Envoy or control plane broken"),
+            LegendKey(css="held", text="ejected by the control plane"),
             LegendKey(css="own", text="ejected by an Envoy itself"),
-            LegendKey(css="said", text="decision"),
-            LegendKey(css="nack", text="rejected configuration"),
+            LegendKey(css="decision", text="decision"),
+            LegendKey(css="nack", text="refused configuration (NACK)"),
         ),
         charts=tuple(_ejections(view, across) for view in views),
     )
 
 
 def _ejections(view: ExperimentView, across: AxisScale) -> SvgChart:
-    told = f"Ejections and decisions of {view.verdict.subject}"
+    label = f"Ejections and decisions of {view.verdict.subject}"
     history = view.history
-    parts = dict.fromkeys(target for one in history.outages for target in one.targets if _beside(view, target))
+    parts = dict.fromkeys(target for one in history.outages for target in one.targets if _nearby(view, target))
     touched = [
         *(engine for engine in history.slots if _touched(view, engine) or engine in parts),
         *(part for part in parts if part not in history.slots),
     ]
     engines = touched[:MOST_ENGINES]
     if not engines and not history.pushed:
-        return empty_chart("Nothing was broken or out.", told)
+        return empty_chart("Nothing was broken or ejected.", label)
     row = 22.0
     rows = len(engines) + bool(history.pushed)
     bottom = TOP + row * rows
@@ -132,9 +130,9 @@ def _ejections(view: ExperimentView, across: AxisScale) -> SvgChart:
     for place, engine in enumerate(engines):
         top = TOP + row * place
         shapes.append(lane_label(top + 13, engine_label(view, engine)))
-        shapes += [_span(across, one, y=top, height=5, css="beside", who=engine) for one in _beside(view, engine)]
+        shapes += [_span(across, one, y=top, height=5, css="nearby", who=engine) for one in _nearby(view, engine)]
         shapes += [
-            _span(across, one, y=top, height=5, css="ill", who=engine) for one in impaired_engines(view, engine)
+            _span(across, one, y=top, height=5, css="faulty", who=engine) for one in impaired_engines(view, engine)
         ]
         shapes += [
             _span(across, one, y=top + 6, height=6, css="held", who=engine)
@@ -152,7 +150,7 @@ def _ejections(view: ExperimentView, across: AxisScale) -> SvgChart:
         shapes += _pushes(view, across, TOP + row * len(engines))
     hidden = len(touched) - len(engines)
     note = f"{text_format.count(hidden, 'more row')} not shown." if hidden else ""
-    return SvgChart(height=bottom + FOOT, shapes=tuple(shapes), told=told, note=note)
+    return SvgChart(height=bottom + FOOT, shapes=tuple(shapes), label=label, note=note)
 
 
 def _decisions(view: ExperimentView, across: AxisScale, engine: str, y: float) -> Iterable[Shape]:
@@ -161,7 +159,7 @@ def _decisions(view: ExperimentView, across: AxisScale, engine: str, y: float) -
         x = across.at(one.at_s)
         yield ChartPath(
             d=f"M{number(x)} {number(y - 4)}l3.5 4l-3.5 4l-3.5-4z",
-            css="said",
+            css="decision",
             tip=(
                 f"{engine}, {text_format.moment(one.at_s)}, {one.kind}: {one.before} -> {one.after}; "
                 f"{one.evidence}"
@@ -177,26 +175,26 @@ def _pushes(view: ExperimentView, across: AxisScale, top: float) -> Iterable[Sha
     yield ChartPath(
         d="".join(f"M{number(x)} {number(top + 5)}v10" for x in places),
         css="push",
-        tip=f"{text_format.count(len(view.history.pushed), 'push', 'pushes')} in all",
+        tip=f"{text_format.count(len(view.history.pushed), 'push', 'pushes')} in total",
     )
     for one in [one for one in view.history.answered if one.error][:_MOST_DECISIONS]:
         x = across.at(one.at_s)
         yield ChartPath(
             d=f"M{number(x - 4)} {number(top + 6)}l8 8m0-8l-8 8",
             css="nack",
-            tip=f"{text_format.moment(one.at_s)}: {one.proxy} rejected {one.type}: {one.error}",
+            tip=f"{text_format.moment(one.at_s)}: {one.proxy} refused {one.type}: {one.error}",
         )
 
 
 def _span(across: AxisScale, span: EjectionSpan, *, y: float, height: float, css: str, who: str) -> ChartBox:
-    """A bar over its time; its tip says who, and why."""
+    """A bar over a time span; the tooltip gives target and reason."""
     left = across.at(span.start_s)
     tip = f"{who}, {text_format.moment(span.start_s)} to {text_format.moment(span.end_s)}: {span.why}"
     return ChartBox(x=left, y=y, width=max(1.5, across.at(span.end_s) - left), height=height, css=css, tip=tip)
 
 
 def impaired_engines(view: ExperimentView, engine: str) -> Sequence[EjectionSpan]:
-    """When something was wrong with it."""
+    """Spans in which the engine was impaired."""
     return [
         EjectionSpan(
             start_s=one.start_s,
@@ -208,9 +206,9 @@ def impaired_engines(view: ExperimentView, engine: str) -> Sequence[EjectionSpan
     ]
 
 
-def _beside(view: ExperimentView, target: str) -> Sequence[EjectionSpan]:
-    """When something was broken there that is not the engine itself: its agent, an Envoy, the control plane."""
-    ill = {one.outage for one in view.case.impairments if one.engine == target}
+def _nearby(view: ExperimentView, target: str) -> Sequence[EjectionSpan]:
+    """Outages of the target other than the engine itself: its agent, an Envoy, the control plane."""
+    own = {one.outage for one in view.case.impairments if one.engine == target}
     return [
         EjectionSpan(
             start_s=one.start_s,
@@ -218,7 +216,7 @@ def _beside(view: ExperimentView, target: str) -> Sequence[EjectionSpan]:
             why=f"{one.kind} ({one.id})",
         )
         for one in view.history.outages
-        if target in one.targets and one.id not in ill
+        if target in one.targets and one.id not in own
     ]
 
 
@@ -231,7 +229,7 @@ def _touched(view: ExperimentView, engine: str) -> bool:
 
 
 def shown_engines(view: ExperimentView) -> Sequence[str]:
-    """All engines; of very many those to which something happened, and as many others as there is room for."""
+    """All engines, at most ``MOST_ENGINES``: affected ones first."""
     engines = list(view.history.slots)
     if len(engines) <= MOST_ENGINES:
         return engines
@@ -240,13 +238,13 @@ def shown_engines(view: ExperimentView) -> Sequence[str]:
 
 
 def omitted_note(view: ExperimentView, drawn: Sequence[str]) -> str:
-    """How many engines are not among these; nothing where all are."""
+    """Number of engines not drawn; empty if all are."""
     hidden = len(view.history.slots) - len(drawn)
     return f"{text_format.count(hidden, 'more engine')} not shown." if hidden else ""
 
 
 def engine_label(view: ExperimentView, engine: str) -> str:
-    """An engine with its zone, where there are several; other names as they are."""
+    """Engine name, with its zone if there are several."""
     zones = {one.name: one.zone for one in view.history.began.engines}
     return f"{engine} {zones[engine]}" if engine in zones and len(set(zones.values())) > 1 else engine
 

@@ -1,4 +1,4 @@
-"""The figure of each outage as a chain: detect, decide, push, ACK, last request; then back again. Pure."""
+"""Figure of each outage: detect, decide, push, ACK, last request, and recovery. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -30,7 +30,7 @@ _SHORTEST_S: Final = 0.01
 _STARTS: Final = frozenset({"broke", "healed"})
 _BACK: Final = frozenset({"readmitted", "traffic back"})
 _RULED: Final = frozenset({"detected", "decided", "pushed", "ACKed by all", "readmitted"})
-"""Steps that only a control plane and its agents take."""
+"""Steps of a control plane and its agents."""
 _CSS: Final = {
     "detected": "detect",
     "decided": "decide",
@@ -43,31 +43,30 @@ _CSS: Final = {
 
 
 def outage_chain(views: Sequence[ExperimentView]) -> ReportFigure:
-    """Of every outage that broke engines, how long each step took; of several engines the last counts."""
-    told = [by_outage(outage_moments(view.history)) for view in views]
-    after_s = [after for some in told for one in some for _, after in _steps(one) if after is not None]
+    """Duration of each step of each outage of engines; with several engines the last one counts."""
+    outages = [by_outage(outage_moments(view.history)) for view in views]
+    after_s = [after for some in outages for one in some for _, after in _steps(one) if after is not None]
     across = log_scale(_SHORTEST_S, max([1.0, *after_s]), _LEFT, WIDTH - RIGHT - 56)
     return ReportFigure(
-        title="From the break to the last request, and back",
-        caption="Seconds after an engine broke, and, with a +, after it was healed, on a logarithmic scale. Of "
-        "several engines the last one counts. Look for the gap between two steps that is the longest: that step "
-        "is what to make faster. The last request is the last one before the engine was left alone; strays came "
-        "later, on trial for instance.",
+        title="From fault to last request, and recovery",
+        caption="Seconds after an engine broke, or (+) after it was healed, on a logarithmic scale. With several "
+        "engines the last one counts. The longest gap between two steps is the one to shorten. The last request "
+        "is the last one before traffic stopped; strays came later, e.g. as probes.",
         keys=(
             LegendKey(css="detect", text="agent detects"),
             LegendKey(css="decide", text="control plane decides"),
             LegendKey(css="pushing", text="pushes"),
-            LegendKey(css="ack", text="every Envoy ACKs / traffic is back"),
+            LegendKey(css="ack", text="all Envoys ACK / traffic returns"),
             LegendKey(css="last", text="last request"),
         ),
-        charts=tuple(_chain(view, some, across) for view, some in zip(views, told, strict=True)),
+        charts=tuple(_chain(view, some, across) for view, some in zip(views, outages, strict=True)),
     )
 
 
 def _chain(view: ExperimentView, some: Sequence[OutageMoments], across: AxisScale) -> SvgChart:
-    told = f"Steps of every outage with {view.verdict.subject}"
+    label = f"Steps of each outage with {view.verdict.subject}"
     if not some:
-        return empty_chart("Nothing broke an engine.", told)
+        return empty_chart("No engine was broken.", label)
     shapes: list[Shape] = []
     y = 0.0
     for one in some[:MOST_OUTAGES]:
@@ -81,15 +80,13 @@ def _chain(view: ExperimentView, some: Sequence[OutageMoments], across: AxisScal
     hidden = len(some) - min(len(some), MOST_OUTAGES)
     grid = [ChartPath(d=f"M{number(across.at(tick))} {_LANE:g}V{number(y)}", css="grid") for tick in across.ticks]
     notes = [
-        "No control plane: nobody but the Envoys themselves can leave an engine alone."
-        if not view.case.has_control_plane
-        else "",
+        "No control plane: only the Envoys can eject an engine." if not view.case.has_control_plane else "",
         f"{text_format.count(hidden, 'more outage')} in the table below." if hidden else "",
     ]
     return SvgChart(
         height=y + _BOTTOM,
         shapes=(*grid, *axes(across, None, y), *shapes),
-        told=told,
+        label=label,
         note=" ".join(one for one in notes if one),
     )
 
@@ -99,13 +96,13 @@ def _lane(across: AxisScale, y: float, title: str, after: float | None, strays: 
     yield lane_label(y + 12, f"+ {title}" if back else title)
     if after is None:
         never = title == "last request"
-        text, css = ("not left alone", "never") if never else ("not seen", "unseen")
+        text, css = ("requests never stopped", "never") if never else ("not observed", "unseen")
         yield ChartLabel(x=across.start + 4, y=y + 12, text=text, css=css)
         return
     x = across.at(max(_SHORTEST_S, after))
-    said = text_format.seconds(after)
+    delay = text_format.seconds(after)
     if title == "last request" and strays:
-        said += f", {text_format.count(strays, 'stray')}"
+        delay += f", {text_format.count(strays, 'stray')}"
     yield ChartPath(d=f"M{number(across.start)} {number(y + 8)}H{number(x)}", css="stem")
     yield ChartBox(
         x=x - 3.5,
@@ -113,13 +110,13 @@ def _lane(across: AxisScale, y: float, title: str, after: float | None, strays: 
         width=7,
         height=_LANE - 6,
         css=_CSS[title],
-        tip=f"{title}: {said} after it {'was healed' if back else 'broke'}",
+        tip=f"{title}: {delay} after it {'was healed' if back else 'broke'}",
     )
-    yield ChartLabel(x=x + 8, y=y + 12, text=said, css="value")
+    yield ChartLabel(x=x + 8, y=y + 12, text=delay, css="value")
 
 
 def _steps(one: OutageMoments) -> list[tuple[str, float | None]]:
-    """Each step, and how long after the break or the healing it was done."""
+    """Each step with its delay after the break or the healing."""
     found: list[tuple[str, float | None]] = []
     since_s: float | None = None
     for title, name in STEPS:

@@ -1,4 +1,4 @@
-"""Verdicts as the content of a page: what is said, and in which order. Pure."""
+"""Content and order of the report page. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from chaos.report.report_rows import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictCell:
-    """A word with a verdict's colour. ``about`` is what it is of, in a word or two."""
+    """A verdict with its colour. ``about`` names the promises it concerns."""
 
     text: str
     css: str
@@ -36,7 +36,7 @@ class VerdictCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedPromise:
-    """A promise that did not hold, or is not known to."""
+    """A broken or unknown promise."""
 
     check: str
     chip: VerdictCell
@@ -47,7 +47,7 @@ class FailedPromise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedExperiment:
-    """An experiment that did not pass: its first reasons, and how many more there are."""
+    """An experiment that did not pass: its first reasons, and the number of others."""
 
     scenario: str
     subject: str
@@ -60,10 +60,10 @@ class FailedExperiment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectTally:
-    """What all experiments of one subject come to."""
+    """Verdict counts of one subject."""
 
     subject: str
-    told: str
+    counts: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +80,10 @@ class SubjectColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioSection:
-    """One scenario with all its subjects. ``open``: what did not pass is shown without asking. ``why``: reasons
-    are told here, too; not where nothing but the same reasons stands just above.
+    """One scenario with all its subjects.
+
+    ``open``: shown expanded, because something did not pass. ``why``: repeats the reasons, unless the same ones
+    stand directly above.
     """
 
     link: str
@@ -101,9 +103,10 @@ class ScenarioSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPage:
-    """All of it. ``tallies`` are empty for a single subject, of which ``summary`` says it all. ``matrix`` has a
-    line for each scenario (its name, where it is) and for each subject the verdicts, none, one or more. It
-    comes first when there are ``many`` complaints.
+    """The report page. ``tallies`` is empty for a single subject.
+
+    ``matrix`` has a row per scenario (name, link, and a list of verdicts per subject). It comes first if there are
+    ``many`` complaints.
     """
 
     chip: VerdictCell
@@ -118,20 +121,20 @@ class ReportPage:
 
 
 FIRST_REASONS: Final = 3
-"""Of one experiment at the top; the rest stands with its scenario."""
+"""Reasons shown per experiment at the top; the others follow with the scenario."""
 
 _MANY: Final = 4
 _FEW: Final = 2
-"""So few scenarios are all shown without asking."""
+"""Up to this many scenarios are all expanded."""
 
 SIGNS: Final[Mapping[CheckResult, str]] = MappingProxyType(
     {CheckResult.YES: "✔", CheckResult.NO: "✖", CheckResult.UNKNOWN: "?"}
 )
-"""For those who do not see the colours."""
+"""Signs that do not depend on colour."""
 
 
-def report_page(verdicts: Sequence[ExperimentVerdict], beside: Collection[str] = ()) -> ReportPage:
-    """The page of these verdicts; what is on top is what to know first."""
+def report_page(verdicts: Sequence[ExperimentVerdict], baselines: Collection[str] = ()) -> ReportPage:
+    """Build the page, most important part first. ``baselines`` do not count for the overall verdict."""
     groups = by_scenario(verdicts)
     links = {name: f"scenario-{number}" for number, name in enumerate(groups, start=1)}
     subjects = list(dict.fromkeys(one.subject for one in verdicts))
@@ -143,10 +146,10 @@ def report_page(verdicts: Sequence[ExperimentVerdict], beside: Collection[str] =
     ]
     began_s = [one.history.began.at_unix_s for one in verdicts]
     return ReportPage(
-        chip=_verdict(under_test(verdicts, beside)),
+        chip=_verdict(under_test(verdicts, baselines)),
         summary=_summary(verdicts),
         tallies=[
-            SubjectTally(subject=subject, told=_counted([one for one in verdicts if one.subject == subject]))
+            SubjectTally(subject=subject, counts=_counted([one for one in verdicts if one.subject == subject]))
             for subject in (subjects if len(subjects) > 1 else ())
         ],
         when=f"{datetime.fromtimestamp(min(began_s), UTC):%Y-%m-%d %H:%M} UTC" if began_s else "",
@@ -172,24 +175,24 @@ def report_page(verdicts: Sequence[ExperimentVerdict], beside: Collection[str] =
 
 
 def _summary(verdicts: Sequence[ExperimentVerdict]) -> str:
-    """``1 of 12 experiments failed, 2 are not known.``"""
+    """``12 experiments: 1 failed, 2 unknown, 9 passed.``"""
     if not verdicts:
-        return "There was no experiment."
-    return f"Of {text_format.count(len(verdicts), 'experiment')}: {_counted(verdicts)}."
+        return "No experiments."
+    return f"{text_format.count(len(verdicts), 'experiment')}: {_counted(verdicts)}."
 
 
 def _counted(verdicts: Sequence[ExperimentVerdict]) -> str:
     counts = {answer: sum(one.answer is answer for one in verdicts) for answer in CheckResult}
-    told = [
+    parts = [
         f"{counts[answer]} {word}"
         for answer, word in (
             (CheckResult.NO, "failed"),
-            (CheckResult.UNKNOWN, "not known"),
+            (CheckResult.UNKNOWN, "unknown"),
             (CheckResult.YES, "passed"),
         )
         if counts[answer]
     ]
-    return ", ".join(told)
+    return ", ".join(parts)
 
 
 def _complaint(one: ExperimentVerdict, link: str) -> FailedExperiment:
@@ -259,12 +262,12 @@ def _subject(one: ExperimentVerdict) -> SubjectColumn:
 
 
 def _note(one: ExperimentVerdict) -> str:
-    """Why something broken is no failure."""
+    """Explain why a broken promise does not fail the experiment."""
     if one.answer is not CheckResult.UNKNOWN or all(
         finding.answer is not CheckResult.NO for finding in one.findings
     ):
         return ""
-    return "What is broken here does not count as a failure: the bench did not keep up, and may be the cause."
+    return "Broken promises do not count as failures here: the test bench was too slow and may be the cause."
 
 
 def _reasons(one: ExperimentVerdict) -> list[FailedPromise]:
@@ -284,14 +287,14 @@ def _reason(finding: CheckFinding) -> FailedPromise:
 
 
 def _site(view: ExperimentView) -> str:
-    """``6 engines with 48 slots in 1 zone, 1 Envoy, 67 requests a second for 27 s``."""
+    """``6 engines with 48 slots in 1 zone, 1 Envoy, 67 requests/s for 27 s``."""
     began = view.history.began
     tested = [one for one in began.engines if one.pool == began.pool]
     zones = len({one.zone for one in tested})
     return (
         f"{text_format.count(len(tested), 'engine')} with {sum(one.slots for one in tested)} slots in "
         f"{text_format.count(zones, 'zone')}, {text_format.count(len(began.proxies), 'Envoy')}, "
-        f"{began.rate_per_s:.0f} requests a second for {began.seconds:g} s"
+        f"{began.rate_per_s:.0f} requests/s for {began.seconds:g} s"
     )
 
 
@@ -300,7 +303,7 @@ def _outages(some: Sequence[ExperimentVerdict]) -> Sequence[Any]:
 
 
 def _spec(one: ExperimentVerdict) -> Mapping[str, Any]:
-    """The scenario as it was written, as far as it is one."""
+    """Spec of the scenario as written; empty if it is not a mapping."""
     spec = one.history.began.scenario.get("spec")
     return spec if isinstance(spec, Mapping) else {}
 

@@ -1,4 +1,4 @@
-"""The figure of who got which share of the calls: before, during and after the faults. Pure."""
+"""Figure of each engine's share of the calls: before, during and after the faults. Pure."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ from chaos.report.html.svg_chart import (
 
 
 def traffic_shares(views: Sequence[ExperimentView]) -> ReportFigure:
-    """How much of all calls each engine got before, during and after the faults."""
+    """Share of calls per engine before, during and after the faults."""
     every = [_shares(view) for view in views]
     highest = max(
         (value for one in every for _, parts, _ in one for value in parts if value is not None), default=2.0
@@ -37,13 +37,13 @@ def traffic_shares(views: Sequence[ExperimentView]) -> ReportFigure:
     )
     return ReportFigure(
         title="Share of each engine",
-        caption="Calls that each engine got, as a multiple of its fair share by capacity (1 is fair); the middle "
-        "one is of the time from the first break to the last healing. Look for engines that were broken (red "
-        "names) and not below 1 in it: the longer they were, the lower they belong. One that fails fast and is "
-        "not ejected draws more than its share. After it all belong near 1.",
+        caption='Calls per engine as a multiple of its fair share by capacity (1 is fair). "During" spans the '
+        "first fault to the last healing. Broken engines (red names) should be below 1 then, the lower the longer "
+        "they were broken. An engine that fails fast and is not ejected attracts more than its share. Afterwards "
+        "all should be near 1.",
         keys=(
             LegendKey(css="before", text="before"),
-            LegendKey(css="during", text="from the first break to the last healing"),
+            LegendKey(css="during", text="during the faults"),
             LegendKey(css="after", text="after"),
         ),
         charts=tuple(_share_chart(view, across, rows) for view, rows in zip(views, every, strict=True)),
@@ -51,7 +51,7 @@ def traffic_shares(views: Sequence[ExperimentView]) -> ReportFigure:
 
 
 def _shares(view: ExperimentView) -> list[tuple[str, tuple[float | None, ...], bool]]:
-    """Of every engine that is shown: its share before, during and after, and whether it was broken at any time."""
+    """Each shown engine with its share before, during and after the faults, and whether it was ever broken."""
     phases = view.case.phases
     capacity = capacities_per_s(view.history)
     whole = sum(capacity.values())
@@ -82,32 +82,32 @@ def _shares(view: ExperimentView) -> list[tuple[str, tuple[float | None, ...], b
 def _share_chart(
     view: ExperimentView, across: AxisScale, rows: Sequence[tuple[str, tuple[float | None, ...], bool]]
 ) -> SvgChart:
-    told = f"Share of each engine of the calls of {view.verdict.subject}"
+    label = f"Share of calls per engine with {view.verdict.subject}"
     if not view.history.attempts:
-        return empty_chart("The engines kept no books.", told)
+        return empty_chart("No call logs of the engines.", label)
     bottom = TOP + ROW * len(rows)
     shapes: list[Shape] = [
         *axes(across, None, bottom + 2, unit="x fair"),
         ChartPath(d=f"M{number(across.at(1.0))} {number(TOP)}V{number(bottom)}", css="slots"),
     ]
-    for place, (engine, parts, ill) in enumerate(rows):
+    for place, (engine, parts, broken) in enumerate(rows):
         y = TOP + ROW * place + 8
         known = [across.at(one) for one in parts if one is not None]
-        shapes.append(lane_label(y + 4, engine_label(view, engine), "lane ill-name" if ill else "lane"))
+        shapes.append(lane_label(y + 4, engine_label(view, engine), "lane faulty-name" if broken else "lane"))
         if len(known) > 1:
             shapes.append(ChartPath(d=f"M{number(min(known))} {number(y)}H{number(max(known))}", css="grid"))
-        for css, said, part in zip(
-            ("before", "during", "after"), ("before", "while broken", "after"), parts, strict=True
+        for css, phase, part in zip(
+            ("before", "during", "after"), ("before", "during the faults", "after"), parts, strict=True
         ):
             if part is not None:
-                tip = f"{engine}, {said}: {part:.2f} of its fair share"
+                tip = f"{engine}, {phase}: {part:.2f} of its fair share"
                 shapes.append(ChartPath(d=_mark(css, across.at(part), y), css=css, tip=tip))
     note = omitted_note(view, [engine for engine, _, _ in rows])
-    return SvgChart(height=bottom + FOOT, shapes=tuple(shapes), told=told, note=note)
+    return SvgChart(height=bottom + FOOT, shapes=tuple(shapes), label=label, note=note)
 
 
 def _mark(css: str, x: float, y: float) -> str:
-    """A shape of its own for each phase, for those who do not see the colours."""
+    """A distinct shape per phase, independent of colour."""
     if css == "before":
         return f"M{number(x - 4)} {number(y)}a4 4 0 1 0 8 0a4 4 0 1 0-8 0z"
     if css == "during":

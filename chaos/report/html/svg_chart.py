@@ -1,6 +1,6 @@
-"""Charts as values: boxes, lines and words in the units of one SVG picture, and the scales that place them. Pure.
+"""Charts as values: boxes, paths and labels in SVG units, and the scales that place them. Pure.
 
-Looks are names (``css``) that the page's style sheet knows, so that one picture does for light, dark and paper.
+Styles are class names (``css``) of the page's style sheet, so one chart works in light mode, dark mode and print.
 """
 
 import math
@@ -19,7 +19,7 @@ _SECONDS: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartBox:
-    """A rectangle; ``tip`` is shown to who points at it."""
+    """A rectangle; ``tip`` is its tooltip."""
 
     shape: Literal["box"] = "box"
     x: float
@@ -32,7 +32,7 @@ class ChartBox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartPath:
-    """Anything else that is drawn, as SVG says it (``M 0 0 L 1 1``)."""
+    """An SVG path (``M 0 0 L 1 1``)."""
 
     shape: Literal["path"] = "path"
     d: str
@@ -42,7 +42,7 @@ class ChartPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartLabel:
-    """Words that start, end or have their middle at ``x``, as ``css`` says."""
+    """Text anchored at ``x``: start, middle or end, by ``css``."""
 
     shape: Literal["label"] = "label"
     x: float
@@ -56,20 +56,20 @@ Shape = ChartBox | ChartPath | ChartLabel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SvgChart:
-    """A picture ``WIDTH`` wide. ``told`` is what it is of, for who cannot see it; ``empty`` why nothing is
-    drawn, and ``note`` what is left out.
+    """A chart ``WIDTH`` wide. ``label`` is for screen readers, ``empty`` the reason why nothing is drawn, ``note``
+    what is left out.
     """
 
     height: float
     shapes: tuple[Shape, ...]
-    told: str
+    label: str
     empty: str = ""
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisScale:
-    """From values to places. ``ticks`` are values; a logarithmic one has only positive values."""
+    """Maps values to positions. ``ticks`` are values; a logarithmic scale takes positive values only."""
 
     low: float
     high: float
@@ -79,7 +79,7 @@ class AxisScale:
     logarithmic: bool = False
 
     def at(self, value: float) -> float:
-        """The place of a value; values beyond an end are put there."""
+        """Position of a value, clamped to the ends."""
         held = min(max(value, self.low), self.high)
         if self.logarithmic:
             share = math.log(held / self.low) / math.log(self.high / self.low)
@@ -89,7 +89,7 @@ class AxisScale:
 
 
 def time_scale(seconds: float, left: float = LEFT) -> AxisScale:
-    """From left to right over an experiment."""
+    """Horizontal scale over the time of an experiment."""
     span_s = max(seconds, 1.0)
     step_s = next((one for one in _SECONDS if span_s / one <= _MOST_TICKS), span_s / _MOST_TICKS)
     ticks = tuple(step_s * place for place in range(int(span_s / step_s + 1e-9) + 1))
@@ -97,7 +97,7 @@ def time_scale(seconds: float, left: float = LEFT) -> AxisScale:
 
 
 def linear_scale(highest: float, height: float) -> AxisScale:
-    """From the bottom to the top of a chart of this height, 0 to a little more than ``highest``."""
+    """Vertical scale of a chart of this height, from 0 to slightly above ``highest``."""
     top = highest * 1.05 if highest > 0 else 1.0
     rough = top / 5
     power = 10.0 ** math.floor(math.log10(rough))
@@ -107,9 +107,9 @@ def linear_scale(highest: float, height: float) -> AxisScale:
 
 
 def log_scale(lowest: float, highest: float, start: float, end: float) -> AxisScale:
-    """From the 1, 2 or 5 of a power of ten below the one value to that above the other.
+    """Logarithmic scale between the nearest 1, 2 or 5 times a power of ten around both values.
 
-    Where those are too many, there are ticks at powers of ten only.
+    With too many ticks, only powers of ten keep one.
     """
     powers = range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
     around = [round(one * 10.0**power, 9) for power in powers for one in (1.0, 2.0, 5.0)]
@@ -122,7 +122,7 @@ def log_scale(lowest: float, highest: float, start: float, end: float) -> AxisSc
 
 
 def axes(across: AxisScale, up: AxisScale | None, bottom: float, unit: str = "s") -> Iterable[Shape]:
-    """Ticks with their values below, and, where there is an ``up``, to the left with lines across."""
+    """Ticks and values below; with ``up``, also at the left with grid lines."""
     for tick in across.ticks:
         x = across.at(tick)
         yield ChartPath(d=f"M{number(x)} {number(bottom)}v4", css="axis")
@@ -138,7 +138,7 @@ def axes(across: AxisScale, up: AxisScale | None, bottom: float, unit: str = "s"
 
 
 def bars(across: AxisScale, up: AxisScale, step: float, low: Sequence[float], high: Sequence[float]) -> str:
-    """One path of all bars, each a step wide, from ``low`` to ``high``; none where that is nothing."""
+    """One path with all bars, each one step wide, from ``low`` to ``high``; empty bars are skipped."""
     parts = []
     for place, (below, above) in enumerate(zip(low, high, strict=True)):
         if above > below:
@@ -153,7 +153,7 @@ def bars(across: AxisScale, up: AxisScale, step: float, low: Sequence[float], hi
 def line(
     across: AxisScale, up: AxisScale, step: float, values: Sequence[float | None], *, stairs: bool = False
 ) -> str:
-    """One path through the middle of every step, or along it; broken where there is no value."""
+    """One path through the middle of each step, or along it (``stairs``); interrupted where a value is missing."""
     parts, drawing = [], False
     for place, value in enumerate(values):
         if value is None:
@@ -165,12 +165,12 @@ def line(
             parts.append(f"{'L' if drawing else 'M'}{left} {y}H{right}")
         else:
             parts.append(f"{'L' if drawing else 'M'}{number(across.at((place + 0.5) * step))} {y}")
-            # A value that stands alone is a dot.
+            # A single value is a dot.
             parts.append("" if drawing else "h.1")
         drawing = True
     return "".join(parts)
 
 
 def number(value: float) -> str:
-    """With one digit at most, as short as it can be said."""
+    """Format with at most one decimal."""
     return f"{round(value, 1):.1f}".removesuffix(".0")

@@ -1,4 +1,4 @@
-"""Failures together: against every combination of what can be down, and by samples."""
+"""Correlated failures: compared with full enumeration, and with samples."""
 
 from dataclasses import replace
 from itertools import pairwise, product
@@ -27,7 +27,7 @@ BOTH = FailureDomains(
 
 
 def by_hand(layout: FailureDomains, need: int) -> float:
-    """Every combination of zones, racks and builds that are down, and the engines left in each."""
+    """Enumerate failed zones, racks and builds, with the engines left in each case."""
     counts = engines_per_cell(layout)
     total = 0.0
     for zones, racks, builds in product(
@@ -52,13 +52,13 @@ def by_hand(layout: FailureDomains, need: int) -> float:
 
 @pytest.mark.parametrize("need", [1, 3, 5, 7])
 @pytest.mark.parametrize("layout", [BOTH, replace(BOTH, build_down=0.0), replace(BOTH, zones=1, racks=3)])
-def test_it_is_what_every_combination_adds_up_to(layout: FailureDomains, need: int) -> None:
+def test_shortage_equals_full_enumeration(layout: FailureDomains, need: int) -> None:
     assert shortage_probability(layout, need) == pytest.approx(by_hand(layout, need), rel=1e-12)
 
 
 @given(st.integers(1, 30), st.integers(0, 10), st.floats(0.001, 0.5), st.integers(1, 4))
 @settings(max_examples=50)
-def test_without_failures_together_it_is_the_binomial(need: int, spares: int, down: float, zones: int) -> None:
+def test_shortage_is_binomial_without_correlation(need: int, spares: int, down: float, zones: int) -> None:
     layout = FailureDomains(engines=need + spares, zones=zones, engine_down=down)
     assert shortage_probability(layout, need) == pytest.approx(
         spare_engines.shortage_probability(need, spares, down), rel=1e-9
@@ -67,7 +67,7 @@ def test_without_failures_together_it_is_the_binomial(need: int, spares: int, do
 
 @given(st.integers(1, 20), st.integers(1, 4), st.floats(0.0, 0.2))
 @settings(max_examples=40)
-def test_one_more_engine_never_hurts(need: int, zones: int, zone_down: float) -> None:
+def test_extra_engine_never_raises_shortage(need: int, zones: int, zone_down: float) -> None:
     layout = FailureDomains(
         engines=need, zones=zones, racks=2, builds=2, engine_down=0.05, zone_down=zone_down, build_down=0.01
     )
@@ -75,26 +75,26 @@ def test_one_more_engine_never_hurts(need: int, zones: int, zone_down: float) ->
     assert all(later <= earlier + 1e-12 for earlier, later in pairwise(now))
 
 
-def test_samples_agree_and_can_be_drawn_again() -> None:
+def test_samples_agree_and_are_reproducible() -> None:
     found = sampled_shortage(BOTH, 5, samples=40_000, seed=3)
     assert found.low < shortage_probability(BOTH, 5) < found.high
     assert found == sampled_shortage(BOTH, 5, samples=40_000, seed=3)
     assert found != sampled_shortage(BOTH, 5, samples=40_000, seed=4)
 
 
-def test_samples_that_saw_nothing_say_how_little_they_know() -> None:
+def test_samples_without_a_shortage_keep_an_interval() -> None:
     found = sampled_shortage(FailureDomains(engines=5, engine_down=1e-9), 5, samples=1000, seed=1)
     assert found.share == 0
     assert 1e-3 < found.high < 1e-2
 
 
-def test_a_lone_zone_bounds_what_spares_can_do() -> None:
+def test_single_zone_limits_spares() -> None:
     layout = FailureDomains(engines=20, zones=1, engine_down=0.005, zone_down=0.001)
     assert fewest_spares(layout, 20, 1e-4) is None
     assert fewest_spares(replace(layout, zones=3), 20, 1e-4) is not None
 
 
-def test_the_number_found_is_the_smallest() -> None:
+def test_fewest_spares_is_minimal() -> None:
     layout = FailureDomains(engines=20, zones=3, engine_down=0.005, zone_down=0.0005, build_down=0.0)
     spares = fewest_spares(layout, 20, 1e-3)
     assert spares is not None
@@ -106,7 +106,7 @@ def test_the_number_found_is_the_smallest() -> None:
     assert spares > spare_engines.fewest_spares(20, 0.005, 1e-3)
 
 
-def test_many_builds_are_left_to_samples() -> None:
+def test_many_builds_need_samples() -> None:
     layout = FailureDomains(engines=8, builds=8, engine_down=0.01, build_down=0.02)
     assert not is_exact(layout)
     with pytest.raises(PlanError, match="samples"):
@@ -118,9 +118,7 @@ def test_many_builds_are_left_to_samples() -> None:
 
 @given(st.integers(1, 40), st.integers(2, 5), st.floats(1e-4, 0.2), st.floats(1e-6, 0.1))
 @settings(max_examples=50)
-def test_a_fleet_that_survives_a_zone_does_and_is_small(
-    need: int, zones: int, down: float, allowed: float
-) -> None:
+def test_survive_one_zone_is_enough_and_small(need: int, zones: int, down: float, allowed: float) -> None:
     engines = survive_one_zone(need, zones, down, allowed)
 
     def left(of: int) -> int:
@@ -132,12 +130,12 @@ def test_a_fleet_that_survives_a_zone_does_and_is_small(
     assert fewer < need or spare_engines.shortage_probability(need, fewer - need, down) > allowed
 
 
-def test_one_zone_cannot_be_survived() -> None:
-    with pytest.raises(PlanError, match="two at least"):
+def test_survive_one_zone_needs_two_zones() -> None:
+    with pytest.raises(PlanError, match="at least two"):
         survive_one_zone(5, 1, 0.01, 0.01)
 
 
 @pytest.mark.parametrize("wrong", [{"zones": 0}, {"engines": 0}, {"zone_down": 1.5}, {"engines": 30_000}])
-def test_layouts_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
+def test_invalid_layout_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(PlanError):
         shortage_probability(replace(BOTH, **wrong), 3)  # type: ignore[arg-type]

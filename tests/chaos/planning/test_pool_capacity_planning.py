@@ -1,4 +1,4 @@
-"""Pools as they stand, what changes make of them, what they can take and until when."""
+"""State of a pool, effect of changes, capacity and growth."""
 
 import math
 from dataclasses import replace
@@ -33,7 +33,7 @@ def row(name: str, zone: str = "a", **more: object) -> EngineStatus:
 CHAT = rows.pool_status("chat", arrivals_per_s=6.0, ceiling=36, held=4, slots=16.0)
 
 
-def test_what_a_server_tells_becomes_a_pool() -> None:
+def test_pool_is_read_from_server_rows() -> None:
     found = pool_from_server([CHAT], [row("e0"), row("e1", "b", health="UNHEALTHY"), row("e2", pool="other")], "")
     assert [(one.name, one.zone, one.up) for one in found.engines] == [("e0", "a", True), ("e1", "b", False)]
     assert (found.slots, found.service_s, found.arrivals_per_s) == (8.0, 2.0, 6.0)
@@ -41,36 +41,36 @@ def test_what_a_server_tells_becomes_a_pool() -> None:
     assert found.max_wait_s == pytest.approx(2.0)
 
 
-def test_durations_of_a_full_engine_are_not_taken_for_its_service_time() -> None:
+def test_full_engine_service_time_excludes_waiting() -> None:
     found = pool_from_server([CHAT], [row("e0", in_flight=16, done_per_s=4.0, service_s=4.0)], "chat")
     assert found.service_s == pytest.approx(8 / 4)
 
 
-def test_an_engine_without_calls_is_like_the_others() -> None:
+def test_idle_engine_gets_the_usual_service_time() -> None:
     found = pool_from_server(
         [CHAT], [row("e0"), row("e1", service_s=None, in_flight=None, done_per_s=None)], "chat"
     )
     assert found.engines[1].service_s == 2.0
 
 
-def test_a_server_that_is_told_nothing_is_said_so() -> None:
-    with pytest.raises(PlanError, match="no proxy tells"):
+def test_server_without_data_is_refused() -> None:
+    with pytest.raises(PlanError, match="no traffic reported"):
         pool_from_server([replace(CHAT, arrivals_per_s=None)], [row("e0")], "")
-    with pytest.raises(PlanError, match="no service time"):
+    with pytest.raises(PlanError, match="service time is unknown"):
         pool_from_server([CHAT], [row("e0", service_s=None, in_flight=None)], "")
-    with pytest.raises(PlanError, match="there are a, b"):
+    with pytest.raises(PlanError, match="pools: a, b"):
         chosen_pool(["b", "a"], "")
-    with pytest.raises(PlanError, match="no pool 'c'"):
+    with pytest.raises(PlanError, match="unknown pool 'c'"):
         chosen_pool(["b", "a"], "c")
 
 
-def test_the_room_is_the_ceiling_of_the_control_plane() -> None:
+def test_queue_room_equals_the_admission_limit() -> None:
     queue = POOL.queue()
     assert queue is not None
     assert (queue.servers, queue.room) == (480, 480 * 3 // 2)
 
 
-def test_engines_of_unequal_speed_add_up_by_what_they_do() -> None:
+def test_unequal_engines_add_up_by_throughput() -> None:
     pool = PoolSituation(
         pool="",
         engines=(
@@ -88,7 +88,7 @@ def test_engines_of_unequal_speed_add_up_by_what_they_do() -> None:
 
 @given(st.integers(0, 59), st.floats(0.1, 4), st.floats(0.5, 3))
 @settings(max_examples=40)
-def test_losing_more_is_never_better(lost: int, load: float, slower: float) -> None:
+def test_more_losses_never_help(lost: int, load: float, slower: float) -> None:
     change = WhatIfChange(lose_engines=lost, load_times=load, slower_times=slower)
     then = pool_outcome(changed_pool(POOL, change))
     worse = pool_outcome(changed_pool(POOL, replace(change, lose_engines=lost + 1)))
@@ -99,7 +99,7 @@ def test_losing_more_is_never_better(lost: int, load: float, slower: float) -> N
     assert then.answered_per_s <= then.arrivals_per_s
 
 
-def test_losing_a_zone_under_load_refuses_and_keeps_the_wait() -> None:
+def test_lost_zone_under_load_sheds_and_bounds_the_wait() -> None:
     then = pool_outcome(changed_pool(POOL, WhatIfChange(lose_zones=("zone-1",))))
     assert then.engines == 40
     assert then.refused == pytest.approx(0.2, abs=1e-3)
@@ -107,7 +107,7 @@ def test_losing_a_zone_under_load_refuses_and_keeps_the_wait() -> None:
     assert then.in_flight == pytest.approx(then.answered_per_s * (then.wait_mean_s + 4.0), rel=1e-6)
 
 
-def test_with_nothing_left_all_is_refused() -> None:
+def test_everything_is_refused_without_engines() -> None:
     zones = ("zone-0", "zone-1", "zone-2")
     assert pool_outcome(changed_pool(POOL, WhatIfChange(lose_zones=zones))).refused == 1
 
@@ -115,18 +115,18 @@ def test_with_nothing_left_all_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (WhatIfChange(lose_zones=("z",)), "no engine that is in stands in zone 'z'; there are zone-0"),
+        (WhatIfChange(lose_zones=("z",)), "zone 'z' has no engine in rotation; zones: zone-0"),
         (WhatIfChange(lose_engines=61), "60 are in"),
-        (WhatIfChange(load_times=-1), "factors"),
-        (WhatIfChange(slower_times=0), "factors"),
+        (WhatIfChange(load_times=-1), "load factor"),
+        (WhatIfChange(slower_times=0), "slowdown factor"),
     ],
 )
-def test_changes_that_cannot_be_are_refused(change: WhatIfChange, says: str) -> None:
+def test_impossible_change_is_refused(change: WhatIfChange, says: str) -> None:
     with pytest.raises(PlanError, match=says):
         changed_pool(POOL, change)
 
 
-def test_capacity_says_what_a_zone_leaves_and_what_is_needed() -> None:
+def test_capacity_reports_zone_loss_and_need() -> None:
     found = fleet_capacity(POOL, PROMISE)
     assert found.whole.kept
     assert [one.kept for one in found.without_zone] == [False] * 3
@@ -139,13 +139,13 @@ def test_capacity_says_what_a_zone_leaves_and_what_is_needed() -> None:
     assert all(one.kept for one in fleet_capacity(wider, PROMISE).without_zone)
 
 
-def test_each_nine_costs_at_least_as_much_as_the_one_before() -> None:
+def test_each_nine_needs_at_least_as_many_spares() -> None:
     found = spares_per_nine(52, 0.005, (1e-2, 1e-3, 1e-4), cost_per_hour=2)
     assert sum(more for _, more in found) == found[-1][0].spares
     assert all(more >= 0 for _, more in found)
 
 
-def test_growth_reaches_what_the_fleet_takes() -> None:
+def test_growth_reaches_capacity() -> None:
     one_zone = uniform_engines(engines=60, slots=8, service_s=4.0, arrivals_per_s=100)
     found = growth_projection(one_zone, PROMISE, growth=0.05, lead_months=2, months=6)
     assert found.runs_out is not None
@@ -156,7 +156,7 @@ def test_growth_reaches_what_the_fleet_takes() -> None:
     assert before.engines_needed <= 60 < found.months[4].engines_needed
 
 
-def test_a_zone_less_is_reached_first() -> None:
+def test_growth_exceeds_capacity_earlier_without_a_zone() -> None:
     light = replace(POOL, arrivals_per_s=60)
     found = growth_projection(light, PROMISE, growth=0.05)
     assert found.runs_out is not None
@@ -165,7 +165,7 @@ def test_a_zone_less_is_reached_first() -> None:
     assert found.order_by == found.runs_out_without_zone
 
 
-def test_what_does_not_grow_is_never_too_much() -> None:
+def test_constant_load_never_runs_out() -> None:
     found = growth_projection(replace(POOL, arrivals_per_s=60), PROMISE, growth=-0.01)
     assert (found.runs_out, found.order_by) == (None, None)
     assert growth_projection(POOL, PROMISE, growth=0.0).runs_out_without_zone == 0.0
@@ -174,12 +174,12 @@ def test_what_does_not_grow_is_never_too_much() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"growth": -1.0}, {"growth": 0.1, "months": 0}, {"growth": 0.1, "lead_months": -1}]
 )
-def test_projections_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
+def test_invalid_projection_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(PlanError):
         growth_projection(POOL, PROMISE, **wrong)  # type: ignore[arg-type]
 
 
-def test_a_pool_without_engines_has_no_queue() -> None:
+def test_pool_without_engines_has_no_queue() -> None:
     empty = replace(POOL, engines=())
     assert empty.queue() is None
     assert math.isnan(empty.service_s)

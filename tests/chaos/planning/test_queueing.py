@@ -1,4 +1,4 @@
-"""The queues: against fractions, against the states one by one, and where they must agree with each other."""
+"""Queues: compared with fractions, with the sum over states, and with each other."""
 
 import math
 from dataclasses import replace
@@ -22,12 +22,12 @@ def blocked(servers: int, load: Fraction) -> Fraction:
 
 @given(st.integers(1, 80), st.integers(1, 400).map(lambda one: Fraction(one, 4)))
 @settings(max_examples=60)
-def test_erlang_b_is_its_recursion(servers: int, load: Fraction) -> None:
+def test_erlang_b_equals_its_recursion(servers: int, load: Fraction) -> None:
     assert erlang_b(servers, float(load)) == pytest.approx(float(blocked(servers, load)), rel=1e-9)
 
 
 def by_states(queue: SlotQueue) -> tuple[float, float, float]:
-    """Refused, waiting on the mean, and in it on the mean, from the weights of the states one by one."""
+    """Share refused, mean wait and mean number, summed over the states."""
     assert queue.room is not None
     weights = [1.0]
     for number in range(1, queue.room + 1):
@@ -39,7 +39,7 @@ def by_states(queue: SlotQueue) -> tuple[float, float, float]:
 
 @given(st.integers(1, 12), st.integers(0, 15), st.floats(0.1, 3.0), st.floats(0.1, 5.0))
 @settings(max_examples=80)
-def test_a_queue_with_a_ceiling_is_what_its_states_say(
+def test_bounded_queue_equals_the_sum_over_states(
     servers: int, more: int, pressure: float, service_s: float
 ) -> None:
     queue = SlotQueue(
@@ -56,7 +56,7 @@ def test_a_queue_with_a_ceiling_is_what_its_states_say(
 
 @given(st.integers(1, 100), st.floats(0.1, 0.95), st.floats(0.0, 3.0))
 @settings(max_examples=60)
-def test_with_room_for_all_a_ceiling_changes_nothing(servers: int, pressure: float, patience_s: float) -> None:
+def test_large_room_equals_no_limit(servers: int, pressure: float, patience_s: float) -> None:
     queue = SlotQueue(servers=servers, service_s=2.0, arrivals_per_s=pressure * servers / 2.0)
     open_ended = queue_stats(queue, patience_s=patience_s)
     roomy = queue_stats(replace(queue, room=servers + 2000), patience_s=patience_s)
@@ -65,20 +65,20 @@ def test_with_room_for_all_a_ceiling_changes_nothing(servers: int, pressure: flo
     assert roomy.wait_mean_s == pytest.approx(open_ended.wait_mean_s, rel=1e-5, abs=1e-12)
 
 
-def test_without_a_line_it_is_erlang_b() -> None:
+def test_queue_without_room_is_erlang_b() -> None:
     queue = SlotQueue(servers=10, service_s=1.0, arrivals_per_s=8.0, room=10)
     assert queue_stats(queue).refused == pytest.approx(erlang_b(10, 8.0))
 
 
 @given(st.integers(1, 200), st.floats(0.05, 0.99))
 @settings(max_examples=60)
-def test_more_servers_wait_less_and_more_load_waits_more(servers: int, pressure: float) -> None:
+def test_wait_falls_with_servers_and_rises_with_load(servers: int, pressure: float) -> None:
     load = pressure * servers
     assert erlang_c(servers + 1, load) <= erlang_c(servers, load) + 1e-12
     assert erlang_c(servers, load * 0.9) <= erlang_c(servers, load) + 1e-12
 
 
-def test_a_hundred_thousand_slots_are_no_trouble() -> None:
+def test_hundred_thousand_slots_are_computed() -> None:
     most = most_arrivals(100_000, 4.0, patience_s=2.0, late=0.01)
     assert 0.99 * 25_000 < most < 25_000
     over = queue_stats(SlotQueue(servers=100_000, service_s=4.0, arrivals_per_s=2 * 25_000, room=150_000))
@@ -88,9 +88,7 @@ def test_a_hundred_thousand_slots_are_no_trouble() -> None:
 
 @given(st.floats(0.5, 200), st.floats(0.1, 10), st.integers(1, 16), st.floats(0.001, 0.3))
 @settings(max_examples=40)
-def test_the_number_of_engines_is_enough_and_one_fewer_is_not(
-    arrivals: float, service_s: float, each: int, late: float
-) -> None:
+def test_fewest_servers_is_enough_and_minimal(arrivals: float, service_s: float, each: int, late: float) -> None:
     engines = fewest_servers(arrivals, service_s, patience_s=1.0, late=late, each=each)
 
     def of(number: int) -> float:
@@ -102,7 +100,7 @@ def test_the_number_of_engines_is_enough_and_one_fewer_is_not(
     assert engines == 1 or of(engines - 1) > late
 
 
-def test_the_most_arrivals_keep_the_promise_and_a_little_more_do_not() -> None:
+def test_most_arrivals_meets_the_target_tightly() -> None:
     most = most_arrivals(32, 2.0, patience_s=0.5, late=0.02)
     assert queue_stats(SlotQueue(servers=32, service_s=2.0, arrivals_per_s=most), patience_s=0.5).late <= 0.02
     assert (
@@ -110,7 +108,7 @@ def test_the_most_arrivals_keep_the_promise_and_a_little_more_do_not() -> None:
     )
 
 
-def test_too_much_without_a_ceiling_never_settles() -> None:
+def test_overload_without_limit_never_settles() -> None:
     found = queue_stats(SlotQueue(servers=4, service_s=1.0, arrivals_per_s=5.0))
     assert math.isinf(found.wait_mean_s)
     assert (found.waits, found.late) == (1, 1)
@@ -119,6 +117,6 @@ def test_too_much_without_a_ceiling_never_settles() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"servers": 0}, {"service_s": 0.0}, {"arrivals_per_s": -1.0}, {"room": 2}, {"servers": 3_000_000}]
 )
-def test_queues_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
+def test_invalid_queue_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(PlanError):
         queue_stats(replace(SlotQueue(servers=4, service_s=1.0, arrivals_per_s=2.0), **wrong))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A pool out of a recording: at its busiest, with what had been learned by then."""
+"""Pool from a recording, at its busiest, with the values learned by then."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ spec:
 
 
 def moments(rates: Sequence[float]) -> list[RecordedInputs]:
-    """A round each second; calls take two seconds, twice what the policy declares."""
+    """One round per second; requests take 2 s, twice the declared service time."""
     policies = load_contents({Path("chat.yaml"): POLICIES.encode()})
     fleet, found = declared(policies), []
     for step, rate in enumerate(rates):
@@ -84,7 +84,7 @@ async def write(file: Path, rounds: Sequence[RecordedInputs]) -> None:
         await writer
 
 
-async def test_the_busiest_seconds_count_with_what_was_learned(tmp_path: Path) -> None:
+async def test_busiest_seconds_use_learned_values(tmp_path: Path) -> None:
     await write(tmp_path / "r", moments([2.0] * 20 + [3.0] * 30 + [1.0] * 20))
     found = recorded_pool(tmp_path / "r")
     assert found.pool == "chat"
@@ -97,23 +97,23 @@ async def test_the_busiest_seconds_count_with_what_was_learned(tmp_path: Path) -
     assert found.max_wait_s == 3.0
 
 
-async def test_a_recording_can_be_asked_what_if(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_whatif_reads_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     await write(tmp_path / "r", moments([3.0] * 30))
     argv = ["plan", "whatif", "--recording", str(tmp_path / "r")]
     assert main([*argv, "--load-times", "0.5"]) == 0
     assert main([*argv, "--lose-zone", "a"]) == 1
     capsys.readouterr()
     assert main([*argv, "--lose-zone", "a", "--json"]) == 1
-    # Three a second of two seconds each, for four slots: a third is too much.
+    # 3 requests/s of 2 s each for 4 slots: a third is refused.
     assert json.loads(capsys.readouterr().out)["after"]["refused"] == pytest.approx(1 / 3, abs=0.05)
     assert main([*argv, "--lose-zone", "c"]) == 2
     assert main([*argv, "--pool", "prose", "--load-times", "2"]) == 2
-    assert "there are chat" in capsys.readouterr().err
+    assert "pools: chat" in capsys.readouterr().err
 
 
-async def test_recordings_that_say_nothing_are_refused(tmp_path: Path) -> None:
+async def test_recording_without_traffic_is_refused(tmp_path: Path) -> None:
     await write(tmp_path / "r", moments([0.0] * 5))
-    with pytest.raises(PlanError, match="no proxy tells of traffic"):
+    with pytest.raises(PlanError, match="no traffic reported"):
         recorded_pool(tmp_path / "r")
     (tmp_path / "x").write_text("no\n")
     with pytest.raises(PlanError, match="no recording"):

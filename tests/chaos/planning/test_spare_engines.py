@@ -1,4 +1,4 @@
-"""Spares: against exact fractions, monotone, and the smallest there are."""
+"""Spares: compared with exact fractions; monotone and minimal."""
 
 from fractions import Fraction
 from math import comb
@@ -16,7 +16,7 @@ downs = st.integers(1, 999).map(lambda one: Fraction(one, 1000))
 
 
 def exactly(need: int, spares: int, down: Fraction) -> Fraction:
-    """Probability that more than ``spares`` are down, term by term."""
+    """Probability that more than ``spares`` are down, summed term by term."""
     engines = need + spares
     return sum(
         (
@@ -28,21 +28,21 @@ def exactly(need: int, spares: int, down: Fraction) -> Fraction:
 
 
 @given(needs, st.integers(0, 20), downs)
-def test_it_is_the_binomial_tail_to_the_last_digits(need: int, spares: int, down: Fraction) -> None:
+def test_shortage_is_the_exact_binomial_tail(need: int, spares: int, down: Fraction) -> None:
     assert shortage_probability(need, spares, float(down)) == pytest.approx(
         float(exactly(need, spares, down)), rel=1e-10
     )
 
 
 @given(needs, st.integers(0, 20), downs)
-def test_a_spare_more_never_hurts_and_a_better_engine_neither(need: int, spares: int, down: Fraction) -> None:
+def test_shortage_falls_with_spares_and_availability(need: int, spares: int, down: Fraction) -> None:
     now = shortage_probability(need, spares, float(down))
     assert shortage_probability(need, spares + 1, float(down)) <= now
     assert shortage_probability(need, spares, float(down) / 2) <= now
 
 
 @given(needs, st.floats(1e-6, 0.6), st.floats(1e-12, 0.5))
-def test_the_number_of_spares_is_enough_and_one_fewer_is_not(need: int, down: float, allowed: float) -> None:
+def test_fewest_spares_is_enough_and_minimal(need: int, down: float, allowed: float) -> None:
     spares = fewest_spares(need, down, allowed)
     assert shortage_probability(need, spares, down) <= allowed
     assert spares == 0 or shortage_probability(need, spares - 1, down) > allowed
@@ -58,7 +58,7 @@ def test_spares_of_twenty_engines_at_three_and_four_nines() -> None:
     assert 1 - shortage_probability(8, 0, 0.01) == pytest.approx(0.99**8)
 
 
-def test_twelve_nines_are_told_from_thirteen() -> None:
+def test_twelve_and_thirteen_nines_differ() -> None:
     twelve, thirteen = unavailability("0.999999999999"), unavailability("99.99999999999%")
     assert (twelve, thirteen) == (1e-12, 1e-13)
     found = [fewest_spares(20, 0.005, one) for one in (twelve, thirteen)]
@@ -69,7 +69,7 @@ def test_twelve_nines_are_told_from_thirteen() -> None:
         )
 
 
-def test_a_large_fleet_is_no_trouble() -> None:
+def test_large_fleet_is_computed() -> None:
     spares = fewest_spares(1_000_000, 0.01, 1e-9)
     assert (
         shortage_probability(1_000_000, spares, 0.01) <= 1e-9 < shortage_probability(1_000_000, spares - 1, 0.01)
@@ -77,12 +77,12 @@ def test_a_large_fleet_is_no_trouble() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "-0.1", "1.5", "nan", "inf", "120%"])
-def test_what_is_no_probability_is_refused(text: str) -> None:
+def test_invalid_probability_is_refused(text: str) -> None:
     with pytest.raises(PlanError, match="not a probability"):
         unavailability(text)
 
 
-def test_a_percentage_without_its_sign_is_guessed_at() -> None:
+def test_percentage_without_sign_gets_a_hint() -> None:
     with pytest.raises(PlanError, match=r"did you mean 99\.9%"):
         unavailability("99.9")
 
@@ -93,18 +93,18 @@ def test_a_percentage_without_its_sign_is_guessed_at() -> None:
         (0, 0.1, 0.1, "at least one"),
         (5, 1.0, 0.1, "never up"),
         (5, 0.1, 0.0, "target of 1"),
-        (5, 1.2, 0.1, "between 0 and 1"),
-        (5, 0.1, 1.2, "between 0 and 1"),
-        (MOST_ENGINES + 1, 0.1, 0.1, "cannot be planned"),
+        (5, 1.2, 0.1, "must be 0 to 1"),
+        (5, 0.1, 1.2, "must be 0 to 1"),
+        (MOST_ENGINES + 1, 0.1, 0.1, "the limit is"),
         (5, 1 - 1e-9, 1e-3, "not even"),
     ],
 )
-def test_impossible_numbers_are_named(need: int, down: float, allowed: float, says: str) -> None:
+def test_impossible_numbers_are_refused(need: int, down: float, allowed: float, says: str) -> None:
     with pytest.raises(PlanError, match=says):
         fewest_spares(need, down, allowed)
 
 
-def test_engines_that_never_fail_need_no_spares() -> None:
+def test_perfect_engines_need_no_spares() -> None:
     assert fewest_spares(8, 0.0, 0.0) == 0
 
 

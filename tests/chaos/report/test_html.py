@@ -1,4 +1,4 @@
-"""The page: what stands on top, every figure, nothing taken for markup, nothing loaded, and no size to fear."""
+"""HTML report: order, figures, escaping, self-containment, size."""
 
 import re
 from dataclasses import replace
@@ -38,7 +38,7 @@ EVIL = "\"'><script>alert(1)</script><img src=https://evil.example/x onerror=ale
 
 
 class ElementParser(HTMLParser):
-    """All that a browser would take for an element, with its attributes."""
+    """Collects every element with its attributes, and the text."""
 
     def __init__(self, document: str) -> None:
         super().__init__()
@@ -101,45 +101,45 @@ def assert_loads_nothing(document: str) -> None:
     ]
 
 
-def test_the_verdict_comes_first_and_then_who_broke_what_and_why() -> None:
+def test_page_starts_with_verdict_then_failures() -> None:
     text = ElementParser(both_shown()).text
-    said = ["✖ FAILED", "Of 2 experiments: 1 failed, 1 passed.", "naive: 1 failed"]
+    said = ["✖ FAILED", "2 experiments: 1 failed, 1 passed.", "naive: 1 failed"]
     said += ["✖ BROKEN", "first at 5.0 s", "questions from 5.0 s", "All verdicts", "Promises"]
     places = [text.find(one) for one in said]
     assert -1 not in places
     assert places == sorted(places)
 
 
-def test_a_passed_run_complains_of_nothing() -> None:
+def test_passed_run_lists_no_failures() -> None:
     text = ElementParser(html_report(both()[:1])).text
     assert "✔ PASSED" in text
-    assert "What did not hold" not in text
+    assert "Failures" not in text
 
 
-def test_broken_promises_that_do_not_count_are_said_not_to() -> None:
+def test_slow_bench_notes_that_broken_promises_do_not_count() -> None:
     findings = tuple(
         CheckFinding(check=check, answer=answer, why=f"{check} said so")
         for check, answer in (("wastedPercent", CheckResult.NO), ("bench", CheckResult.UNKNOWN))
     )
     (found,) = report_page([replace(both()[1], findings=findings, answer=CheckResult.UNKNOWN)]).complaints
-    assert found.chip.text == "NOT KNOWN"
-    assert "the bench did not keep up" in found.note
+    assert found.chip.text == "UNKNOWN"
+    assert "the test bench was too slow" in found.note
     assert not report_page(both()).complaints[0].note
 
 
-def test_every_figure_is_there_for_every_subject_with_a_caption_that_says_what_to_look_for() -> None:
+def test_each_figure_has_a_chart_per_subject() -> None:
     (section,) = report_page(both()).sections
     assert {len(figure.charts) for figure in section.figures} == {2}
-    assert all("ook for" in figure.caption and figure.keys for figure in section.figures)
+    assert all(figure.caption.endswith(".") and figure.keys for figure in section.figures)
     seen = ElementParser(both_shown())
     drawings = [attributes for tag, attributes in seen.elements if attributes.get("class") == "drawing"]
-    # The imagined Envoys do not count retries, which is said instead.
+    # The simulated Envoys have no retry counters: that figure shows a note instead.
     assert len(drawings) == 2 * (len(section.figures) - 1)
     assert all(one["aria-label"] for one in drawings)
-    assert "Nobody read the Envoys' counters of retries." in seen.text
+    assert "No samples of the Envoys' retry counters." in seen.text
 
 
-def test_every_look_that_is_drawn_is_in_the_style_sheet() -> None:
+def test_every_css_class_is_in_the_style_sheet() -> None:
     document = both_shown()
     style = document[document.index("<style>") : document.index("</style>")]
     looks = {
@@ -148,18 +148,18 @@ def test_every_look_that_is_drawn_is_in_the_style_sheet() -> None:
         if tag in {"rect", "path", "text"}
         for look in attributes["class"].split()
     }
-    # The first two say what a thing is; it needs no look of its own.
+    # These two only name the element and have no style.
     assert {one for one in looks - {"empty", "unit"} if f".{one}" not in style} == set()
 
 
-def test_subjects_of_a_scenario_share_their_scales() -> None:
+def test_subjects_share_their_scales() -> None:
     good, bad = experiment_views(both())
     figure = goodput_figure([good, bad])
     ticks = [[one.text for one in chart.shapes if isinstance(one, ChartLabel)] for chart in figure.charts]
     assert ticks[0] == ticks[1]
 
 
-def test_nothing_is_loaded_and_no_id_comes_twice() -> None:
+def test_page_loads_nothing_and_ids_are_unique() -> None:
     assert_loads_nothing(both_shown())
     some = [named(one, f"scenario {number}") for number in range(3) for one in both()]
     document = html_report(some)
@@ -171,7 +171,7 @@ def test_nothing_is_loaded_and_no_id_comes_twice() -> None:
     assert links <= {f"#{one}" for one in ids}
 
 
-def test_names_from_files_and_from_the_wire_are_never_markup() -> None:
+def test_names_and_texts_are_escaped() -> None:
     history = played(GOOD)
     began = replace(
         history.began,
@@ -198,26 +198,26 @@ def test_names_from_files_and_from_the_wire_are_never_markup() -> None:
     assert "script" not in seen.tags()
 
 
-def test_of_a_suite_all_verdicts_come_first_and_what_passed_is_folded() -> None:
+def test_suite_starts_with_the_matrix_and_folds_passed() -> None:
     good, bad = both()
     some = [good, *(named(bad, f"bad {number}") for number in range(5))]
     found = report_page(some)
     assert [section.open for section in found.sections] == [False, *[True] * 5]
     text = ElementParser(html_report(some)).text
-    assert text.index("All verdicts") < text.index("What did not hold")
+    assert text.index("All verdicts") < text.index("Failures")
     ((_, _, cells), *_) = found.matrix[1:]
     assert [len(one) for one in cells] == [0, 1]
     assert "goodputPercent" in cells[1][0].about
     assert not report_page(both()).many
 
 
-def test_a_history_in_which_nothing_was_seen_is_a_page_too() -> None:
+def test_empty_history_renders() -> None:
     empty = history_builders.history(began=history_builders.began(scenario={"spec": "not one"}))
     text = ElementParser(html_report([verdict(empty), verdict(replace(empty, ended_s=0.0))])).text
     assert "No request was seen." in text
-    assert "Nobody asked the Envoys." in text
-    assert "The engines kept no books." in text
-    assert "Nothing broke an engine." in text
+    assert "No Envoy samples." in text
+    assert "No call logs of the engines." in text
+    assert "No engine was broken." in text
     calm = history_builders.history(
         began=history_builders.began(),
         requests=[history_builders.request(1, 1.0)],
@@ -225,12 +225,12 @@ def test_a_history_in_which_nothing_was_seen_is_a_page_too() -> None:
         samples=[history_builders.sample(at_s, {}, retries=3) for at_s in (1.0, 2.0)],
     )
     text = ElementParser(html_report([verdict(calm)])).text
-    assert "No engine worked in vain." in text
-    assert "The Envoys tried nothing again, and refused no retry." in text
-    assert "There was no experiment." in ElementParser(html_report([])).text
+    assert "No GPU time wasted." in text
+    assert "No retries, made or refused." in text
+    assert "No experiments." in ElementParser(html_report([])).text
 
 
-def test_one_scenario_is_small_and_a_long_one_is_not_larger() -> None:
+def test_page_size_is_bounded() -> None:
     assert len(both_shown().encode()) < 300_000
     long = history_builders.history(
         history_builders.outage("e0", start_s=100.0, end_s=200.0),
@@ -243,7 +243,7 @@ def test_one_scenario_is_small_and_a_long_one_is_not_larger() -> None:
     assert len(html_report([view.verdict]).encode()) < 300_000
 
 
-def test_the_map_shows_who_is_broken_out_and_ejected() -> None:
+def test_fleet_map_shows_faults_and_ejections() -> None:
     history = played(GOOD)
     samples = [
         replace(one, ejected=("e2",) if 6.0 <= one.at_s < 8.0 or one.at_s > 15.0 else ())
@@ -251,18 +251,18 @@ def test_the_map_shows_who_is_broken_out_and_ejected() -> None:
     ]
     view = one_view(replace(history, samples=samples))
     across = time_scale(16.0)
-    assert [round(one.x, 3) for one in boxes(view, "ill")] == [round(across.at(5.0), 3)] * 2
+    assert [round(one.x, 3) for one in boxes(view, "faulty")] == [round(across.at(5.0), 3)] * 2
     assert [round(one.x, 3) for one in boxes(view, "out")] == [round(across.at(5.8), 3)] * 2
     assert [one.tip.partition(",")[0] for one in boxes(view, "held")] == ["e0", "e1"]
     own = boxes(view, "own")
     assert [one.tip for one in own] == [
-        "e2, 6.0 s to 8.0 s: p0 ejected it of itself",
-        "e2, 15.1 s to 15.9 s: p0 ejected it of itself",
+        "e2, 6.0 s to 8.0 s: ejected by p0 itself",
+        "e2, 15.1 s to 15.9 s: ejected by p0 itself",
     ]
     assert [round(one.x + one.width, 3) for one in own] == [round(across.at(at_s), 3) for at_s in (8.0, 15.9)]
 
 
-def test_the_map_tells_full_engines_from_idle_ones_and_from_those_nobody_asked_about() -> None:
+def test_fleet_map_distinguishes_full_idle_and_unsampled() -> None:
     history = history_builders.history(
         began=history_builders.began(engines=history_builders.engines(1), seconds=3.0),
         samples=[
@@ -272,12 +272,12 @@ def test_the_map_tells_full_engines_from_idle_ones_and_from_those_nobody_asked_a
     )
     cells = [one for one in fleet_map([one_view(history)]).charts[0].shapes if isinstance(one, ChartBox)]
     assert [one.css for one in cells] == ["empty", "l4", "l6"]
-    assert "0.0 s to 1.0 s: 0 in flight at 4 slots" in cells[0].tip
-    # From 1.5 s to 2.5 s nobody looked.
+    assert "0.0 s to 1.0 s: 0 in flight, 4 slots" in cells[0].tip
+    # No sample from 1.5 s to 2.5 s.
     assert cells[2].x == time_scale(3.0).at(2.5)
 
 
-def test_of_very_many_engines_those_to_which_something_happened_are_shown() -> None:
+def test_large_fleet_shows_affected_engines() -> None:
     engines = history_builders.engines(200)
     history = history_builders.history(
         history_builders.outage("e150"),
@@ -293,7 +293,7 @@ def test_of_very_many_engines_those_to_which_something_happened_are_shown() -> N
         assert chart.note == f"{200 - MOST_ENGINES} more engines not shown."
 
 
-def test_what_breaks_beside_an_engine_has_its_place() -> None:
+def test_outages_of_other_targets_are_shown() -> None:
     history = history_builders.history(
         history_builders.outage("e1", fault={"kind": "agent_killed"}, name="agent"),
         history_builders.outage("control-plane", fault={"kind": "control_plane_killed"}, name="cp", end_s=None),
@@ -308,21 +308,21 @@ def test_what_breaks_beside_an_engine_has_its_place() -> None:
         "pushes",
     ]
     tips = [one.tip for one in chart.shapes if not isinstance(one, ChartLabel)]
-    assert [one for one in tips if "killed" in one and not one.startswith("broken")] == [
+    assert [one for one in tips if "killed" in one and not one.startswith("fault: ")] == [
         "e1, 10.0 s to 20.0 s: agent_killed (agent)",
         "control-plane, 10.0 s to 30.0 s: control_plane_killed (cp)",
     ]
-    assert "3.1 s: p0 rejected eds: no such cluster" in tips
+    assert "3.1 s: p0 refused eds: no such cluster" in tips
 
 
-def test_the_chain_tells_each_step_and_a_static_envoy_has_fewer() -> None:
+def test_outage_chain_has_fewer_steps_for_static_envoy() -> None:
     (good, bad) = (verdict(played(replace(one, bad=("e0",)))) for one in (GOOD, BAD))
     bad = replace(bad, history=replace(bad.history, began=replace(bad.history.began, policies="")))
-    told = [
+    labels = [
         [one.text for one in chart.shapes if isinstance(one, ChartLabel)]
         for chart in outage_chain(experiment_views([good, bad])).charts
     ]
-    assert told[0][told[0].index("detected") :][:6] == [
+    assert labels[0][labels[0].index("detected") :][:6] == [
         "detected",
         "600 ms",
         "decided",
@@ -330,12 +330,12 @@ def test_the_chain_tells_each_step_and_a_static_envoy_has_fewer() -> None:
         "pushed",
         "805 ms",
     ]
-    assert told[0][told[0].index("+ readmitted") + 1] == "500 ms"
-    assert "detected" not in told[1]
-    assert told[1][told[1].index("last request") + 1] == "not left alone"
+    assert labels[0][labels[0].index("+ readmitted") + 1] == "500 ms"
+    assert "detected" not in labels[1]
+    assert labels[1][labels[1].index("last request") + 1] == "requests never stopped"
 
 
-def test_retries_are_what_counters_grew_by_also_when_an_envoy_began_anew() -> None:
+def test_retries_survive_a_counter_reset() -> None:
     counted = [(0.1, 0, 0), (0.7, 4, 1), (1.2, 10, 1), (1.7, 3, 0)]
     history = history_builders.history(
         began=history_builders.began(seconds=2.0),
@@ -350,24 +350,24 @@ def test_retries_are_what_counters_grew_by_also_when_an_envoy_began_anew() -> No
     assert "0.5 s: 4 retried, 1 refused" in [one.tip for one in chart.shapes if isinstance(one, ChartBox)]
 
 
-def test_wasted_time_over_time_is_all_that_was_wasted() -> None:
+def test_wasted_time_adds_up() -> None:
     view = one_view(played(BAD))
     whole = wasted_gpu_time(view.history, view.case.impairments, 0.0, 1e9)
-    vain, destroyed = view.wasted
-    # What ends after the last arrival is not in the picture.
-    assert 0.8 * whole.wasted_s < sum(vain) * view.step_s <= whole.wasted_s
+    wasted, destroyed = view.wasted
+    # Calls that end after the last arrival are not drawn.
+    assert 0.8 * whole.wasted_s < sum(wasted) * view.step_s <= whole.wasted_s
     assert sum(destroyed) == 0.0
     crashed = history_builders.history(
         history_builders.outage("e0", fault=history_builders.CRASH),
         began=history_builders.began(),
         attempts=[history_builders.attempt(1, "e0", 9.2, fate=Fate.FAILED, reason="crash", slot_s=0.8)],
     )
-    vain, destroyed = one_view(crashed).wasted
-    assert sum(vain) == 0.0
+    wasted, destroyed = one_view(crashed).wasted
+    assert sum(wasted) == 0.0
     assert list(destroyed[18:20]) == pytest.approx([0.6, 1.0])
 
 
-def test_shares_are_multiples_of_what_is_fair_by_capacity() -> None:
+def test_shares_are_multiples_of_the_fair_share() -> None:
     engines = history_builders.engines(2)
     engines = (replace(engines[0], slots=6), replace(engines[1], slots=2))
     history = history_builders.history(
@@ -381,7 +381,7 @@ def test_shares_are_multiples_of_what_is_fair_by_capacity() -> None:
     assert "e1, before: 2.00 of its fair share" in tips
 
 
-def test_a_ceiling_that_nobody_comes_near_does_not_press_the_rest_to_the_ground() -> None:
+def test_distant_limit_does_not_flatten_the_chart() -> None:
     history = played(GOOD)
     high = replace(history, samples=[replace(one, ceiling=1e6) for one in history.samples])
     (chart,) = admission_figure([one_view(high)]).charts
@@ -391,7 +391,7 @@ def test_a_ceiling_that_nobody_comes_near_does_not_press_the_rest_to_the_ground(
     assert [one for one in chart.shapes if one.shape == "path" and one.css == "ceiling"]
 
 
-def test_requests_that_are_over_at_once_stay_on_the_scale() -> None:
+def test_instant_requests_stay_on_the_scale() -> None:
     history = history_builders.history(
         began=history_builders.began(),
         requests=[history_builders.request(1, 1.0), history_builders.request(2, 2.0, latency_s=0.0)],
@@ -399,7 +399,7 @@ def test_requests_that_are_over_at_once_stay_on_the_scale() -> None:
     assert latency_figure([one_view(history)]).charts[0].shapes
 
 
-def test_scales_put_values_where_they_belong() -> None:
+def test_scales_map_values() -> None:
     up = linear_scale(84.0, 168.0)
     assert up.ticks == (0.0, 20.0, 40.0, 60.0, 80.0)
     assert up.at(0.0) > up.at(84.0) > 0.0
@@ -415,13 +415,13 @@ def test_scales_put_values_where_they_belong() -> None:
     )
 
 
-def test_lines_break_where_nothing_is_known_and_bars_of_nothing_are_not_drawn() -> None:
+def test_lines_break_at_gaps_and_empty_bars_are_skipped() -> None:
     across, up = time_scale(10.0), linear_scale(1.0, 100.0)
     assert line(across, up, 1.0, [0.5, 0.5, None, 0.5]).count("M") == 2
     assert bars(across, up, 1.0, [0.0, 0.2, 0.5], [0.5, 0.2, 0.6]).count("z") == 2
 
 
-def test_without_what_writes_the_page_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_jinja2_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict_outputs, "find_spec", lambda _name: None)
     answer = CliRunner().invoke(command, ["nowhere", "--html", "x.html"])
     assert answer.exit_code == 2

@@ -1,4 +1,4 @@
-"""JUnit XML that CI systems read: a suite for each experiment, failures with their reasons, doubts as errors."""
+"""JUnit XML: one suite per experiment, failures with reasons, unknown results as errors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ def suites(*verdicts: ExperimentVerdict) -> list[ET.Element]:
     return list(ET.fromstring(junit_xml(verdicts)).iter("testsuite"))
 
 
-def test_each_experiment_is_a_suite_and_each_promise_a_case() -> None:
+def test_experiment_is_a_suite_and_promise_a_case() -> None:
     one = verdict(played(SHORT))
     (suite,) = suites(one)
     assert suite.get("name") == "by-hand [policies/good]"
@@ -26,7 +26,7 @@ def test_each_experiment_is_a_suite_and_each_promise_a_case() -> None:
     assert suite.get("tests") == str(len(one.findings))
 
 
-def test_a_broken_promise_is_a_failure_with_its_reason_and_a_doubt_is_an_error() -> None:
+def test_broken_is_a_failure_and_unknown_an_error() -> None:
     bad = Play(
         seconds=16.0, start_s=5.0, end_s=10.0, hypothesis=PROMISED, left_after_s=None, retries=5, try_timeout_s=0.4
     )
@@ -42,7 +42,7 @@ def test_a_broken_promise_is_a_failure_with_its_reason_and_a_doubt_is_an_error()
     assert int(suite.get("errors", "0")) >= 1
 
 
-def test_what_xml_cannot_say_does_not_break_the_file() -> None:
+def test_characters_invalid_in_xml_are_replaced() -> None:
     history = history_builders.history(
         began=history_builders.began(subject="a<b>&\x00\ud800"),
         pushed=[history_builders.pushed(11.0)],

@@ -1,4 +1,4 @@
-"""The report in a terminal: verdicts, promises, measures and timelines of several subjects side by side."""
+"""Terminal report: verdicts, promises, measures and timelines, subjects side by side."""
 
 import io
 from dataclasses import replace
@@ -31,7 +31,7 @@ def shown(verdicts: list[ExperimentVerdict], width: int = 200) -> str:
     return text.getvalue()
 
 
-def test_each_row_has_a_cell_for_each_subject() -> None:
+def test_each_row_has_a_cell_per_subject() -> None:
     some = both()
     rows = [*promise_rows(some), *measure_rows(some), *(row for _, found in timeline_rows(some) for row in found)]
     assert {len(row.cells) for row in rows} == {2}
@@ -40,30 +40,30 @@ def test_each_row_has_a_cell_for_each_subject() -> None:
     assert left_alone.cells[0] == "held: 0 requests late"
 
 
-def test_the_timeline_counts_from_the_break_and_from_the_healing() -> None:
+def test_timeline_counts_from_break_and_healing() -> None:
     ((title, rows),) = timeline_rows(both())
     assert title == "fault-0: hang of e0 and e1"
-    told = {row.title: row.cells for row in rows}
-    assert told["broke"] == ("at 5.0 s", "at 5.0 s")
-    assert told["decided"] == ("+800 ms", "-")
-    assert told["ACKed by all"] == ("+812 ms", "-")
-    assert told["readmitted"] == ("+500 ms", "-")
-    assert told["last request"][1] == "-"
+    cells = {row.title: row.cells for row in rows}
+    assert cells["broke"] == ("at 5.0 s", "at 5.0 s")
+    assert cells["decided"] == ("+800 ms", "-")
+    assert cells["ACKed by all"] == ("+812 ms", "-")
+    assert cells["readmitted"] == ("+500 ms", "-")
+    assert cells["last request"][1] == "-"
 
 
-def test_what_did_not_hold_comes_before_what_is_not_known() -> None:
+def test_broken_promises_come_before_unknown_ones() -> None:
     answers = [one.answer for one in objections(both()[1])]
     assert answers == sorted(answers, key=[CheckResult.NO, CheckResult.UNKNOWN].index)
     assert CheckResult.YES not in answers
 
 
-def test_the_report_says_who_failed_and_why_and_nothing_is_taken_for_markup() -> None:
+def test_report_names_failures_and_escapes_markup() -> None:
     some = both()
     text = shown([some[0], replace(some[1], findings=(*some[1].findings[:-1],))])
     assert "PASSED" in text
     assert "FAILED" in text
     assert "policies/bad: goodputPercent BROKEN at 5.0 s" in text
-    assert "broken: hang of e0 and e1 (5.0 s to 10.0 s)" in text
+    assert "faults: hang of e0 and e1 (5.0 s to 10.0 s)" in text
     odd = ExperimentVerdict(
         history=replace(some[0].history, began=replace(some[0].history.began, subject="[red]x")),
         findings=some[0].findings,
@@ -75,5 +75,5 @@ def test_the_report_says_who_failed_and_why_and_nothing_is_taken_for_markup() ->
     assert "[red]x" in text.getvalue()
 
 
-def test_it_fits_a_narrow_terminal() -> None:
+def test_report_fits_a_narrow_terminal() -> None:
     assert all(len(line) <= 80 for line in shown(both(), width=80).splitlines())
