@@ -193,7 +193,7 @@ def test_tests_that_hold_limits_exist() -> None:
 
 def test_policies_that_the_questions_are_asked_with_can_be_used() -> None:
     """They are typed in a checkout, whose folder of policies has several sets that contradict each other."""
-    named = set(re.findall(r"--policies (\S+)", (ROOT / "docs" / "faq.md").read_text()))
+    named = set(re.findall(r"-f (policies\S+)", (ROOT / "docs" / "faq.md").read_text()))
     assert named
     for one in named:
         assert load([ROOT / one]).pools, one

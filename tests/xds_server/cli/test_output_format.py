@@ -24,7 +24,7 @@ OPERATING = (Path(__file__).parents[3] / "docs" / "operating.md").read_text()
 
 def table() -> dict[str, list[str]]:
     """The table of exit codes by command."""
-    part = OPERATING.partition("## Forms and exit codes")[2].partition("\n## ")[0]
+    part = OPERATING.partition("## Output formats and exit codes")[2].partition("\n## ")[0]
     lines = [line.strip("| ").split(" |") for line in part.splitlines() if line.startswith("| `")]
     return {
         name: [cell.strip() for cell in row[1:]] for row in lines for name in re.findall(r"`([a-z-]+)`", row[0])
