@@ -144,7 +144,7 @@ class Bootstrap:
     def __post_init__(self) -> None:
         """Reject invalid combinations."""
         if self.health_port and not self.admin_port:
-            raise ValueError("the health port serves data of the admin port: set admin_port, too")
+            raise ValueError("the health port serves data of the admin port: set the admin port, too")
         if self.health_port and self.health_port == self.admin_port:
             raise ValueError(f"the health port and the admin port cannot both be {self.health_port}")
 

@@ -106,7 +106,7 @@ async def _overload(scene: DemoContext, span: ChapterSpan) -> None:
     await _seen(lambda: scene.level >= TO_FALLBACK and scene.ours.disclosed > 0)
     # With the load that comes the level goes to and fro; nothing is healed before the answer is there.
     until_s = scene.now_s + DETECTION_LIMIT_S
-    expected = (f"pool {demo_policies.POOL}", "degraded to level", "go to the fallback")
+    expected = (f"pool {demo_policies.POOL}", "degradation level", "go to the fallback")
     await run_why(scene, demo_policies.POOL, *expected, until_s=until_s)
     await _sleep_until(scene, span.heal_s)
     await _restart_all(scene, span)

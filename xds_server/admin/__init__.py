@@ -1,1 +1,1 @@
-"""The admin port: health, metrics, status and configuration over HTTP."""
+"""Admin port: health, metrics, status and configuration over HTTP."""

@@ -1,9 +1,9 @@
-"""The admin port: health, metrics and status over HTTP, for people, probes and scrapers.
+"""Admin port: health, metrics and status over HTTP, for operators, probes and scrapers.
 
-It reads, and it takes three things: orders for engines, other policies, and the word to let go of policies that
-are held back because they drop too much. Who may ask is for ``access.door`` to say. An order must say that it is
-JSON and may not come from a page in a browser: such a page reaches loopback too, for anybody. Every answer but
-``/metrics`` is JSON, refusals too; ``xds_server.admin_api`` has its types.
+Besides reads it accepts orders for engines, policy changes, and the release of held policies (shrink guard).
+``access.door`` authorizes each request. An order must be JSON and must not come from a web page: pages in any
+browser can reach loopback. Every answer except ``/metrics`` is JSON, refusals included; types are in
+``xds_server.admin_api``.
 """
 
 import ssl
@@ -72,23 +72,22 @@ from xds_server.serve_config import ConfigError
 ROLES: Final = ("gateway", "sidecar")
 MAX_BODY_BYTES: Final = 64 * 1024
 IDLE_S: Final = 75.0
-"""A connection that has asked nothing, or nothing more, for so long is closed, be it in half a request."""
+"""Idle timeout of a connection, also in the middle of a request."""
 
 MOST: Final = 512
-"""Connections at once: half of the 1024 descriptors that a process has where nobody gave it more. The port of the
-proxies and the connections to agents need theirs as well."""
+"""Connection limit: half of the default 1024 descriptors of a process. Proxies and agents need theirs, too."""
 
 MOST_OF_HOST: Final = 128
-"""All pages of the dashboard that are watched behind one gateway, and as many others."""
+"""Connection limit per host: all dashboard watchers behind one gateway, and as many other connections."""
 
 MAX_DIGITS: Final = 18
-"""Of the number of an event: Python itself refuses those of thousands, in its own words."""
+"""Maximum digits of an event number; for thousands of digits Python raises its own error."""
 
 _ORDER: Final = adapter(OrderRequest)
 
 
 class AdminBackend(Protocol):
-    """The source of the answers."""
+    """Source of all answers."""
 
     def readiness(self) -> Readiness: ...
 
@@ -107,7 +106,7 @@ class AdminBackend(Protocol):
     def snapshot(self, zone: str, role: str) -> SnapshotStatus: ...
 
     def release_shrink(self) -> str:
-        """Let go of held policies; else why not."""
+        """Release held policies; returns the reason if refused."""
         ...
 
     def why(self, name: str) -> Explanation: ...
@@ -125,7 +124,7 @@ class AdminBackend(Protocol):
     def order(self, asked: OrderRequest) -> OrderStatus: ...
 
     def end_order(self, name: str, by: str) -> bool:
-        """End the order for an engine; False when there is none."""
+        """End the order for an engine; False if there is none."""
         ...
 
 
@@ -136,7 +135,7 @@ def application(
     inside: ConfigDumpBackend | None = None,
     changer: VersionsBackend | None = None,
 ) -> web.Application:
-    """The aiohttp application that answers from ``facts`` and the rest: to whom the ``door`` lets in."""
+    """aiohttp application that answers from ``facts``, for clients that ``door`` admits."""
     door = door or AdminAuth()
     app = web.Application(middlewares=[door.middleware, _answer_refusals], client_max_size=MAX_BODY_BYTES)
     door.add_routes(app)
@@ -152,7 +151,7 @@ def application(
 
 
 def _add_state(app: web.Application, facts: AdminBackend, metrics: Metrics) -> None:
-    """What is served, to whom, and from what."""
+    """Add the routes for served resources, proxies and metrics."""
 
     async def healthz(request: web.Request) -> web.Response:
         query_of(request, endpoints.HEALTHZ)
@@ -211,7 +210,7 @@ def _add_state(app: web.Application, facts: AdminBackend, metrics: Metrics) -> N
 
 
 def _add_reasons(app: web.Application, facts: AdminBackend) -> None:
-    """What was decided, and why."""
+    """Add the routes for decisions and their reasons."""
 
     async def why(request: web.Request) -> web.Response:
         return json_response(facts.why(_named(query_of(request, endpoints.WHY))))
@@ -220,7 +219,7 @@ def _add_reasons(app: web.Application, facts: AdminBackend) -> None:
         query = query_of(request, endpoints.EVENTS)
         since = query.get("since", "0")
         if not (since.isdecimal() and len(since) <= MAX_DIGITS):
-            raise AdminRequestError(400, f"since is {since!r}; it is the number of an event")
+            raise AdminRequestError(400, f"since is {since!r}; expected an event number")
         return json_response(EventList(events=tuple(facts.events(query.get("name", ""), int(since)))))
 
     async def pools(request: web.Request) -> web.Response:
@@ -243,7 +242,7 @@ def _add_reasons(app: web.Application, facts: AdminBackend) -> None:
 
 
 def _add_orders(app: web.Application, facts: AdminBackend) -> None:
-    """What operators order."""
+    """Add the routes for operator orders."""
 
     async def orders(request: web.Request) -> web.Response:
         query_of(request, endpoints.ORDERS)
@@ -256,7 +255,7 @@ def _add_orders(app: web.Application, facts: AdminBackend) -> None:
         query = query_of(request, endpoints.END_ORDER)
         reject_browser_requests(request)
         if not facts.end_order(_named(query), _signed(request, query.get("by", ""))):
-            raise AdminRequestError(409, f"there is no order for {query['name']}")
+            raise AdminRequestError(409, f"no order for {query['name']}")
         return json_response(OrderEnd(ended=True))
 
     add_endpoint(app, endpoints.ORDERS, orders)
@@ -265,7 +264,7 @@ def _add_orders(app: web.Application, facts: AdminBackend) -> None:
 
 
 class AdminServer:
-    """The admin port while it is open: ``async with AdminServer(...) as admin: admin.port``."""
+    """The open admin port: ``async with AdminServer(...) as admin: admin.port``."""
 
     def __init__(
         self,
@@ -292,7 +291,7 @@ class AdminServer:
         self.port = address.port
 
     async def __aenter__(self) -> "AdminServer":
-        """Open the port; ``ConfigError`` when it cannot be had."""
+        """Open the port; raises ``ConfigError`` if it is unavailable."""
         await self._runner.setup()
         assert self._runner.server is not None, "setup makes it"  # noqa: S101  # for the type checker
         self._visitors = LimitedListener(
@@ -311,7 +310,7 @@ class AdminServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the port; requests under way get a second."""
+        """Close the port; running requests get one second."""
         if self._visitors is not None:
             self._visitors.close()
         await self._runner.cleanup()
@@ -319,7 +318,7 @@ class AdminServer:
 
 def _named(asked: dict[str, str]) -> str:
     if not asked.get("name"):
-        raise AdminRequestError(400, "the name is empty: say which engine, zone or pool (?name=)")
+        raise AdminRequestError(400, "name is empty: pass an engine, zone or pool (?name=)")
     return asked["name"]
 
 
@@ -328,13 +327,13 @@ async def _order(request: web.Request) -> OrderRequest:
     asked = parse_body(await read_body(request, MAX_BODY_BYTES), _ORDER)
     if asked.action not in tuple(OrderAction):
         raise AdminRequestError(400, f"action is {asked.action!r}; allowed: {', '.join(OrderAction)}")
-    # Who is proved to ask stands beside it; this is what they say of themselves.
+    # The proved identity is recorded separately; this is the name that the client claims.
     request[AUDIT_DETAIL] = f"{asked.action} {asked.engine}" + (f", signed {asked.by}" if asked.by else "")
     return replace(asked, by=_signed(request, asked.by))
 
 
 def _signed(request: web.Request, by: str) -> str:
-    """Who gave an order: what they say of themselves, and whom they proved to be."""
+    """Author of an order: the claimed name plus the proved identity."""
     caller: Principal | None = request.get(PRINCIPAL)
     if caller is None or caller.name in ("", by):
         return by

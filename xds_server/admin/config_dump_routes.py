@@ -1,8 +1,8 @@
-"""``/v1/about`` and ``/v1/resources?node=`` as routes of the admin port.
+"""Admin routes ``/v1/about`` and ``/v1/resources?node=``.
 
-With ``absent=true`` the second one also answers for a proxy that is not connected: what it would be served if it
-connected, given the node that the rest of the query describes: ``zone``, ``region``, ``role``, ``listen_address``,
-``cuts``, and ``pool`` once for each pool.
+With ``absent=true``, ``/v1/resources`` also answers for a proxy that is not connected: the resources it would
+get, given its node from the query: ``zone``, ``region``, ``role``, ``listen_address``, ``cuts``, and ``pool``
+once per pool.
 """
 
 import asyncio
@@ -22,21 +22,21 @@ from xds_server.xds import NodeInfo
 
 
 class ConfigDumpBackend(Protocol):
-    """Who knows the process and what each proxy is served."""
+    """Source of process data and of each proxy's resources."""
 
     def server_info(self) -> ServerInfo: ...
 
     def served(self, node: str) -> Snapshot:
-        """What a connected proxy is served, its own resources included; ``UnknownNameError`` for another."""
+        """Resources served to a connected proxy, its own included; ``UnknownNameError`` if not connected."""
         ...
 
     def expected(self, node: NodeInfo) -> Snapshot:
-        """What a proxy that is not here would be served; ``UnknownNameError`` where that is nothing."""
+        """Resources an absent proxy would be served; ``UnknownNameError`` if none."""
         ...
 
 
 def add_config_dump(app: web.Application, inside: ConfigDumpBackend) -> None:
-    """Both routes; each only reads."""
+    """Add both read-only routes."""
     reader, reading = ResourceDecoder(), asyncio.Lock()
 
     async def about(request: web.Request) -> web.Response:  # noqa: ARG001 - aiohttp's signature
@@ -50,28 +50,28 @@ def add_config_dump(app: web.Application, inside: ConfigDumpBackend) -> None:
             if request.query.get("absent") != "true":
                 raise
             served, connected = inside.expected(_absent(request)), False
-        said = json.dumps({"node": node, "connected": connected}, ensure_ascii=False)
-        # A thousand endpoints take some seconds: not in the loop that serves proxies. One at a time, for the next
-        # one finds most of it read, and whoever asks often has one thread and not all.
+        head = json.dumps({"node": node, "connected": connected}, ensure_ascii=False)
+        # A thousand endpoints take seconds to decode: keep that off the event loop that serves proxies. One at a
+        # time: the next request finds most of it cached, and a frequent client occupies one thread only.
         async with reading:
             found = await asyncio.to_thread(reader.read, served)
-        return web.Response(text=f'{said[:-1]}, "resources": {found}}}', content_type="application/json")
+        return web.Response(text=f'{head[:-1]}, "resources": {found}}}', content_type="application/json")
 
     add_endpoint(app, endpoints.SERVER_INFO, about)
     add_endpoint(app, endpoints.RESOURCES, resources)
 
 
 def _absent(request: web.Request) -> NodeInfo:
-    said = request.query
+    query = request.query
     metadata = {
-        "role": said.get("role"),
-        "pools": said.getall("pool", []),
-        "listen_address": said.get("listen_address"),
-        "cuts": said.get("cuts") == "true",
+        "role": query.get("role"),
+        "pools": query.getall("pool", []),
+        "listen_address": query.get("listen_address"),
+        "cuts": query.get("cuts") == "true",
     }
     return NodeInfo(
-        id=said.get("node", ""),
-        zone=said.get("zone", ""),
-        region=said.get("region", ""),
+        id=query.get("node", ""),
+        zone=query.get("zone", ""),
+        region=query.get("region", ""),
         metadata=MappingProxyType(metadata),
     )

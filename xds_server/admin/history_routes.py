@@ -1,6 +1,6 @@
-"""History and changes of policies on the admin port.
+"""Policy history and policy changes on the admin port.
 
-Texts are larger than what the port takes otherwise, so they are read here, up to a limit of their own.
+Policy texts exceed the usual body limit, so these routes read bodies with their own limit.
 """
 
 from collections.abc import Awaitable, Callable
@@ -42,7 +42,7 @@ from xds_server.rollout.history.change_errors import (
 from xds_server.rollout.history.policy_version import MAX_TEXT_BYTES
 
 MAX_BODY_BYTES: Final = 2 * MAX_TEXT_BYTES
-"""Quotes and line ends take more room in JSON."""
+"""JSON escapes of quotes and line ends enlarge the texts."""
 
 SERVING: Final = "serving"
 _SHOWN: Final = 50
@@ -52,7 +52,7 @@ _R = TypeVar("_R", ApplyRequest, RollbackRequest)
 
 
 class VersionsBackend(Protocol):
-    """Who knows the versions and changes what is served."""
+    """Source of policy versions; applies changes."""
 
     def history(self) -> HistoryStatus: ...
 
@@ -65,14 +65,16 @@ class VersionsBackend(Protocol):
     def canary(self) -> CanaryStatus: ...
 
     def end_canary(self, by: str) -> bool:
-        """Roll back the canary; False when none runs."""
+        """Roll back the running canary; False if none runs."""
         ...
 
 
 def add_history(
     app: web.Application, changer: VersionsBackend, *, signed: Callable[[web.Request, str], str] = lambda _, by: by
 ) -> None:
-    """``/v1/history``, ``/v1/apply`` and ``/v1/rollback``; ``signed`` says who asks, given what they say."""
+    """Add ``/v1/history``, ``/v1/apply`` and ``/v1/rollback``; ``signed`` maps the claimed name to the recorded
+    author.
+    """
 
     async def history(request: web.Request) -> web.Response:
         query_of(request, endpoints.HISTORY)
@@ -81,7 +83,7 @@ def add_history(
     async def texts(request: web.Request) -> web.Response:
         version = request.match_info["number"]
         if version != SERVING and not (version.isdecimal() and len(version) < 10):
-            raise AdminRequestError(400, f"{version!r} is no version: give a number, or {SERVING}")
+            raise AdminRequestError(400, f"invalid version {version!r}: pass a number, or {SERVING}")
         query_of(request, endpoints.VERSION)
         return json_response(changer.texts(None if version == SERVING else int(version)))
 
@@ -115,7 +117,7 @@ _Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
 def _answer_refusals(handler: _Handler) -> _Handler:
-    """The handler, with every refusal as a response."""
+    """Wrap ``handler`` to turn each refusal into a response."""
 
     async def answer(request: web.Request) -> web.Response:
         try:

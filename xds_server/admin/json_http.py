@@ -1,4 +1,4 @@
-"""How routes of the admin port take what they are sent, and answer: JSON both ways, refusals too."""
+"""Request parsing and responses of the admin routes: JSON both ways, refusals included."""
 
 import asyncio
 import json
@@ -14,16 +14,16 @@ from xds_server.admin_api.answers import Refusal
 from xds_server.admin_api.endpoints import AdminEndpoint
 
 BODY_S: Final = 30.0
-"""For all of what somebody sends: a change of policies is a few megabytes, and an order one line."""
+"""Time limit for a whole request body: a policy change is a few megabytes, an order one line."""
 
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 _T = TypeVar("_T")
 
 
-def as_json_dict(said: Any) -> dict[str, Any]:
-    """``dataclasses.asdict`` at a part of its cost, for rows in their thousands: most fields are plain already."""
-    values = {field.name: getattr(said, field.name) for field in fields(said)}
+def as_json_dict(value: Any) -> dict[str, Any]:
+    """Faster ``dataclasses.asdict`` for thousands of rows: most fields are plain values."""
+    values = {field.name: getattr(value, field.name) for field in fields(value)}
     return {name: value if type(value) in _PLAIN or not value else _deep(value) for name, value in values.items()}
 
 
@@ -40,13 +40,13 @@ def add_endpoint(
     endpoint: AdminEndpoint[Any],
     handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
 ) -> None:
-    """Route the endpoint to this handler; GET answers HEAD as well."""
+    """Route the endpoint to ``handler``; GET endpoints also answer HEAD."""
     add = app.router.add_get if endpoint.method == "GET" else partial(app.router.add_route, endpoint.method)
     add(endpoint.path, handler)
 
 
 def query_of(request: web.Request, endpoint: AdminEndpoint[Any]) -> dict[str, str]:
-    """The query; ``AdminRequestError`` for a parameter that the endpoint does not have, or that comes twice."""
+    """Parse the query; ``AdminRequestError`` for an unknown or repeated parameter."""
     known = [one.name for one in endpoint.parameters if f"{{{one.name}}}" not in endpoint.path]
     for name in request.query:
         if name not in known:
@@ -58,7 +58,7 @@ def query_of(request: web.Request, endpoint: AdminEndpoint[Any]) -> dict[str, st
 
 
 class AdminRequestError(Exception):
-    """Asked wrongly: the HTTP status to answer with, and why."""
+    """Invalid request: HTTP status and message of the refusal."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -66,12 +66,12 @@ class AdminRequestError(Exception):
 
 
 def json_response(value: Any, status: int = 200) -> web.Response:
-    """The response with this dataclass as its JSON."""
+    """Response with this dataclass as JSON."""
     return web.json_response(as_json_dict(value), status=status, dumps=_dumps)
 
 
 def refusal_response(message: str, status: int) -> web.Response:
-    """The response to a request that is refused."""
+    """Response to a refused request."""
     return json_response(Refusal(error=message), status)
 
 
@@ -80,40 +80,40 @@ def _dumps(value: Any) -> str:
 
 
 def reject_browser_requests(request: web.Request) -> None:
-    """Refuse what a page in a browser sends: browsers always say where such a request comes from."""
+    """Refuse requests sent by a web page; browsers mark them with their origin."""
     if "Origin" in request.headers:
-        # Such a page reaches loopback too, for anybody.
-        raise AdminRequestError(403, "requests of web pages change nothing here")
+        # Web pages can reach loopback, too.
+        raise AdminRequestError(403, "web pages may not make changes here")
 
 
 def require_json(request: web.Request, what: str) -> None:
-    """Refuse what is no JSON, or comes from a page; ``what`` it should be, as ``an order``."""
+    """Refuse a request that is not JSON or comes from a web page; ``what``: e.g. ``an order``."""
     reject_browser_requests(request)
     if request.content_type != "application/json":
-        raise AdminRequestError(415, f"{what} is JSON: send Content-Type: application/json")
+        raise AdminRequestError(415, f"{what} must be JSON: send Content-Type: application/json")
 
 
 async def read_body(request: web.Request, most_bytes: int) -> bytes:
-    """All that was sent; ``AdminRequestError`` where it is too much, packed, broken off, or not there in time."""
+    """Read the body; ``AdminRequestError`` if it is too large, compressed, truncated or late."""
     if "Content-Encoding" in request.headers:
-        # What is a kilobyte on the way may be a gigabyte here.
-        raise AdminRequestError(415, "send it as it is, without Content-Encoding")
+        # A kilobyte of compressed data may expand to a gigabyte.
+        raise AdminRequestError(415, "compressed bodies are not accepted: omit Content-Encoding")
     found = bytearray()
     try:
         async with asyncio.timeout(BODY_S):
             async for part in request.content.iter_any():
                 found += part
                 if len(found) > most_bytes:
-                    raise AdminRequestError(413, f"this takes at most {most_bytes // 1024} KiB")
+                    raise AdminRequestError(413, f"request body exceeds {most_bytes // 1024} KiB")
     except TimeoutError:
-        raise AdminRequestError(408, f"the body of the request was not there within {BODY_S:g} s") from None
+        raise AdminRequestError(408, f"request body incomplete after {BODY_S:g} s") from None
     except web.RequestPayloadError as error:
-        raise AdminRequestError(400, "the body of the request is not as its headers say") from error
+        raise AdminRequestError(400, "request body does not match its headers") from error
     return bytes(found)
 
 
 def parse_body(body: bytes, shape: TypeAdapter[_T]) -> _T:
-    """What a body says; ``AdminRequestError`` names the first field that cannot be."""
+    """Parse a body; ``AdminRequestError`` names the first invalid field."""
     try:
         return shape.validate_json(body)
     except ValidationError as error:

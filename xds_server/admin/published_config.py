@@ -1,4 +1,4 @@
-"""Answers about the process and what single proxies are served, read off the publisher."""
+"""Process data and the resources of single proxies, read from the publisher."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from xds_server.xds import DeniedPeerError, NodeInfo
 
 
 class PublishedConfig:
-    """What ``routes`` ask for; every answer is made when it is asked."""
+    """Source for ``routes``; computes each answer on request."""
 
     def __init__(
         self,
@@ -50,29 +50,29 @@ class PublishedConfig:
         )
 
     def served(self, node: str) -> Snapshot:
-        """What a connected proxy is served; ``UnknownNameError`` for another."""
+        """Resources served to a connected proxy; ``UnknownNameError`` if not connected."""
         served = self._publisher.snapshot_served_to(node)
         if served is None:
             known = sorted(self._publisher.nodes)
             hint = did_you_mean(node, known)
-            raise UnknownNameError(f"no proxy {node!r} is connected{f'; {hint}' if hint else ''}")
+            raise UnknownNameError(f"proxy {node!r} is not connected{f'; {hint}' if hint else ''}")
         return served
 
     def expected(self, node: NodeInfo) -> Snapshot:
-        """What a proxy that is not here would be served if it came; ``UnknownNameError`` where that is nothing.
+        """Resources that an absent proxy would be served; ``UnknownNameError`` if none.
 
-        Without what is its own: shares are reckoned of those who are here.
+        Excludes per-proxy shares, which depend on the connected proxies.
         """
         try:
             view = self._view_expected(node)
         except DeniedPeerError as error:
             raise UnknownNameError(
-                f"no proxy {node.id!r} is connected, and the rules of access would turn it away: {error}"
+                f"proxy {node.id!r} is not connected, and the access rules would refuse it: {error}"
             ) from error
         served = self._publisher.effective(view)
         if served is not None:
             return served
         meant = self._peek(view)
         if meant is None:
-            raise UnknownNameError(f"no proxy {node.id!r} is connected, and nothing is served yet")
+            raise UnknownNameError(f"proxy {node.id!r} is not connected, and no resources are served yet")
         return self._publisher.nack_policy.effective(view, meant)

@@ -1,7 +1,7 @@
-"""Resources with their content, in Envoy's JSON form, read back from the bytes that proxies are sent.
+"""Resources in Envoy's JSON form, decoded from the bytes sent to proxies.
 
-From the bytes and not from what they were made of: this is what is on the wire. Of secrets there are names, and
-SHA-256 of what is public in them: with what engines and proxies prove themselves, never a key.
+Decoding the bytes, not their source, shows what is on the wire. Secrets show their name and the SHA-256 of their
+public parts (certificates), never a key.
 """
 
 import hashlib
@@ -35,13 +35,13 @@ _CLASSES: Final[Mapping[str, type[betterproto2.Message]]] = MappingProxyType(
 
 
 MOST_CHARACTERS: Final = 16 * 1024 * 1024
-"""Of what is remembered; the endpoints of a thousand engines have a quarter of a million."""
+"""Cache limit in characters; the endpoints of a thousand engines take a quarter of a million."""
 
 
 class ResourceDecoder:
-    """Reads resources back, and remembers what it read: most proxies are served the same as others, and as before.
+    """Decodes resources and caches the result, since most proxies get equal resources.
 
-    Not for two threads at once.
+    Not thread-safe.
     """
 
     def __init__(self, most_characters: int = MOST_CHARACTERS) -> None:
@@ -50,9 +50,9 @@ class ResourceDecoder:
         self._characters = 0
 
     def read(self, served: Snapshot) -> str:
-        """A JSON list of the resources of a snapshot, in the order types are pushed in, then by name.
+        """JSON list of the resources of a snapshot, in push order, then by name.
 
-        ``content`` is null where it may not be shown. Slow the first time: a thousand endpoints take seconds.
+        ``content`` is null where it is secret. Slow without cache: a thousand endpoints take seconds.
         """
         resources = (served.of(type_url)[name] for type_url in PUSH_ORDER for name in sorted(served.of(type_url)))
         return f"[{', '.join(map(self._resource, resources))}]"
@@ -67,7 +67,7 @@ class ResourceDecoder:
         return f'{_dumps(head)[:-1]}, "content": {self._content(one)}}}'
 
     def _content(self, one: Resource) -> str:
-        # Versions are hashes of the content, and names are a part of it.
+        # Versions are content hashes, and the name is part of the content.
         key = (one.type_url, one.name, one.version)
         known = self._known.get(key)
         if known is not None:
@@ -87,7 +87,7 @@ def _dumps(value: object) -> str:
 
 
 def _public(one: Resource) -> Mapping[str, Any] | None:
-    """A secret as ``xds_server.diagnosis.envoy_dump`` reads it from an Envoy."""
+    """Public parts of a secret, in the form that ``xds_server.diagnosis.envoy_dump`` reads from an Envoy."""
     if one.type_url != SECRET:
         return None
     said = Secret.parse(one.value)
@@ -101,5 +101,5 @@ def _public(one: Resource) -> Mapping[str, Any] | None:
 
 
 def _as_json(message: betterproto2.Message) -> dict[str, Any]:
-    # betterproto2's own snake case turns consecutive_5xx and http2 into names that Envoy does not know.
+    # betterproto2's snake case turns consecutive_5xx and http2 into names that Envoy rejects.
     return message.to_dict(casing=cast("Casing", lambda field: field))

@@ -1,4 +1,4 @@
-"""Answers to what can be asked of a running server, read off the parts that know them."""
+"""Answers about the running server, read from the parts that hold the data."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,9 +51,9 @@ _NOTHING: Final = Snapshot()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendSources:
-    """The sources of answers beside reconciler and publisher; the defaults know nothing.
+    """Further sources next to reconciler and publisher; the defaults are empty.
 
-    ``gpu`` is the newest summary of one engine; ``lost_s`` the time without contact, by the plural of the kind.
+    ``gpu``: latest summary of one engine. ``lost_s``: time without contact, by plural of the Kubernetes kind.
     """
 
     agents: Callable[[], Mapping[EngineId, AgentStatus]] = dict
@@ -68,7 +68,7 @@ class BackendSources:
 
 
 class ServerBackend:
-    """The answers of the admin port and of the metrics; it makes each answer on request."""
+    """Computes the answers of the admin port and the metrics on request."""
 
     def __init__(
         self,
@@ -98,11 +98,11 @@ class ServerBackend:
             return Readiness(ready=False, reason="waiting for a first verdict on every engine")
         state = self._reconciler.source_state.state
         reasons = {
-            "unread": "policies are being read",
+            "unread": "reading policies",
             "unreached": self._reconciler.source_state.reason,
-            "refused": "the policies are refused: see /v1/policies",
+            "refused": "policies refused: see /v1/policies",
         }
-        return Readiness(ready=False, reason=reasons.get(state, "snapshots are being made"))
+        return Readiness(ready=False, reason=reasons.get(state, "building snapshots"))
 
     def proxies(self) -> Sequence[ProxyStatus]:
         """Every connected proxy."""
@@ -121,7 +121,7 @@ class ServerBackend:
         return told
 
     def _engines(self) -> Sequence[EngineStatus]:
-        """The same without what agents say of GPUs, which is read only for people."""
+        """Like ``engines``, without GPU summaries, which only people read."""
         fleet = self._reconciler.fleet
         if fleet is None:
             return []
@@ -134,7 +134,7 @@ class ServerBackend:
         ]
 
     def policies(self) -> PoliciesStatus:
-        """The policy files, and what is served."""
+        """State of the policy files, and the served version."""
         files, serving = self._reconciler.source_state, self._reconciler.serving
         return PoliciesStatus(
             state=files.state,
@@ -151,19 +151,19 @@ class ServerBackend:
         )
 
     def canary(self) -> CanaryStatus | None:
-        """The canary that runs or ran last; None where there can be none."""
+        """The running or latest canary; None if canaries are unavailable."""
         return self._sources.canary()
 
     def file_problems(self) -> Sequence[FileProblem]:
-        """Problems with files that trust or a restart depends on."""
+        """Problems with files needed for trust or restart."""
         return self._sources.file_problems()
 
     def rolled_back(self) -> Sequence[RolledBackResource]:
-        """What proxies refused and are served something else for."""
+        """Resources that a proxy refused and that are served in an earlier version."""
         return self._nack_log.rolled_back(self._publisher)
 
     def snapshot(self, zone: str, role: str) -> SnapshotStatus:
-        """What a proxy of this zone and role is served, or would be."""
+        """Resources served to proxies of this zone and role."""
         view = View(zone=zone, role=role)
         snapshot = self._publisher.effective(view) or self._reconciler.peek(view) or _NOTHING
         return SnapshotStatus(
@@ -175,13 +175,13 @@ class ServerBackend:
         )
 
     def release_shrink(self) -> str:
-        """Let go of policies that are held back; else why not."""
+        """Release held policies; returns the reason if refused."""
         return self._reconciler.release_shrink()
 
-    # -- why, and who ordered what -------------------------------------------------------------------------
+    # -- explanations and operator orders ------------------------------------------------------------------
 
     def _scene(self) -> ViewContext | None:
-        """Everything questions about the present are answered from; None while nothing is decided."""
+        """State that explanations are computed from; None before the first decision."""
         built = self._reconciler.built
         if built is None:
             return None
@@ -196,14 +196,14 @@ class ServerBackend:
         )
 
     def why(self, name: str) -> Explanation:
-        """Why an engine, zone or pool is as it is; ``UnknownNameError`` where nobody is meant."""
+        """Explain an engine, zone or pool; ``UnknownNameError`` if the name matches none."""
         scene = self._scene()
         if scene is None:
-            raise UnknownNameError("nothing is decided yet")
+            raise UnknownNameError("no decision yet")
         return why(name, scene)
 
     def events(self, name: str, since: int) -> Sequence[EventStatus]:
-        """What is remembered, oldest first; with a ``name`` of that engine, zone, pool or proxy only."""
+        """Stored events, oldest first; with ``name``, only those of that engine, zone, pool or proxy."""
         now = ClockReading(s=self._clock(), unix_s=self._wall())
         book, scene = self._ledger.book, self._scene()
         if not name:
@@ -211,26 +211,26 @@ class ServerBackend:
         elif book.related(proxy=name):
             found = book.related(proxy=name)
         elif scene is None:
-            raise UnknownNameError("nothing is decided yet")
+            raise UnknownNameError("no decision yet")
         else:
             subject = subject_named(name, scene)
             found = book.related(pool=subject.pool, engine=subject.engine, zone=subject.zone)
         return [event_status(event, now) for event in found if event.number > since]
 
     def pools(self) -> Sequence[PoolStatus]:
-        """Every pool in figures."""
+        """Statistics of every pool."""
         scene = self._scene()
         return [] if scene is None else pool_rows(scene)
 
     def zones(self) -> Sequence[ZoneStatus]:
-        """Every pool in every zone in figures; what stands in no zone only where an engine or a proxy does."""
+        """Statistics of every pool by zone; the empty zone only if it has an engine or a proxy."""
         scene = self._scene()
         rows = [] if scene is None else zone_rows(scene)
         nowhere = any(not one.node.zone for one in self._publisher.proxies())
         return [row for row in rows if row.zone or row.engines or nowhere]
 
     def shadow(self) -> ShadowStatus:
-        """What decisions that are not enforced would have done."""
+        """What decisions in shadow mode would have done."""
         return shadow_report(self._ledger.shadow)
 
     def orders(self) -> Sequence[OrderStatus]:
@@ -239,7 +239,7 @@ class ServerBackend:
         return order_rows(self._orders.active(now_s), now_s)
 
     def order(self, asked: OrderRequest) -> OrderStatus:
-        """Take an order; ``UnknownNameError`` and ``RefusedOrderError`` say why not."""
+        """Accept an order; raises ``UnknownNameError`` or ``RefusedOrderError``."""
         scene, key = self._engine_meant(asked.engine)
         action = OrderAction(asked.action)
         note = ""
@@ -251,7 +251,7 @@ class ServerBackend:
                 scene.policies.effective[key.pool].breaker,
             )
             if short is not None and short.now:
-                raise RefusedOrderError(f"{short.sentence}; --force does it all the same")
+                raise RefusedOrderError(f"{short.sentence}; use --force to override")
             note = "" if short is None else short.later
         self._orders.give(
             Order(
@@ -267,22 +267,22 @@ class ServerBackend:
         return replace(given, note=note)
 
     def end_order(self, name: str, by: str) -> bool:
-        """End the order for an engine; False when there is none."""
+        """End the order for an engine; False if there is none."""
         _, key = self._engine_meant(name)
         return self._orders.end(key, by) is not None
 
     def _engine_meant(self, name: str) -> tuple[ViewContext, EngineId]:
         scene = self._scene()
         if scene is None:
-            raise UnknownNameError("nothing is decided yet")
+            raise UnknownNameError("no decision yet")
         subject = subject_named(name, scene)
         if not subject.engine:
-            raise UnknownNameError(f"{name!r} is no engine; orders are for engines")
+            raise UnknownNameError(f"{name!r} is not an engine; orders apply to engines")
         return scene, EngineId(subject.pool, subject.engine)
 
     def families(self) -> Iterable[Metric]:
-        """Metrics of the present: connections, sync states, ages of reports."""
-        # Zeros as well: that nobody is connected any more is what an alert has to see.
+        """Gauges of current state: connections, sync states, report ages."""
+        # Zeros included: an alert must see that no proxy is connected.
         connections: dict[tuple[str, ...], float] = {
             (role, mode.value): 0 for role in ROLES for mode in XdsVariant
         }

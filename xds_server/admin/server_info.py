@@ -1,4 +1,4 @@
-"""What a running server says of its own process and of the proxies that are connected to it."""
+"""Data about the server process and the connected proxies' builds."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ from xds_server.admin_api.server_types import DiskSpace, ProxyInfo, ServerInfo
 from xds_server.xds import NodeInfo
 
 LIBRARIES: Final = ("switchgear", "envoy-data-plane", "grpcio", "protobuf", "aiohttp", "pydantic")
-"""Those whose versions matter to what is served."""
+"""Libraries whose versions affect the served resources."""
 
 NEEDED_EXTENSIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -38,10 +38,10 @@ NEEDED_EXTENSIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         ),
     }
 )
-"""Extensions of Envoy that what is served names; those of ``cuts`` only for a proxy that can end what is held.
+"""Envoy extensions used by the served resources; those of ``cuts`` only for proxies that can cut requests.
 
-A test holds this to what the golden cases come to. TLS is among them whatever the policies say now: an edit may
-ask for it at any time, and that is too late to find that a proxy was built without.
+A test compares this with the golden cases. TLS is always required: an edit may enable it at any time, too late to
+discover that a proxy lacks it.
 """
 
 
@@ -54,7 +54,7 @@ def server_info(
     tls_pools: Iterable[str] = (),
     nodes: Iterable[NodeInfo],
 ) -> ServerInfo:
-    """What is known now."""
+    """Current process data."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return ServerInfo(
         python=platform.python_version(),
@@ -72,7 +72,7 @@ def server_info(
 
 
 def proxy_info(node: NodeInfo) -> ProxyInfo:
-    """What a node says of itself, and what it lacks of what it is served."""
+    """Build of a proxy, and the required extensions it lacks."""
     return ProxyInfo(
         node=node.id,
         user_agent=node.user_agent_name,
@@ -82,7 +82,7 @@ def proxy_info(node: NodeInfo) -> ProxyInfo:
 
 
 def missing_extensions(node: NodeInfo) -> tuple[str, ...] | None:
-    """The extensions that a proxy needs and does not have; None where it does not say which it has."""
+    """Required extensions that a proxy lacks; None if it does not list its extensions."""
     if not node.extensions:
         return None
     needed = NEEDED_EXTENSIONS["gateway"]
@@ -93,7 +93,7 @@ def missing_extensions(node: NodeInfo) -> tuple[str, ...] | None:
 
 @cache
 def libraries() -> Mapping[str, str]:
-    """Versions by name of distribution; empty text where one is not installed as a package."""
+    """Versions by distribution; empty if not installed as a package."""
     return {name: _version(name) for name in LIBRARIES}
 
 

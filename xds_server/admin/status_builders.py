@@ -1,4 +1,4 @@
-"""Rows of what is answered about a running server: a proxy, an engine, a resource, a problem of a policy. Pure."""
+"""Builders of status rows: proxies, engines, resources, policy problems. Pure."""
 
 from collections.abc import Callable, Hashable
 from typing import Final
@@ -30,7 +30,7 @@ _NOTHING: Final = Snapshot()
 def proxy_status(
     state: ProxyState, desired_of: Callable[[Hashable], Snapshot | None], scene: ViewContext | None, now_s: float
 ) -> ProxyStatus:
-    """A connected proxy; ``desired_of`` is what a view should have, which knows the origins of what is refused."""
+    """A connected proxy; ``desired_of`` returns a view's desired resources, with the origins of refused ones."""
     view = state.view if isinstance(state.view, View) else View()
     desired = desired_of(view) or _NOTHING
     return ProxyStatus(
@@ -49,7 +49,7 @@ def proxy_status(
 def engine_status(
     engine: Engine, agent: AgentStatus | None, built: BuildResult | None, now_s: float
 ) -> EngineStatus:
-    """A declared engine, with what the last round decided of it."""
+    """A declared engine with its latest decision."""
     decision = built.decisions.engines.get(engine.id) if built else None
     resolved = built.inputs.fleet.engine(engine.id) if built else None
     report = engine.report
@@ -63,7 +63,7 @@ def engine_status(
         evidence=report.evidence if report else "",
         report_age_s=None if engine.received_at_s is None else round(now_s - engine.received_at_s, 3),
         health=decision.health.value if decision else None,
-        reason=decision.reason if decision else f"{engine.address} has no address yet" if built else "",
+        reason=decision.reason if decision else f"{engine.address} is not resolved yet" if built else "",
         health_age_s=round(now_s - decision.since_s, 3) if decision else None,
         requests_in_flight=report.requests_in_flight if report else None,
         requests_waiting=report.requests_waiting if report else None,
@@ -105,7 +105,7 @@ def type_status(kind: SubscriptionStatus, desired: Snapshot, now_s: float) -> Ty
 
 
 def policy_problem(error: PolicyError) -> PolicyProblem:
-    """What is wrong with a policy file, and what would be right."""
+    """An error in a policy file, with the fix."""
     return PolicyProblem(
         code=error.code, place=str(error.origin), path=error.path, message=error.message, hint=error.hint
     )

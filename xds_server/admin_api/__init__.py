@@ -1,4 +1,4 @@
-"""The read model of the admin port: the types its JSON is made of, its endpoints, and their schema.
+"""Read model of the admin port: its JSON types, endpoints and schema.
 
-The server serialises from these types, and the command line, the dashboard and `switchgear top` parse into them.
+The server serializes these types; the command line, the dashboard and `switchgear top` parse them.
 """

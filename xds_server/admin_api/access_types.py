@@ -1,11 +1,11 @@
-"""Who may use the admin port, and every attempt to change something there."""
+"""Types for admin access: certificate, rules, and the audit log of changes."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """One attempt to change something: who, from where, what, and the HTTP status of the answer."""
+    """One attempted change: author, origin, action, and HTTP status of the answer."""
 
     at_unix_s: float
     by: str
@@ -16,14 +16,14 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditLog:
-    """The attempts that the server remembers, oldest first."""
+    """Attempts stored by the server, oldest first."""
 
     writes: tuple[AuditRecord, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateStatus:
-    """The certificate of the server. ``ends`` is a date, ``left_s`` the seconds until then."""
+    """Server certificate. ``ends``: expiry date; ``left_s``: seconds until then."""
 
     identities: tuple[str, ...]
     ends: str
@@ -33,7 +33,7 @@ class CertificateStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RulesStatus:
-    """The file with the rules of access; ``trouble`` is empty while the server can use it."""
+    """File with the access rules; ``trouble`` is empty while the file is usable."""
 
     file: str
     trouble: str
@@ -41,7 +41,7 @@ class RulesStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessStatus:
-    """Certificate and rules of access in force; None where the server has none."""
+    """Certificate and access rules in force; None if not configured."""
 
     certificate: CertificateStatus | None = None
     rules: RulesStatus | None = None

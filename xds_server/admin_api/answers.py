@@ -1,4 +1,4 @@
-"""The answers of the admin port: each is the JSON document of one endpoint."""
+"""Answers of the admin port; each type is the JSON document of one endpoint."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,21 +53,21 @@ class ZoneList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderList:
-    """Every order in force, the one that ends first in front."""
+    """Every operator order in force, the first to end first."""
 
     orders: tuple[OrderStatus, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventList:
-    """Events of the ledger, oldest first."""
+    """Ledger events, oldest first."""
 
     events: tuple[EventStatus, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemList:
-    """Problems with files that trust or a restart depends on, and resources that are rolled back."""
+    """Problems with files needed for trust or restart, and rolled-back resources."""
 
     troubles: tuple[FileProblem, ...] = ()
     rolled_back: tuple[RolledBackResource, ...] = ()
@@ -75,21 +75,21 @@ class ProblemList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShrinkRelease:
-    """The server serves the policies that it held back."""
+    """The held policies are now served."""
 
     released: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderEnd:
-    """The order is no longer in force."""
+    """The order has ended."""
 
     ended: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceContent:
-    """One Envoy resource; ``content`` is Envoy's JSON form, or null where it is secret."""
+    """One Envoy resource; ``content`` is Envoy's JSON form, null if secret."""
 
     type: str
     name: str
@@ -100,7 +100,7 @@ class ResourceContent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyResources:
-    """The resources that one proxy gets, in push order; or would get, while ``connected`` is false."""
+    """Resources served to one proxy in push order; with ``connected`` false, those it would get."""
 
     node: str
     connected: bool = True
@@ -109,14 +109,14 @@ class ProxyResources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """The server refuses the request; ``error`` has the reason."""
+    """The request is refused; ``error`` gives the reason."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeRefusal:
-    """The server refuses a change. ``state``: ``refused``, or ``superseded`` by another version."""
+    """The change is refused. ``state``: ``refused``, or ``superseded`` by another version."""
 
     error: str
     state: str
@@ -140,7 +140,7 @@ class TextProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRefusal:
-    """The server cannot serve the policy texts; ``problems`` has the first errors."""
+    """The policy texts are invalid; ``problems`` lists the first errors."""
 
     error: str
     problems: tuple[TextProblem, ...]

@@ -1,4 +1,4 @@
-"""The JSON Schema of the admin port, as an OpenAPI 3.1 document, and its page in the documentation."""
+"""JSON Schema of the admin port as an OpenAPI 3.1 document, and its documentation page."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -16,18 +16,18 @@ _Field = core_schema.ModelField | core_schema.DataclassField | core_schema.Typed
 
 
 class _AnswerSchema(GenerateJsonSchema):
-    """Requires every field of an answer, for the server writes all; of a request, the fields without a default."""
+    """All fields of an answer are required, since the server writes all; of a request, those without default."""
 
     def field_is_required(self, field: _Field, total: bool) -> bool:
         return self.mode == "serialization" or super().field_is_required(field, total)
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - pydantic's signature
-        """Never: a title would only repeat the name."""
+        """Never: titles would repeat the field names."""
         return False
 
 
 def api_schema() -> dict[str, Any]:
-    """An OpenAPI document: the paths, and under ``components.schemas`` a JSON Schema (2020-12) for each type."""
+    """OpenAPI document: the paths, and a JSON Schema (2020-12) per type under ``components.schemas``."""
     schemas = _schemas()
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in ENDPOINTS:
@@ -37,7 +37,7 @@ def api_schema() -> dict[str, Any]:
         "info": {
             "title": "Switchgear admin API",
             "version": "v1",
-            "description": "Clients ignore unknown fields: newer servers add some.",
+            "description": "Clients must ignore unknown fields; newer servers add fields.",
         },
         "paths": paths,
         "components": {"schemas": schemas},
@@ -45,7 +45,7 @@ def api_schema() -> dict[str, Any]:
 
 
 def _types() -> Iterator[tuple[type[Any], JsonSchemaMode]]:
-    """Every type that an endpoint names, with the direction it travels in."""
+    """Types named by endpoints, each with its direction."""
     yield REFUSAL, "serialization"
     for endpoint in ENDPOINTS:
         if endpoint.request is not None:
@@ -64,7 +64,7 @@ def _schemas() -> dict[str, Any]:
 
 
 def _one_line(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with the docstring of its class as one line."""
+    """The schema with its class docstring as one line."""
     return schema | {"description": " ".join(str(schema["description"]).split())}
 
 
@@ -94,7 +94,7 @@ def _parameter(one: Parameter, path: str) -> dict[str, Any]:
 
 def _content(endpoint: AdminEndpoint[Any]) -> dict[str, Any]:
     if endpoint.messages:
-        # OpenAPI 3.1 has no schema for a stream of events: each name stands beside the type of its data.
+        # OpenAPI 3.1 has no schema for event streams: list the data type of each event name.
         events = {name: _ref(kind) for name, kind in endpoint.messages}
         return {endpoint.media_type: {"schema": {"type": "string"}, "x-events": events}}
     return {endpoint.media_type: {"schema": _ref(endpoint.answer)}}
@@ -108,32 +108,32 @@ def _first_line(kind: type[Any]) -> str:
     return (kind.__doc__ or "").partition("\n")[0]
 
 
-_HEAD: Final = """<!-- Made by `make generated` from xds_server/admin_api; edit that. -->
+_HEAD: Final = """<!-- Generated from xds_server/admin_api by `make generated`; do not edit. -->
 # Admin API
 
-The admin port (`switchgear serve --admin`) answers these requests. Answers are JSON unless the table says
-otherwise. `switchgear schema --api` prints the same as an OpenAPI 3.1 document, with a JSON Schema for each type.
+The admin port (`switchgear serve --admin`) answers these requests, in JSON unless the table says otherwise.
+`switchgear schema --api` prints the same as an OpenAPI 3.1 document, with a JSON Schema for each type.
 
-- **Compatibility.** A server adds fields and endpoints within `/v1`; it neither renames nor removes any. Ignore
-  fields that you do not know. A server that is older lacks some fields, and answers 404 to newer paths.
-- **Access.** [Security](security.md#the-admin-port) says who may read and who may write. `/healthz` and `/readyz`
-  are open to probes. A request that changes something must not come from a page in a browser.
-- **Refusals.** A refused request is answered with status 4xx and `{"error": "..."}` (type `Refusal`), unless the
-  table of the endpoint names another type.
+- **Compatibility.** Within `/v1` a server adds fields and endpoints; it never renames or removes them. Ignore
+  unknown fields. An older server lacks some fields, and answers newer paths with 404.
+- **Access.** [Security](security.md#the-admin-port) defines who may read and write. `/healthz` and `/readyz`
+  are open to probes. Requests that make changes must not come from a web page.
+- **Refusals.** A refused request gets status 4xx and `{"error": "..."}` (type `Refusal`), unless the
+  endpoint's table names another type.
 - **Units.** Names end in the unit: `_s` is seconds, `_unix_s` a Unix time, `_percent` 0 to 100, `_bytes` bytes.
-  Ages are seconds at the moment of the answer. `null` means unknown, or that it does not apply.
+  Ages are seconds at the moment of the answer. `null` means unknown or not applicable.
 
 """
 
 
 def api_markdown() -> str:
-    """The page ``docs/admin-api.md``."""
+    """Text of ``docs/admin-api.md``."""
     return _HEAD + "\n".join([*_endpoint_lines(), "", *_type_lines(_schemas())]) + "\n"
 
 
 def _endpoint_lines() -> Iterator[str]:
     yield "## Endpoints\n"
-    yield "| request | what | parameters | answer |"
+    yield "| request | description | parameters | answer |"
     yield "|---|---|---|---|"
     for one in ENDPOINTS:
         names = ", ".join(f"`{each.name}`" for each in one.parameters)
@@ -141,7 +141,7 @@ def _endpoint_lines() -> Iterator[str]:
         taken = "; ".join(filter(None, (names, body)))
         yield f"| `{one.method} {one.path}` | {one.text} | {taken} | {_answers(one)} |"
     yield "\n## Parameters\n"
-    yield "| request | parameter | what |"
+    yield "| request | parameter | description |"
     yield "|---|---|---|"
     for one in ENDPOINTS:
         for each in one.parameters:
@@ -161,7 +161,7 @@ def _answers(one: AdminEndpoint[Any]) -> str:
 
 def _type_lines(schemas: Mapping[str, Any]) -> Iterator[str]:
     yield "## Types\n"
-    yield "A field with a default may be missing from a request, and from the answer of an older server.\n"
+    yield "Fields with a default may be missing in requests, and in answers of an older server.\n"
     for name, schema in schemas.items():
         yield f"### {name}\n"
         yield f"{schema['description']}\n"

@@ -1,4 +1,4 @@
-"""The endpoints of the admin port: method, path, parameters, and the types of request and answer."""
+"""Endpoints of the admin port: method, path, parameters, request and answer types."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One parameter: of the query, or of the path where the path names it in braces."""
+    """One query parameter, or a path parameter if the path names it in braces."""
 
     name: str
     text: str
@@ -61,10 +61,10 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminEndpoint(Generic[_T]):
-    """One method of one path. ``answer`` is the type of the JSON, or ``str`` for text.
+    """One method of one path. ``answer``: type of the JSON, or ``str`` for text.
 
-    ``messages`` are the types of a stream by event name; ``refusals`` are answers by HTTP status that have more
-    than ``Refusal``.
+    ``messages``: types of a stream by event name. ``refusals``: answer types by HTTP status that extend
+    ``Refusal``.
     """
 
     method: str = "GET"
@@ -79,7 +79,7 @@ class AdminEndpoint(Generic[_T]):
     refusals: tuple[tuple[int, type[Any]], ...] = ()
 
     def url(self, *path: str | int, query: Sequence[tuple[str, str]] = ()) -> str:
-        """Path and query of a request; ``path`` has the values of the parameters in braces, in their order."""
+        """Path and query of a request; ``path``: values of the path parameters, in order."""
         found = self.path
         for value in path:
             before, _, rest = found.partition("{")
@@ -87,37 +87,37 @@ class AdminEndpoint(Generic[_T]):
         return f"{found}?{urlencode(query, quote_via=quote, safe='')}" if query else found
 
 
-_BY: Final = Parameter(name="by", text="Who makes the change. The server adds the proved identity.")
+_BY: Final = Parameter(name="by", text="Author of the change. The server adds the proven identity.")
 _NAME: Final = Parameter(
     name="name",
-    text="`pool/engine`, an engine's own name, a pool or a zone; `pool:NAME`, `zone:NAME` or `engine:NAME` where "
-    "one name is several things.",
+    text="`pool/engine`, a unique engine name, a pool or a zone; prefix `pool:`, `zone:` or "
+    "`engine:` if the name is ambiguous.",
     required=True,
 )
 _CHANGE: Final = ((409, ChangeRefusal), (422, TextRefusal))
 
-HEALTHZ: Final = AdminEndpoint(path="/healthz", answer=Liveness, text="Whether the process answers.")
+HEALTHZ: Final = AdminEndpoint(path="/healthz", answer=Liveness, text="Liveness: the process answers.")
 READYZ: Final = AdminEndpoint(
-    path="/readyz", answer=Readiness, text="Whether the server serves proxies.", refusals=((503, Readiness),)
+    path="/readyz", answer=Readiness, text="Readiness: the server serves proxies.", refusals=((503, Readiness),)
 )
 METRICS: Final = AdminEndpoint(
     path="/metrics", answer=str, media_type=TEXT, text="Metrics in Prometheus text format."
 )
 SERVER_INFO: Final = AdminEndpoint(
-    path="/v1/about", answer=ServerInfo, text="The process, its libraries, and proxies."
+    path="/v1/about", answer=ServerInfo, text="The server process, its libraries, and the proxies."
 )
 ACCESS: Final = AdminEndpoint(
-    path="/v1/access", answer=AccessStatus, text="Certificate and rules of access in force."
+    path="/v1/access", answer=AccessStatus, text="Certificate and access rules in force."
 )
-AUDIT: Final = AdminEndpoint(path="/v1/audit", answer=AuditLog, text="Attempts to change something.")
-CANARY: Final = AdminEndpoint(path="/v1/apply", answer=CanaryStatus, text="The canary that runs or ran last.")
+AUDIT: Final = AdminEndpoint(path="/v1/audit", answer=AuditLog, text="Audit log of attempted changes.")
+CANARY: Final = AdminEndpoint(path="/v1/apply", answer=CanaryStatus, text="The running or latest canary.")
 APPLY: Final = AdminEndpoint(
     method="POST",
     path="/v1/apply",
     request=ApplyRequest,
     answer=ChangeStatus,
     refusals=_CHANGE,
-    text="Serve these policies, on a share of the proxies first where a canary is requested.",
+    text="Apply these policies, optionally to a canary share of proxies first.",
 )
 END_CANARY: Final = AdminEndpoint(
     method="DELETE",
@@ -125,19 +125,19 @@ END_CANARY: Final = AdminEndpoint(
     answer=CanaryStatus,
     parameters=(_BY,),
     refusals=_CHANGE[:1],
-    text="Roll back the canary that runs.",
+    text="Roll back the running canary.",
 )
 ALLOW_SHRINK: Final = AdminEndpoint(
     method="POST",
     path="/v1/allow-shrink",
     answer=ShrinkRelease,
-    text="Serve policies that are held back because they drop too much.",
+    text="Release policies held by the shrink guard.",
 )
 ENGINES: Final = AdminEndpoint(
     path="/v1/engines",
     answer=EngineList,
     parameters=(Parameter(name="pool", text="Only engines of this pool."),),
-    text="Declared engines: last report, and decisions.",
+    text="Declared engines, with last report and decisions.",
 )
 EVENTS: Final = AdminEndpoint(
     path="/v1/events",
@@ -146,27 +146,25 @@ EVENTS: Final = AdminEndpoint(
         Parameter(name="name", text="Only events of this engine, zone, pool or proxy."),
         Parameter(name="since", text="Only events with a higher number."),
     ),
-    text="Events of the ledger, oldest first.",
+    text="Ledger events, oldest first.",
 )
 HISTORY: Final = AdminEndpoint(path="/v1/history", answer=HistoryStatus, text="Policy versions, oldest first.")
 VERSION: Final = AdminEndpoint(
     path="/v1/history/{number}",
     answer=VersionTexts,
     parameters=(
-        Parameter(
-            name="number", text="The number of a version, or `serving` for what is served now.", required=True
-        ),
+        Parameter(name="number", text="Version number, or `serving` for the served version.", required=True),
     ),
-    text="The texts of one policy version.",
+    text="Texts of one policy version.",
 )
 LIVE: Final = AdminEndpoint(
     path="/v1/live",
     answer=str,
     media_type=EVENT_STREAM,
     messages=(("frame", LiveFrame), ("change", LiveChange)),
-    text="Server-sent events: one whole frame, then each second the differences.",
+    text="Server-sent events: one full frame, then changes each second.",
 )
-ORDERS: Final = AdminEndpoint(path="/v1/orders", answer=OrderList, text="Operators' orders in force.")
+ORDERS: Final = AdminEndpoint(path="/v1/orders", answer=OrderList, text="Operator orders in force.")
 ORDER: Final = AdminEndpoint(
     method="POST",
     path="/v1/orders",
@@ -183,28 +181,31 @@ END_ORDER: Final = AdminEndpoint(
     text="End the order for an engine.",
 )
 POLICIES: Final = AdminEndpoint(
-    path="/v1/policies", answer=PoliciesStatus, text="The policy files, and what is served."
+    path="/v1/policies", answer=PoliciesStatus, text="State of the policy files, and the served version."
 )
 POOLS: Final = AdminEndpoint(
-    path="/v1/pools", answer=PoolList, text="Pools: engines, ceiling, traffic and degradation."
+    path="/v1/pools", answer=PoolList, text="Pools: engines, admission limit, traffic, degradation level."
 )
 PROXIES: Final = AdminEndpoint(
-    path="/v1/proxies", answer=ProxyList, text="Connected proxies, and the sync state of each resource type."
+    path="/v1/proxies", answer=ProxyList, text="Connected proxies, with sync state per resource type."
 )
 RESOURCES: Final = AdminEndpoint(
     path="/v1/resources",
     answer=ProxyResources,
     parameters=(
-        Parameter(name="node", text="The node id of a proxy.", required=True),
-        Parameter(name="absent", text="`true`: answer also for a proxy that is not connected, by what follows."),
-        Parameter(name="zone", text="Its zone."),
-        Parameter(name="region", text="Its region."),
-        Parameter(name="role", text="`gateway` or `sidecar`."),
-        Parameter(name="pool", text="A pool that it calls.", repeated=True),
-        Parameter(name="listen_address", text="The address of its listeners."),
-        Parameter(name="cuts", text="`true`: it can end requests that an engine holds."),
+        Parameter(name="node", text="Node id of a proxy.", required=True),
+        Parameter(
+            name="absent",
+            text="`true`: also answer for a proxy that is not connected, described by the parameters below.",
+        ),
+        Parameter(name="zone", text="Zone of the proxy."),
+        Parameter(name="region", text="Region of the proxy."),
+        Parameter(name="role", text="Role: `gateway` or `sidecar`."),
+        Parameter(name="pool", text="Pool that the proxy calls.", repeated=True),
+        Parameter(name="listen_address", text="Listener address of the proxy."),
+        Parameter(name="cuts", text="`true`: the proxy can cut requests held by an engine."),
     ),
-    text="The resources of one proxy, with their content.",
+    text="Resources of one proxy, with content.",
 )
 ROLLBACK: Final = AdminEndpoint(
     method="POST",
@@ -212,28 +213,30 @@ ROLLBACK: Final = AdminEndpoint(
     request=RollbackRequest,
     answer=ChangeStatus,
     refusals=_CHANGE,
-    text="Serve an earlier policy version again.",
+    text="Roll back to an earlier policy version.",
 )
 SHADOW: Final = AdminEndpoint(
-    path="/v1/shadow", answer=ShadowStatus, text="What decisions in shadow mode would have done since the start."
+    path="/v1/shadow",
+    answer=ShadowStatus,
+    text="Effects that decisions in shadow mode would have had since the start.",
 )
 SNAPSHOT: Final = AdminEndpoint(
     path="/v1/snapshot",
     answer=SnapshotStatus,
     parameters=(
-        Parameter(name="zone", text="The zone of the proxies; empty for those without one."),
-        Parameter(name="role", text="`gateway` (the default) or `sidecar`."),
+        Parameter(name="zone", text="Zone of the proxies; empty for proxies without zone."),
+        Parameter(name="role", text="Role: `gateway` (default) or `sidecar`."),
     ),
-    text="The resources of one zone and role, without content.",
+    text="Resources of one zone and role, without content.",
 )
 PROBLEMS: Final = AdminEndpoint(
-    path="/v1/troubles", answer=ProblemList, text="Problems with files, and resources that are rolled back."
+    path="/v1/troubles", answer=ProblemList, text="Problems with files, and rolled-back resources."
 )
 WHY: Final = AdminEndpoint(
-    path="/v1/why", answer=Explanation, parameters=(_NAME,), text="Why an engine, a zone or a pool is as it is."
+    path="/v1/why", answer=Explanation, parameters=(_NAME,), text="Explain the state of an engine, zone or pool."
 )
 ZONES: Final = AdminEndpoint(
-    path="/v1/zones", answer=ZoneList, text="Pools by zone, and where calls from there go."
+    path="/v1/zones", answer=ZoneList, text="Pools by zone, with the zone split of their calls."
 )
 
 ENDPOINTS: Final[tuple[AdminEndpoint[Any], ...]] = (
@@ -266,7 +269,7 @@ ENDPOINTS: Final[tuple[AdminEndpoint[Any], ...]] = (
     WHY,
     ZONES,
 )
-"""All of them, by path. Pages for browsers (``/``, ``/dashboard/``, ``/login``) are not among them."""
+"""All endpoints by path, except browser pages (``/``, ``/dashboard/``, ``/login``)."""
 
 REFUSAL: Final = Refusal
-"""The answer to a request that is refused, where an endpoint names no other."""
+"""Default answer to a refused request."""

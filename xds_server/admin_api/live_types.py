@@ -1,7 +1,7 @@
-"""The stream ``/v1/live``: one whole frame, then the differences. The dashboard and `switchgear top` show it.
+"""Types of the stream ``/v1/live``: a full frame, then changes. Read by dashboard and `switchgear top`.
 
-A frame is rows by name in five tables. Field names on the wire are in camel case, for the page's JavaScript. Rows
-hold no ages: an age would make every row a different one each second.
+A frame holds five tables of named rows. Wire names are camel case, for JavaScript. Rows have no ages, which would
+change every row every second.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from pydantic import ConfigDict
 from pydantic.alias_generators import to_camel
 
 _ALIASES: Final = {"arrivals_per_s": "askedPerS"}
-"""Names on the wire that are older than their fields."""
+"""Wire names older than their fields."""
 
 
 def _wire_name(name: str) -> str:
@@ -24,7 +24,7 @@ _CAMEL: Final = ConfigDict(alias_generator=_wire_name)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerRow:
-    """The server itself: readiness, policies, and what is wrong."""
+    """The server: readiness, policies, and problems."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _CAMEL
 
@@ -41,7 +41,7 @@ class ServerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRow:
-    """One pool, by its name."""
+    """One pool, keyed by name."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _CAMEL
 
@@ -70,7 +70,7 @@ class PoolRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneRow:
-    """One pool in one zone, by ``pool/zone``; ``sends`` is in percent by engine zone."""
+    """One pool in one zone, keyed by ``pool/zone``; ``sends``: percent by engine zone."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _CAMEL
 
@@ -84,7 +84,7 @@ class ZoneRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRow:
-    """One engine, by ``pool/engine``. ``share_percent`` is its share of what the pool answers."""
+    """One engine, keyed by ``pool/engine``. ``share_percent``: its share of the pool's answers."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _CAMEL
 
@@ -114,7 +114,7 @@ class EngineRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyRow:
-    """One proxy, by its node id; ``types`` has the sync state of each resource type."""
+    """One proxy, keyed by node id; ``types``: sync state per resource type."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _CAMEL
 
@@ -130,7 +130,7 @@ class ProxyRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRow:
-    """One event of the ledger; ``at`` is a Unix time."""
+    """One ledger event; ``at`` is a Unix time."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _CAMEL
 
@@ -152,7 +152,7 @@ Row: TypeAlias = ServerRow | PoolRow | ZoneRow | EngineRow | ProxyRow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveTables:
-    """The tables of a frame, by name and then by row; ``server`` has one row of that name."""
+    """Tables of a frame; ``server`` has one row with that key."""
 
     server: Mapping[str, ServerRow] = field(default_factory=dict)
     pools: Mapping[str, PoolRow] = field(default_factory=dict)
@@ -166,7 +166,7 @@ TABLES: Final = tuple(one.name for one in fields(LiveTables))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveFrame:
-    """Everything at one moment (``event: frame``). ``events`` are the newest, oldest first."""
+    """Full frame at one moment (``event: frame``). ``events``: the latest, oldest first."""
 
     at: float
     tables: LiveTables
@@ -175,9 +175,9 @@ class LiveFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveChange:
-    """The differences since the message before (``event: change``).
+    """Changes since the previous message (``event: change``).
 
-    A row has the fields that are different, in full where the row is new, and is null where it is gone.
+    A row holds its changed fields, all fields if new, or is null if deleted.
     """
 
     at: float
@@ -186,7 +186,7 @@ class LiveChange:
 
 
 def wire_row(row: Row | EventRow) -> dict[str, Any]:
-    """The row as JSON has it."""
+    """The row with its wire names."""
     return {name: _plain(getattr(row, attribute)) for attribute, name in _NAMES[type(row)]}
 
 
@@ -194,7 +194,7 @@ _NAMES: Final[Mapping[type[Any], tuple[tuple[str, str], ...]]] = {
     kind: tuple((one.name, _wire_name(one.name)) for one in fields(kind))
     for kind in (ServerRow, PoolRow, ZoneRow, EngineRow, ProxyRow, EventRow)
 }
-"""By type of row: each field, and its name on the wire."""
+"""Wire name of each field, by row type."""
 
 
 def _plain(value: Any) -> Any:

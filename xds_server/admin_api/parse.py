@@ -1,6 +1,6 @@
-"""Parse answers of the admin port, also those of an older or a newer server.
+"""Parse answers of older and newer servers.
 
-Unknown fields are ignored, and missing fields have their defaults.
+Ignores unknown fields; missing fields get their defaults.
 """
 
 from typing import Any, Final, TypeVar
@@ -12,7 +12,7 @@ _ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {}
 
 
 class ShapeError(ValueError):
-    """A document is not of the type that the endpoint answers with; ``field`` is the first wrong place."""
+    """The document does not match the expected type; ``field`` is the first mismatch."""
 
     def __init__(self, kind: type[Any], field: str, reason: str) -> None:
         super().__init__(f"{kind.__name__}: {field or 'document'}: {reason}")
@@ -20,7 +20,7 @@ class ShapeError(ValueError):
 
 
 def parse(kind: type[_T], document: Any) -> _T:
-    """The document as this type, or ``ShapeError``."""
+    """Parse the document as this type; raises ``ShapeError``."""
     try:
         return adapter(kind).validate_python(document)
     except ValidationError as error:
@@ -29,7 +29,7 @@ def parse(kind: type[_T], document: Any) -> _T:
 
 
 def adapter(kind: type[_T]) -> TypeAdapter[_T]:
-    """The pydantic adapter of a type, made once: that takes milliseconds."""
+    """Cached pydantic adapter; building one takes milliseconds."""
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
     return _ADAPTERS[kind]

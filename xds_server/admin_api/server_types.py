@@ -1,4 +1,4 @@
-"""The server process, and what each connected proxy reports of its own build."""
+"""Types for the server process and the builds of connected proxies."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSpace:
-    """The file system that the state folder is on."""
+    """File system of the state folder."""
 
     folder: str
     total_bytes: int
@@ -16,7 +16,7 @@ class DiskSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyInfo:
-    """The build of a proxy. ``lacks`` are missing extensions, None where it lists none (a gRPC client)."""
+    """Build of a proxy. ``lacks``: missing extensions, None if it lists none (a gRPC client)."""
 
     node: str
     user_agent: str = ""
@@ -26,10 +26,10 @@ class ProxyInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerInfo:
-    """The process. ``now_unix_s`` is its clock at the moment of the answer.
+    """The process. ``now_unix_s``: its clock when answering.
 
-    ``gated_pools`` are pools with ``firstTokenGate``, ``tls_pools`` pools with ``tls`` (None from an older
-    server). ``listen`` is the configured xDS address; port 0 means any free port.
+    ``gated_pools``: pools with ``firstTokenGate``. ``tls_pools``: pools with ``tls`` (None from an older server).
+    ``listen``: configured xDS address; port 0 means any free port.
     """
 
     python: str

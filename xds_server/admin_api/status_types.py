@@ -1,6 +1,6 @@
-"""The state of a running server: proxies, engines, pools, policies, events and orders.
+"""State of a running server: proxies, engines, pools, policies, events and orders.
 
-Ages are seconds at the moment of the answer. ``None`` means unknown, or that it does not apply.
+Ages are seconds at the moment of the answer. ``None`` means unknown or not applicable.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from engine.report import DrainRequest, Evidence, GpuSummary, Quantiles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowEngineStatus:
-    """An engine that shadow mode would have ejected; ``capacity_percent`` is its share of the pool."""
+    """An engine that shadow mode would have ejected; ``capacity_percent``: its share of the pool."""
 
     pool: str
     engine: str
@@ -30,7 +30,7 @@ class ShadowEngineStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowPoolStatus:
-    """Requests that a ceiling in shadow mode would have refused, by estimate."""
+    """Estimated requests that an admission limit in shadow mode would have refused."""
 
     pool: str
     reason: str
@@ -40,27 +40,27 @@ class ShadowPoolStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowStatus:
-    """What decisions in shadow mode would have done since the server started."""
+    """Effects that decisions in shadow mode would have had since the server started."""
 
     engines: tuple[ShadowEngineStatus, ...]
     pools: tuple[ShadowPoolStatus, ...]
 
 
 class SyncState(StrEnum):
-    """Whether a proxy has what it should have of one type."""
+    """Sync state of one resource type of a proxy."""
 
-    SYNCED = "SYNCED"  # it acknowledged the newest version
-    STALE = "STALE"  # it has been sent a newer version and has not answered yet
-    NACK = "NACK"  # it refused the newest version and keeps the one before
+    SYNCED = "SYNCED"  # accepted (ACK) the latest version
+    STALE = "STALE"  # latest version sent, no ACK or NACK yet
+    NACK = "NACK"  # refused (NACK) the latest version and keeps the previous one
 
 
 SyncStateName: TypeAlias = Annotated[SyncState | str, Field(union_mode="left_to_right")]
-"""A ``SyncState``, or one that only a newer server knows."""
+"""A ``SyncState``, or an unknown state from a newer server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedResource:
-    """A resource that a proxy refused: its place in the policies, and the error message of Envoy."""
+    """A resource that a proxy refused: origin in the policies, and Envoy's error message."""
 
     name: str
     version: str
@@ -82,7 +82,7 @@ class TypeStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyStatus:
-    """One connected proxy. ``protocol`` is ``delta`` or ``sotw``; empty ``pools`` means all pools."""
+    """One connected proxy. ``protocol``: ``delta`` or ``sotw``; empty ``pools`` means all pools."""
 
     node: str
     zone: str
@@ -97,9 +97,9 @@ class ProxyStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyPoolStatus:
-    """The traffic of one proxy to one pool, and its ceilings by priority class.
+    """Traffic of one proxy to one pool, and its admission limits by priority class.
 
-    ``shuns`` are admitted engines that get nothing from it: Envoy's own ejections.
+    ``shuns``: admitted engines that it sends nothing, ejected by Envoy itself.
     """
 
     pool: str
@@ -115,10 +115,9 @@ class ProxyPoolStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentStatus:
-    """The agent of one engine. ``covering``: its reports replace the prober; ``trouble``: why it is not connected.
+    """Agent of one engine. ``covering``: its reports replace the prober. ``trouble``: why it is not connected.
 
-    ``clock_ahead_s`` compares its clock with the server's, at connect. It and the dates of the certificate are
-    None where the agent does not report them.
+    ``clock_ahead_s``: its clock minus the server's at connect. Like the certificate dates, None if not reported.
     """
 
     authority: str
@@ -133,14 +132,14 @@ class AgentStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """One engine: the last report of it, its source, and the decisions.
+    """One engine: last report, its source, and decisions.
 
     ``verdict``, ``source`` and ``report_age_s`` are None before the first report. ``address`` is empty while a
-    host name is unresolved; ``agent`` is None where the policy declares none. ``ejector`` is the decision that
-    would eject it, ``floor`` that the capacity floor keeps it admitted. ``shadow`` is its health if decisions in
-    shadow mode were enforced, ``order`` the operator's order. ``standing`` is the state of its pod. Figures of
-    proxies are None where no proxy reports any: ``in_flight``, ``error_percent`` of the last ``window_calls``,
-    ``done_per_s``, ``service_s``. ``shunned_by`` are proxies whose Envoy ejected it.
+    host name is unresolved. ``agent`` is None if the policy declares none. ``ejector``: the decision that would
+    eject it; ``floor``: the capacity floor keeps it in rotation. ``shadow``: its health if shadow-mode decisions
+    were enforced. ``order``: operator order. ``standing``: state of its pod. None without a report by any proxy:
+    ``in_flight``, ``error_percent`` of the last ``window_calls``, ``done_per_s``, ``service_s``. ``shunned_by``:
+    proxies whose Envoy ejected it.
     """
 
     pool: str
@@ -200,12 +199,12 @@ class PolicyProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoliciesStatus:
-    """The policy files, and the policies in force.
+    """State of the policy files, and the policies in force.
 
-    ``state`` is that of the files: ``accepted``, ``refused`` (see ``errors``) or ``held`` (see ``held``).
-    ``serving_digest`` is of the policies in force, which are the last accepted ones; ``stale`` is true while
-    those come from the last run of the server. ``source`` is ``files`` or ``kubernetes``. ``lost_s`` is the time
-    without contact, by the plural of the Kubernetes kind.
+    ``state`` of the files: ``accepted``, ``refused`` (see ``errors``) or ``held`` (see ``held``).
+    ``serving_digest``: digest of the policies in force, the last accepted ones; ``stale``: they come from the
+    previous run. ``source``: ``files`` or ``kubernetes``. ``lost_s``: time without contact, by plural of the
+    Kubernetes kind.
     """
 
     state: str
@@ -242,26 +241,26 @@ class SnapshotStatus:
 
 
 class FileDefect(StrEnum):
-    """The defect of a file that trust or a restart depends on."""
+    """Defect of a file needed for trust or restart."""
 
-    UNUSABLE = "unusable"  # what it held before stays in use; a token is nobody's
-    ENDS = "ends"  # soon, and nobody has renewed it
+    UNUSABLE = "unusable"  # the previous content stays in use; an unusable token admits no client
+    ENDS = "ends"  # expires soon and was not renewed
     ENDED = "ended"
-    OPEN = "open"  # others than its owner may read it
-    WITHHELD = "withheld"  # some proxies are not sent it, for they did not prove who they are
-    UNWRITTEN = "unwritten"  # the disk refuses it
-    REFUSES = "refuses"  # proxies that come all the time; as meant, or the rules forget them
+    OPEN = "open"  # readable by users other than the owner
+    WITHHELD = "withheld"  # withheld from proxies that did not prove an identity
+    UNWRITTEN = "unwritten"  # the disk rejects writes
+    REFUSES = "refuses"  # refuses proxies that keep connecting: intended, or missing in the rules
 
 
 FileDefectName: TypeAlias = Annotated[FileDefect | str, Field(union_mode="left_to_right")]
-"""A ``FileDefect``, or one that only a newer server knows."""
+"""A ``FileDefect``, or an unknown defect from a newer server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileProblem:
-    """A problem with a file; ``what`` is certificate, rules, token, secret, or state (what a restart begins with).
+    """A problem with a file; ``what``: certificate, rules, token, secret, or state (persisted for a restart).
 
-    ``sentence`` describes the problem and never quotes the file; ``ends_in_s`` is negative after the end.
+    ``sentence`` describes the problem and never quotes the file. ``ends_in_s`` is negative after expiry.
     """
 
     what: str
@@ -274,9 +273,9 @@ class FileProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledBackResource:
-    """A resource that proxies should have and do not get, because one of them refused it.
+    """A resource that proxies do not get because one of them refused it.
 
-    ``refused_by`` names the first of ``refusals`` proxies; ``age_s`` is None where an earlier run was refused.
+    ``refused_by``: the first of ``refusals`` proxies. ``age_s`` is None if the refusal was in an earlier run.
     ``on_content_before``, ``on_nothing`` and ``on_trial`` count proxies by what they have instead. A proxy on
     trial gets the resource again, to find out which proxies refuse it.
     """
@@ -296,7 +295,7 @@ class RolledBackResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
-    """Whether the server serves proxies, and the reason."""
+    """Whether the server serves proxies, and the reason if not."""
 
     ready: bool
     reason: str
@@ -304,11 +303,11 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventStatus:
-    """One event of the ledger.
+    """One ledger event.
 
-    ``place`` is the ``file:line`` that set the field ``rule``, or names the default. ``until_in_s`` is the latest
-    time of the next check, in seconds from the answer. One event stands for ``times`` equal transitions, the
-    first of them ``first_age_s`` ago. ``requests`` are its newest failed ones (``x-request-id``).
+    ``place``: ``file:line`` that set the field ``rule``, or the default. ``until_in_s``: latest time of the next
+    check, in seconds from the answer. One event stands for ``times`` equal transitions, the first ``first_age_s``
+    ago. ``requests``: its latest failed requests (``x-request-id``).
     """
 
     number: int
@@ -336,7 +335,7 @@ class EventStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleStatus:
-    """A policy field that decides: its value for the pool, and the ``file:line`` that set it."""
+    """A policy field behind a decision: its value for the pool, and the ``file:line`` that set it."""
 
     field: str
     value: str
@@ -345,11 +344,11 @@ class RuleStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why an engine, a zone or a pool is as it is, in sentences for people.
+    """Explanation of an engine, zone or pool, in sentences for operators.
 
-    ``well``: nothing is wrong. ``now`` is the state and its duration, ``because`` the evidence with its figures.
-    ``why_not`` explains a state that contradicts the evidence. ``returns`` is what would reverse it, at the
-    latest ``until_in_s`` seconds from the answer. ``past`` are earlier events, newest first.
+    ``well``: no problem. ``now``: state and duration. ``because``: evidence with figures. ``why_not``: why the
+    state contradicts the evidence. ``returns``: what reverses it, within ``until_in_s`` seconds of the answer.
+    ``past``: earlier events, newest first.
     """
 
     subject: str
@@ -366,7 +365,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionStatus:
-    """Regions that serve the callers of one region, by ``sends_percent``; ``barred`` counts excluded engines."""
+    """Regions that serve callers of one region, by ``sends_percent``; ``barred``: number of excluded engines."""
 
     region: str
     home: str
@@ -379,11 +378,11 @@ class RegionStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStatus:
-    """One pool in figures; None where no proxy reports it, or nothing is decided.
+    """One pool; fields are None before a decision or without a report by a proxy.
 
-    ``ceiling`` and ``held`` are requests in flight, ``shed_per_s`` is by priority class. ``shadow`` names the
-    decisions that are in shadow mode. ``revisions`` counts engines by region and revision of the model;
-    ``regions`` is empty where all engines are in one region.
+    ``ceiling`` and ``held`` are requests in flight; ``shed_per_s`` is by priority class. ``shadow``: decisions in
+    shadow mode. ``revisions``: engines by region and model revision. ``regions`` is empty if all engines are in
+    one region.
     """
 
     pool: str
@@ -432,7 +431,7 @@ class ZoneStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderRequest:
-    """An order for ``for_s`` seconds; ``engine`` is ``pool/engine``, or its own name where only one has it."""
+    """An order for ``for_s`` seconds; ``engine``: ``pool/engine``, or a unique engine name."""
 
     engine: str
     action: str
@@ -444,7 +443,7 @@ class OrderRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderStatus:
-    """An operator's order in force; ``note`` warns the operator who gave it."""
+    """An operator order in force; ``note``: warning for its author."""
 
     pool: str
     engine: str

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyRequest:
-    """Policy texts to serve, by file name. ``dry_run``: only judge them.
+    """Policy texts to apply, by file name. ``dry_run``: validate only.
 
-    ``canary_percent`` above 0: a share of the proxies tries them for ``for_s`` seconds before the rest.
-    ``yes_if_unknown``: continue where there was too little traffic to tell. ``slo_percent``: the share of requests
-    to those proxies that must succeed, whatever the other proxies see. ``expect``: refuse unless this version is
-    served now; its number, or a prefix of its digest.
+    ``canary_percent`` above 0: a share of proxies gets them first, for ``for_s`` seconds. ``yes_if_unknown``:
+    continue despite too little traffic for a result. ``slo_percent``: share of canary requests that must succeed,
+    regardless of other proxies. ``expect``: refuse unless this version (number or digest prefix) is served.
     """
 
     texts: dict[str, str]
@@ -27,7 +26,7 @@ class ApplyRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackRequest:
-    """The version to serve again; 0: the one before the present. ``expect`` as in ``ApplyRequest``."""
+    """Version to roll back to; 0: the previous one. ``expect`` as in ``ApplyRequest``."""
 
     version: int = 0
     by: str = ""
@@ -37,7 +36,7 @@ class RollbackRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionStatus:
-    """One version without its texts; ``serving``: proxies have it. ``files`` is how many texts it has."""
+    """One version without its texts; ``serving``: it is in force. ``files``: number of texts."""
 
     number: int
     digest: str
@@ -55,9 +54,8 @@ class VersionStatus:
 class HistoryStatus:
     """All known versions, oldest first.
 
-    ``kept``: they survive a restart. ``damaged`` are files that could not be read; ``failure`` says why the
-    newest version is not on disk. ``stands``: the number of the applied version that replaces the files, 0 where
-    the files are served.
+    ``kept``: they survive a restart. ``damaged``: unreadable files. ``failure``: why the latest version is not on
+    disk. ``stands``: number of the applied version that replaces the files, 0 while the files are served.
     """
 
     versions: tuple[VersionStatus, ...]
@@ -69,7 +67,7 @@ class HistoryStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplacedVersion:
-    """The version that was served before; ``how`` is ``ann applied it``."""
+    """The version served before; ``how``: e.g. ``ann applied it``."""
 
     number: int
     digest: str
@@ -80,10 +78,10 @@ class ReplacedVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeStatus:
-    """The outcome of a change: ``served``, ``judged`` (a dry run), ``canary`` (it began); with a reason ``held``,
-    ``failed``, ``superseded`` (another change came first) or ``pending`` (it took too long to wait for).
+    """Result of a change: ``served``, ``judged`` (dry run), ``canary`` (started); with a reason ``held``,
+    ``failed``, ``superseded`` (by another change) or ``pending`` (timed out waiting).
 
-    ``version`` is 0 where there is none; ``replaced`` is what was served before, where known.
+    ``version`` is 0 if there is none; ``replaced``: the version served before, if known.
     """
 
     state: str
@@ -95,10 +93,10 @@ class ChangeStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryStatus:
-    """The canary that runs or ran last. ``state``: ``none``, ``running``, ``served`` or ``rolled-back``.
+    """The running or latest canary. ``state``: ``none``, ``running``, ``served`` or ``rolled-back``.
 
-    ``proxies`` are the node ids that try the policies, ``connected`` how many of them are connected. ``word`` is
-    the result so far (``good``, ``bad``, ``unknown``), with ``reasons``. ``ended_s`` is how long ago it ended.
+    ``proxies``: node ids in the canary; ``connected``: how many of them are connected. ``word``: result so far
+    (``good``, ``bad``, ``unknown``), with ``reasons``. ``ended_s``: seconds since its end.
     """
 
     state: str
@@ -118,7 +116,7 @@ class CanaryStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionTexts:
-    """The texts of a version; ``number`` is 0 for what is served and belongs to no version."""
+    """Texts of a version; ``number`` is 0 for served texts that are not a stored version."""
 
     number: int
     digest: str

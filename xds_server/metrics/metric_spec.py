@@ -126,7 +126,7 @@ class CreatedMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterSpec(MetricSpec):
-    """A counter incremented by the code. As an attribute of ``Metrics`` it is that server's counter."""
+    """A counter incremented by the code. On ``Metrics``, this attribute is the server's counter."""
 
     @property
     def kind(self) -> MetricKind:
@@ -151,7 +151,7 @@ class CounterSpec(MetricSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaugeSpec(MetricSpec):
-    """A gauge set by the code. As an attribute of ``Metrics`` it is that server's gauge."""
+    """A gauge set by the code. On ``Metrics``, this attribute is the server's gauge."""
 
     @property
     def kind(self) -> MetricKind:
@@ -171,7 +171,7 @@ class GaugeSpec(MetricSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramSpec(MetricSpec):
-    """A histogram observed by the code. As an attribute of ``Metrics`` it is that server's histogram."""
+    """A histogram observed by the code. On ``Metrics``, this attribute is the server's histogram."""
 
     @property
     def kind(self) -> MetricKind:

@@ -10,8 +10,8 @@ from chaos.demo import fault_schedule
 from chaos.demo.demo_context import DemoContext
 from chaos.demo.demo_plan import DemoPlan
 
-NOT_YET = "pool tiny is degraded to level 1"
-THERE = "pool tiny is degraded to level 2: 60 % of the requests go to\n  the fallback"
+NOT_YET = "pool tiny: degradation level 1"
+THERE = "pool tiny: degradation level 2: 60 % of the requests go to\n  the fallback"
 
 
 @pytest.fixture

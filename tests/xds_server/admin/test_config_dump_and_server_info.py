@@ -157,7 +157,7 @@ async def test_admin_config_dump_routes_answer_json_and_report_disconnected_node
         answer = await (await client.get("/v1/resources?node=n1")).text()
         assert '"chat"' in answer
         assert "PRIVATE KEY" not in answer
-    with pytest.raises(UnknownNameError, match="no proxy 'n2' is connected"):
+    with pytest.raises(UnknownNameError, match="proxy 'n2' is not connected"):
         inside.served("n2")
 
 
@@ -192,9 +192,9 @@ async def test_a_proxy_that_is_not_here_is_told_of_as_what_it_says_of_itself() -
             cuts=True,
         )
         for query, why in (
-            ("", "no proxy 'n1' is connected"),
-            ("&absent=true&zone=other", "is connected, and nothing is served yet"),
-            ("&absent=true&zone=closed", "the rules of access would turn it away: nobody may be there"),
+            ("", "proxy 'n1' is not connected"),
+            ("&absent=true&zone=other", "is not connected, and no resources are served yet"),
+            ("&absent=true&zone=closed", "the access rules would refuse it: nobody may be there"),
         ):
             refused = await client.get(f"/v1/resources?node=n1{query}")
             assert refused.status == 404

@@ -163,15 +163,15 @@ def test_ejection_and_readmission_are_explained_by_why(server: Server, engines: 
     server.until(lambda: server.engine("r1")["health"] == "UNHEALTHY")
     code, out, _ = server.run("why", "r1")
     assert code == 1
-    assert out.startswith("chat/r1 (zone a) is out, for ")
+    assert out.startswith("chat/r1 (zone a) has been ejected for ")
     assert "connection refused" in out
     assert "spec.probe.unhealthyAfter: 2 (built-in default)" in out
     assert re.search(r"ago: health HEALTHY -> UNHEALTHY: dead: ", out)
     code, out, _ = server.run("why", "chat/r1", "-o", "json")
     story = json.loads(out)
     assert (code, story["well"], story["kind"]) == (1, False, "engine")
-    assert server.run("why", "chat")[1].startswith("3 of 4 engines of pool chat take new requests")
-    assert server.run("why", "zone:a")[1].startswith("1 of 2 engines of zone a take new requests")
+    assert server.run("why", "chat")[1].startswith("3 of 4 engines of pool chat are in rotation")
+    assert server.run("why", "zone:a")[1].startswith("1 of 2 engines of zone a are in rotation")
 
 
 def test_names_nobody_has_are_asked_wrongly_with_a_way_out(untouched: Server) -> None:
@@ -210,7 +210,7 @@ def test_eject_order_survives_a_restart_until_restore(server: Server) -> None:
     assert (order["engine"], order["by"], order["reason"]) == ("r0", "ann", "bad link")
     assert 1700 < order["left_s"] <= 1800
     told = server.run("why", "r0")[1]
-    assert re.search(r"An order of ann holds for another (30|29|28) m: eject \(bad link\)\.", told)
+    assert re.search(r"Operator order by ann in force for (30|29|28) m: eject \(bad link\)\.", told)
     assert "order none -> eject" in told  # read from the ledger's file
     code, out, _ = server.run("restore", "r0", "-o", "yaml")
     assert (code, yaml.safe_load(out)) == (0, {"outcome": "ended", "reason": "", "order": None})

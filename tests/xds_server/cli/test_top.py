@@ -234,10 +234,10 @@ def test_top_strips_control_characters_from_names() -> None:
 
 def test_an_empty_server_is_a_picture_too() -> None:
     board = LiveState()
-    empty = {"server": {"server": {"ready": False, "reason": "policies are being read", "policies": "unread"}}}
+    empty = {"server": {"server": {"ready": False, "reason": "reading policies", "policies": "unread"}}}
     board.take("frame", {"at": 1.0, "tables": empty, "events": []})
     shown = render_screen(board, TopSelection(), 100, 30).plain
-    assert "SG207 not ready: policies are being read" in shown
+    assert "SG207 not ready: reading policies" in shown
     assert "SG206 no proxy is connected" in shown
     assert "gone" in render_screen(board, TopSelection(), 100, 30, "the server is gone").plain
 

@@ -42,7 +42,7 @@ def told(one: Explanation) -> str:
     return "\n".join((one.now, *one.because, *one.why_not, one.returns))
 
 
-def test_a_hung_engine_names_verdict_threshold_and_line(policies: PolicySet, fleet: Fleet) -> None:
+def test_why_hung_engine_names_verdict_limit_and_line(policies: PolicySet, fleet: Fleet) -> None:
     out = EngineDecision(
         health=Health.UNHEALTHY,
         reason="hung: no token for 3.2 s",
@@ -54,17 +54,15 @@ def test_a_hung_engine_names_verdict_threshold_and_line(policies: PolicySet, fle
     )
     found = why("r1", scene(policies, with_report(fleet, HUNG, 99.5), decided(fleet, r1=out)))
     assert not found.well
-    assert found.now.startswith("chat/r1 (zone a) is out, for 41 s now, because it is hung")
-    assert "held against 2 s" in told(found)
+    assert found.now.startswith("chat/r1 (zone a) has been ejected for 41 s, because it is hung")
+    assert "(limit: 2 s)" in told(found)
     (rule,) = found.ruled_by
     assert (rule.field, rule.value) == ("spec.probe.stallAfter", "2s")
     assert rule.place.endswith("chat.yaml:6")
     assert found.until_in_s == 60.0
 
 
-def test_an_engine_whose_requests_were_ended_is_not_told_of_as_if_it_had_some(
-    policies: PolicySet, fleet: Fleet
-) -> None:
+def test_why_of_engine_with_cut_requests_reports_none(policies: PolicySet, fleet: Fleet) -> None:
     cut = EngineDecision(
         health=Health.UNHEALTHY,
         reason="hung: claims to be idle, and no token for 3.2 s",
@@ -75,16 +73,16 @@ def test_an_engine_whose_requests_were_ended_is_not_told_of_as_if_it_had_some(
     )
     reported = with_report(fleet, HUNG, 99.5)
     busy = seen(reported, {"r1": EngineTraffic(in_flight=4)})
-    assert "the requests it holds are being ended" in why("r1", scene(policies, busy, decided(fleet, r1=cut))).now
+    assert "its requests are being cut" in why("r1", scene(policies, busy, decided(fleet, r1=cut))).now
     quiet = seen(reported, {"r1": EngineTraffic(in_flight=0)})
     found = why("r1", scene(policies, quiet, decided(fleet, r1=cut)))
-    assert found.now.endswith("; no proxy has a request there any more.")
-    assert any("speaks neither for nor against it" in one for one in found.because)
+    assert found.now.endswith("; no proxy has requests on it.")
+    assert any("an idle report is not evidence of recovery" in one for one in found.because)
     kept = why("r1", scene(policies, quiet, decided(fleet, r1=replace(cut, cut=False))))
-    assert not any("speaks neither for nor against it" in one for one in kept.because)
+    assert not any("an idle report is not evidence of recovery" in one for one in kept.because)
 
 
-def test_a_pod_that_is_being_deleted_says_so_and_nothing_brings_it_back(policies: PolicySet, fleet: Fleet) -> None:
+def test_why_deleted_pod_never_recovers(policies: PolicySet, fleet: Fleet) -> None:
     word = PodState(standing=PodPhase.LEAVING, reason="its pod is being deleted")
     out = EngineDecision(
         health=Health.DRAINING,
@@ -97,13 +95,13 @@ def test_a_pod_that_is_being_deleted_says_so_and_nothing_brings_it_back(policies
     spoken = with_pod_states(fleet, {EngineId("chat", "r1"): word})
     found = why("r1", scene(policies, spoken, decided(fleet, r1=out)))
     assert not found.well
-    assert "drains" in found.now
+    assert "draining" in found.now
     assert found.now.endswith("because its pod is being deleted.")
-    assert "Its orchestrator says that it is leaving: its pod is being deleted." in found.because
+    assert "Orchestrator state: leaving: its pod is being deleted." in found.because
     assert (found.returns, found.ruled_by) == ("nothing, for it ends", ())
 
 
-def test_an_unfit_node_that_the_floor_overrules_names_node_and_floor(policies: PolicySet, fleet: Fleet) -> None:
+def test_why_unfit_node_kept_by_floor_names_both(policies: PolicySet, fleet: Fleet) -> None:
     word = PodState(standing=PodPhase.UNFIT, reason="node gpu-7 has taint gpu-broken")
     kept = EngineDecision(
         health=Health.HEALTHY,
@@ -116,34 +114,34 @@ def test_an_unfit_node_that_the_floor_overrules_names_node_and_floor(policies: P
     spoken = with_pod_states(fleet, {EngineId("chat", "r1"): word})
     found = why("r1", scene(policies, spoken, decided(fleet, r1=kept)))
     assert "on an unfit node: node gpu-7 has taint gpu-broken" in told(found)
-    assert "It should leave (its orchestrator says so) and is kept in" in told(found)
+    assert "Kept in rotation by the capacity floor although its orchestrator reports it unavailable" in told(found)
     assert [rule.field for rule in found.ruled_by] == ["spec.breaker.capacityFloorPercent"]
-    # Set aside in doubt, nobody's floor keeps it, and it is in all the same.
+    # Ignored as doubtful: in rotation without the floor.
     doubted = replace(kept, floor=False, reason="kept: all 4 engines are said not to be ready at once")
     found = why("r1", scene(policies, spoken, decided(fleet, r1=doubted)))
-    assert "speaks against it, and it is in all the same" in told(found)
+    assert "In rotation although its orchestrator reports it unavailable" in told(found)
 
 
-def test_a_failing_engine_below_the_threshold_is_in_and_says_so(policies: PolicySet, fleet: Fleet) -> None:
+def test_why_failing_engine_below_limit_is_in_rotation(policies: PolicySet, fleet: Fleet) -> None:
     busy = seen(fleet, {"r1": EngineTraffic(window_calls=20, window_failures=5, in_flight=3)})
     found = why("r1", scene(policies, busy, decided(fleet, r1=WELL)))
     assert found.well
-    assert "Of its last 20 calls 5 failed (25 %; the breaker opens from 30 %); 3 in flight." in found.because
-    assert found.why_not == ("Some of its calls fail, and it is in: 25 % is below errorRatePercent 30 %.",)
+    assert "5 of the last 20 calls failed (25 %; the breaker opens at 30 %); 3 in flight." in found.because
+    assert found.why_not == ("Some calls fail, but 25 % is below errorRatePercent 30 %.",)
 
 
-def test_few_calls_are_said_to_be_few(policies: PolicySet, fleet: Fleet) -> None:
+def test_why_reports_too_few_calls(policies: PolicySet, fleet: Fleet) -> None:
     busy = seen(fleet, {"r1": EngineTraffic(window_calls=4, window_failures=4)})
     found = why("r1", scene(policies, busy, decided(fleet, r1=WELL)))
-    assert found.why_not == ("Some of its calls fail; 4 are too few (minCalls 8).",)
+    assert found.why_not == ("Some calls fail, but 4 calls are too few (minCalls 8).",)
 
 
-def test_the_floor_keeps_and_both_lines_are_named(policies: PolicySet, fleet: Fleet) -> None:
+def test_why_engine_kept_by_floor_names_both_fields(policies: PolicySet, fleet: Fleet) -> None:
     kept = replace(WELL, reason="without it the pool has 25 %", ejector=Ejector.ERRORS, floor=True)
     found = why("r1", scene(policies, fleet, decided(fleet, r1=kept)))
     assert not found.well
-    assert "its answers fail" in found.why_not[0]
-    assert "too few others are left" in found.why_not[0]
+    assert "its calls fail" in found.why_not[0]
+    assert "by the capacity floor" in found.why_not[0]
     assert [rule.field for rule in found.ruled_by] == [
         "spec.breaker.capacityFloorPercent",
         "spec.breaker.errorRatePercent",
@@ -153,20 +151,20 @@ def test_the_floor_keeps_and_both_lines_are_named(policies: PolicySet, fleet: Fl
     assert found.ruled_by[1].place.endswith("chat.yaml:19")
 
 
-def test_an_engine_that_only_an_envoy_keeps_out(policies: PolicySet, fleet: Fleet) -> None:
+def test_why_engine_ejected_by_envoy_only(policies: PolicySet, fleet: Fleet) -> None:
     traffic = seen(fleet, {"r1": EngineTraffic()}, **{"gw-1": ProxyTraffic(silent={"r1": 34})})
     found = why("r1", scene(policies, traffic, decided(fleet, r1=WELL)))
-    assert "gw-1 sends it nothing: 0 requests while its peers got 34" in told(found)
-    assert "Envoy's own ejection" in told(found)
+    assert "gw-1 sends it no requests (its peers got 34)" in told(found)
+    assert "Envoy's outlier detection" in told(found)
 
 
-def test_shadow_says_what_would_be(policies: PolicySet, fleet: Fleet) -> None:
+def test_why_shadow_reports_hypothetical_health(policies: PolicySet, fleet: Fleet) -> None:
     would = EngineDecision(health=Health.UNHEALTHY, reason="12 of 20 calls failed", since_s=90.0)
     found = why("r1", scene(policies, fleet, decided(fleet, r1=replace(WELL, shadow=would))))
-    assert found.why_not == ("It would be UNHEALTHY if that were enforced (shadow): 12 of 20 calls failed.",)
+    assert found.why_not == ("Without shadow mode it would be UNHEALTHY: 12 of 20 calls failed.",)
 
 
-def test_an_order_says_who_why_and_how_long(policies: PolicySet, fleet: Fleet) -> None:
+def test_why_order_names_author_reason_and_duration(policies: PolicySet, fleet: Fleet) -> None:
     order = Order(
         engine=EngineId("chat", "r1"), action=OrderAction.EJECT, until_s=820.0, reason="bad NVLink", by="ann"
     )
@@ -175,12 +173,12 @@ def test_an_order_says_who_why_and_how_long(policies: PolicySet, fleet: Fleet) -
     )
     view = replace(scene(policies, fleet, decided(fleet, r1=out)), orders={order.engine: order})
     found = why("chat/r1", view)
-    assert "An order of ann holds for another 12 m: eject (bad NVLink)." in found.why_not
+    assert "Operator order by ann in force for 12 m: eject (bad NVLink)." in found.why_not
     assert "switchgear restore" in found.returns
     assert found.ruled_by == ()
 
 
-def test_a_pool_tells_its_ceiling_who_sheds_and_its_level(policies: PolicySet, fleet: Fleet) -> None:
+def test_why_pool_reports_limit_refusals_and_level(policies: PolicySet, fleet: Fleet) -> None:
     admission = AdmissionDecision(
         total=48,
         interactive=43,
@@ -202,39 +200,39 @@ def test_a_pool_tells_its_ceiling_who_sheds_and_its_level(policies: PolicySet, f
     decisions = with_pool(decided(fleet, r1=out), admission=admission, degradation=level)
     traffic = seen(fleet, {}, **{"gw-1": ProxyTraffic(shed_per_s={"interactive": 3.25})})
     found = why("chat", scene(policies, traffic, decisions))
-    assert found.now == "3 of 4 engines of pool chat take new requests; degraded to level 1; it is full."
-    assert "Ceiling: 56 requests in flight (48 for engines that are in, 8 held" in told(found)
-    assert "- gw-1: 40 interactive, 5 batch; refuses 3.2 interactive per second." in found.because
-    assert "Asked of it: 140 %" in told(found)
+    assert found.now == "3 of 4 engines of pool chat are in rotation; degradation level 1; demand above capacity."
+    assert "Admission limit: 56 requests in flight (48 for engines in rotation, 8 held" in told(found)
+    assert "- gw-1: 40 interactive, 5 batch; refusing 3.2 interactive per second." in found.because
+    assert "Demand: 140 %" in told(found)
 
 
-def test_a_pool_tells_what_it_tries_again_in_one_sentence(policies: PolicySet, fleet: Fleet) -> None:
+def test_why_pool_reports_retried_statuses(policies: PolicySet, fleet: Fleet) -> None:
     retries = RetryDecision(statuses=(503,), reason="500 is not tried again: all fail", since_s=0.0)
     found = why("chat", scene(policies, fleet, with_pool(decided(fleet), retries=retries)))
-    assert "Answers that are tried again: 503 (500 is not tried again: all fail)." in found.because
+    assert "Retried statuses: 503 (500 is not tried again: all fail)." in found.because
 
 
-def test_a_zone_counts_its_engines(policies: PolicySet, fleet: Fleet) -> None:
+def test_why_zone_counts_engines(policies: PolicySet, fleet: Fleet) -> None:
     out = EngineDecision(health=Health.UNHEALTHY, reason="dead", since_s=0.0)
     found = why("a", scene(policies, fleet, decided(fleet, r1=out)))
-    assert found.now == "1 of 2 engines of zone a take new requests."
-    assert found.because == ("Pool chat: 1 of 2 engines here are in; out: r1.",)
+    assert found.now == "1 of 2 engines of zone a are in rotation."
+    assert found.because == ("Pool chat: 1 of 2 engines in rotation; not in rotation: r1.",)
 
 
 @pytest.mark.parametrize(
     ("name", "hint"), [("r9", "did you mean"), ("chta", "did you mean chat"), ("???", "switchgear get engines")]
 )
-def test_who_is_not_known_gets_near_names(policies: PolicySet, fleet: Fleet, name: str, hint: str) -> None:
-    with pytest.raises(UnknownNameError, match="there is no engine, zone or pool") as error:
+def test_unknown_name_suggests_similar_names(policies: PolicySet, fleet: Fleet, name: str, hint: str) -> None:
+    with pytest.raises(UnknownNameError, match="no engine, zone or pool") as error:
         subject_named(name, scene(policies, fleet, decided(fleet)))
     assert hint in str(error.value)
 
 
-def test_a_name_that_is_two_things_asks_which(fleet: Fleet, policies: PolicySet) -> None:
+def test_ambiguous_name_lists_candidates(fleet: Fleet, policies: PolicySet) -> None:
     engines = fleet.pools["chat"]
     both = replace(fleet, pools={"a": engines, **fleet.pools})
     view = scene(policies, both, decided(fleet))
-    with pytest.raises(UnknownNameError, match="pool:a or zone:a; say which"):
+    with pytest.raises(UnknownNameError, match="is ambiguous: use pool:a or zone:a"):
         subject_named("a", view)
     assert subject_named("zone:a", view).zone == "a"
     assert subject_named("pool:a", view).pool == "a"
@@ -289,15 +287,13 @@ def test_there_is_a_sentence_for_whatever_was_decided(
         assert found.why_not
 
 
-def test_an_engine_that_is_out_names_the_requests_that_it_failed_until_it_is_back(
-    policies: PolicySet, fleet: Fleet
-) -> None:
+def test_why_ejected_engine_names_failed_requests(policies: PolicySet, fleet: Fleet) -> None:
     out = EngineDecision(health=Health.UNHEALTHY, reason="12 of 25", since_s=59.0, ejector=Ejector.ERRORS)
     ledger = Ledger(clock=lambda: 100.0, wall=lambda: 1_000_100.0)
     ledger.observe(policies, fleet, decided(fleet))
     ledger.observe(policies, fleet, decided(fleet, r1=out), failed_requests=lambda *_: ("id-2", "id-1"))
     found = why("r1", scene(policies, fleet, decided(fleet, r1=out), ledger.book))
-    assert "Requests that it failed before that: id-2, id-1." in found.because
+    assert "Failed requests before that: id-2, id-1." in found.because
     assert found.past[0].requests == ("id-2", "id-1")
     back = why("r1", scene(policies, fleet, decided(fleet, r1=WELL), ledger.book))
     assert "id-2" not in told(back)

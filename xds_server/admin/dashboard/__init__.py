@@ -1,1 +1,1 @@
-"""The dashboard: one page that shows a running server, and what keeps it live."""
+"""Dashboard: one page that shows a running server, and its live stream."""

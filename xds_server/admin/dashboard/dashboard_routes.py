@@ -1,4 +1,4 @@
-"""The page and its stream as routes of the admin port. It works offline: all that it needs comes from here."""
+"""Routes of the dashboard page and its stream. Works offline: the server serves every asset."""
 
 from collections.abc import Callable
 from importlib.resources import files
@@ -13,7 +13,7 @@ from xds_server.admin_api.endpoints import LIVE
 
 _TYPES: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _HEADERS: Final = {
-    # Nothing from elsewhere, no script but ours, and in nobody's frame: names of engines are other people's text.
+    # No external content, no foreign scripts, no framing: engine names are untrusted text.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -27,7 +27,9 @@ _HEADERS: Final = {
 def add_dashboard(
     app: web.Application, shown: DashboardSource, still: Callable[[web.Request], bool] = lambda _: True
 ) -> None:
-    """``/dashboard/`` with all its files, ``/v1/live`` for whoever is ``still`` allowed, and ``/`` leads there."""
+    """Add ``/dashboard/`` with its files, ``/v1/live`` for clients ``still`` authorized, and the redirect from
+    ``/``.
+    """
     live = FrameStream(shown)
     pages = {
         path.name: (path.read_bytes(), _TYPES["." + path.name.rpartition(".")[2]])

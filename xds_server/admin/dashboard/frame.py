@@ -1,7 +1,7 @@
-"""What the page shows at one moment, and what is different in the next: pure, and small on the wire.
+"""Frames of the dashboard and the differences between them. Pure.
 
-A frame is rows by name in a few tables. A thousand engines are a few hundred thousand bytes; what changes within a
-second is a small part of that, so after the first frame only the fields that became different travel.
+A frame is a few tables of named rows. A thousand engines are a few hundred kilobytes and few fields change per
+second, so after the first frame only changed fields are sent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,11 +35,11 @@ from xds_server.admin_api.version_types import CanaryStatus
 from xds_server.diagnosis.status_findings import on_canary, on_file_problems, on_rolled_back
 
 MOST_EVENTS: Final = 400
-"""Events of a first frame: as far back as the timeline reaches on a bad day."""
+"""Events in a first frame: enough to fill the timeline on a bad day."""
 
 
 class DashboardSource(Protocol):
-    """The source of what the page shows."""
+    """Source of the dashboard data."""
 
     def readiness(self) -> Readiness: ...
 
@@ -50,7 +50,7 @@ class DashboardSource(Protocol):
     def rolled_back(self) -> Sequence[RolledBackResource]: ...
 
     def canary(self) -> CanaryStatus | None:
-        """The canary that runs or ran last, as ``/v1/apply`` tells it; None where there can be none."""
+        """The running or latest canary, as in ``/v1/apply``; None if canaries are unavailable."""
         ...
 
     def engines(self) -> Sequence[EngineStatus]: ...
@@ -66,7 +66,7 @@ class DashboardSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardFrame:
-    """Everything at one moment; ``events`` are the newest, oldest first."""
+    """Everything at one moment; ``events``: the latest, oldest first."""
 
     at_unix_s: float
     tables: LiveTables
@@ -74,12 +74,12 @@ class DashboardFrame:
 
     @property
     def newest(self) -> int:
-        """The number of the newest event; 0 where there is none."""
+        """Number of the latest event; 0 without events."""
         return self.events[-1].number if self.events else 0
 
 
 def frame(shown: DashboardSource, at_unix_s: float) -> DashboardFrame:
-    """The state now."""
+    """The current state."""
     pools = shown.pools()
     done = {pool.pool: pool.done_per_s for pool in pools}
     return DashboardFrame(
@@ -99,13 +99,13 @@ def frame(shown: DashboardSource, at_unix_s: float) -> DashboardFrame:
 
 
 def full_message(now: DashboardFrame) -> dict[str, Any]:
-    """A ``LiveFrame`` as JSON, for a page that has nothing yet."""
+    """``LiveFrame`` as JSON, for a page without data."""
     tables = {name: {key: wire_row(row) for key, row in table.items()} for name, table in _tables(now)}
     return {"at": now.at_unix_s, "tables": tables, "events": [wire_row(event) for event in now.events]}
 
 
 def delta_message(before: DashboardFrame, now: DashboardFrame) -> dict[str, Any]:
-    """A ``LiveChange`` as JSON: changed fields by table and row, None for a row that is gone; and new events."""
+    """``LiveChange`` as JSON: changed fields by table and row, None for deleted rows, and new events."""
     changed: dict[str, dict[str, dict[str, Any] | None]] = {}
     for (name, had), (_, table) in zip(_tables(before), _tables(now), strict=True):
         rows: dict[str, dict[str, Any] | None] = {
@@ -148,9 +148,9 @@ def _server(shown: DashboardSource) -> ServerRow:
 
 
 def _troubles(shown: DashboardSource) -> list[str]:
-    """What stands between the policies that an operator wrote and those in force, as in ``switchgear status``.
+    """Reasons why the operator's policies are not fully in force, as in ``switchgear status``.
 
-    Without ages, which change each second.
+    Without ages, which change every second.
     """
     found = [
         *on_rolled_back(shown.rolled_back(), aged=False),
@@ -198,9 +198,9 @@ def _zone(zone: ZoneStatus) -> ZoneRow:
 
 
 def _engine(engine: EngineStatus, pool_done_per_s: float | None) -> EngineRow:
-    """What the map shows; all else is asked for when somebody looks at one engine.
+    """Fields shown on the map; details are fetched on demand.
 
-    Ages are not in here: they would make every row another one each second.
+    Without ages: they would change every row every second.
     """
     held = engine.in_flight if engine.in_flight is not None else engine.requests_in_flight
     gpus = engine.gpu.gpus if engine.gpu is not None else ()
@@ -263,7 +263,7 @@ def _event(event: EventStatus) -> EventRow:
 
 
 def _short(number: float | None) -> float | None:
-    """Three digits are more than anybody sees, and a tenth digit would make every row another one."""
+    """Round to three digits, so that invisible changes do not resend a row."""
     return None if number is None else float(f"{number:.3g}")
 
 

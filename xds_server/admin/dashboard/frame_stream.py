@@ -1,6 +1,6 @@
-"""Frames to everybody who watches: made once a second while anybody does, and not at all while nobody does.
+"""Stream of frames to all watchers: one frame per second, none without watchers.
 
-A watcher has no queue. Whoever is slow gets, when it can take more, what became different since the frame it has.
+Watchers have no queue. A slow watcher gets the difference from its last frame once it can receive again.
 """
 
 import asyncio
@@ -16,18 +16,18 @@ from xds_server.admin.dashboard.frame import DashboardFrame, DashboardSource, de
 
 EVERY_S: Final = 1.0
 MOST_WATCHERS: Final = 64
-"""Each costs a connection and its share of a second; beyond that somebody has left too many tabs open."""
+"""Each watcher costs a connection and CPU every second; more usually means forgotten browser tabs."""
 
 WRITE_TIMEOUT_S: Final = 30.0
-"""A watcher that takes nothing for so long is gone."""
+"""Disconnect a watcher that accepts no data for this long."""
 
 
 class TooManyWatchersError(Exception):
-    """There are watchers enough."""
+    """The watcher limit is reached."""
 
 
 class FrameStream:
-    """Frames of ``shown``, shared by all who watch."""
+    """Frames of ``shown``, shared by all watchers."""
 
     def __init__(
         self,
@@ -47,16 +47,14 @@ class FrameStream:
         self.watchers = 0
 
     def frame(self) -> DashboardFrame:
-        """The newest frame; a new one where it is old enough."""
+        """The latest frame, recomputed when it is too old."""
         now_s = self._clock()
         if self._newest is None or now_s - self._made_at_s >= self._every_s:
             self._newest, self._made_at_s = frame(self._shown, self._wall()), now_s
         return self._newest
 
     async def messages(self) -> AsyncIterator[bytes]:
-        """Events for one watcher: a whole frame, then differences; ``TooManyWatchersError`` where it is one too
-        many.
-        """
+        """Events for one watcher: a full frame, then differences; ``TooManyWatchersError`` above the limit."""
         if self.watchers >= MOST_WATCHERS:
             raise TooManyWatchersError
         self.watchers += 1
@@ -74,7 +72,7 @@ class FrameStream:
             self.watchers -= 1
 
     def _message(self, held: DashboardFrame, now: DashboardFrame) -> bytes:
-        """What leads from one frame to another; most watchers ask for the same."""
+        """Message that leads from one frame to another, shared by most watchers."""
         known = self._differences
         if known is None or known[0] is not held or known[1] is not now:
             known = (held, now, _event("change", json.dumps(delta_message(held, now), ensure_ascii=False)))
@@ -85,13 +83,13 @@ class FrameStream:
 async def stream_response(
     request: web.Request, live: FrameStream, still: Callable[[web.Request], bool] = lambda _: True
 ) -> web.StreamResponse:
-    """The events as a response that ends when the watcher goes, or is ``still`` allowed no longer."""
+    """Response with the events; ends when the watcher disconnects or is no longer ``still`` authorized."""
     messages = live.messages()
     async with contextlib.aclosing(messages):  # type: ignore[type-var]  # an async generator has aclose
         try:
             first = await anext(messages)
         except TooManyWatchersError:
-            raise web.HTTPServiceUnavailable(reason="too many are watching already") from None
+            raise web.HTTPServiceUnavailable(reason="too many dashboard watchers") from None
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         )

@@ -1,1 +1,1 @@
-"""Views of the ledger and the fleet for people: why, events, tables."""
+"""Operator views of ledger and fleet: explanations, events, tables."""

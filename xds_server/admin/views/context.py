@@ -1,4 +1,4 @@
-"""Everything a question about the present is answered from, and who is meant by a name."""
+"""State that explanations are computed from, and resolution of names."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _NO_ORDERS: Mapping[EngineId, Order] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewContext:
-    """What is served and decided at one moment, the orders in force, and what is remembered."""
+    """Served policies, decisions, orders and stored events at one moment."""
 
     policies: PolicySet
     fleet: Fleet
@@ -33,14 +33,14 @@ class ViewContext:
 
 
 class UnknownNameError(Exception):
-    """Nobody, or more than one, is meant by a name; the message says who might be."""
+    """A name matches no subject or several; the message lists candidates."""
 
 
 def subject_named(name: str, scene: ViewContext) -> Subject:
-    """Who is meant: ``pool/engine``, a pool, a zone, or an engine's own name where only one has it.
+    """Resolve ``pool/engine``, a pool, a zone, or an engine name that is unique.
 
-    ``pool:NAME``, ``zone:NAME`` and ``engine:NAME`` say which, where one name is several things.
-    ``UnknownNameError`` where none or several are meant.
+    The prefixes ``pool:``, ``zone:`` and ``engine:`` disambiguate. Raises ``UnknownNameError`` for no match or
+    several.
     """
     kind, _, bare = name.partition(":")
     if kind not in ("pool", "zone", "engine"):
@@ -57,10 +57,10 @@ def subject_named(name: str, scene: ViewContext) -> Subject:
     if len(found) == 1:
         return next(iter(found.values()))
     if found:
-        raise UnknownNameError(f"{name!r} may be {_listed(sorted(found))}; say which")
+        raise UnknownNameError(f"{name!r} is ambiguous: use {_listed(sorted(found))}")
     near = difflib.get_close_matches(bare, _names(scene), n=3, cutoff=0.5)
     hint = f"did you mean {_listed(near)}?" if near else "`switchgear get engines` lists them"
-    raise UnknownNameError(f"there is no engine, zone or pool {name!r}; {hint}")
+    raise UnknownNameError(f"no engine, zone or pool {name!r}; {hint}")
 
 
 def _names(scene: ViewContext) -> Sequence[str]:
@@ -79,7 +79,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def rule_status(rule: str, pool: str, policies: PolicySet) -> RuleStatus | None:
-    """The field, its value for this pool and who set it; None where no field rules."""
+    """The field, its value for this pool and its origin; None if no field decides."""
     kind, _, path = rule.partition(".")
     if not path or pool not in policies.pools:
         return None
@@ -93,13 +93,13 @@ def rule_status(rule: str, pool: str, policies: PolicySet) -> RuleStatus | None:
 
 
 def _attribute(spec: Any, alias: str) -> str:
-    """The attribute of a policy model that is written ``alias`` in files."""
+    """Attribute of a policy model that is written ``alias`` in files."""
     names: dict[str, str] = {found.alias or name: name for name, found in type(spec).model_fields.items()}
     return names[alias]
 
 
 def _shown(value: Any, *, duration: bool) -> str:
-    """As one would write it in a file; empty for what nobody gives."""
+    """The value as written in a policy file; empty if unset."""
     if value is None:
         return ""
     if duration:
@@ -112,7 +112,7 @@ def _shown(value: Any, *, duration: bool) -> str:
 
 
 def event_status(event: Event, now: ClockReading) -> EventStatus:
-    """The event as it is shown."""
+    """The event as a status row."""
     subject = event.subject
     return EventStatus(
         number=event.number,

@@ -1,4 +1,4 @@
-"""Pools, zones, engines and proxies in figures: what ``switchgear get`` shows."""
+"""Statistics of pools, zones, engines and proxies: the tables of ``switchgear get``."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic, ProxyTraff
 
 
 def pool_rows(scene: ViewContext) -> Sequence[PoolStatus]:
-    """One value for each pool of which something is decided."""
+    """One row per pool with decisions."""
     return [_pool(name, pool, scene) for name, pool in scene.decisions.pools.items()]
 
 
@@ -41,7 +41,7 @@ def _pool(name: str, pool: PoolDecisions, scene: ViewContext) -> PoolStatus:
     }
     gateway = pool.ceilings.get("gateway")
     ceiling = gateway.interactive + gateway.batch if gateway is not None else None
-    reason = "" if gateway is None else f"for each gateway: {gateway.reason}"
+    reason = "" if gateway is None else f"per gateway: {gateway.reason}"
     if admission is not None:
         ceiling, reason = admission.total + admission.held, admission.reason
     return PoolStatus(
@@ -97,7 +97,7 @@ def _revisions(pool: PoolDecisions) -> dict[str, dict[str, int]]:
 
 
 def zone_rows(scene: ViewContext) -> Sequence[ZoneStatus]:
-    """One value for each pool and each zone that has engines of it, or calls to it."""
+    """One row per pool and zone with engines or callers."""
     rows: list[ZoneStatus] = []
     for name, pool in scene.decisions.pools.items():
         by_zone: dict[str, list[Engine]] = {zone: [] for zone in pool.zones}
@@ -128,7 +128,7 @@ def _zone(name: str, zone: str, engines: Sequence[Engine], pool: PoolDecisions, 
 
 
 def proxy_rows(node: str, scene: ViewContext) -> tuple[ProxyPoolStatus, ...]:
-    """One value for each pool that this proxy tells of."""
+    """One row per pool that this proxy reports."""
     rows = []
     for name, traffic in scene.fleet.traffic.items():
         proxy = traffic.proxies.get(node)
@@ -154,7 +154,7 @@ def proxy_rows(node: str, scene: ViewContext) -> tuple[ProxyPoolStatus, ...]:
 
 
 def order_rows(orders: Mapping[EngineId, Order], now_s: float) -> Sequence[OrderStatus]:
-    """One value for each order in force, the one that ends first in front."""
+    """One row per order in force, the first to end first."""
     return [
         OrderStatus(
             pool=key.pool,
@@ -171,7 +171,7 @@ def order_rows(orders: Mapping[EngineId, Order], now_s: float) -> Sequence[Order
 
 
 def shadow_report(book: ShadowTotals) -> ShadowStatus:
-    """What shadow mode has found since the server started, the engine with most failures in front."""
+    """Shadow-mode results since the server started; engines with most failures first."""
     tallies = sorted(book.engines.values(), key=lambda one: (-one.failed, -one.out_s, one.engine))
     return ShadowStatus(
         engines=tuple(
@@ -198,7 +198,7 @@ def shadow_report(book: ShadowTotals) -> ShadowStatus:
 
 
 def with_decision_status(engine: EngineStatus, key: EngineId, scene: ViewContext | None) -> EngineStatus:
-    """The engine's status with what was decided of it, and what the proxies tell of calls to it."""
+    """Engine status with its decision and the calls that proxies report."""
     known = None if scene is None else scene.fleet.engine(key)
     decision = None if scene is None else scene.decisions.engines.get(key)
     if scene is None or known is None or decision is None:
@@ -229,7 +229,7 @@ def with_decision_status(engine: EngineStatus, key: EngineId, scene: ViewContext
 
 
 def shunned_by(key: EngineId, scene: ViewContext) -> tuple[str, ...]:
-    """Proxies that send this engine nothing although its peers get something."""
+    """Proxies that send this engine no requests although its peers get some."""
     traffic = scene.fleet.traffic.get(key.pool)
     if traffic is None:
         return ()
@@ -237,14 +237,14 @@ def shunned_by(key: EngineId, scene: ViewContext) -> tuple[str, ...]:
 
 
 def error_percent(traffic: EngineTraffic | None) -> float | None:
-    """Failed calls of the window, in percent; None where there are none."""
+    """Failed calls in the window, percent; None without calls."""
     if traffic is None or not traffic.window_calls:
         return None
     return round(100 * traffic.window_failures / traffic.window_calls, 1)
 
 
 def in_flight(traffic: PoolTraffic | None) -> int | None:
-    """Requests in flight on all engines of a pool; None where nobody tells."""
+    """Requests in flight on all engines of a pool; None if no proxy reports."""
     counts = [] if traffic is None else [one.in_flight for one in traffic.engines.values()]
     known = [one for one in counts if one is not None]
     return sum(known) if known else None

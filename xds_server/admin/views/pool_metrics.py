@@ -1,7 +1,7 @@
-"""What is decided of the pools, as metrics: the figures of ``get pools``, for dashboards and alerts.
+"""Pool decisions as metrics: the columns of ``get pools``, for dashboards and alerts.
 
-Labels are from closed sets, so the reason of a level is told by what is done because of it (``action``); the
-sentence is in ``switchgear why POOL`` and in the ledger.
+Labels are closed sets, so the label ``action`` stands for the reason of a level; the sentence is in ``switchgear
+why POOL`` and in the ledger.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,11 +30,11 @@ _FIGURES: Final[tuple[tuple[GaugeFamilySpec, Callable[[PoolStatus], float | None
     (PoolMetrics.pool_degradation_level, lambda one: one.level),
     (PoolMetrics.pool_hedging, lambda one: one.hedging),
 )
-"""Which figure of a pool each metric is."""
+"""Column of ``get pools`` behind each metric."""
 
 
 def pool_metrics(scene: ViewContext) -> Iterator[Metric]:
-    """Every pool in figures; a figure nobody knows is left out."""
+    """Metrics of every pool; unknown values are omitted."""
     rows = pool_rows(scene)
     for metric, figure in _FIGURES:
         yield metric.family({(row.pool,): float(value) for row in rows if (value := figure(row)) is not None})
@@ -73,7 +73,7 @@ def pool_metrics(scene: ViewContext) -> Iterator[Metric]:
 
 
 def _capacity(pool: str, scene: ViewContext) -> float | None:
-    """Declared slots, so that a capacity that is learned anew does not look like one that is lost."""
+    """Declared slots: unlike learned slots, they do not change when capacity is learned again."""
     engines = scene.fleet.pools.get(pool, ())
     declared, decided = sum(one.slots for one in engines), scene.decisions.engines
     inside = sum(one.slots for one in engines if one.id in decided and decided[one.id].health is Health.HEALTHY)
@@ -81,7 +81,7 @@ def _capacity(pool: str, scene: ViewContext) -> float | None:
 
 
 def _engines(scene: ViewContext) -> Iterator[Metric]:
-    """Engine by engine, what tells one from its peers."""
+    """Per-engine metrics for comparison with peers."""
     inside: dict[tuple[str, ...], float] = {}
     busy: dict[tuple[str, ...], float] = {}
     failed: dict[tuple[str, ...], float] = {}

@@ -1,4 +1,4 @@
-"""The story of one engine: what it is, on what evidence, and why it is not what one might expect."""
+"""Explanation of one engine: its state, the evidence, and why it is not in another state."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,25 +19,25 @@ from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic
 from xds_server.model.text import duration_text
 
 MOST_PAST: Final = 12
-"""Events told of the past; more are in ``--output json`` of ``switchgear get events``."""
+"""Events shown; ``switchgear get events --output json`` has more."""
 
 _SAME_ROUND_S: Final = 1.0
-"""An event is noted a moment after it was decided, by another look at the clock."""
+"""An event is stored shortly after the decision, with a later clock reading."""
 
 _STATES: Final = {
-    Health.HEALTHY: "takes new requests",
-    Health.UNHEALTHY: "is out",
-    Health.DRAINING: "drains: it finishes what it has and takes nothing new",
+    Health.HEALTHY: "in rotation",
+    Health.UNHEALTHY: "ejected",
+    Health.DRAINING: "draining (finishing its requests, receiving no new ones)",
 }
-_WANTED_OUT: Final = {
+_EJECTORS: Final = {
     Ejector.VERDICT: "its verdict is bad",
-    Ejector.ERRORS: "its answers fail",
+    Ejector.ERRORS: "its calls fail",
     Ejector.SLOWNESS: "it is slower than its peers",
-    Ejector.ORCHESTRATOR: "its orchestrator says so",
+    Ejector.ORCHESTRATOR: "its orchestrator reports it unavailable",
     Ejector.OPERATOR: "an operator ordered it",
 }
 _STANDINGS: Final = {
-    PodPhase.PRESENT: "there",
+    PodPhase.PRESENT: "present",
     PodPhase.NOT_READY: "not ready",
     PodPhase.UNFIT: "on an unfit node",
     PodPhase.LEAVING: "leaving",
@@ -47,7 +47,7 @@ _STANDINGS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
-    """One engine with all that is known of it."""
+    """One engine with all data about it."""
 
     engine: Engine
     decision: EngineDecision
@@ -67,10 +67,10 @@ class _Case:
 
 
 def why_engine(key: EngineId, scene: ViewContext) -> Explanation:
-    """The story of this engine; ``UnknownNameError`` while nothing is decided of it."""
+    """Explain this engine; ``UnknownNameError`` before its first decision."""
     engine, decision = scene.fleet.engine(key), scene.decisions.engines.get(key)
     if engine is None or decision is None:
-        raise UnknownNameError(f"{key} is declared, and nothing is decided of it yet: its address is not known")
+        raise UnknownNameError(f"no decision on {key} yet: its address is not resolved")
     events = scene.event_store.of([Subject(pool=key.pool, engine=key.engine)])
     case = _Case(
         engine=engine,
@@ -105,19 +105,19 @@ def _headline(case: _Case) -> str:
     decision, engine = case.decision, case.engine
     zone = f" (zone {engine.zone})" if engine.zone else ""
     since = duration_text(case.now_s - decision.since_s)
-    text = f"{engine.id}{zone} {_STATES[decision.health]}, for {since} now"
+    text = f"{engine.id}{zone} has been {_STATES[decision.health]} for {since}"
     if decision.health is Health.HEALTHY and decision.traffic_percent < 100:
         text += f", on trial with {decision.traffic_percent:g} % of its share"
     if decision.health is not Health.HEALTHY and decision.ejector is Ejector.ORCHESTRATOR:
-        # Of a group of engines another one may be meant.
-        word = decision.pod_state
-        text += f", because {word.reason if word is not None else _WANTED_OUT[decision.ejector]}"
+        # The reason may concern another engine of the group.
+        pod = decision.pod_state
+        text += f", because {pod.reason if pod is not None else _EJECTORS[decision.ejector]}"
     elif decision.health is Health.UNHEALTHY and decision.ejector is not None:
-        told = decision.ejector is Ejector.VERDICT and decision.verdict is not None
-        text += f", because {f'it is {decision.verdict}' if told else _WANTED_OUT[decision.ejector]}"
+        judged = decision.ejector is Ejector.VERDICT and decision.verdict is not None
+        text += f", because {f'it is {decision.verdict}' if judged else _EJECTORS[decision.ejector]}"
     if decision.cut:
         ended = case.traffic is not None and case.traffic.in_flight == 0
-        text += "; no proxy has a request there any more" if ended else "; the requests it holds are being ended"
+        text += "; no proxy has requests on it" if ended else "; its requests are being cut"
     return f"{text}."
 
 
@@ -125,57 +125,57 @@ def _because(case: _Case) -> Iterator[str]:
     report = case.report
     yield _sentence(case.decision.reason)
     if report is None:
-        yield "Nobody has said anything of it yet."
+        yield "No report yet."
     else:
         age = (
             ""
             if case.engine.received_at_s is None
             else f", {duration_text(case.now_s - case.engine.received_at_s)} ago"
         )
-        yield f"Last said of it, by the {report.source}{age}: {report.verdict}."
+        yield f"Last report ({report.source}{age}): {report.verdict}."
         for reason in report.reasons:
-            held = f" (held against {reason.threshold})" if reason.threshold else ""
+            held = f" (limit: {reason.threshold})" if reason.threshold else ""
             yield f"- {_sentence(reason.sentence + held)}"
         if case.decision.cut:
             yield (
-                "Requests to it are ended while it is hung, so it has none to work on: that it says so, or seems "
-                "idle, speaks neither for nor against it. What counts is that nothing comes of a request to it."
+                "Requests are cut while it is hung, so an idle report is not evidence of recovery; only "
+                "a completed request is."
             )
-    word = case.engine.pod_state
-    if word is not None and word.standing is not PodPhase.PRESENT:
-        yield f"Its orchestrator says that it is {_STANDINGS[word.standing]}: {_sentence(word.reason)}"
+    pod = case.engine.pod_state
+    if pod is not None and pod.standing is not PodPhase.PRESENT:
+        yield f"Orchestrator state: {_STANDINGS[pod.standing]}: {_sentence(pod.reason)}"
     if case.failed:
-        yield f"Requests that it failed before that: {', '.join(case.failed)}."
+        yield f"Failed requests before that: {', '.join(case.failed)}."
     if case.traffic is None:
-        yield "No proxy has told of calls to it."
+        yield "No traffic reported by any proxy."
     else:
         yield _calls(case.traffic, case.resilience)
 
 
 def _failed_requests(decision: EngineDecision, events: Sequence[Event]) -> tuple[str, ...]:
-    """Names of requests that it failed before it became as it is; none while nothing is held against it."""
+    """IDs of requests that failed before the present state; empty if nothing ejects the engine."""
     if decision.ejector is None:
         return ()
-    # Those of an outage that is over say nothing of this one.
+    # Requests of an earlier outage do not explain this one.
     began_s = decision.since_s - _SAME_ROUND_S
     return next((event.requests for event in reversed(events) if event.requests and event.at_s >= began_s), ())
 
 
 def _calls(traffic: EngineTraffic, resilience: ResilienceSpec) -> str:
     limit = resilience.breaker.error_rate_percent
-    text = "No call to it counts now"
+    text = "No calls in the window"
     if traffic.window_calls:
-        ruled = f"the breaker opens from {limit:g} %" if limit else "the breaker is off"
+        ruled = f"the breaker opens at {limit:g} %" if limit else "the breaker is off"
         text = (
-            f"Of its last {traffic.window_calls} calls {traffic.window_failures} failed "
+            f"{traffic.window_failures} of the last {traffic.window_calls} calls failed "
             f"({_failing(traffic):.0f} %; {ruled})"
         )
         if limit and _failing(traffic) >= limit:
-            text += ", those included that it failed while it was hung or dead, which the breaker does not count"
+            text += ", including calls while it was hung or dead, which the breaker ignores"
     if traffic.in_flight is not None:
         text += f"; {traffic.in_flight} in flight"
     if traffic.done_per_s:
-        text += f"; {traffic.done_per_s:.1f} good answers per second"
+        text += f"; {traffic.done_per_s:.1f} good answers/s"
     return f"{text}."
 
 
@@ -188,59 +188,61 @@ def _why_not(case: _Case) -> Iterator[str]:
     if decision.health is Health.HEALTHY:
         yield from _why_in(case)
     elif case.report is not None and case.report.verdict.good:
-        yield f"Its verdict is {case.report.verdict}, and it is out all the same: {_sentence(decision.reason)}"
+        yield f"Not in rotation despite verdict {case.report.verdict}: {_sentence(decision.reason)}"
     if case.order is not None:
         left = duration_text(case.order.until_s - case.now_s)
-        by = f" of {case.order.by}" if case.order.by else ""
-        yield f"An order{by} holds for another {left}: {case.order.action} ({case.order.reason})."
+        by = f" by {case.order.by}" if case.order.by else ""
+        yield f"Operator order{by} in force for {left}: {case.order.action} ({case.order.reason})."
         if case.order.action is OrderAction.RESTORE and decision.health is not Health.HEALTHY:
-            yield "The order to restore it does not help: a dead, hung, draining or leaving engine stays out."
+            yield (
+                "The restore order has no effect: a dead, hung, draining or leaving engine stays out of rotation."
+            )
     if case.pool_traffic is not None and decision.health is Health.HEALTHY:
         for node, proxy in sorted(case.pool_traffic.proxies.items()):
             missed = proxy.silent.get(case.engine.id.engine)
             if missed:
                 yield (
-                    f"It is in, and {node} sends it nothing: 0 requests while its peers got {missed}. "
-                    "That is Envoy's own ejection, which ends by itself."
+                    f"{node} sends it no requests (its peers got {missed}): ejected by Envoy's outlier "
+                    "detection, which ends by itself."
                 )
 
 
 def _why_in(case: _Case) -> Iterator[str]:
     decision, report, traffic = case.decision, case.report, case.traffic
     if decision.floor:
-        who = "the evidence" if decision.ejector is None else _WANTED_OUT[decision.ejector]
-        yield f"It should leave ({who}) and is kept in, because too few others are left: {decision.reason}"
+        who = "the evidence is bad" if decision.ejector is None else _EJECTORS[decision.ejector]
+        yield f"Kept in rotation by the capacity floor although {who}: {decision.reason}"
     if decision.shadow is not None and decision.shadow.health is not Health.HEALTHY:
-        would = f"It would be {decision.shadow.health} if that were enforced (shadow)"
+        would = f"Without shadow mode it would be {decision.shadow.health}"
         yield f"{would}: {_sentence(decision.shadow.reason)}"
     elif decision.ejector is Ejector.ORCHESTRATOR and not decision.floor:
-        yield f"Its orchestrator speaks against it, and it is in all the same: {_sentence(decision.reason)}"
+        yield f"In rotation although its orchestrator reports it unavailable: {_sentence(decision.reason)}"
     elif report is not None and not report.verdict.good and not decision.floor:
-        yield f"Its verdict is {report.verdict}, and it is in all the same: {_sentence(decision.reason)}"
+        yield f"In rotation despite verdict {report.verdict}: {_sentence(decision.reason)}"
     if traffic is None or not traffic.window_failures or decision.floor or decision.ejector is not None:
         return
     breaker = case.resilience.breaker
     if not breaker.error_rate_percent:
-        yield "Some of its calls fail, and the breaker is off (errorRatePercent 0)."
+        yield "Some calls fail, but the breaker is off (errorRatePercent 0)."
     elif traffic.window_calls < breaker.min_calls:
-        yield f"Some of its calls fail; {traffic.window_calls} are too few (minCalls {breaker.min_calls})."
+        yield f"Some calls fail, but {traffic.window_calls} calls are too few (minCalls {breaker.min_calls})."
     elif _failing(traffic) < breaker.error_rate_percent:
         yield (
-            f"Some of its calls fail, and it is in: {_failing(traffic):.0f} % is below errorRatePercent "
+            f"Some calls fail, but {_failing(traffic):.0f} % is below errorRatePercent "
             f"{breaker.error_rate_percent:g} %."
         )
 
 
 def _returns(case: _Case) -> str:
-    """What would reverse the decision, where it does not say so itself."""
+    """What reverses the decision, if the decision does not state it."""
     decision = case.decision
     if decision.health is Health.HEALTHY:
         return ""
     if case.order is not None and case.order.action is not OrderAction.RESTORE:
-        return "when the order ends, or with `switchgear restore`"
+        return "the order ends, or `switchgear restore`"
     if decision.verdict is Verdict.DRAINING:
-        return "when the engine is started anew, or says that it no longer drains"
-    return "with the next good report of it"
+        return "the engine restarts, or reports that it no longer drains"
+    return "its next good report"
 
 
 def _sentence(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The story of a pool, and of a zone: who is out, how much is let in, who refuses what, the ladder, the shares."""
+"""Explanation of a pool or zone: ejected engines, admission limit, refusals, degradation level, zone weights."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,10 +14,10 @@ _MOST_NAMED = 5
 
 
 def why_pool(name: str, scene: ViewContext) -> Explanation:
-    """The story of this pool; ``UnknownNameError`` while nothing is decided of it."""
+    """Explain this pool; ``UnknownNameError`` before its first decision."""
     pool = scene.decisions.pools.get(name)
     if pool is None:
-        raise UnknownNameError(f"pool {name} is declared, and nothing is decided of it yet")
+        raise UnknownNameError(f"no decision on pool {name} yet")
     level = 0 if pool.degradation is None else pool.degradation.level
     admission = pool.admission
     pressed = admission is not None and admission.pressure is not None and admission.pressure > 1.0
@@ -28,11 +28,11 @@ def why_pool(name: str, scene: ViewContext) -> Explanation:
         *([policy_fields.degradation_rule(level)] if level else []),
         *([policy_fields.FLOOR] if out else []),
     ]
-    text = f"{total - len(out)} of {total} engines of pool {name} take new requests"
+    text = f"{total - len(out)} of {total} engines of pool {name} are in rotation"
     if level:
-        text += f"; degraded to level {level}"
+        text += f"; degradation level {level}"
     if pressed:
-        text += "; it is full"
+        text += "; demand above capacity"
     events = scene.event_store.related(pool=name)
     return Explanation(
         subject=name,
@@ -42,7 +42,7 @@ def why_pool(name: str, scene: ViewContext) -> Explanation:
         because=tuple(_pool_because(pool, scene.fleet.traffic.get(name), out, scene)),
         why_not=tuple(_pool_why_not(pool)),
         ruled_by=_rules(asked, name, scene),
-        returns="when the pressure has been gone for degradation.leaveAfter" if level else "",
+        returns="pressure stays low for degradation.leaveAfter" if level else "",
         past=tuple(event_status(event, scene.now) for event in reversed(events[-MOST_PAST:])),
     )
 
@@ -51,59 +51,63 @@ def _pool_because(
     pool: PoolDecisions, traffic: PoolTraffic | None, out: Sequence[str], scene: ViewContext
 ) -> Iterator[str]:
     if out:
-        yield f"Out: {_named(out)} (`switchgear why ENGINE` says why)."
+        yield f"Not in rotation: {_named(out)} (see `switchgear why ENGINE`)."
     if pool.admission is None:
         for role, limit in sorted(pool.ceilings.items()):
-            yield f"Ceiling of each {role}: {limit.interactive} interactive, {limit.batch} batch: {limit.reason}."
+            yield (
+                f"Admission limit of each {role}: {limit.interactive} interactive, {limit.batch} batch: "
+                f"{limit.reason}."
+            )
     else:
         yield from _ceiling(pool.admission, traffic)
     if pool.degradation is not None:
         since = duration_text(scene.now.s - pool.degradation.since_s)
-        yield f"Ladder, on this level for {since}: {pool.degradation.reason}."
+        yield f"Degradation level {pool.degradation.level} for {since}: {pool.degradation.reason}."
     if pool.hedge is not None:
         yield f"Hedging: {pool.hedge.reason}."
     if pool.retries is not None:
         statuses = ", ".join(map(str, pool.retries.statuses)) or "none"
-        yield f"Answers that are tried again: {statuses} ({pool.retries.reason})."
+        yield f"Retried statuses: {statuses} ({pool.retries.reason})."
     if pool.limits is not None:
-        yield f"Time limits: {pool.limits.reason}."
+        yield f"Timeouts: {pool.limits.reason}."
 
 
 def _ceiling(admission: AdmissionDecision, traffic: PoolTraffic | None) -> Iterator[str]:
     yield (
-        f"Ceiling: {admission.total + admission.held} requests in flight ({admission.total} for engines that are "
-        f"in, {admission.held} held by engines that are out): {admission.reason}."
+        f"Admission limit: {admission.total + admission.held} requests in flight "
+        f"({admission.total} for engines in rotation, {admission.held} held by ejected engines): "
+        f"{admission.reason}."
     )
     if admission.pressure is not None:
         used = (
             "" if admission.utilization is None else f"; {100 * admission.utilization:.0f} % of its slots in use"
         )
-        yield f"Asked of it: {100 * admission.pressure:.0f} % of what the engines that are in can serve{used}."
+        yield f"Demand: {100 * admission.pressure:.0f} % of the capacity in rotation{used}."
     for node, part in sorted(admission.by_proxy.items()):
         proxy = None if traffic is None else traffic.proxies.get(node)
         shed = {} if proxy is None else {str(key): one for key, one in proxy.shed_per_s.items() if one > 0}
         refused = ", ".join(f"{one:.1f} {key}" for key, one in sorted(shed.items()))
-        told = f"; refuses {refused} per second" if refused else "; refuses nothing"
-        yield f"- {node}: {part.interactive} interactive, {part.batch} batch{told}."
+        suffix = f"; refusing {refused} per second" if refused else "; refusing none"
+        yield f"- {node}: {part.interactive} interactive, {part.batch} batch{suffix}."
 
 
 def _pool_why_not(pool: PoolDecisions) -> Iterator[str]:
     kept = [key.engine for key, one in pool.engines.items() if one.floor]
     if kept:
-        yield f"Kept in against the evidence, because too few others are left: {_named(kept)}."
+        yield f"Kept in rotation by the capacity floor despite bad evidence: {_named(kept)}."
     shadowed = [
         key.engine
         for key, one in pool.engines.items()
         if one.shadow is not None and one.shadow.health is not Health.HEALTHY and one.health is Health.HEALTHY
     ]
     if shadowed:
-        yield f"Would be out if that were enforced (shadow): {_named(shadowed)}."
+        yield f"Without shadow mode these would be ejected: {_named(shadowed)}."
     if pool.admission is not None and not pool.admission.in_force:
-        yield "The ceiling is not in force (shadow): nothing is refused because of it."
+        yield "The admission limit is in shadow mode: no request is refused because of it."
 
 
 def why_zone(zone: str, scene: ViewContext) -> Explanation:
-    """The story of this zone, over all pools that have engines in it or callers from it."""
+    """Explain this zone across all pools with engines or callers in it."""
     because: list[str] = []
     total = missing = 0
     ruling: list[RuleStatus] = []
@@ -113,22 +117,24 @@ def why_zone(zone: str, scene: ViewContext) -> Explanation:
         out = [key.engine for key, one in decided if one.health is not Health.HEALTHY]
         total, missing = total + len(decided), missing + len(out)
         if decided:
-            told = f"; out: {_named(out)}" if out else ""
-            because.append(f"Pool {name}: {len(decided) - len(out)} of {len(decided)} engines here are in{told}.")
+            suffix = f"; not in rotation: {_named(out)}" if out else ""
+            because.append(
+                f"Pool {name}: {len(decided) - len(out)} of {len(decided)} engines in rotation{suffix}."
+            )
         if zone in pool.zones:
             shares = pool.zones[zone]
             whole = sum(shares.weights.values()) or 1
             parts = ", ".join(
                 f"{to or 'no zone'} {100 * one / whole:.0f} %" for to, one in sorted(shares.weights.items())
             )
-            because.append(f"Calls from here to {name} go to {parts}: {shares.reason}.")
+            because.append(f"Calls from here to {name}: {parts}: {shares.reason}.")
             ruling.extend(_rules([policy_fields.ZONES], name, scene))
     events = scene.event_store.related(zone=zone)
     return Explanation(
         subject=zone,
         kind="zone",
         well=not missing,
-        now=f"{total - missing} of {total} engines of zone {zone} take new requests.",
+        now=f"{total - missing} of {total} engines of zone {zone} are in rotation.",
         because=tuple(because),
         ruled_by=tuple(dict.fromkeys(ruling)),
         past=tuple(event_status(event, scene.now) for event in reversed(events[-MOST_PAST:])),

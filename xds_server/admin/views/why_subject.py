@@ -1,4 +1,4 @@
-"""Why something is as it is, in sentences: the answer to ``switchgear why``."""
+"""Explanations behind ``switchgear why``."""
 
 from xds_server.admin.views.context import ViewContext, subject_named
 from xds_server.admin.views.why_engine import why_engine
@@ -8,7 +8,7 @@ from xds_server.model.fleet import EngineId
 
 
 def why(name: str, scene: ViewContext) -> Explanation:
-    """The story of whoever is meant by ``name``; ``UnknownNameError`` where that is nobody or more than one."""
+    """Explain the subject with this name; ``UnknownNameError`` if it matches none or several."""
     subject = subject_named(name, scene)
     if subject.engine:
         return why_engine(EngineId(subject.pool, subject.engine), scene)

@@ -127,7 +127,7 @@ class FakeServerBackend:
         ]
 
     def readiness(self) -> Readiness:
-        return Readiness(ready=self.ready, reason="serving" if self.ready else "policies are being read")
+        return Readiness(ready=self.ready, reason="serving" if self.ready else "reading policies")
 
     def policies(self) -> PoliciesStatus:
         return PoliciesStatus(
