@@ -1,1 +1,1 @@
-"""Judgements on a history: pure functions that answer yes, no or unknown, and why."""
+"""Checks of a history: pure functions that return yes, no or unknown, with the reason."""

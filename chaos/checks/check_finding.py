@@ -1,4 +1,4 @@
-"""The answer of one check."""
+"""Result of one check."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class CheckResult(StrEnum):
-    """Whether what must hold held. UNKNOWN where the history does not say, which is not a yes."""
+    """Whether a limit held. UNKNOWN, if the history lacks the data, is not a yes."""
 
     YES = "yes"
     NO = "no"
@@ -15,8 +15,9 @@ class CheckResult(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckFinding:
-    """What one check found. ``measured`` and ``limit`` are said as people read them (``91.3 %``), ``numbers`` as
-    machines do; ``at_s`` is when it first went wrong.
+    """Finding of one check.
+
+    ``measured`` and ``limit`` are text (``91.3 %``), ``numbers`` the raw values; ``at_s`` is the first violation.
     """
 
     check: str

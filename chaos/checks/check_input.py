@@ -1,4 +1,4 @@
-"""What every check looks at: a history, what its scenario promised, and what both were worked out to once."""
+"""Input of all checks: a history, its hypothesis, and values derived once from both."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,9 +16,10 @@ from chaos.scenario.scenario_model import Hypothesis, Scenario, ScenarioSpec
 
 @dataclass(frozen=True, kw_only=True)
 class CheckInput:
-    """``spec`` is None where this version does not understand the scenario; then nothing is promised.
+    """A history with its scenario.
 
-    The history ends where its last event is when it breaks off, and ``flaws`` say why it does not tell everything.
+    ``spec`` is None if this version cannot read the scenario; then no limits apply. A truncated history ends at
+    its last event; ``flaws`` are the reasons why it is incomplete.
     """
 
     history: History
@@ -28,43 +29,43 @@ class CheckInput:
 
     @property
     def hypothesis(self) -> Hypothesis:
-        """What must hold."""
+        """Limits that must hold."""
         return Hypothesis() if self.spec is None else self.spec.hypothesis
 
     @cached_property
     def impairments(self) -> tuple[Impairment, ...]:
-        """What was wrong with which engine, when."""
+        """Faults per engine, with times."""
         return impairments(self.history)
 
     @cached_property
     def phases(self) -> ExperimentPhases:
-        """Its times."""
+        """Phases of the experiment."""
         return experiment_phases(self.history)
 
     @property
     def from_s(self) -> float:
-        """When what is judged begins: with the first fault, or with the experiment where it has none."""
+        """Start of the judged period: the first fault, or the experiment's start without one."""
         return self.phases.fault_s if self.history.outages else 0.0
 
     @property
     def end_s(self) -> float:
-        """When it ends: with the last arrival."""
+        """End of the judged period: the last arrival."""
         return self.phases.end_s
 
     @cached_property
     def questions(self) -> tuple[RequestRecord, ...]:
-        """The questions of the whole experiment, each as one request."""
+        """All caller requests of the experiment, each merged with its client retries."""
         return tuple(questions(self.history.requests))
 
     @cached_property
     def judged_requests(self) -> tuple[RequestRecord, ...]:
-        """The requests of the time that is judged."""
+        """Requests of the judged period."""
         from_s, end_s = self.from_s, self.end_s
         return tuple(one for one in self.history.requests if from_s <= one.at_s < end_s)
 
     @cached_property
     def missing_requests(self) -> float:
-        """Requests that were still to end, or to come, when the history broke off; 0 for a whole one."""
+        """Requests unfinished or not yet sent when the history was truncated; 0 for a complete one."""
         began = self.history.began
         if not self.breaks_off:
             return 0.0
@@ -73,17 +74,17 @@ class CheckInput:
 
     @property
     def has_engine_logs(self) -> bool:
-        """Whether engines' books are there, or nothing that could stand in them."""
+        """Whether engine logs are present, or no request could be in them."""
         return bool(self.history.attempts) or not any(one.ok for one in self.history.requests)
 
     @property
     def has_control_plane(self) -> bool:
-        """Whether there was a control plane."""
+        """Whether the experiment had a control plane."""
         return bool(self.history.began.policies)
 
 
 def check_input(history: History) -> CheckInput:
-    """The history as checks look at it."""
+    """Prepare a history for the checks."""
     spec = _spec(history.began.scenario)
     flaws = tuple(_flaws(history, spec))
     breaks_off = history.ended_s is None
@@ -93,7 +94,7 @@ def check_input(history: History) -> CheckInput:
 
 
 def last_event_s(history: History) -> float:
-    """When the last event of it was seen."""
+    """Time of the last event."""
     requests_s = (one.at_s + one.latency_s for one in history.requests)
     others_s = chain(
         (one.at_s for one in history.samples),
@@ -116,21 +117,21 @@ def _spec(scenario: Mapping[str, object]) -> ScenarioSpec | None:
 
 def _flaws(history: History, spec: ScenarioSpec | None) -> Iterable[str]:
     if spec is None:
-        yield "its scenario is not one that this version understands"
+        yield "this version cannot read its scenario"
     if history.ended_s is None:
-        yield f"it breaks off at {last_event_s(history):.1f} s of {history.began.seconds:.1f} s"
+        yield f"truncated at {last_event_s(history):.1f} s of {history.began.seconds:.1f} s"
     if history.unread:
-        yield f"not all of its lines were understood ({history.unread[0]})"
+        yield f"unreadable lines ({history.unread[0]})"
     if history.aborted is not None:
-        yield f"it was stopped at {history.aborted.at_s:.1f} s of {history.began.seconds:.1f} s"
+        yield f"stopped at {history.aborted.at_s:.1f} s of {history.began.seconds:.1f} s"
     for one in history.outages:
         if fault_of_event(one.fault) is None:
-            yield f"this version does not know the fault {one.kind!r}"
+            yield f"unknown fault kind {one.kind!r}"
         elif one.end_s is None and history.ended_s is not None:
             yield f"{one.kind} ({one.id}) was never healed"
     if history.aborted is None and history.ended_s is not None and spec is not None:
         missing = len(spec.faults) - len({one.id for one in history.outages})
         if missing > 0:
-            yield f"{missing} of its faults never began"
+            yield f"planned faults that never started: {missing}"
     for gone in history.gone:
-        yield f"{gone.process} ended by itself at {gone.at_s:.1f} s"
+        yield f"{gone.process} exited unexpectedly at {gone.at_s:.1f} s"

@@ -1,4 +1,4 @@
-"""What the control plane owes its proxies: configuration that they take, and nothing lost without it. Pure."""
+"""Control plane checks: proxies accept its configuration and lose nothing without it. Pure."""
 
 import math
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ from chaos.measures.ejection_spans import EjectionSpan, control_plane_ejections
 from chaos.measures.impairments import outages_of_target_kind
 
 ANSWER_S: Final = 3.0
-"""A proxy that is well answers a push within this; so late it may still be on its way when the history ends."""
+"""Longest time for a healthy proxy to answer a push; later pushes may be unanswered when the history ends."""
 
 _SETTLED_S: Final = 3.0
-"""So long after an engine, a proxy or a caller was healed its fault may still be felt."""
+"""A healed fault may still have effects for this long."""
 
 _COUNTED_S: Final = 1.0
-"""An engine that was let in again is in a proxy's counters within this."""
+"""An engine returned to rotation appears in a proxy's counters within this time."""
 
 _FEWEST: Final = 20
 _NOISE_PERCENT: Final = 1.0
@@ -28,11 +28,11 @@ _NOISE_REQUESTS: Final = 2
 
 
 def configuration_converged(case: CheckInput) -> CheckFinding | None:
-    """Every proxy took the last it was told of every type; a rejection is made good by a later push."""
+    """Every proxy accepted (ACK) its last push of every type; a later ACK makes up for a NACK."""
     if not case.has_control_plane:
         return None
     if not case.history.pushed:
-        why = "no push was seen on the wire, although there was a control plane"
+        why = "the control plane sent no configuration"
         return CheckFinding(check="configurationConverged", answer=CheckResult.UNKNOWN, why=why)
     last: dict[tuple[str, str], ConfigPush] = {(one.proxy, one.type): one for one in case.history.pushed}
     refused: list[tuple[ConfigPush, ConfigReply]] = []
@@ -46,18 +46,17 @@ def configuration_converged(case: CheckInput) -> CheckFinding | None:
         elif answer is None:
             (open_at_end if _excused(case, push) else silent).append(push)
     nacks = sum(bool(one.error) for one in case.history.answered)
-    told = f"{len(case.history.pushed)} pushes, {nacks} of them rejected"
+    told = f"{text_format.count(len(case.history.pushed), 'push', 'pushes')}, {nacks} refused"
     numbers = {"pushes": len(case.history.pushed), "rejected": nacks, "unanswered": len(silent)}
     if refused or silent:
         why = "; ".join(
             [
-                f"{push.proxy} rejected the last {push.type} it got, at {text_format.moment(answer.at_s)}, "
-                f"and got no "
-                f"better one: {answer.error}"
+                f"{push.proxy} refused (NACK) its last {push.type} push at {text_format.moment(answer.at_s)}: "
+                f"{answer.error}"
                 for push, answer in refused
             ]
             + [
-                f"{push.proxy} never answered the last {push.type}, sent at {text_format.moment(push.at_s)}"
+                f"{push.proxy} never answered its last {push.type} push, sent at {text_format.moment(push.at_s)}"
                 for push in silent
             ]
         )
@@ -65,30 +64,30 @@ def configuration_converged(case: CheckInput) -> CheckFinding | None:
         measured = text_format.count(len(refused) + len(silent), "proxy and type", "proxies and types") + " behind"
     elif open_at_end:
         late = max(open_at_end, key=lambda one: one.at_s)
-        found, at_s, measured = CheckResult.UNKNOWN, None, "not told"
-        why = f"{late.proxy} had not answered the last {late.type}, of {text_format.moment(late.at_s)}, at the end"
+        found, at_s, measured = CheckResult.UNKNOWN, None, "unknown"
+        why = f"{late.proxy} had not answered its last {late.type} push, sent at "
+        f"{text_format.moment(late.at_s)}, by the end"
     else:
-        found, at_s, measured = CheckResult.YES, None, "all have the last"
-        why = f"every proxy has the last of each type it was sent ({told})"
+        found, at_s, measured = CheckResult.YES, None, "all current"
+        why = f"every proxy accepted the last push of each type ({told})"
         for push, answer in kept:
             why += (
-                f"; {push.proxy} rejected its last {push.type}, at {text_format.moment(answer.at_s)}, and "
-                f"what it kept "
-                "is what was decided in the end"
+                f"; {push.proxy} refused its last {push.type} push at {text_format.moment(answer.at_s)}, but the "
+                f"endpoints it kept match the final decision"
             )
     return CheckFinding(
         check="configurationConverged",
         answer=found,
         why=why,
         measured=measured,
-        limit="every last push ACKed",
+        limit="last push of each type ACKed",
         at_s=at_s,
         numbers=numbers,
     )
 
 
 def nothing_lost_without_control_plane(case: CheckInput) -> CheckFinding | None:
-    """While the control plane is hit and engines are well, callers and proxies notice nothing."""
+    """A control plane fault with healthy engines loses no requests and no configuration."""
     hits = outages_of_target_kind(case.history, TargetKind.CONTROL_PLANE)
     if not hits or not case.has_control_plane:
         return None
@@ -104,56 +103,55 @@ def nothing_lost_without_control_plane(case: CheckInput) -> CheckFinding | None:
     if forgotten or lost:
         answer = CheckResult.NO
         parts = (
-            [f"{asked - good} of {text_format.count(asked, 'question')} were lost while engines were well"]
+            [f"{asked - good} of {text_format.count(asked, 'caller request')} failed while engines were healthy"]
             if lost
             else []
         )
-        why = f"during {during}: {'; '.join([*parts, *forgotten])}; before, {text_format.percent(usual)} were lost"
+        why = f"during {during}: {'; '.join([*parts, *forgotten])}; failures before: {text_format.percent(usual)}"
     elif not case.history.samples:
         answer = CheckResult.UNKNOWN
-        why = f"nobody looked what configuration the proxies had during {during}"
+        why = f"no samples of the proxies' configuration during {during}"
     elif asked < _FEWEST:
-        # What is lost while engines are broken too is for goodput to judge.
+        # The goodput check judges failures while engines are broken too.
         answer = CheckResult.YES
         why = (
-            f"during {during} no proxy lost configuration; something else was wrong all the while "
-            f"({text_format.count(asked, 'question')} apart), so nothing is said of answers"
+            f"during {during} no proxy lost configuration; goodput is not judged, because other faults overlapped "
+            f"(only {text_format.count(asked, 'caller request')} outside them)"
         )
     else:
         answer = CheckResult.YES
         why = (
-            f"during {during} {good} of {text_format.count(asked, 'question')} asked while engines were "
-            f"well got a good "
-            f"answer, and no proxy lost configuration"
+            f"during {during} {good} of {text_format.count(asked, 'caller request')} succeeded while engines were "
+            f"healthy, and no proxy lost configuration"
         )
     return CheckFinding(
         check="nothingLostWithoutControlPlane",
         answer=answer,
         why=why,
-        measured=f"{text_format.percent(lost_percent)} lost",
-        limit=f"<= {text_format.percent(usual + _NOISE_PERCENT)} lost",
+        measured=f"{text_format.percent(lost_percent)} failed",
+        limit=f"<= {text_format.percent(usual + _NOISE_PERCENT)} failed",
         at_s=min(one.start_s for one in hits) if answer is CheckResult.NO else None,
         numbers={"lost_percent": lost_percent, "usual_lost_percent": usual, "questions": asked},
     )
 
 
 def _answer(case: CheckInput, push: ConfigPush) -> ConfigReply | None:
-    """The first to this push; nonces begin anew with every connection."""
-    said = (push.proxy, push.type, push.nonce)
+    """First reply to this push; nonces restart with every connection."""
+    wanted = (push.proxy, push.type, push.nonce)
     return next(
         (
             one
             for one in case.history.answered
-            if one.at_s >= push.at_s and (one.proxy, one.type, one.nonce) == said
+            if one.at_s >= push.at_s and (one.proxy, one.type, one.nonce) == wanted
         ),
         None,
     )
 
 
 def _has_it_all_the_same(case: CheckInput, push: ConfigPush) -> bool:
-    """Whether a proxy that rejected its last endpoints keeps exactly those engines out that are out at the end.
+    """Whether a proxy that refused its last endpoints already ejects exactly the engines ejected at the end.
 
-    What was rejected may since have been taken back; then what the proxy kept is right, and nothing is sent.
+    The refused change may have been reverted; then the proxy's old configuration is right and no push follows.
     """
     last = next((one for one in reversed(case.history.samples) if one.proxy == push.proxy), None)
     if push.type != "eds" or last is None or last.at_s < case.end_s - ANSWER_S:
@@ -168,7 +166,7 @@ def _has_it_all_the_same(case: CheckInput, push: ConfigPush) -> bool:
 
 
 def _excused(case: CheckInput, push: ConfigPush) -> bool:
-    """Whether it was sent just before the end, or to or by somebody who was hit then."""
+    """Whether it was sent just before the end, or while the proxy or the control plane had a fault."""
     if push.at_s > (case.history.ended_s or case.end_s) - ANSWER_S:
         return True
     hits = [one for one in case.history.outages if push.proxy in one.targets]
@@ -179,7 +177,7 @@ def _excused(case: CheckInput, push: ConfigPush) -> bool:
 
 
 def _undisturbed(case: CheckInput, outage: Outage) -> list[EjectionSpan]:
-    """The parts of an outage of the control plane in which nothing else is or was lately wrong."""
+    """Parts of a control plane outage without any other current or recent fault."""
     end_s = case.end_s if outage.end_s is None else min(outage.end_s, case.end_s)
     others = sorted(
         (
@@ -210,10 +208,9 @@ def _lost_percent(case: CheckInput, spans: list[EjectionSpan]) -> float:
 
 
 def _forgotten(case: CheckInput, outage: Outage) -> Iterator[str]:
-    """Every proxy that knew an engine when the outage began and did not all the while.
+    """Proxies that lost an engine's endpoint during the outage.
 
-    A control plane that is only given a bad policy goes on deciding: an engine that it took out may leave the
-    endpoints.
+    With a bad policy the control plane keeps deciding, so engines that it ejected are allowed to disappear.
     """
     end_s = case.end_s if outage.end_s is None else min(outage.end_s, case.end_s)
     out = {engine: control_plane_ejections(case.history, engine, case.end_s) for engine in case.history.slots}
@@ -229,8 +226,5 @@ def _forgotten(case: CheckInput, outage: Outage) -> Iterator[str]:
                     if not any(one.start_s <= sample.at_s < one.end_s + _COUNTED_S for one in out.get(engine, ()))
                 }
                 if gone:
-                    yield (
-                        f"{proxy} no longer knew {text_format.names(sorted(gone))} at "
-                        f"{text_format.moment(sample.at_s)}"
-                    )
+                    yield (f"{proxy} lost {text_format.names(sorted(gone))} at {text_format.moment(sample.at_s)}")
                     break

@@ -1,4 +1,4 @@
-"""Who is left alone, who comes back, and how many are left in. Pure."""
+"""Ejection checks: broken engines avoided, healed ones returned, capacity floor kept. Pure."""
 
 from typing import Final
 
@@ -17,20 +17,20 @@ from chaos.measures.traffic_shift import capacities_per_s, send_times_s, traffic
 
 TRIAL_SHARE: Final = 0.05
 TRIAL_REQUESTS: Final = 2
-"""Requests that a bad engine may still get on trial: so many, or this part of what it would get were it well."""
+"""Trial requests a broken engine may still get: this number, or this share of its fair traffic."""
 
 COUNTER_S: Final = 0.2
-"""What is read off the proxies' counters is known so late."""
+"""Delay of values read from proxy counters."""
 
 STUCK_S: Final = 8.0
-"""An engine that is well and out for longer is stuck, unless the scenario gives it longer to be back."""
+"""A healthy engine ejected for longer is stuck, unless backWithin is longer."""
 
 _FEWEST_CALLS: Final = 10
 _HALF: Final = 0.5
 
 
 def bad_engines_avoided(case: CheckInput) -> CheckFinding | None:
-    """No request goes to a bad engine later than promised after it broke; a few on trial do not count."""
+    """No request goes to a broken engine after the limit; a few trials are allowed."""
     limit_s = case.hypothesis.left_alone_within
     some = [
         one for one in ejectable(case.impairments) if not one.nature.flaps and one.nature.capacity_left < _HALF
@@ -38,7 +38,7 @@ def bad_engines_avoided(case: CheckInput) -> CheckFinding | None:
     if limit_s is None or not some:
         return None
     if not case.has_engine_logs:
-        why = "the engines' own books are not in the history, so nobody knows where requests went"
+        why = "the history has no engine logs, so the destination of requests is unknown"
         return CheckFinding(check="leftAloneWithin", answer=CheckResult.UNKNOWN, why=why, limit=_within(limit_s))
     late = {one.engine: found_s for one in some if (found_s := _too_late_s(case, one, limit_s))}
     kept_in = {one.engine for one in case.history.decided if one.kind == "kept" and one.after == "kept in"}
@@ -49,21 +49,18 @@ def bad_engines_avoided(case: CheckInput) -> CheckFinding | None:
     sent = sum(len(found) for found in late.values())
     if late:
         why = (
-            f"{text_format.count(sent, 'request')} went to {text_format.names(late)} later than "
-            f"{text_format.seconds(limit_s)} "
-            f"after breaking; the last {text_format.seconds(last_s)} after, at "
+            f"{text_format.names(late)} got {text_format.count(sent, 'request')} more than "
+            f"{text_format.seconds(limit_s)} after breaking; the last after {text_format.seconds(last_s)}, at "
             f"{text_format.moment(max(at_s for found in late.values() for at_s in found))}"
         )
     else:
         why = (
-            f"{text_format.names(one.engine for one in some)} got nothing later than "
+            f"{text_format.names(one.engine for one in some)} got no requests later than "
             f"{text_format.seconds(limit_s)}"
         )
-        why += " after breaking, but for single requests on trial"
+        why += " after breaking, except single trials"
     if excused:
-        why += (
-            f"; {text_format.names(sorted(excused))} was kept in by the floor, which is not held against anybody"
-        )
+        why += f"; {text_format.names(sorted(excused))} not counted: kept in rotation by the capacity floor"
     return CheckFinding(
         check="leftAloneWithin",
         answer=CheckResult.NO if late else CheckResult.YES,
@@ -76,13 +73,13 @@ def bad_engines_avoided(case: CheckInput) -> CheckFinding | None:
 
 
 def traffic_restored(case: CheckInput) -> CheckFinding | None:
-    """A healed engine has its traffic back as soon as promised."""
+    """A healed engine has its traffic back within the limit."""
     limit_s = case.hypothesis.back_within
     some = traffic_recoveries(case.history, case.impairments)
     if limit_s is None or not some:
         return None
     if not case.has_engine_logs:
-        why = "the engines' own books are not in the history, so nobody knows where requests went"
+        why = "the history has no engine logs, so the destination of requests is unknown"
         return CheckFinding(check="backWithin", answer=CheckResult.UNKNOWN, why=why, limit=_within(limit_s))
     never = [one for one in some if one.back_s is None and one.watched_s > limit_s]
     slow = [one for one in some if one.back_s is not None and one.back_s > limit_s]
@@ -90,9 +87,9 @@ def traffic_restored(case: CheckInput) -> CheckFinding | None:
     told = [
         f"{text_format.names(one.engines)}, healed at {text_format.moment(one.healed_s)}, "
         + (
-            f"did not have seven tenths of a fair share in the {text_format.seconds(one.watched_s)} that were left"
+            f"did not reach 70 % of its fair share within the remaining {text_format.seconds(one.watched_s)}"
             if one.back_s is None
-            else f"had seven tenths of a fair share {text_format.seconds(one.back_s)} later"
+            else f"reached 70 % of its fair share after {text_format.seconds(one.back_s)}"
         )
         for one in (*never, *slow, *unseen)
     ]
@@ -100,8 +97,8 @@ def traffic_restored(case: CheckInput) -> CheckFinding | None:
     answer = CheckResult.NO if never or slow else CheckResult.UNKNOWN if unseen else CheckResult.YES
     if answer is CheckResult.YES:
         told = [
-            f"engines were healed {text_format.count(len(some), 'time')}, and had seven tenths of a fair share "
-            f"{text_format.seconds(slowest_s or 0.0)} later at the latest"
+            f"after each of {text_format.count(len(some), 'recovery', 'recoveries')} engines reached 70 % of "
+            f"their fair share within {text_format.seconds(slowest_s or 0.0)}"
         ]
     return CheckFinding(
         check="backWithin",
@@ -115,9 +112,9 @@ def traffic_restored(case: CheckInput) -> CheckFinding | None:
 
 
 def no_stuck_ejection(case: CheckInput) -> CheckFinding | None:
-    """No engine that is well is out for long: not by the ledger, not by the proxies' flags, not by its traffic.
+    """No healthy engine stays ejected, by the decision ledger, the proxies' flags or its traffic.
 
-    An engine is not expected back while it, the control plane or a proxy is hit by a fault.
+    Time in which the engine, the control plane or a proxy has a fault does not count.
     """
     limit_s = max(STUCK_S, case.hypothesis.back_within or 0.0)
     stuck: dict[str, EjectionSpan] = {}
@@ -141,17 +138,18 @@ def no_stuck_ejection(case: CheckInput) -> CheckFinding | None:
         span = stuck[worst]
         were = "was" if len(stuck) == 1 else "were"
         why = (
-            f"{text_format.names(stuck)} {were} well and out for longer than "
+            f"{text_format.names(stuck)} {were} healthy but ejected for longer than "
             f"{text_format.seconds(limit_s)}; {worst} from "
             f"{text_format.moment(span.start_s)} to {text_format.moment(span.end_s)}: {span.why}"
         )
         answer = CheckResult.NO
     elif undecided:
         answer = CheckResult.UNKNOWN
-        why = f"{text_format.names(undecided)} was still out at the end, and not for long enough to call it stuck"
+        why = f"{text_format.names(undecided)} still ejected at the end, but not yet longer than "
+        f"{text_format.seconds(limit_s)}"
     else:
         answer = CheckResult.YES
-        why = f"no engine was out for longer than {text_format.seconds(limit_s)} while nothing was wrong with it"
+        why = f"no healthy engine was ejected for longer than {text_format.seconds(limit_s)}"
     return CheckFinding(
         check="noStuckEjection",
         answer=answer,
@@ -164,7 +162,7 @@ def no_stuck_ejection(case: CheckInput) -> CheckFinding | None:
 
 
 def engine_floor(case: CheckInput) -> CheckFinding | None:
-    """The control plane leaves enough engines in; where there is none, every proxy does."""
+    """The control plane, or every proxy without one, keeps enough engines in rotation."""
     limit = case.hypothesis.floor_engines_percent
     engines = tuple(case.history.slots)
     if limit is None or not engines:
@@ -178,8 +176,9 @@ def engine_floor(case: CheckInput) -> CheckFinding | None:
     return CheckFinding(
         check="floorEnginesPercent",
         answer=CheckResult.YES if kept else CheckResult.NO,
-        why=f"{who} left {fewest} of {text_format.count(len(engines), 'engine')} in at the least"
-        + ("" if at_s is None else f", at {text_format.moment(at_s)}"),
+        why=f"{who} kept {'all' if fewest == len(engines) else f'as few as {fewest} of'} "
+        f"{text_format.count(len(engines), 'engine')} in rotation"
+        + ("" if at_s is None else f" at {text_format.moment(at_s)}"),
         measured=text_format.percent(share),
         limit=f">= {text_format.percent(limit)}",
         at_s=None if kept else at_s,
@@ -188,7 +187,7 @@ def engine_floor(case: CheckInput) -> CheckFinding | None:
 
 
 def _too_late_s(case: CheckInput, trouble: Impairment, limit_s: float) -> list[float]:
-    """When requests came that were too late and too many to be trials."""
+    """Times of requests after the limit, if too many to be trials."""
     end_s = min(trouble.end_s, case.end_s)
     from_s = trouble.start_s + limit_s + (COUNTER_S if trouble.nature.unseen else 0.0)
     late_s = [at_s for at_s in send_times_s(case.history, trouble, end_s) if at_s > from_s]
@@ -205,7 +204,7 @@ def _start_s(some: list[Impairment], engine: str) -> float:
 def _without_traffic(
     case: CheckInput, engine: str, good: list[EjectionSpan], limit_s: float
 ) -> list[EjectionSpan]:
-    """The end of the experiment, if the engine got nothing in it while others got plenty."""
+    """The last part of the experiment, if the engine got no requests while others did."""
     if not good or good[-1].end_s < case.end_s or not case.history.attempts:
         return []
     calls_s = [one.at_s for one in case.history.attempts if one.engine == engine]
@@ -217,7 +216,7 @@ def _without_traffic(
     fair = others * capacity[engine] / max(1e-9, sum(capacity.values()) - capacity[engine])
     if fair < _FEWEST_CALLS or case.end_s - since_s <= limit_s:
         return []
-    why = f"it got no request after {text_format.moment(since_s)}, while the others got {others}"
+    why = f"no request after {text_format.moment(since_s)}, while other engines got {others}"
     return [EjectionSpan(start_s=since_s, end_s=case.end_s, why=why)]
 
 

@@ -1,8 +1,7 @@
-"""What the findings of a run come to: passed, failed, or not known; and what a pipeline is told.
+"""Verdict of a run (passed, failed or unknown) and its exit status.
 
-The exit status is 0 when everything that is promised held, 1 when something did not, 3 when that is not known.
-(2 is for those who asked wrongly.) A pipeline that only knows zero and other numbers takes what is not known as a
-failure, which is what it should be: nothing was shown.
+Exit status 0: all limits held; 1: at least one did not; 2: usage error; 3: unknown. Pipelines that only test for
+zero treat unknown as a failure, as they should: nothing was proven.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -22,7 +21,7 @@ from chaos.checks.check_input import CheckInput, check_input
 from chaos.history.recorded_history import History
 
 Check = Callable[[CheckInput], CheckFinding | None]
-"""None: nothing is promised, or there is nobody to keep it."""
+"""None: the scenario sets no limit, or the check does not apply."""
 
 PROMISES: Final[tuple[Check, ...]] = (
     trust.ran_to_the_end,
@@ -46,14 +45,14 @@ PROMISES: Final[tuple[Check, ...]] = (
     control_plane.nothing_lost_without_control_plane,
     trust.processes_alive,
 )
-"""In the order in which they are reported."""
+"""In report order."""
 
 TRUST: Final[tuple[Check, ...]] = (trust.blast_radius, trust.history_complete, trust.bench_validity)
-"""Whether the experiment itself was what it should be."""
+"""Checks of the experiment itself."""
 
 
 def check_findings(history: History) -> tuple[CheckFinding, ...]:
-    """One finding for each promise that is made. A yes is only given by a history that tells everything."""
+    """One finding per limit. Only a complete history yields a yes."""
     case = check_input(history)
     promises = [found for check in PROMISES if (found := check(case)) is not None]
     return (
@@ -63,10 +62,10 @@ def check_findings(history: History) -> tuple[CheckFinding, ...]:
 
 
 def _doubted(finding: CheckFinding, case: CheckInput) -> CheckFinding:
-    """The finding, its yes withdrawn where the history does not tell everything."""
+    """The finding, with yes turned into unknown if the history is incomplete."""
     if finding.answer is not CheckResult.YES or not case.flaws:
         return finding
-    why = f"as far as the history goes: {finding.why}; but {'; '.join(case.flaws)}"
+    why = f"incomplete history ({'; '.join(case.flaws)}); so far: {finding.why}"
     return replace(finding, answer=CheckResult.UNKNOWN, why=why)
 
 
@@ -78,12 +77,12 @@ BENCH: Final = "bench"
 WHATEVER_THE_MACHINE: Final = frozenset(
     {"amplification", "floorEnginesPercent", "configurationConverged", "processes"}
 )
-"""What must hold on a slow machine too: a no to one of these counts although the bench did not keep up."""
+"""Checks that do not depend on machine speed: a no counts even if the bench did not keep up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentVerdict:
-    """The answer on one experiment, and the findings that make it."""
+    """Verdict on one experiment, with its findings."""
 
     history: History
     findings: tuple[CheckFinding, ...]
@@ -91,25 +90,25 @@ class ExperimentVerdict:
 
     @property
     def name(self) -> str:
-        """Of the scenario."""
+        """Name of the scenario."""
         return self.history.began.name
 
     @property
     def subject(self) -> str:
-        """Who was judged."""
+        """The subject under test."""
         return self.history.began.subject
 
 
 def verdict(history: History) -> ExperimentVerdict:
-    """The history, judged."""
+    """Judge a history."""
     findings = check_findings(history)
     return ExperimentVerdict(history=history, findings=findings, answer=combined_result(findings))
 
 
 def combined_result(findings: Sequence[CheckFinding]) -> CheckResult:
-    """NO when a promise was broken, UNKNOWN when one is not known to be kept, or none was judged.
+    """NO if a limit was broken; UNKNOWN if one is unknown or none was checked.
 
-    Where the bench did not keep up, only what does not depend on it is a no.
+    If the bench did not keep up, only checks independent of machine speed can be a no.
     """
     keeps_up = all(one.answer is CheckResult.YES for one in findings if one.check == BENCH)
     broken = [one for one in findings if one.answer is CheckResult.NO]
@@ -121,7 +120,7 @@ def combined_result(findings: Sequence[CheckFinding]) -> CheckResult:
 
 
 def overall_result(answers: Iterable[CheckResult]) -> CheckResult:
-    """Of several experiments: NO before UNKNOWN before YES; of none, UNKNOWN."""
+    """Combine several experiments: NO before UNKNOWN before YES; UNKNOWN if there are none."""
     known = set(answers)
     return (
         CheckResult.YES
@@ -133,9 +132,9 @@ def overall_result(answers: Iterable[CheckResult]) -> CheckResult:
 
 
 def under_test(verdicts: Sequence[ExperimentVerdict], beside: Collection[str] = ()) -> CheckResult:
-    """What all experiments come to, those of subjects that only stand beside for comparison left out.
+    """Combined result of all experiments, without those of comparison subjects.
 
-    Where nobody is left (somebody was compared with himself), all of them count.
+    If no other subject is left (a subject compared with itself), all of them count.
     """
     own = [one.answer for one in verdicts if one.subject not in beside]
     return overall_result(own or (one.answer for one in verdicts))

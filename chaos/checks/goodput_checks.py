@@ -1,7 +1,7 @@
-"""Whether callers got their answers: before anything was broken, and while and after it was. Pure.
+"""Goodput checks: before the first fault, and from then on. Pure.
 
-Callers ask *questions*, some of them by several tries; a question is good when one of its tries is. It belongs to
-the time of its first try.
+A *caller request* (question) includes its client retries; it is good if one attempt is. It counts at the time of
+its first attempt.
 """
 
 from collections import Counter
@@ -15,16 +15,14 @@ from chaos.history.history_events import RequestRecord
 from chaos.measures.possible_goodput import possible_goodput_percent
 
 _FEWEST_BEFORE: Final = 20
-"""Fewer questions before the first fault say nothing of a steady state."""
+"""Minimum caller requests before the first fault to judge the steady state."""
 
 _SERVICES: Final = 3.0
-"""A question of so many mean service times before the fault may have been hit by it."""
+"""Caller requests within this many mean service times before the fault may have been hit by it."""
 
 
 def steady_before(case: CheckInput) -> CheckFinding | None:
-    """Whether the goodput that is promised was there before the first fault; a rehearsal of a system that is not
-    steady by itself says nothing of the fault.
-    """
+    """Goodput before the first fault meets the limit; otherwise the rehearsal proves nothing about the fault."""
     limit = _limit_percent(case)
     until_s = case.phases.fault_s - _SERVICES * case.history.began.service_s
     before = [one for one in case.questions if one.at_s < until_s]
@@ -32,15 +30,14 @@ def steady_before(case: CheckInput) -> CheckFinding | None:
         return None
     good = sum(one.ok for one in before)
     measured = 100.0 * good / len(before)
-    told = f"{text_format.percent(measured)} of {text_format.count(len(before), 'question')} got a good answer"
+    told = f"{text_format.percent(measured)} of {text_format.count(len(before), 'caller request')} succeeded"
     if measured >= limit:
-        answer, why = CheckResult.YES, f"before anything was broken {told}"
+        answer, why = CheckResult.YES, f"before the first fault {told}"
     else:
         answer = CheckResult.NO
         why = (
-            f"before anything was broken only {told}, where {text_format.percent(limit)} are promised under "
-            f"the fault: "
-            f"{_lost(before)}"
+            f"before the first fault only {told}, below the limit of {text_format.percent(limit)} for the fault; "
+            f"failures: {_lost(before)}"
         )
     return CheckFinding(
         check="steadyBefore",
@@ -54,7 +51,7 @@ def steady_before(case: CheckInput) -> CheckFinding | None:
 
 
 def goodput(case: CheckInput) -> CheckFinding | None:
-    """Good answers per 100 questions, from the first fault to the end."""
+    """Good answers per 100 caller requests, from the first fault to the end."""
     limit = case.hypothesis.goodput_percent
     if limit is None:
         return None
@@ -62,7 +59,7 @@ def goodput(case: CheckInput) -> CheckFinding | None:
 
 
 def goodput_of_possible(case: CheckInput) -> CheckFinding | None:
-    """The same per 100 that a perfect admission ceiling would give for these arrivals."""
+    """Goodput relative to a perfect admission limit for the same arrivals."""
     limit = case.hypothesis.goodput_of_possible_percent
     if limit is None:
         return None
@@ -71,7 +68,7 @@ def goodput_of_possible(case: CheckInput) -> CheckFinding | None:
         return CheckFinding(
             check="goodputOfPossiblePercent",
             answer=CheckResult.UNKNOWN,
-            why="nothing was asked that could have been answered, so there is nothing to compare with",
+            why="no caller request could have succeeded, so there is nothing to compare with",
             limit=f">= {text_format.percent(limit)}",
         )
     return _finding("goodputOfPossiblePercent", case, limit, of_percent=possible)
@@ -81,22 +78,22 @@ def _finding(check: str, case: CheckInput, limit: float, of_percent: float) -> C
     some = [one for one in case.questions if case.from_s <= one.at_s < case.end_s]
     said_limit = f">= {text_format.percent(limit)}"
     if not some:
-        why = f"no question was asked from {text_format.moment(case.from_s)} on"
+        why = f"no caller request after {text_format.moment(case.from_s)}"
         return CheckFinding(check=check, answer=CheckResult.UNKNOWN, why=why, limit=said_limit)
     good = sum(one.ok for one in some)
     goodput = 100.0 * good / len(some)
     measured = 100.0 * goodput / of_percent
     told = (
-        f"{good} of {text_format.count(len(some), 'question')} from {text_format.moment(case.from_s)} to "
-        f"{text_format.moment(case.end_s)} got a good answer ({text_format.percent(goodput)}"
+        f"{good} of {text_format.count(len(some), 'caller request')} from {text_format.moment(case.from_s)} to "
+        f"{text_format.moment(case.end_s)} succeeded ({text_format.percent(goodput)}"
     )
-    told += ")" if of_percent == 100.0 else f" of all, where {text_format.percent(of_percent)} were possible)"
+    told += ")" if of_percent == 100.0 else f", possible: {text_format.percent(of_percent)})"
     answer = CheckResult.YES if measured >= limit else CheckResult.NO
     if answer is CheckResult.NO and _best_percent(case, good, len(some)) >= limit * of_percent / 100.0:
         answer = CheckResult.UNKNOWN
-        told += "; what was not seen any more could have made up for it"
+        told += "; unrecorded requests could have met the limit"
     elif answer is CheckResult.NO:
-        told += f"; lost: {_lost(some)}; meanwhile: {text_format.faults(case.history.outages)}"
+        told += f"; failures: {_lost(some)}; faults: {text_format.faults(case.history.outages)}"
     return CheckFinding(
         check=check,
         answer=answer,
@@ -114,12 +111,12 @@ def _finding(check: str, case: CheckInput, limit: float, of_percent: float) -> C
 
 
 def _best_percent(case: CheckInput, good: int, asked: int) -> float:
-    """Goodput if all that a history which breaks off does not tell had been good; its own where it is whole."""
+    """Goodput if all requests missing from a truncated history had succeeded."""
     return 100.0 * (good + case.missing_requests) / (asked + case.missing_requests)
 
 
 def _limit_percent(case: CheckInput) -> float | None:
-    """What must hold of the goodput, in percent of all; the laxer of both ways to say it."""
+    """Goodput limit in percent of all requests; the lower one if both are set."""
     said = case.hypothesis
     if said.goodput_percent is not None:
         return said.goodput_percent
@@ -130,13 +127,13 @@ def _limit_percent(case: CheckInput) -> float | None:
 
 
 def _lost(some: Sequence[RequestRecord]) -> str:
-    """``50 shed, 18 timeout``: the most frequent first."""
+    """``50 shed, 18 timeout``, most frequent first."""
     reasons = Counter(one.reason.value for one in some if not one.ok)
     return ", ".join(f"{number} {reason}" for reason, number in reasons.most_common()) or "none"
 
 
 def _first_bad_s(some: Sequence[RequestRecord], limit: float) -> float | None:
-    """The beginning of the first second whose questions did worse than the limit."""
+    """Start of the first second with goodput below the limit."""
     good: Counter[int] = Counter()
     every: Counter[int] = Counter()
     for one in some:

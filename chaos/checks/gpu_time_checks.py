@@ -1,4 +1,4 @@
-"""What requests cost the engines, and what engines could have done: calls, slot time in vain, slots idle. Pure."""
+"""Cost checks: calls per request, wasted slot time, idle slots. Pure."""
 
 from collections import defaultdict
 from typing import Final
@@ -10,31 +10,30 @@ from chaos.measures.call_amplification import call_amplification as amplificatio
 from chaos.measures.idle_slots import idle_slots as idle_of
 from chaos.measures.wasted_gpu_time import wasted_calls, wasted_gpu_time
 
-_NO_BOOKS: Final = "the engines' own books are not in the history, and nobody else knows"
+_NO_BOOKS: Final = "the history has no engine logs"
 
 
 def amplification(case: CheckInput) -> CheckFinding | None:
-    """Calls that reach engines per request that callers send; what callers try again themselves counts apart."""
+    """Calls at engines per request that callers send; client retries count as requests."""
     limit = case.hypothesis.amplification
     if limit is None:
         return None
     found = amplification_of(case.history, case.from_s, case.end_s)
     said_limit = f"<= {limit:.2f}"
     calls = found.calls_per_request
-    # Where the history breaks off, proxies have counted calls of requests whose end it does not tell.
+    # In a truncated history, proxy counters include calls of requests without an outcome.
     if calls is None or (not case.has_engine_logs and (case.flaws or not case.history.samples)):
         why = _NO_BOOKS if found.requests else "no request was sent"
         return CheckFinding(check="amplification", answer=CheckResult.UNKNOWN, why=why, limit=said_limit)
     by_callers = found.tries_per_question or 1.0
     why = (
-        f"{text_format.count(found.requests, 'request')} came to {text_format.count(found.calls, 'call')} "
-        f"at engines, "
-        f"{calls:.2f} each and {found.most_calls} at most for one"
+        f"{text_format.count(found.requests, 'request')} caused {text_format.count(found.calls, 'engine call')}: "
+        f"{calls:.2f} on average, at most {found.most_calls}"
     )
     if found.counted:
-        why += " (some by the proxies' counters, for engines that keep no book)"
+        why += " (some from proxy counters, for engines without logs)"
     if by_callers > 1.005:
-        why += f"; callers themselves made {by_callers:.2f} tries of each question"
+        why += f"; client retries: {by_callers:.2f} attempts per caller request"
     return CheckFinding(
         check="amplification",
         answer=CheckResult.YES if calls <= limit else CheckResult.NO,
@@ -52,7 +51,7 @@ def amplification(case: CheckInput) -> CheckFinding | None:
 
 
 def wasted_percent(case: CheckInput) -> CheckFinding | None:
-    """Slot time whose answer nobody got, per 100 of all that was used."""
+    """Share of used slot time whose answer reached no caller."""
     limit = case.hypothesis.wasted_percent
     if limit is None:
         return None
@@ -70,7 +69,7 @@ def wasted_percent(case: CheckInput) -> CheckFinding | None:
 
 
 def wasted_gpu_seconds(case: CheckInput) -> CheckFinding | None:
-    """The same in seconds."""
+    """Slot time whose answer reached no caller, in seconds."""
     limit_s = case.hypothesis.wasted_gpu_seconds
     if limit_s is None:
         return None
@@ -88,7 +87,7 @@ def wasted_gpu_seconds(case: CheckInput) -> CheckFinding | None:
 
 
 def idle_while_shedding(case: CheckInput) -> CheckFinding | None:
-    """Slot time of well engines that was idle while requests were turned away, per 100 of theirs."""
+    """Share of healthy engines' slot time idle while requests were refused."""
     limit = case.hypothesis.idle_while_shedding_percent
     if limit is None:
         return None
@@ -96,7 +95,7 @@ def idle_while_shedding(case: CheckInput) -> CheckFinding | None:
     said_limit = f"<= {text_format.percent(limit)}"
     if not found.shed:
         answer = CheckResult.YES if case.history.requests else CheckResult.UNKNOWN
-        why = "nobody was turned away" if case.history.requests else "no request was sent"
+        why = "no request was refused" if case.history.requests else "no request was sent"
         return CheckFinding(
             check="idleWhileSheddingPercent", answer=answer, why=why, measured="0 %", limit=said_limit
         )
@@ -104,13 +103,12 @@ def idle_while_shedding(case: CheckInput) -> CheckFinding | None:
         return _unbooked("idleWhileSheddingPercent", said_limit)
     kept = found.percent <= limit
     why = (
-        f"{text_format.count(found.shed, 'request')} were turned away, in moments of "
-        f"{text_format.seconds(found.seconds)} in "
-        f"all; engines that were well had {text_format.seconds(found.slot_s)} of slots then and "
-        f"{text_format.seconds(found.idle_s)} of that idle"
+        f"{text_format.count(found.shed, 'request')} refused during {text_format.seconds(found.seconds)} in "
+        f"total; healthy engines then had {text_format.seconds(found.idle_s)} of "
+        f"{text_format.seconds(found.slot_s)} slot time idle"
     )
     if not kept:
-        why += f", {found.idlest} the most"
+        why += f", most on {found.idlest}"
     return CheckFinding(
         check="idleWhileSheddingPercent",
         answer=CheckResult.YES if kept else CheckResult.NO,
@@ -124,8 +122,8 @@ def idle_while_shedding(case: CheckInput) -> CheckFinding | None:
 
 def _wasted(case: CheckInput, wasted_s: float, used_s: float) -> str:
     told = (
-        f"{text_format.seconds(wasted_s)} of {text_format.seconds(used_s)} of slot time went into "
-        f"answers that nobody got"
+        f"{text_format.seconds(wasted_s)} of {text_format.seconds(used_s)} slot time produced answers that "
+        "reached no caller"
     )
     by_engine: dict[str, float] = defaultdict(float)
     for one in wasted_calls(case.history, case.impairments):
@@ -133,10 +131,8 @@ def _wasted(case: CheckInput, wasted_s: float, used_s: float) -> str:
             by_engine[one.attempt.engine] += one.slot_s
     worst = sorted(by_engine.items(), key=lambda one: -one[1])[:3]
     if wasted_s > 0 and worst:
-        told += (
-            f", most of it on "
-            f"{text_format.names(f'{engine} ({text_format.seconds(lost_s)})' for engine, lost_s in worst)}"
-        )
+        costs = (f"{engine} ({text_format.seconds(lost_s)})" for engine, lost_s in worst)
+        told += f", mostly on {text_format.names(costs)}"
     return told
 
 

@@ -1,4 +1,4 @@
-"""Streams that began and did not end. Pure."""
+"""Check for cut streams. Pure."""
 
 from collections import defaultdict
 from typing import Final
@@ -11,13 +11,13 @@ from chaos.measures.possible_goodput import stopped_proxies
 from chaos.measures.request_periods import is_cut_stream
 
 _NOTICED_S: Final = 1.0
-"""A connection that a dying engine leaves behind is noticed so late."""
+"""Longest time to notice a connection left behind by a dying engine."""
 
 
 def cut_streams(case: CheckInput) -> CheckFinding | None:
-    """Streams that began and did not end, but for those that a crash, a hang or a stopped proxy took.
+    """Streams cut after they began, except those lost to a crash, a hang or a stopped proxy.
 
-    A drain takes none: an engine that is drained lets its streams end.
+    A drain excuses none: a draining engine must finish its streams.
     """
     limit = case.hypothesis.cut_streams
     if limit is None:
@@ -33,19 +33,19 @@ def cut_streams(case: CheckInput) -> CheckFinding | None:
         why = "no request was sent"
         return CheckFinding(check="cutStreams", answer=CheckResult.UNKNOWN, why=why, limit=said_limit)
     kept = len(ours) <= limit
-    why = f"{len(ours)} of {text_format.count(len(streams), 'stream')} began and did not end"
+    why = f"{len(ours)} of {text_format.count(len(streams), 'stream')} cut after they began"
     if len(cut) > len(ours):
-        why += f"; {len(cut) - len(ours)} more that the fault itself took are not counted"
+        why += f"; not counted: {len(cut) - len(ours)} lost to the fault itself"
     if ours:
         first = min(ours, key=lambda one: one.at_s + one.latency_s)
         served = calls[first.request_id]
         by = f" on {served[-1].engine}" if served else ""
         why += (
-            f"; the first {first.request_id}{by}, ended after {text_format.count(first.tokens, 'token')} at "
+            f"; first: {first.request_id}{by}, cut after {text_format.count(first.tokens, 'token')} at "
             f"{text_format.moment(first.ended_at_s)} ({first.reason.value})"
         )
     if not kept and not case.has_engine_logs:
-        why += "; without the engines' books nobody knows which of them the fault took"
+        why += "; without engine logs it is unknown which of them the fault cut"
     return CheckFinding(
         check="cutStreams",
         answer=CheckResult.YES if kept else CheckResult.NO if case.has_engine_logs else CheckResult.UNKNOWN,
@@ -58,7 +58,7 @@ def cut_streams(case: CheckInput) -> CheckFinding | None:
 
 
 def _taken(case: CheckInput, request: RequestRecord, calls: list[AttemptRecord]) -> bool:
-    """Whether a fault took the stream itself: its engine broke, or its proxy stopped, while it ran."""
+    """Whether the fault itself cut the stream: its engine broke or its proxy stopped while it ran."""
     if any(
         request.proxy == proxy and start_s < request.ended_at_s and request.at_s < end_s
         for proxy, start_s, end_s in stopped_proxies(case.history)

@@ -1,4 +1,4 @@
-"""How checks say times, shares and names, so that all of them are read alike."""
+"""Common format of times, shares and names in findings."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,7 +15,7 @@ def seconds(value_s: float) -> str:
 
 
 def moment(at_s: float) -> str:
-    """A time of the experiment: ``12.3 s``, also where it is short."""
+    """A time of the experiment, always in seconds: ``12.3 s``."""
     return f"{at_s:.1f} s"
 
 
@@ -26,7 +26,7 @@ def percent(value: float) -> str:
 
 
 def names(some: Iterable[str]) -> str:
-    """``e0, e1 and e2``; of many the first and how many more."""
+    """``e0, e1 and e2``; a long list is cut: ``e0, e1 and 5 more``."""
     ordered = list(dict.fromkeys(some))
     if len(ordered) > _MOST_NAMES:
         return f"{', '.join(ordered[:_MOST_NAMES])} and {len(ordered) - _MOST_NAMES} more"
@@ -39,7 +39,7 @@ def count(number: int, what: str, many: str = "") -> str:
 
 
 def faults(outages: Sequence[Outage]) -> str:
-    """``hang of e0 and e1 (10.0 s to 20.0 s)``, one after the other; the first few of many."""
+    """``hang of e0 and e1 (10.0 s to 20.0 s)`` per outage; a long list is cut."""
     told = [
         f"{one.kind} of {names(one.targets)} ({moment(one.start_s)} to "
         f"{'the end' if one.end_s is None else moment(one.end_s)})"

@@ -1,4 +1,4 @@
-"""Whether the experiment can be believed: the bench, what it broke, and who ended that nobody ended. Pure."""
+"""Validity checks of the experiment: the bench, the blast radius and unexpected exits. Pure."""
 
 from typing import Final
 
@@ -13,25 +13,25 @@ from chaos.measures.impairments import outages_of_target_kind
 from chaos.scenario.scenario_model import BlastRadius
 
 _OURS: Final = ("control-plane", "agent-", "proxy-")
-"""How the names of processes begin that policies answer for; others are the lab's own."""
+"""Name prefixes of the processes under test; all others belong to the lab."""
 
 _HANDOVER_S: Final = 1.0
-"""Where one target comes after another, healing the first may take so much of the second's time."""
+"""With inTurn, healing one target may overlap the next by this long."""
 
 
 def history_complete(case: CheckInput) -> CheckFinding:
-    """Whether the history tells everything; where it does not, no other yes is believed."""
+    """Whether the history is complete; otherwise every other yes becomes unknown."""
     return CheckFinding(
         check="historyComplete",
         answer=CheckResult.UNKNOWN if case.flaws else CheckResult.YES,
-        why="; ".join(case.flaws) or "it goes to its end, and all of it was understood",
+        why="; ".join(case.flaws) or "complete, and every line readable",
         measured=text_format.count(len(case.flaws), "gap"),
         limit="none",
     )
 
 
 def bench_validity(case: CheckInput) -> CheckFinding:
-    """Whether the machine kept up; where it did not, nothing that it measured is held for or against anybody."""
+    """Whether the machine kept up; otherwise measurements that depend on its speed do not count."""
     found = bench_of(
         case.history, FAIR, fault_s=case.phases.fault_s, engines_until_s=case.phases.fault_s or case.end_s
     )
@@ -39,8 +39,8 @@ def bench_validity(case: CheckInput) -> CheckFinding:
         check="bench",
         answer=CheckResult.UNKNOWN if found.problems else CheckResult.YES,
         why="; ".join(found.problems)
-        or f"requests left at most {text_format.seconds(found.lag_max_s)} late, 99 of 100 within "
-        f"{text_format.seconds(found.lag_p99_s)}{_others(case)}",
+        or f"requests were sent at most {text_format.seconds(found.lag_max_s)} late (p99 "
+        f"{text_format.seconds(found.lag_p99_s)}){_others(case)}",
         measured=f"{text_format.seconds(found.lag_p99_s)} late (p99)",
         limit=f"<= {text_format.seconds(FAIR.lag_p99_s)}",
         numbers={
@@ -54,27 +54,25 @@ def bench_validity(case: CheckInput) -> CheckFinding:
 
 def _others(case: CheckInput) -> str:
     used = case.history.used
-    return (
-        "" if used is None else f"; other programs used {max(0.0, used.machine - used.ours):.0f} % of the machine"
-    )
+    return "" if used is None else f"; other programs used {max(0.0, used.machine - used.ours):.0f} % of the CPU"
 
 
 def processes_alive(case: CheckInput) -> CheckFinding:
-    """Whether the control plane, the proxies and the agents lived as long as nobody killed them.
+    """No control plane, proxy or agent exited unless a fault killed it.
 
-    Another process of the lab that ends spoils the experiment, and nobody can be blamed for it.
+    An unexpected exit of another lab process makes the experiment invalid (unknown).
     """
     blamed = [one for one in case.history.gone if one.process.startswith(_OURS)]
     others = [one for one in case.history.gone if one not in blamed]
     told = [
-        f"{one.process} ended by itself at {text_format.moment(one.at_s)} ({_status(one)})"
+        f"{one.process} exited unexpectedly at {text_format.moment(one.at_s)} ({_status(one)})"
         for one in (*blamed, *others)
     ]
     return CheckFinding(
         check="processes",
         answer=CheckResult.NO if blamed else CheckResult.UNKNOWN if others else CheckResult.YES,
-        why="; ".join(told) or "nobody ended who had not been killed",
-        measured=text_format.count(len(case.history.gone), "process", "processes") + " gone",
+        why="; ".join(told) or "no process exited unexpectedly",
+        measured=text_format.count(len(case.history.gone), "process", "processes") + " exited",
         limit="none",
         at_s=min((one.at_s for one in case.history.gone), default=None),
         numbers={"gone": len(case.history.gone)},
@@ -82,7 +80,7 @@ def processes_alive(case: CheckInput) -> CheckFinding:
 
 
 def ran_to_the_end(case: CheckInput) -> CheckFinding | None:
-    """Whether the scenario's abort condition was never met; absent where it has none and nobody stopped it."""
+    """Whether the abort condition was never met; absent without a condition, unless the run was stopped."""
     aborted = case.history.aborted
     condition = 0.0 if case.spec is None else case.spec.abort.goodput_below_percent
     if aborted is None:
@@ -92,7 +90,7 @@ def ran_to_the_end(case: CheckInput) -> CheckFinding | None:
             check="ranToTheEnd",
             answer=CheckResult.YES,
             why=f"goodput did not stay below {text_format.percent(condition)}",
-            limit=f"never below {text_format.percent(condition)} for long",
+            limit=f"abort below {text_format.percent(condition)}",
         )
     return CheckFinding(
         check="ranToTheEnd",
@@ -105,45 +103,44 @@ def ran_to_the_end(case: CheckInput) -> CheckFinding | None:
 
 
 def blast_radius(case: CheckInput) -> CheckFinding:
-    """Whether no more was hit at once than the scenario allows."""
+    """Whether the faults stayed within the scenario's blast radius."""
     radius = BlastRadius() if case.spec is None else case.spec.blast_radius
     engines, proxies = set(case.history.slots), {one.name for one in case.history.began.proxies}
     problems = []
     shares = {}
     for what, members, allowed in (
         ("engines", engines, radius.engines_percent),
-        ("Envoys", proxies, radius.proxies_percent),
+        ("proxies", proxies, radius.proxies_percent),
     ):
         most, at_s = _most_at_once(case, members)
         shares[what] = 100.0 * most / len(members) if members else 0.0
         if shares[what] > allowed + 1e-9:
             problems.append(
-                f"at {text_format.moment(at_s)} {most} of {len(members)} {what} were hit at once, "
-                f"{text_format.percent(shares[what])} where {text_format.percent(allowed)} are allowed"
+                f"at {text_format.moment(at_s)} {most} of {len(members)} {what} were hit at once: "
+                f"{text_format.percent(shares[what])} (limit {text_format.percent(allowed)})"
             )
     hits = outages_of_target_kind(case.history, TargetKind.CONTROL_PLANE)
     if hits and not radius.control_plane:
         problems.append(
-            f"the control plane was hit at {text_format.moment(hits[0].start_s)}, which is not allowed"
+            f"the control plane was hit at {text_format.moment(hits[0].start_s)}; blastRadius forbids it"
         )
     return CheckFinding(
         check="blastRadius",
         answer=CheckResult.NO if problems else CheckResult.YES,
         why="; ".join(problems)
         or f"at most {text_format.percent(shares['engines'])} of engines and "
-        f"{text_format.percent(shares['Envoys'])} of "
-        "Envoys were hit at once",
+        f"{text_format.percent(shares['proxies'])} of proxies were hit at once",
         measured=(
             f"{text_format.percent(shares['engines'])} of engines, "
-            f"{text_format.percent(shares['Envoys'])} of Envoys"
+            f"{text_format.percent(shares['proxies'])} of proxies"
         ),
         limit=f"<= {text_format.percent(radius.engines_percent)}, {text_format.percent(radius.proxies_percent)}",
-        numbers={"engines_percent": shares["engines"], "proxies_percent": shares["Envoys"]},
+        numbers={"engines_percent": shares["engines"], "proxies_percent": shares["proxies"]},
     )
 
 
 def _most_at_once(case: CheckInput, members: set[str]) -> tuple[int, float]:
-    """How many of them were hit at once at most, and when first."""
+    """Most members hit at once, and the first time."""
     most, when_s = 0, 0.0
     for begun in case.history.outages:
         hit = {

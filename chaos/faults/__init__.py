@@ -1,1 +1,1 @@
-"""What can go wrong: one file per fault, with its settings, actions and manifests. The lab does the actions."""
+"""Faults: one file per kind, with its settings, lab actions and cluster manifests."""

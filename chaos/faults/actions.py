@@ -1,7 +1,7 @@
-"""The levers that faults pull, as values: each names one thing that is done to one target, and undone later.
+"""Fault actions as values: each does one thing to one target and is undone later.
 
-Targets are names as in ``chaos.scenario.experiment_plan``. A lever that is not part of a lab (a wire where none
-was laid, a GPU without the double) refuses the experiment before it begins.
+Targets use the names of ``chaos.scenario.experiment_plan``. A lab that lacks what an action needs, such as a netem
+link or the GPU double, refuses the experiment before it starts.
 """
 
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from chaos.fake_engine.engine_faults import EngineFault
 
 EVERYBODY: Final = "*"
 OTHER_ZONES: Final = "other-zones"
-"""In a ``ShapeLink``: all proxies, or engines, that stand in another zone than the one at the other end."""
+"""In a ``ShapeLink``: all proxies, or engines, in other zones than the one at the other end."""
 
 
 class ProcessRole(StrEnum):
-    """A process of the lab that belongs to a target."""
+    """Role of a lab process."""
 
     ENGINE = "engine"
     AGENT = "agent"
@@ -26,7 +26,7 @@ class ProcessRole(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetEngineFault:
-    """A simulated engine misbehaves in this way."""
+    """Set a fault on a simulated engine."""
 
     engine: str
     fault: EngineFault
@@ -34,8 +34,9 @@ class SetEngineFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillProcess:
-    """SIGKILL. Undone by starting it again where it was; ``empty``: without what it kept on disk. ``stays_dead``:
-    it is left dead until the experiment ends.
+    """SIGKILL. Undone by restarting the process on the same port.
+
+    ``empty``: restart it without its state on disk. ``stays_dead``: do not restart it until the experiment ends.
     """
 
     part: ProcessRole
@@ -46,7 +47,7 @@ class KillProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreezeProcess:
-    """SIGSTOP; undone by SIGCONT. ``on_share`` below 1: only for that share of each ``period_s``."""
+    """SIGSTOP; undone by SIGCONT. With ``on_share`` below 1, stopped only for that share of each ``period_s``."""
 
     part: ProcessRole
     target: str
@@ -56,8 +57,10 @@ class FreezeProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartEngine:
-    """A simulated engine gets SIGTERM; undone by starting it anew. With ``drain_within_s`` its agent drains it
-    first, and SIGTERM waits for that so long at most; without an agent there is nobody to drain it.
+    """SIGTERM to a simulated engine; undone by starting it again.
+
+    With ``drain_within_s`` its agent drains it first; SIGTERM waits at most that long. Without an agent it is not
+    drained.
     """
 
     engine: str
@@ -67,8 +70,9 @@ class RestartEngine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetGpuState:
-    """Lines for the control file of the NVML double beside one engine's agent. ``reset``: undone by a reset of the
-    GPU, after which the agent is another process, which knows nothing of before.
+    """Lines for the control file of the NVML double of one engine's agent.
+
+    ``reset``: undone by a GPU reset, which also restarts the agent without its state.
     """
 
     engine: str
@@ -78,11 +82,12 @@ class SetGpuState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeLink:
-    """What happens to bytes on one link, both ways. ``end`` ``engine`` is the wire that carries what proxies send
-    to an engine, ``xds`` that between a proxy and the control plane, ``agent`` that between an engine's agent and
-    the control plane. ``sources`` are the proxies whose bytes are meant, or ``*`` for everybody's. Either end may
-    be ``OTHER_ZONES`` where ``end`` is ``engine``. A link that no lab of this sort has (an agent's where none
-    stands, a control plane's where there is none) is not there to be cut, which refuses nothing.
+    """Shaping of one link, in both directions.
+
+    ``end`` selects the link: ``engine`` is proxies to an engine, ``xds`` a proxy to the control plane, ``agent``
+    an engine's agent to the control plane. ``sources`` are the affected proxies, ``*`` for all. With ``end``
+    ``engine`` either end may be ``OTHER_ZONES``. A link that the lab does not have (no agents, no control plane)
+    is ignored.
     """
 
     end: Literal["engine", "xds", "agent"]
@@ -98,8 +103,9 @@ class ShapeLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FalsifyReports:
-    """What a relay makes of an engine's reports to the control plane. ``verdict`` replaces what they say,
-    ``clock_skew_s`` is added to their times.
+    """Falsify an engine's reports to the control plane.
+
+    ``verdict`` replaces the reported verdict; ``clock_skew_s`` is added to the reported times.
     """
 
     engine: str
@@ -109,9 +115,7 @@ class FalsifyReports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FalsifyTelemetry:
-    """What becomes of a proxy's access logs and load reports: lost, or every call of these engines said to have
-    ended so.
-    """
+    """Drop a proxy's access logs and load reports, or make them report every call as failed or good."""
 
     proxy: str
     lost: bool = False
@@ -120,7 +124,7 @@ class FalsifyTelemetry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorruptConfig:
-    """Configuration on its way to a proxy is changed so that Envoy refuses it."""
+    """Corrupt configuration sent to a proxy so that Envoy refuses it (NACK)."""
 
     proxy: str
     type: Literal["cds", "eds", "lds", "rds", "rtds"] = "cds"
@@ -128,9 +132,7 @@ class CorruptConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushPolicy:
-    """The policy file keeps the first ``kept_share`` of its text and goes on with ``text``; undone by writing back
-    what was there.
-    """
+    """Truncate the policy file to the first ``kept_share`` and append ``text``; undone by restoring the file."""
 
     kept_share: float
     text: str
@@ -138,8 +140,9 @@ class PushPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeLoad:
-    """Callers ask more: ``factor`` times the usual load, ``attempts`` more tries each, ``at_once`` requests at the
-    moment the pull is taken back.
+    """Change the load: ``factor`` times the usual rate and ``attempts`` retries per request.
+
+    ``at_once`` requests are sent at the moment the action is undone.
     """
 
     factor: float = 1.0

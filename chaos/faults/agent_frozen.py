@@ -1,4 +1,4 @@
-"""The agent beside an engine stands still: its last word stays, and its connections stay open."""
+"""The agent freezes: its last report stays in force and its connections stay open."""
 
 from typing import ClassVar, Literal
 
@@ -9,9 +9,11 @@ from policies.document import documented_field
 
 
 class AgentFrozenFault(Fault):
-    """SIGSTOP of the agents of the target engines: whoever believes the last report for ever is wrong for ever."""
+    """SIGSTOP of the agents of the target engines. Their last reports never change, so the control plane must
+    expire them.
+    """
 
-    incident: ClassVar[str] = "An agent blocked in a system call went on being connected, and said no more."
+    incident: ClassVar[str] = "An agent blocked in a system call stayed connected but sent no more reports."
     breaks: ClassVar[bool] = False
     not_in_clusters: ClassVar[str] = NEEDS_SIGSTOP
 

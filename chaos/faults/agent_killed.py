@@ -1,4 +1,4 @@
-"""The agent beside an engine dies; the engine does not."""
+"""The agent dies; its engine keeps running."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -16,13 +16,13 @@ from policies.document import documented_field
 
 
 class AgentKilledFault(Fault):
-    """SIGKILL of the agents of the target engines. Without its agent an engine is neither better nor worse."""
+    """SIGKILL of the agents of the target engines. The engines themselves stay healthy."""
 
-    incident: ClassVar[str] = "A bad roll-out of the agent left half the fleet without one."
+    incident: ClassVar[str] = "A bad agent rollout killed the agents of half the fleet."
     breaks: ClassVar[bool] = False
 
     kind: Literal["agent_killed"] = documented_field("agent_killed", "Kind of the fault.")
-    stays_dead: bool = documented_field(False, "Whether they are left dead until the experiment ends.")
+    stays_dead: bool = documented_field(False, "Whether they stay dead until the experiment ends.")
 
     def actions(self, target: str) -> tuple[FaultAction, ...]:
         return (KillProcess(part=ProcessRole.AGENT, target=target, stays_dead=self.stays_dead),)

@@ -1,4 +1,4 @@
-"""A bad policy push: the file that the control plane reads is suddenly wrong."""
+"""A bad policy push: the control plane's policy file becomes invalid."""
 
 from typing import ClassVar, Final, Literal
 
@@ -24,21 +24,18 @@ _PUSHES: Final[dict[PolicyMistake, PushPolicy]] = {
 
 
 class BadPolicyFault(Fault):
-    """The policy file gets the mistake; healing writes back what was there, in one step.
-
-    Addresses in a ``text`` of yours are contacted as they stand.
+    """Write the mistake into the policy file; healing restores the file atomically. Addresses in your own ``text``
+    are contacted as written.
     """
 
     aim: ClassVar[TargetKind] = TargetKind.CONTROL_PLANE
-    incident: ClassVar[str] = "A policy was edited by hand at night and saved half-way."
+    incident: ClassVar[str] = "A policy file was edited by hand and saved half-written."
     breaks: ClassVar[bool] = False
     not_in_clusters: ClassVar[str] = "it is a change of a file: apply a broken ConfigMap"
 
     kind: Literal["bad_policy"] = documented_field("bad_policy", "Kind of the fault.")
-    mistake: PolicyMistake = documented_field("syntax", "What is wrong with the file.")
-    text: str = documented_field(
-        "", "What the file says instead; the mistake is then not made.", max_length=100_000
-    )
+    mistake: PolicyMistake = documented_field("syntax", "Mistake to write into the file.")
+    text: str = documented_field("", "Replacement for the whole file; overrides mistake.", max_length=100_000)
 
     def actions(self, target: str) -> tuple[FaultAction, ...]:  # noqa: ARG002 -- there is one control plane
         return (PushPolicy(kept_share=0.0, text=self.text) if self.text else _PUSHES[self.mistake],)

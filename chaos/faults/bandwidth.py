@@ -1,4 +1,4 @@
-"""A narrow link: everything passes, slowly, and waits for what is before it."""
+"""A narrow link: all traffic passes, but slowly and in order."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -10,16 +10,16 @@ from policies.document import documented_field
 
 
 class BandwidthFault(Fault):
-    """All connections between proxies and an engine share so many bytes per second, each way."""
+    """Limit the total bandwidth between proxies and an engine, per direction."""
 
-    incident: ClassVar[str] = "A host copied a model from a neighbour through the link that serves requests."
+    incident: ClassVar[str] = "A host copied a model over the link that also carries requests."
     breaks: ClassVar[bool] = False
 
     kind: Literal["bandwidth"] = documented_field("bandwidth", "Kind of the fault.")
     bytes_per_second: float = documented_field(
         4000.0,
-        "What passes, each way.",
-        why="simulated answers are small: a few hundred bytes each",
+        "Bandwidth per direction.",
+        why="simulated answers are only a few hundred bytes",
         unit="bytes/s",
         ge=100,
     )
@@ -28,7 +28,7 @@ class BandwidthFault(Fault):
         return (ShapeLink(end="engine", target=target, bytes_per_s=self.bytes_per_second),)
 
     def chaos_mesh(self, context: ClusterContext) -> Iterator[ChaosMeshObject]:
-        # In its own words "bps means bytes per second"; a queue of a second, and bursts of a tenth.
+        # Chaos Mesh: "bps means bytes per second". The queue holds 1 s of traffic, bursts 0.1 s.
         rate = max(1, round(self.bytes_per_second))
         shaped = {"rate": f"{rate}bps", "limit": max(rate, 3000), "buffer": max(rate // 10, 1500)}
         yield network_chaos(context, "bandwidth", bandwidth=shaped)
@@ -42,5 +42,5 @@ class BandwidthFault(Fault):
                 "BURST": f"{max(32, kbit // 10)}kbit",
                 "LIMIT": str(max(3000, round(self.bytes_per_second))),
             },
-            differs="what the pod sends is shaped, to everybody; what it receives is not",
+            differs="limits what the pod sends to any destination, not what it receives",
         )

@@ -1,4 +1,4 @@
-"""A link that swallows everything: nothing passes, nobody is told, new connections are never answered."""
+"""A link that drops all packets without a reset; new connections time out."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -18,12 +18,14 @@ from policies.document import documented_field
 
 
 class BlackHoleFault(Fault):
-    """The engine works; no proxy reaches it. Connections stay open and say nothing, not even that one ended."""
+    """Drop all packets between proxies and a healthy engine. Connections stay open and silent; closes are dropped
+    too.
+    """
 
-    incident: ClassVar[str] = "A firewall rule dropped packets to a host that was up and well."
+    incident: ClassVar[str] = "A firewall rule dropped packets to a healthy host."
 
     kind: Literal["black_hole"] = documented_field("black_hole", "Kind of the fault.")
-    agent: bool = documented_field(False, "Whether the control plane is cut from the agent beside it, too.")
+    agent: bool = documented_field(False, "Whether to also cut the engine's agent from the control plane.")
 
     def actions(self, target: str) -> tuple[FaultAction, ...]:
         engine = ShapeLink(end="engine", target=target, black_hole=True)
@@ -38,5 +40,5 @@ class BlackHoleFault(Fault):
         return LitmusExperiment(
             experiment="pod-network-loss",
             env={"NETWORK_PACKET_LOSS_PERCENTAGE": "100"},
-            differs="nothing that the pod sends arrives, its agent's reports neither",
+            differs="drops everything the pod sends, including its agent's reports",
         )

@@ -1,4 +1,4 @@
-"""Clocks that differ: the times in an engine's reports are off."""
+"""Clock skew: the times in an engine's reports are wrong."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -11,14 +11,14 @@ from policies.quantity import Duration, format_duration
 
 
 class ClockSkewFault(Fault):
-    """Everything in a report that is told as a time ago, or from now, is off by this much."""
+    """Shift all times in the agents' reports by an offset."""
 
     incident: ClassVar[str] = "NTP was blocked after a firewall change; one rack ran ten minutes ahead."
     breaks: ClassVar[bool] = False
-    not_in_litmus: ClassVar[str] = "there is no fault of clocks"
+    not_in_litmus: ClassVar[str] = "Litmus has no clock fault"
 
     kind: Literal["clock_skew"] = documented_field("clock_skew", "Kind of the fault.")
-    offset: Duration = documented_field(600.0, "By how much.", unit="duration", gt=0, le=86_400)
+    offset: Duration = documented_field(600.0, "Size of the skew.", unit="duration", gt=0, le=86_400)
     direction: Literal["ahead", "behind"] = documented_field(
         "ahead", "Whether the engine's clock runs ahead or behind."
     )

@@ -1,6 +1,6 @@
-"""What a fault becomes in the chaos tools of a cluster, Chaos Mesh and Litmus, and the pieces that faults share.
+"""Faults as Chaos Mesh objects and Litmus experiments, with the helpers that faults share.
 
-Each kind of fault declares its own objects and experiments, or why there are none.
+Each fault defines its own objects and experiments, or the reason why there are none.
 
 Source: chaos-mesh/chaos-mesh, ``api/v1alpha1/{podchaos,networkchaos,httpchaos,podhttpchaos,stresschaos,timechaos,
 selector}_types.go``; litmuschaos/chaos-charts, ``faults/kubernetes/*/fault.yaml``.
@@ -16,24 +16,22 @@ from chaos.faults.target_kind import TargetKind
 Fields: TypeAlias = Mapping[str, Any]
 Env: TypeAlias = Mapping[str, str]
 
-INSIDE_ENGINE: Final = "it happens inside the engine; only a simulated one can be told to"
-NEEDS_GPU_DOUBLE: Final = "it needs the NVML double of the lab: nothing makes a sound GPU report this"
-NEEDS_SIGSTOP: Final = "no fault stops a process without killing it (SIGSTOP)"
-DONE_BY_CALLERS: Final = "it is what callers do: tell your load generator"
-ON_XDS_STREAM: Final = (
-    "it changes what is said on a stream of the control plane; the lab's wiretap can, a cluster has none"
-)
+INSIDE_ENGINE: Final = "it happens inside the engine; only a simulated engine can do it"
+NEEDS_GPU_DOUBLE: Final = "it needs the lab's NVML double; a healthy GPU cannot be made to report this"
+NEEDS_SIGSTOP: Final = "no chaos tool sends SIGSTOP"
+DONE_BY_CALLERS: Final = "it is caller behaviour; use your load generator"
+ON_XDS_STREAM: Final = "it changes messages on an xDS stream; only the lab's xDS tap can"
 
 ANSWERS_PATH: Final = "/v1/*"
 HEALTH_PATH: Final = "/health"
-_RESTARTED_AT_ONCE: Final = "the kubelet starts it again at once, not when it is healed"
+_RESTARTED_AT_ONCE: Final = "the kubelet restarts it at once, not at healing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterContext:
-    """What a manifest needs besides the fault: names, the target's zone among all, times.
+    """Context of a manifest: names, zones and times.
 
-    ``turn_s`` is how long one target has the fault: ``lasts_s``, or its part where targets take turns.
+    ``turn_s`` is how long each target has the fault: ``lasts_s``, or its part with inTurn.
     """
 
     cluster: ClusterNames
@@ -46,9 +44,9 @@ class ClusterContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChaosMeshObject:
-    """One chaos object: its kind and fields, and in what it differs from the lab's fault.
+    """One Chaos Mesh object: its kind and fields, and how it differs from the lab's fault.
 
-    ``chosen`` selects other pods than those of the target.
+    ``chosen`` selects pods other than the target's.
     """
 
     kind: str
@@ -59,7 +57,7 @@ class ChaosMeshObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LitmusExperiment:
-    """One experiment of Litmus: its name, its environment, and in what it differs from the lab's fault."""
+    """One Litmus experiment: its name and environment, and how it differs from the lab's fault."""
 
     experiment: str
     env: Env
@@ -67,13 +65,13 @@ class LitmusExperiment:
 
 
 def pod_selector(cluster: ClusterNames, aim: TargetKind, zone: str | None) -> Fields:
-    """The pods that faults of an aim hit, in one zone or everywhere."""
+    """Selector of the pods that faults of an aim hit, in one zone or all."""
     pods: dict[str, Any] = {"namespaces": [cluster.namespace], "labelSelectors": dict(cluster.labels(aim))}
     return pods | ({"nodeSelectors": {ZONE_LABEL: zone}} if zone else {})
 
 
 def all_pods(cluster: ClusterNames, aim: TargetKind, zone: str | None = None) -> Fields:
-    """The same as the target of a Chaos Mesh object."""
+    """The same pods as the target of a Chaos Mesh object."""
     return {"mode": "all", "selector": pod_selector(cluster, aim, zone)}
 
 
@@ -81,8 +79,8 @@ def all_pods(cluster: ClusterNames, aim: TargetKind, zone: str | None = None) ->
 
 
 def pod_unavailable() -> ChaosMeshObject:
-    """The pod is gone until the fault ends."""
-    differs = "the pod is made unavailable; what it held ends as its signal handler decides"
+    """The pod is unavailable until the fault ends."""
+    differs = "the pod is made unavailable; its signal handler decides how running requests end"
     return ChaosMeshObject(kind="PodChaos", fields={"action": "pod-failure"}, differs=differs)
 
 
@@ -93,13 +91,13 @@ def container_killed(container: str) -> ChaosMeshObject:
 
 
 def network_chaos(context: ClusterContext, action: str, **fields: Any) -> ChaosMeshObject:
-    """A fault of the network between the targets and the proxies, both ways."""
+    """A network fault between the targets and the proxies, in both directions."""
     both = {"direction": "both", "target": all_pods(context.cluster, TargetKind.PROXIES)}
     return ChaosMeshObject(kind="NetworkChaos", fields={"action": action, **fields, **both})
 
 
 def partitioned(target: Fields, chosen: Fields | None = None) -> ChaosMeshObject:
-    """Nothing passes between these pods, either way."""
+    """A full partition between these pods, in both directions."""
     fields = {"action": "partition", "direction": "both", "target": target}
     return ChaosMeshObject(kind="NetworkChaos", fields=fields, chosen=chosen)
 
@@ -107,7 +105,7 @@ def partitioned(target: Fields, chosen: Fields | None = None) -> ChaosMeshObject
 def http_chaos(
     context: ClusterContext, side: str, path: str, *, differs: str = "", **action: Any
 ) -> ChaosMeshObject:
-    """A fault of requests to an engine, or of its responses."""
+    """A fault of an engine's HTTP requests or responses."""
     fields = {"target": side, "port": context.cluster.engine_port, "path": path, **action}
     return ChaosMeshObject(kind="HTTPChaos", fields=fields, differs=differs)
 
@@ -120,7 +118,7 @@ def pod_deleted(context: ClusterContext) -> LitmusExperiment:
     return LitmusExperiment(
         experiment="pod-delete",
         env={"FORCE": "true", "CHAOS_INTERVAL": str(max(1, round(context.lasts_s)))},
-        differs="its controller starts another pod at once, not when it is healed",
+        differs="its controller starts another pod at once, not at healing",
     )
 
 
@@ -143,8 +141,8 @@ def litmus_http(context: ClusterContext, **env: str) -> Env:
 
 
 def litmus_http_latency(context: ClusterContext, seconds: float, differs: str) -> LitmusExperiment:
-    """Every request is late."""
+    """A delay for every request."""
     env = litmus_http(context, LATENCY=f"{1000 * seconds:.0f}", TOXICITY="100")
     return LitmusExperiment(
-        experiment="pod-http-latency", env=env, differs=f"{differs}; /health and /metrics are late, too"
+        experiment="pod-http-latency", env=env, differs=f"{differs}; /health and /metrics are delayed too"
     )

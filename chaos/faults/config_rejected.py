@@ -1,4 +1,4 @@
-"""Configuration that Envoy refuses: it goes on with what it had, and says so."""
+"""Configuration that Envoy refuses (NACK): it keeps its previous configuration."""
 
 from typing import ClassVar, Literal
 
@@ -10,19 +10,19 @@ from policies.document import documented_field
 
 
 class ConfigRejectedFault(Fault):
-    """Every response of one type is spoilt on its way, so that the proxy answers with a NACK.
+    """Corrupt every response of one xDS type so that the proxy refuses it (NACK).
 
-    What is not sent cannot be refused: another fault must give the control plane something to say.
+    Combine it with a fault that makes the control plane send an update; without updates nothing is refused.
     """
 
     aim: ClassVar[TargetKind] = TargetKind.PROXIES
-    incident: ClassVar[str] = "One old proxy did not know a field that a new control plane sent to all."
+    incident: ClassVar[str] = "An old proxy did not know a field that a new control plane sent."
     breaks: ClassVar[bool] = False
     not_in_clusters: ClassVar[str] = ON_XDS_STREAM
 
     kind: Literal["config_rejected"] = documented_field("config_rejected", "Kind of the fault.")
     type: Literal["cds", "eds", "lds", "rds", "rtds"] = documented_field(
-        "eds", "Which configuration.", why="the one that changes most: verdicts on engines travel in it"
+        "eds", "xDS type to corrupt.", why="it changes most often: it carries engine health"
     )
 
     def actions(self, target: str) -> tuple[FaultAction, ...]:

@@ -1,4 +1,4 @@
-"""The control plane stands still: its connections are open and nothing comes of them."""
+"""The control plane freezes: its connections stay open but carry nothing."""
 
 from typing import ClassVar, Literal
 
@@ -10,10 +10,10 @@ from policies.document import documented_field
 
 
 class ControlPlaneFrozenFault(Fault):
-    """SIGSTOP; healing is SIGCONT, and it then finds itself in a world that went on."""
+    """SIGSTOP of the control plane; healing sends SIGCONT. It resumes with outdated state."""
 
     aim: ClassVar[TargetKind] = TargetKind.CONTROL_PLANE
-    incident: ClassVar[str] = "The virtual machine under the control plane was paused for a live migration."
+    incident: ClassVar[str] = "The control plane's virtual machine was paused for a live migration."
     breaks: ClassVar[bool] = False
     not_in_clusters: ClassVar[str] = NEEDS_SIGSTOP
 

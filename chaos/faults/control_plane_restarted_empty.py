@@ -1,4 +1,4 @@
-"""The control plane comes back on a new host: without anything it had learnt."""
+"""The control plane restarts on a new host without its state."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -11,10 +11,14 @@ from policies.document import documented_field
 
 
 class ControlPlaneRestartedEmptyFault(Fault):
-    """SIGKILL; healing starts it with an empty disk, in front of proxies that have all they were told before."""
+    """SIGKILL of the control plane; healing restarts it with an empty disk. Proxies still hold their last
+    configuration.
+    """
 
     aim: ClassVar[TargetKind] = TargetKind.CONTROL_PLANE
-    incident: ClassVar[str] = "The control plane was rescheduled to another node while half the engines were out."
+    incident: ClassVar[str] = (
+        "The control plane was rescheduled to another node while half of the engines were ejected."
+    )
     breaks: ClassVar[bool] = False
 
     kind: Literal["control_plane_restarted_empty"] = documented_field(
@@ -28,7 +32,7 @@ class ControlPlaneRestartedEmptyFault(Fault):
         yield ChaosMeshObject(
             kind="PodChaos",
             fields={"action": "pod-kill", "gracePeriod": 0},
-            differs="it comes back empty only where its state is not on a persistent volume",
+            differs="it restarts empty only if its state is not on a persistent volume",
         )
 
     def litmus(self, context: ClusterContext) -> LitmusExperiment:

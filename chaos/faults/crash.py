@@ -1,4 +1,4 @@
-"""A process that dies: connections are reset, and new ones refused until it is started again."""
+"""A process crash: open connections are reset, new ones refused until it restarts."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -16,9 +16,9 @@ from policies.document import documented_field
 
 
 class CrashFault(SimulatedEngineFault):
-    """The engine is gone; healing starts it anew, with an empty queue."""
+    """The engine process exits; healing restarts it with an empty queue."""
 
-    incident: ClassVar[str] = "An assertion in the engine's scheduler failed, and the process ended."
+    incident: ClassVar[str] = "An assertion in the engine's scheduler failed and the process exited."
 
     kind: Literal["crash"] = documented_field("crash", "Kind of the fault.")
 

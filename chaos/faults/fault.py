@@ -1,4 +1,4 @@
-"""What every fault has in common: its target, its actions, its manifests for clusters, and the capacity left."""
+"""Base of all faults: target kind, lab actions, cluster manifests and remaining capacity."""
 
 from abc import abstractmethod
 from collections.abc import Iterable
@@ -11,11 +11,11 @@ from policies.document import Spec
 
 
 class Fault(Spec):
-    """Settings of one kind of fault. A subclass in a file of this package is a kind that scenarios may name.
+    """Settings of one kind of fault. Each subclass in this package is a kind that scenarios can use.
 
-    Each has a ``kind`` with its own name as default. ``incident`` is where this happens in production. ``breaks``:
-    requests had better avoid its targets while it lasts, so checks count them as bad engines. ``not_in_clusters``
-    is why no chaos tool of a cluster can make it, ``not_in_litmus`` why Litmus cannot; empty where they can.
+    ``kind`` defaults to the fault's name. ``incident`` is a production example. ``breaks``: requests should avoid
+    its targets while it lasts, so checks count them as broken engines. ``not_in_clusters`` is why no cluster chaos
+    tool can do it, ``not_in_litmus`` why Litmus cannot; both are empty if they can.
     """
 
     aim: ClassVar[TargetKind] = TargetKind.ENGINES
@@ -28,16 +28,16 @@ class Fault(Spec):
 
     @abstractmethod
     def actions(self, target: str) -> tuple[FaultAction, ...]:
-        """What is done to one target for as long as the fault lasts; the lab takes it back afterwards."""
+        """Actions on one target while the fault lasts; the lab undoes them afterwards."""
 
     def capacity_left(self) -> float:
-        """Share of a target engine's work that is still worth having: 0 for one that is better left alone."""
+        """Share of a target engine's capacity that stays usable, 0 to 1; 0 means requests should avoid it."""
         return 0.0 if self.breaks else 1.0
 
     def chaos_mesh(self, _context: ClusterContext, /) -> Iterable[ChaosMeshObject]:
-        """The objects of Chaos Mesh, side by side; none where ``not_in_clusters`` has the reason."""
+        """The Chaos Mesh objects, applied together; none if ``not_in_clusters`` is set."""
         return ()
 
     def litmus(self, _context: ClusterContext, /) -> LitmusExperiment | None:
-        """The experiment of Litmus; None where there is a reason against it."""
+        """The Litmus experiment; None if ``not_in_clusters`` or ``not_in_litmus`` is set."""
         return None

@@ -1,4 +1,4 @@
-"""All kinds of faults that a scenario may name: one class in each file of this package that has a ``kind``."""
+"""All fault kinds: each class in this package with a ``kind`` field."""
 
 import importlib
 import pkgutil
@@ -15,7 +15,7 @@ from chaos.faults.fault import Fault
 
 
 def _discovered() -> Iterator[tuple[str, type[Fault]]]:
-    """Every kind, in the order of the files."""
+    """All kinds, in file order."""
     for file in pkgutil.iter_modules(chaos.faults.__path__, f"{chaos.faults.__name__}."):
         if file.name == __name__:
             continue
@@ -27,10 +27,10 @@ def _discovered() -> Iterator[tuple[str, type[Fault]]]:
 
 
 FAULT_KINDS: Final[Mapping[str, type[Fault]]] = MappingProxyType(dict(_discovered()))
-"""Every kind of fault, by the name that scenarios give it."""
+"""Fault class by kind."""
 
 if TYPE_CHECKING:
     AnyFault = Fault
 else:
     AnyFault = Annotated[reduce(or_, FAULT_KINDS.values()), Field(discriminator="kind")]
-"""One of them, by its ``kind``. A type checker sees what they have in common."""
+"""Any fault, discriminated by ``kind``. Type checkers see the base class."""

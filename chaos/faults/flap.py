@@ -1,4 +1,4 @@
-"""An engine that is ill and well in turn, faster than anybody should follow."""
+"""An engine that fails and recovers faster than ejection should follow."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -35,21 +35,21 @@ FlappingFault = Annotated[
     | SlowFault,
     Field(discriminator="kind"),
 ]
-"""What an engine can be ill with in turn."""
+"""Faults that can flap."""
 
 
 class FlapFault(Fault):
-    """One fault for a part of each period, health for the rest; a period begins ill."""
+    """Apply one fault for the first part of each period; the engine is healthy for the rest."""
 
-    incident: ClassVar[str] = "A replica crashed, came back, took load and crashed again, for an hour."
+    incident: ClassVar[str] = "A replica crashed, restarted, took load and crashed again for an hour."
     not_in_clusters: ClassVar[str] = (
-        "no fault comes and goes inside one experiment; a Schedule repeats from minute to minute only"
+        "no fault can flap within one experiment; a Schedule repeats at most once a minute"
     )
 
     kind: Literal["flap"] = documented_field("flap", "Kind of the fault.")
-    fault: FlappingFault = documented_field(CrashFault(), "What comes and goes: its kind and its settings.")
-    period: Duration = documented_field(2.0, "From one beginning to the next.", unit="duration", ge=0.1, le=600)
-    bad_share: float = documented_field(0.5, "Share of the period in which it is ill.", gt=0, lt=1)
+    fault: FlappingFault = documented_field(CrashFault(), "Kind and settings of the flapping fault.")
+    period: Duration = documented_field(2.0, "Time from one start to the next.", unit="duration", ge=0.1, le=600)
+    bad_share: float = documented_field(0.5, "Share of each period with the fault.", gt=0, lt=1)
 
     def actions(self, target: str) -> tuple[FaultAction, ...]:
         flap = EngineFlap(fault=self.fault.engine_fault(), period_s=self.period, bad_share=self.bad_share)

@@ -1,4 +1,4 @@
-"""The engine's process stands still: a real SIGSTOP of a real process."""
+"""The engine process freezes: a real SIGSTOP."""
 
 from typing import ClassVar, Literal
 
@@ -10,13 +10,11 @@ from policies.document import documented_field
 
 
 class FreezeFault(Fault):
-    """Connections are taken by the kernel and nobody answers; of a real vLLM only the engine core is stopped, so
-    that its API server goes on saying that all is well.
+    """SIGSTOP of the engine process. The kernel accepts connections, but no request is answered. With real vLLM
+    only the engine core is stopped, so the API server still reports healthy.
     """
 
-    incident: ClassVar[str] = (
-        "A debugger was left attached; elsewhere a driver call never returned from the kernel."
-    )
+    incident: ClassVar[str] = "A debugger was left attached; another time, a driver call never returned."
     not_in_clusters: ClassVar[str] = NEEDS_SIGSTOP
 
     kind: Literal["freeze"] = documented_field("freeze", "Kind of the fault.")

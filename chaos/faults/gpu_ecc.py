@@ -1,4 +1,4 @@
-"""Uncorrectable memory errors of a GPU: the engine goes on, and nobody knows with what."""
+"""Uncorrectable GPU memory errors: the engine keeps running, possibly on corrupt data."""
 
 from typing import ClassVar, Literal
 
@@ -9,13 +9,13 @@ from policies.document import documented_field
 
 
 class GpuEccFault(Fault):
-    """The count of uncorrectable ECC errors grows. Healing is a reset of the GPU, with its agent."""
+    """Raise NVML's count of uncorrectable ECC errors. Healing resets the GPU and restarts its agent."""
 
-    incident: ClassVar[str] = "Double-bit errors damaged weights in memory; answers were fluent and wrong."
+    incident: ClassVar[str] = "Double-bit errors corrupted weights in memory; answers were fluent but wrong."
     not_in_clusters: ClassVar[str] = NEEDS_GPU_DOUBLE
 
     kind: Literal["gpu_ecc"] = documented_field("gpu_ecc", "Kind of the fault.")
-    errors: int = documented_field(1, "How many there are at once.", ge=1, le=1_000_000)
+    errors: int = documented_field(1, "Errors added at once.", ge=1, le=1_000_000)
 
     def actions(self, target: str) -> tuple[FaultAction, ...]:
         return (SetGpuState(engine=target, lines=(f"0.ecc_uncorrected {self.errors}",), reset=True),)

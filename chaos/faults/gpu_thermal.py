@@ -1,4 +1,4 @@
-"""A GPU that is too hot and slows itself down."""
+"""A GPU that overheats and throttles."""
 
 from typing import ClassVar, Literal
 
@@ -9,20 +9,20 @@ from chaos.faults.fault import Fault
 from chaos.gpu_double.nvml_double import MAX_CLOCK_MHZ
 from policies.document import documented_field
 
-# NVML: nvmlClocksThrottleReasonHwThermalSlowdown, with the coarser HwSlowdown that comes with it.
+# NVML: nvmlClocksThrottleReasonHwThermalSlowdown, with the HwSlowdown bit that accompanies it.
 _HEAT = 0x40 | 0x8
 
 
 class GpuThermalFault(Fault):
-    """NVML tells of the heat and the engine is ``factor`` times slower. Agents speak of it after ten seconds."""
+    """NVML reports thermal throttling and the engine is ``factor`` times slower. Agents report it after 10 s."""
 
-    incident: ClassVar[str] = "A fan failed, the board reached 95 degrees, and its replica became the straggler."
+    incident: ClassVar[str] = "A fan failed, the GPU reached 95 °C, and its replica became a straggler."
     breaks: ClassVar[bool] = False
     not_in_clusters: ClassVar[str] = NEEDS_GPU_DOUBLE
 
     kind: Literal["gpu_thermal"] = documented_field("gpu_thermal", "Kind of the fault.")
-    temperature_c: int = documented_field(95, "How hot it is.", unit="degrees Celsius", ge=0, le=150)
-    factor: float = documented_field(2.0, "How many times longer everything takes.", gt=1, le=100)
+    temperature_c: int = documented_field(95, "GPU temperature.", unit="degrees Celsius", ge=0, le=150)
+    factor: float = documented_field(2.0, "Factor on all service times.", gt=1, le=100)
 
     def actions(self, target: str) -> tuple[FaultAction, ...]:
         clock_mhz = round(MAX_CLOCK_MHZ / self.factor)

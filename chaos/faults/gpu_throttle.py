@@ -1,4 +1,4 @@
-"""A GPU whose clocks are held down by its power supply: slower, and it says why."""
+"""A GPU with clocks limited by its power supply."""
 
 from typing import ClassVar, Literal
 
@@ -14,17 +14,19 @@ _REASONS = {"power-cap": 0x4, "hardware-slowdown": 0x8, "power-brake": 0x80}
 
 
 class GpuThrottleFault(Fault):
-    """NVML names the reason and the engine is ``factor`` times slower. Agents speak of it after ten seconds."""
+    """NVML reports the throttle reason and the engine is ``factor`` times slower. Agents report it after 10 s."""
 
-    incident: ClassVar[str] = "A failed power supply put every GPU of a chassis on the power brake: half speed."
+    incident: ClassVar[str] = (
+        "A power supply failed and the power brake halved the speed of every GPU in the chassis."
+    )
     breaks: ClassVar[bool] = False
     not_in_clusters: ClassVar[str] = NEEDS_GPU_DOUBLE
 
     kind: Literal["gpu_throttle"] = documented_field("gpu_throttle", "Kind of the fault.")
     reason: Literal["power-cap", "hardware-slowdown", "power-brake"] = documented_field(
-        "power-brake", "What NVML says."
+        "power-brake", "Throttle reason in NVML."
     )
-    factor: float = documented_field(2.0, "How many times longer everything takes.", gt=1, le=100)
+    factor: float = documented_field(2.0, "Factor on all service times.", gt=1, le=100)
 
     def actions(self, target: str) -> tuple[FaultAction, ...]:
         clock_mhz = round(MAX_CLOCK_MHZ / self.factor)

@@ -1,4 +1,4 @@
-"""An XID: the driver announces an error of the GPU."""
+"""An XID: a GPU error reported by the driver."""
 
 from typing import ClassVar, Literal
 
@@ -10,17 +10,17 @@ from policies.document import documented_field
 
 
 class GpuXidFault(Fault):
-    """NVML tells the engine's agent of the XID, and the engine does what engines do then.
+    """NVML reports an XID to the agent, and the engine hangs, fails or keeps serving.
 
-    Healing is a reset of the GPU, which also starts the agent anew. What each code means: docs/gpu.md.
+    Healing resets the GPU and restarts the agent. docs/gpu.md explains each code.
     """
 
     incident: ClassVar[str] = "A GPU fell off the bus (XID 79); the process did not notice until its next step."
     not_in_clusters: ClassVar[str] = NEEDS_GPU_DOUBLE
 
     kind: Literal["gpu_xid"] = documented_field("gpu_xid", "Kind of the fault.")
-    code: int = documented_field(79, "Number of the XID.", why="79: the GPU has fallen off the bus", ge=1, le=999)
-    engine: Literal["hangs", "fails", "serves"] = documented_field("hangs", "What becomes of its calls.")
+    code: int = documented_field(79, "XID number.", why="79: the GPU has fallen off the bus", ge=1, le=999)
+    engine: Literal["hangs", "fails", "serves"] = documented_field("hangs", "How the engine handles calls.")
 
     def actions(self, target: str) -> tuple[FaultAction, ...]:
         told = SetGpuState(engine=target, lines=(f"xid 1 0 {self.code} -1",), reset=True)

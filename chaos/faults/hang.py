@@ -1,4 +1,4 @@
-"""A hung CUDA kernel: calls are accepted, nothing comes of them, and /health goes on saying 200."""
+"""A hung CUDA kernel: calls are accepted but never answered; /health still returns 200."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -18,23 +18,23 @@ from policies.quantity import format_duration
 
 
 class HangFault(SimulatedEngineFault):
-    """The GPU stands still before the headers of any answer."""
+    """The GPU hangs; no call gets response headers."""
 
-    incident: ClassVar[str] = "A collective deadlocked: the API server answered, no token ever came."
+    incident: ClassVar[str] = "A collective deadlocked: the API server answered but produced no token."
 
     kind: Literal["hang"] = documented_field("hang", "Kind of the fault.")
     health: HealthAnswer = documented_field(
-        "ok", "What /health says.", why="vLLM's looks at the process, not at the GPU"
+        "ok", "Answer of /health.", why="vLLM's /health checks the process, not the GPU"
     )
 
     def engine_fault(self) -> SteadyEngineFault:
         return EngineHang(health=self.health)
 
     def chaos_mesh(self, context: ClusterContext) -> Iterator[ChaosMeshObject]:
-        differs = "requests are held in front of the engine; its GPU goes on, and its metrics say that it is idle"
+        differs = "requests are held in front of the engine; its GPU keeps working and its metrics report idle"
         delay = format_duration(context.lasts_s)
         yield http_chaos(context, "Request", ANSWERS_PATH, differs=differs, delay=delay)
 
     def litmus(self, context: ClusterContext) -> LitmusExperiment:
-        differs = "requests are held in front of the engine, whose GPU goes on"
+        differs = "requests are held in front of the engine; its GPU keeps working"
         return litmus_http_latency(context, context.lasts_s, differs)

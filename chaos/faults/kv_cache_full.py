@@ -1,4 +1,4 @@
-"""A KV cache without room: requests are preempted and computed again, so all is slow and nothing fails."""
+"""A full KV cache: requests are preempted and recomputed, so all are slow and none fail."""
 
 from typing import ClassVar, Literal
 
@@ -9,14 +9,14 @@ from policies.document import documented_field
 
 
 class KvCacheFullFault(SimulatedEngineFault):
-    """Metrics say that the cache is full and count preemptions; everything takes ``factor`` times as long."""
+    """Metrics report a full KV cache and count preemptions; everything takes ``factor`` times as long."""
 
-    incident: ClassVar[str] = "A few callers sent prompts of a hundred pages; everybody's answers were preempted."
+    incident: ClassVar[str] = "A few callers sent hundred-page prompts; all callers' requests were preempted."
     breaks: ClassVar[bool] = False
     not_in_clusters: ClassVar[str] = INSIDE_ENGINE
 
     kind: Literal["kv_cache_full"] = documented_field("kv_cache_full", "Kind of the fault.")
-    factor: float = documented_field(4.0, "How many times longer everything takes.", gt=1, le=1000)
+    factor: float = documented_field(4.0, "Factor on all service times.", gt=1, le=1000)
 
     def engine_fault(self) -> SteadyEngineFault:
         return EngineKvCacheFull(factor=self.factor)

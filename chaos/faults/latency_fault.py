@@ -1,4 +1,4 @@
-"""A slow link: packets arrive late and unevenly, none is lost."""
+"""A slow link: packets are delayed with jitter, none is lost."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -11,15 +11,15 @@ from policies.quantity import Duration, format_duration
 
 
 class LatencyFault(Fault):
-    """What proxies send to an engine and what it answers is late; new connections take a round trip longer."""
+    """Delay traffic between proxies and an engine, per direction. New connections take a round trip longer."""
 
-    incident: ClassVar[str] = "Traffic to one rack took a detour through another site after a link had failed."
+    incident: ClassVar[str] = "After a link failure, traffic to one rack took a detour through another site."
     breaks: ClassVar[bool] = False
 
     kind: Literal["latency"] = documented_field("latency", "Kind of the fault.")
-    delay: Duration = documented_field(0.1, "Added to everything, each way.", unit="duration", gt=0, le=60)
+    delay: Duration = documented_field(0.1, "Added delay per direction.", unit="duration", gt=0, le=60)
     jitter: Duration = documented_field(
-        0.0, "Up to so much more, each time anew; nothing is overtaken.", unit="duration", ge=0, le=60
+        0.0, "Maximum random extra delay; packets stay in order.", unit="duration", ge=0, le=60
     )
 
     def actions(self, target: str) -> tuple[FaultAction, ...]:
@@ -37,5 +37,5 @@ class LatencyFault(Fault):
         return LitmusExperiment(
             experiment="pod-network-latency",
             env={"NETWORK_LATENCY": f"{1000 * self.delay:.0f}", "JITTER": f"{1000 * self.jitter:.0f}"},
-            differs="all that the pod sends is late, to everybody; what it receives is not",
+            differs="delays what the pod sends to any destination, not what it receives",
         )

@@ -1,4 +1,4 @@
-"""A lossy link: packets are dropped, and come again when the kernel of their sender has noticed."""
+"""A lossy link: packets are dropped and retransmitted by TCP."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -10,13 +10,13 @@ from policies.document import documented_field
 
 
 class LossFault(Fault):
-    """Packets between proxies and an engine are lost; connections stall until TCP has sent them again."""
+    """Drop packets between proxies and an engine; connections stall until TCP retransmits."""
 
-    incident: ClassVar[str] = "A dirty fibre lost a few packets in a hundred; every health check passed."
+    incident: ClassVar[str] = "A dirty fibre dropped a few percent of packets; every health check passed."
     breaks: ClassVar[bool] = False
 
     kind: Literal["loss"] = documented_field("loss", "Kind of the fault.")
-    percent: float = documented_field(10.0, "Packets lost, each way.", unit="percent", gt=0, lt=100)
+    percent: float = documented_field(10.0, "Packet loss per direction.", unit="percent", gt=0, lt=100)
 
     def actions(self, target: str) -> tuple[FaultAction, ...]:
         return (ShapeLink(end="engine", target=target, loss_percent=self.percent),)
@@ -28,5 +28,5 @@ class LossFault(Fault):
         return LitmusExperiment(
             experiment="pod-network-loss",
             env={"NETWORK_PACKET_LOSS_PERCENTAGE": f"{self.percent:.0f}"},
-            differs="packets that the pod sends are lost, to everybody; what it receives is not",
+            differs="drops what the pod sends to any destination, not what it receives",
         )

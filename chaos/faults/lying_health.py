@@ -1,4 +1,4 @@
-"""A well engine whose /health says that it is ill. The other direction is ``gray_failure``."""
+"""A healthy engine whose /health fails. ``gray_failure`` is the opposite."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Final, Literal
@@ -8,18 +8,18 @@ from chaos.faults.cluster_chaos import HEALTH_PATH, ChaosMeshObject, ClusterCont
 from chaos.faults.simulated_engine_fault import SimulatedEngineFault
 from policies.document import documented_field
 
-_SLOW_HEALTH: Final = "5s"  # as the simulated engine's slow answer
+_SLOW_HEALTH: Final = "5s"  # same as the simulated engine
 
 
 class LyingHealthFault(SimulatedEngineFault):
-    """Calls are served as ever; who believes /health takes good capacity out."""
+    """/health fails while calls are served normally. Trusting /health alone ejects good capacity."""
 
-    incident: ClassVar[str] = "A health check with too short a timeout took a whole fleet out at peak load."
+    incident: ClassVar[str] = "A health check with too short a timeout ejected a whole fleet at peak load."
     breaks: ClassVar[bool] = False
-    not_in_litmus: ClassVar[str] = "HTTP faults hit every path of a port, not /health alone"
+    not_in_litmus: ClassVar[str] = "HTTP faults hit every path of a port, not only /health"
 
     kind: Literal["lying_health"] = documented_field("lying_health", "Kind of the fault.")
-    health: Literal["fail", "slow"] = documented_field("fail", "503 at once, or 200 after five seconds.")
+    health: Literal["fail", "slow"] = documented_field("fail", "Answer of /health: 503 at once, or 200 after 5 s.")
 
     def engine_fault(self) -> SteadyEngineFault:
         return EngineBadHealth(health=self.health)

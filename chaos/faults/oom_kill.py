@@ -1,4 +1,4 @@
-"""The kernel kills the engine for its memory: a real SIGKILL of a real process."""
+"""The OOM killer kills the engine: a real SIGKILL."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -16,14 +16,14 @@ from policies.document import documented_field
 
 
 class OomKillFault(Fault):
-    """The engine's process gets SIGKILL; healing starts it on the port it had."""
+    """SIGKILL of the engine process; healing restarts it on the same port."""
 
     incident: ClassVar[str] = (
-        "Host memory ran out under pinned buffers, and the OOM killer took the largest process."
+        "Pinned buffers exhausted host memory, and the OOM killer killed the largest process."
     )
 
     kind: Literal["oom_kill"] = documented_field("oom_kill", "Kind of the fault.")
-    stays_dead: bool = documented_field(False, "Whether it is left dead until the experiment ends.")
+    stays_dead: bool = documented_field(False, "Whether it stays dead until the experiment ends.")
 
     def actions(self, target: str) -> tuple[FaultAction, ...]:
         return (KillProcess(part=ProcessRole.ENGINE, target=target, stays_dead=self.stays_dead),)

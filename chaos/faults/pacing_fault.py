@@ -1,4 +1,4 @@
-"""Token pacing: the first token comes in time, the others slowly or in bursts."""
+"""Slow token pacing: the first token is on time, later ones are slow or arrive in bursts."""
 
 from typing import ClassVar, Literal
 
@@ -9,21 +9,19 @@ from policies.document import documented_field
 
 
 class PacingFault(SimulatedEngineFault):
-    """Time to the first token stays as it was, so whoever looks at that alone sees nothing."""
+    """Slow down tokens after the first. TTFT stays normal and does not reveal the fault."""
 
-    incident: ClassVar[str] = (
-        "Decoding lost its CUDA graphs after an upgrade: first tokens came on time, then a drip."
-    )
+    incident: ClassVar[str] = "An upgrade disabled CUDA graphs for decoding: TTFT was normal, token rate was not."
     breaks: ClassVar[bool] = False
     not_in_clusters: ClassVar[str] = INSIDE_ENGINE
 
     kind: Literal["pacing"] = documented_field("pacing", "Kind of the fault.")
-    factor: float = documented_field(4.0, "How many times longer each later token takes.", ge=1, le=1000)
-    burst: int = documented_field(1, "Streams get so many tokens at a time.", unit="tokens", ge=1, le=10_000)
+    factor: float = documented_field(4.0, "Factor on the time per token after the first.", ge=1, le=1000)
+    burst: int = documented_field(1, "Tokens sent per burst.", unit="tokens", ge=1, le=10_000)
 
     def engine_fault(self) -> SteadyEngineFault:
         return EnginePacing(factor=self.factor, burst=self.burst)
 
     def capacity_left(self) -> float:
-        # Of an answer that is nearly all decoding, as answers of dozens of tokens are.
+        # For answers of dozens of tokens, nearly all of the time is decoding.
         return 1 / self.factor

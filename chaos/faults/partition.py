@@ -1,4 +1,4 @@
-"""A partition: a zone goes on by itself, cut from the other zones and from the control plane."""
+"""A partition: a zone is cut from the other zones and the control plane but keeps running."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -11,17 +11,17 @@ from policies.document import documented_field
 
 
 class PartitionFault(Fault):
-    """Nothing passes between the targets and other zones: neither requests nor configuration nor reports.
+    """Cut the targets from other zones and the control plane: requests, configuration and reports.
 
-    An engine is lost to proxies of other zones and its agent to the control plane; a proxy loses the engines of
-    other zones and its configuration. Inside the zone all is well.
+    Engines lose the proxies of other zones, agents lose the control plane, and proxies lose the engines of other
+    zones and their configuration. Traffic within the zone is unaffected.
     """
 
     aim: ClassVar[TargetKind] = TargetKind.ZONES
-    incident: ClassVar[str] = "The links between two availability zones failed; both went on serving."
-    # The zone's own proxies may well go on with its engines.
+    incident: ClassVar[str] = "The links between two availability zones failed; both kept serving."
+    # The zone's own proxies can still use its engines.
     breaks: ClassVar[bool] = False
-    not_in_litmus: ClassVar[str] = "its network partition cuts pods from everybody, not one zone from the others"
+    not_in_litmus: ClassVar[str] = "its network partition isolates pods completely, not one zone from the others"
 
     kind: Literal["partition"] = documented_field("partition", "Kind of the fault.")
 
@@ -37,11 +37,12 @@ class PartitionFault(Fault):
         )
 
     def capacity_left(self) -> float:
-        # Nothing that the rest of the site may count on.
+        # The other zones cannot use the zone's capacity.
         return 0.0
 
     def chaos_mesh(self, context: ClusterContext) -> Iterator[ChaosMeshObject]:
-        # The zone's engines from other zones' proxies, its proxies from their engines, all from the control plane.
+        # Cuts the zone's engines from other zones' proxies, its proxies from other zones' engines, and all from
+        # the control plane.
         cluster, zone = context.cluster, context.zone
         for inside, outside in (
             (TargetKind.ENGINES, TargetKind.PROXIES),

@@ -1,4 +1,4 @@
-"""How the parts of a lab are called in a cluster."""
+"""Names of the lab's parts in a cluster."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from types import MappingProxyType
 from chaos.faults.target_kind import TargetKind
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
-"""On nodes, set by every cloud. Source: Kubernetes, "Well-Known Labels"."""
+"""Node label for the zone, set by cloud providers. Source: Kubernetes, "Well-Known Labels"."""
 
 
 def _labels(name: str) -> Mapping[str, str]:
@@ -16,9 +16,11 @@ def _labels(name: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterNames:
-    """Names of one cluster. ``engines``, ``proxies`` and ``control_plane`` are labels of pods, ``workload`` is the
-    kind of what owns them; ``engine_container`` and ``agent_container`` are the containers of an engine's pod, and
-    ``engine_port`` is the port that proxies ask.
+    """Names in one cluster.
+
+    ``engines``, ``proxies`` and ``control_plane`` are pod labels; ``workload`` is the kind of their owner.
+    ``engine_container`` and ``agent_container`` are containers of an engine's pod; ``engine_port`` serves
+    requests.
     """
 
     namespace: str = "default"
@@ -31,7 +33,7 @@ class ClusterNames:
     engine_port: int = 8000
 
     def labels(self, aim: TargetKind) -> Mapping[str, str]:
-        """Labels of the pods that faults of this aim hit; of zones those of the engines."""
+        """Labels of the pods that faults of this aim hit; for zones, those of the engines."""
         return {TargetKind.PROXIES: self.proxies, TargetKind.CONTROL_PLANE: self.control_plane}.get(
             aim, self.engines
         )

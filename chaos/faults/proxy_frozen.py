@@ -1,4 +1,4 @@
-"""A proxy that stands still with all the requests it holds."""
+"""A frozen proxy with all of its open requests."""
 
 from typing import ClassVar, Literal
 
@@ -10,10 +10,10 @@ from policies.document import documented_field
 
 
 class ProxyFrozenFault(Fault):
-    """SIGSTOP; callers of this proxy wait, and its share of every limit stays in its hands. Healing is SIGCONT."""
+    """SIGSTOP of a proxy; healing sends SIGCONT. Its callers wait, and it keeps its share of every limit."""
 
     aim: ClassVar[TargetKind] = TargetKind.PROXIES
-    incident: ClassVar[str] = "A gateway stood still in an uninterruptible write of its logs."
+    incident: ClassVar[str] = "A gateway froze in an uninterruptible log write."
     breaks: ClassVar[bool] = False
     not_in_clusters: ClassVar[str] = NEEDS_SIGSTOP
 

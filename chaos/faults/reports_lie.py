@@ -1,4 +1,4 @@
-"""Reports that are wrong: well engines are said to be ill, or ill ones well."""
+"""False agent reports: healthy engines reported broken, or broken ones healthy."""
 
 from typing import ClassVar, Literal
 
@@ -9,18 +9,19 @@ from policies.document import documented_field
 
 
 class ReportsLieFault(Fault):
-    """Whatever the agents of the targets say, the control plane hears this verdict.
-
-    To let a broken engine be praised, strike the same engines with another fault besides.
+    """Replace the verdicts of the targets' agents. To report a broken engine as healthy, add another fault on the
+    same engines.
     """
 
-    incident: ClassVar[str] = "A new agent misread a renamed metric and called every engine of a pool hung."
+    incident: ClassVar[str] = (
+        "A new agent version misread a renamed metric and reported every engine of a pool hung."
+    )
     breaks: ClassVar[bool] = False
     not_in_clusters: ClassVar[str] = ON_XDS_STREAM
 
     kind: Literal["reports_lie"] = documented_field("reports_lie", "Kind of the fault.")
     verdict: Literal["ready", "busy", "hung", "dead", "draining", "degraded"] = documented_field(
-        "hung", "What the control plane is told."
+        "hung", "Verdict to report."
     )
 
     def actions(self, target: str) -> tuple[FaultAction, ...]:

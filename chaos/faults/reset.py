@@ -1,4 +1,4 @@
-"""A link that cuts: connections are reset, those that are there and those that come."""
+"""A link that resets all connections, open and new."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -17,9 +17,11 @@ from policies.document import documented_field
 
 
 class ResetFault(Fault):
-    """Proxies get a TCP reset for every connection to the engine, in the middle of answers too."""
+    """Reset every connection from proxies to the engine, also during answers."""
 
-    incident: ClassVar[str] = "A connection tracker ran full and reset what it had forgotten."
+    incident: ClassVar[str] = (
+        "A connection-tracking table overflowed and reset the connections that it had dropped."
+    )
 
     kind: Literal["reset"] = documented_field("reset", "Kind of the fault.")
 
@@ -27,12 +29,12 @@ class ResetFault(Fault):
         return (ShapeLink(end="engine", target=target, reset=True),)
 
     def chaos_mesh(self, context: ClusterContext) -> Iterator[ChaosMeshObject]:
-        differs = "each request is aborted as it comes; connections that are open are left"
+        differs = "aborts each new request; open connections are left alone"
         yield http_chaos(context, "Request", ANSWERS_PATH, differs=differs, abort=True)
 
     def litmus(self, context: ClusterContext) -> LitmusExperiment:
         return LitmusExperiment(
             experiment="pod-http-reset-peer",
             env=litmus_http(context, RESET_TIMEOUT="0", TOXICITY="100"),
-            differs="/health and /metrics are reset, too",
+            differs="/health and /metrics are reset too",
         )

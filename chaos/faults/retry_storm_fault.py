@@ -1,4 +1,4 @@
-"""Callers that try again, all of them, at once and often: the load that a failure makes by itself."""
+"""A retry storm: failures cause retries, and retries cause load."""
 
 from typing import ClassVar, Literal
 
@@ -11,17 +11,19 @@ from policies.quantity import Duration
 
 
 class RetryStormFault(Fault):
-    """Whoever gets no good answer asks again; the proxies cannot tell that from new requests."""
+    """Callers retry every failed request. Proxies cannot tell these retries from new requests."""
 
     aim: ClassVar[TargetKind] = TargetKind.CLIENTS
-    incident: ClassVar[str] = "A client library with five tries and no budget met a fleet that shed a tenth of it."
+    incident: ClassVar[str] = (
+        "A client library retried five times without a retry budget while the fleet shed a tenth of its load."
+    )
     breaks: ClassVar[bool] = False
     not_in_clusters: ClassVar[str] = DONE_BY_CALLERS
 
     kind: Literal["retry_storm"] = documented_field("retry_storm", "Kind of the fault.")
-    attempts: int = documented_field(5, "Tries after the first, for each request.", ge=1, le=20)
-    backoff: Duration = documented_field(0.1, "Wait before each of them.", unit="duration", ge=0, le=60)
-    factor: float = documented_field(1.0, "How many times the usual load besides.", gt=0, le=100)
+    attempts: int = documented_field(5, "Retries per request.", ge=1, le=20)
+    backoff: Duration = documented_field(0.1, "Wait before each retry.", unit="duration", ge=0, le=60)
+    factor: float = documented_field(1.0, "Factor on the usual load, in addition.", gt=0, le=100)
 
     def actions(self, target: str) -> tuple[FaultAction, ...]:  # noqa: ARG002 -- all callers are one target
         return (ChangeLoad(factor=self.factor, attempts=self.attempts, backoff_s=self.backoff),)

@@ -1,4 +1,4 @@
-"""A restart as an orchestrator does it: SIGTERM, and a new process in its place."""
+"""A restart by an orchestrator: SIGTERM, then a new process."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Final, Literal
@@ -9,28 +9,29 @@ from chaos.faults.fault import Fault
 from policies.document import documented_field
 from policies.quantity import Duration
 
-_NO_DRAIN: Final = "the pod is deleted; it is drained first only by a preStop hook of yours"
+_NO_DRAIN: Final = "the pod is deleted; it is drained first only if you have a preStop hook"
 
 
 class RollingRestartFault(Fault):
-    """One engine after another when the strike says ``inTurn``.
+    """Restart the target engines, one after another with ``inTurn``.
 
-    With ``drain`` its agent is told first, and SIGTERM waits until the agent says that nothing is left or the
-    deadline has passed; the time that a target has should be longer than that. Without, SIGTERM comes at once.
+    With ``drain`` the agent drains the engine first: SIGTERM waits until it is empty or the deadline has passed.
+    Give each target more time than that. Without ``drain``, SIGTERM is sent at once.
     """
 
     incident: ClassVar[str] = (
-        "A rollout restarted replicas under load; streams in flight hung until callers gave up."
+        "A rollout restarted replicas under load; running streams hung until callers gave up."
     )
 
     kind: Literal["rolling_restart"] = documented_field("rolling_restart", "Kind of the fault.")
     drain: bool = documented_field(True, "Whether the engine is drained first.")
     drain_deadline: Duration = documented_field(
-        10.0, "How long SIGTERM waits for the drain.", unit="duration", gt=0, le=3600
+        10.0, "Longest wait for the drain before SIGTERM.", unit="duration", gt=0, le=3600
     )
     shutdown_timeout: Duration = documented_field(
         0.0,
-        "How long calls in flight may go on after SIGTERM (vLLM: --shutdown-timeout); 0s hangs and loses them.",
+        "Time for running calls to finish after SIGTERM (vLLM: --shutdown-timeout); with 0s they hang and are "
+        "lost.",
         why="vLLM's default",
         unit="duration",
         ge=0,

@@ -1,4 +1,4 @@
-"""An engine that refuses at once: it looks idle, and attracts what it refuses."""
+"""An engine that refuses calls at once: it looks idle and attracts more of them."""
 
 import math
 from typing import ClassVar, Literal
@@ -10,24 +10,22 @@ from policies.quantity import Duration
 
 
 class ShedFault(SimulatedEngineFault):
-    """Calls are refused with 503 before any work."""
+    """Refuse calls with 503 before any work."""
 
-    incident: ClassVar[str] = (
-        "An admission limit left over from a test turned every call away within milliseconds."
-    )
+    incident: ClassVar[str] = "An admission limit left over from a test refused every call within milliseconds."
     not_in_clusters: ClassVar[str] = (
-        "a refusal before any work is made by the engine; tools can only replace an answer after the work"
+        "only the engine can refuse before any work; chaos tools replace the answer after it"
     )
 
     kind: Literal["shed"] = documented_field("shed", "Kind of the fault.")
     retry_after: Duration | None = documented_field(
         1.0,
-        "The Retry-After header, in whole seconds rounded up; null leaves it out.",
+        "Retry-After header, rounded up to whole seconds; null omits it.",
         unit="duration",
         ge=0,
         le=3600,
     )
-    share: float = documented_field(1.0, "Share of the calls that are refused.", gt=0, le=1)
+    share: float = documented_field(1.0, "Share of calls that are refused.", gt=0, le=1)
 
     def engine_fault(self) -> SteadyEngineFault:
         seconds = None if self.retry_after is None else math.ceil(self.retry_after)

@@ -1,4 +1,4 @@
-"""What the faults of a simulated engine have in common: each is one setting of its control port."""
+"""Base of the faults of simulated engines: each is one setting on the control port."""
 
 from abc import abstractmethod
 
@@ -8,11 +8,11 @@ from chaos.faults.fault import Fault
 
 
 class SimulatedEngineFault(Fault):
-    """A fault that simulated engines know how to have."""
+    """A fault that a simulated engine implements."""
 
     @abstractmethod
     def engine_fault(self) -> SteadyEngineFault:
-        """What the engine is told to do."""
+        """The fault to set on the engine."""
 
     def actions(self, target: str) -> tuple[FaultAction, ...]:
         return (SetEngineFault(engine=target, fault=self.engine_fault()),)

@@ -1,4 +1,4 @@
-"""A straggler: everything on the GPU takes longer, and nothing fails."""
+"""A straggler: everything on the GPU takes longer, nothing fails."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -18,13 +18,15 @@ from policies.quantity import format_duration
 
 
 class SlowFault(SimulatedEngineFault):
-    """Prefill and tokens take ``factor`` times as long, for calls in flight too."""
+    """Prefill and decoding take ``factor`` times as long, also for running calls."""
 
-    incident: ClassVar[str] = "A neighbour on the same host took the PCIe bandwidth; one replica ran at a quarter."
+    incident: ClassVar[str] = (
+        "Another process on the host used up the PCIe bandwidth; one replica ran at a quarter of its speed."
+    )
     breaks: ClassVar[bool] = False
 
     kind: Literal["slow"] = documented_field("slow", "Kind of the fault.")
-    factor: float = documented_field(4.0, "How many times longer everything takes.", gt=1, le=1000)
+    factor: float = documented_field(4.0, "Factor on all service times.", gt=1, le=1000)
 
     def engine_fault(self) -> SteadyEngineFault:
         return EngineSlow(factor=self.factor)
@@ -33,10 +35,10 @@ class SlowFault(SimulatedEngineFault):
         return 1 / self.factor
 
     def chaos_mesh(self, context: ClusterContext) -> Iterator[ChaosMeshObject]:
-        differs = "the same delay for every request, in front of the engine; set it by your own service time"
+        differs = "same delay for every request, in front of the engine; adjust it to your service time"
         delay = format_duration(round((self.factor - 1) * context.service_time_s, 3))
         yield http_chaos(context, "Request", ANSWERS_PATH, differs=differs, delay=delay)
 
     def litmus(self, context: ClusterContext) -> LitmusExperiment:
-        differs = "the same delay for every request; set it by your own service time"
+        differs = "same delay for every request; adjust it to your service time"
         return litmus_http_latency(context, (self.factor - 1) * context.service_time_s, differs)

@@ -1,4 +1,4 @@
-"""A proxy that is short of CPU, or hears of changes late."""
+"""A proxy that is short of CPU or gets configuration late."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -12,26 +12,26 @@ from policies.quantity import Duration
 
 
 class SlowProxyFault(Fault):
-    """The proxy runs for a part of each period only; what the control plane sends it may be late besides."""
+    """Stop the proxy for a part of each period, and optionally delay its configuration."""
 
     aim: ClassVar[TargetKind] = TargetKind.PROXIES
     incident: ClassVar[str] = (
-        "A gateway was throttled to half a core by its cgroup while it served a third of all."
+        "A gateway that served a third of all requests was throttled to half a core by its cgroup."
     )
     breaks: ClassVar[bool] = False
 
     kind: Literal["slow_proxy"] = documented_field("slow_proxy", "Kind of the fault.")
-    stopped_share: float = documented_field(0.5, "Share of the time in which it stands still.", gt=0, lt=1)
+    stopped_share: float = documented_field(0.5, "Share of each period in which the proxy is stopped.", gt=0, lt=1)
     period: Duration = documented_field(
         0.1,
-        "How long one turn of running and standing still takes.",
-        why="Linux's CFS quota has this period",
+        "Length of one run-and-stop cycle.",
+        why="the default period of Linux's CFS quota",
         unit="duration",
         ge=0.02,
         le=10,
     )
     config_delay: Duration = documented_field(
-        0.0, "Added to what the control plane sends it and to its answers.", unit="duration", ge=0, le=60
+        0.0, "Delay of xDS messages in each direction.", unit="duration", ge=0, le=60
     )
 
     def actions(self, target: str) -> tuple[FaultAction, ...]:
@@ -43,9 +43,9 @@ class SlowProxyFault(Fault):
         return (slow, ShapeLink(end="xds", target=target, latency_s=self.config_delay))
 
     def chaos_mesh(self, _context: ClusterContext) -> Iterator[ChaosMeshObject]:
-        differs = "CPU is taken by others, who may leave more or less than meant"
+        differs = "a CPU hog competes with the proxy, so the share is approximate"
         if self.config_delay:
-            differs += "; configuration comes when it comes"
+            differs += "; configuration is not delayed"
         cpu = {"workers": 1, "load": round(100 * self.stopped_share)}
         yield ChaosMeshObject(kind="StressChaos", fields={"stressors": {"cpu": cpu}}, differs=differs)
 
@@ -53,5 +53,5 @@ class SlowProxyFault(Fault):
         return LitmusExperiment(
             experiment="pod-cpu-hog",
             env={"CPU_CORES": "1", "CPU_LOAD": str(round(100 * self.stopped_share))},
-            differs="CPU is taken by others, who may leave more or less than meant; configuration is not late",
+            differs="a CPU hog competes with the proxy, so the share is approximate; configuration is not delayed",
         )

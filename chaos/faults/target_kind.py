@@ -1,14 +1,14 @@
-"""What a fault hits."""
+"""Kinds of fault targets."""
 
 from enum import StrEnum
 
 
 class TargetKind(StrEnum):
-    """What a fault hits. A target's zone, number, fraction and count pick among all of that sort."""
+    """What a fault hits. The target's zone, index, fraction and count select among all of that kind."""
 
     ENGINES = "engines"
     PROXIES = "proxies"
     CONTROL_PLANE = "control-plane"
     CLIENTS = "clients"
     ZONES = "zones"
-    """Engines and proxies both; its targets are named one by one."""
+    """Engines and proxies of a zone; targets are listed one by one."""

@@ -1,4 +1,4 @@
-"""A proxy that is no longer heard of: its access logs and load reports reach nobody."""
+"""A proxy whose access logs and load reports are lost."""
 
 from typing import ClassVar, Literal
 
@@ -10,12 +10,10 @@ from policies.document import documented_field
 
 
 class TelemetryLostFault(Fault):
-    """Configuration still reaches the proxy; nothing of what it sees reaches the control plane."""
+    """Drop the proxy's access logs and load reports. It still receives configuration."""
 
     aim: ClassVar[TargetKind] = TargetKind.PROXIES
-    incident: ClassVar[str] = (
-        "A collector was overloaded and refused streams for an hour; proxies went on serving."
-    )
+    incident: ClassVar[str] = "An overloaded collector refused streams for an hour; proxies kept serving."
     breaks: ClassVar[bool] = False
     not_in_clusters: ClassVar[str] = ON_XDS_STREAM
 

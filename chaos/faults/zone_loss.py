@@ -1,4 +1,4 @@
-"""A whole zone is gone: its engines, and the agents beside them."""
+"""Loss of a zone: its engines and their agents."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -17,12 +17,12 @@ from policies.document import documented_field
 
 
 class ZoneLossFault(Fault):
-    """Meant for a target with a ``zone``. Healing starts engines and agents anew, all at once.
+    """Crash the engines and kill the agents of a ``zone``; healing restarts them all at once.
 
-    The zone's Envoys go on, for callers of a zone that is gone ask nobody; ``partition`` cuts them off.
+    The zone's proxies keep running; use ``partition`` to cut them off.
     """
 
-    incident: ClassVar[str] = "A cooling failure took an availability zone, and a third of the fleet with it."
+    incident: ClassVar[str] = "A cooling failure took down an availability zone with a third of the fleet."
 
     kind: Literal["zone_loss"] = documented_field("zone_loss", "Kind of the fault.")
 

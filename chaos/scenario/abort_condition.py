@@ -1,20 +1,20 @@
-"""When an experiment is stopped before its time. Pure."""
+"""When to stop an experiment early. Pure."""
 
 from collections.abc import Iterable
 
 from chaos.scenario.scenario_model import AbortCondition
 
 FEWEST_REQUESTS = 5
-"""Requests that must have been due in the window before silence alone says anything."""
+"""Minimum requests due in the window before the lack of answers counts as bad."""
 
 
 def abort_reason(
     abort: AbortCondition, ended: Iterable[tuple[float, bool]], now_s: float, rate_per_s: float
 ) -> str:
-    """Why to stop now; empty when there is no reason to.
+    """Return why to stop now; empty to continue.
 
-    ``ended`` are requests that got their answer, or none: when, and whether it was good. Before a whole window has
-    passed nothing is said. When nothing at all ended although enough was asked, no answer was good.
+    ``ended`` are finished requests: when, and whether good. The result is empty until a whole window has passed.
+    If enough requests were due but none finished, goodput counts as 0.
     """
     if not abort.goodput_below_percent or now_s < abort.after:
         return ""
@@ -26,7 +26,4 @@ def abort_reason(
     percent = 100.0 * sum(lately) / len(lately)
     if percent >= abort.goodput_below_percent:
         return ""
-    return (
-        f"{percent:.0f} % of the answers of the last {abort.after:g} s were good, "
-        f"and the scenario stops below {abort.goodput_below_percent:g} %"
-    )
+    return f"goodput was {percent:.0f} % over the last {abort.after:g} s (limit {abort.goodput_below_percent:g} %)"

@@ -1,8 +1,8 @@
-"""Arrivals that somebody recorded: a CSV file with a header line, one request a row.
+"""Recorded arrivals: a CSV file with a header line, one request per row.
 
-Columns: ``at_s`` (seconds from the first moment), and if wanted ``streaming`` and ``batch`` (true or false),
-``prompt_tokens`` and ``output_tokens``. What a row leaves empty, and columns that are not there, are drawn as the
-scenario says. Rows may stand in any order.
+Columns: ``at_s`` (seconds from the start); optional: ``streaming`` and ``batch`` (true or false),
+``prompt_tokens`` and ``output_tokens``. Empty cells and missing columns are drawn from the scenario's load. Rows
+may be in any order.
 """
 
 import csv
@@ -20,7 +20,7 @@ _MOST_COMPLAINTS: Final = 20
 
 
 class TraceRow(BaseModel):
-    """One request of a trace; None is drawn."""
+    """One request of a trace; None values are drawn from the scenario's load."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -32,23 +32,23 @@ class TraceRow(BaseModel):
 
 
 class TraceError(Exception):
-    """A trace cannot be used; each of ``complaints`` is one line, ``file:line: column: what is wrong``."""
+    """An invalid trace; each of ``complaints`` is a line ``file:line: column: problem``."""
 
     def __init__(self, complaints: Sequence[str]) -> None:
-        """Say all of them."""
+        """Join all complaints into the message."""
         self.complaints = tuple(complaints)
         super().__init__("\n".join(complaints))
 
 
 def read_trace(path: Path) -> tuple[TraceRow, ...]:
-    """The rows of the file, by time; TraceError says everything that is wrong with it."""
+    """The rows of the file, sorted by time; raises TraceError with all problems."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             return tuple(sorted(_rows(path, csv.DictReader(file)), key=lambda row: row.at_s))
     except OSError as error:
         raise TraceError([f"{path}: {error.strerror or error}"]) from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise TraceError([f"{path}: this is no CSV file of text: {error}"]) from error
+        raise TraceError([f"{path}: not a CSV text file: {error}"]) from error
 
 
 def _rows(path: Path, reader: "csv.DictReader[str]") -> list[TraceRow]:
@@ -56,7 +56,7 @@ def _rows(path: Path, reader: "csv.DictReader[str]") -> list[TraceRow]:
     rows: list[TraceRow] = []
     complaints: list[str] = []
     for cells in reader:
-        # What is too much on a line has no column's name.
+        # csv puts surplus cells under the key None.
         if None in cells:
             complaints.append(f"{path}:{reader.line_num}: more cells than the header has columns")
             continue
@@ -67,13 +67,13 @@ def _rows(path: Path, reader: "csv.DictReader[str]") -> list[TraceRow]:
         except ValidationError as error:
             complaints += [f"{path}:{reader.line_num}: {_told(one)}" for one in error.errors()]
         if len(complaints) > _MOST_COMPLAINTS:
-            complaints[_MOST_COMPLAINTS:] = ["and more of this sort"]
+            complaints[_MOST_COMPLAINTS:] = ["more problems omitted"]
             break
         if len(rows) > MOST_ROWS:
             complaints.append(f"{path}:{reader.line_num}: more than {MOST_ROWS} rows")
             break
     if not rows and not complaints:
-        complaints.append(f"{path}: no rows: nothing would ever arrive")
+        complaints.append(f"{path}: no rows, so no requests")
     if complaints:
         raise TraceError(complaints)
     return rows
@@ -84,12 +84,12 @@ def _check_header(path: Path, names: Sequence[str]) -> None:
     complaints = []
     for name in names:
         if name not in known:
-            hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
-            complaints.append(f"{path}:1: no column is called {name!r}: {hint}")
+            hint = did_you_mean(name, known) or f"use one of {', '.join(known)}"
+            complaints.append(f"{path}:1: unknown column {name!r}; {hint}")
         elif list(names).count(name) > 1:
-            complaints.append(f"{path}:1: two columns are called {name!r}")
+            complaints.append(f"{path}:1: duplicate column {name!r}")
     if "at_s" not in names:
-        complaints.append(f"{path}:1: a column at_s is needed: seconds from the first moment")
+        complaints.append(f"{path}:1: missing column at_s (seconds from the start)")
     if complaints:
         raise TraceError(list(dict.fromkeys(complaints)))
 

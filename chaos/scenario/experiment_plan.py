@@ -1,7 +1,7 @@
-"""A scenario made definite: who stands where, which engines each fault hits, and when. Values only.
+"""A resolved scenario: placements, and the targets and times of each fault. Values only.
 
-Names are the same everywhere: engines ``e0``, ``e1``, ..., proxies ``p0``, ``p1``, ..., and ``control-plane``.
-Times are seconds from the moment at which the first request may arrive.
+Names: engines ``e0``, ``e1``, ..., proxies ``p0``, ``p1``, ..., and ``control-plane``. Times are seconds from the
+earliest first request.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ CLIENTS = "clients"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePlacement:
-    """One engine of the pool under test. ``slowness`` multiplies every time it needs."""
+    """One engine of the pool under test. ``slowness`` multiplies all of its service times."""
 
     name: str
     zone: str
@@ -25,7 +25,7 @@ class EnginePlacement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyPlacement:
-    """One Envoy. ``demand`` is its share of the requests, relative to the others."""
+    """One proxy. ``demand`` is its relative share of the requests."""
 
     name: str
     zone: str
@@ -45,8 +45,10 @@ class PlannedOutage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """One scenario, all choices made. ``service_s`` is the mean time a request holds a slot of an engine that is
-    not slow, ``rate_per_s`` the usual rate of requests, before surges.
+    """One scenario with all choices made.
+
+    ``service_s`` is the mean time a request holds a slot at slowness 1; ``rate_per_s`` is the request rate outside
+    surges.
     """
 
     name: str
@@ -61,20 +63,20 @@ class Experiment:
 
     @property
     def slots(self) -> int:
-        """Of all engines."""
+        """Slots of all engines."""
         return sum(one.slots for one in self.engines)
 
     @property
     def capacity_per_s(self) -> float:
-        """Requests per second that the healthy fleet finishes when it is never idle."""
+        """Maximum requests per second of the healthy fleet."""
         return sum(one.slots / (self.service_s * one.slowness) for one in self.engines)
 
     @property
     def fault_s(self) -> float:
-        """When the first fault begins; the end where there is none."""
+        """Start of the first fault; the end if there is none."""
         return min((one.start_s for one in self.outages), default=self.seconds)
 
     @property
     def healed_s(self) -> float:
-        """When the last fault is healed."""
+        """End of the last fault."""
         return max((one.end_s for one in self.outages), default=self.seconds)

@@ -1,4 +1,4 @@
-"""When each fault of a scenario hits whom. Pure."""
+"""Times and targets of each fault of a scenario. Pure."""
 
 from collections.abc import Iterator
 
@@ -8,13 +8,13 @@ from chaos.scenario.scenario_model import FaultSpec, ScenarioSpec
 
 
 def fault_timeline(spec: ScenarioSpec) -> tuple[PlannedOutage, ...]:
-    """Every outage, by the time it begins."""
+    """All outages, by start time."""
     found = (one for number, strike in enumerate(spec.faults) for one in planned_outages(spec, strike, number))
     return tuple(sorted(found, key=lambda one: (one.start_s, one.id)))
 
 
 def planned_outages(spec: ScenarioSpec, strike: FaultSpec, number: int) -> Iterator[PlannedOutage]:
-    """Those of one fault, which is this number in the list: one for all targets, or one for each in turn."""
+    """Outages of the fault at this index: one for all targets, or one per target with inTurn."""
     targets = selected_targets(spec, strike).names
     name = fault_name(strike, number)
     if not strike.in_turn:
@@ -31,5 +31,5 @@ def planned_outages(spec: ScenarioSpec, strike: FaultSpec, number: int) -> Itera
 
 
 def fault_name(strike: FaultSpec, number: int) -> str:
-    """What the fault at this place of the list is called."""
+    """Name of the fault at this index."""
     return strike.name or f"{strike.fault.kind}-{number}"

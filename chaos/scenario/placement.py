@@ -1,4 +1,4 @@
-"""Where everything of a scenario stands, and which of it a target means. Pure: the seed is all of chance."""
+"""Placement of engines and proxies, and target selection. Pure: the seed decides all random choices."""
 
 import random
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from chaos.scenario.scenario_model import FaultSpec, FaultTarget, ScenarioSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectedTargets:
-    """Whom a target means. ``left`` is how many there were before ``fraction`` and ``count`` cut them down."""
+    """The selected targets. ``left`` is their number before ``fraction`` or ``count``."""
 
     names: tuple[str, ...]
     left: int
 
 
 def engine_placements(spec: ScenarioSpec) -> tuple[EnginePlacement, ...]:
-    """Every engine, in the order of the groups; those without a zone are dealt out to the zones in turn."""
+    """All engines, in group order; those without a zone are spread over the zones round robin."""
     zones = spec.topology.zones
     found: list[EnginePlacement] = []
     dealt = 0
@@ -33,7 +33,7 @@ def engine_placements(spec: ScenarioSpec) -> tuple[EnginePlacement, ...]:
 
 
 def proxy_placements(spec: ScenarioSpec) -> tuple[ProxyPlacement, ...]:
-    """Every Envoy, in the order of the groups; those without a zone stand in the first."""
+    """All proxies, in group order; those without a zone are in the first one."""
     groups = [group for group in spec.topology.proxies for _ in range(group.count)]
     return tuple(
         ProxyPlacement(name=f"p{number}", zone=group.zone or spec.topology.zones[0], demand=group.demand)
@@ -42,10 +42,10 @@ def proxy_placements(spec: ScenarioSpec) -> tuple[ProxyPlacement, ...]:
 
 
 def selected_targets(spec: ScenarioSpec, strike: FaultSpec) -> SelectedTargets:
-    """Whom the strike's target means; nobody where it asks for what is not there.
+    """Targets of a fault; empty if nothing matches.
 
-    A part of several is drawn by the seed, from one order for the whole scenario: two strikes that filter alike
-    and of which one skips as many as the other takes never hit the same engine.
+    ``fraction`` and ``count`` draw from one seeded order for the whole scenario. So two faults with the same
+    filter hit different engines if one skips as many as the other takes.
     """
     target = strike.target
     match strike.fault.aim:
@@ -77,13 +77,13 @@ def _cut(
     if target.fraction is None and target.count is None and not target.skip:
         return SelectedTargets(names=tuple(spots[place].name for place in sorted(left)), left=len(left))
     order = list(range(len(spots)))
-    # A number of its own, so that who is hit does not change with how many requests are drawn.
-    random.Random(f"who is hit {seed}").shuffle(order)  # noqa: S311 - chance that can be had again, no secret
+    # A separate generator, so that the number of requests drawn does not change the targets.
+    random.Random(f"who is hit {seed}").shuffle(order)  # noqa: S311 - reproducible choice, not a secret
     drawn = [place for place in order if place in left][target.skip :]
     if target.count is not None:
         taken = drawn[: target.count]
     elif target.fraction is not None:
-        # Half an engine counts as one, and no fault hits nobody.
+        # Round half up, and hit at least one target.
         taken = drawn[: max(1, int(target.fraction * len(drawn) + 0.5))]
     else:
         taken = drawn

@@ -1,4 +1,4 @@
-"""A scenario to the experiment it comes to: all names given, all choices made, nothing left to chance."""
+"""Resolve a scenario into an experiment: all names and random choices fixed."""
 
 from pathlib import Path
 
@@ -12,10 +12,10 @@ from policies.origin import WHOLE_FILE, origin, path_text
 
 
 def resolve_experiment(scenario: Scenario, folder: Path = Path()) -> Experiment:
-    """The experiment; the same scenario gives the same one, always.
+    """Resolve the experiment; deterministic for a scenario.
 
-    Raises PolicyErrors with everything that contradicts itself: what ``chaos.scenario.scenario_reader`` gives back
-    does not. ``folder`` is where a trace is looked for.
+    Raises PolicyErrors with all contradictions; scenarios from ``chaos.scenario.scenario_reader`` have none.
+    ``folder`` is the base of a relative trace path.
     """
     wrong = scenario_problems(scenario.spec)
     if wrong:

@@ -1,8 +1,7 @@
-"""Every code of our own that a scenario can be answered with. What is wrong with a file or with the shape of a
-document has the codes of policies (``policies.codes``); these are for what scenarios alone can get wrong.
+"""Error codes of scenarios. Errors in a file or in a document's structure use the codes in ``policies.codes``.
 
-``docs/chaos.md`` is made from this table. Codes are stable: one that is no longer used is not given out again.
-Examples leave out what does not matter: a scenario's heading, title and incident.
+``docs/chaos.md`` is generated from this table. Codes are stable: a retired one is never reused. Examples omit the
+scenario's metadata, title and incident.
 """
 
 from collections.abc import Mapping
@@ -15,111 +14,111 @@ _ALL: Final = (
     Code(
         code="SC001",
         title="unknown zone",
-        meaning="Engines, proxies or a target name a zone that the topology does not list.",
+        meaning="Engines, proxies or a target name a zone that is not in the topology.",
         example="faults:\n- {fault: {kind: crash}, target: {zone: b}, at: 8s, lasts: 9s}\n",
-        fix="Add the zone to the topology, or name one that is there.",
+        fix="Add the zone to the topology, or use one of its zones.",
     ),
     Code(
         code="SC002",
-        title="no such engine or proxy",
-        meaning="Engines and proxies are counted from 0 in the order of the topology's groups.",
+        title="unknown engine or proxy",
+        meaning="The index is too high. Engines and proxies count from 0, in topology order.",
         example="faults:\n- {fault: {kind: crash}, target: {engine: 8}, at: 8s, lasts: 9s}\n",
-        fix="Name a smaller number, or let the topology have more.",
+        fix="Use a lower index, or add engines or proxies to the topology.",
     ),
     Code(
         code="SC003",
-        title="target the fault cannot have",
-        meaning="A fault of engines was told to hit a proxy, or one of the control plane to hit an engine.",
+        title="wrong target for this fault",
+        meaning="The target does not match the fault, e.g. a proxy as target of an engine fault.",
         example="faults:\n- {fault: {kind: hang}, target: {proxy: 0}, at: 8s, lasts: 9s}\n",
-        fix="Take the target out, or use a fault for that sort of target.",
+        fix="Remove the target, or use a fault for that kind of target.",
     ),
     Code(
         code="SC004",
-        title="nobody left to hit",
-        meaning="What the target says, taken together, picks nobody, or fewer than `count`.",
+        title="no matching target",
+        meaning="The target's fields together match nothing, or fewer than `count`.",
         example="faults:\n- {fault: {kind: crash}, target: {engine: 3, skip: 1}, at: 8s, lasts: 9s}\n",
-        fix="Say less, or a smaller count or skip.",
+        fix="Remove a field, or lower `count` or `skip`.",
     ),
     Code(
         code="SC005",
-        title="outside the scenario's time",
-        meaning="Something begins when the requests are over, or is healed after that, when nobody sees it heal.",
+        title="outside the scenario's duration",
+        meaning="A fault or load change begins or ends after the last request, so its effect cannot be measured.",
         example="lasts: 30s\nfaults:\n- {fault: {kind: crash}, at: 20s, lasts: 15s}\n",
-        fix="Begin or end it earlier, or let the scenario last longer.",
+        fix="Begin or end it earlier, or raise `lasts` of the scenario.",
     ),
     Code(
         code="SC006",
-        title="two faults on one thing at once",
-        meaning="One fault would undo the other: both set the same switch of the same target.",
+        title="overlapping faults on one target",
+        meaning="Two faults set the same control of one target, so one would undo the other.",
         example=(
             "faults:\n- {fault: {kind: crash}, target: {engine: 1}, at: 8s, lasts: 9s}\n"
             "- {fault: {kind: hang}, target: {engine: 1}, at: 12s, lasts: 9s}\n"
         ),
-        fix="Let one end before the other begins, or use `skip` to have them hit others.",
+        fix="End one before the other begins, or use `skip` to hit other targets.",
     ),
     Code(
         code="SC007",
-        title="more than the blast radius",
-        meaning="At some moment more would be broken than the scenario allows itself. Nothing is started.",
+        title="blast radius exceeded",
+        meaning="At some point more would be broken than `blastRadius` allows. Nothing is started.",
         example=(
             "blastRadius: {enginesPercent: 25}\n"
             "faults:\n- {fault: {kind: crash}, target: {fraction: 0.5}, at: 8s, lasts: 9s}\n"
         ),
-        fix="Hit fewer, or at other times, or allow more.",
+        fix="Hit fewer targets, move the faults apart, or raise `blastRadius`.",
     ),
     Code(
         code="SC008",
-        title="two settings that exclude each other",
-        meaning="Both say the same thing in different ways, or one has no effect beside the other.",
+        title="mutually exclusive settings",
+        meaning="Both set the same thing, or one has no effect with the other.",
         example="faults:\n- {fault: {kind: crash}, target: {fraction: 0.5, count: 2}, at: 8s, lasts: 9s}\n",
         fix="Keep one of the two.",
     ),
     Code(
         code="SC009",
-        title="not as many as there are",
-        meaning="A list that has one item for each proxy has more or fewer.",
+        title="wrong number of items",
+        meaning="A list needs exactly one item per proxy.",
         example="topology: {proxies: [{count: 2}]}\nload:\n  turns:\n  - {at: 5s, demand: [1]}\n",
-        fix="Write one share for each proxy, in the order of the topology.",
+        fix="Write one share per proxy, in topology order.",
     ),
     Code(
         code="SC010",
-        title="nothing there to break",
-        meaning="The fault is of something that this topology does without, such as agents or simulated engines.",
+        title="fault needs a missing part",
+        meaning="The topology lacks what the fault breaks, such as agents or simulated engines.",
         example="topology: {engine: vllm}\nfaults:\n- {fault: {kind: hang}, at: 8s, lasts: 9s}\n",
-        fix="Change the topology, or take another fault.",
+        fix="Change the topology, or use another fault.",
     ),
     Code(
         code="SC011",
-        title="nothing there to judge",
-        meaning="The hypothesis asks for something that this scenario cannot show.",
+        title="hypothesis cannot be tested",
+        meaning="The scenario produces no data for this field of the hypothesis.",
         example="load: {streamingPercent: 0}\nhypothesis: {firstTokenP99: 1s}\n",
-        fix="Let the load or the faults show it, or take it out.",
+        fix="Change the load or the faults, or remove the field.",
     ),
     Code(
         code="SC012",
-        title="name used twice",
-        meaning="Two scenarios, faults or zones have the same name; reports could not tell them apart.",
+        title="duplicate name",
+        meaning="Two scenarios, faults or zones share a name; reports could not distinguish them.",
         example=(
             "faults:\n- {name: out, fault: {kind: crash}, target: {engine: 1}, at: 8s, lasts: 9s}\n"
             "- {name: out, fault: {kind: crash}, target: {engine: 2}, at: 8s, lasts: 9s}\n"
         ),
-        fix="Give one of them another name.",
+        fix="Rename one of them.",
     ),
     Code(
         code="SC013",
-        title="trace cannot be used",
-        meaning="The file with the arrivals is missing, or a line of it is not understood.",
+        title="unusable arrival trace",
+        meaning="The arrivals file is missing, or one of its lines is invalid.",
         example="load: {trace: arrivals.csv}\n",
-        fix="Correct the path, which is relative to the scenario's file, or the line.",
+        fix="Fix the line, or the path, which is relative to the scenario file.",
     ),
     Code(
         code="SC014",
-        title="no such suite or scenario",
-        meaning="What was asked for is neither a file nor the name of a suite or scenario of the library.",
+        title="unknown suite or scenario",
+        meaning="The argument is neither a file nor a suite or scenario of the library.",
         situation="`switchgear-chaos verify --suite quik`",
         fix="`switchgear-chaos scenarios` lists them.",
     ),
 )
 
 SCENARIO_CODES: Final[Mapping[str, Code]] = MappingProxyType({one.code: one for one in _ALL})
-"""Every one of them, by its name."""
+"""All codes by name."""

@@ -1,4 +1,4 @@
-"""The scenarios that come with Switchgear, by name, and the suites they make."""
+"""The scenario library and its suites."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -20,30 +20,30 @@ _LABEL: Final = "suite"
 
 @cache
 def scenario_library() -> Mapping[str, LoadedScenario]:
-    """Every scenario of the library by its name, in the order of names."""
+    """All scenarios of the library by name, sorted."""
     return MappingProxyType({one.name: one for one in sorted(read_scenarios([FOLDER]), key=lambda one: one.name)})
 
 
 def suite(name: str) -> tuple[LoadedScenario, ...]:
-    """The scenarios of a suite: ``full`` is the whole library, the others are what carries their label.
+    """The scenarios of a suite: ``full`` is the whole library, others are selected by label.
 
-    Raises PolicyErrors for a name that no suite has.
+    Raises PolicyErrors for an unknown suite.
     """
     if name not in SUITES:
-        raise PolicyErrors.of([_unknown(name, SUITES, f"there is no suite {name}")], NOUN)
+        raise PolicyErrors.of([_unknown(name, SUITES, f"unknown suite {name}")], NOUN)
     every = tuple(scenario_library().values())
     return every if name == FULL else tuple(one for one in every if scenarios_labelled(one) == name)
 
 
 def scenarios_labelled(one: LoadedScenario) -> str:
-    """The suite a scenario belongs to, besides the full one; empty for those of no other."""
+    """The scenario's suite label; empty if it is only in the full suite."""
     return one.scenario.metadata.labels.get(_LABEL, "")
 
 
 def chosen_scenarios(words: Sequence[str]) -> tuple[LoadedScenario, ...]:
-    """The scenarios that words mean: files, folders, and names of the library, in this order.
+    """The scenarios for these words: files, folders, then names of the library.
 
-    Raises PolicyErrors with everything that is wrong with any of them.
+    Raises PolicyErrors with all problems.
     """
     errors: list[PolicyError] = []
     found: list[LoadedScenario] = []
@@ -57,7 +57,7 @@ def chosen_scenarios(words: Sequence[str]) -> tuple[LoadedScenario, ...]:
         elif word in scenario_library():
             found.append(scenario_library()[word])
         else:
-            message = "this is neither a file nor a scenario of the library"
+            message = "neither a file nor a scenario of the library"
             errors.append(_unknown(word, tuple(scenario_library()), message))
     if errors:
         raise PolicyErrors.of(errors, NOUN)

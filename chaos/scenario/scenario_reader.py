@@ -1,7 +1,7 @@
-"""Files to scenarios, or to every problem in them at once, in the words and with the care that policies get.
+"""Read scenario files; report all problems at once, in the format of policy errors.
 
-A file may hold several scenarios, each a document of its own. What contradicts itself inside one (a fault after
-the end, a zone that is not there, more broken than allowed) is found here, too, so that what comes back resolves.
+A file may hold several scenarios, one per YAML document. Contradictions within one (a fault after the end, an
+unknown zone, a blast radius exceeded) are found here, so every scenario returned resolves.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from policies.validation import Vocabulary, validate_document
 from policies.yaml_text import MAX_PROBLEMS, RawDocument, parse
 
 NOUN: Final = "scenario"
-_TO_POLICIES: Final = "this is a policy: it belongs to --policies; a scenario begins with `kind: Scenario`"
+_TO_POLICIES: Final = "this is a policy: pass it with -f; a scenario has `kind: Scenario`"
 SCENARIOS: Final = Vocabulary(
     noun=NOUN,
     kinds={"Scenario": Scenario},
@@ -31,7 +31,7 @@ SCENARIOS: Final = Vocabulary(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedScenario:
-    """A scenario that can be run, and where it was written."""
+    """A valid scenario, with its file and line numbers."""
 
     scenario: Scenario
     file: Path
@@ -39,11 +39,11 @@ class LoadedScenario:
 
     @property
     def name(self) -> str:
-        """As it says itself."""
+        """The scenario's metadata.name."""
         return self.scenario.metadata.name
 
     def experiment(self, seed: int | None = None) -> Experiment:
-        """What it comes to, with another seed where one is given; paths in it are relative to its file."""
+        """Resolve the experiment, optionally with another seed. Paths are relative to the scenario's file."""
         scenario = self.scenario
         if seed is not None:
             scenario = scenario.model_copy(update={"spec": scenario.spec.model_copy(update={"seed": seed})})
@@ -51,7 +51,7 @@ class LoadedScenario:
 
 
 def read_scenarios(paths: Sequence[Path]) -> tuple[LoadedScenario, ...]:
-    """Every scenario in these files and folders, in their order; raises PolicyErrors with all problems of all."""
+    """All scenarios in these files and folders, in order; raises PolicyErrors with all problems."""
     found = search(paths, NOUN)
     errors = [problem.error(file) for file, problem in found.problems]
     scenarios: list[LoadedScenario] = []
@@ -72,7 +72,7 @@ def read_scenarios(paths: Sequence[Path]) -> tuple[LoadedScenario, ...]:
 
 
 def checked_scenarios(content: bytes, file: Path) -> tuple[tuple[LoadedScenario, ...], tuple[Problem, ...]]:
-    """The sound scenarios of one file's content, and everything that is wrong with the others."""
+    """The valid scenarios of one file's content, and the problems of the others."""
     text = decode_text(content)
     if isinstance(text, Problem):
         return (), (text,)
@@ -81,7 +81,7 @@ def checked_scenarios(content: bytes, file: Path) -> tuple[tuple[LoadedScenario,
     scenarios: list[LoadedScenario] = []
     for raw in parsed.documents:
         if raw.value is None:
-            continue  # nothing between two markers
+            continue  # empty document
         found = validate_document(raw, SCENARIOS)
         problems += found.problems
         if isinstance(found.model, Scenario):
@@ -108,7 +108,7 @@ def _contradictions(scenario: Scenario, raw: RawDocument) -> Iterator[Problem]:
 
 
 def _in_trace(scenario: Scenario, raw: RawDocument, folder: Path) -> Iterator[Problem]:
-    """What is wrong with the file of arrivals, said where the scenario names it."""
+    """Problems of the arrivals file, reported where the scenario names it."""
     trace = scenario.spec.load.trace
     if trace is None:
         return
@@ -132,8 +132,8 @@ def _same_names(scenarios: Sequence[LoadedScenario]) -> Iterator[PolicyError]:
                 code="SC012",
                 at=nearest(one.places, ("metadata", "name")),
                 path="metadata.name",
-                message=f"a scenario {one.name} is already in {where.error(str(before.file)).origin}",
-                hint="give one of them another name",
+                message=f"duplicate scenario name {one.name}, also in {where.error(str(before.file)).origin}",
+                hint="rename one of them",
             )
             yield problem.error(str(one.file))
 
@@ -141,8 +141,8 @@ def _same_names(scenarios: Sequence[LoadedScenario]) -> Iterator[PolicyError]:
 _NOTHING: Final = Problem(
     code="SG006",
     at=WHOLE_FILE,
-    message="there is no scenario here",
-    hint="a scenario begins with `apiVersion: switchgear.dev/v1alpha1`; chaos/scenarios/ has complete ones",
+    message="no scenario found",
+    hint="a scenario starts with `apiVersion: switchgear.dev/v1alpha1`; see chaos/scenarios/ for examples",
 )
 
 

@@ -1,4 +1,4 @@
-"""What must hold between the parts of a scenario, beyond the shape of each field. Pure; every trouble at once."""
+"""Rules across the fields of a scenario. Pure; reports all problems at once."""
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ DocumentPath: TypeAlias = tuple[Step, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioProblem:
-    """What is wrong at one place of a scenario; ``steps`` lead there from the top of the document."""
+    """A problem at one place of a scenario; ``steps`` is the path from the document's root."""
 
     code: str
     steps: DocumentPath
@@ -46,7 +46,7 @@ _COLLISION_SLACK_S: Final = 1e-9
 
 
 def fault_collisions(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
-    """Faults that would undo each other: both on one switch at one time."""
+    """Faults that would undo each other: both set one control at the same time."""
     held: dict[Hashable, list[tuple[float, float, int]]] = {}
     told: set[tuple[int, int]] = set()
     for number, strike in enumerate(spec.faults):
@@ -63,14 +63,14 @@ def fault_collisions(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
                         yield ScenarioProblem(
                             code="SC006",
                             steps=("spec", "faults", number),
-                            message=f"{fault_name(strike, number)} and {first} would undo each other on {where}",
-                            hint="let one end before the other begins, or have one skip those the other has",
+                            message=f"{fault_name(strike, number)} overlaps {first} on {where}, and would undo it",
+                            hint="end one before the other begins, or use skip to hit other targets",
                         )
                 held[switch].append((outage.start_s, outage.end_s, number))
 
 
 def _switches(strike: FaultSpec, target: str) -> Iterator[Hashable]:
-    """What only one fault at a time can hold. Callers can be told several things at once."""
+    """Controls that only one fault at a time may set. Load changes may overlap."""
     for pull in strike.fault.actions(target):
         match pull:
             case SetEngineFault(engine=engine) | RestartEngine(engine=engine):
@@ -94,7 +94,7 @@ def _switches(strike: FaultSpec, target: str) -> Iterator[Hashable]:
 
 
 def blast_radius_problems(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
-    """What would break more at some moment than the scenario allows itself."""
+    """Faults that together exceed the scenario's blast radius."""
     radius = spec.blast_radius
     hits = [
         (outage.start_s, outage.end_s, name, number)
@@ -104,7 +104,7 @@ def blast_radius_problems(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
     ]
     sorts = (
         ("e", len(engine_placements(spec)), radius.engines_percent, "engines", "enginesPercent"),
-        ("p", len(proxy_placements(spec)), radius.proxies_percent, "Envoys", "proxiesPercent"),
+        ("p", len(proxy_placements(spec)), radius.proxies_percent, "proxies", "proxiesPercent"),
     )
     for letter, there, allowed, word, field in sorts:
         for at_s, _, _, number in sorted(hits, key=lambda hit: hit[0]):
@@ -120,7 +120,7 @@ def blast_radius_problems(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
                     message=f"at {format_duration(at_s)} {len(bad)} of {there} {word} would be hit, "
                     f"{100 * len(bad) / there:.0f} %",
                     allowed=f"blastRadius.{field}: {allowed:g}",
-                    hint="hit fewer, or allow more",
+                    hint="hit fewer targets, or raise the limit",
                 )
                 break
     for number, strike in enumerate(spec.faults):
@@ -130,16 +130,16 @@ def blast_radius_problems(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
                 steps=("spec", "faults", number),
                 message=f"{strike.fault.kind} hits the control plane",
                 allowed="blastRadius.controlPlane: false",
-                hint="take the fault out, or allow it",
+                hint="remove the fault, or allow it",
             )
 
 
 _WORDS: Final = {
     TargetKind.ENGINES: "engines",
-    TargetKind.PROXIES: "Envoys",
+    TargetKind.PROXIES: "proxies",
     TargetKind.ZONES: "whole zones",
     TargetKind.CONTROL_PLANE: "the control plane",
-    TargetKind.CLIENTS: "those who ask",
+    TargetKind.CLIENTS: "callers",
 }
 _FIELDS: Final = {
     TargetKind.ENGINES: frozenset({"zone", "engine", "fraction", "count", "skip"}),
@@ -152,9 +152,9 @@ _SLACK_S: Final = 1e-9
 
 
 def scenario_problems(spec: ScenarioSpec) -> tuple[ScenarioProblem, ...]:
-    """Everything that contradicts itself in one scenario."""
+    """All contradictions within one scenario."""
     found = (*_in_topology(spec), *_in_load(spec), *_in_faults(spec), *_in_hypothesis(spec))
-    # Who is hit, and when, is only worth comparing where both are known.
+    # Compare targets and times only if both are valid.
     return found or (*fault_collisions(spec), *blast_radius_problems(spec))
 
 
@@ -172,15 +172,15 @@ def _in_topology(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
             yield ScenarioProblem(
                 code="SC012",
                 steps=("spec", "topology", "zones", number),
-                message=f"there is a zone {format_value(zone)} already",
-                hint="name each zone once",
+                message=f"duplicate zone {format_value(zone)}",
+                hint="list each zone once",
             )
     if all(group.demand == 0 for group in spec.topology.proxies):
         yield ScenarioProblem(
             code="SC008",
             steps=("spec", "topology", "proxies"),
-            message="no Envoy gets a share of the requests",
-            hint="give one of them a demand above 0",
+            message="no proxy gets any requests",
+            hint="set demand above 0 for at least one",
         )
 
 
@@ -198,13 +198,13 @@ def _no_zone(spec: ScenarioSpec, steps: DocumentPath, zone: str) -> ScenarioProb
 
 def _in_load(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
     load = spec.load
-    said = [name for name in ("percent", "per_second", "trace") if name in load.model_fields_set]
-    if len(said) > 1:
+    given = [name for name in ("percent", "per_second", "trace") if name in load.model_fields_set]
+    if len(given) > 1:
         names = {"percent": "percent", "per_second": "perSecond", "trace": "trace"}
         yield ScenarioProblem(
             code="SC008",
-            steps=("spec", "load", names[said[-1]]),
-            message=f"the load is said twice: by {' and by '.join(names[one] for one in said)}",
+            steps=("spec", "load", names[given[-1]]),
+            message=f"the load is set by both {' and '.join(names[one] for one in given)}",
             hint="keep one of them",
         )
     times = (
@@ -221,14 +221,14 @@ def _in_load(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
             yield ScenarioProblem(
                 code="SC009",
                 steps=steps,
-                message=f"{len(turn.demand)} shares for {count} Envoy{'s' * (count != 1)}",
-                allowed=f"one for each, in the order of the topology: {count}",
+                message=f"{len(turn.demand)} shares for {count} {'proxy' if count == 1 else 'proxies'}",
+                allowed=f"{count}: one per proxy, in topology order",
             )
         elif min(turn.demand) < 0 or sum(turn.demand) <= 0:
             yield ScenarioProblem(
                 code="SC009",
                 steps=steps,
-                message="shares are 0 or more, and at least one of them is more",
+                message="shares must not be negative, and at least one must be above 0",
                 found=", ".join(f"{one:g}" for one in turn.demand),
             )
 
@@ -237,9 +237,9 @@ def _too_late(spec: ScenarioSpec, steps: DocumentPath, at: float) -> ScenarioPro
     return ScenarioProblem(
         code="SC005",
         steps=steps,
-        message=f"at {format_duration(at)} the requests are over",
-        allowed=f"before {format_duration(spec.lasts)}, which is what the scenario lasts",
-        hint="begin earlier, or let the scenario last longer",
+        message=f"starts at {format_duration(at)}, after the last request",
+        allowed=f"before {format_duration(spec.lasts)} (spec.lasts)",
+        hint="start earlier, or raise spec.lasts",
     )
 
 
@@ -252,7 +252,7 @@ def _in_faults(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
             yield ScenarioProblem(
                 code="SC012",
                 steps=(*steps, "name"),
-                message=f"another fault is named {format_value(name)} already",
+                message=f"duplicate fault name {format_value(name)}",
             )
         names.add(name)
         yield from _in_time(spec, strike, steps)
@@ -268,33 +268,33 @@ def _in_time(spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> Iter
         yield ScenarioProblem(
             code="SC005",
             steps=(*steps, "lasts"),
-            message=f"it would be healed at {format_duration(ends)}, when the requests are over",
+            message=f"healed at {format_duration(ends)}, after the last request",
             allowed=f"at most {format_duration(spec.lasts - strike.at)}",
-            hint="let it last shorter, or the scenario longer",
+            hint="shorten the fault, or raise spec.lasts",
         )
     if strike.pause_percent and not strike.in_turn:
         yield ScenarioProblem(
             code="SC008",
             steps=(*steps, "pausePercent"),
-            message="there are no turns to pause between",
-            hint="say inTurn: true, or take it out",
+            message="pausePercent has no effect without inTurn",
+            hint="set inTurn: true, or remove pausePercent",
         )
 
 
 def _in_target(spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> Iterator[ScenarioProblem]:
     steps = (*steps, "target")
     target, aim = strike.target, strike.fault.aim
-    said = {name for name in target.model_fields_set if getattr(target, name) is not None}
-    for name in sorted(said - _FIELDS[aim]):
+    given = {name for name in target.model_fields_set if getattr(target, name) is not None}
+    for name in sorted(given - _FIELDS[aim]):
         yield ScenarioProblem(
             code="SC003",
             steps=(*steps, name),
-            message=f"{strike.fault.kind} hits {_WORDS[aim]}, and {name} picks among others",
+            message=f"{strike.fault.kind} hits {_WORDS[aim]}; {name} does not apply to it",
             found=name,
             allowed=", ".join(sorted(_FIELDS[aim])) or "no target",
-            hint="take it out, or use another fault",
+            hint="remove the field, or use another fault",
         )
-    if said - _FIELDS[aim]:
+    if given - _FIELDS[aim]:
         return
     if target.zone is not None and target.zone not in spec.topology.zones:
         yield _no_zone(spec, (*steps, "zone"), target.zone)
@@ -305,16 +305,16 @@ def _in_target(spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> It
             yield ScenarioProblem(
                 code="SC002",
                 steps=(*steps, name),
-                message=f"there is no {name} {number}",
+                message=f"unknown {name} {number}",
                 allowed=f"0 to {there - 1}",
-                hint="they are counted from 0 in the order of the topology",
+                hint="counted from 0, in topology order",
             )
             return
     if target.fraction is not None and target.count is not None:
         yield ScenarioProblem(
             code="SC008",
             steps=(*steps, "count"),
-            message="how many is said twice: by fraction and by count",
+            message="the number of targets is set by both fraction and count",
             hint="keep one of them",
         )
         return
@@ -322,9 +322,9 @@ def _in_target(spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> It
         yield ScenarioProblem(
             code="SC004",
             steps=steps,
-            message=f"{strike.fault.kind} of which zone?",
+            message=f"{strike.fault.kind} needs a zone",
             allowed=f"zone: one of {', '.join(map(format_value, spec.topology.zones))}",
-            hint="all zones at once are one",
+            hint="to hit all zones, add one fault per zone",
         )
         return
     found = selected_targets(spec, strike)
@@ -332,20 +332,20 @@ def _in_target(spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> It
         yield ScenarioProblem(
             code="SC004",
             steps=steps,
-            message="this picks nobody",
-            hint="what is said must all hold; skip leaves out those drawn first",
+            message="the target matches nothing",
+            hint="all fields must match; skip drops the first of the matches",
         )
     elif target.count is not None and target.count > len(found.names):
         yield ScenarioProblem(
             code="SC004",
             steps=(*steps, "count"),
-            message=f"only {found.left} are left to pick {target.count} from",
+            message=f"count {target.count} exceeds the {found.left} matching targets",
             allowed=f"at most {found.left}",
         )
 
 
 def _in_reach(spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> Iterator[ScenarioProblem]:
-    """Whether what the fault breaks is part of the topology."""
+    """Check that the topology contains what the fault breaks."""
     names = selected_targets(spec, strike).names
     pulls = [pull for name in names[:1] for pull in strike.fault.actions(name)]
     kind = (*steps, "fault", "kind")
@@ -353,15 +353,15 @@ def _in_reach(spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> Ite
         yield ScenarioProblem(
             code="SC010",
             steps=kind,
-            message=f"{strike.fault.kind} needs simulated engines; of real ones only the process can be hit",
-            hint="say topology.engine: simulated, or stop or kill the process",
+            message=f"{strike.fault.kind} needs simulated engines; on real ones only process faults work",
+            hint="set topology.engine: simulated, or use freeze or oom_kill",
         )
     if not spec.topology.agents and any(_of_agents(one) for one in pulls):
         yield ScenarioProblem(
             code="SC010",
             steps=kind,
-            message=f"{strike.fault.kind} is about agents, and this topology has none",
-            hint="say topology.agents: true",
+            message=f"{strike.fault.kind} needs agents, but the topology has none",
+            hint="set topology.agents: true",
         )
 
 
@@ -387,8 +387,8 @@ def _in_hypothesis(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
                 yield ScenarioProblem(
                     code="SC011",
                     steps=("spec", "hypothesis", name),
-                    message=f"{name} is about streams, and no request is streamed",
-                    hint="set load.streamingPercent, or take it out",
+                    message=f"{name} needs streaming requests, but the load has none",
+                    hint="set load.streamingPercent, or remove the field",
                 )
     breaks = any(strike.fault.breaks and strike.fault.aim is TargetKind.ENGINES for strike in spec.faults)
     for name, value in (("leftAloneWithin", asked.left_alone_within), ("backWithin", asked.back_within)):
@@ -396,6 +396,6 @@ def _in_hypothesis(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
             yield ScenarioProblem(
                 code="SC011",
                 steps=("spec", "hypothesis", name),
-                message=f"{name} is about engines that are better left alone, and no fault makes one",
-                hint="take it out",
+                message=f"{name} needs a fault that breaks engines, but there is none",
+                hint="remove the field, or add such a fault",
             )

@@ -1,4 +1,4 @@
-"""JSON Schema of scenario files, for editors, and what there is to know of their fields and faults."""
+"""JSON Schema of scenario files for editors, and documentation of their fields and faults."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from chaos.scenario.scenario_model import Scenario
 from policies.schema import FieldDoc, Schema, document_schema, fields_of
 
 FAULT = "spec.faults[].fault"
-"""Where faults stand; the settings of each follow below its kind."""
+"""Path of a fault; its settings are listed under its kind."""
 
 
 def scenario_schema() -> Schema:
@@ -17,10 +17,10 @@ def scenario_schema() -> Schema:
 
 
 def scenario_fields() -> Mapping[str, FieldDoc]:
-    """Every field of a scenario by its path."""
+    """All fields of a scenario by path."""
     return fields_of(Scenario)
 
 
 def fault_kinds() -> Mapping[str, type[Fault]]:
-    """Every kind of fault, by the name that scenarios give it."""
+    """Fault class by kind."""
     return dict(sorted(FAULT_KINDS.items(), key=lambda one: one[1].__name__))

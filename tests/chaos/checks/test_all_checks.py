@@ -1,4 +1,4 @@
-"""All checks together: a good play is passed, a bad one fails, and doubt or damage never make a yes."""
+"""All checks together: good histories pass, bad ones fail, damaged or doubtful ones never pass."""
 
 import functools
 import random
@@ -58,19 +58,19 @@ def answers(history: History) -> dict[str, CheckResult]:
     return {one.check: one.answer for one in check_findings(history)}
 
 
-def test_a_good_play_keeps_every_promise() -> None:
+def test_good_history_passes_every_check() -> None:
     found = check_findings(history_of(good=True))
     assert {one.check for one in found} == set(PROMISED) | ALWAYS | {"steadyBefore"}
     assert [f"{one.check}: {one.why}" for one in found if one.answer is not CheckResult.YES] == []
 
 
-def test_a_bad_play_breaks_what_it_should() -> None:
+def test_bad_history_fails_the_expected_checks() -> None:
     found = answers(history_of(good=False))
     broken = {check for check, answer in found.items() if answer is CheckResult.NO}
     assert broken >= {"goodputPercent", "amplification", "wastedPercent", "leftAloneWithin"}
 
 
-def test_what_is_not_promised_is_not_judged_but_some_things_always_are() -> None:
+def test_only_set_limits_and_standing_checks_are_judged() -> None:
     found = answers(played(replace(GOOD, hypothesis={})))
     assert set(found) == ALWAYS
 
@@ -123,13 +123,13 @@ def test_truncated_history_never_passes(good: bool, until_s: float) -> None:
     assert said_yes <= OF_TRUST - {"historyComplete"}
 
 
-def test_a_good_play_that_breaks_off_is_not_called_bad_either() -> None:
+def test_truncated_good_history_has_no_failed_check() -> None:
     for until_s in (0.5, 3.0, 5.5, 8.0, 10.2, 13.0, 15.5):
         found = check_findings(broken_off(history_of(good=True), until_s))
         assert [f"{until_s} {one.check}: {one.why}" for one in found if one.answer is CheckResult.NO] == []
 
 
-def test_every_check_is_in_the_documentation() -> None:
+def test_every_check_is_documented() -> None:
     sources = "".join(path.read_text() for path in Path(checks.__path__[0]).glob("*.py"))
     names = set(re.findall(r'(?:check=|case, )"(\w+)"', sources)) | set(answers(history_of(good=True)))
     told = Path("docs/chaos/verdict.md").read_text()
@@ -138,7 +138,7 @@ def test_every_check_is_in_the_documentation() -> None:
 
 
 def broken_off(history: History, until_s: float) -> History:
-    """What a harness that was killed at that time leaves: no books, which are read at the end."""
+    """History of a lab killed at that time: no engine logs, which are read at the end."""
     return replace(
         history,
         outages=tuple(

@@ -1,4 +1,4 @@
-"""What findings come to, and what a pipeline is told."""
+"""Verdicts from findings, and exit statuses."""
 
 from dataclasses import replace
 
@@ -40,16 +40,14 @@ def test_one_failed_or_inconclusive_check_decides_the_verdict(
 
 
 @pytest.mark.parametrize(("check", "said"), [("goodputPercent", UNKNOWN), ("amplification", NO)])
-def test_on_a_bench_that_did_not_keep_up_only_what_does_not_depend_on_it_is_a_no(
-    check: str, said: CheckResult
-) -> None:
+def test_slow_bench_keeps_only_machine_independent_failures(check: str, said: CheckResult) -> None:
     assert combined_result([finding(check, NO), finding("bench", UNKNOWN)]) is said
 
 
 @pytest.mark.parametrize(
     ("answers", "said"), [([YES, YES], YES), ([YES, UNKNOWN], UNKNOWN), ([UNKNOWN, NO], NO), ([], UNKNOWN)]
 )
-def test_of_several_experiments_the_worst_counts(answers: list[CheckResult], said: CheckResult) -> None:
+def test_worst_experiment_decides_the_overall_result(answers: list[CheckResult], said: CheckResult) -> None:
     assert overall_result(answers) is said
 
 
@@ -57,7 +55,7 @@ def test_exit_status_is_zero_only_for_pass_and_two_for_usage_errors() -> None:
     assert EXIT_STATUS == {YES: 0, NO: 1, UNKNOWN: 3}
 
 
-def test_a_busy_machine_never_passes() -> None:
+def test_busy_machine_never_passes() -> None:
     quiet = history_builders.history(
         began=history_builders.began(hypothesis={"goodputPercent": 90}, policies=""),
         requests=[history_builders.request(number, number / 10) for number in range(300)],

@@ -1,4 +1,4 @@
-"""Goodput, absolute and of what was possible, and whether it was there before anything was broken."""
+"""Goodput: absolute, relative to the possible, and before the first fault."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ from tests.chaos import history_builders
 
 
 def asked(good_of_ten: int, from_s: float, to_s: float, first: int = 0) -> list[RequestRecord]:
-    """Ten requests a second, so many of each ten good."""
+    """Ten requests a second, ``good_of_ten`` of each ten good."""
     return [
         history_builders.request(
             first + place,
@@ -38,23 +38,23 @@ def found(check: Any, history: History) -> CheckFinding:
 
 
 @pytest.mark.parametrize(("good", "answer"), [(9, CheckResult.YES), (8, CheckResult.NO)])
-def test_questions_count_from_the_first_fault_to_the_end(good: int, answer: CheckResult) -> None:
+def test_goodput_counts_from_first_fault_to_end(good: int, answer: CheckResult) -> None:
     before, after = asked(2, 0.0, 10.0), asked(good, 10.0, 30.0, first=1000)
     told = found(goodput, seen([*before, *after], limits={"goodputPercent": 85}))
     assert told.answer is answer
     assert told.numbers["goodput_percent"] == pytest.approx(10.0 * good)
 
 
-def test_a_no_says_when_what_was_lost_and_what_was_broken() -> None:
+def test_failed_goodput_reports_times_failures_and_faults() -> None:
     requests = [*asked(10, 10.0, 15.0), *asked(5, 15.0, 30.0, first=1000)]
     told = found(goodput, seen(requests, limits={"goodputPercent": 85}))
     assert told.at_s == 15.0
-    assert "125 of 200 questions" in told.why
+    assert "125 of 200 caller requests" in told.why
     assert "75 timeout" in told.why
     assert "hang of e0 (10.0 s to 20.0 s)" in told.why
 
 
-def test_a_question_is_good_when_one_of_its_tries_is() -> None:
+def test_caller_request_is_good_if_one_attempt_is() -> None:
     first = replace(history_builders.request(1, 12.0, reason=OutcomeReason.SHED), question="same")
     second = replace(history_builders.request(2, 13.0), question="same", try_number=2)
     assert found(goodput, seen([first, second], limits={"goodputPercent": 100})).answer is CheckResult.YES
@@ -63,7 +63,7 @@ def test_a_question_is_good_when_one_of_its_tries_is() -> None:
     assert (told.answer, told.numbers["questions"]) == (CheckResult.NO, 1)
 
 
-def test_what_nobody_could_have_served_is_not_asked_for() -> None:
+def test_goodput_limit_excludes_excess_load() -> None:
     # Three of four engines hang for half of the time: 8 a second are left, and a queue of 16.
     hung = history_builders.outage("e0", "e1", "e2")
     requests = [*asked(10, 0.0, 10.0), *asked(9, 10.0, 20.0, first=1000), *asked(10, 20.0, 30.0, first=2000)]
@@ -73,32 +73,30 @@ def test_what_nobody_could_have_served_is_not_asked_for() -> None:
     assert 90.0 < told.numbers["possible_percent"] <= 100.0
 
 
-def test_the_steady_state_must_be_there_before_the_fault() -> None:
+def test_goodput_before_the_fault_must_meet_the_limit() -> None:
     good = [*asked(10, 0.0, 10.0), *asked(9, 10.0, 30.0, first=1000)]
     bad = [*asked(5, 0.0, 10.0), *asked(9, 10.0, 30.0, first=1000)]
     limits = {"goodputPercent": 85}
     assert found(steady_before, seen(good, limits=limits)).answer is CheckResult.YES
     told = found(steady_before, seen(bad, limits=limits))
     assert (told.answer, told.at_s) == (CheckResult.NO, 0.0)
-    assert "before anything was broken only 52.9 %" in told.why
+    assert "before the first fault only 52.9 %" in told.why
 
 
-def test_what_is_not_promised_is_not_judged() -> None:
+def test_absent_limit_is_not_judged() -> None:
     case = check_input(seen(asked(1, 0.0, 30.0), limits={}))
     assert goodput(case) is None
     assert goodput_of_possible(case) is None
     assert steady_before(case) is None
 
 
-def test_nothing_asked_is_not_known() -> None:
+def test_goodput_without_requests_is_unknown() -> None:
     told = found(goodput, seen([], limits={"goodputPercent": 85}))
     assert told.answer is CheckResult.UNKNOWN
 
 
 @pytest.mark.parametrize(("until_s", "answer"), [(12.0, CheckResult.UNKNOWN), (29.0, CheckResult.NO)])
-def test_a_history_that_breaks_off_is_a_no_only_when_the_rest_could_not_have_made_up_for_it(
-    until_s: float, answer: CheckResult
-) -> None:
+def test_truncated_history_fails_only_if_limit_is_unreachable(until_s: float, answer: CheckResult) -> None:
     requests = [*asked(10, 0.0, 10.0), *asked(5, 10.0, until_s, first=1000)]
     told = found(goodput, seen(requests, limits={"goodputPercent": 85}, ended_s=None))
     assert told.answer is answer

@@ -1,4 +1,4 @@
-"""Latency limits: of good answers, first tokens, silences inside streams, and refusals."""
+"""Latency limits of good answers, first tokens, token gaps and refusals."""
 
 from typing import Any
 
@@ -23,21 +23,21 @@ def answer(check: Any, *requests: RequestRecord) -> Any:
 
 
 @pytest.mark.parametrize(("slow_s", "said"), [(1.9, CheckResult.YES), (2.1, CheckResult.NO)])
-def test_good_answers_have_a_limit(slow_s: float, said: CheckResult) -> None:
+def test_p99_of_good_answers_has_a_limit(slow_s: float, said: CheckResult) -> None:
     found = answer(
         answer_p99, history_builders.request(1, 12.0), history_builders.request(2, 13.0, latency_s=slow_s)
     )
     assert found.answer is said
-    assert "load-1-2 at 13.0 s by way of p0" in found.why
+    assert "load-1-2 at 13.0 s through p0" in found.why
     assert found.at_s == (13.0 if said is CheckResult.NO else None)
 
 
-def test_one_slow_answer_in_two_hundred_is_within_the_99th_percentile() -> None:
+def test_one_slow_answer_in_200_is_within_p99() -> None:
     quick = [history_builders.request(number, 11.0 + number / 20) for number in range(199)]
     assert answer(answer_p99, *quick, history_builders.request(999, 13.0, latency_s=9.0)).answer is CheckResult.YES
 
 
-def test_what_came_before_the_fault_and_what_failed_is_not_judged() -> None:
+def test_latency_ignores_failures_and_requests_before_the_fault() -> None:
     before = history_builders.request(1, 9.0, latency_s=8.0)
     failed = history_builders.request(2, 12.0, reason=OutcomeReason.TIMEOUT, latency_s=10.0)
     assert answer(answer_p99, before, failed, history_builders.request(3, 13.0)).answer is CheckResult.YES
@@ -52,7 +52,7 @@ def test_streams_have_time_to_first_token_and_inter_token_limits(check: Any, fie
 
 
 @pytest.mark.parametrize("check", [answer_p99, first_token_p99, token_gap_p99])
-def test_without_a_good_answer_nothing_is_known(check: Any) -> None:
+def test_latency_without_good_answers_is_unknown(check: Any) -> None:
     assert (
         answer(check, history_builders.request(1, 12.0, reason=OutcomeReason.TIMEOUT)).answer
         is CheckResult.UNKNOWN

@@ -1,4 +1,4 @@
-"""Streams that were cut, and by whom."""
+"""Cut streams and their causes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -43,17 +43,17 @@ def test_stream_cut_by_a_drain_fails_and_is_named() -> None:
 
 
 @pytest.mark.parametrize("fault", [UNDRAINED, history_builders.CRASH, history_builders.HANG, {"kind": "oom_kill"}])
-def test_a_stream_that_the_fault_took_is_not_counted(fault: Mapping[str, Any]) -> None:
+def test_stream_cut_by_the_fault_is_not_counted(fault: Mapping[str, Any]) -> None:
     found = answer(fault)
     assert (found.answer, found.numbers["taken"]) == (CheckResult.YES, 1)
 
 
-def test_a_crash_elsewhere_or_earlier_excuses_nobody() -> None:
+def test_unrelated_crash_does_not_excuse_a_cut_stream() -> None:
     assert answer(history_builders.CRASH, at_s=25.0).answer is CheckResult.NO
     assert answer(history_builders.CRASH, at_s=5.0).answer is CheckResult.NO
 
 
-def test_a_proxy_that_stood_still_took_its_streams() -> None:
+def test_stopped_proxy_excuses_its_cut_streams() -> None:
     history = history_builders.history(
         history_builders.outage("p0", fault={"kind": "proxy_frozen"}),
         began=history_builders.began(hypothesis={"cutStreams": 0}),
@@ -65,9 +65,9 @@ def test_a_proxy_that_stood_still_took_its_streams() -> None:
     assert (found.numbers["cut"], found.numbers["taken"]) == (1, 1)
 
 
-def test_what_never_began_was_refused_and_not_cut() -> None:
+def test_stream_without_tokens_is_not_cut() -> None:
     assert answer(DRAINED, first_token_s=None, reason=OutcomeReason.SHED).answer is CheckResult.YES
 
 
-def test_without_books_nobody_knows_who_cut_it() -> None:
+def test_cut_stream_is_unknown_without_engine_logs() -> None:
     assert answer(DRAINED, booked=False).answer is CheckResult.UNKNOWN

@@ -1,4 +1,4 @@
-"""Whether an experiment can be believed."""
+"""Validity of an experiment."""
 
 from typing import Any
 
@@ -29,19 +29,19 @@ def seen(*outages: Any, spec: dict[str, Any] | None = None, **more: Any) -> Hist
     )
 
 
-def test_a_whole_history_is_complete() -> None:
+def test_complete_history_has_no_gaps() -> None:
     assert history_complete(check_input(seen())).answer is CheckResult.YES
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"ended_s": None}, "breaks off at 20.0 s of 30.0 s"),
+        ({"ended_s": None}, "truncated at 20.0 s of 30.0 s"),
         ({"unread": ("line 7: no JSON",)}, "line 7: no JSON"),
         ({"aborted": ExperimentAborted(at_s=12.0, why="goodput")}, "stopped at 12.0 s"),
         (
             {"gone": (ProcessExit(at_s=11.0, process="engine-e3", status=-9),)},
-            "engine-e3 ended by itself at 11.0 s",
+            "engine-e3 exited unexpectedly at 11.0 s",
         ),
     ],
 )
@@ -51,15 +51,15 @@ def test_gaps_of_a_history_are_reported(change: dict[str, Any], said: str) -> No
     assert said in found.why
 
 
-def test_faults_that_never_began_never_ended_or_are_unknown_are_gaps() -> None:
+def test_missing_unhealed_and_unknown_faults_are_gaps() -> None:
     never = history_builders.history(began=history_builders.began(spec=FAULTS))
-    assert "1 of its faults never began" in history_complete(check_input(never)).why
+    assert "planned faults that never started: 1" in history_complete(check_input(never)).why
     assert "never healed" in history_complete(check_input(seen(history_builders.outage("e0", end_s=None)))).why
     strange = history_builders.outage("e0", fault={"kind": "alien"})
-    assert "does not know the fault 'alien'" in history_complete(check_input(seen(strange))).why
+    assert "unknown fault kind 'alien'" in history_complete(check_input(seen(strange))).why
 
 
-def test_a_scenario_of_another_version_is_not_known() -> None:
+def test_unreadable_scenario_is_a_gap() -> None:
     began = history_builders.began(spec={"newField": 1})
     found = history_complete(check_input(history_builders.history(began=began)))
     assert found.answer is CheckResult.UNKNOWN
@@ -80,7 +80,7 @@ def test_overloaded_load_generator_makes_every_check_inconclusive(more: dict[str
     assert said in found.why
 
 
-def test_what_a_fault_does_to_engines_is_not_the_bench_s() -> None:
+def test_engine_faults_do_not_invalidate_the_bench() -> None:
     late = history_builders.attempt(1, "e0", 12.0, closed_s=19.0)
     assert bench_validity(check_input(seen(attempts=[late]))).answer is CheckResult.YES
 
@@ -94,16 +94,16 @@ def test_what_a_fault_does_to_engines_is_not_the_bench_s() -> None:
         ("wiretap", CheckResult.UNKNOWN),
     ],
 )
-def test_who_ended_by_itself_is_named(process: str, said: CheckResult) -> None:
+def test_unexpected_exit_is_reported(process: str, said: CheckResult) -> None:
     found = processes_alive(check_input(seen(gone=[ProcessExit(at_s=13.0, process=process, status=-11)])))
     assert found.answer is said
-    assert f"{process} ended by itself at 13.0 s (signal 11)" in found.why
+    assert f"{process} exited unexpectedly at 13.0 s (signal 11)" in found.why
     assert processes_alive(check_input(seen())).answer is CheckResult.YES
 
 
-def test_an_abort_is_a_no_where_the_scenario_has_a_condition_for_it() -> None:
+def test_abort_by_condition_fails_the_run() -> None:
     spec = {**FAULTS, "abort": {"goodputBelowPercent": 20}}
-    aborted = ExperimentAborted(at_s=14.0, why="3 % of the last 5 s were good")
+    aborted = ExperimentAborted(at_s=14.0, why="goodput was 3 % over the last 5 s")
     found = ran_to_the_end(check_input(seen(spec=spec, aborted=aborted)))
     assert found is not None
     assert (found.answer, found.at_s) == (CheckResult.NO, 14.0)
@@ -113,12 +113,12 @@ def test_an_abort_is_a_no_where_the_scenario_has_a_condition_for_it() -> None:
     assert ran_to_the_end(check_input(seen())) is None
 
 
-def test_more_than_the_blast_radius_at_once_is_a_no_and_one_after_the_other_is_not() -> None:
+def test_blast_radius_counts_simultaneous_targets() -> None:
     spec = {**FAULTS, "blastRadius": {"enginesPercent": 25, "controlPlane": False}}
     both = (history_builders.outage("e0"), history_builders.outage("e1", start_s=15.0, name="second"))
     found = blast_radius(check_input(seen(*both, spec=spec)))
     assert found.answer is CheckResult.NO
-    assert "at 15.0 s 2 of 4 engines were hit at once, 50.0 % where 25.0 % are allowed" in found.why
+    assert "at 15.0 s 2 of 4 engines were hit at once: 50.0 % (limit 25.0 %)" in found.why
     in_turn = (
         history_builders.outage("e0"),
         history_builders.outage("e1", start_s=19.9, end_s=25.0, name="second"),

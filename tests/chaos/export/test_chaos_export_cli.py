@@ -6,7 +6,7 @@ import yaml
 from chaos.cli import main
 
 
-def test_manifests_go_to_stdout_and_what_is_lost_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_manifests_go_to_stdout_and_remarks_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["export", "quick", "bad-policy-push", "--format", "chaos-mesh", "--engines", "app=llm,tier=model"]
     assert main(words) == 0
     out, err = capsys.readouterr()
@@ -17,7 +17,7 @@ def test_manifests_go_to_stdout_and_what_is_lost_to_stderr(capsys: pytest.Captur
     assert err == "bad-policy-push: no counterpart in Chaos Mesh: push\n"
 
 
-def test_litmus_has_an_engine_for_each_fault(capsys: pytest.CaptureFixture[str]) -> None:
+def test_litmus_writes_one_engine_per_fault(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", "quick", "--format", "litmus", "--namespace", "llm"]) == 0
     documents = list(yaml.safe_load_all(capsys.readouterr().out))
     assert [one["metadata"]["name"] for one in documents] == [

@@ -1,4 +1,4 @@
-"""Manifests for clusters: fields that the tools have, every fault mapped or refused with a reason."""
+"""Cluster manifests: only known fields; every fault is mapped or has a reason."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -155,7 +155,7 @@ def test_litmus_knows_every_variable(kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", scenario_library())
-def test_the_library_exports_and_nothing_is_lost_silently(name: str) -> None:
+def test_library_exports_with_remarks_for_gaps(name: str) -> None:
     one = scenario_library()[name].scenario
     for exported, mappings in ((chaos_mesh(one), IN_MESH), (litmus(one), IN_LITMUS)):
         list(yaml.safe_load_all(exported.text()))
@@ -166,7 +166,7 @@ def test_the_library_exports_and_nothing_is_lost_silently(name: str) -> None:
         assert {"load", "hypothesis"} <= lost
 
 
-def test_a_fault_waits_bites_and_ends() -> None:
+def test_fault_waits_starts_and_ends() -> None:
     found = templates(chaos_mesh(scenario("latency", {"fraction": 0.25})))
     serial = found["latency-0"]
     wait, bites = (found[name] for name in serial["children"])
@@ -178,7 +178,7 @@ def test_a_fault_waits_bites_and_ends() -> None:
     assert fields["target"]["selector"]["labelSelectors"] == {"app.kubernetes.io/name": "envoy"}
 
 
-def test_turns_follow_each_other_with_their_pauses() -> None:
+def test_in_turn_faults_follow_each_other_with_pauses() -> None:
     found = templates(chaos_mesh(scenario("crash", inTurn=True, pausePercent=20)))
     steps = [found[name] for name in found["crash-0"]["children"]]
     assert [one["deadline"] for one in steps[1:5]] == ["1s", "250ms", "1s", "250ms"]
@@ -186,7 +186,7 @@ def test_turns_follow_each_other_with_their_pauses() -> None:
     assert len(steps) == 1 + 2 * 8
 
 
-def test_a_zone_is_cut_from_every_other_and_from_the_control_plane() -> None:
+def test_partition_cuts_other_zones_and_the_control_plane() -> None:
     found = templates(chaos_mesh(scenario("partition")))
     cut = [fields for one in found.values() if (fields := chaos_in(one))]
     ends = [
@@ -206,7 +206,7 @@ def test_a_zone_is_cut_from_every_other_and_from_the_control_plane() -> None:
     assert all(one["selector"]["nodeSelectors"] == {"topology.kubernetes.io/zone": "b"} for one in cut)
 
 
-def test_names_of_a_cluster_are_used() -> None:
+def test_cluster_names_are_used() -> None:
     names = ClusterNames(namespace="llm", engines={"app": "model"}, engine_port=9000, workload="statefulset")
     found = templates(chaos_mesh(scenario("engine_error"), names))
     fields = found["engine-error-0-bites"]["httpChaos"]
@@ -216,8 +216,8 @@ def test_names_of_a_cluster_are_used() -> None:
     assert engine["spec"]["appinfo"] == {"appns": "llm", "applabel": "app=model", "appkind": "statefulset"}
 
 
-def test_nothing_that_maps_gives_no_manifest_but_the_reason() -> None:
+def test_unmapped_faults_give_reasons_and_no_manifest() -> None:
     found = chaos_mesh(scenario("gpu_xid"))
     assert found.manifests == ()
     assert list(yaml.safe_load_all(found.text())) == []
-    assert "gpu_xid-0: not mapped: it needs the NVML double" in found.text()
+    assert "gpu_xid-0: not mapped: it needs the lab's NVML double" in found.text()

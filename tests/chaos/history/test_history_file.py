@@ -203,7 +203,7 @@ def test_a_file_that_cannot_be_judged_says_why(tmp_path: Path, content: bytes, s
     assert said in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_trace_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match="nowhere: No such file"):
         read_history(tmp_path / "nowhere")
 

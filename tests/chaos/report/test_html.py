@@ -104,7 +104,7 @@ def assert_loads_nothing(document: str) -> None:
 def test_page_starts_with_verdict_then_failures() -> None:
     text = ElementParser(both_shown()).text
     said = ["✖ FAILED", "2 experiments: 1 failed, 1 passed.", "naive: 1 failed"]
-    said += ["✖ BROKEN", "first at 5.0 s", "questions from 5.0 s", "All verdicts", "Promises"]
+    said += ["✖ BROKEN", "first at 5.0 s", "caller requests from 5.0 s", "All verdicts", "Promises"]
     places = [text.find(one) for one in said]
     assert -1 not in places
     assert places == sorted(places)

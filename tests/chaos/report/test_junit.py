@@ -33,7 +33,7 @@ def test_broken_is_a_failure_and_unknown_an_error() -> None:
     (suite,) = suites(verdict(played(bad)))
     cases = {case.get("name"): case for case in suite.iter("testcase")}
     (failure,) = cases["amplification"].iter("failure")
-    assert "calls at engines" in (failure.text or "")
+    assert "engine calls" in (failure.text or "")
     assert "promised: <= 1.50" in (failure.text or "")
     # Nothing was streamed, so nobody knows of first tokens.
     assert [one.get("type") for one in cases["firstTokenP99"].iter("error")] == ["unknown"]

@@ -1,4 +1,4 @@
-"""Scenarios written with as little as they need, and what came of them."""
+"""Minimal scenarios, and their problems."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ def written(spec: str, name: str = "rehearsal") -> str:
 
 
 def problems_of(text: str, folder: Path = Path()) -> tuple[Problem, ...]:
-    """Everything that is wrong with a file of this text."""
+    """All problems of a file with this text."""
     return checked_scenarios(text.encode(), folder / "scenario.yaml")[1]
 
 
@@ -29,7 +29,7 @@ Make = Callable[[str], Scenario]
 
 @pytest.fixture
 def scenario() -> Make:
-    """A sound scenario with these lines in its spec."""
+    """A valid scenario with these lines in its spec."""
 
     def made(spec: str = "") -> Scenario:
         found, problems = checked_scenarios(written(spec).encode(), Path("scenario.yaml"))

@@ -1,4 +1,4 @@
-"""Scenarios made definite: pure, seeded, and never more than was allowed."""
+"""Resolved experiments: pure, seeded, and within the blast radius."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -46,7 +46,7 @@ def experiment(*, count: int, strikes: Sequence[FaultSpec], seed: int = 1) -> Ex
 
 
 def hang(at: float = 8.0, lasts: float = 10.0, *, in_turn: bool = False, **target: object) -> FaultSpec:
-    # Durations are text for their author and seconds for us; `model_construct` takes what is already judged.
+    # Authors write durations as text; `model_construct` takes validated seconds.
     return FaultSpec.model_construct(
         name="",
         fault=HangFault(),
@@ -64,7 +64,7 @@ fractions = st.floats(0.01, 1.0)
 
 
 @given(count=counts, seed=seeds, fraction=fractions)
-def test_a_fraction_is_so_many_and_the_same_for_the_same_seed(count: int, seed: int, fraction: float) -> None:
+def test_fraction_selection_is_deterministic_per_seed(count: int, seed: int, fraction: float) -> None:
     strikes = [hang(fraction=fraction)]
     first = experiment(count=count, strikes=strikes, seed=seed)
     (outage,) = first.outages
@@ -74,13 +74,13 @@ def test_a_fraction_is_so_many_and_the_same_for_the_same_seed(count: int, seed: 
     assert experiment(count=count, strikes=strikes, seed=seed) == first
 
 
-def test_another_seed_picks_others() -> None:
+def test_another_seed_selects_other_targets() -> None:
     picked = {experiment(count=20, strikes=[hang(count=5)], seed=seed).outages[0].targets for seed in range(20)}
     assert len(picked) > 15
 
 
 @given(count=counts, seed=seeds, taken=st.integers(1, 30))
-def test_who_skips_as_many_as_another_takes_hits_others(count: int, seed: int, taken: int) -> None:
+def test_skip_avoids_targets_of_another_fault(count: int, seed: int, taken: int) -> None:
     taken = min(taken, count)
     strikes = [hang(count=taken)]
     if taken < count:
@@ -92,7 +92,7 @@ def test_who_skips_as_many_as_another_takes_hits_others(count: int, seed: int, t
 
 
 @given(count=counts, seed=seeds, fraction=st.none() | fractions)
-def test_in_turn_covers_all_one_at_a_time(count: int, seed: int, fraction: float | None) -> None:
+def test_in_turn_hits_all_targets_one_at_a_time(count: int, seed: int, fraction: float | None) -> None:
     together = experiment(count=count, strikes=[hang(fraction=fraction)], seed=seed).outages
     turns = experiment(count=count, strikes=[hang(fraction=fraction, in_turn=True)], seed=seed).outages
     assert sorted(name for one in turns for name in one.targets) == sorted(together[0].targets)
@@ -109,23 +109,23 @@ def test_in_turn_covers_all_one_at_a_time(count: int, seed: int, fraction: float
     radius=st.floats(0, 100),
     times=st.lists(st.tuples(st.integers(0, 20), st.integers(1, 18), fractions, st.booleans()), max_size=4),
 )
-def test_no_experiment_breaks_more_at_once_than_allowed(
+def test_experiments_stay_within_the_blast_radius(
     count: int, seed: int, radius: float, times: list[tuple[int, int, float, bool]]
 ) -> None:
     strikes = [hang(at, lasts, fraction=fraction, in_turn=turn) for at, lasts, fraction, turn in times]
     spec = spec_of(count=count, strikes=strikes, seed=seed, radius=radius)
     found = fault_timeline(spec)
     most, twice = 0, False
-    for moment in (one.start_s + 1e-6 for one in found):  # turns end where the next begin, or a hair later
+    for moment in (one.start_s + 1e-6 for one in found):  # turns end as the next begin, within rounding
         bad = [name for one in found if one.start_s <= moment < one.end_s for name in one.targets]
         most, twice = max(most, len(set(bad))), twice or len(set(bad)) < len(bad)
     codes = {one.code for one in scenario_problems(spec)}
     assert ("SC007" in codes) == (100 * most / count > radius + 1e-6)
-    # Nor is anybody hit twice at once: one fault would heal the other.
+    # No target is hit twice at once: one fault would heal the other.
     assert ("SC006" in codes) == twice
 
 
-def test_engines_are_dealt_out_to_zones_and_proxies_stand_in_the_first(scenario: Make) -> None:
+def test_default_zones_of_engines_and_proxies(scenario: Make) -> None:
     found = resolve_experiment(
         scenario(
             "topology:\n  zones: [a, b]\n"
@@ -149,7 +149,7 @@ def test_engines_are_dealt_out_to_zones_and_proxies_stand_in_the_first(scenario:
     assert found.rate_per_s == pytest.approx(0.8 * found.capacity_per_s)
 
 
-def test_targets_of_every_sort(scenario: Make) -> None:
+def test_targets_of_every_kind(scenario: Make) -> None:
     found = resolve_experiment(
         scenario(
             "topology: {zones: [a, b], proxies: [{count: 2}, {zone: b}]}\n"
@@ -176,7 +176,7 @@ def test_targets_of_every_sort(scenario: Make) -> None:
     assert found.healed_s == 14.0
 
 
-def test_turns_with_a_pause(scenario: Make) -> None:
+def test_in_turn_with_a_pause(scenario: Make) -> None:
     found = resolve_experiment(
         scenario(
             "faults:\n"
@@ -199,12 +199,12 @@ def test_contradictions_are_refused_without_a_file(scenario: Make) -> None:
     wrong = sound.model_copy(update={"spec": sound.spec.model_copy(update={"topology": fewer})})
     with pytest.raises(PolicyErrors) as caught:
         resolve_experiment(wrong)
-    assert "scenario rehearsal: SC002: spec.faults[0].target.engine: there is no engine 7" in str(
+    assert "scenario rehearsal: SC002: spec.faults[0].target.engine: unknown engine 7" in str(
         caught.value.exceptions[0]
     )
 
 
-def test_what_a_fault_is_stays_what_it_was(scenario: Make) -> None:
+def test_resolved_fault_keeps_its_settings(scenario: Make) -> None:
     found = resolve_experiment(
         scenario("faults:\n- {fault: {kind: crash}, target: {engine: 0}, at: 4s, lasts: 6s}\n")
     )
@@ -212,12 +212,12 @@ def test_what_a_fault_is_stays_what_it_was(scenario: Make) -> None:
 
 
 @pytest.mark.parametrize("kind", fault_kinds())
-def test_no_fault_may_strike_the_same_target_twice_at_once(kind: str) -> None:
+def test_overlapping_faults_on_one_target_are_refused(kind: str) -> None:
     target = "target: {zone: b}, " if kind in {"partition", "zone_loss"} else ""
     strike = f"- {{fault: {{kind: {kind}}}, {target}at: AT, lasts: 6s}}\n"
     zones = "topology: {zones: [a, b], proxies: [{count: 1}, {zone: b}]}\nfaults:\n"
     apart, meeting = (zones + strike.replace("AT", "2s") + strike.replace("AT", at) for at in ("8s", "7s"))
     assert not problems_of(written(apart))
-    # Callers can be told several things at once; everything else holds one state at a time.
+    # Load changes may overlap; everything else holds one state at a time.
     expected = set() if fault_kinds()[kind].aim is TargetKind.CLIENTS else {"SC006"}
     assert {one.code for one in problems_of(written(meeting))} == expected

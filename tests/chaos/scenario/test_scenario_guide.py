@@ -1,4 +1,4 @@
-"""The author's guide and the reference are what the code is."""
+"""The scenario guide and the reference match the code."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ GUIDE = Path("docs/chaos.md")
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(), re.DOTALL)
 
 
-def test_reference_is_in_step() -> None:
+def test_reference_page_is_up_to_date() -> None:
     assert Path("docs/chaos/reference.md").read_text() == reference_markdown(), (
         "run `python -m chaos.reference > docs/chaos/reference.md`"
     )
@@ -27,7 +27,7 @@ def test_examples_of_the_guide_resolve(example: str) -> None:
     assert only.experiment().outages[0].targets == ("e0", "e3", "e6")
 
 
-def test_the_error_in_the_guide_is_what_is_said() -> None:
+def test_error_in_the_guide_matches_the_real_one() -> None:
     (example,) = EXAMPLES
     _, (problem,) = checked_scenarios(example.replace("zone: rack-1} ", "zone: rack-4} ").encode(), GUIDE)
     told = str(problem.error("rack.yaml"))
@@ -36,26 +36,26 @@ def test_the_error_in_the_guide_is_what_is_said() -> None:
     assert f"hint:    {problem.hint}" in GUIDE.read_text()
 
 
-def test_fields_that_the_guide_names_exist() -> None:
+def test_fields_named_in_the_guide_exist() -> None:
     names = {part for path in scenario_fields() for part in re.split(r"[.\[\]]+", path)}
     for name in re.findall(r"`([a-z]+[A-Z][A-Za-z]+)`", GUIDE.read_text()):
         assert name in names, name
 
 
-def test_every_field_and_kind_says_what_it_is() -> None:
+def test_every_field_and_kind_is_documented() -> None:
     silent = [one.path for one in scenario_fields().values() if not one.description.strip()]
     assert not silent
     undocumented = [kind for kind, model in fault_kinds().items() if not (model.__doc__ or "").strip()]
     assert not undocumented
 
 
-def test_every_setting_of_a_fault_is_documented_below_its_kind() -> None:
+def test_every_fault_setting_is_documented() -> None:
     for kind, model in fault_kinds().items():
         below = [path for path in scenario_fields() if path.startswith(f"spec.faults[].fault.{kind}.")]
         assert len([path for path in below if path.count(".") == 4]) == len(model.model_fields)
 
 
-def test_schema_tells_faults_apart_by_kind() -> None:
+def test_schema_discriminates_faults_by_kind() -> None:
     schema = scenario_schema()
     strike = schema["$defs"]["FaultSpec"]["properties"]["fault"]
     assert set(strike["discriminator"]["mapping"]) == set(fault_kinds())
@@ -63,7 +63,7 @@ def test_schema_tells_faults_apart_by_kind() -> None:
         assert "kind" in schema["$defs"][reference.rpartition("/")[2]]["required"]
 
 
-def test_blocks_told_apart_say_by_what() -> None:
+def test_discriminated_blocks_name_the_discriminator() -> None:
     told: list[FieldDoc] = [one for one in scenario_fields().values() if one.told_by]
     assert "spec.faults[].fault" in {one.path for one in told}
     assert all(one.block and one.told_by == "kind" for one in told)

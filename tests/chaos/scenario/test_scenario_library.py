@@ -1,4 +1,4 @@
-"""The scenarios that come with Switchgear: sound, small enough for two cores, and findable by name."""
+"""The scenario library: valid, small enough for two cores, and found by name."""
 
 import pytest
 
@@ -18,14 +18,14 @@ FILES = sorted(FOLDER.glob("*.yaml"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_every_scenario_resolves_and_fits_a_small_machine(file: object) -> None:
+def test_library_scenarios_resolve_and_fit_a_small_machine(file: object) -> None:
     (one,) = read_scenarios([next(known for known in FILES if known == file)])
     experiment = one.experiment()
     assert one.name == one.file.stem
     assert experiment.outages
     assert experiment.rate_per_s <= 110
     assert experiment.seconds <= 38
-    # Who comes back has to be seen to come back.
+    # Leave time to observe the recovery.
     assert experiment.seconds - experiment.healed_s >= 3
     assert experiment.fault_s >= 5
     spec = one.scenario.spec
@@ -35,7 +35,7 @@ def test_every_scenario_resolves_and_fits_a_small_machine(file: object) -> None:
     assert (spec.hypothesis.goodput_percent or spec.hypothesis.goodput_of_possible_percent) is not None
 
 
-def test_there_are_enough_and_no_two_are_alike() -> None:
+def test_library_scenarios_are_distinct() -> None:
     assert len(scenario_library()) >= 18
     assert len({one.scenario.spec.title for one in scenario_library().values()}) == len(scenario_library())
 
@@ -47,7 +47,7 @@ def test_quick_fits_three_minutes_for_four_policy_sets() -> None:
     assert len({one.fault.kind for one in only.experiment().outages}) >= 4
 
 
-def test_full_is_the_whole_library_and_standard_the_usual_incidents() -> None:
+def test_full_and_standard_suites() -> None:
     assert [one.name for one in suite(FULL)] == sorted(file.stem for file in FILES)
     standard = {one.name for one in suite(STANDARD)}
     assert {"one-hangs", "half-crash", "zone-loss", "control-plane-dies", "retry-storm"} < standard
@@ -61,13 +61,13 @@ def test_scenarios_are_chosen_by_name_and_by_file() -> None:
     assert len(chosen_scenarios([str(FOLDER)])) == len(FILES)
 
 
-def test_unknown_names_are_told_with_the_nearest() -> None:
+def test_unknown_names_suggest_the_nearest() -> None:
     with pytest.raises(PolicyErrors) as caught:
         chosen_scenarios(["half-hang", "one-hangs", "no/such/file.yaml"])
     first, second = (one for one in caught.value.exceptions if isinstance(one, PolicyError))
     assert (first.code, first.hint) == ("SC014", "did you mean half-hangs?")
     assert second.code == "SG001"
-    with pytest.raises(PolicyErrors, match="no suite quik"):
+    with pytest.raises(PolicyErrors, match="unknown suite quik"):
         suite_named("quik")
 
 

@@ -1,4 +1,4 @@
-"""Files of all sorts: every problem at once, at its place, in words that help."""
+"""Scenario files: all problems at once, with location and hint."""
 
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def test_same_name_in_two_files(tmp_path: Path) -> None:
     ],
     ids=["empty", "comment", "binary", "archive", "list", "text", "half-written", "kind", "deep", "huge"],
 )
-def test_what_is_no_scenario(tmp_path: Path, content: bytes, code: str, says: str) -> None:
+def test_invalid_file_reports_code_and_message(tmp_path: Path, content: bytes, code: str, says: str) -> None:
     file = tmp_path / "strange.yaml"
     file.write_bytes(content)
     first, *_ = errors_of(file)
@@ -69,28 +69,28 @@ def test_what_is_no_scenario(tmp_path: Path, content: bytes, code: str, says: st
     assert says in first.message
 
 
-def test_half_of_a_sound_file_is_refused_wherever_it_ends() -> None:
+def test_truncated_file_is_refused() -> None:
     text = written(HANG + "load: {percent: 80}\nhypothesis: {goodputPercent: 99}\n")
     lines = text.splitlines(keepends=True)
-    # A file whose last lines are lost may still be a sound scenario once the incident is there.
+    # A truncated file may still be a valid scenario if the incident is complete.
     for end in range(1, len(lines) - 6):
         assert problems_of("".join(lines[:end])), end
 
 
-def test_a_policy_is_no_scenario(tmp_path: Path) -> None:
+def test_policy_is_not_a_scenario(tmp_path: Path) -> None:
     file = tmp_path / "pool.yaml"
     file.write_text(Path("policies/examples/single-pool.yaml").read_text())
     errors = errors_of(file)
     assert {one.code for one in errors} == {"SG022"}
-    assert all("--policies" in one.hint for one in errors)
+    assert all("-f" in one.hint for one in errors)
 
 
-def test_no_file_no_folder_and_an_empty_one(tmp_path: Path) -> None:
+def test_missing_paths_and_empty_folder_are_reported(tmp_path: Path) -> None:
     assert [one.code for one in errors_of(tmp_path / "none.yaml", tmp_path)] == ["SG006", "SG001"]
     assert "scenario file" in errors_of(tmp_path)[0].message
 
 
-def test_everything_at_once_with_its_place() -> None:
+def test_all_problems_are_reported_with_their_location() -> None:
     text = written(
         "lasts: 30\nfaults:\n- fault: {kind: hng}\n  at: 8s\n  lasts: 1s\n"
         "- {fault: {delay: 8s}, at: 8s, lasts: 1s}\n"
@@ -124,7 +124,7 @@ def test_thousands_of_problems_are_capped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [one for one in SCENARIO_CODES.values() if one.example], ids=lambda one: one.code)
-def test_examples_of_codes_draw_them(code: object) -> None:
+def test_code_examples_raise_their_code(code: object) -> None:
     one = next(known for known in SCENARIO_CODES.values() if known is code)
     text = written(one.example)
     if one.code == "SC012":
@@ -133,7 +133,7 @@ def test_examples_of_codes_draw_them(code: object) -> None:
         assert {found.code for found in problems_of(text)} == {one.code}
 
 
-def test_what_is_wrong_with_a_trace_is_said(tmp_path: Path) -> None:
+def test_trace_problems_are_reported(tmp_path: Path) -> None:
     (tmp_path / "arrivals.csv").write_text("at_s,streaming\n1.0,maybe\n-4,true\n")
     problems = problems_of(written("load: {trace: arrivals.csv}"), tmp_path)
     assert {one.code for one in problems} == {"SC013"}
