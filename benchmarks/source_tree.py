@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT: Final = Path(__file__).parents[1]
-PACKAGES: Final = ("policies", "engine", "xds_server", "istio", "chaos", "benchmarks")
+PACKAGES: Final = ("command_line", "policies", "engine", "xds_server", "istio", "chaos", "benchmarks")
 CONTROL_PLANE: Final = "xds_server"
 
 STANDARD_TERMS: Final = (

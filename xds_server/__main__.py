@@ -1,5 +1,15 @@
-"""Entry point of ``python -m xds_server``, same as ``switchgear``."""
+"""Entry point of ``switchgear``, also as ``python -m xds_server``."""
 
-from xds_server.cli import entry
+from command_line.interrupts import exit_on_interrupt
 
-entry()
+
+def entry() -> None:
+    """The console script. Ctrl-C ends it quietly from here on, while the rest is imported too."""
+    exit_on_interrupt()
+    from xds_server import cli  # noqa: PLC0415 - a Ctrl-C meanwhile shows no traceback
+
+    cli.entry()
+
+
+if __name__ == "__main__":
+    entry()

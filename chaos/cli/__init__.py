@@ -3,15 +3,14 @@
 Exit codes: 0 the promise was kept, 1 it was not, 2 asked wrongly or could not run, 3 nobody can say.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
 import click
 
-from xds_server.cli.group_runner import run_group
-from xds_server.cli.lazy_group import LazyCommand, LazyGroup
+from command_line.group_runner import run_group, run_program
+from command_line.lazy_group import LazyCommand, LazyGroup
 
 
 def _entry(module: str, summary: str, name: str = "command") -> LazyCommand:
@@ -48,4 +47,4 @@ def main(argv: Sequence[str]) -> int:
 
 def entry() -> None:
     """The console script."""
-    sys.exit(main(sys.argv[1:]))
+    run_program(group, "switchgear-chaos")

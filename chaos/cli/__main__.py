@@ -1,5 +1,15 @@
-"""``python -m chaos.cli``."""
+"""``switchgear-chaos``, also as ``python -m chaos.cli``."""
 
-from chaos.cli import entry
+from command_line.interrupts import exit_on_interrupt
 
-entry()
+
+def entry() -> None:
+    """The console script. Ctrl-C ends it quietly from here on, while the rest is imported too."""
+    exit_on_interrupt()
+    from chaos import cli  # noqa: PLC0415 - a Ctrl-C meanwhile shows no traceback
+
+    cli.entry()
+
+
+if __name__ == "__main__":
+    entry()

@@ -13,7 +13,7 @@ from chaos.demo import demo_run, terminal_view
 from chaos.demo.demo_plan import demo_plan
 from chaos.lab.envoy_processes import NotReadyError
 from chaos.processes import ProcessError
-from xds_server.cli.group_runner import INTERRUPTED
+from command_line.interrupts import INTERRUPTED
 
 
 @click.command("demo")

@@ -2,9 +2,9 @@
 
 import click
 
+from command_line.group_runner import USAGE_ERROR
 from policies.findings import PolicyErrors
 from xds_server.cli.diagnostics import as_text, from_errors
-from xds_server.cli.group_runner import USAGE_ERROR
 
 
 def print_errors(errors: PolicyErrors) -> int:

@@ -35,8 +35,8 @@ from chaos.testbed.blueprint import shared_experiment
 from chaos.testbed.policy_fit import PolicyFitError
 from chaos.testbed.request_shape import RequestShapeError
 from chaos.testbed.subjects import PolicySubject, Subject
+from command_line.interrupts import INTERRUPTED
 from policies.findings import PolicyErrors
-from xds_server.cli.group_runner import INTERRUPTED
 
 NOT_RUN: Final = (
     CompilerError,

@@ -12,6 +12,7 @@ WORKDIR /src
 COPY requirements.lock ./
 RUN python -m venv /opt/venv
 COPY pyproject.toml README.md LICENSE ./
+COPY command_line ./command_line
 COPY policies ./policies
 COPY engine ./engine
 COPY xds_server ./xds_server

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from xds_server.cli.lazy_group import LazyCommand, LazyGroup
+from command_line.lazy_group import LazyCommand, LazyGroup
 
 _TARGETS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
     {

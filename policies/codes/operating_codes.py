@@ -337,14 +337,14 @@ _FILES: Final = (
         code="SG260",
         title="policies with errors",
         meaning="The files that were named would be refused.",
-        situation="`switchgear doctor --policies` of a folder with an error",
+        situation="`switchgear doctor -f` of a folder with an error",
         fix="`switchgear validate` shows each with its place.",
     ),
     Code(
         code="SG261",
         title="policies with advice",
         meaning="The files that were named are valid, and some of what they say will hurt.",
-        situation="`switchgear doctor --policies` of a folder with advice",
+        situation="`switchgear doctor -f` of a folder with advice",
         fix="`switchgear validate` shows each with its place.",
     ),
 )

@@ -1,20 +1,20 @@
 """The ``switchgear`` command: one module per subcommand, imported only when that subcommand runs.
 
 ``switchgear validate`` must answer in an editor's save hook, so it may not pay for gRPC and Envoy's messages.
-Exit codes: 0 yes, 1 the answer is no, 2 asked wrongly. Answers go to stdout, remarks to stderr.
+Exit codes: 0 yes, 1 the answer is no, 2 usage error or no server, 130 Ctrl-C. Answers go to stdout, remarks to
+stderr.
 """
 
-import io
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
 import click
 
-from xds_server.cli.group_runner import run_group
-from xds_server.cli.lazy_group import LazyCommand, LazyGroup
+from command_line.group_runner import run_group, run_program
+from command_line.lazy_group import LazyCommand, LazyGroup
+from xds_server.cli.connection_options import global_options
 from xds_server.cli.light_messages import allow_light_messages
 
 
@@ -24,29 +24,32 @@ def _entry(module: str, summary: str, name: str = "command") -> LazyCommand:
 
 _COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
     {
-        "status": _entry("status", "Show each proxy and whether it has what it should."),
-        "why": _entry("why", "Say why an engine, a zone or a pool is as it is."),
-        "get": _entry("get", "Show engines, pools, zones, proxies, orders, events, audit or shadow."),
+        "status": _entry("status", "Show proxies, policies and engines, and what is wrong."),
+        "why": _entry("why", "Explain the current state of an engine, zone or pool."),
+        "get": _entry("get", "List engines, pools, zones, proxies, orders, events and more."),
         "top": _entry("top", "Watch pools, engines and proxies in the terminal."),
-        "eject": _entry("orders", "Take an engine out, for a time.", name="eject"),
-        "drain": _entry("orders", "Give an engine nothing new, for a time.", name="drain"),
-        "restore": _entry("orders", "End an order, or order an engine in.", name="restore"),
-        "validate": _entry("validate", "Judge policy files: every problem, with its place and a way out."),
-        "diff": _entry("diff", "Show what other policies would change."),
-        "history": _entry("history", "Show the versions of the policies, or what differs between two."),
-        "apply": _entry("apply", "Have other policies served."),
-        "rollback": _entry("rollback", "Have an earlier version of the policies served again."),
-        "explain": _entry("explain", "Explain a field or a code; with files, who set it to what."),
-        "translate": _entry("translate", "Print the exact Envoy resources a proxy would get."),
-        "replay": _entry("replay", "Decide a recording again, under other policies."),
+        "eject": _entry("orders", "Remove an engine from rotation temporarily.", name="eject"),
+        "drain": _entry("orders", "Stop sending new requests to an engine temporarily.", name="drain"),
+        "restore": _entry("orders", "End an operator order, or keep an engine in rotation.", name="restore"),
+        "validate": _entry("validate", "Validate policy files; report every problem with its location and a fix."),
+        "diff": _entry("diff", "Show what new policies would change."),
+        "history": _entry("history", "List policy versions, or show what differs between two."),
+        "apply": _entry("apply", "Apply policies to the running server."),
+        "rollback": _entry("rollback", "Roll back to an earlier policy version."),
+        "explain": _entry("explain", "Explain a field or code; with files, show its effective value and origin."),
+        "translate": _entry("translate", "Print the Envoy resources that a proxy would get."),
+        "replay": _entry("replay", "Replay a recording under other policies."),
         "schema": _entry("schema", "Print the JSON Schema of policy files, for editors."),
-        "config-dump": _entry("config_dump", "Show what a proxy is meant to have, or how it differs."),
+        "config-dump": _entry("config_dump", "Show a proxy's intended configuration, or how Envoy's differs."),
         "serve": _entry("serve", "Run the control plane."),
-        "doctor": _entry("doctor", "Check everything around a server, with a way out for each fault."),
-        "bug-report": _entry("bug_report", "Pack what somebody else needs to look at a fault, without secrets."),
-        "bootstrap": _entry("bootstrap", "Print an Envoy bootstrap that connects here."),
-        "completion": _entry("completion", "Print the script that completes commands in a shell."),
+        "doctor": _entry("doctor", "Check a server and its surroundings; show a fix for each fault."),
+        "bug-report": _entry("bug_report", "Collect a redacted diagnostics bundle."),
+        "bootstrap": _entry("bootstrap", "Print an Envoy bootstrap that connects to this server."),
+        "config": _entry("config", "Manage contexts: named servers and how to reach them."),
+        "options": _entry("options", "List the global options."),
+        "completion": _entry("completion", "Print the completion script for a shell."),
         "certs": _entry("certs", "Make throw-away certificates for labs."),
+        "version": _entry("version", "Show the version of this command and of the server."),
     }
 )
 
@@ -55,6 +58,8 @@ _COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
     cls=LazyGroup,
     entries=_COMMANDS,
     plugged="switchgear.commands",
+    params=global_options(),
+    epilog='Use "switchgear options" for global options.',
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="switchgear", prog_name="switchgear")
@@ -63,17 +68,13 @@ def group() -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one subcommand and return its exit code: 0 yes, 1 the answer is no, 2 asked wrongly."""
+    """Run one subcommand and return its exit code: 0 yes, 1 the answer is no, 2 usage error or no server."""
     return run_group(group, argv, "switchgear")
 
 
 def entry() -> None:
-    """The console script."""
-    # gRPC's core writes a line of its own form to stderr for every peer that hangs up; it asks when imported.
+    """The console script, without the guard of ``xds_server.__main__`` against Ctrl-C while importing."""
+    # gRPC's core writes a line to stderr for every peer that hangs up; it reads this when imported.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # A terminal that cannot show a character gets a question mark: better than no answer at all.
-            stream.reconfigure(errors="replace")
     allow_light_messages()
-    sys.exit(main(sys.argv[1:]))
+    run_program(group, "switchgear")

@@ -1,4 +1,4 @@
-"""Asking a running server over its admin port: one option, and one way to say that it cannot be asked."""
+"""Requests to the admin port of a running server, and one error for a server that cannot answer them."""
 
 import http.client
 import json
@@ -14,90 +14,24 @@ from urllib.parse import urlsplit
 import click
 
 from engine.address import ListenAddress
-from policies.quantity import parse_duration
 from xds_server.admin_api.endpoints import AdminEndpoint
 from xds_server.admin_api.parse import ShapeError, parse
+from xds_server.cli.connection_options import ConnectionSettings, connection_settings
 
-TIMEOUT_S: Final = 5.0
-LEAST_S: Final = 0.1
-LONGEST_S: Final = 600.0
-
-_META: Final = "switchgear.credentials"
+_PROBE_S: Final = 1.0
 _T = TypeVar("_T")
 
 
-def _kept(context: click.Context, option: click.Parameter, said: Any) -> None:
-    """Keep what was said for ``request_json``: all commands that ask have these options, and none uses them."""
-    context.meta.setdefault(_META, {})[option.name] = said
-
-
-class _Patience(click.ParamType):  # type: ignore[type-arg]  # it takes none before click 8.4
-    """A duration, in seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The seconds."""
-        try:
-            patience_s = parse_duration(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if not LEAST_S <= patience_s <= LONGEST_S:
-            self.fail(f"{value} is not between {LEAST_S * 1000:g}ms and {LONGEST_S / 60:g}m", param, ctx)
-        return patience_s
-
-
-def admin_option(command: Any) -> Any:
-    """The options of every command that asks a server: where it is, how long to wait, how to prove who asks."""
-    command = click.option(
-        "--timeout",
-        type=_Patience(),
-        metavar="DURATION",
-        envvar="SWITCHGEAR_TIMEOUT",
-        show_envvar=True,
-        expose_value=False,
-        callback=_kept,
-        help=f"How long a server may be silent before it counts as not answering, {TIMEOUT_S:g}s when absent.",
-    )(command)
-    file = click.Path(path_type=Path, dir_okay=False)
-    for name, kind, text in reversed(
-        (
-            ("cacert", file, "Authorities of a server that is asked by https; those of the system when absent."),
-            ("cert", file, "Certificate to show it, PEM."),
-            ("key", file, "Key of the certificate; in the same file when absent."),
-            ("token-file", file, "File with the token to send it."),
-            ("server-name", str, "DNS name that its certificate must prove, where that is not in the URL."),
-        )
-    ):
-        command = click.option(
-            f"--{name}",
-            type=kind,
-            envvar=f"SWITCHGEAR_ADMIN_{name.replace('-', '_').upper()}",
-            show_envvar=True,
-            expose_value=False,
-            callback=_kept,
-            help=text,
-        )(command)
-    return click.option(
-        "--admin",
-        default="http://127.0.0.1:18001",
-        show_default=True,
-        envvar="SWITCHGEAR_ADMIN_URL",
-        metavar="URL",
-        help="Admin port of the server.",
-    )(command)
-
-
 class NoAnswerError(click.ClickException):
-    """Nobody answers as a Switchgear does. The question was well put, so its usage is not shown with it."""
+    """No Switchgear answers. The command line was right, so its usage is not shown."""
 
 
 class UnknownPathError(NoAnswerError):
-    """It answers, and does not know the path: another server, or a Switchgear of before there was such a thing."""
+    """HTTP 404: another server, or an older Switchgear."""
 
 
 class AdminApiError(click.ClickException):
-    """The server understood and refused: its HTTP status, its own words, and all of its answer."""
+    """The server refused: its HTTP status, its message and the whole answer."""
 
     def __init__(self, status: int, message: str, answer: Mapping[str, Any] = MappingProxyType({})) -> None:
         super().__init__(message)
@@ -107,7 +41,7 @@ class AdminApiError(click.ClickException):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminAnswer(Generic[_T]):
-    """An answer of the admin port: its type, and the JSON document as the server sent it."""
+    """An answer of the admin port, typed, and the JSON document as the server sent it."""
 
     value: _T
     document: Any
@@ -138,16 +72,15 @@ def request_json(admin: str, path: str, *, method: str = "GET", body: Any = None
         answer = connection.getresponse()
         text = answer.read()
     except http.client.IncompleteRead as error:
-        raise NoAnswerError(f"{admin} broke off in the middle of its answer") from error
-    except http.client.HTTPException as error:  # what it says instead may be binary
+        raise NoAnswerError(f"{admin} closed the connection before the answer was complete") from error
+    except (http.client.HTTPException, ConnectionResetError) as error:  # the answer may be binary
         raise NoAnswerError(_no_http(admin, error)) from error
     except ssl.SSLError as error:
         reason = getattr(error, "verify_message", "") or error.reason or str(error)
         raise NoAnswerError(f"{admin}: {reason}. See --cacert, --cert and --server-name") from error
     except TimeoutError as error:
-        reason = "it hangs, is overloaded, or something on the way drops what is sent"
-        told = f"no server answers at {admin} within {connection.timeout:g} s: {reason}. --timeout waits longer"
-        raise NoAnswerError(told) from error
+        reason = "it hangs, is overloaded, or a firewall drops packets. To wait longer, use --timeout"
+        raise NoAnswerError(f"no server answers at {admin} within {connection.timeout:g} s: {reason}") from error
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
         raise NoAnswerError(f"no server answers at {admin}: {reason}. Is `switchgear serve` running?") from error
@@ -157,71 +90,91 @@ def request_json(admin: str, path: str, *, method: str = "GET", body: Any = None
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
         if answer.status >= http.client.INTERNAL_SERVER_ERROR:
-            fault = "a fault of the server, which its log tells, or of what stands before it"
+            fault = "see the server's log, or that of a proxy in front of it"
             raise NoAnswerError(f"{admin}{path} answered {answer.status} {answer.reason}: {fault}") from error
         raise NoAnswerError(_not_ours(admin)) from error
     if answer.status in (http.client.OK, http.client.CREATED):
         if not isinstance(found, dict):
             raise NoAnswerError(_not_ours(admin))
         return found
-    said = found.get("error") if isinstance(found, dict) else None
-    # What the server says of a path it does not have begins with the method, as in "GET /v1/why: Not Found".
-    if not isinstance(said, str) or said.startswith(f"{method} "):
+    message = found.get("error") if isinstance(found, dict) else None
+    # The error for an unknown path begins with the method, as in "GET /v1/why: Not Found".
+    if not isinstance(message, str) or message.startswith(f"{method} "):
         kind = UnknownPathError if answer.status == http.client.NOT_FOUND else NoAnswerError
-        raise kind(f"{admin}{path} answered {answer.status}: is it the --admin port of a Switchgear?")
-    raise AdminApiError(answer.status, said, found)
+        raise kind(f"{admin}{path} answered {answer.status}: is it the admin port of a Switchgear?")
+    raise AdminApiError(answer.status, message, found)
 
 
-def _no_http(admin: str, error: http.client.HTTPException) -> str:
-    """What to say of whoever speaks no HTTP."""
-    # A server that refuses a certificate hangs up: by then a handshake of TLS 1.3 is over on this side.
-    if isinstance(error, http.client.RemoteDisconnected) and admin.startswith("https:"):
-        return f"{admin} hung up without an answer: has the certificate ended, or does it take another? See --cert"
-    return f"{admin} answers, but not in HTTP: is it the --admin port?"
+def _no_http(admin: str, error: Exception) -> str:
+    """The error for a server that does not answer in HTTP."""
+    # A server that refuses a client certificate hangs up: by then a TLS 1.3 handshake is over on this side.
+    hung_up = isinstance(error, http.client.RemoteDisconnected | ConnectionResetError)
+    if hung_up and admin.startswith("https:"):
+        return f"{admin} closed the connection: is the client certificate expired or of another CA? See --cert"
+    if not admin.startswith("https:") and _speaks_tls(admin):
+        return f"{admin}: the server speaks TLS: use https://{admin.partition('//')[2] or admin}"
+    if hung_up:
+        return f"{admin} closed the connection without an answer: is it the admin port?"
+    return f"{admin} does not answer in HTTP: is it the admin port?"
+
+
+def _speaks_tls(admin: str) -> bool:
+    """Whether a TLS handshake gets any TLS answer there."""
+    _, host, port = _place(admin)
+    tls = ssl.create_default_context()
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE  # nothing is sent, only the protocol matters
+    try:
+        with (
+            socket.create_connection((host, port), _PROBE_S) as plain,
+            tls.wrap_socket(plain, server_hostname=host),
+        ):
+            return True
+    except ssl.SSLError as error:
+        # An alert is an answer in TLS; plain HTTP is no TLS record.
+        return "ALERT" in (error.reason or "")
+    except OSError:
+        return False
 
 
 def _not_ours(admin: str) -> str:
-    """The error for a server that is no Switchgear, or one of another version."""
-    return f"{admin} answers, but not as Switchgear does: is it the --admin port, and of a like version?"
+    """The error for another server, or a Switchgear of another version."""
+    return f"{admin} does not answer as Switchgear does: is it the admin port, of the same version?"
 
 
 def admin_connection(
     admin: str, *, timeout_s: float | None = None
 ) -> tuple[http.client.HTTPConnection, dict[str, str]]:
-    """A connection to the admin port that is not made yet, and the headers that say who is asking.
+    """An unopened connection to the admin port, and the headers that authenticate.
 
-    By what the options of ``admin_option`` say; ``click.UsageError`` where they cannot be used.
+    As ``connection_settings`` says; ``click.UsageError`` where that cannot be used.
     """
-    context = click.get_current_context(silent=True)
-    said: dict[str, Any] = {} if context is None else context.meta.get(_META, {})
-    timeout_s = timeout_s or said.get("timeout") or TIMEOUT_S
+    settings = connection_settings()
+    timeout_s = timeout_s or settings.timeout_s
     scheme, host, port = _place(admin)
     if scheme == "http":
-        _plain(host, said)
+        _plain(host, settings)
     headers = {}
-    if token_file := said.get("token_file"):
-        headers["Authorization"] = f"Bearer {_token(token_file)}"
+    if settings.token_file:
+        headers["Authorization"] = f"Bearer {_token(settings.token_file)}"
     if scheme == "http":
         return http.client.HTTPConnection(host, port, timeout=timeout_s), headers
     try:
-        tls = ssl.create_default_context(cafile=said.get("cacert"))
-        if certificate := said.get("cert"):
-            tls.load_cert_chain(certificate, said.get("key"))
+        tls = ssl.create_default_context(cafile=settings.cacert)
+        if settings.cert:
+            tls.load_cert_chain(settings.cert, settings.key)
     except (OSError, ssl.SSLError) as error:
         raise click.UsageError(f"--cacert, --cert, --key: {error}") from error
-    name = said.get("server_name")
-    return _Named(host, port, name=name or host, timeout_s=timeout_s, context=tls), headers
+    name = settings.server_name or host
+    return _Named(host, port, name=name, timeout_s=timeout_s, context=tls), headers
 
 
-def _plain(host: str, said: dict[str, Any]) -> None:
-    """``click.UsageError`` where plain text would ignore what was said of TLS, or send a token over a network."""
+def _plain(host: str, settings: ConnectionSettings) -> None:
+    """``click.UsageError`` where plain text would ignore TLS options, or send a token over a network."""
     for name in ("cacert", "cert", "key", "server_name"):
-        if said.get(name):
-            raise click.UsageError(
-                f"--{name.replace('_', '-')} is for https, and --admin is http: write https://..."
-            )
-    if said.get("token_file") and not ListenAddress(host, 0).is_loopback:
-        raise click.UsageError(f"--token-file would go to {host} in plain text: write --admin https://...")
+        if getattr(settings, name):
+            raise click.UsageError(f"--{name.replace('_', '-')} needs https: use --admin https://...")
+    if settings.token_file and not ListenAddress(host, 0).is_loopback:
+        raise click.UsageError(f"--token-file would go to {host} in plain text: use --admin https://...")
 
 
 class _Named(http.client.HTTPSConnection):

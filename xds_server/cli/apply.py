@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
+from command_line.interrupts import INTERRUPTED
 from policies.findings import PolicyErrors, Problem
 from policies.load import load
 from policies.model import PolicySet
@@ -18,10 +19,10 @@ from policies.policy_files import decode_text, read, search
 from policies.quantity import parse_duration
 from xds_server.admin_api.endpoints import APPLY, CANARY, END_CANARY
 from xds_server.admin_api.version_types import CanaryStatus
-from xds_server.cli.admin_client import AdminAnswer, AdminApiError, NoAnswerError, admin_option, fetch
+from xds_server.cli.admin_client import AdminAnswer, AdminApiError, NoAnswerError, fetch
 from xds_server.cli.change_outcome import REFUSED, ROLLED_BACK, SUPERSEDED, OutcomeReporter, form_option
+from xds_server.cli.connection_options import connection_options
 from xds_server.cli.diagnostics import as_text, from_errors, from_findings, printable
-from xds_server.cli.group_runner import INTERRUPTED
 from xds_server.cli.version_number import ExpectedVersion
 from xds_server.rollout.history.policy_version import MAX_TEXT_BYTES
 
@@ -64,7 +65,7 @@ _FIGURE: Final = re.compile(r"\d[\d.e+-]*")
 @click.option("--yes-if-unknown", is_flag=True, help="Go on also where there was too little traffic to tell.")
 @click.option("--end-canary", is_flag=True, help="Roll back the canary that runs; takes no PATHS.")
 @expect_option
-@admin_option
+@connection_options
 @by_option
 @reason_option
 @form_option

@@ -39,10 +39,10 @@ from xds_server.cli.admin_client import (
     AdminApiError,
     NoAnswerError,
     admin_connection,
-    admin_option,
     fetch,
     request_json,
 )
+from xds_server.cli.connection_options import connection_options
 from xds_server.cli.diagnostics import from_errors
 from xds_server.cli.doctor_checks import all_checks
 from xds_server.cli.envoy_admin import raw_dump
@@ -100,7 +100,7 @@ class _Bundle:
 
 
 @click.command(name="bug-report", short_help="Pack what somebody else needs to look at a fault, without secrets.")
-@admin_option
+@connection_options
 @click.option(
     "-o",
     "--file",

@@ -10,20 +10,14 @@ from typing import Any, Final
 
 import click
 
+from command_line.output_format import DATA, as_data, output_option
 from xds_server.admin_api.endpoints import HISTORY, VERSION
 from xds_server.admin_api.version_types import ChangeStatus, ReplacedVersion, VersionStatus
 from xds_server.cli.admin_client import AdminApiError, NoAnswerError, fetch
 from xds_server.cli.diagnostics import printable
-from xds_server.cli.output_format import DATA, as_data, output_option
 from xds_server.model.text import age_text
 
-form_option = output_option(
-    "text",
-    "table",
-    "wide",
-    default="text",
-    text="Form of the answer; table and wide are other names for text.",
-)
+form_option = output_option()
 
 DONE: Final = frozenset({"served", "judged"})
 ROLLED_BACK: Final = "rolled-back"

@@ -6,7 +6,6 @@ running server, which is given little time; without one there is nothing to comp
 
 import http.client
 import json
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -17,9 +16,8 @@ from click.shell_completion import BashComplete, CompletionItem, FishComplete, S
 _CLASSES: Final[dict[str, type[ShellComplete]]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 VARIABLE: Final = "_SWITCHGEAR_COMPLETE"
 TIMEOUT_S: Final = 0.5
-"""Whoever pressed a key waits for it."""
+"""A key press waits for it."""
 
-_DEFAULT_ADMIN: Final = "http://127.0.0.1:18001"
 _INSTALL: Final = {
     "bash": 'eval "$(switchgear completion bash)"  # in ~/.bashrc',
     "zsh": 'eval "$(switchgear completion zsh)"  # in ~/.zshrc, after compinit',
@@ -50,9 +48,14 @@ def complete_names(*kinds: str) -> Callable[[click.Context, click.Parameter, str
     """Completes an argument by names of these kinds (engines, pools, zones, proxies)."""
 
     def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        admin = context.params.get("admin") or os.environ.get("SWITCHGEAR_ADMIN_URL") or _DEFAULT_ADMIN
-        # How to prove who is asking was said as options or variables, which are kept in the context.
+        from xds_server.cli.connection_options import connection_settings  # noqa: PLC0415 - reads no server
+
+        # Flags typed so far are in the click context.
         with context.scope(cleanup=False):
+            try:
+                admin = connection_settings().admin
+            except click.ClickException:
+                return []
             found = sorted({name for kind in kinds for name in _known(admin, kind)})
         return [CompletionItem(name) for name in found if name.startswith(incomplete)]
 

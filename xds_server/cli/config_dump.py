@@ -7,19 +7,20 @@ from typing import Any
 import click
 import yaml
 
+from command_line.output_format import DATA, as_data, output_option
 from xds_server.admin_api.answers import ProxyResources
 from xds_server.admin_api.endpoints import RESOURCES
-from xds_server.cli.admin_client import AdminAnswer, AdminApiError, admin_option, fetch
+from xds_server.cli.admin_client import AdminAnswer, AdminApiError, fetch
 from xds_server.cli.completion import complete_names
+from xds_server.cli.connection_options import connection_options
 from xds_server.cli.diagnostics import printable
 from xds_server.cli.envoy_admin import EnvoyConfig, config_of_envoy, config_of_file
-from xds_server.cli.output_format import DATA, as_data, output_option
 from xds_server.diagnosis.config_diff import TYPES, ProxyConfigDiff, ResourceDiff, config_diff
 
 
 @click.command(name="config-dump", short_help="Show what a proxy is meant to have, or how it differs.")
 @click.argument("proxy", metavar="[PROXY]", default="", shell_complete=complete_names("proxies"))
-@admin_option
+@connection_options
 @click.option("--diff", is_flag=True, help="Against what the live Envoy has.  [with one of the next two]")
 @click.option("--envoy-admin", metavar="URL", help="Admin port of that Envoy, such as http://127.0.0.1:9901.")
 @click.option(
@@ -35,9 +36,7 @@ from xds_server.diagnosis.config_diff import TYPES, ProxyConfigDiff, ResourceDif
     type=click.Choice(TYPES, case_sensitive=False),
     help="Only resources of this type; may be given more than once.",
 )
-@output_option(
-    "text", "table", "wide", default="text", text="Form of the answer; table and wide are other names for text."
-)
+@output_option()
 def command(
     *,
     proxy: str,

@@ -9,14 +9,15 @@ from typing import Any, Final
 
 import click
 
+from command_line.output_format import DATA, as_data, output_option
 from policies.findings import PolicyErrors
 from policies.load import load, load_contents
 from policies.model import PolicySet
 from xds_server.admin_api.endpoints import POOLS, PROXIES, VERSION
-from xds_server.cli.admin_client import admin_option, fetch
+from xds_server.cli.admin_client import fetch
+from xds_server.cli.connection_options import connection_options
 from xds_server.cli.diagnostics import as_text, from_errors, printable
 from xds_server.cli.light_messages import light_messages
-from xds_server.cli.output_format import DATA, as_data, output_option
 from xds_server.engine_health.engine_addresses import host_names, resolved_fleet
 from xds_server.model.fleet import Fleet, fleet_of
 from xds_server.model.view import View
@@ -63,14 +64,8 @@ class ServedVersion:
     help="Folder or file with the old policies, which asks no server; or what the server serves now.",
 )
 @click.option("--all", "everything", is_flag=True, help=f"Show all, not the first {_SHOWN} of each kind.")
-@admin_option
-@output_option(
-    "text",
-    "table",
-    "wide",
-    default="text",
-    text="Form of the answer; table is another name for text, wide is text with --all.",
-)
+@connection_options
+@output_option()
 def command(paths: tuple[Path, ...], against: tuple[str, ...], everything: bool, admin: str, output: str) -> int:
     """Show what the policies in PATH would change.
 

@@ -8,15 +8,17 @@ from typing import Any
 import click
 from rich.text import Text
 
-from xds_server.cli.admin_client import admin_option
+from command_line.output_format import DATA, as_data, output_option
+from xds_server.cli.connection_options import connection_options
 from xds_server.cli.diagnostics import printable
 from xds_server.cli.doctor_checks import all_checks
-from xds_server.cli.output_format import DATA, as_data, console, output_option, style_of
+from xds_server.cli.output_format import console, style_of
+from xds_server.cli.policies_option import policies_option
 from xds_server.diagnosis.check_result import Check, CheckState, failed
 
 
 @click.command(name="doctor", short_help="Check everything around a server, with a way out for each fault.")
-@admin_option
+@connection_options
 @click.option("--xds", default="", metavar="HOST:PORT", help="Where Envoys connect; absent, as the server says.")
 @click.option(
     "--envoy-admin",
@@ -25,19 +27,12 @@ from xds_server.diagnosis.check_result import Check, CheckState, failed
     metavar="URL",
     help="Admin port of an Envoy, for its clock; repeatable.",
 )
-@click.option(
-    "--policies",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Policy files to judge as well; may be given more than once.",
-)
+@policies_option("Policy file or folder to validate as well; repeatable.")
 @click.option("--kubernetes", is_flag=True, help="Also the rights and pods of a cluster.")
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="How to reach it; absent, as this pod.")
-@click.option("--context", "kube_context", default="", help="Context of the kubeconfig.")
+@click.option("--kube-context", default="", help="Context of the kubeconfig.")
 @click.option("--namespace", default="", metavar="NAME", help="Namespace of the rights and pods; all when absent.")
-@output_option(
-    "table", "wide", default="table", text="Form of the answer; wide has the way out of what is well too."
-)
+@output_option("table", "wide", *DATA)
 def command(*, admin: str, output: str, **named: Any) -> int:
     """Check versions, ports, clocks, engines, agents, proxies, files, disk, policies, and the rights in a cluster.
 
@@ -47,7 +42,7 @@ def command(*, admin: str, output: str, **named: Any) -> int:
     """
     scope = _Scope(**named)
     checks = list(
-        all_checks(admin, xds=scope.xds, envoys=scope.envoys, policies=scope.policies, cluster=scope.cluster)
+        all_checks(admin, xds=scope.xds, envoys=scope.envoys, policies=scope.filename, cluster=scope.cluster)
     )
     if output in DATA:
         click.echo(as_data({"checks": [dict(one.record()) for one in checks]}, output), nl=False)
@@ -62,7 +57,7 @@ class _Scope:
 
     xds: str
     envoys: tuple[str, ...]
-    policies: tuple[Path, ...]
+    filename: tuple[Path, ...]
     kubernetes: bool
     kubeconfig: Path | None
     kube_context: str

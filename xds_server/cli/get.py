@@ -12,14 +12,16 @@ import yaml
 from rich.live import Live
 from rich.text import Text
 
+from command_line.output_format import DATA, as_data, output_option
 from policies.findings import did_you_mean
 from policies.quantity import parse_duration
 from xds_server.admin_api.endpoints import POLICIES
-from xds_server.cli.admin_client import admin_option, fetch
+from xds_server.cli.admin_client import fetch
 from xds_server.cli.completion import complete_names
+from xds_server.cli.connection_options import connection_options
 from xds_server.cli.diagnostics import printable
 from xds_server.cli.get_columns import TABLES, Column, TableSpec
-from xds_server.cli.output_format import DATA, as_data, console, output_option, redrawn
+from xds_server.cli.output_format import console, redrawn
 
 _UNBOUNDED: Final = 10_000
 _WIDEST: Final = 40
@@ -35,7 +37,7 @@ _STYLES: Final = {"UNHEALTHY": "bold red", "DRAINING": "yellow", "HEALTHY": "gre
     short_help="Show engines, pools, zones, proxies, orders, events, the audit log or the shadow report.",
 )
 @click.argument("what", type=click.Choice(list(TABLES)))
-@admin_option
+@connection_options
 @click.option(
     "--pool",
     default="",
@@ -45,11 +47,19 @@ _STYLES: Final = {"UNHEALTHY": "bold red", "DRAINING": "yellow", "HEALTHY": "gre
 )
 @click.option("--by", default="", metavar="NAME", help="Only of whoever has this in their name (orders, audit).")
 @click.option("--since", default="", metavar="DURATION", help="Only of so long ago or later (events, audit).")
-@output_option("table", "wide", default="table", text="Form of the answer; wide has more columns.")
+@output_option("table", "wide", *DATA)
 @click.option("--watch", "-w", is_flag=True, help="Go on; on a pipe, print what becomes different.")
 @click.option("--interval", default="1s", show_default=True, metavar="DURATION", help="How often --watch asks.")
 def command(
-    *, what: str, admin: str, pool: str, by: str, since: str, output: str, watch: bool, interval: str
+    *,
+    what: str,
+    admin: str,
+    pool: str,
+    by: str,
+    since: str,
+    output: str,
+    watch: bool,
+    interval: str,
 ) -> int:
     """Show one kind of thing in full; `switchgear status` is the overview, `switchgear why` the reasons.
 

@@ -6,11 +6,13 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from command_line.output_format import DATA, as_data, output_option
 from xds_server.admin_api.endpoints import HISTORY, VERSION
 from xds_server.admin_api.version_types import HistoryStatus, VersionTexts
-from xds_server.cli.admin_client import AdminAnswer, AdminApiError, admin_option, fetch
+from xds_server.cli.admin_client import AdminAnswer, AdminApiError, fetch
+from xds_server.cli.connection_options import connection_options
 from xds_server.cli.diagnostics import printable
-from xds_server.cli.output_format import DATA, as_data, console, output_option, show_table
+from xds_server.cli.output_format import console, show_table
 from xds_server.cli.version_number import VersionNumber
 from xds_server.model.text import age_text
 
@@ -20,14 +22,8 @@ _UNKNOWN = 404
 @click.command(name="history")
 @click.argument("number", type=VersionNumber(), required=False)
 @click.option("--diff", "pair", nargs=2, type=VersionNumber(), metavar="N M", help="What M says other than N.")
-@admin_option
-@output_option(
-    "text",
-    "table",
-    "wide",
-    default="text",
-    text="Form of the answer; table is another name for text, wide has the time and the digest in full.",
-)
+@connection_options
+@output_option("table", "wide", *DATA)
 def command(number: int | None, pair: tuple[int, int] | None, admin: str, output: str) -> int:
     """List the versions of the policies; with NUMBER, print the files of one.
 

@@ -6,29 +6,24 @@ from typing import Any
 
 import click
 
+from command_line.output_format import DATA, as_data, output_option
 from policies.quantity import parse_duration
 from xds_server.admin_api.endpoints import END_ORDER, ORDER
-from xds_server.cli.admin_client import AdminApiError, admin_option, fetch
+from xds_server.cli.admin_client import AdminApiError, fetch
 from xds_server.cli.completion import complete_names
+from xds_server.cli.connection_options import connection_options
 from xds_server.cli.diagnostics import printable
-from xds_server.cli.output_format import DATA, as_data, output_option
 from xds_server.model.text import age_text
 
 _FLOOR_OR_STATE = 409
 _by = click.option("--by", default="", metavar="NAME", help="Who orders it; the user of this shell when absent.")
-_form = output_option(
-    "text",
-    "table",
-    "wide",
-    default="text",
-    text="Form of the answer; table and wide are other names for text.",
-)
+_form = output_option()
 
 
 def _asked_to(action: str, help_text: str) -> click.Command:
     @click.command(name=action, help=help_text)
     @click.argument("engine", shell_complete=complete_names("engines"))
-    @admin_option
+    @connection_options
     @click.option("--for", "length", required=True, metavar="DURATION", help="How long it holds, such as 30m.")
     @click.option("--reason", required=True, help="Why; shown to whoever asks.")
     @click.option("--force", is_flag=True, help="Also where too few engines would be left (the capacity floor).")
@@ -66,7 +61,7 @@ drain = _asked_to(
 
 @click.command(name="restore")
 @click.argument("engine", shell_complete=complete_names("engines"))
-@admin_option
+@connection_options
 @click.option("--for", "length", default="", metavar="DURATION", help="Order it to be in for so long; see above.")
 @click.option("--reason", default="", help="Why; needed with --for.")
 @_by

@@ -1,44 +1,19 @@
-"""The forms an answer can have, and when it may be coloured: the same for every command.
+"""How checks look, and when a live screen can be drawn."""
 
-``json`` and ``yaml`` are for machines and hold everything. ``table`` is for people; ``wide`` is a table with more.
-"""
-
-import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
-from typing import Any, Final, TypeVar
+from typing import Final
 
-import click
-import yaml
 from rich.console import Console
 from rich.segment import Segment, Segments
 from rich.table import Table
 
 from xds_server.diagnosis.check_result import Check, CheckState
 
-DATA: Final = ("json", "yaml")
-
 _UNBOUNDED: Final = 10_000
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 _STYLES: Final = {CheckState.OK: "green", CheckState.WARN: "yellow", CheckState.FAIL: "bold red"}
-
-
-def output_option(*forms: str, default: str, text: str = "Form of the answer.") -> Callable[[_Command], _Command]:
-    """``--output``, ``-o`` with these forms beside json and yaml."""
-    return click.option(
-        "--output", "-o", type=click.Choice([*forms, *DATA]), default=default, show_default=True, help=text
-    )
-
-
-def as_data(answer: Any, form: str) -> str:
-    """The answer as text that a machine reads, with an end of line."""
-    if form == "yaml":
-        return yaml.safe_dump(answer, sort_keys=False, allow_unicode=True)
-    text = json.dumps(answer, indent=2, ensure_ascii=False) + "\n"
-    # Half a character, as JSON may have and UTF-8 may not, stays the escape that it came as.
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def console(*, whole_lines: bool = False) -> Console:

@@ -3,16 +3,17 @@
 import click
 
 from xds_server.admin_api.endpoints import ROLLBACK
-from xds_server.cli.admin_client import AdminApiError, admin_option, fetch
+from xds_server.cli.admin_client import AdminApiError, fetch
 from xds_server.cli.apply import by_option, expect_option, reason_option, user_name
 from xds_server.cli.change_outcome import OutcomeReporter, form_option
+from xds_server.cli.connection_options import connection_options
 from xds_server.cli.version_number import VersionNumber
 
 
 @click.command(name="rollback")
 @click.argument("number", type=VersionNumber(), required=False)
 @expect_option
-@admin_option
+@connection_options
 @by_option
 @reason_option
 @form_option

@@ -16,14 +16,16 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from command_line.output_format import DATA, as_data, output_option
 from engine.report import GpuSummary
 from xds_server.admin_api.answers import ProblemList
 from xds_server.admin_api.endpoints import CANARY, ENGINES, HISTORY, POLICIES, PROBLEMS, PROXIES
 from xds_server.admin_api.status_types import EngineStatus, PoliciesStatus, ProxyStatus, SyncState, TypeStatus
 from xds_server.admin_api.version_types import CanaryStatus, HistoryStatus
-from xds_server.cli.admin_client import AdminAnswer, UnknownPathError, admin_option, fetch
+from xds_server.cli.admin_client import AdminAnswer, UnknownPathError, fetch
+from xds_server.cli.connection_options import connection_options
 from xds_server.cli.diagnostics import printable
-from xds_server.cli.output_format import DATA, as_data, check_line, console, output_option, show_table, style_of
+from xds_server.cli.output_format import check_line, console, show_table, style_of
 from xds_server.diagnosis.check_result import Check, failed
 from xds_server.diagnosis.status_findings import (
     on_canary,
@@ -110,8 +112,8 @@ _STYLES: Final = {"SYNCED": "green", "STALE": "yellow", "NACK": "bold red"}
 
 
 @click.command(name="status", short_help="Show each proxy and whether it has what it should.")
-@admin_option
-@output_option("table", "wide", default="table", text="Form of the answer; wide shows every engine, in full.")
+@connection_options
+@output_option("table", "wide", *DATA)
 def command(admin: str, output: str) -> int:
     """Show each connected proxy, the policies and the engines of a running server.
 

@@ -18,8 +18,9 @@ from rich.text import Text
 
 from policies.findings import did_you_mean
 from xds_server.admin_api.endpoints import LIVE, POLICIES, WHY
-from xds_server.cli.admin_client import admin_connection, admin_option, fetch
+from xds_server.cli.admin_client import admin_connection, fetch
 from xds_server.cli.completion import complete_names
+from xds_server.cli.connection_options import connection_options
 from xds_server.cli.output_format import console, redrawn
 from xds_server.cli.top_screen import TopSelection, render_screen
 from xds_server.cli.why import as_text
@@ -38,7 +39,7 @@ _KEYS: Final = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "dow
 
 
 @click.command(name="top", short_help="Watch pools, engines and proxies in the terminal.")
-@admin_option
+@connection_options
 @click.option("--pool", default="", metavar="POOL", shell_complete=complete_names("pools"), help="Only this pool.")
 @click.option(
     "--sort", type=click.Choice(SORTS), default=SORTS[0], show_default=True, help="Order of the engines."

@@ -7,12 +7,13 @@ from typing import Final
 
 import click
 
+from command_line.output_format import DATA, as_data, output_option
 from xds_server.admin_api.endpoints import WHY
 from xds_server.admin_api.status_types import EventStatus, Explanation
-from xds_server.cli.admin_client import admin_option, fetch
+from xds_server.cli.admin_client import fetch
 from xds_server.cli.completion import complete_names
+from xds_server.cli.connection_options import connection_options
 from xds_server.cli.diagnostics import printable
-from xds_server.cli.output_format import DATA, as_data, output_option
 from xds_server.model.text import age_text
 
 _WIDTH: Final = 100
@@ -21,14 +22,8 @@ _NARROW: Final = 40
 
 @click.command(name="why", short_help="Say why an engine, a zone or a pool is as it is.")
 @click.argument("name", metavar="ENGINE|ZONE|POOL", shell_complete=complete_names("engines", "zones", "pools"))
-@admin_option
-@output_option(
-    "text",
-    "table",
-    "wide",
-    default="text",
-    text="Form of the answer; table is another name for text, wide has lines as long as they are.",
-)
+@connection_options
+@output_option()
 def command(name: str, admin: str, output: str) -> int:
     """Say what it is and since when, and why.
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from chaos.planning.error import PlanError
-from xds_server.cli.lazy_group import LazyCommand, LazyGroup
+from command_line.lazy_group import LazyCommand, LazyGroup
 
 _QUESTIONS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
     {

@@ -11,7 +11,6 @@ from xds_server.cli import main
         ("stauts", "status"),
         ("undrain", "restore"),
         ("uncordon", "restore"),
-        ("describe", "why"),
         ("events", "get events"),
         ("proxy-status", "status"),
     ],

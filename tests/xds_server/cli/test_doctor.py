@@ -219,7 +219,7 @@ def test_a_canary_that_was_rolled_back_is_told(server: Double, capsys: pytest.Ca
 
 def test_policy_files_are_judged_too(tmp_path: Path, server: Double, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.yaml").write_text("kind: EnginePool\nspec: {modle: x}\n")
-    code, said = told("--admin", server.url, "--policies", str(tmp_path), capsys=capsys)
+    code, said = told("--admin", server.url, "-f", str(tmp_path), capsys=capsys)
     assert (code, said["policy files"]["code"]) == (1, "SG260")
 
 

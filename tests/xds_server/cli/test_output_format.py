@@ -55,7 +55,8 @@ def test_every_form_has_the_same_exit_code(
     full: Any, arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = {}
-    for form in ("json", "yaml", "table", "wide"):
+    forms = ("text",) if arguments[0] == "why" else ("table", "wide")
+    for form in ("json", "yaml", *forms):
         assert main([*arguments, "--admin", full.url, "-o", form]) == code
         shown[form] = capsys.readouterr().out
         assert "\x1b" not in shown[form]
@@ -63,7 +64,6 @@ def test_every_form_has_the_same_exit_code(
     assert table()[arguments[0]][code] != "", "the table has a word for it"
     if arguments[0] == "why":
         assert json.loads(shown["json"])["code"] == ("SG209" if code else "")
-        assert max(map(len, shown["wide"].splitlines())) > 200 > max(map(len, shown["table"].splitlines()))
 
 
 def test_a_refusal_is_in_the_data_with_its_code(full: Any, capsys: pytest.CaptureFixture[str]) -> None:

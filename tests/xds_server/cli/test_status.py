@@ -171,7 +171,7 @@ def test_a_server_that_cannot_be_asked(server: Server, capsys: pytest.CaptureFix
         assert says in capsys.readouterr().err
     server.pages["/v1/policies"] = b"<html>"
     assert main(["status", "--admin", server.url]) == 2
-    assert "not as Switchgear does" in capsys.readouterr().err
+    assert "does not answer as Switchgear does" in capsys.readouterr().err
     del server.pages["/v1/proxies"]
     assert main(["status", "--admin", server.url]) == 2
     assert "answered 404" in capsys.readouterr().err
@@ -192,7 +192,7 @@ def test_a_port_that_does_not_speak_http(capsys: pytest.CaptureFixture[str]) -> 
             done = pool.submit(answer)
             assert main(["status", "--admin", f"http://127.0.0.1:{port}"]) == 2
             done.result(timeout=30)
-    assert "is it the --admin port?" in capsys.readouterr().err
+    assert "is it the admin port?" in capsys.readouterr().err
 
 
 def test_a_source_that_is_out_of_touch_is_said_with_what_is_served_meanwhile(

@@ -211,7 +211,7 @@ def test_a_full_disk_is_named_in_one_line(file: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-c", text, "validate", str(file)], stdout=full, stderr=subprocess.PIPE, check=False
         )
-    assert (done.returncode, done.stderr) == (2, b"Error: the answer cannot be written: No space left on device\n")
+    assert (done.returncode, done.stderr) == (2, b"Error: cannot write the output: No space left on device\n")
 
 
 def test_a_terminal_without_the_characters_is_answered_all_the_same(tmp_path: Path) -> None:

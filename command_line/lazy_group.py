@@ -1,8 +1,8 @@
-"""A click group that imports a subcommand when it runs, and takes further ones from installed packages.
+"""A click group that imports a subcommand when it runs, and adds subcommands of installed packages.
 
-``switchgear validate`` must answer in an editor's save hook, so it may not pay for what other subcommands need.
-What builds on the control plane is not known to it: such a package names its subcommands as entry points, and they
-are looked for only where no subcommand of our own was asked for, and for ``--help``.
+``switchgear validate`` must answer in an editor's save hook, so it may not pay for other subcommands' imports.
+Packages above the control plane name their subcommands as entry points. These are read only for ``--help`` and
+for names that the group does not have itself.
 """
 
 import difflib
@@ -11,14 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import click
 from click.shell_completion import CompletionItem
 
-_ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
+from command_line.global_option import GlobalOption, global_options_hint
+
+_OTHER_TOOLS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "describe": "why",
         "dump": "config-dump",
         "events": "get events",
         "logs": "get events",
@@ -26,18 +27,25 @@ _ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
         "analyze": "validate",
         "proxy-config": "config-dump",
         "proxy-status": "status",
+        "cluster-info": "status",
+        "cordon": "drain",
         "uncordon": "restore",
         "undrain": "restore",
         "uneject": "restore",
         "undo": "rollback",
+        "rollout": "history",
+        "api-resources": "get",
+        "scenarios": "get scenarios",
+        "faults": "get faults",
+        "report": "status",
     }
 )
-"""What fingers type that know kubectl and istioctl, and what it is called here."""
+"""Commands of kubectl, istioctl and earlier versions, and what to type instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LazyCommand:
-    """Where a subcommand lives, and its line in ``--help`` (kept here so that help imports nothing)."""
+    """Where a subcommand is defined, and its line in ``--help`` (kept here so that help imports nothing)."""
 
     module: str
     summary: str
@@ -47,26 +55,32 @@ class LazyCommand:
 class LazyGroup(click.Group):
     """A group that knows its subcommands by name and imports one when it is called.
 
-    ``plugged`` is the group of entry points that hold further ones. Their modules are imported for their line in
-    ``--help``, so they should import little before they run.
+    ``plugged`` is the entry point group of further subcommands. ``--help`` imports their modules, so these should
+    import little.
     """
 
-    def __init__(self, *, entries: Mapping[str, LazyCommand], plugged: str = "", **rest: object) -> None:
-        super().__init__(**rest)  # type: ignore[arg-type]  # click's own keywords, handed on as they came
+    def __init__(self, *, entries: Mapping[str, LazyCommand], plugged: str = "", **rest: Any) -> None:
+        super().__init__(**rest)
         self._entries = entries
         self._plugged = plugged
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return [*self._entries, *(one.name for one in self._further())]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - the same
-        entry = self._entries.get(cmd_name)
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        command = self._load(cmd_name)
+        if command is not None and any(isinstance(one, GlobalOption) for one in command.params):
+            command.epilog = command.epilog or global_options_hint(ctx)
+        return command
+
+    def _load(self, name: str) -> click.Command | None:
+        entry = self._entries.get(name)
         command: click.Command
         if entry is not None:
             command = getattr(importlib.import_module(entry.module), entry.name)
             return command
         for one in self._further():
-            if one.name == cmd_name:
+            if one.name == name:
                 command = one.load()
                 return command
         return None
@@ -79,15 +93,17 @@ class LazyGroup(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             name = args[0]
-            near = difflib.get_close_matches(name, self.list_commands(ctx), n=1, cutoff=0.7)
-            meant = _ELSEWHERE.get(name, "") if _ELSEWHERE.get(name, "").split(" ")[0] in self._entries else ""
-            if not (meant or near):
+            meant = _OTHER_TOOLS.get(name, "")
+            if meant.split(" ")[0] not in self._entries:
+                near = difflib.get_close_matches(name, self.list_commands(ctx), n=1, cutoff=0.6)
+                meant = near[0] if near else ""
+            if not meant:
                 raise
-            said = f"{error.message.rstrip('.')}: did you mean `{ctx.info_name} {meant or near[0]}`?"
-            raise click.UsageError(said, ctx) from error
+            message = f"{error.message.rstrip('.')}: did you mean `{ctx.command_path} {meant}`?"
+            raise click.UsageError(message, ctx) from error
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Names that fit. click's own would import every subcommand, at each key, for its line of help."""
+        """Names that start with ``incomplete``. click's own would import every subcommand at each key."""
         known = {name: entry.summary for name, entry in self._entries.items()}
         known |= {one.name: "" for one in self._further()}
         return [

@@ -1,0 +1,1 @@
+"""What all three commands share: groups, output formats, tables, completion. It knows no product."""
