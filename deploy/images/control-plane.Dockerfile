@@ -1,9 +1,9 @@
 # syntax=docker/dockerfile:1.7
-# The control plane: `switchgear`. From the root of the repository:
+# The control plane: `switchgear`. Build from the repository root:
 #
 #   docker build -f deploy/images/control-plane.Dockerfile -t switchgear/control-plane:0.1.0 .
 #
-# A tag can be moved. For production put the digest that you have tried behind it (NAME:TAG@sha256:...).
+# Tags can move: in production pin the digest you tested (NAME:TAG@sha256:...).
 FROM python:3.11.14-slim-bookworm AS build
 
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
@@ -19,7 +19,7 @@ COPY xds_server ./xds_server
 COPY istio ./istio
 COPY chaos ./chaos
 COPY envoy ./envoy
-# The lock also has what only tests need: as constraints it says versions and adds nothing, to the build as well.
+# Constraints pin versions, for the build too, without installing the packages that only tests need.
 RUN PIP_CONSTRAINT=/src/requirements.lock /opt/venv/bin/pip install '.[otel]' \
     && /opt/venv/bin/python -m compileall -q /opt/venv/lib
 
@@ -30,11 +30,11 @@ COPY --from=build /opt/venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
-# A number, so that Kubernetes can see that it is not root.
+# Numeric, so that Kubernetes can verify runAsNonRoot.
 USER 65532:65532
 WORKDIR /tmp
 EXPOSE 18000 18001
-# For Docker; Kubernetes has its own probes. The port is the default one of `switchgear serve --admin`.
+# For Docker; Kubernetes uses its own probes. The port is the default of `switchgear serve --admin`.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
     CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:18001/healthz', timeout=4)"]
 ENTRYPOINT ["switchgear"]

@@ -1,7 +1,7 @@
-"""Grafana dashboards, made from the table of metrics: a metric that is renamed breaks them here, not at 3 a.m.
+"""Grafana dashboards, generated from the metric table, so a renamed metric fails here.
 
-Four pages: how the fleet does, one pool, one engine, and the control plane itself. Each panel has a query, a unit
-and, where an alert watches the same thing, a link to its runbook.
+Four dashboards: fleet, pool, engines and control plane. Each panel has a query, a unit and, if an alert watches
+the same value, a link to its runbook.
 """
 
 from typing import Any, Final
@@ -21,7 +21,7 @@ def _recorded(name: str) -> str:
 
 
 def _here(name: str, pool: bool = False, engine: bool = False, **more: str) -> str:
-    """A metric of the chosen installation, and of the chosen pool and engine where they are asked for."""
+    """Selector by the variables namespace and, if requested, pool and engine."""
     wanted = [('namespace=~"$namespace"')]
     wanted += ['pool=~"$pool"'] if pool else []
     wanted += ['engine=~"$engine"'] if engine else []
@@ -38,7 +38,7 @@ _ONE_PROCESS: Final = "on (job, namespace, instance)"
 
 
 def _process(name: str, window: str = "") -> str:
-    """A metric that every program has, of our control planes alone; its rate where there is a window."""
+    """A generic process metric, restricted to control planes; its rate if ``window`` is set."""
     series = f'{TABLE[f"process_{name}"].name}{{namespace=~"$namespace"}}{window}'
     ours = _here("build_info", component="control-plane")
     return f"({f'rate({series})' if window else series} and {_ONE_PROCESS} {ours})"
@@ -56,10 +56,10 @@ def _quantile(share: float, name: str, by: str, **more: Any) -> str:
 def _hops() -> Panel:
     series = _here("departure_hop_seconds", hop="news_to_ack").replace("_seconds{", "_seconds_bucket{")
     return Panel(
-        title="From news of a broken engine to each proxy's ACK",
+        title="Ejection: from report to ACK of each proxy",
         queries=((f"sum by (le) (increase({series}[$__rate_interval]))", "{{le}}"),),
         unit="s", kind="heatmap", alert="SwitchgearSlowToLeave",
-        says="One count for each proxy and departure. A proxy that does not answer counts as 30 s.",
+        description="One count per proxy and ejection. A proxy without ACK counts as 30 s.",
     )  # fmt: skip
 
 
@@ -68,58 +68,61 @@ _HIGH_IS_BAD: Final = (("green", None), ("orange", 0.01), ("red", 0.05))
 _LEVELS: Final = (("green", None), ("orange", 1.0), ("red", 3.0))
 
 _OVERVIEW: Final = Dashboard(
-    name="overview", title="Switchgear: the fleet", variables=(("namespace", "policy_refused"),),
+    name="overview", title="Switchgear: fleet", variables=(("namespace", "policy_refused"),),
     panels=(
         Panel(
             title="Goodput", queries=((f"min({_here(_recorded('goodput'))})", "worst pool"),), unit="percentunit",
             kind="stat", width=QUARTER, alert="SwitchgearGoodputLow", steps=_LOW_IS_BAD,
         ),
         Panel(
-            title="Refused", queries=((f"max({_here(_recorded('shed'))})", "worst pool"),), unit="percentunit",
-            kind="stat", width=QUARTER, alert="SwitchgearSheddingLoad", steps=_HIGH_IS_BAD,
+            title="Refused requests", queries=((f"max({_here(_recorded('shed'))})", "worst pool"),),
+            unit="percentunit", kind="stat", width=QUARTER, alert="SwitchgearSheddingLoad", steps=_HIGH_IS_BAD,
         ),
         Panel(
-            title="Level of degradation", queries=((f"max({_here('pool_degradation_level')})", "highest"),),
+            title="Degradation level", queries=((f"max({_here('pool_degradation_level')})", "highest"),),
             kind="stat", width=QUARTER, alert="SwitchgearDegraded", steps=_LEVELS,
         ),
         Panel(
-            title="Proxies that refuse",
+            title="Proxies in NACK",
             queries=((f"sum({_here('xds_streams', state='NACK')}) or vector(0)", ""),),
             kind="stat", width=QUARTER, alert="SwitchgearConfigurationRefused",
             steps=(("green", None), ("red", 1.0)),
         ),
         Panel(
             title="Goodput by pool", queries=((_here(_recorded("goodput")), "{{pool}}"),), unit="percentunit",
-            says="Good answers over good and bad ones. Callers who leave, and their own mistakes, are neither.",
+            description="Complete answers over answers and failures, without client disconnects and errors.",
             alert="SwitchgearBudgetBurnsFast",
         ),
         Panel(
-            title="Refused by pool", queries=((_here(_recorded("shed")), "{{pool}}"),), unit="percentunit",
-            alert="SwitchgearSheddingLoad",
+            title="Refused requests by pool", queries=((_here(_recorded("shed")), "{{pool}}"),),
+            unit="percentunit", alert="SwitchgearSheddingLoad",
         ),
         Panel(
             title="Engines by health",
             queries=((f"sum by (health) ({_most('engines', 'pool, zone, health')})", "{{health}}"),),
         ),
-        Panel(title="Proxies in sync", queries=((f"sum by (state) ({_here('xds_streams')})", "{{state}}"),)),
+        Panel(
+            title="Proxy subscriptions by state",
+            queries=((f"sum by (state) ({_here('xds_streams')})", "{{state}}"),),
+        ),
         _hops(),
         Panel(
-            title="Calls to engines for each request", queries=((_here(_recorded("amplification")), "{{pool}}"),),
+            title="Calls per request", queries=((_here(_recorded("amplification")), "{{pool}}"),),
             alert="SwitchgearAmplification",
         ),
         Panel(
             title="Wasted GPU time", queries=((_here(_recorded("gpu_wasted")), "{{pool}}"),), unit="percentunit",
-            says="Time of calls whose answer nobody got, or that brought none, over that of all calls.",
+            description="GPU time of calls without a complete answer, over that of all calls.",
         ),
         Panel(
-            title="Level of degradation by pool", queries=((_most("pool_degradation_level", "pool"), "{{pool}}"),),
+            title="Degradation level by pool", queries=((_most("pool_degradation_level", "pool"), "{{pool}}"),),
             alert="SwitchgearDegraded",
         ),
     ),
 )  # fmt: skip
 
 _POOL: Final = Dashboard(
-    name="pool", title="Switchgear: a pool",
+    name="pool", title="Switchgear: pool",
     variables=(("namespace", "policy_refused"), ("pool", "pool_capacity_ratio")),
     panels=(
         Panel(
@@ -135,49 +138,50 @@ _POOL: Final = Dashboard(
             unit="reqps", alert="SwitchgearGoodputLow",
         ),
         Panel(
-            title="Capacity and its floor", unit="percentunit", alert="SwitchgearCapacityBelowFloor",
+            title="Capacity and floor", unit="percentunit", alert="SwitchgearCapacityBelowFloor",
             queries=(
-                (_most("pool_capacity_ratio", "pool", pool=True), "slots that are in"),
+                (_most("pool_capacity_ratio", "pool", pool=True), "slots in rotation"),
                 (_most("pool_capacity_floor_ratio", "pool", pool=True), "floor"),
             ),
         ),
         Panel(
-            title="Asked and in use", unit="percentunit",
+            title="Demand and utilization", unit="percentunit",
             queries=(
-                (_most("pool_pressure_ratio", "pool", pool=True), "asked of it"),
+                (_most("pool_pressure_ratio", "pool", pool=True), "demand"),
                 (_most("pool_utilization_ratio", "pool", pool=True), "slots in use"),
             ),
-            says="Above 100 % asked, the ceiling refuses the rest, lowest class first.",
+            description="Demand above 100 % is refused at the admission limit, lowest class first.",
         ),
         Panel(
-            title="In flight and ceiling",
+            title="In flight and admission limit",
             queries=(
                 (_most("pool_in_flight_requests", "pool", pool=True), "in flight"),
-                (_most("pool_ceiling_requests", "pool", pool=True), "ceiling"),
-                (_most("pool_held_requests", "pool", pool=True), "held by engines that are out"),
+                (_most("pool_ceiling_requests", "pool", pool=True), "admission limit"),
+                (_most("pool_held_requests", "pool", pool=True), "held by ejected engines"),
                 (_most("pool_slots", "pool", pool=True), "slots"),
             ),
         ),
         Panel(
-            title="What is done because of the level",
+            title="Active degradation actions",
             queries=((_most("pool_degradation_action", "action", pool=True), "{{action}}"),),
             alert="SwitchgearDegraded",
         ),
         Panel(
-            title="Who wants engines out", queries=((_most("engines_out", "ejector", pool=True), "{{ejector}}"),),
+            title="Ejections by cause", queries=((_most("engines_out", "ejector", pool=True), "{{ejector}}"),),
         ),
         Panel(
-            title="Kept in by the floor", queries=((_most("pool_kept_in_engines", "pool", pool=True), "engines"),),
+            title="Unhealthy engines kept in rotation",
+            queries=((_most("pool_kept_in_engines", "pool", pool=True), "engines"),),
             alert="SwitchgearEnginesKeptIn",
         ),
         Panel(
             title="GPU time by outcome",
             queries=((_rate("attempt_gpu_seconds_total", "outcome", pool=True), "{{outcome}}"),),
-            says="GPUs busy with calls of each outcome; a call counts when it ends.",
+            description="GPUs busy, by outcome; a call counts when it ends.",
         ),
         Panel(
-            title="Oldest report", queries=((_most("engine_report_age_seconds", "zone", pool=True), "{{zone}}"),),
-            unit="s",
+            title="Oldest engine report", unit="s",
+            queries=((_most("engine_report_age_seconds", "zone", pool=True), "{{zone}}"),),
         ),
     ),
 )  # fmt: skip
@@ -193,64 +197,65 @@ _ENGINE: Final = Dashboard(
             alert=alert,
         )
         for title, name, unit, alert in (
-            ("Traffic it may get", "engine_admitted_ratio", "percentunit", ""),
+            ("Admitted traffic", "engine_admitted_ratio", "percentunit", ""),
             ("Requests in flight", "engine_in_flight_requests", "short", ""),
-            ("Failed share of the newest calls", "engine_failed_ratio", "percentunit", "SwitchgearGoodputLow"),
+            ("Failed share of recent calls", "engine_failed_ratio", "percentunit", "SwitchgearGoodputLow"),
             ("KV cache in use", "engine_kv_cache_usage_ratio", "percentunit", ""),
-            ("Times taken out", "engine_departures_total", "short", "SwitchgearEngineFlapping"),
+            ("Ejections", "engine_departures_total", "short", "SwitchgearEngineFlapping"),
         )
     ),
 )  # fmt: skip
 
 _CONTROL: Final = Dashboard(
-    name="control-plane", title="Switchgear: the control plane", variables=(("namespace", "policy_refused"),),
+    name="control-plane", title="Switchgear: control plane", variables=(("namespace", "policy_refused"),),
     panels=(
         Panel(
-            title="Hops of an engine's leaving, p99",
+            title="Ejection by hop, p99",
             queries=((_quantile(0.99, "departure_hop_seconds", "hop"), "{{hop}}"),), unit="s",
-            alert="SwitchgearSlowToLeave", says="Quantiles of hops do not add up; news_to_ack is the whole of it.",
+            alert="SwitchgearSlowToLeave",
+            description="news_to_ack is the total; quantiles of hops do not add up to it.",
         ),
         Panel(
             title="Push to ACK, p99", queries=((_quantile(0.99, "xds_push_to_ack_seconds", "type"), "{{type}}"),),
             unit="s",
         ),
         Panel(
-            title="Longest behind", queries=((_most("xds_behind_seconds", "type"), "{{type}}"),), unit="s",
+            title="Longest sync lag", queries=((_most("xds_behind_seconds", "type"), "{{type}}"),), unit="s",
             alert="SwitchgearProxiesBehind",
         ),
         Panel(
-            title="Pushes and refusals", unit="ops",
+            title="Pushes and NACKs", unit="ops",
             queries=(
                 (_rate("xds_pushes_total", "type"), "{{type}}"),
                 (_rate("xds_nacks_total", "type"), "NACK {{type}}"),
             ),
         ),
         Panel(
-            title="Snapshots, p99", queries=((_quantile(0.99, "snapshot_build_seconds", "job"), "build"),),
+            title="Snapshot build, p99", queries=((_quantile(0.99, "snapshot_build_seconds", "job"), "build"),),
             unit="s",
         ),
         Panel(
-            title="Policies", alert="SwitchgearPoliciesRefused",
+            title="Policy state", alert="SwitchgearPoliciesRefused",
             queries=(
                 (f"max({_here('policy_refused')})", "refused"), (f"max({_here('shrink_held')})", "held"),
                 (f"max({_here('policy_stale')})", "stale"),
             ),
         ),
         Panel(
-            title="Resources that are rolled back", alert="SwitchgearConfigurationRolledBack",
+            title="Rolled back resources", alert="SwitchgearConfigurationRolledBack",
             queries=((_most("xds_rolled_back_resources", "type"), "{{type}}"),),
-            says="What the policies come to, and proxies do not have because one refused it.",
+            description="Resources not served because a proxy refused them (NACK).",
         ),
         Panel(
-            title="Bugs and disk",
+            title="Reconcile and disk failures",
             queries=(
-                (f"sum(increase({_here('reconcile_failures_total')}[$__rate_interval]))", "rounds that failed"),
-                (f"sum(increase({_here('store_failures_total')}[$__rate_interval]))", "policies not kept"),
+                (f"sum(increase({_here('reconcile_failures_total')}[$__rate_interval]))", "failed rounds"),
+                (f"sum(increase({_here('store_failures_total')}[$__rate_interval]))", "failed writes"),
             ),
             alert="SwitchgearReconcileFailing",
         ),
         Panel(
-            title="Telemetry", alert="SwitchgearTelemetryLost",
+            title="Missing telemetry", alert="SwitchgearTelemetryLost",
             queries=(
                 (f"sum by (signal) ({_here('telemetry_lost')})", "lost: {{signal}}"),
                 (f"min({_here('telemetry_sampling_ratio')})", "sampling"),
@@ -261,48 +266,48 @@ _CONTROL: Final = Dashboard(
             alert="SwitchgearProxiesGone",
         ),
         Panel(
-            title="Kubernetes API out of touch", unit="s", alert="SwitchgearSourceStale",
+            title="Time since last Kubernetes update", unit="s", alert="SwitchgearSourceStale",
             queries=((_most("source_stale_seconds", "resource"), "{{resource}}"),),
         ),
         Panel(
-            title="Who holds the lease", queries=((f"sum({_here('lease_held')})", "replicas"),),
+            title="Lease holders", queries=((f"sum({_here('lease_held')})", "replicas"),),
             alert="SwitchgearLeaseHeldTwice",
         ),
         Panel(
-            title="Certificate", unit="s", alert="SwitchgearCertificateExpires",
+            title="Certificate expiry", unit="s", alert="SwitchgearCertificateExpires",
             queries=((f"min by (use) ({_here('certificate_expiry_seconds')})", "{{use}}"),),
         ),
         Panel(
-            title="Certificates for engines", unit="s", alert="SwitchgearSecretExpires",
+            title="Secret expiry", unit="s", alert="SwitchgearSecretExpires",
             queries=((f"min by (secret) ({_here('secret_expiry_seconds')})", "{{secret}}"),),
         ),
         Panel(
-            title="Keys that proxies are not sent", alert="SwitchgearSecretsWithheld",
+            title="Withheld keys", alert="SwitchgearSecretsWithheld",
             queries=((_most("secrets_withheld", "reason"), "{{reason}}"),),
         ),
         Panel(
-            title="Files that cannot be used", alert="SwitchgearSecretRefused",
+            title="Unusable files", alert="SwitchgearSecretRefused",
             queries=(
                 (_most("secret_trouble", "secret"), "secret {{secret}}"),
                 (f"max({_here('certificate_trouble')})", "certificate"),
-                (f"max({_here('access_refused')})", "rules of access"),
+                (f"max({_here('access_refused')})", "access rules"),
             ),
         ),
         Panel(
-            title="Spans of traces", unit="ops", alert="SwitchgearTracesLost",
+            title="Trace spans", unit="ops", alert="SwitchgearTracesLost",
             queries=((_rate("trace_spans_total", "result"), "{{result}}"),),
         ),
         Panel(
-            title="CPU and share of open files", unit="percentunit",
+            title="CPU and open files", unit="percentunit",
             queries=(
                 (f"max({_process('cpu_seconds_total', '[$__rate_interval]')})", "CPU"),
                 (f"max({_process('open_fds')} / {_ONE_PROCESS} {_process('max_fds')})", "open files"),
             ),
-            says="Of one core, of the replica that takes most.",
+            description="Highest replica; CPU in share of one core.",
         ),
         Panel(
-            title="Memory", unit="bytes",
-            queries=((f"max({_process('resident_memory_bytes')})", "of the largest replica"),),
+            title="Memory of the largest replica", unit="bytes",
+            queries=((f"max({_process('resident_memory_bytes')})", "resident"),),
         ),
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a dashboard is, and its JSON as Grafana imports it: schema 39, of Grafana 10."""
+"""Dashboard model and its JSON for Grafana 10 (schema 39)."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Final, Literal
 from deploy.monitoring.prometheus_rules import ALERTS, RUNBOOKS, metric
 
 QUARTER: Final = 6
-"""Width of a small panel, in columns of a page."""
+"""Width of a small panel, in grid columns."""
 
 _WIDE: Final = 24
 _HALF: Final = 12
@@ -21,21 +21,21 @@ Kind = Literal["timeseries", "stat", "heatmap"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One panel; ``queries`` are pairs of PromQL and legend, ``alert`` the name of the one that watches it."""
+    """One panel; ``queries`` are pairs of PromQL and legend, ``alert`` is the alert that watches it."""
 
     title: str
     queries: Sequence[tuple[str, str]]
     unit: str = "short"
     kind: Kind = "timeseries"
     width: int = _HALF
-    says: str = ""
+    description: str = ""
     alert: str = ""
     steps: Sequence[tuple[str, float | None]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """One page; ``variables`` are pairs of a name and the metric whose label of that name has its values."""
+    """One dashboard; ``variables`` are pairs of a label and the metric that lists its values."""
 
     name: str
     title: str
@@ -44,7 +44,7 @@ class Dashboard:
 
 
 def dashboard_json(one: Dashboard, runbooks: str = "") -> str:
-    """The page as Grafana imports it; with links where ``runbooks`` is the URL that the pages are published at."""
+    """Dashboard JSON; ``runbooks`` is the base URL of the published runbooks, empty for no links."""
     made = {
         "uid": f"switchgear-{one.name}",
         "title": one.title,
@@ -75,7 +75,7 @@ def _variable(name: str, known: str) -> Mapping[str, object]:
         "query": {"query": f"label_values({metric(known)}{narrowed}, {name})", "refId": name},
         "refresh": 2,
         "includeAll": True,
-        # Without a value of its own "all" lists every one, and a label that is not there at all would match none.
+        # Without allValue "All" lists every value, and series without the label would not match.
         "allValue": ".*",
         "multi": True,
         "current": {"text": "All", "value": "$__all"},
@@ -109,7 +109,7 @@ def _panel(number: int, one: Panel, place: Mapping[str, int], runbooks: str) -> 
         "id": number,
         "type": one.kind,
         "title": one.title,
-        "description": " ".join(filter(None, (one.says, page))),
+        "description": " ".join(filter(None, (one.description, page))),
         "datasource": _SOURCE,
         "gridPos": place,
         "fieldConfig": {"defaults": defaults, "overrides": _coloured(one)},
@@ -129,7 +129,7 @@ def _panel(number: int, one: Panel, place: Mapping[str, int], runbooks: str) -> 
 
 
 def _coloured(one: Panel) -> Sequence[Mapping[str, object]]:
-    """Healths have the same colour on every page."""
+    """Fixed colours for health states."""
     if not any("health" in query for query, _ in one.queries):
         return []
     return [

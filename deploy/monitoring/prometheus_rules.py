@@ -1,8 +1,8 @@
-"""Recording and alert rules for Prometheus, made from the table of metrics.
+"""Prometheus recording and alert rules, generated from the metric table.
 
-An alert tells of what callers or operators lose, not of why: that is in its runbook, which has its name. ``page``
-wakes somebody up; ``ticket`` waits for the morning. Everything is by job and namespace, so that several
-installations share one Prometheus, and over all replicas: gauges of pools by ``max``, counters by ``sum``.
+An alert states the impact and the first command; causes are in the runbook of the same name. ``page`` wakes the
+on-call engineer, ``ticket`` waits for working hours. Rules aggregate by job and namespace, so that several
+installations can share one Prometheus, and over all replicas: pool gauges by ``max``, counters by ``sum``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,20 +14,20 @@ import yaml
 from xds_server.metrics.metric_table import TABLE
 
 RUNBOOKS: Final = "docs/runbooks"
-"""Where the pages stand in the repository, which is all that is sure: who publishes them says where to."""
+"""Folder of the pages in the repository; ``runbook_url`` points there unless a base URL is set."""
 
 OBJECTIVE: Final = 0.99
-"""Share of requests that ought to be answered in 30 days, which the budget is reckoned from."""
+"""Share of requests to answer in 30 days; the error budget is the rest."""
 
 WINDOWS: Final = ("5m", "30m", "1h", "6h")
-"""Over which ratios are recorded: those of the two burn alerts."""
+"""Windows of the recorded ratios, as the two burn-rate alerts use them."""
 
 CONNECTED: Final = "job:switchgear_xds_connections:sum"
 """Connected proxies of all replicas."""
 
 
 def metric(name: str) -> str:
-    """The full name of a metric of the table; KeyError where it is not in it, so that no rule asks for nothing."""
+    """Full name of a metric; KeyError if the table lacks it, so that no rule queries a missing series."""
     return TABLE[f"switchgear_{name}"].name
 
 
@@ -45,7 +45,7 @@ def _recorded(name: str, window: str = "5m") -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """A query under a name of its own."""
+    """A recorded query and its name."""
 
     record: str
     expr: str
@@ -54,9 +54,9 @@ class Recording:
 def recordings() -> Iterator[Recording]:
     """Ratios that alerts and dashboards share.
 
-    Good are whole answers; bad are requests refused, timed out, or whose call failed or was turned away by
-    its engine and was not tried again. Callers who leave, and what is their own mistake, are neither. A hedge is
-    counted as a retry, so with hedging a bad share of up to ``hedging.maxPercent`` can go unseen.
+    Complete answers are good. Requests refused, timed out, or failed or shed by the engine without a retry are
+    bad. Client disconnects and client errors are neither. A hedge counts as a retry, so with hedging a bad share
+    of up to ``hedging.maxPercent`` can be hidden.
     """
     for window in WINDOWS:
         good = _sum("attempts_total", window, '{outcome="success"}')
@@ -83,28 +83,33 @@ def recordings() -> Iterator[Recording]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """One alert. ``held`` is how long it must be so, and ``because`` why that long."""
+    """One alert.
+
+    ``held`` is how long the condition must last. ``impact`` says what is lost, ``run`` is the first command;
+    both may contain Prometheus templates.
+    """
 
     name: str
     severity: Literal["page", "ticket"]
     expr: str
     held: str
-    because: str
     summary: str
+    impact: str
+    run: str
 
 
 def _nears_its_end(what: str, by: str) -> str:
-    """Within two days of its end, or, of one that is short anyway, in the last quarter of its life."""
+    """Less than two days left, or a quarter of a lifetime shorter than eight days."""
     left, life = (
         f"min by (job, namespace, {by}) ({metric(f'{what}_{one}_seconds')})" for one in ("expiry", "lifetime")
     )
     return f"{left} < clamp_max({life} / 4, 2 * 86400)"
 
 
-def _away(told: str) -> str:
-    """Installations that told this within a day and do not now; with no label where none did, nor does."""
+def _away(series: str) -> str:
+    """Installations with this series within a day but not now; without labels if there was never one."""
     by = "count by (job, namespace)"
-    return f"{by} (last_over_time({told}[1d])) unless {by} ({told}) or absent(last_over_time({told}[1d]))"
+    return f"{by} (last_over_time({series}[1d])) unless {by} ({series}) or absent(last_over_time({series}[1d]))"
 
 
 def _burns(long: str, short: str, factor: float) -> str:
@@ -113,195 +118,233 @@ def _burns(long: str, short: str, factor: float) -> str:
 
 
 _POOL: Final = "pool {{ $labels.pool }}"
+_STATUS: Final = "switchgear status"
+_ENGINES: Final = "switchgear get engines --pool {{ $labels.pool }}"
+_WHY_POOL: Final = "switchgear why {{ $labels.pool }}"
+_PROXIES: Final = "switchgear get proxies"
 
 ALERTS: Final[Sequence[Alert]] = (
     Alert(
+        # A failing engine is ejected within seconds, so 2 min exclude a normal ejection.
         name="SwitchgearGoodputLow", severity="page", expr=f"{_recorded('goodput')} < 0.9", held="2m",
-        because="an engine that fails leaves in seconds: what lasts for minutes does not mend itself",
-        summary=f"{_POOL}: only {{{{ $value | humanizePercentage }}}} of requests are answered",
+        summary=f"{_POOL}: goodput {{{{ $value | humanizePercentage }}}} (limit 90 %)",
+        impact="Goodput has been below 90 % for 2 minutes; callers get errors.", run=_STATUS,
     ),
     Alert(
+        # 2 % of a month's budget in an hour; the short window resolves the alert.
         name="SwitchgearBudgetBurnsFast", severity="page", expr=_burns("1h", "5m", 14.4), held="2m",
-        because="2 % of a month's budget in an hour; the short window ends it when it is over",
-        summary=f"{_POOL}: a month's errors are used up within two days at this rate",
+        summary=f"{_POOL}: error rate {{{{ $value | humanizePercentage }}}} over 1 h (limit 14.4 %)",
+        impact="At this rate the monthly error budget is spent within two days.", run=_WHY_POOL,
     ),
     Alert(
+        # 5 % of a month's budget in six hours.
         name="SwitchgearBudgetBurnsSlowly", severity="ticket", expr=_burns("6h", "30m", 6), held="15m",
-        because="5 % of a month's budget in six hours: nobody needs to wake up for it",
-        summary=f"{_POOL}: a month's errors are used up within five days at this rate",
+        summary=f"{_POOL}: error rate {{{{ $value | humanizePercentage }}}} over 6 h (limit 6 %)",
+        impact="At this rate the monthly error budget is spent within five days.", run=_ENGINES,
     ),
     Alert(
+        # Short peaks above the admission limit are normal; autoscalers need some minutes.
         name="SwitchgearSheddingLoad", severity="page", expr=f"{_recorded('shed')} > 0.05", held="5m",
-        because="refusing a peak of a minute is what the ceiling is for; autoscalers need some",
-        summary=f"{_POOL}: {{{{ $value | humanizePercentage }}}} of requests are refused",
+        summary=f"{_POOL}: {{{{ $value | humanizePercentage }}}} of requests are refused (limit 5 %)",
+        impact="More than 5 % of requests have been refused for 5 minutes; these callers get 503.", run=_WHY_POOL,
     ),
     Alert(
+        # Retries after a crash last a few seconds.
         name="SwitchgearAmplification", severity="page", expr=f"{_recorded('amplification')} > 1.5", held="5m",
-        because="retries after a crash last a few seconds; a storm lasts",
-        summary=f"{_POOL}: {{{{ $value | humanize }}}} calls to engines for each request",
+        summary=f"{_POOL}: {{{{ $value | humanize }}}} calls per request (limit 1.5)",
+        impact="Retries have added over 50 % load for 5 minutes; engines may overload.",
+        run="switchgear get pools -o wide",
     ),
     Alert(
+        # The ladder waits before each level by itself; callers notice from level 3 on.
         name="SwitchgearDegraded", severity="page", expr=f"{_most('pool_degradation_level')} >= 3", held="2m",
-        because="the ladder itself waits before each level; callers notice from here on",
-        summary=f"{_POOL}: at level {{{{ $value }}}} of degradation",
+        summary=f"{_POOL}: degradation level {{{{ $value }}}}",
+        impact="Batch requests are refused, answers are shortened; at level 4 callers get maintenance answers.",
+        run=_WHY_POOL,
     ),
     Alert(
+        # A rollout or the restart of a rack may cross the floor briefly.
         name="SwitchgearCapacityBelowFloor", severity="page",
         expr=f"{_most('pool_capacity_ratio')} < {_most('pool_capacity_floor_ratio')}", held="2m",
-        because="a rollout or a restart of a rack may dip below it for a moment",
-        summary=f"{_POOL}: {{{{ $value | humanizePercentage }}}} of its slots are left, less than its floor",
+        summary=f"{_POOL}: {{{{ $value | humanizePercentage }}}} of slots in rotation, below the capacity floor",
+        impact="Capacity has been below the floor for 2 minutes; at peak load callers are refused.", run=_ENGINES,
     ),
     Alert(
+        # Other engines normally return within minutes, and then these are ejected.
         name="SwitchgearEnginesKeptIn", severity="ticket", expr=f"{_most('pool_kept_in_engines')} > 0", held="10m",
-        because="engines return and make room by themselves within minutes",
-        summary=f"{_POOL}: {{{{ $value }}}} bad engines are kept in, for too few others are left",
+        summary=f"{_POOL}: {{{{ $value }}}} unhealthy engines kept in rotation by the capacity floor",
+        impact="Unhealthy engines have served traffic for 10 minutes; their callers may get errors.", run=_ENGINES,
     ),
     Alert(
+        # The window is the wait.
         name="SwitchgearEngineFlapping", severity="ticket",
         expr=f"max by (job, namespace, pool, engine) (increase({metric('engine_departures_total')}[15m])) > 3.5",
         held="0m",
-        because="four times are no accident, and the window is the wait",
-        summary=f"{_POOL}: engine {{{{ $labels.engine }}}} left {{{{ $value | humanize }}}} times in 15 min",
+        summary=f"{_POOL}: {{{{ $labels.engine }}}} left rotation {{{{ $value | humanize }}}} times in 15 min",
+        impact="The engine fails again after each return; each time some callers get errors.",
+        run="switchgear why {{ $labels.engine }}",
     ),
     Alert(
+        # A quantile over one hour moves slowly, so one restarting proxy does not fire it.
         name="SwitchgearSlowToLeave", severity="ticket",
         expr='hop:switchgear_departure_hop_seconds:p99_rate1h{hop="news_to_ack"} > 2', held="10m",
-        because="an hour's quantile moves slowly; one proxy that restarts is no pattern",
-        summary="proxies hear of engines that leave {{ $value | humanizeDuration }} late (p99)",
+        summary="ejection reaches proxies after {{ $value | humanizeDuration }} (p99, limit 2 s)",
+        impact="Proxies send requests to ejected engines for longer than normal.", run=_PROXIES,
     ),
     Alert(
+        # After a rollback proxies accept in well under a minute.
         name="SwitchgearConfigurationRefused", severity="page",
         expr=f'sum by (job, namespace, type) ({metric("xds_streams")}{{state="NACK"}}) > 0', held="1m",
-        because="parts that are rolled back are accepted in well under a minute",
-        summary="{{ $value }} proxies refuse their {{ $labels.type }} and keep what they had before",
+        summary="{{ $labels.type }} refused (NACK) by {{ $value }} proxies",
+        impact="These proxies keep their last accepted configuration; changes do not reach them.", run=_STATUS,
     ),
     Alert(
+        # Envoy warms a cluster without endpoints for up to 15 s.
         name="SwitchgearProxiesBehind", severity="page", expr=f"{_most('xds_behind_seconds', 'type')} > 30",
         held="1m",
-        because="a cluster that waits for endpoints takes 15 s by itself",
-        summary="a proxy has been without its newest {{ $labels.type }} for {{ $value | humanizeDuration }}",
+        summary="a proxy is {{ $value | humanizeDuration }} behind on {{ $labels.type }} (limit 30 s)",
+        impact="The proxy does not acknowledge updates and may send requests to ejected engines.", run=_PROXIES,
     ),
     Alert(
-        # Half, and not less: while proxies move to another replica scrapes may count each of them twice.
+        # Not above one half: while proxies move between replicas, scrapes may count each of them twice.
         name="SwitchgearProxiesGone", severity="page",
         expr=f"{CONNECTED} < 0.5 * max_over_time({CONNECTED}[1h])", held="5m",
-        because="proxies that start, or move to another replica, are back within seconds",
-        summary="{{ $value }} proxies are connected, less than half of those of the last hour",
+        summary="{{ $value }} proxies connected, less than half of the last hour's maximum",
+        impact="Disconnected proxies keep their configuration and do not follow ejections.", run=_PROXIES,
     ),
     Alert(
+        # 5 min leave the author time to correct the edit.
         name="SwitchgearConfigurationRolledBack", severity="ticket",
         expr=f"{_most('xds_rolled_back_resources', 'type')} > 0", held="5m",
-        because="time to notice and to correct an edit oneself",
-        summary="{{ $value }} resources ({{ $labels.type }}) are not served, for a proxy refused them",
+        summary="{{ $value }} {{ $labels.type }} resources rolled back after a NACK",
+        impact="Proxies run the last accepted version; part of the newest policies has no effect.", run=_STATUS,
     ),
     Alert(
+        # 5 min leave the author time to correct the edit.
         name="SwitchgearPoliciesRefused", severity="ticket",
         expr=f"max by (job, namespace) ({metric('policy_refused')}) == 1", held="5m",
-        because="time to notice and to correct an edit oneself",
-        summary="the policies as they are now are refused; the last good ones are served",
+        summary="policies are refused; the last valid version is served",
+        impact="The newest policies have had no effect for 5 minutes.", run=_STATUS,
     ),
     Alert(
+        # Engine deletions that explain the edit may still arrive within 2 min.
         name="SwitchgearPoliciesHeld", severity="page",
         expr=f"max by (job, namespace) ({metric('shrink_held')}) == 1", held="2m",
-        because="held until somebody decides; engines that are said to end may still explain it",
-        summary="an edit that drops more than half is held back until somebody releases it",
+        summary="a policy edit that drops more than half is held back",
+        impact="The edit waits for an operator to release or correct it; the version before it is served.",
+        run=_STATUS,
     ),
     Alert(
+        # A start without its source lasts minutes at most.
         name="SwitchgearPoliciesStale", severity="ticket",
         expr=f"max by (job, namespace) ({metric('policy_stale')}) == 1", held="10m",
-        because="a start without its source is over within minutes",
-        summary="policies of the last run are served, for the source of new ones is not there",
+        summary="policies of the last run are served; their source is unavailable",
+        impact="Policy changes have not been read for 10 minutes.", run=_STATUS,
     ),
     Alert(
+        # Longer than one missed scrape, or a restart of all replicas.
         name="SwitchgearControlPlaneAbsent", severity="page",
         expr=_away(metric("policy_refused")), held="2m",
-        because="one scrape that is missed, or a restart of all replicas, is shorter",
-        summary="no control plane is heard: proxies keep what they have, and nothing follows engines any more",
+        summary="no metrics from any control plane",
+        impact="Proxies keep their last configuration; failing engines are no longer ejected.", run=_STATUS,
     ),
     Alert(
+        # The upgrade of an API server takes less.
         name="SwitchgearSourceStale", severity="ticket", expr=f"{_most('source_stale_seconds', 'resource')} > 60",
         held="2m",
-        because="an API server that is upgraded comes back within this time",
-        summary="the Kubernetes API has not told of {{ $labels.resource }} for {{ $value | humanizeDuration }}",
+        summary="no {{ $labels.resource }} from Kubernetes for {{ $value | humanizeDuration }} (limit 1 min)",
+        impact="Switchgear does not see new, changed or deleted objects.", run=_STATUS,
     ),
     Alert(
+        # A proxy that reconnects needs some seconds.
         name="SwitchgearTelemetryLost", severity="ticket",
         expr=f"sum by (job, namespace, signal) ({metric('telemetry_lost')}) > 0", held="5m",
-        because="a proxy that connects again needs some seconds; decisions do without meanwhile",
-        summary="{{ $value }} connected proxies do not tell their {{ $labels.signal }}",
+        summary="no {{ $labels.signal }} from {{ $value }} connected proxies",
+        impact="Ejection and load decisions have lacked their evidence for 5 minutes.", run=_STATUS,
     ),
     Alert(
+        # A lease expires and is taken over within 30 s.
         name="SwitchgearLeaseHeldByNobody", severity="ticket",
         expr=f"sum by (job, namespace) ({metric('lease_held')}) == 0", held="3m",
-        because="a lease runs out, and is taken over, within half a minute",
-        summary="no replica writes status, events and readiness gates",
+        summary="no replica holds the lease",
+        impact="Status, events and readiness gates in Kubernetes are not updated.", run=_STATUS,
     ),
     Alert(
+        # Scrapes at different moments of a handover can show two.
         name="SwitchgearLeaseHeldTwice", severity="page",
         expr=f"sum by (job, namespace) ({metric('lease_held')}) > 1", held="2m",
-        because="two scrapes at different moments of a hand-over can show two",
-        summary="{{ $value }} replicas believe that they write: readiness gates may contradict each other",
+        summary="{{ $value }} replicas hold the lease (limit 1)",
+        impact="Readiness gates may flip between contradicting values.", run=_STATUS,
     ),
     Alert(
+        # One failed round is repeated and logged.
         name="SwitchgearReconcileFailing", severity="page",
         expr=f"sum by (job, namespace) (increase({metric('reconcile_failures_total')}[5m])) > 0", held="1m",
-        because="one round that failed and was made up for is in the log, and is no emergency",
-        summary="rounds fail: proxies keep what they have, and decisions stand still",
+        summary="reconcile rounds fail ({{ $value | humanize }} in 5 min)",
+        impact="Proxies keep their configuration; no engine is ejected or returned.", run=_STATUS,
     ),
     Alert(
+        # Writes are retried every 10 s.
         name="SwitchgearStoreFailing", severity="ticket",
         expr=f"sum by (job, namespace) (increase({metric('store_failures_total')}[5m])) > 0", held="10m",
-        because="it is tried again each 10 s: one attempt that failed is made up for before anybody has looked",
-        summary="what a restart begins with cannot be written to disk: policies, versions, orders",
+        summary="cannot persist state to disk",
+        impact="A restart would lose recent policies, versions and operator orders.", run=_STATUS,
     ),
     Alert(
+        # Renewal normally happens with a third of the lifetime left.
         name="SwitchgearCertificateExpires", severity="page", expr=_nears_its_end("certificate", "use"),
         held="10m",
-        because="certificates are renewed with a third of their life left, or more; ten minutes lose nothing",
-        summary="certificate ({{ $labels.use }}) has {{ $value | humanizeDuration }} left; then nobody connects",
+        summary="{{ $labels.use }} certificate expires in {{ $value | humanizeDuration }}",
+        impact="After expiry new connections fail: proxies, agents or operators.", run=_STATUS,
     ),
     Alert(
+        # A half-written rotation completes within seconds.
         name="SwitchgearCertificateRefused", severity="ticket",
         expr=f"max by (job, namespace) ({metric('certificate_trouble')}) == 1", held="10m",
-        because="a rotation that is half written is whole within seconds",
-        summary="the certificate files of the control plane cannot be used; the pair before is, until it ends",
+        summary="certificate files of the control plane are unusable",
+        impact="The previous certificate is in use until it expires.", run=_STATUS,
     ),
     Alert(
+        # 5 min leave the author time to correct the edit.
         name="SwitchgearAccessRefused", severity="ticket",
         expr=f"max by (job, namespace) ({metric('access_refused')}) == 1", held="5m",
-        because="time to notice and to correct an edit oneself",
-        summary="the rules of access as they are now are refused; those before them are in force",
+        summary="access rules are refused; the previous rules are in force",
+        impact="Changes of access, including revocations, have had no effect for 5 minutes.", run=_STATUS,
     ),
     Alert(
+        # Renewal normally happens with a third of the lifetime left.
         name="SwitchgearSecretExpires", severity="page", expr=_nears_its_end("secret", "secret"), held="10m",
-        because="certificates are renewed with a third of their life left, or more; ten minutes lose nothing",
-        summary="secret {{ $labels.secret }} has {{ $value | humanizeDuration }} left; then calls to engines fail",
+        summary="secret {{ $labels.secret }} expires in {{ $value | humanizeDuration }}",
+        impact="After expiry calls to the engines that need it fail.", run=_STATUS,
     ),
     Alert(
+        # A half-written rotation completes within seconds.
         name="SwitchgearSecretRefused", severity="ticket",
         expr=f"max by (job, namespace, secret) ({metric('secret_trouble')}) == 1", held="10m",
-        because="a rotation that is half written is whole within seconds",
-        summary="the files of secret {{ $labels.secret }} cannot be used; those before are, if there were any",
+        summary="files of secret {{ $labels.secret }} are unusable",
+        impact="Proxies use the previous files; without any, calls to these engines fail.", run=_STATUS,
     ),
     Alert(
-        # Not of gRPC clients: those that have credentials of their own do without.
+        # Without gRPC clients: those with their own credentials need none. Proxies with new certificates
+        # reconnect within a minute.
         name="SwitchgearSecretsWithheld", severity="page",
         expr=f'max by (job, namespace, reason) ({metric("secrets_withheld")}{{reason!="grpc"}}) > 0', held="2m",
-        because="proxies that are given their certificates connect again within a minute",
-        summary="{{ $value }} keys are not sent to proxies ({{ $labels.reason }}): engines that want one refuse",
+        summary="{{ $value }} keys withheld from proxies (reason: {{ $labels.reason }})",
+        impact="Engines that require a client certificate refuse calls from these proxies.", run=_STATUS,
     ),
     Alert(
+        # A restarted collector misses some spans; no decision depends on traces.
         name="SwitchgearTracesLost", severity="ticket",
         expr=f'sum by (job, namespace) (increase({metric("trace_spans_total")}{{result!="sent"}}[15m])) > 0',
         held="15m",
-        because="a collector that is restarted misses some, and nothing else depends on traces",
-        summary="{{ $value | humanize }} spans of traces did not reach the collector within 15 min",
+        summary="{{ $value | humanize }} trace spans lost in 15 min",
+        impact="Traces are incomplete; requests are not affected.", run=_STATUS,
     ),
 )  # fmt: skip
 
 
 def groups(runbooks: str = "") -> Mapping[str, object]:
-    """The rules as Prometheus, and a PrometheusRule, want them; ``runbooks`` as for ``rules_yaml``."""
+    """Rule groups for Prometheus or a PrometheusRule; ``runbooks`` as for ``rules_yaml``."""
     return {
         "groups": [
             {
@@ -321,19 +364,13 @@ def _alert(one: Alert, runbooks: str) -> Mapping[str, object]:
         "labels": {"severity": one.severity},
         "annotations": {
             "summary": one.summary,
-            "description": _described(one),
-            "runbook": f"{RUNBOOKS}/{one.name}.md",
-            **({"runbook_url": f"{runbooks}/{one.name}/"} if runbooks else {}),
+            "description": f"{one.impact} Run: {one.run}",
+            "runbook_url": f"{runbooks}/{one.name}/" if runbooks else f"{RUNBOOKS}/{one.name}.md",
         },
     }
 
 
-def _described(one: Alert) -> str:
-    waited = "" if one.held == "0m" else f"It has been so for {one.held}: "
-    return f"{waited}{one.because}."
-
-
 def rules_yaml(runbooks: str = "") -> str:
-    """``deploy/monitoring/rules.yaml``; with links, where ``runbooks`` is the URL that the pages stand at."""
+    """``deploy/monitoring/rules.yaml``; ``runbooks`` is the base URL of the published pages."""
     text = yaml.safe_dump(groups(runbooks), sort_keys=False, width=115, allow_unicode=True)
-    return f"# Made by deploy/monitoring/prometheus_rules.py; `make generated`.\n{text}"
+    return f"# Generated by deploy/monitoring/prometheus_rules.py; `make generated`.\n{text}"

@@ -1,4 +1,4 @@
-"""What tests of the scripts share with those of the proxy."""
+"""Fixtures shared with the Envoy tests."""
 
 from tests.with_envoy.conftest import start_envoy
 

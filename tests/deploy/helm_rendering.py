@@ -1,4 +1,4 @@
-"""The chart as Helm renders it, and ways to look at what came out."""
+"""Render the chart with Helm, and query the result."""
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,14 +17,14 @@ BY_HAND = sorted(
     for folder in ("crds", "examples")
     for path in (render.DEPLOY / folder).glob("*.yaml")
 )
-"""Manifests that are not rendered from the chart; those that are, another test holds to it."""
+"""Manifests not rendered from the chart (test_generated_files.py covers the others)."""
 
 WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet", "Job")
 
 
 @functools.cache
 def documents(values: str) -> Sequence[Document]:
-    """What the chart makes of one set of values."""
+    """Documents rendered with one set of values."""
     answer = render.template(render.values_file(values))
     assert answer.returncode == 0, answer.stderr
     return parsed(answer.stdout)
@@ -32,24 +32,24 @@ def documents(values: str) -> Sequence[Document]:
 
 @functools.cache
 def written(path: str) -> Sequence[Document]:
-    """What a file below ``deploy`` has."""
+    """Documents of a file below ``deploy``."""
     return parsed((render.DEPLOY / path).read_text())
 
 
 def parsed(text: str) -> Sequence[Document]:
-    # The loader in C: there are thousands of lines.
+    # The C loader: there are thousands of lines.
     return tuple(document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if document)
 
 
 def complaint(values: str, folder: Path) -> str:
-    """What Helm says of values that it refuses, on one line; they say plain text where they say nothing of TLS."""
-    said = yaml.safe_load(values)
-    if "tls" not in said:
-        said.setdefault("insecure", True)
+    """Helm's error on invalid values, as one line; ``insecure`` defaults to true without ``tls``."""
+    given = yaml.safe_load(values)
+    if "tls" not in given:
+        given.setdefault("insecure", True)
     file = folder / "values.yaml"
-    file.write_text(yaml.safe_dump(said))
+    file.write_text(yaml.safe_dump(given))
     answer = render.template(file)
-    assert answer.returncode != 0, "rendered all the same"
+    assert answer.returncode != 0, "rendered without an error"
     return " ".join(answer.stderr.split())
 
 
@@ -63,18 +63,18 @@ def named(found: Sequence[Document], kind: str, name: str) -> Document:
 
 
 def pods(found: Sequence[Document]) -> Sequence[tuple[Document, Document]]:
-    """Each workload with its pod template."""
+    """Workloads with their pod templates."""
     return [(one, one["spec"]["template"]) for one in of_kind(found, *WORKLOADS)]
 
 
 def containers(template: Document) -> Sequence[Document]:
-    """Those that run beside each other or one after the other, in order."""
+    """All containers, init containers first."""
     spec = template["spec"]
     return [*spec.get("initContainers", ()), *spec["containers"]]
 
 
 def lasting(template: Document) -> Sequence[Document]:
-    """Those that run as long as the pod does: containers, and init containers that are always restarted."""
+    """Containers that run as long as the pod: containers and native sidecars."""
     return [
         one
         for one in containers(template)
@@ -95,7 +95,7 @@ def ports(container: Document) -> Mapping[str, int]:
 
 
 def handlers(container: Document) -> Iterator[tuple[str, Document]]:
-    """Every probe and hook that a kubelet carries out."""
+    """All probes and lifecycle hooks."""
     for name in ("startupProbe", "readinessProbe", "livenessProbe"):
         if name in container:
             yield name, container[name]

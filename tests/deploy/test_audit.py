@@ -1,4 +1,4 @@
-"""An audit that asked nobody is told apart from one that found nothing."""
+"""An audit without a database differs from one without findings."""
 
 import json
 
@@ -16,27 +16,27 @@ def answer(*packages: object) -> str:
     return json.dumps({"dependencies": packages, "fixes": []})
 
 
-def test_findings_are_a_no_and_each_is_told_with_its_mending() -> None:
+def test_findings_exit_1_and_name_the_fixed_version() -> None:
     status, lines = audit.verdict(answer(KNOWN, BAD, UNFIXED), "")
     assert status == 1
-    assert lines[:2] == ["old 1.0: PYSEC-1, mended in 1.1", "odd 2.0: PYSEC-2"]
-    assert lines[2] == "3 of 3 packages looked at, 2 known vulnerabilities"
+    assert lines[:2] == ["old 1.0: PYSEC-1, fixed in 1.1", "odd 2.0: PYSEC-2"]
+    assert lines[2] == "3 of 3 packages audited, 2 known vulnerabilities"
 
 
-def test_nothing_found_is_a_yes() -> None:
-    assert audit.verdict(answer(KNOWN), "") == (0, ["1 of 1 packages looked at, 0 known vulnerabilities"])
+def test_no_findings_exit_0() -> None:
+    assert audit.verdict(answer(KNOWN), "") == (0, ["1 of 1 packages audited, 0 known vulnerabilities"])
 
 
-def test_what_the_database_does_not_know_is_named() -> None:
+def test_packages_unknown_to_the_database_are_listed() -> None:
     status, lines = audit.verdict(answer(KNOWN, SKIPPED), "")
     assert status == 0
-    assert lines == ["1 of 2 packages looked at, 0 known vulnerabilities", "not looked at: ours"]
+    assert lines == ["1 of 2 packages audited, 0 known vulnerabilities", "not audited: ours"]
 
 
-def test_a_database_that_knows_nothing_is_not_taken_for_a_clean_one() -> None:
+def test_database_without_packages_is_not_clean() -> None:
     status, lines = audit.verdict(answer(SKIPPED), "No known vulnerabilities found")
     assert status == 0
-    assert lines == [f"{audit.UNREACHABLE} (what answers knows none of 1 packages)"]
+    assert lines == [f"{audit.UNREACHABLE} (it knows none of 1 packages)"]
 
 
 @pytest.mark.parametrize(
@@ -46,10 +46,10 @@ def test_a_database_that_knows_nothing_is_not_taken_for_a_clean_one() -> None:
         "ERROR:pip_audit._cli:Tip: your network may be blocking this service.",
     ],
 )
-def test_a_database_out_of_reach_is_said_with_the_reason(last: str) -> None:
+def test_unreachable_database_is_reported_with_the_reason(last: str) -> None:
     assert audit.verdict("", f"WARNING: hash\n{last}\n") == (0, [f"{audit.UNREACHABLE} ({last})"])
 
 
 @pytest.mark.parametrize("remarks", ["packaging.version.InvalidVersion: Invalid version: '='\n", ""])
-def test_a_pip_audit_that_fails_is_neither_clean_nor_out_of_reach(remarks: str) -> None:
+def test_pip_audit_failure_exits_2(remarks: str) -> None:
     assert audit.verdict("", remarks)[0] == 2

@@ -1,4 +1,4 @@
-"""What no schema knows: names that meet, ports that are open, flags that exist, times that suffice."""
+"""Checks beyond the schema: matching names, open ports, known flags, sufficient times."""
 
 import re
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ GIVEN = {
     *("switchgear-tls", "switchgear-gateway-tls", "switchgear-agent-tls", "switchgear-engine-tls"),
     *("switchgear-access", "engines"),
 }
-"""Secrets that the values name and somebody else makes."""
+"""Secrets named in values and created outside the chart."""
 
 
 @pytest.fixture(params=SOURCES)
@@ -31,7 +31,7 @@ def found(request: pytest.FixtureRequest) -> Sequence[Document]:
     return helm_rendering.documents(source)
 
 
-def test_every_selector_of_a_workload_matches_its_own_pods_and_no_others(found: Sequence[Document]) -> None:
+def test_selectors_match_only_pods_of_their_workload(found: Sequence[Document]) -> None:
     workloads = helm_rendering.pods(found)
     for workload, template in workloads:
         selector = workload["spec"]["selector"]["matchLabels"]
@@ -42,7 +42,7 @@ def test_every_selector_of_a_workload_matches_its_own_pods_and_no_others(found: 
         assert others == [workload]
 
 
-def test_every_service_and_budget_selects_the_pods_of_one_workload(found: Sequence[Document]) -> None:
+def test_services_and_budgets_select_one_workload(found: Sequence[Document]) -> None:
     for one in helm_rendering.of_kind(found, "Service", "PodDisruptionBudget", "NetworkPolicy"):
         spec = one["spec"]
         selector = spec.get("podSelector", spec.get("selector"))
@@ -56,7 +56,7 @@ def test_every_service_and_budget_selects_the_pods_of_one_workload(found: Sequen
         assert len(selected) == 1, f"{one['kind']} {one['metadata']['name']} selects {len(selected)} workloads"
 
 
-def test_every_monitor_selects_services_that_have_its_port(found: Sequence[Document]) -> None:
+def test_monitors_select_services_with_their_port(found: Sequence[Document]) -> None:
     for monitor in helm_rendering.of_kind(found, "ServiceMonitor"):
         labels = monitor["spec"]["selector"]["matchLabels"]
         services = [
@@ -69,12 +69,12 @@ def test_every_monitor_selects_services_that_have_its_port(found: Sequence[Docum
         assert {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]} <= offered
 
 
-def test_every_service_sends_to_a_port_that_is_open(found: Sequence[Document]) -> None:
+def test_services_target_open_ports(found: Sequence[Document]) -> None:
     for service in helm_rendering.of_kind(found, "Service"):
         for _, template in helm_rendering.pods(found):
             if helm_rendering.matches(service["spec"]["selector"], template["metadata"]["labels"]):
                 offered = [helm_rendering.ports(one) for one in helm_rendering.lasting(template)]
-                # A name is looked for among the containers proper, not in every version among sidecars.
+                # Some Kubernetes versions resolve port names only in regular containers, not in sidecars.
                 names = {name for one in template["spec"]["containers"] for name in helm_rendering.ports(one)}
                 numbers = {number for one in offered for number in one.values()}
                 for port in service["spec"]["ports"]:
@@ -94,13 +94,13 @@ def test_every_liveness_and_readiness_probe_uses_an_open_port(found: Sequence[Do
                 for how in ("httpGet", "tcpSocket"):
                     if how in handler:
                         port = handler[how]["port"]
-                        # A name is one of the container's own; another container's port goes by its number.
+                        # A named port is the container's own; other containers' ports need numbers.
                         assert port in (numbers if isinstance(port, int) else helm_rendering.ports(container)), (
                             name
                         )
 
 
-def test_no_two_containers_of_a_pod_open_one_port(found: Sequence[Document]) -> None:
+def test_containers_of_a_pod_use_distinct_ports(found: Sequence[Document]) -> None:
     for _, template in helm_rendering.pods(found):
         opened = [
             number for one in helm_rendering.lasting(template) for number in helm_rendering.ports(one).values()
@@ -108,7 +108,7 @@ def test_no_two_containers_of_a_pod_open_one_port(found: Sequence[Document]) -> 
         assert len(opened) == len(set(opened))
 
 
-def test_everything_that_is_named_is_there(found: Sequence[Document]) -> None:
+def test_referenced_objects_exist(found: Sequence[Document]) -> None:
     there = {(one["kind"], one["metadata"]["name"]) for one in found}
     for _, template in helm_rendering.pods(found):
         spec = template["spec"]
@@ -131,7 +131,7 @@ def test_everything_that_is_named_is_there(found: Sequence[Document]) -> None:
         assert (target["kind"], target["name"]) in there
 
 
-def test_files_that_containers_run_are_in_the_config_maps_they_mount(found: Sequence[Document]) -> None:
+def test_scripts_are_in_the_mounted_config_maps(found: Sequence[Document]) -> None:
     maps = {one["metadata"]["name"]: one["data"] for one in helm_rendering.of_kind(found, "ConfigMap")}
     for _, template in helm_rendering.pods(found):
         volumes = {volume["name"]: volume for volume in template["spec"].get("volumes", ())}
@@ -141,12 +141,12 @@ def test_files_that_containers_run_are_in_the_config_maps_they_mount(found: Sequ
                 for mount in container.get("volumeMounts", ())
                 for name in maps.get(volumes[mount["name"]].get("configMap", {}).get("name"), ())
             }
-            said = [
+            flags = [
                 word
                 for _, handler in helm_rendering.handlers(container)
                 for word in handler.get("exec", {}).get("command", ())
             ]
-            assert {word for word in said if word.startswith("/opt/switchgear/")} <= files
+            assert {word for word in flags if word.startswith("/opt/switchgear/")} <= files
             if any("first_token_gate" in word for word in helm_rendering.words(container)):
                 assert "/opt/switchgear/first_token_gate.py" in files
                 assert {"name": "PYTHONPATH", "value": "/opt/switchgear"} in container["env"]
@@ -155,7 +155,7 @@ def test_files_that_containers_run_are_in_the_config_maps_they_mount(found: Sequ
 def test_every_container_has_a_restricted_security_context(found: Sequence[Document]) -> None:
     for _, template in helm_rendering.pods(found):
         spec = template["spec"]
-        # A Service called switchgear would else set SWITCHGEAR_PORT, which looks like a setting.
+        # A Service named switchgear would set SWITCHGEAR_PORT, which looks like a setting.
         assert spec["enableServiceLinks"] is False
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert spec["automountServiceAccountToken"] is False or "serviceAccountName" in spec
@@ -165,7 +165,7 @@ def test_every_container_has_a_restricted_security_context(found: Sequence[Docum
             assert context["capabilities"] == {"drop": ["ALL"]}
             assert "requests" in container["resources"]
             assert "memory" in container["resources"]["limits"]
-            if container["name"] != "vllm":  # its own image runs as root and writes to its home
+            if container["name"] != "vllm":  # its image runs as root and writes to its home
                 assert context["readOnlyRootFilesystem"] is True
                 assert (context | spec["securityContext"])["runAsNonRoot"] is True
                 assert (context | spec["securityContext"])["runAsUser"] > 0
@@ -190,20 +190,20 @@ def test_pod_disruption_budget_allows_at_least_one_eviction(found: Sequence[Docu
         ]
         replicas = scaled.get(workload["metadata"]["name"], workload["spec"].get("replicas"))
         assert budget["spec"].get("minAvailable", 0) < replicas
-        # Who says replicas takes them from an autoscaler.
+        # A fixed replica count would override the autoscaler.
         assert (workload["metadata"]["name"] in scaled) != ("replicas" in workload["spec"])
 
 
 def _flags(container: Document, *command: str) -> dict[str, list[str]]:
-    """The flags that a container says after a command of ours, with their values."""
+    """Flags and values of a container after one of our commands."""
     words = list(helm_rendering.words(container))
     assert words[: len(command)] == list(command)
-    said: dict[str, list[str]] = {}
+    flags: dict[str, list[str]] = {}
     for word in words[len(command) :]:
         name, _, value = word.partition("=")
-        assert name.startswith("--"), f"{word}: flag and value are one word here, joined by ="
-        said.setdefault(name, []).append(value)
-    return said
+        assert name.startswith("--"), f"{word}: write flag and value as one word with ="
+        flags.setdefault(name, []).append(value)
+    return flags
 
 
 def _running(found: Sequence[Document], *command: str) -> list[Document]:
@@ -221,25 +221,25 @@ def test_flags_of_the_control_plane_exist(found: Sequence[Document], name: str) 
     command = group.get_command(group.make_context("switchgear", ["--help"], resilient_parsing=True), name)
     assert command is not None
     for container in _running(found, "switchgear", name):
-        # Parsed by the command itself, with what the kubelet fills in; nothing runs.
+        # Parsed by the command, without running it.
         arguments = [re.sub(r"\$\(\w+\)", "x", word) for word in helm_rendering.words(container)[2:]]
         command.make_context(name, arguments)
 
 
-def test_a_gateway_gets_a_bootstrap_that_can_be(found: Sequence[Document]) -> None:
+def test_gateway_bootstrap_flags_are_valid(found: Sequence[Document]) -> None:
     for container in _running(found, "switchgear", "bootstrap"):
-        said = _flags(container, "switchgear", "bootstrap")
-        assert ("--zone" in said) != ("--kubernetes-node" in said)
-        Bootstrap(node="n", admin_port=int(said["--admin-port"][0]), health_port=int(said["--health-port"][0]))
+        flags = _flags(container, "switchgear", "bootstrap")
+        assert ("--zone" in flags) != ("--kubernetes-node" in flags)
+        Bootstrap(node="n", admin_port=int(flags["--admin-port"][0]), health_port=int(flags["--health-port"][0]))
 
 
 def test_flags_of_the_agent_exist(found: Sequence[Document]) -> None:
     for container in _running(found, "switchgear-agent", "run"):
-        said = engine.agent.cli.parser().parse_args([*helm_rendering.words(container)[1:]])
-        assert said.command == "run"
+        flags = engine.agent.cli.parser().parse_args([*helm_rendering.words(container)[1:]])
+        assert flags.command == "run"
         flags = {
             name: value
-            for name, value in vars(said).items()
+            for name, value in vars(flags).items()
             if name not in ("command", "config") and value is not None
         }
         engine.agent.agent_config.agent_config(flags, environment={})
@@ -265,17 +265,17 @@ def test_envoys_with_internal_listeners_have_no_drain_time(found: Sequence[Docum
 def test_envoys_find_the_control_plane_and_their_bootstrap(found: Sequence[Document]) -> None:
     services = {
         f"{one['metadata']['name']}.{one['metadata']['namespace']}.svc:{port['port']}"
-        # An example stands beside a control plane that the chart installed.
+        # The example needs the control plane of the chart.
         for one in helm_rendering.of_kind([*found, *helm_rendering.documents("default")], "Service")
         for port in one["spec"]["ports"]
     }
     for container in _running(found, "switchgear", "bootstrap"):
-        said = _flags(container, "switchgear", "bootstrap")
-        assert set(said["--server"]) <= services
+        flags = _flags(container, "switchgear", "bootstrap")
+        assert set(flags["--server"]) <= services
         (template,) = [one for _, one in helm_rendering.pods(found) if container in helm_rendering.containers(one)]
         (envoy,) = [one for one in helm_rendering.containers(template) if one["name"] == "envoy"]
-        assert said["--output"] == [envoy["args"][envoy["args"].index("--config-path") + 1]]
-        assert int(said["--health-port"][0]) == helm_rendering.ports(envoy)["health"]
+        assert flags["--output"] == [envoy["args"][envoy["args"].index("--config-path") + 1]]
+        assert int(flags["--health-port"][0]) == helm_rendering.ports(envoy)["health"]
 
 
 def _whole_s(text: str) -> float:
@@ -303,13 +303,13 @@ def test_termination_grace_period_outlasts_the_drain(found: Sequence[Document]) 
             assert grace_s > by_name["switchgear"]["lifecycle"]["preStop"]["sleep"]["seconds"]
 
 
-def test_the_agent_begins_before_its_engine_and_ends_after_it(found: Sequence[Document]) -> None:
+def test_agent_starts_before_and_stops_after_its_engine(found: Sequence[Document]) -> None:
     for _, template in helm_rendering.pods(found):
         if any(one["name"] == "vllm" for one in template["spec"]["containers"]):
             (agent,) = [one for one in template["spec"]["initContainers"] if one["name"] == "agent"]
             assert agent["restartPolicy"] == "Always"
             (vllm,) = template["spec"]["containers"]
-            # A kubelet that asked the agent directly would restart the engine whenever the agent is away.
+            # httpGet to the agent would restart the engine whenever the agent is down.
             assert "httpGet" not in vllm["livenessProbe"]
             assert "readinessProbe" not in agent
             assert vllm["startupProbe"]["httpGet"]["path"] == "/startupz"
@@ -318,21 +318,21 @@ def test_the_agent_begins_before_its_engine_and_ends_after_it(found: Sequence[Do
             assert vllm["startupProbe"]["periodSeconds"] * vllm["startupProbe"]["failureThreshold"] >= limit_s
 
 
-def test_annotations_say_what_the_containers_do() -> None:
+def test_annotations_match_container_flags() -> None:
     for workload, template in helm_rendering.pods(helm_rendering.documents("engines")):
         annotations = template["metadata"].get("annotations", {})
         if "switchgear.dev/slots" in annotations:
             (vllm,) = template["spec"]["containers"]
             (agent,) = [one for one in template["spec"]["initContainers"] if one["name"] == "agent"]
-            said = _flags(agent, "switchgear-agent", "run")
-            assert said["--slots"] == [annotations["switchgear.dev/slots"]]
+            flags = _flags(agent, "switchgear-agent", "run")
+            assert flags["--slots"] == [annotations["switchgear.dev/slots"]]
             assert f"--max-num-seqs={annotations['switchgear.dev/slots']}" in vllm["args"]
             assert int(annotations["switchgear.dev/agent-port"]) == helm_rendering.ports(agent)["agent-grpc"]
             assert str(vllm["resources"]["limits"]["nvidia.com/gpu"]) == annotations["switchgear.dev/gpus"]
             assert all(isinstance(value, str) for value in annotations.values()), workload["metadata"]["name"]
 
 
-def test_the_example_policies_name_what_the_chart_makes() -> None:
+def test_example_policies_match_the_chart() -> None:
     policies = render.DEPLOY / "examples" / "policies.yaml"
     load([policies])
     pool, route = helm_rendering.parsed(policies.read_text())
@@ -367,23 +367,23 @@ def test_plaintext_xds_needs_an_explicit_flag_and_mtls_replaces_it() -> None:
 
 
 def _engine_pod(values: str, name: str) -> tuple[Document, Document]:
-    """The agent's and vLLM's containers."""
+    """Containers of agent and vLLM."""
     spec = helm_rendering.named(helm_rendering.documents(values), "Deployment", name)["spec"]["template"]["spec"]
     (agent,), (vllm,) = spec["initContainers"], spec["containers"]
     return agent, vllm
 
 
-def test_agents_with_certificates_are_dialled_by_mtls_identity() -> None:
+def test_agents_with_certificates_use_mtls() -> None:
     (server,) = helm_rendering.named(helm_rendering.documents("tls"), "Deployment", "switchgear")["spec"][
         "template"
     ]["spec"]["containers"]
     assert "--agent-name=switchgear-agent.inference.svc" in server["args"]
     agent, vllm = _engine_pod("tls", "plain")
-    said = _flags(agent, "switchgear-agent", "run")
-    assert said["--tls-ca"] == ["/etc/switchgear/certificate/ca.crt"]
-    assert said["--allowed-clients"] == ["spiffe://cluster.local/ns/inference/sa/switchgear"]
-    assert "--insecure" not in said
-    assert said["--engine"] == ["http://127.0.0.1:8000"]
+    flags = _flags(agent, "switchgear-agent", "run")
+    assert flags["--tls-ca"] == ["/etc/switchgear/certificate/ca.crt"]
+    assert flags["--allowed-clients"] == ["spiffe://cluster.local/ns/inference/sa/switchgear"]
+    assert "--insecure" not in flags
+    assert flags["--engine"] == ["http://127.0.0.1:8000"]
     assert {vllm[kind]["httpGet"]["scheme"] for kind in ("startupProbe", "readinessProbe")} == {"HTTPS"}
     assert agent["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
     for command in (vllm["livenessProbe"]["exec"]["command"], vllm["lifecycle"]["preStop"]["exec"]["command"]):
@@ -397,17 +397,17 @@ def test_agents_with_certificates_are_dialled_by_mtls_identity() -> None:
             "template"
         ]["spec"]["volumes"]
     }
-    # vLLM's container runs images of others: it gets whom to believe, and no key of the agent.
+    # vLLM runs a third-party image: it gets the CA, but not the agent's key.
     assert [item["key"] for item in volumes["agent-authorities"]["secret"]["items"]] == ["ca.crt"]
     assert "certificate" not in {mount["name"] for mount in vllm["volumeMounts"]}
 
 
-def test_engines_that_speak_tls_are_asked_by_it_and_their_secrets_are_where_serve_reads() -> None:
+def test_tls_engines_are_probed_by_tls_and_serve_has_their_secrets() -> None:
     agent, vllm = _engine_pod("tls", "chat")
-    said = _flags(agent, "switchgear-agent", "run")
-    assert said["--engine"] == ["https://127.0.0.1:8000"]
-    assert said["--engine-server-name"] == ["chat.inference.svc"]
-    assert str(Path(said["--engine-ca"][0]).parent) in {mount["mountPath"] for mount in agent["volumeMounts"]}
+    flags = _flags(agent, "switchgear-agent", "run")
+    assert flags["--engine"] == ["https://127.0.0.1:8000"]
+    assert flags["--engine-server-name"] == ["chat.inference.svc"]
+    assert str(Path(flags["--engine-ca"][0]).parent) in {mount["mountPath"] for mount in agent["volumeMounts"]}
     for flag in ("--ssl-certfile", "--ssl-keyfile"):
         (file,) = [word.partition("=")[2] for word in vllm["args"] if word.startswith(f"{flag}=")]
         assert str(Path(file).parent) in {mount["mountPath"] for mount in vllm["volumeMounts"]}
@@ -424,7 +424,7 @@ def test_engines_that_speak_tls_are_asked_by_it_and_their_secrets_are_where_serv
     assert f"{folder}/engines" in {mount["mountPath"] for mount in server["volumeMounts"]}
 
 
-def test_agents_in_plain_text_are_said_out_loud_on_both_sides() -> None:
+def test_plaintext_agents_need_flags_on_both_sides() -> None:
     agent, vllm = _engine_pod("plaintext-agents", "chat")
     assert "--insecure" in agent["args"]
     assert vllm["readinessProbe"]["httpGet"]["scheme"] == "HTTP"
@@ -437,32 +437,32 @@ def test_agents_in_plain_text_are_said_out_loud_on_both_sides() -> None:
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ("insecure: false", "tls.controlPlane: name a secret with tls.crt, tls.key and ca.crt"),
-        ("tls: {}", "or say insecure: true for plain text"),
-        ("tls: {agents: a}", "agents would ask a control plane for a certificate that it has not"),
+        ("insecure: false", "tls.controlPlane: set a secret with tls.crt, tls.key and ca.crt"),
+        ("tls: {}", "for a trial set insecure=true; one of the two is required"),
+        ("tls: {agents: a}", "agents would require a certificate that the control plane lacks"),
         (
             "{insecure: true, tls: {controlPlane: a, gateway: b}, engines: [{name: c, model: m}]}",
-            "dials no agent in plain text",
+            "does not connect to agents in plain text",
         ),
         (
             "{tls: {controlPlane: a, gateway: b, plaintextAgents: [c]}, engines: [{name: c, model: m}]}",
-            "tls.agents: name a secret for the agents beside engines",
+            "tls.agents: set a secret for the agents of engines",
         ),
-        ("{insecure: true, tls: {controlPlane: a, gateway: b}}", "leaves nothing in plain text"),
+        ("{insecure: true, tls: {controlPlane: a, gateway: b}}", "insecure: no effect"),
         ("tls: {controlPlane: a, gateway: b, agents: c, plaintextAgents: [d]}", "tls.plaintextAgents"),
         (
             "engines: [{name: c, model: m, tls: {secret: a}}]",
-            "engines[c].tls.serverName: the agent asks by 127.0.0.1",
+            "engines[c].tls.serverName: required",
         ),
-        ("engines: [{name: c, model: m, tls: {serverName: a}}]", "without tls.secret vLLM speaks no TLS"),
+        ("engines: [{name: c, model: m, tls: {serverName: a}}]", "tls.serverName: needs tls.secret"),
         ("tls: {engineSecrets: [../etc]}", "tls.engineSecrets"),
     ],
 )
-def test_plain_text_that_nobody_asked_for_is_refused(values: str, complaint: str, tmp_path: Path) -> None:
+def test_invalid_tls_values_are_refused(values: str, complaint: str, tmp_path: Path) -> None:
     assert complaint in helm_rendering.complaint(values, tmp_path)
 
 
-def test_certificates_of_one_end_alone_are_refused(tmp_path: Path) -> None:
-    assert "gateways need a certificate" in helm_rendering.complaint("tls: {controlPlane: a}", tmp_path)
-    assert "name both secrets" in helm_rendering.complaint("tls: {gateway: a}", tmp_path)
-    assert "rules need proof" in helm_rendering.complaint("tls: {access: a}", tmp_path)
+def test_one_sided_certificates_are_refused(tmp_path: Path) -> None:
+    assert "tls.gateway: required" in helm_rendering.complaint("tls: {controlPlane: a}", tmp_path)
+    assert "set both secrets or neither" in helm_rendering.complaint("tls: {gateway: a}", tmp_path)
+    assert "tls.access: needs tls.controlPlane" in helm_rendering.complaint("tls: {access: a}", tmp_path)

@@ -1,4 +1,4 @@
-"""What the chart brings for Prometheus and Grafana is what stands in deploy/monitoring."""
+"""The chart's rules and dashboards match deploy/monitoring."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ SHOWN = (("PrometheusRule", "switchgear"), ("ConfigMap", "switchgear-dashboards"
 ELSEWHERE = "https://docs.example/switchgear/runbooks"
 
 
-def test_the_rules_are_those_of_the_file_with_runbooks_of_ones_own() -> None:
+def test_rules_match_the_file_with_runbook_base_url() -> None:
     rule = named(documents("everything"), "PrometheusRule", "switchgear")
     assert rule["spec"] == yaml.safe_load(rules_yaml(ELSEWHERE))
     assert rule["metadata"]["labels"]["release"] == "prometheus"
@@ -24,7 +24,7 @@ def test_the_rules_are_those_of_the_file_with_runbooks_of_ones_own() -> None:
     assert all(one["annotations"]["runbook_url"].startswith(ELSEWHERE) for one in alerts)
 
 
-def test_the_dashboards_are_those_of_the_folder_and_found_by_the_sidecar() -> None:
+def test_dashboards_match_the_folder_and_have_the_sidecar_label() -> None:
     found = named(documents("everything"), "ConfigMap", "switchgear-dashboards")
     assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert set(found["data"]) == {f"switchgear-{one.name}.json" for one in DASHBOARDS}
@@ -34,7 +34,7 @@ def test_the_dashboards_are_those_of_the_folder_and_found_by_the_sidecar() -> No
         assert ELSEWHERE in text
 
 
-def test_without_a_place_of_ones_own_they_are_the_files_and_lead_nowhere_that_is_not(tmp_path: Path) -> None:
+def test_rules_and_dashboards_have_no_url_without_base_url(tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
     values.write_text("insecure: true\nmonitoring: {rules: {enabled: true}, dashboards: {enabled: true}}\n")
     made = parsed(render.template(values).stdout)
@@ -46,18 +46,18 @@ def test_without_a_place_of_ones_own_they_are_the_files_and_lead_nowhere_that_is
     assert not [text for text in (str(rule), *pages["data"].values()) if "://" in text]
 
 
-def test_nothing_of_it_unless_asked_for() -> None:
+def test_rules_and_dashboards_are_off_by_default() -> None:
     assert of_kind(documents("default"), "PrometheusRule") == []
     assert not [
         one for one in of_kind(documents("default"), "ConfigMap") if "dashboards" in one["metadata"]["name"]
     ]
 
 
-def test_a_place_of_runbooks_that_is_none_is_refused(tmp_path: Path) -> None:
-    assert "runbooks" in complaint("monitoring: {rules: {enabled: true, runbooks: docs/}}", tmp_path)
+def test_invalid_runbook_base_url_is_refused(tmp_path: Path) -> None:
+    assert "runbookUrl" in complaint("monitoring: {rules: {enabled: true, runbookUrl: docs/}}", tmp_path)
 
 
-def test_a_file_that_nothing_makes_any_more_would_be_removed() -> None:
+def test_orphaned_dashboard_files_are_listed_for_removal() -> None:
     made = set(render.monitoring())
     assert set(render.DEPLOY.glob("**/monitoring/dashboards/*.json")) <= made
     assert not set(render.orphaned_files()) & made

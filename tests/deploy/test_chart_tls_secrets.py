@@ -1,4 +1,4 @@
-"""Certificates in the chart: who may read their files, under which names, and what is said of them afterwards."""
+"""Certificates in the chart: file modes, volume names and notes."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -38,21 +38,23 @@ def _secrets(found: Sequence[Document], deployment: str) -> Mapping[str, Documen
 
 
 @pytest.mark.parametrize("deployment", ["switchgear", "switchgear-gateway"])
-def test_keys_are_read_through_the_group_of_the_pod_and_by_nobody_else(deployment: str, tmp_path: Path) -> None:
+def test_keys_are_readable_only_by_the_pod_group(deployment: str, tmp_path: Path) -> None:
     found = _rendered(tmp_path)
     assert {one["defaultMode"] for one in _secrets(found, deployment).values()} == {0o440}
     security = helm_rendering.named(found, "Deployment", deployment)["spec"]["template"]["spec"]["securityContext"]
     assert security["fsGroup"] == security["runAsGroup"]
 
 
-def test_the_key_of_an_engine_is_root_s_where_the_engine_runs_as_root(tmp_path: Path) -> None:
+def test_engine_key_is_root_only_if_the_engine_runs_as_root(tmp_path: Path) -> None:
     found = _rendered(tmp_path)
     assert _secrets(found, "chat")["engine-certificate"]["defaultMode"] == 0o400
-    assert "defaultMode" not in _secrets(found, "user")["engine-certificate"], "nobody else could read it"
-    assert "defaultMode" not in _secrets(found, "chat")["certificate"], "the agent's user is another"
+    assert "defaultMode" not in _secrets(found, "user")["engine-certificate"], (
+        "a non-root engine could not read it"
+    )
+    assert "defaultMode" not in _secrets(found, "chat")["certificate"], "the agent runs as another user"
 
 
-def test_a_volume_has_a_name_that_kubernetes_takes_however_long_that_of_its_secret_is(tmp_path: Path) -> None:
+def test_volume_name_is_valid_for_a_long_secret_name(tmp_path: Path) -> None:
     found = _rendered(tmp_path)
     assert LONGEST_NAME in {one["secretName"] for one in _secrets(found, "switchgear").values()}
     spec = helm_rendering.named(found, "Deployment", "switchgear")["spec"]["template"]["spec"]
@@ -62,14 +64,14 @@ def test_a_volume_has_a_name_that_kubernetes_takes_however_long_that_of_its_secr
     assert _secrets(found, "switchgear")[mounted["/etc/switchgear/secrets/b"]]["secretName"] == "b"
 
 
-def test_further_ways_out_are_let_through(tmp_path: Path) -> None:
+def test_additional_egress_is_allowed(tmp_path: Path) -> None:
     collector = {"ports": [{"protocol": "TCP", "port": 4318}]}
     before = helm_rendering.named(_rendered(tmp_path), "NetworkPolicy", "switchgear")["spec"]["egress"]
     found = _rendered(tmp_path, controlPlane={"networkPolicy": {"egress": [collector]}})
     assert helm_rendering.named(found, "NetworkPolicy", "switchgear")["spec"]["egress"] == [*before, collector]
 
 
-def test_engines_at_ports_of_their_own_are_reached(tmp_path: Path) -> None:
+def test_custom_engine_ports_are_allowed(tmp_path: Path) -> None:
     engines = [{"name": "chat", "model": "m", "port": 8443}]
     found = _rendered(tmp_path, engines=engines, agent={"grpcPort": 28012})
     for name, ports in (("switchgear", {8000, 18012, 8443, 28012}), ("switchgear-gateway", {8000, 8443})):
@@ -78,17 +80,17 @@ def test_engines_at_ports_of_their_own_are_reached(tmp_path: Path) -> None:
         assert len(way["ports"]) == len(ports)
 
 
-def test_a_scraper_that_would_be_turned_away_is_refused(tmp_path: Path) -> None:
+def test_service_monitor_without_open_metrics_is_refused(tmp_path: Path) -> None:
     values = (
         "{tls: {controlPlane: a, gateway: b, openMetrics: false}, controlPlane: {serviceMonitor: {enabled: true}}}"
     )
-    assert "without tls.openMetrics nobody reads /metrics" in helm_rendering.complaint(values, tmp_path)
+    assert "which /metrics requires without tls.openMetrics" in helm_rendering.complaint(values, tmp_path)
 
 
-def test_the_notes_show_pools_that_are_taken_as_they_stand(tmp_path: Path) -> None:
+def test_notes_show_valid_pools(tmp_path: Path) -> None:
     chart = tmp_path / "chart"
     shutil.copytree(render.CHART, chart)
-    # Only an installation shows notes, and that asks a cluster.
+    # `helm template` does not render notes, so render them as a template.
     (chart / "templates" / "NOTES.txt").rename(chart / "files" / "notes")
     (chart / "templates" / "notes.yaml").write_text('text: {{ tpl (.Files.Get "files/notes") . | quote }}\n')
     (tmp_path / "values.yaml").write_text(yaml.safe_dump(dict(VALUES)))

@@ -1,4 +1,4 @@
-"""The scripts that run in images of others: what vLLM's container asks its agent, and how an Envoy drains."""
+"""Scripts that run in third-party images: ask_agent.py in vLLM's, drain-envoy.sh in Envoy's."""
 
 import asyncio
 import re
@@ -37,7 +37,7 @@ DRAIN_ENVOY = render.CHART / "files" / "drain-envoy.sh"
 
 @dataclass(slots=True, kw_only=True)
 class Agent:
-    """The agent's own HTTP port, with answers made up."""
+    """The agent's HTTP port with scripted answers."""
 
     alive_: bool = True
     outcome: DrainOutcome = DrainOutcome.DRAINED
@@ -81,7 +81,7 @@ class Agent:
 
 @pytest.fixture
 async def listen() -> Any:
-    """``await listen(app)``: its URL on a free port of loopback."""
+    """``await listen(app)`` serves it on a free loopback port and returns the URL."""
     runners = []
 
     async def listening(app: web.Application, context: ssl.SSLContext | None = None) -> str:
@@ -101,21 +101,21 @@ async def _ask(*arguments: str) -> tuple[int, str]:
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-I", ASK_AGENT, *arguments, stderr=asyncio.subprocess.PIPE
     )
-    _, said = await child.communicate()
+    _, output = await child.communicate()
     assert child.returncode is not None
-    return child.returncode, said.decode()
+    return child.returncode, output.decode()
 
 
-async def _heard(*arguments: str) -> tuple[int, str]:
-    """The same of an agent that answers. It lives in this process, and the script gives it two seconds only."""
+async def _ask_patiently(*arguments: str) -> tuple[int, str]:
+    """``_ask``, repeated on a timeout: the agent shares this process and has only 2 s to answer."""
     for _ in range(20):
-        code, said = await _ask(*arguments)
-        if "timed out" not in said:
+        code, output = await _ask(*arguments)
+        if "timed out" not in output:
             break
-    return code, said
+    return code, output
 
 
-def _nobody() -> str:
+def _unused_url() -> str:
     (port,) = free_ports(1)
     return f"http://127.0.0.1:{port}"
 
@@ -126,16 +126,14 @@ Listen = Callable[..., Awaitable[str]]
 async def test_liveness_probe_restarts_an_engine_only_on_its_agents_verdict(listen: Listen) -> None:
     agent = Agent()
     url = await listen(application(agent))
-    assert await _heard("alive", "--agent", url) == (0, "")
+    assert await _ask_patiently("alive", "--agent", url) == (0, "")
     agent.alive_ = False
-    code, said = await _heard("alive", "--agent", url)
+    code, output = await _ask_patiently("alive", "--agent", url)
     assert code == 1
-    assert "hung for 61 s" in said
+    assert "hung for 61 s" in output
 
 
-async def test_an_agent_with_a_certificate_is_asked_by_the_name_that_it_proves(
-    listen: Listen, tmp_path: Path
-) -> None:
+async def test_tls_agent_is_verified_by_name(listen: Listen, tmp_path: Path) -> None:
     name = "switchgear-agent.inference.svc"
     make_certificates(
         tmp_path, (LabCertificate(name="agent", path="agent", names=(name,)),), lasts=timedelta(days=1)
@@ -145,21 +143,21 @@ async def test_an_agent_with_a_certificate_is_asked_by_the_name_that_it_proves(
     )
     agent = Agent(alive_=False)
     url = await listen(application(agent), server_context(RotatingKeyPair(files)))
-    asked = ("--agent", url, "--ca", str(tmp_path / "ca.crt"), "--name", name)
-    code, said = await _heard("alive", *asked)
-    assert (code, "hung for 61 s" in said) == (1, True)
-    assert (await _ask("drain", *asked, "--deadline", "30"))[0] == 0
-    # Whoever proves nothing is not taken for the agent, and says nothing against the engine.
-    for wrong in (("--agent", url, "--name", name), (*asked[:4], "--name", "other.example")):
-        code, said = await _ask("alive", *wrong)
+    options = ("--agent", url, "--ca", str(tmp_path / "ca.crt"), "--name", name)
+    code, output = await _ask_patiently("alive", *options)
+    assert (code, "hung for 61 s" in output) == (1, True)
+    assert (await _ask("drain", *options, "--deadline", "30"))[0] == 0
+    # A peer with a wrong certificate is not the agent, so the engine passes.
+    for wrong in (("--agent", url, "--name", name), (*options[:4], "--name", "other.example")):
+        code, output = await _ask("alive", *wrong)
         assert code == 0
-        assert "nothing is said against the engine" in said
+        assert "engine passes" in output
 
 
 async def test_liveness_probe_passes_while_the_agent_is_down(listen: Listen) -> None:
-    code, said = await _ask("alive", "--agent", _nobody())
+    code, output = await _ask("alive", "--agent", _unused_url())
     assert code == 0
-    assert "nothing is said against the engine" in said
+    assert "engine passes" in output
 
     async def broken(_request: web.Request) -> web.Response:
         raise web.HTTPInternalServerError
@@ -169,7 +167,7 @@ async def test_liveness_probe_passes_while_the_agent_is_down(listen: Listen) -> 
     assert (await _ask("alive", "--agent", await listen(app)))[0] == 0
 
 
-async def test_an_agent_that_never_answers_says_nothing_against_its_engine(listen: Listen) -> None:
+async def test_liveness_probe_passes_when_the_agent_hangs(listen: Listen) -> None:
     gone = asyncio.Event()
 
     async def stalled(_request: web.Request) -> web.Response:
@@ -195,35 +193,35 @@ async def test_drain_hook_returns_the_drain_outcome(listen: Listen, outcome: Dra
     assert 0 < deadline_s <= 120
 
 
-async def test_a_drain_waits_for_an_agent_that_starts_again(listen: Listen) -> None:
+async def test_drain_hook_retries_after_an_agent_restart(listen: Listen) -> None:
     agent = Agent()
-    asked = 0
+    requests = 0
 
     @web.middleware
     async def at_second_try(request: web.Request, handler: Any) -> web.StreamResponse:
-        nonlocal asked
-        asked += 1
-        if asked == 1:
+        nonlocal requests
+        requests += 1
+        if requests == 1:
             assert request.transport is not None
             request.transport.abort()
         return await handler(request)  # type: ignore[no-any-return]
 
     app = application(agent)
     app.middlewares.append(at_second_try)
-    code, said = await _ask("drain", "--agent", await listen(app), "--deadline", "120")
+    code, output = await _ask("drain", "--agent", await listen(app), "--deadline", "120")
     assert code == 0
-    assert "asking again" in said
-    assert "drained" in said
+    assert "retrying" in output
+    assert "drained" in output
 
 
-async def test_without_an_agent_a_drain_takes_its_time_all_the_same() -> None:
-    # So that the control plane, which sees the pod leave, can take it out before vLLM hears SIGTERM.
-    code, said = await _ask("drain", "--agent", _nobody(), "--deadline", "1.2")
+async def test_drain_hook_without_an_agent_waits_for_the_deadline() -> None:
+    # The control plane sees the pod terminate and drains the engine before vLLM gets SIGTERM.
+    code, output = await _ask("drain", "--agent", _unused_url(), "--deadline", "1.2")
     assert code == 1
-    assert said.endswith("no agent for 1.2 s\n")
+    assert output.endswith("no agent within 1.2 s\n")
 
 
-def test_the_script_for_vllm_needs_nothing_that_is_not_in_python() -> None:
+def test_ask_agent_script_needs_only_the_standard_library() -> None:
     code = f"import sys; sys.argv = ['x', '-h']; exec(open({str(ASK_AGENT)!r}).read())"
     answer = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False)
     assert answer.returncode == 0
@@ -231,7 +229,7 @@ def test_the_script_for_vllm_needs_nothing_that_is_not_in_python() -> None:
 
 
 def _gateway(admin_port: int, health_port: int, listen_port: int, upstream_port: int) -> dict[str, Any]:
-    """Our own bootstrap, with a listener that in life the control plane would give."""
+    """Our bootstrap plus a static listener in place of the control plane's."""
     bootstrap: dict[str, Any] = yaml.safe_load(
         bootstrap_yaml(Bootstrap(node="g", zone="a", admin_port=admin_port, health_port=health_port))
     )
@@ -253,7 +251,7 @@ def _gateway(admin_port: int, health_port: int, listen_port: int, upstream_port:
             "load_assignment": {"cluster_name": "engine", "endpoints": [{"lb_endpoints": [{"endpoint": engine}]}]},
         }
     )
-    # No control plane in this test: what would wait for one is left out.
+    # No control plane here: remove the parts that wait for one.
     del bootstrap["dynamic_resources"], bootstrap["cluster_manager"]
     bootstrap["layered_runtime"]["layers"] = [{"name": "static", "static_layer": {}}]
     return bootstrap
@@ -289,7 +287,7 @@ async def test_draining_gateway_finishes_requests_and_fails_readiness(start_envo
 
         assert await status(f"{health}/live") == await status(f"{health}/ready") == 200
         assert await status(f"{health}/stats/prometheus") == 200
-        # What could stop it is for its own machine only.
+        # Admin endpoints are reachable on loopback only.
         assert await status(f"{health}/quitquitquit") == 404
         async with session.get(f"{front}/fast") as answer:
             assert answer.headers.get("connection") != "close"
@@ -304,17 +302,17 @@ async def test_draining_gateway_finishes_requests_and_fails_readiness(start_envo
         async def unready() -> bool:
             return await status(f"{health}/ready") == 503
 
-        await eventually(unready, "the gateway says that it is not ready", 60)
-        # Who has not heard yet is served, and told to go.
+        await eventually(unready, "the gateway is not ready", 60)
+        # Late callers are still served, with "connection: close".
         async with session.get(f"{front}/fast") as answer:
             assert (answer.status, answer.headers.get("connection")) == (200, "close")
         assert await status(f"{health}/live") == 200
         assert drain.returncode is None
         finish.set()
         assert await slow == 200
-        said, complaint = await asyncio.wait_for(drain.communicate(), 120)
+        output, complaint = await asyncio.wait_for(drain.communicate(), 120)
         assert (drain.returncode, complaint) == (0, b"")
-        assert said.startswith(b"drain-envoy: empty after ")
+        assert output.startswith(b"drain-envoy: empty after ")
 
 
 @pytest.mark.envoy
@@ -346,7 +344,7 @@ async def test_envoy_drain_ends_at_its_deadline(start_envoy: Any, listen: Listen
         assert (await slow).status == 200
 
 
-async def test_a_drain_without_an_envoy_says_so() -> None:
+async def test_envoy_drain_reports_a_missing_envoy() -> None:
     (port,) = free_ports(1)
     drain = await asyncio.create_subprocess_exec(
         "bash", DRAIN_ENVOY, str(port), "0", "5", stderr=asyncio.subprocess.PIPE
@@ -358,7 +356,7 @@ async def test_a_drain_without_an_envoy_says_so() -> None:
 
 @pytest.mark.envoy
 @pytest.mark.parametrize("source", ["namespaced", "everything", "examples/client-with-envoy.yaml"])
-def test_envoy_takes_the_bootstrap_and_the_flags_of_the_manifest(source: str, tmp_path: Path) -> None:
+def test_envoy_accepts_bootstrap_and_flags_of_the_manifest(source: str, tmp_path: Path) -> None:
     found = helm_rendering.written(source) if source.endswith(".yaml") else helm_rendering.documents(source)
     (template,) = [
         one
@@ -369,7 +367,7 @@ def test_envoy_takes_the_bootstrap_and_the_flags_of_the_manifest(source: str, tm
     file = tmp_path / "envoy.yaml"
 
     def here(words: Sequence[str]) -> list[str]:
-        # What a kubelet fills in; the node's labels, which take a cluster, are said instead.
+        # Values a kubelet fills in; a fixed zone replaces node labels.
         filled = [
             re.sub(r"\$\(\w+\)", "zone-a", word).replace("/etc/envoy/envoy.yaml", str(file)) for word in words
         ]

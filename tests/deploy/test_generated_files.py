@@ -1,4 +1,4 @@
-"""Generated files are what their generators write now; the list is in ``deploy/generated.py``."""
+"""Generated files are current; the list is in ``deploy/generated.py``."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ def test_generated_files_are_current(capsys: pytest.CaptureFixture[str]) -> None
     assert generated.main(["--check"]) == 0, capsys.readouterr().err
 
 
-def test_stale_missing_and_orphaned_files_are_named_and_written_again(
+def test_stale_missing_and_orphaned_files_are_listed_and_fixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wanted = {tmp_path / "current.md": "1", tmp_path / "stale.md": "2", tmp_path / "folder" / "missing.md": "3"}
@@ -35,32 +35,34 @@ def test_stale_missing_and_orphaned_files_are_named_and_written_again(
 
 
 def test_tracked_files_that_name_their_generator_are_in_the_list() -> None:
-    """A page or manifest whose first lines say that it is made has a generator."""
+    """Files with a generated-by header have a generator."""
     pages = {*(render.ROOT / "docs").glob("*.md"), *render.DEPLOY.rglob("*.yaml")}
-    marked = {path for path in pages if re.search(r"^# (Made|Rendered) ", path.read_text(), re.MULTILINE)}
+    marked = {
+        path for path in pages if re.search(r"^# (Made|Generated|Rendered) ", path.read_text(), re.MULTILINE)
+    }
     assert len(marked) > 5
     assert marked <= {*generated.generated_files()}
 
 
-def test_a_change_of_the_chart_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_chart_makes_manifests_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     one = render.MANIFESTS[0]
     other = render.Manifest(path=one.path, values="namespaced")
     monkeypatch.setattr(render, "MANIFESTS", (other, *render.MANIFESTS[1:]))
     assert generated.stale_files(render.generated_files()) == [render.DEPLOY / one.path]
 
 
-def test_what_nothing_makes_any_more_would_be_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifest_without_generator_is_orphaned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(render, "MANIFESTS", render.MANIFESTS[1:])
     assert render.DEPLOY / "manifests" / "whole-cluster.yaml" not in render.generated_files()
     assert Path(render.DEPLOY / "manifests" / "whole-cluster.yaml") in render.orphaned_files()
 
 
-def test_what_cannot_be_rendered_is_no_manifest() -> None:
+def test_render_failure_raises() -> None:
     with pytest.raises(RuntimeError, match="could not find template"):
         render.rendered(render.Manifest(path="x", values="default", only=("templates/none.yaml",)))
 
 
-def test_the_queries_of_both_autoscalers_ask_for_the_same_series() -> None:
+def test_both_autoscalers_query_the_same_series() -> None:
     keda = yaml.safe_load((render.DEPLOY / "autoscaling" / "keda.yaml").read_text())
     hpa = yaml.safe_load((render.DEPLOY / "autoscaling" / "hpa.yaml").read_text())
     adapter = yaml.safe_load((render.DEPLOY / "autoscaling" / "prometheus-adapter.yaml").read_text())
@@ -73,17 +75,17 @@ def test_the_queries_of_both_autoscalers_ask_for_the_same_series() -> None:
     for trigger, metric in zip(keda["spec"]["triggers"], hpa["spec"]["metrics"], strict=True):
         target = metric["external"]["target"]
         assert target["type"] == trigger["metricType"]
-        said = str(target.get("value", target.get("averageValue")))
-        value = float(said.removesuffix("m")) / (1000 if said.endswith("m") else 1)
+        text = str(target.get("value", target.get("averageValue")))
+        value = float(text.removesuffix("m")) / (1000 if text.endswith("m") else 1)
         assert value == float(trigger["metadata"]["threshold"])
 
 
 def _series(query: str) -> list[str]:
-    """The series and the functions of a query, in order."""
+    """Series and functions of a query, in order."""
     return re.findall(r"(?:switchgear|vllm)[\w:]+|histogram_quantile\([\d.]+|rate|\bor\b", query)
 
 
-def test_series_of_ours_in_queries_exist() -> None:
+def test_switchgear_series_in_queries_exist() -> None:
     text = (render.DEPLOY / "autoscaling" / "keda.yaml").read_text()
     for name in ("pressure_ratio", "utilization_ratio"):
         assert f"switchgear_pool_{name}" in text

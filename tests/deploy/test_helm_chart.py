@@ -1,4 +1,4 @@
-"""The chart with the real Helm: it renders what Kubernetes takes, and refuses values that cannot work."""
+"""With real Helm the chart renders valid manifests and refuses invalid values."""
 
 import json
 from pathlib import Path
@@ -12,11 +12,10 @@ from deploy import render
 from tests.deploy import helm_rendering
 
 KUBERNETES = ("1.30", "1.37")
-"""The oldest that the chart allows, and the newest whose schemas there are."""
+"""Oldest version the chart supports, and newest with a known schema."""
 
-# Kinds of others, of which the cluster's own schemas know nothing. Written down by hand: the fields we use, as the
-# custom resource definitions of Prometheus Operator 0.84 and of KEDA name them. That is no proof that a
-# definition would not object to something else; `kubectl apply --dry-run=server` is.
+# Third-party kinds: the fields we use, written by hand from the CRDs of Prometheus Operator 0.84 and KEDA. Only
+# `kubectl apply --dry-run=server` proves that a CRD accepts the rest.
 STRING_MAP = {"type": "object", "additionalProperties": {"type": "string"}}
 
 
@@ -115,7 +114,7 @@ def _judge(document: helm_rendering.Document, version: str) -> None:
 
 
 def _judge_behavior(scaled: helm_rendering.Document, version: str) -> None:
-    """KEDA hands its block on to a HorizontalPodAutoscaler, of which there is a schema."""
+    """KEDA passes this block to a HorizontalPodAutoscaler, which has a schema."""
     config = scaled["spec"]["advanced"]["horizontalPodAutoscalerConfig"]
     scaler = {
         "apiVersion": "autoscaling/v2",
@@ -127,7 +126,7 @@ def _judge_behavior(scaled: helm_rendering.Document, version: str) -> None:
 
 
 @pytest.mark.parametrize("values", helm_rendering.VALUE_SETS)
-def test_helm_finds_nothing_to_say_of_the_chart(values: str) -> None:
+def test_helm_lint_passes(values: str) -> None:
     answer = render.helm(
         "lint", "--strict", str(render.CHART), "--kube-version", render.KUBERNETES,
         "--values", str(render.values_file(values)),
@@ -137,7 +136,7 @@ def test_helm_finds_nothing_to_say_of_the_chart(values: str) -> None:
 
 @pytest.mark.parametrize("version", KUBERNETES)
 @pytest.mark.parametrize("values", helm_rendering.VALUE_SETS)
-def test_kubernetes_takes_every_manifest(values: str, version: str) -> None:
+def test_rendered_manifests_match_kubernetes_schemas(values: str, version: str) -> None:
     found = helm_rendering.documents(values)
     assert found
     for document in found:
@@ -146,19 +145,19 @@ def test_kubernetes_takes_every_manifest(values: str, version: str) -> None:
 
 @pytest.mark.parametrize("version", KUBERNETES)
 @pytest.mark.parametrize("path", helm_rendering.BY_HAND)
-def test_kubernetes_takes_what_was_written_by_hand(path: str, version: str) -> None:
+def test_handwritten_manifests_match_kubernetes_schemas(path: str, version: str) -> None:
     for document in helm_rendering.written(path):
         _judge(document, version)
 
 
-def test_a_misspelt_field_would_be_found() -> None:
+def test_misspelt_field_fails_validation() -> None:
     document = json.loads(json.dumps(helm_rendering.of_kind(helm_rendering.documents("default"), "Deployment")[0]))
     document["spec"]["template"]["spec"]["terminationGracePeriodSecond"] = 1
     with pytest.raises(kubernetes_validate.ValidationError):
         _judge(document, KUBERNETES[-1])
 
 
-def test_chart_and_wheel_have_one_version() -> None:
+def test_chart_and_wheel_have_the_same_version() -> None:
     import tomllib  # noqa: PLC0415
 
     project = tomllib.loads((render.ROOT / "pyproject.toml").read_text())["project"]
@@ -169,7 +168,7 @@ def test_chart_and_wheel_have_one_version() -> None:
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        # What the schema knows.
+        # Refused by the schema.
         ("controlPlane: {replica: 3}", "replica is not allowed"),
         ("controlPlane: {replicas: many}", "controlPlane.replicas"),
         ("gateway: {listeners: []}", "gateway.listeners"),
@@ -180,68 +179,67 @@ def test_chart_and_wheel_have_one_version() -> None:
         ("engines: [{name: Chat, model: m}]", "engines.0.name"),
         ("engines: [{name: chat, model: m, drain: 5}]", "drain is not allowed"),
         ("engineDefaults: {name: chat}", "engineDefaults.name"),
-        # What only the whole of the values can tell.
-        ("engines: [{model: m}]", "engines: each needs a name"),
-        ("engines: [{name: chat}]", "engines[chat].model: say which model"),
-        ("engines: [{name: a, model: m}, {name: a, model: m}]", "two are called a"),
+        # Refused by templates.
+        ("engines: [{model: m}]", "engines: name is required for each"),
+        ("engines: [{name: chat}]", "engines[chat].model: required"),
+        ("engines: [{name: a, model: m}, {name: a, model: m}]", "duplicate name a"),
         (
             "engines: [{name: a, model: m, drainSeconds: 600, terminationGracePeriodSeconds: 600}]",
             "engines[a].terminationGracePeriodSeconds: 600 is shorter than drainSeconds 600 + "
-            "shutdownSeconds 30 + agent.shutdownSeconds 10 + 5: Kubernetes would kill the engine in the "
-            "middle of its drain. "
-            "Say at least 645",
+            "shutdownSeconds 30 + agent.shutdownSeconds 10 + 5: Kubernetes would kill the engine during "
+            "its drain; set at least 645",
         ),
-        ("policies: {readinessGates: true, writeStatus: false}", "policies.writeStatus is off"),
+        ("policies: {readinessGates: true, writeStatus: false}", "needs policies.writeStatus, which is off"),
         ("engines: [{name: a, model: m, readinessGate: true}]", "policies.readinessGates is off"),
-        ("engines: [{name: a, model: m, maxSurge: 0, maxUnavailable: 0}]", "no engine can ever be replaced"),
+        ("engines: [{name: a, model: m, maxSurge: 0, maxUnavailable: 0}]", "no engine can be replaced"),
         (
             "engines: [{name: a, model: m, autoscaling: {kind: keda, scaleDownStabilizationSeconds: 60}}]",
             "60 is shorter than warmUpSeconds 300",
         ),
         (
             "engines: [{name: a, model: m, autoscaling: {kind: hpa, minReplicas: 9}}]",
-            "minReplicas 9 is above maxReplicas 8",
+            "minReplicas 9 exceeds maxReplicas 8",
         ),
-        ("controlPlane: {terminationGracePeriodSeconds: 5}", "leaves nothing after preStopSeconds, 5"),
-        ("controlPlane: {pdb: {minAvailable: 2}}", "2 of 2 replicas would let no node be drained"),
-        ("gateway: {pdb: {minAvailable: 2}}", "2 of 2 replicas would let no node be drained"),
-        ("gateway: {autoscaling: {enabled: true, minReplicas: 11}}", "minReplicas 11 is above maxReplicas 10"),
-        ("gateway: {drainSeconds: 5}", "must be above lameDuckSeconds, 10"),
-        ("gateway: {image: {tag: distroless-v1.40.0}}", "take the image without distroless"),
-        ("gateway: {zone: {from: value}}", "gateway.zone.value: say the zone"),
+        ("controlPlane: {terminationGracePeriodSeconds: 5}", "must exceed preStopSeconds (5)"),
+        ("controlPlane: {pdb: {minAvailable: 2}}", "2 of 2 replicas blocks every node drain"),
+        ("gateway: {pdb: {minAvailable: 2}}", "2 of 2 replicas blocks every node drain"),
+        ("gateway: {autoscaling: {enabled: true, minReplicas: 11}}", "minReplicas 11 exceeds maxReplicas 10"),
+        ("gateway: {drainSeconds: 5}", "must exceed lameDuckSeconds (10)"),
+        ("gateway: {image: {tag: distroless-v1.40.0}}", "use a tag without distroless"),
+        ("gateway: {zone: {from: value}}", "gateway.zone.value: required"),
         (
             "gateway: {listeners: [{name: a, port: 10000}, {name: b, port: 10000}]}",
-            "gateway.listeners: port 10000 twice",
+            "gateway.listeners: duplicate port 10000",
         ),
         (
             "gateway: {listeners: [{name: a, port: 9901}]}",
-            "port 9901 is a listener's and the admin or health port",
+            "port 9901 is both a listener and the admin or health port",
         ),
-        ("gateway: {healthPort: 9901}", "port 9901 is both the admin and the health port"),
-        ("controlPlane: {adminPort: 18000}", "port 18000 is both for Envoys and for the admin"),
-        ("engines: [{name: a, model: m, port: 18012}]", "engines[a].port: the agent beside it listens on 18012"),
+        ("gateway: {healthPort: 9901}", "port 9901 is both adminPort and healthPort"),
+        ("controlPlane: {adminPort: 18000}", "port 18000 is both xdsPort and adminPort"),
+        ("engines: [{name: a, model: m, port: 18012}]", "engines[a].port: 18012 is a port of the agent"),
         (
             "{agent: {httpPort: 18012}, engines: [{name: a, model: m}]}",
             "agent: port 18012 is both httpPort and grpcPort",
         ),
-        # Names that are taken, or that Kubernetes would not take.
+        # Names in use, or invalid in Kubernetes.
         ("nameOverride: Gear_Switch", "nameOverride"),
         ("fullnameOverride: 1gear", "fullnameOverride"),
         (
             "{fullnameOverride: chat, engines: [{name: chat, model: m}]}",
-            "engines[chat]: the control plane or its gateways are called chat",
+            "engines[chat]: name chat is used by the control plane",
         ),
         (
             "{fullnameOverride: chat, engines: [{name: chat-gateway, model: m}]}",
-            "engines[chat-gateway]: the control plane or its gateways are called chat-gateway",
+            "engines[chat-gateway]: name chat-gateway is used by the control plane",
         ),
     ],
 )
-def test_values_that_cannot_work_are_refused_with_their_place(values: str, complaint: str, tmp_path: Path) -> None:
+def test_invalid_values_are_refused_with_their_path(values: str, complaint: str, tmp_path: Path) -> None:
     assert complaint in helm_rendering.complaint(values, tmp_path)
 
 
-def test_pod_labels_need_a_kubernetes_that_sets_them(tmp_path: Path) -> None:
+def test_zone_from_pod_labels_needs_kubernetes_1_35(tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text("{insecure: true, gateway: {zone: {from: podLabels}}}")
     assert render.template(file).returncode == 0
@@ -249,15 +247,15 @@ def test_pod_labels_need_a_kubernetes_that_sets_them(tmp_path: Path) -> None:
     assert "podLabels needs Kubernetes 1.35" in old.stderr
 
 
-def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
+def test_values_and_schema_have_the_same_fields() -> None:
     schema = json.loads((render.CHART / "values.schema.json").read_text())
     values = yaml.safe_load((render.CHART / "values.yaml").read_text())
 
-    def compare(said: object, known: dict[str, object], place: str) -> None:
+    def compare(given: object, known: dict[str, object], place: str) -> None:
         properties = known.get("properties")
-        if isinstance(said, dict) and isinstance(properties, dict):
-            assert set(properties) - {"global"} == set(said), place
-            for key, value in said.items():
+        if isinstance(given, dict) and isinstance(properties, dict):
+            assert set(properties) - {"global"} == set(given), place
+            for key, value in given.items():
                 compare(value, properties[key], f"{place}.{key}")
 
     compare(values, schema, "values")

@@ -1,4 +1,4 @@
-"""The Dockerfiles: linted by hadolint, and held to what the chart expects of the images."""
+"""Dockerfiles pass hadolint and match the expectations of the chart."""
 
 import json
 import re
@@ -21,11 +21,11 @@ def _name(path: Path) -> str:
 
 
 def _instructions(path: Path) -> Iterator[tuple[str, str]]:
-    """Each instruction and what it is told, on one line."""
+    """Instructions with their arguments, continuation lines joined."""
     lines = [line for line in path.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
     for line in re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines():
-        name, _, told = line.partition(" ")
-        yield name, told.strip()
+        name, _, rest = line.partition(" ")
+        yield name, rest.strip()
 
 
 def _stages(path: Path) -> Sequence[Sequence[tuple[str, str]]]:
@@ -42,36 +42,36 @@ def image(request: pytest.FixtureRequest) -> Path:
     return request.param  # type: ignore[no-any-return]
 
 
-def test_there_is_an_image_for_each_command() -> None:
+def test_every_command_has_an_image() -> None:
     assert {_name(path) for path in IMAGES} == set(ENTRY)
 
 
-def test_hadolint_finds_nothing(image: Path) -> None:
+def test_hadolint_passes(image: Path) -> None:
     hadolint = Path(sys.executable).parent / "hadolint"
     answer = subprocess.run([hadolint, "--no-color", image], capture_output=True, text=True, check=False)
     assert (answer.returncode, answer.stdout) == (0, "")
 
 
-def test_bases_have_a_version_and_the_python_of_the_lock(image: Path) -> None:
-    bases = [told.split()[0] for stage in _stages(image) for name, told in stage if name == "FROM"]
+def test_base_images_pin_the_python_of_the_lock(image: Path) -> None:
+    bases = [rest.split()[0] for stage in _stages(image) for name, rest in stage if name == "FROM"]
     assert len(bases) == 2
     assert len(set(bases)) == 1
     assert re.fullmatch(r"python:3\.11\.\d+-slim-[a-z]+(@sha256:[0-9a-f]{64})?", bases[0])
 
 
-def test_the_image_is_what_was_built_and_nothing_that_built_it(image: Path) -> None:
+def test_final_stage_has_no_build_tools(image: Path) -> None:
     build, last = _stages(image)
-    assert [told for name, told in last if name == "COPY"] == ["--from=build /opt/venv /opt/venv"]
-    assert not [told for name, told in last if name == "RUN"]
-    runs = " ".join(told for name, told in build if name == "RUN")
+    assert [rest for name, rest in last if name == "COPY"] == ["--from=build /opt/venv /opt/venv"]
+    assert not [rest for name, rest in last if name == "RUN"]
+    runs = " ".join(rest for name, rest in build if name == "RUN")
     assert "PIP_CONSTRAINT=/src/requirements.lock" in runs
-    assert any(name == "ENV" and "PIP_NO_CACHE_DIR=1" in told for name, told in build)
+    assert any(name == "ENV" and "PIP_NO_CACHE_DIR=1" in rest for name, rest in build)
     assert not re.search(r"\b(apt-get|apk|curl|wget|sudo)\b", runs)
 
 
-def test_it_runs_as_the_number_that_the_chart_names(image: Path) -> None:
+def test_image_user_matches_the_chart(image: Path) -> None:
     _, last = _stages(image)
-    (user,) = [told for name, told in last if name == "USER"]
+    (user,) = [rest for name, rest in last if name == "USER"]
     assert user == "65532:65532"
     for _, template in helm_rendering.pods(helm_rendering.documents("everything")):
         for container in helm_rendering.containers(template):
@@ -80,33 +80,33 @@ def test_it_runs_as_the_number_that_the_chart_names(image: Path) -> None:
                 assert context["runAsUser"] == 65532
 
 
-def test_it_starts_its_command_and_says_how_it_is(image: Path) -> None:
+def test_image_has_entrypoint_and_health_check(image: Path) -> None:
     _, last = _stages(image)
-    said = dict(last)
-    assert json.loads(said["ENTRYPOINT"]) == [ENTRY[_name(image)]]
+    last_by_name = dict(last)
+    assert json.loads(last_by_name["ENTRYPOINT"]) == [ENTRY[_name(image)]]
     if _name(image) == "chaos":
-        assert said["HEALTHCHECK"] == "NONE"
+        assert last_by_name["HEALTHCHECK"] == "NONE"
     else:
-        _, _, command = said["HEALTHCHECK"].partition("CMD ")
+        _, _, command = last_by_name["HEALTHCHECK"].partition("CMD ")
         program = json.loads(command)
         assert program[:2] == ["python", "-c"]
         compile(program[2], "healthcheck", "exec")
         (port,) = re.findall(r"127\.0\.0\.1:(\d+)/", program[2])
-        assert port in said["EXPOSE"].split()
+        assert port in last_by_name["EXPOSE"].split()
 
 
 def _copied(image: Path) -> set[str]:
     build, _ = _stages(image)
     return {
         source.removeprefix("./")
-        for name, told in build
+        for name, rest in build
         if name == "COPY"
-        for source in told.split()[:-1]
+        for source in rest.split()[:-1]
         if not source.startswith("--")
     }
 
 
-def test_what_it_copies_is_there_and_reaches_the_build(image: Path) -> None:
+def test_copied_files_exist_and_are_not_ignored(image: Path) -> None:
     ignored = (image.parent / f"{image.name}.dockerignore").read_text().splitlines()
     assert "*" in ignored
     let_in = {line.removeprefix("!") for line in ignored if line.startswith("!")}
@@ -115,7 +115,7 @@ def test_what_it_copies_is_there_and_reaches_the_build(image: Path) -> None:
         assert (render.ROOT / source).exists()
 
 
-def test_everything_that_the_wheel_is_made_of_is_copied(image: Path) -> None:
+def test_wheel_contents_are_copied(image: Path) -> None:
     import tomllib  # noqa: PLC0415
 
     project: Mapping[str, object] = tomllib.loads((render.ROOT / "pyproject.toml").read_text())
@@ -124,7 +124,7 @@ def test_everything_that_the_wheel_is_made_of_is_copied(image: Path) -> None:
     assert {project["project"]["readme"], *project["project"]["license-files"]} <= _copied(image)  # type: ignore[index]
 
 
-def test_commands_that_the_chart_runs_in_our_images_are_in_them() -> None:
+def test_chart_commands_exist_in_our_images() -> None:
     for values in helm_rendering.VALUE_SETS:
         for _, template in helm_rendering.pods(helm_rendering.documents(values)):
             for container in helm_rendering.containers(template):

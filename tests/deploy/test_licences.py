@@ -1,4 +1,4 @@
-"""The page of licences says what installed packages say of themselves."""
+"""docs/licences.md matches the metadata of installed packages."""
 
 from email.message import Message
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -10,7 +10,7 @@ from deploy import licences
 
 
 class Made(Distribution):
-    """A package that is nothing but its metadata."""
+    """A package with metadata only."""
 
     def __init__(self, *fields: tuple[str, str]) -> None:
         self._fields = fields
@@ -34,28 +34,28 @@ NAMED = [line.split(" | ")[0].removeprefix("| ") for line in LINES]
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_the_page_says_of_each_package_what_it_says_itself(name: str) -> None:
+def test_page_matches_package_metadata(name: str) -> None:
     try:
-        said = licences.licence(distribution(name))
+        stated = licences.licence(distribution(name))
     except PackageNotFoundError:
         pytest.skip(f"{name} is not installed here")
-    assert f"| {name} | {said} |" in licences.PAGE.read_text()
+    assert f"| {name} | {stated} |" in licences.PAGE.read_text()
 
 
-def test_nothing_that_is_needed_to_run_is_left_out() -> None:
+def test_page_lists_every_runtime_dependency() -> None:
     assert not set(licences.required_packages()) - set(NAMED)
 
 
-def test_what_stands_before_the_table_is_what_the_script_writes() -> None:
+def test_page_starts_with_the_generated_head() -> None:
     assert licences.PAGE.read_text().startswith(licences.HEAD)
 
 
-def test_every_package_says_some_licence() -> None:
+def test_every_package_has_a_known_licence() -> None:
     assert licences.UNKNOWN not in licences.PAGE.read_text()
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "expected"),
     [
         ([("License-Expression", "MIT"), ("License", "other")], "MIT"),
         ([("License", "ISC"), ("Classifier", "License :: OSI Approved :: BSD License")], "ISC"),
@@ -67,5 +67,5 @@ def test_every_package_says_some_licence() -> None:
         ([("Classifier", "Topic :: Licensing")], licences.UNKNOWN),
     ],
 )
-def test_an_expression_counts_before_a_name_before_a_classifier(fields: list[tuple[str, str]], said: str) -> None:
-    assert licences.licence(Made(*fields)) == said
+def test_expression_precedes_name_precedes_classifier(fields: list[tuple[str, str]], expected: str) -> None:
+    assert licences.licence(Made(*fields)) == expected

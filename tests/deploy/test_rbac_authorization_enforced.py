@@ -1,7 +1,6 @@
-"""The control plane as the chart starts it, behind somebody who lets through only what the chart's RBAC grants.
+"""The control plane as the chart starts it, behind a proxy that enforces the chart's RBAC.
 
-The cluster is a double, which lets everybody do everything; in front of it stands a gatekeeper that reads the
-rendered Roles as an API server would. A control plane that has to ask for more is found here, not in production.
+The cluster double allows every request; the proxy in front of it evaluates the rendered Roles like an API server.
 """
 
 import re
@@ -36,7 +35,7 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 
 @dataclass(frozen=True, slots=True)
 class AccessReview:
-    """One thing to be allowed: what a request comes to in RBAC."""
+    """A request in terms of RBAC."""
 
     verb: str
     group: str
@@ -48,7 +47,7 @@ class AccessReview:
 def _wishes(request: web.Request) -> Iterator[AccessReview]:
     found = _PATH.fullmatch(request.path)
     if found is None:
-        return  # /version and its like, open to every account
+        return  # /version and similar paths, open to every account
     resource = "/".join(part for part in (found["resource"], found["part"]) if part)
     rest = (found["group"] or "", resource, found["namespace"] or "", found["name"] or "")
     if request.method == "GET":
@@ -57,12 +56,12 @@ def _wishes(request: web.Request) -> Iterator[AccessReview]:
         return
     yield AccessReview(_VERBS[request.method], *rest)
     if request.content_type == "application/apply-patch+yaml":
-        # What is applied may have to be made.
+        # Apply may create the object.
         yield AccessReview("create", *rest[:3], "")
 
 
 def _granted(found: Sequence[Document], account: str, wish: AccessReview) -> bool:
-    """What an API server's RBAC would say."""
+    """True if RBAC grants the request."""
     for binding in helm_rendering.of_kind(found, "RoleBinding", "ClusterRoleBinding"):
         where = binding["metadata"].get("namespace")
         if account not in {one["name"] for one in binding["subjects"]} or where not in (None, wish.namespace):
@@ -87,7 +86,7 @@ def _granted(found: Sequence[Document], account: str, wish: AccessReview) -> boo
 
 @dataclass(kw_only=True)
 class AuthorizingProxy:
-    """Hands on to ``server`` what ``rights`` allow, and remembers the rest."""
+    """Forward allowed requests to ``server``, record denied ones."""
 
     server: str
     rights: Sequence[Document]
@@ -99,8 +98,8 @@ class AuthorizingProxy:
             self.asked.add((wish.verb, wish.resource))
             if not _granted(self.rights, "switchgear", wish):
                 self.refused.add((wish.verb, wish.resource))
-                said = {"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden"}
-                return web.json_response(said | {"message": f"{wish} is forbidden"}, status=403)
+                body = {"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden"}
+                return web.json_response(body | {"message": f"{wish} is forbidden"}, status=403)
         headers = {key: request.headers[key] for key in ("Content-Type", "Accept") if key in request.headers}
         body = await request.read()
         async with (
@@ -119,7 +118,7 @@ class AuthorizingProxy:
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> Any:
-    """A cluster with our definitions, the example's policies, and a pod with a gate."""
+    """A cluster with our CRDs, the example policies and a pod with a readiness gate."""
     async with running_cluster(tmp_path) as one:
         one.must_be_double()
         await one.define()
@@ -144,7 +143,7 @@ async def cluster(tmp_path: Path) -> Any:
 
 @asynccontextmanager
 async def _serving(cluster: Cluster, rights: Sequence[Document], folder: Path) -> AsyncIterator[AuthorizingProxy]:
-    """A control plane with the chart's own arguments, but for where it listens and how it finds the cluster."""
+    """A control plane with the chart's arguments, except addresses and kubeconfig."""
     gatekeeper = AuthorizingProxy(server=cluster.server, rights=rights)
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", gatekeeper.answer)
@@ -159,10 +158,10 @@ async def _serving(cluster: Cluster, rights: Sequence[Document], folder: Path) -
         ]
         ours = ("--listen=", "--admin=", "--state-dir=")
         words = [word.replace("$(POD_NAME)", "switchgear-0") for word in container["args"]]
-        said = [word for word in words if not word.startswith(ours)]
+        body = [word for word in words if not word.startswith(ours)]
         here = ["--listen=127.0.0.1:0", "--admin=127.0.0.1:0", f"--state-dir={folder / 'state'}"]
         async with ChildProcesses(log_dir=folder, stop_limit_s=60) as processes:
-            command = [sys.executable, "-m", "xds_server", "serve", *said, *here, f"--kubeconfig={at}"]
+            command = [sys.executable, "-m", "xds_server", "serve", *body, *here, f"--kubeconfig={at}"]
             await processes.start("serve", command, ready_within_s=60)
             yield gatekeeper
     finally:
@@ -179,9 +178,7 @@ async def _gated(cluster: Cluster) -> bool:
     return any(one["type"] == GATE for one in status["conditions"])
 
 
-async def test_rbac_suffices_to_watch_to_write_status_and_readiness_gates(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+async def test_rbac_allows_watches_status_and_readiness_gates(cluster: Cluster, tmp_path: Path) -> None:
     rights = helm_rendering.documents("engines")
     async with _serving(cluster, rights, tmp_path) as gatekeeper:
         await eventually(lambda: _told(cluster), "the pool's status", 60)
@@ -192,9 +189,7 @@ async def test_rbac_suffices_to_watch_to_write_status_and_readiness_gates(
     assert ("delete", "leases") in gatekeeper.asked
 
 
-async def test_reading_one_namespace_takes_nothing_else_and_lives_without_nodes(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+async def test_namespaced_installation_works_without_cluster_rights(cluster: Cluster, tmp_path: Path) -> None:
     rights = helm_rendering.documents("namespaced")
     async with _serving(cluster, rights, tmp_path) as gatekeeper:
         await eventually(lambda: ("patch", "leases") in gatekeeper.asked, "its Lease", 60)

@@ -1,4 +1,4 @@
-"""RBAC: what the control plane asks of the API server, and not one verb more."""
+"""RBAC grants exactly the verbs the control plane uses."""
 
 import ast
 import re
@@ -43,7 +43,7 @@ def _rights(role: Document) -> Iterator[Right]:
 
 
 def _granted(found: Sequence[Document], account: str, namespace: str) -> set[Right]:
-    """What a service account may do in a namespace."""
+    """Rights of a service account in a namespace."""
     roles = {
         (one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]): one
         for one in helm_rendering.of_kind(found, "Role", "ClusterRole")
@@ -75,7 +75,7 @@ def test_control_plane_role_has_least_privilege(values: str, namespace: str, rig
 
 
 @pytest.mark.parametrize(("values", "rights"), [("default", GATEWAY), ("namespaced", set()), ("keda", set())])
-def test_a_gateway_may_read_its_node_where_that_is_how_it_learns_its_zone(values: str, rights: set[Right]) -> None:
+def test_gateway_reads_its_node_only_for_its_zone(values: str, rights: set[Right]) -> None:
     found = helm_rendering.documents(values)
     assert _granted(found, "switchgear-gateway", "inference") == rights
     for deployment, template in helm_rendering.pods(found):
@@ -83,7 +83,7 @@ def test_a_gateway_may_read_its_node_where_that_is_how_it_learns_its_zone(values
             assert template["spec"]["automountServiceAccountToken"] is bool(rights)
 
 
-def test_one_namespace_needs_nothing_of_the_cluster() -> None:
+def test_namespaced_installation_has_no_cluster_role() -> None:
     assert (
         helm_rendering.of_kind(helm_rendering.documents("namespaced"), "ClusterRole", "ClusterRoleBinding") == []
     )
@@ -123,18 +123,18 @@ _VERBS = {
     "apply": {"patch"},
     "delete": {"delete"},
 }
-"""What the methods of ``xds_server.k8s.kube_api.KubeApi`` are to RBAC."""
+"""RBAC verbs of the methods of ``xds_server.k8s.kube_api.KubeApi``."""
 
 
 def _asked(source: str, resources: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Each request in Python text: resource constant and verb, where the call names the constant itself."""
+    """Resource constant and verb of each API call in Python source."""
     for node in ast.walk(ast.parse(source)):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
             continue
         resource = node.args[0]
         if node.func.attr in _VERBS and isinstance(resource, ast.Name) and resource.id in resources:
-            said = {word.arg: word.value for word in node.keywords}
-            part = said.get("subresource")
+            keywords = {word.arg: word.value for word in node.keywords}
+            part = keywords.get("subresource")
             subresource = part.value if isinstance(part, ast.Constant) else ""
             for verb in _VERBS[node.func.attr]:
                 yield f"{resource.id}/{subresource}" if subresource else resource.id, verb
@@ -148,12 +148,12 @@ def test_rbac_grants_every_verb_and_resource_the_code_uses() -> None:
         for path in (render.ROOT / "xds_server").rglob("*.py")
         for resource, verb in _asked(path.read_text(), plural)
     }
-    # The lease at least: were the reading of the code broken, nothing would be found.
+    # Guards against a broken scan that finds nothing.
     assert {("leases", "create"), ("leases", "get"), ("leases", "update"), ("nodes", "get")} <= asked
     assert asked <= granted
 
 
-def test_the_documentation_says_what_each_right_is_for() -> None:
+def test_documentation_lists_every_right() -> None:
     page = (render.ROOT / "docs" / "deploy.md").read_text()
     rows = re.findall(r"^\| (`[^|]+`) \| ([a-z, ]+) \|", page, flags=re.MULTILINE)
     written = {

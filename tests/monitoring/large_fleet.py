@@ -1,4 +1,4 @@
-"""The metrics of a server with a fleet of any size: its own parts, fed with such a fleet, and a real registry."""
+"""Metrics of a server with a fleet of any size, from its real parts and registry."""
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -35,7 +35,7 @@ NOW_S = 1000.0
 
 
 def policies(sizes: Mapping[str, int]) -> Any:
-    """Pools over zones and regions, with all engines between them."""
+    """Pools with engines spread over zones and regions."""
     each, texts = sizes["engine"] // sizes["pool"], []
     for pool in range(sizes["pool"]):
         endpoints = ", ".join(
@@ -51,12 +51,12 @@ def policies(sizes: Mapping[str, int]) -> Any:
 
 
 def exposed(sizes: Mapping[str, int]) -> bytes:
-    """What such a server answers at /metrics."""
+    """/metrics of such a server."""
     return counted(sizes).text()
 
 
 def counted(sizes: Mapping[str, int]) -> Metrics:
-    """The metrics of such a server."""
+    """Metrics of such a server."""
     metrics, known = Metrics(), policies(sizes)
     nodes = [f"gateway-{n}" for n in range(sizes["node"])]
     telemetry = _telemetry(metrics, known, nodes)

@@ -1,4 +1,4 @@
-"""promtool, where it is there: Debian has it in its package ``prometheus``."""
+"""Run promtool, if installed (Debian package ``prometheus``)."""
 
 import shutil
 import subprocess
@@ -10,20 +10,20 @@ import pytest
 
 PROMTOOL = shutil.which("promtool")
 LIMIT_S: Final = 600.0
-"""It goes through hours minute by minute, which takes a busy machine longer than other tests may."""
+"""Above the limit of other tests: promtool evaluates hours minute by minute."""
 
 T = TypeVar("T", bound=Callable[..., Any])
 
 
 def needed(test: T) -> T:
-    """The test, skipped where there is no promtool, and with promtool's time."""
-    missing = pytest.mark.skipif(PROMTOOL is None, reason="no promtool here; Debian's package prometheus has it")
+    """Skip the test without promtool, and raise its time limit."""
+    missing = pytest.mark.skipif(PROMTOOL is None, reason="promtool not installed (Debian package prometheus)")
     marked: T = missing(pytest.mark.timeout(LIMIT_S + 60)(test))
     return marked
 
 
 def promtool(*arguments: str, stdin: str = "", cwd: Path | None = None) -> tuple[int, str]:
-    """Exit code, and all that it says."""
+    """Exit code and output."""
     assert PROMTOOL is not None
     answer = subprocess.run(
         [PROMTOOL, *arguments], input=stdin, capture_output=True, text=True, check=False, cwd=cwd, timeout=LIMIT_S

@@ -1,4 +1,4 @@
-"""Dashboards that Grafana can show: queries that parse, series that exist, links that lead somewhere."""
+"""Dashboards are valid: queries parse, series exist, links resolve."""
 
 import json
 import re
@@ -25,20 +25,20 @@ def queries(page: dict[str, Any]) -> list[str]:
 
 
 def filled(query: str) -> str:
-    """The query with what Grafana puts in for its variables."""
+    """The query with Grafana variables substituted."""
     return query.replace("$__rate_interval", "5m").replace("$namespace", ".*").replace("$pool", "a").replace(
         "$engine", "r1"
     )  # fmt: skip
 
 
-def test_the_files_are_what_the_code_makes() -> None:
+def test_dashboard_files_are_current() -> None:
     assert {path.name: path.read_text() for path in FOLDER.glob("*.json")} == {
         f"{one.name}.json": dashboard_json(one) for one in DASHBOARDS
     }, "run `make generated`"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page["uid"])
-def test_a_page_is_whole(page: dict[str, Any]) -> None:
+def test_dashboard_layout_and_variables_are_consistent(page: dict[str, Any]) -> None:
     assert len({panel["id"] for panel in page["panels"]}) == len(page["panels"])
     taken: set[tuple[int, int]] = set()
     for panel in page["panels"]:
@@ -48,7 +48,7 @@ def test_a_page_is_whole(page: dict[str, Any]) -> None:
             for x in range(place["x"], place["x"] + place["w"])
             for y in range(place["y"], place["y"] + place["h"])
         }
-        assert not cells & taken, f"{panel['title']} lies on another"
+        assert not cells & taken, f"{panel['title']} overlaps another"
         assert max(x for x, _ in cells) < COLUMNS
         taken |= cells
         assert panel["targets"]
@@ -56,11 +56,11 @@ def test_a_page_is_whole(page: dict[str, Any]) -> None:
         assert panel["type"] in {"timeseries", "stat", "heatmap"}
     names = {one["name"] for one in page["templating"]["list"]}
     used = set(re.findall(r"\$\{?(\w+)", json.dumps(page["panels"]))) - {"__rate_interval"}
-    assert used <= names, "a variable that nobody sets"
-    assert names <= used, "a variable that nothing asks for"
+    assert used <= names, "undefined variable"
+    assert names <= used, "unused variable"
 
 
-def test_every_series_and_label_that_is_asked_for_exists() -> None:
+def test_every_queried_series_and_label_exists() -> None:
     recorded = {one.record for one in recordings()}
     for page in PAGES:
         for query in queries(page):
@@ -74,7 +74,7 @@ def test_every_series_and_label_that_is_asked_for_exists() -> None:
                     assert operator == "=~" or not row.labels[label] or value in row.labels[label]
 
 
-def test_every_label_that_a_legend_shows_is_in_its_query() -> None:
+def test_every_legend_label_is_in_its_query() -> None:
     for page in PAGES:
         for panel in page["panels"]:
             for target in panel["targets"]:
@@ -83,24 +83,22 @@ def test_every_label_that_a_legend_shows_is_in_its_query() -> None:
                     assert not kept or label in kept[0], f"{panel['title']}: {label}"
 
 
-def test_links_lead_to_runbooks_of_alerts() -> None:
+def test_links_point_to_runbooks_of_alerts() -> None:
     pages = [json.loads(dashboard_json(one, "https://docs.example/runbooks")) for one in DASHBOARDS]
     links = {link["url"] for page in pages for p in page["panels"] for link in p["links"]}
     assert links <= {f"https://docs.example/runbooks/{one.name}/" for one in ALERTS}
     assert len(links) > 12
-    assert not [link for page in PAGES for p in page["panels"] for link in p["links"]], (
-        "nowhere, unless it is said"
-    )
-    told = {name for page in PAGES for p in page["panels"] for name in re.findall(r"(\w+)\.md", p["description"])}
-    assert told == {link.split("/")[-2] for link in links}
+    assert not [link for page in PAGES for p in page["panels"] for link in p["links"]], "no base URL, no links"
+    named = {name for page in PAGES for p in page["panels"] for name in re.findall(r"(\w+)\.md", p["description"])}
+    assert named == {link.split("/")[-2] for link in links}
 
 
 @pytest.mark.parametrize(
     "panel",
     [Panel(title="x", queries=(("up", ""),), alert="SwitchgearNothing")],
-    ids=["an alert that is not there"],
+    ids=["unknown alert"],
 )
-def test_what_does_not_exist_cannot_be_shown(panel: Panel) -> None:
+def test_unknown_alert_or_metric_raises_key_error(panel: Panel) -> None:
     with pytest.raises(KeyError):
         dashboard_json(Dashboard(name="x", title="x", panels=(panel,)))
     with pytest.raises(KeyError):
@@ -110,7 +108,7 @@ def test_what_does_not_exist_cannot_be_shown(panel: Panel) -> None:
 
 
 @needed
-def test_prometheus_can_read_every_query(tmp_path: Path) -> None:
+def test_promtool_parses_every_query(tmp_path: Path) -> None:
     rules = [
         {"record": f"panel:{number}:query", "expr": filled(query)}
         for number, query in enumerate(query for page in PAGES for query in queries(page))
@@ -118,8 +116,8 @@ def test_prometheus_can_read_every_query(tmp_path: Path) -> None:
     assert len(rules) > 40
     path = tmp_path / "queries.json"
     path.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
-    code, said = promtool("check", "rules", str(path))
-    assert code == 0, said
+    code, output = promtool("check", "rules", str(path))
+    assert code == 0, output
     rules[0]["expr"] += " +"
     path.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
     assert promtool("check", "rules", str(path))[0] != 0

@@ -1,4 +1,4 @@
-"""The table of metrics is what a server exposes: every one, with its type and its labels, and no other."""
+"""A server exposes exactly the metric table: names, types and labels."""
 
 import asyncio
 import re
@@ -28,7 +28,7 @@ from xds_server.serve_config import ServeConfig
 
 LIMIT_S = 60.0
 ALERTED = {"switchgear_departure_hop_seconds"}
-"""The histogram that an alert goes by."""
+"""The histogram used by an alert."""
 SERVE = str(Path(sys.executable).with_name("switchgear"))
 POLICY = """\
 apiVersion: switchgear.dev/v1alpha1
@@ -39,7 +39,7 @@ spec: {model: m, endpoints: [{address: 127.0.0.1, port: 9}], probe: {enabled: fa
 
 
 async def scraped(policies: Path) -> str:
-    """What a server that has just started says at /metrics."""
+    """/metrics of a server that has just started."""
     server = await asyncio.create_subprocess_exec(
         *(SERVE, "serve", "--policies", str(policies), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"),
         *("--log-format", "json"),
@@ -51,12 +51,12 @@ async def scraped(policies: Path) -> str:
         admin = (await asyncio.wait_for(server.stdout.readline(), LIMIT_S)).decode().split('"admin": "')[1]
         async with aiohttp.ClientSession() as session:
 
-            async def asked() -> str:
+            async def metrics() -> str:
                 async with session.get(f"http://{admin.split(chr(34))[0]}/metrics") as answer:
                     return await answer.text()
 
-            await eventually(asked, "it answers", LIMIT_S)
-            return await asked()
+            await eventually(metrics, "/metrics answers", LIMIT_S)
+            return await metrics()
     finally:
         server.terminate()
         await asyncio.wait_for(server.wait(), LIMIT_S)
@@ -64,12 +64,12 @@ async def scraped(policies: Path) -> str:
 
 def documented(family: Metric) -> MetricSpec:
     name = f"{family.name}_total" if family.type == "counter" else family.name
-    assert name in TABLE, f"{name} is exposed, and not in xds_server/metrics"
+    assert name in TABLE, f"{name} is exposed but not in xds_server/metrics"
     return TABLE[name]
 
 
 def judge(families: Iterable[Metric]) -> set[str]:
-    """The names of what is exposed, each held against its row."""
+    """Names of exposed metrics, each checked against its table row."""
     found = set()
     for family in families:
         row = documented(family)
@@ -83,7 +83,7 @@ def judge(families: Iterable[Metric]) -> set[str]:
     return found
 
 
-async def test_a_running_server_exposes_the_table_and_nothing_else(tmp_path: Path) -> None:
+async def test_running_server_exposes_exactly_the_table(tmp_path: Path) -> None:
     (tmp_path / "chat.yaml").write_text(POLICY)
     families = list(text_string_to_metric_families(await scraped(tmp_path)))
     found = judge(families)
@@ -92,11 +92,11 @@ async def test_a_running_server_exposes_the_table_and_nothing_else(tmp_path: Pat
         row = documented(family)
         if row.labels and not row.per and (family.type == "counter" or row.name in ALERTED):
             assert len(family.samples) == row.most_series({}), (
-                f"{row.name}: its first event would be no rise to Prometheus"
+                f"{row.name}: no zero series, so increase() would miss its first event"
             )
 
 
-def test_what_is_there_only_with_some_settings_is_in_the_table_too(tmp_path: Path) -> None:
+def test_metrics_of_optional_settings_are_in_the_table(tmp_path: Path) -> None:
     make_certificates(tmp_path, LAB_CERTIFICATES, lasts=timedelta(days=1))
     secrets = tmp_path / "secrets"
     (secrets / "engines").mkdir(parents=True)
@@ -124,45 +124,47 @@ def test_what_is_there_only_with_some_settings_is_in_the_table_too(tmp_path: Pat
     assert {name for name, row in TABLE.items() if row.where} <= found
 
 
-def test_every_watched_resource_is_declared_and_no_other() -> None:
+def test_watched_resources_match_the_declared_labels() -> None:
     (stale,) = (one for one in ClusterFeed(ServeConfig(kubernetes=True)).families() if "stale" in one.name)
     watched = {sample.labels["resource"] for sample in stale.samples}
     assert watched == set(ControlPlaneMetrics.source_stale_seconds.labels["resource"])
 
 
-def test_a_large_fleet_stays_within_the_series_that_are_stated() -> None:
+def test_large_fleet_stays_within_the_stated_series() -> None:
     families = list(text_string_to_metric_families(exposed(LARGE).decode()))
     judge(families)
     for family in families:
         row = documented(family)
         assert len(family.samples) <= row.most_series(LARGE), row.name
-    told = {family.name: len(family.samples) for family in families}
-    assert told["switchgear_engine_admitted_ratio"] == LARGE["engine"], "the fleet is as large as it says"
-    assert told["switchgear_telemetry_age_seconds"] == 2 * LARGE["node"]
+    counts = {family.name: len(family.samples) for family in families}
+    assert counts["switchgear_engine_admitted_ratio"] == LARGE["engine"], "wrong fleet size"
+    assert counts["switchgear_telemetry_age_seconds"] == 2 * LARGE["node"]
 
 
 @needed
-def test_names_are_as_prometheus_wants_them() -> None:
-    code, said = promtool("check", "metrics", stdin=exposed({**LARGE, "engine": 4, "node": 2, "pool": 2}).decode())
-    assert (code, said.splitlines()) == (0, [])
+def test_promtool_accepts_the_metric_names() -> None:
+    code, output = promtool(
+        "check", "metrics", stdin=exposed({**LARGE, "engine": 4, "node": 2, "pool": 2}).decode()
+    )
+    assert (code, output.splitlines()) == (0, [])
 
 
-def test_the_reference_is_made_from_the_table() -> None:
+def test_reference_is_current() -> None:
     assert (ROOT / "docs" / "metrics.md").read_text() == markdown(), "run `make generated`"
 
 
 @needed
-def test_prometheus_takes_what_the_reference_says_to_scrape_with(tmp_path: Path) -> None:
+def test_promtool_accepts_the_scrape_configs_of_the_reference(tmp_path: Path) -> None:
     blocks = re.findall(r"^```yaml\n(.*?)^```$", markdown(), re.MULTILINE | re.DOTALL)
     assert len(blocks) > 1
     for number, block in enumerate(blocks):
         path = tmp_path / f"{number}.yaml"
         path.write_text(block)
-        code, said = promtool("check", "config", "--syntax-only", str(path))
-        assert code == 0, said
+        code, output = promtool("check", "config", "--syntax-only", str(path))
+        assert code == 0, output
 
 
-def test_every_row_says_what_it_is_and_what_to_do() -> None:
+def test_every_row_has_help_action_and_unit() -> None:
     for name, row in TABLE.items():
         assert row.help.endswith("."), name
         assert row.do, name

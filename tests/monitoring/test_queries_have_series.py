@@ -1,4 +1,4 @@
-"""What rules and panels ask for is there: of all series that a server may expose, each query has an answer."""
+"""Every query of rules and panels has a result over the series a server can expose."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from xds_server.metrics.metric_table import TABLE
 
 RULES = DEPLOY / "monitoring" / "rules.yaml"
 ADDED = ("job", "namespace")
-"""Labels that Prometheus gives every series of a target."""
+"""Labels that Prometheus adds to every series of a target."""
 
 PANELS = [
     (target["expr"], re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
@@ -23,16 +23,16 @@ PANELS = [
     for panel in json.loads(dashboard_json(one))["panels"]
     for target in panel["targets"]
 ]
-"""Each query of a panel, and the labels that its legend shows."""
+"""Queries of panels with the labels of their legends."""
 
 
-def asked(query: str) -> str:
-    """The query with what Grafana puts in for its variables."""
+def filled(query: str) -> str:
+    """The query with Grafana variables substituted."""
     return re.sub(r"\$(namespace|pool|engine)\b", ".*", query.replace("$__rate_interval", "5m"))
 
 
 def series(row: MetricSpec) -> Iterator[str]:
-    """Every series of a metric, where each open label has one value."""
+    """Every series of a metric, with one value per open label."""
     pairs = [dict.fromkeys(ADDED, "a")]
     for key, values in row.labels.items():
         pairs = [{**pair, key: value} for pair in pairs for value in values or ("one",)]
@@ -41,12 +41,12 @@ def series(row: MetricSpec) -> Iterator[str]:
     ]  # fmt: skip
     for pair in pairs:
         for suffix, more in suffixes:
-            told = ", ".join(f'{key}="{value}"' for key, value in {**pair, **more}.items())
-            yield f"{row.name}{suffix}{{{told}}}"
+            pairs_text = ", ".join(f'{key}="{value}"' for key, value in {**pair, **more}.items())
+            yield f"{row.name}{suffix}{{{pairs_text}}}"
 
 
 def summed(query: str) -> Iterator[tuple[set[str], str]]:
-    """Each ``by (labels) (what is summed)`` of a query."""
+    """Labels and argument of each ``by (labels) (argument)``."""
     for found in re.finditer(r"\bby \(([^)]*)\) \(", query):
         depth, end = 1, found.end()
         while depth:
@@ -61,7 +61,7 @@ def exposed(name: str) -> set[str]:
 
 
 def missing(query: str) -> set[str]:
-    """Labels that a query sums by, and that what it sums has not."""
+    """Labels a query aggregates by that its metric lacks."""
     return {
         f"{label} of {name}"
         for labels, inner in summed(query)
@@ -70,7 +70,7 @@ def missing(query: str) -> set[str]:
     }
 
 
-def test_whatever_is_summed_by_a_label_has_it() -> None:
+def test_aggregation_labels_exist_on_their_metrics() -> None:
     queries = [one.expr for one in (*recordings(), *ALERTS)] + [query for query, _ in PANELS]
     assert [found for query in queries if (found := missing(query))] == []
     assert missing("sum by (job, pol) (rate(switchgear_attempts_total[5m]))") == {
@@ -80,35 +80,35 @@ def test_whatever_is_summed_by_a_label_has_it() -> None:
 
 
 def answered(queries: list[str], folder: Path) -> dict[str, str]:
-    """What Prometheus' own evaluator makes of each query, where it makes anything of it, after an hour."""
-    told = [
-        # A tenth of what a counter counts is enough for shares that are neither 0 nor unknown.
+    """Result of each query after an hour, evaluated by promtool; empty results are left out."""
+    inputs = [
+        # Growing counters give ratios other than 0 and NaN.
         {"series": one, "values": "0+7x60" if row.kind != "gauge" else "1x60"}
         for row in TABLE.values()
         for one in series(row)
     ]
     test = {
         "interval": "1m",
-        "input_series": told,
-        # Expected is nothing, so that it says of each what there is.
+        "input_series": inputs,
+        # Expect nothing, so that promtool prints every result.
         "promql_expr_test": [{"expr": query, "eval_time": "1h", "exp_samples": []} for query in queries],
     }
-    path = folder / "asked.json"
+    path = folder / "queries.json"
     path.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}))
-    _, said = promtool("test", "rules", str(path))
+    _, output = promtool("test", "rules", str(path))
     return {
         json.loads(query): found
-        for query, found in re.findall(r'expr: ("(?:[^"\\]|\\.)*"), time: .*\n\s*exp: nil\n\s*got: (.*)', said)
+        for query, found in re.findall(r'expr: ("(?:[^"\\]|\\.)*"), time: .*\n\s*exp: nil\n\s*got: (.*)', output)
     }
 
 
 @needed
-def test_every_panel_and_recording_has_something_to_show(tmp_path: Path) -> None:
-    wanted = [(asked(query), legend) for query, legend in PANELS]
+def test_every_panel_and_recording_has_a_result(tmp_path: Path) -> None:
+    wanted = [(filled(query), legend) for query, legend in PANELS]
     wanted += [(one.record, []) for one in recordings()]
     got = answered([query for query, _ in wanted] + ["switchgear_no_such_metric"], tmp_path)
     assert [query for query, _ in wanted if query not in got] == []
     assert "switchgear_no_such_metric" not in got
     for query, legend in wanted:
         for label in legend:
-            assert f'{label}="' in got[query], f"{query} has no {label} to show"
+            assert f'{label}="' in got[query], f"{query} result has no label {label}"

@@ -1,4 +1,4 @@
-"""How long a proxy has been behind: the longest of each type, whether it refuses or does not answer."""
+"""Sync lag per type: the longest, for NACK and for no answer."""
 
 from dataclasses import replace
 from types import SimpleNamespace

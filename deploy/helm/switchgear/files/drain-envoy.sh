@@ -1,17 +1,16 @@
 #!/usr/bin/env bash
-# preStop of an Envoy: tell everybody to go elsewhere, and wait until nobody is left or time is up.
+# preStop of an Envoy: send callers elsewhere, and wait until no request is left or the deadline.
 #
 #   drain-envoy.sh ADMIN_PORT LAME_DUCK_S DEADLINE_S
 #
-# From the first moment /ready says 503 and every answer carries "connection: close" (GOAWAY for HTTP/2), so that
-# load balancers and callers with open connections leave. New connections are taken all the while: somebody may
-# not have heard yet. The listeners stay, for an Envoy with a drain time of zero would cut what runs.
-# Needs bash and sleep, and nothing else that an Envoy's image may not have.
+# At once /ready answers 503 and every response has "connection: close" (GOAWAY in HTTP/2), so load balancers and
+# callers leave. New connections are still accepted, because some callers learn late. Listeners stay: with a drain
+# time of zero, removing them would cut running requests. Needs only bash and sleep.
 set -u
 
 port=$1 lame_duck_s=$2 deadline_s=$3
 
-ask() { # METHOD PATH: the answer on stdout
+ask() { # METHOD PATH; writes the answer to stdout
   local line
   exec 3<>"/dev/tcp/127.0.0.1/$port" || return 1
   printf '%s %s HTTP/1.1\r\nhost: envoy\r\nconnection: close\r\ncontent-length: 0\r\n\r\n' "$1" "$2" >&3
@@ -19,16 +18,16 @@ ask() { # METHOD PATH: the answer on stdout
   exec 3>&- 3<&-
 }
 
-under_way() { # how many requests of callers this Envoy holds
-  local line count=0 seen=no
+under_way() { # requests of callers in flight
+  local line count=0 counted=no
   while IFS= read -r line; do
     case $line in
-      http.admin.* | http.health.*) ;; # asked by this script, probes and scrapers
-      http.*.downstream_rq_active:\ *) count=$((count + ${line##*: })) seen=yes ;;
+      http.admin.* | http.health.*) ;; # this script, probes and scrapers
+      http.*.downstream_rq_active:\ *) count=$((count + ${line##*: })) counted=yes ;;
     esac
   done < <(ask GET '/stats?filter=downstream_rq_active')
-  # Nothing to count: no listener yet, or nobody answers. Neither holds anything.
-  [ "$seen" = yes ] && printf '%s\n' "$count" || printf '0\n'
+  # No counter: no listener yet, or no answer. No requests either way.
+  [ "$counted" = yes ] && printf '%s\n' "$count" || printf '0\n'
 }
 
 ask POST /healthcheck/fail >/dev/null || {

@@ -11,7 +11,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Labels that select; never changed, for a Deployment's selector cannot be. */}}
+{{/* Selector labels. Never change them: a Deployment's selector is immutable. */}}
 {{- define "switchgear.selector" -}}
 app.kubernetes.io/name: {{ .root.Chart.Name }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -40,7 +40,7 @@ fsGroup: {{ .uid }}
 seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 
-{{/* A secret as files for a pod of podSecurity: root's, and read through the pod's own group by nobody else. */}}
+{{/* Secret volume for a pod with podSecurity: owned by root, readable by the pod's group only. */}}
 {{- define "switchgear.secret" -}}
 {secretName: {{ . }}, defaultMode: 0440}
 {{- end -}}
@@ -51,7 +51,7 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{/* Replicas apart: over zones where that can be, over nodes in any case. Each revision by itself. */}}
+{{/* Spread replicas over zones and nodes, per revision. */}}
 {{- define "switchgear.spread" -}}
 {{- range $key := list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
 - maxSkew: 1
@@ -70,7 +70,7 @@ capabilities: {drop: [ALL]}
   - {protocol: TCP, port: 53}
 {{- end -}}
 
-{{/* What is asked of each namespace that is watched: lists, and what status, Events and gates take. */}}
+{{/* Rights per watched namespace: list and watch, plus those for status, Events and readiness gates. */}}
 {{- define "switchgear.rules" -}}
 - apiGroups: [switchgear.dev]
   resources: [enginepools, modelroutes, resiliencepolicies]
@@ -91,7 +91,7 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- if .Values.policies.readinessGates }}
 {{- if not .Values.policies.writeStatus }}
-{{- fail "policies.readinessGates: gates are set by whoever writes status; policies.writeStatus is off" }}
+{{- fail "policies.readinessGates: needs policies.writeStatus, which is off; set it to true" }}
 {{- end }}
 - apiGroups: [""]
   resources: [pods/status]
@@ -99,7 +99,7 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end -}}
 
-{{/* The DNS name that agents prove; empty where they prove none. */}}
+{{/* DNS name in agents' certificates; empty without certificates. */}}
 {{- define "switchgear.agentName" -}}
 {{- if .Values.tls.agentName -}}
 {{- .Values.tls.agentName -}}
