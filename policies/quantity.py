@@ -1,7 +1,7 @@
 """Quantities as operators write them: durations, percentages, names.
 
-A duration is text with a unit (``250ms``, ``2s``, ``1m30s``) and becomes seconds. A bare number is refused:
-whether ``5`` meant seconds or milliseconds is exactly what goes wrong at 3 a.m.
+A duration is text with a unit (``250ms``, ``2s``, ``1m30s``) and becomes seconds. A bare number is refused: ``5``
+may mean seconds or milliseconds.
 """
 
 import ipaddress
@@ -17,17 +17,17 @@ _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 _WHOLE: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h))+")
 DURATION_PATTERN: Final = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"
 
-# Ten years: what is longer is a slip of the unit, and Envoy refuses durations it cannot hold in nanoseconds.
+# Ten years: more is a wrong unit, and Envoy refuses durations that overflow in nanoseconds.
 MAX_DURATION_S: Final = 10 * 365 * 24 * 3600.0
 
 
 def parse_duration(value: Any) -> float:
     """Seconds of ``250ms``, ``2s``, ``15m``, ``1m30s`` or ``0s``; ValueError says what is allowed."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MAX_DURATION_S * 1000:
-        msg = f"a duration needs a unit: did you mean {value:.15g}s or {value:.15g}ms?"
+        msg = f"a duration needs a unit: write {value:.15g}s or {value:.15g}ms"
         raise ValueError(msg)
     if not isinstance(value, str):
-        msg = "a duration is text such as 250ms, 2s, 15m or 1m30s"
+        msg = "a duration is a number and a unit: write 250ms, 2s, 15m or 1m30s"
         raise ValueError(msg)  # pydantic reports a ValueError with its place; a TypeError crashes
     text = value.strip()
     if not _WHOLE.fullmatch(text):
@@ -41,7 +41,7 @@ def parse_duration(value: Any) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest way an operator would write it: ``250ms``, ``2s``, ``15m``, ``90s``, ``1h``."""
+    """The shortest common spelling: ``250ms``, ``2s``, ``15m``, ``90s``, ``1h``."""
     if seconds and seconds % 3600 == 0:
         return f"{seconds / 3600:g}h"
     if seconds >= 120 and seconds % 60 == 0:
@@ -69,40 +69,38 @@ Name = Annotated[str, Field(pattern=NAME_PATTERN, min_length=1, max_length=63)]
 # Brackets, because the default name of an engine with an IPv6 address is [address]:port.
 ENGINE_NAME_PATTERN: Final = r"^[A-Za-z0-9\[]([-A-Za-z0-9_.:\]]*[A-Za-z0-9])?$"
 EngineName = Annotated[str, Field(pattern=ENGINE_NAME_PATTERN, min_length=1, max_length=253)]
-"""Name of one engine inside its pool; ``address:port`` where the operator gave none."""
+"""Name of one engine inside its pool; ``address:port`` where none is given."""
 
 ZONE_PATTERN: Final = r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$|^$"
 Zone = Annotated[str, Field(max_length=253, pattern=ZONE_PATTERN)]
-"""Zone or region name as in ``topology.kubernetes.io/zone``; empty means not said."""
+"""Zone or region name as in ``topology.kubernetes.io/zone``; empty: not set."""
 
 Revision = Annotated[str, Field(max_length=63, pattern=ZONE_PATTERN)]
-"""Revision of a model, such as ``2.1.0``: what stands before the first dot is its major part; empty: not said."""
+"""Revision of a model, such as ``2.1.0``, with the major part before the first dot; empty: not set."""
 
 Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
 """A TCP port."""
 
 ErrorStatus = Annotated[int, Field(ge=400, le=599)]
-"""An HTTP status that says something went wrong."""
+"""An HTTP error status."""
 
 _NOT_RE2: Final = re.compile(r"\(\?(?:=|!|<=|<!|>|\()|\\[1-9]|\(\?P[=>]|[*+?]\+")
-"""Look-around, back references, atomic groups, conditions and possessive repeats: RE2 has none of them."""
+"""Look-around, back references, atomic groups, conditions and possessive repeats, which RE2 lacks."""
 
 
 def parse_re2(value: str) -> str:
-    """The text when Envoy's RE2 can be expected to take it; ValueError says why not.
+    """The text if Envoy's RE2 is likely to take it; ValueError says why not.
 
-    Python's expressions are not quite RE2's (``\\pL`` and ``\\z`` are RE2's alone), so only what both refuse, and
-    what RE2 is known to lack, is refused here.
+    Refused are only expressions that Python refuses too, and features that RE2 is known to lack: the two syntaxes
+    differ (``\\pL`` and ``\\z`` are RE2's alone).
     """
     if found := _NOT_RE2.search(value.replace("\\\\", "")):
-        msg = (
-            f"RE2, which Envoy uses, has no {found.group()!r}: look-around and back references do not exist there"
-        )
+        msg = f"RE2, which Envoy uses, has no {found.group()!r}: remove look-around and back references"
         raise ValueError(msg)
     known_to_both = re.sub(r"\\(?:[pP](?:\{[^}]*\}|.)|[zCQE])|\[:\^?[a-z]+:\]", "x", value)
     try:
         with warnings.catch_warnings():
-            # Python warns of what some day may mean something else to Python.
+            # Python warns of syntax that may change its meaning in Python.
             warnings.simplefilter("ignore", FutureWarning)
             re.compile(known_to_both)
     except (re.error, OverflowError, RecursionError) as error:
@@ -120,7 +118,7 @@ _HOST: Final = re.compile(
 
 
 def parse_ip(value: str) -> str:
-    """The address as Envoy writes it, by which its logs are understood; ValueError says what is allowed."""
+    """The address as Envoy writes it in its logs; ValueError says what is allowed."""
     try:
         address = ipaddress.ip_address(value)
     except ValueError:
@@ -131,7 +129,7 @@ def parse_ip(value: str) -> str:
 
 
 def is_ip(value: str) -> bool:
-    """Whether it is an IP address, and so no host name."""
+    """Whether it is an IP address and not a host name."""
     try:
         ipaddress.ip_address(value)
     except ValueError:
@@ -140,12 +138,12 @@ def is_ip(value: str) -> bool:
 
 
 def parse_host(value: str) -> str:
-    """The text when it is an IP address or a host name; ValueError says what is allowed."""
+    """The text if it is an IP address or a host name; ValueError says what is allowed."""
     if "/" in value:
-        msg = f"{value!r} is not an address: leave out the scheme and the path"
+        msg = f"{value!r} is not an address: remove the scheme and the path"
         raise ValueError(msg)
     if ":" in value and value.count(":") == 1:
-        msg = f"{value!r} is not an address: the port has a field of its own"
+        msg = f"{value!r} is not an address: put the port in its own field"
         raise ValueError(msg)
     if ":" in value or not re.search(r"[A-Za-z_]", value):
         return parse_ip(value)

@@ -1,13 +1,13 @@
-"""One parsed document to a model, or to everything that is wrong with it, said in its author's words.
+"""Validate one parsed document: a model, or every problem with its place and a fix.
 
-Nothing here knows of policies: a ``Vocabulary`` says which kinds of documents belong in the file.
+Independent of policies: a ``Vocabulary`` names the kinds of documents that a file may hold.
 """
 
 import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import Any, Final, TypeAlias
 
 from pydantic import ValidationError
@@ -15,24 +15,19 @@ from pydantic_core import ErrorDetails
 
 from policies.document import API_VERSION, Spec
 from policies.findings import Problem, did_you_mean, format_value
+from policies.hints import replacement
 from policies.origin import Places, Step, nearest, path_text, start
-from policies.quantity import format_duration
 from policies.schema import FieldDoc, field_at, fields_of, names_at
-from policies.yaml_text import MAX_PROBLEMS, RawDocument, Value
+from policies.yaml_text import MAX_PROBLEMS, TEMPLATE_HINT, RawDocument, Value
 
 Steps: TypeAlias = tuple[Step, ...]
-
-_YAML_1_1_BOOLEANS: Final = {
-    **dict.fromkeys(("yes", "on", "y"), "true"),
-    **dict.fromkeys(("no", "off", "n"), "false"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """The kinds of documents that belong in one sort of file.
+    """The kinds of documents that one sort of file may hold.
 
-    ``noun`` is what one of them is called, ``elsewhere`` what to do with documents of kinds that belong in others.
+    ``noun`` names one such document. ``elsewhere`` has a hint for kinds that belong in other files.
     """
 
     noun: str
@@ -42,8 +37,9 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationResult:
-    """What came of one document. ``kind`` is empty where it does not say one; ``model`` is None, and ``problems``
-    are not empty, where anything is wrong.
+    """The outcome for one document.
+
+    ``kind`` is empty where it is missing or unknown; ``model`` is None where there are ``problems``.
     """
 
     kind: str
@@ -57,10 +53,10 @@ def validate_document(raw: RawDocument, vocabulary: Vocabulary) -> ValidationRes
         problem = Problem(
             code="SG020",
             at=start(raw.places),
-            message=f"a {vocabulary.noun} is a block of fields",
+            message=f"a {vocabulary.noun} must be a block of fields",
             found=format_value(raw.value),
             allowed="apiVersion, kind, metadata, spec",
-            hint="a document begins with `apiVersion:`; is there a stray --- or a dash in front?",
+            hint="begin the document with `apiVersion:`; remove a stray --- or leading dash",
         )
         return ValidationResult(kind="", model=None, problems=(problem,))
     heading = tuple(_heading(vocabulary, raw.value, raw.places))
@@ -71,13 +67,13 @@ def validate_document(raw: RawDocument, vocabulary: Vocabulary) -> ValidationRes
     try:
         model = sort.model_validate_json(json.dumps(raw.value), strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
-        wrong = (*heading, *_problems(vocabulary, sort, error, raw.value, raw.places))
+        wrong = (*heading, *_problems(vocabulary, sort, error, raw))
         return ValidationResult(kind=kind, model=None, problems=wrong)
     return ValidationResult(kind=kind, model=None if heading else model, problems=heading)
 
 
 def _heading(vocabulary: Vocabulary, value: dict[str, Value], places: Places) -> Iterator[Problem]:
-    """What is wrong with apiVersion and kind: without them nothing else can be judged."""
+    """Problems of apiVersion and kind, without which no other field can be checked."""
     for name, code, known in (
         ("apiVersion", "SG021", (API_VERSION,)),
         ("kind", "SG022", tuple(vocabulary.kinds)),
@@ -88,12 +84,12 @@ def _heading(vocabulary: Vocabulary, value: dict[str, Value], places: Places) ->
         allowed = known[0] if len(known) == 1 else "one of " + ", ".join(known)
         if name in value:
             guess = did_you_mean(said, known) if isinstance(said, str) else ""
-            message = f"{format_value(said)} is no {name} of Switchgear's"
+            message = f"unknown {name} {format_value(said)}"
             at = nearest(places, (name,))
         else:
             near = next((one for one in value if did_you_mean(one, (name,))), "")
-            guess = f"{near} is spelled {name}" if near else f"begin the document with `{name}: {known[0]}`"
-            message = f"the document does not say its {name}"
+            guess = f"write {name} instead of {near}" if near else f"add `{name}: {known[0]}`"
+            message = f"{name} is missing"
             at = nearest(places, (near,), key=True) if near else start(places)
         yield Problem(
             code=code,
@@ -112,25 +108,27 @@ def _heading_hint(vocabulary: Vocabulary, field: str, said: Value, known: str) -
     foreign = (
         field == "apiVersion" and isinstance(said, str) and not said.startswith(API_VERSION.partition("/")[0])
     )
-    return "documents of others belong in another folder" if foreign else f"write {field}: {known}"
+    return "move documents of other tools to another folder" if foreign else f"write {field}: {known}"
 
 
 def _problems(
-    vocabulary: Vocabulary, model: type[Spec], error: ValidationError, value: Value, places: Places
+    vocabulary: Vocabulary, model: type[Spec], error: ValidationError, raw: RawDocument
 ) -> Iterator[Problem]:
-    said = 0
+    reported = 0
     for detail in error.errors(include_url=False):
-        if said > MAX_PROBLEMS:
-            return  # enough to know that there are more than will be shown; guessing what was meant takes time
+        if reported > MAX_PROBLEMS:
+            return  # hints take time, and no more problems are shown
         steps = _steps(detail["loc"])
-        if detail["type"] != "missing" and not _written(value, _written_steps(model, steps)):
-            continue  # about a value that was made up from another one, which has a problem of its own
+        if detail["type"] != "missing" and not _written(raw.value, _written_steps(model, steps)):
+            continue  # about a value derived from another one, which has a problem of its own
+        if raw.sources.get(nearest(raw.places, steps)) == "{{":
+            continue  # a template, reported by the parser
         if steps in {("apiVersion",), ("kind",)}:
-            continue  # said by the heading
+            continue  # reported by the heading
         if detail["type"] == "too_short" and detail["input"]:
-            continue  # about a list that is empty only without its items that have problems of their own
-        said += 1
-        yield _problem(vocabulary, model, detail, steps, places)
+            continue  # about a list that is empty only because its items have problems
+        reported += 1
+        yield _problem(vocabulary, model, detail, steps, raw)
 
 
 def _steps(location: tuple[Step, ...]) -> Steps:
@@ -139,12 +137,16 @@ def _steps(location: tuple[Step, ...]) -> Steps:
 
 
 def _written_steps(model: type[Spec], steps: Steps) -> Steps:
-    """The steps as they stand in the file: without those that only say which of several blocks one is."""
+    """The steps as written in the file: without those that only tell which of several blocks one is."""
     told = [place for place in range(1, len(steps)) if (doc := field_at(model, steps[:place])) and doc.told_by]
     return tuple(step for place, step in enumerate(steps) if place not in told)
 
 
-def _written(value: Value, steps: Steps) -> bool:
+_ABSENT: Final = object()
+
+
+def _value_at(value: Value, steps: Steps) -> object:
+    """The value at these steps of the file; ``_ABSENT`` where there is none."""
     for step in steps:
         match value, step:
             case dict(), str() if step in value:
@@ -152,29 +154,39 @@ def _written(value: Value, steps: Steps) -> bool:
             case list(), int() if step < len(value):
                 value = value[step]
             case _:
-                return False
-    return True
+                return _ABSENT
+    return value
+
+
+def _written(value: Value, steps: Steps) -> bool:
+    return _value_at(value, steps) is not _ABSENT
 
 
 def _problem(
-    vocabulary: Vocabulary, model: type[Spec], detail: ErrorDetails, steps: Steps, places: Places
+    vocabulary: Vocabulary, model: type[Spec], detail: ErrorDetails, steps: Steps, raw: RawDocument
 ) -> Problem:
-    """What pydantic saw, in the operator's words."""
+    """What pydantic reports, in the operator's words."""
     written = _written_steps(model, steps)
-    path, found, sort = path_text(written), format_value(detail["input"]), detail["type"]
+    value = _value_at(raw.value, written)
+    value = detail["input"] if value is _ABSENT else value
+    at = nearest(raw.places, written)
+    source = raw.sources.get(at) or (value if isinstance(value, str) else format_value(value))
+    path, found, sort = path_text(written), format_value(value), detail["type"]
+    if not isinstance(value, (str, dict, list, NoneType)):
+        found = source
     known = field_at(model, steps)
     allowed = known.allowed if known is not None else ""
-    at = nearest(places, written)
+    hint = _hint(model, steps, known, value, source)
     match sort:
         case _ if known is not None and known.told_by:
-            return _untold(detail, known, written, places)
+            return _untold(detail, known, written, raw.places)
         case "extra_forbidden":
             name, names = str(steps[-1]), names_at(model, steps[:-1])
             return Problem(
                 code="SG023",
-                at=nearest(places, written, key=True),
+                at=nearest(raw.places, written, key=True),
                 path=path,
-                message=f"there is no field {format_value(name)} here",
+                message=f"unknown field {format_value(name)}",
                 found=name,
                 allowed=", ".join(names),
                 hint=did_you_mean(name, names) or _elsewhere(vocabulary, model, name),
@@ -192,28 +204,39 @@ def _problem(
         case "value_error":
             context: dict[str, Any] = detail.get("ctx", {})
             reason = str(context["error"])
-            message, _, hint = reason.partition(": ")
-            code = "SG027" if known is not None and known.unit == "duration" else "SG026"
-            return Problem(code=code, at=at, path=path, message=message, found=found, allowed=allowed, hint=hint)
+            message, _, general = reason.partition(": ")
+            code = "SG026"
+            if known is not None and known.unit == "duration":
+                code, message = "SG027", message.replace(repr(value), found, 1)
+            return Problem(
+                code=code,
+                at=at,
+                path=path,
+                message=message,
+                found=found,
+                allowed=allowed,
+                hint=f"{hint}; {general}" if hint and general and code == "SG026" else hint or general,
+            )
         case _ if sort.endswith(("_type", "_parsing", "_from_float")):
             message = f"{found} is not {_noun(sort)}"
-            hint = _block_hint(model, steps, detail["input"], allowed) or _type_hint(sort, detail["input"])
+            hint = _block_hint(model, steps, value, allowed) or hint or _type_hint(sort, known, value)
             return Problem(
                 code="SG025", at=at, path=path, message=message, found=found, allowed=allowed, hint=hint
             )
         case _:
-            if known is not None and known.unit == "duration" and isinstance(detail["input"], float):
-                found = format_duration(detail["input"])  # it was understood, and is seconds by now
-            message = _limit(detail, found)
+            if known is not None and known.unit == "duration":
+                found = source
+            message = _limit(detail, found, "name" if allowed.partition("a name:")[1] else "value")
             choices = re.findall(r"'([^']+)'", str(detail.get("ctx", {}).get("expected", "")))
-            hint = did_you_mean(detail["input"], choices) if isinstance(detail["input"], str) else ""
+            guess = did_you_mean(value, choices) if isinstance(value, str) else ""
+            hint = guess or hint
             return Problem(
                 code="SG026", at=at, path=path, message=message, found=found, allowed=allowed, hint=hint
             )
 
 
 def _untold(detail: ErrorDetails, known: FieldDoc, steps: Steps, places: Places) -> Problem:
-    """A block that may be one of several and does not say which, or names none of them."""
+    """A block that may be one of several and names none of them."""
     tag, block = known.told_by, detail["input"]
     allowed = known.allowed.partition(" is ")[2]
     choices = allowed.removeprefix("one of ").split(", ")
@@ -234,7 +257,7 @@ def _untold(detail: ErrorDetails, known: FieldDoc, steps: Steps, places: Places)
             code="SG026",
             at=nearest(places, steps),
             path=path_text(steps),
-            message=f"{format_value(said)} is not one of the values allowed",
+            message=f"{format_value(said)} is not an allowed value",
             found=format_value(said),
             allowed=allowed,
             hint=did_you_mean(said, choices) if isinstance(said, str) else "",
@@ -251,10 +274,10 @@ def _untold(detail: ErrorDetails, known: FieldDoc, steps: Steps, places: Places)
 
 
 def _elsewhere(vocabulary: Vocabulary, model: type[Spec], name: str) -> str:
-    """Where a field of this name does belong, when there is exactly such a place."""
+    """The block that has a field of this name, if any."""
     models = (model, *vocabulary.kinds.values())
     homes = [(one, path) for one in models for path in fields_of(one) if path.rpartition(".")[2] == name]
-    return f"it belongs to {homes[0][1]} of {homes[0][0].__name__}" if homes else ""
+    return f"move it to {homes[0][1]} of {homes[0][0].__name__}" if homes else ""
 
 
 def _noun(sort: str) -> str:
@@ -263,11 +286,11 @@ def _noun(sort: str) -> str:
         "bool": "true or false", "tuple": "a list", "list": "a list", "dict": "a block of names and text",
         "model": "a block of fields",
     }  # fmt: skip
-    return next((noun for prefix, noun in nouns.items() if sort.startswith(prefix)), "what belongs here")
+    return next((noun for prefix, noun in nouns.items() if sort.startswith(prefix)), "of the expected type")
 
 
 def _block_hint(model: type[Spec], steps: Steps, value: object, allowed: str) -> str:
-    """For a bare name where a list of blocks, or one of them, belongs: the name in a block."""
+    """The block for a bare name, where a list of blocks or an item of one is expected."""
     if allowed != "a list of blocks" or not isinstance(value, str) or not re.fullmatch(r"[\w.-]+", value):
         return ""
     item = steps if isinstance(steps[-1], int) else (*steps, 0)
@@ -275,26 +298,28 @@ def _block_hint(model: type[Spec], steps: Steps, value: object, allowed: str) ->
     return f"write {block}" if item == steps else f"write a list: [{block}]"
 
 
-def _type_hint(sort: str, value: object) -> str:  # noqa: PLR0911 - one line per kind of slip
+def _hint(model: type[Spec], steps: Steps, known: FieldDoc | None, value: object, source: str) -> str:
+    if isinstance(value, str) and "{{" in value:
+        return TEMPLATE_HINT
+    if known is None or isinstance(value, (dict, list, NoneType)):
+        return ""
+    text = replacement(model, steps, known, value, source)
+    if not text:
+        return ""
+    if known.type == "duration" and source.strip().replace(".", "", 1).isdecimal():
+        return f"write {text} or {text[:-1]}ms"
+    return f"write {text}" + (", without quotes" if isinstance(value, str) and text == source else "")
+
+
+def _type_hint(sort: str, known: FieldDoc | None, value: object) -> str:
     if value is None:
-        return "write a value, or remove the line to have the default"
-    if sort.startswith("string"):
-        return f'write it in quotes: "{format_value(value)}"' if isinstance(value, (bool, int, float)) else ""
-    if not isinstance(value, str):
-        return "begin each item with a dash" if sort.startswith(("tuple", "list")) else ""
-    if sort.startswith("bool"):
-        meant = _YAML_1_1_BOOLEANS.get(value.lower(), value.lower() if value.lower() in {"true", "false"} else "")
-        return f"write {meant}, without quotes" if meant else ""
-    if sort.startswith(("tuple", "list")):
-        return f"write a list: [{value}]"
-    digits = value.replace("_", "").replace(",", "").strip()
-    if sort.startswith(("int", "float")) and digits.lstrip("+-").replace(".", "", 1).isdecimal():
-        number = digits.lstrip("0") or "0"
-        return f"write {number}, without quotes, leading zeros or separators"
+        return "write a value" if known and known.required else "write a value, or remove the line for the default"
+    if not isinstance(value, str) and sort.startswith(("tuple", "list")):
+        return "begin each item with a dash"
     return ""
 
 
-def _limit(detail: ErrorDetails, found: str) -> str:  # noqa: PLR0911 - one line per kind of limit
+def _limit(detail: ErrorDetails, found: str, noun: str) -> str:  # noqa: PLR0911 - one line per kind of limit
     context: dict[str, Any] = detail.get("ctx", {})
     match detail["type"]:
         case "greater_than_equal" | "greater_than":
@@ -302,14 +327,14 @@ def _limit(detail: ErrorDetails, found: str) -> str:  # noqa: PLR0911 - one line
         case "less_than_equal" | "less_than":
             return f"{found} is too large"
         case "too_long":
-            return f"{context.get('actual_length')} are too many; at most {context.get('max_length')} are allowed"
+            return f"{context.get('actual_length')} items; at most {context.get('max_length')} are allowed"
         case "too_short" | "string_too_short":
-            return "this may not be empty"
+            return "must not be empty"
         case "string_too_long":
             return f"longer than {context.get('max_length')} characters"
         case "string_pattern_mismatch":
-            return f"{found} is not written as it must be"
+            return f"invalid {noun} {found}"
         case "finite_number":
-            return f"{found} is not a number to calculate with"
+            return f"{found} is not a finite number"
         case _:
-            return f"{found} is not one of the values allowed"
+            return f"{found} is not an allowed value"

@@ -1,13 +1,14 @@
-"""Text of a policy file to plain values and their places, without trusting the text.
+"""Parse the text of a policy file into plain values and their places, without trusting the text.
 
-PyYAML's C parser finds the structure, event by event; values are built here, so that depth, aliases and duplicate
-keys are judged while reading instead of after memory is gone. Scalars follow YAML 1.2: ``no``, ``on`` and ``1:30``
-are text. JSON is YAML.
+PyYAML's C parser finds the structure, event by event. Values are built here, so that depth, aliases and duplicate
+keys are checked before memory runs out. Scalars follow YAML 1.2: ``no``, ``on`` and ``1:30`` are text. JSON is
+YAML.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 import yaml
@@ -29,13 +30,13 @@ from policies.origin import BlockPlaces, ListPlaces, Places, Spot, line_of, spot
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
 
 MAX_DEPTH: Final = 64
-"""A policy is eight levels deep; what is deeper is an accident or an attack."""
+"""Levels of nesting. A policy has eight; more is an accident or an attack."""
 
 MAX_ALIASED_CHARACTERS: Final = 10_000_000
-"""What aliases may repeat. Ten thousand engines sharing a block of a hundred characters stay well below."""
+"""Characters that aliases may repeat: ten times what 10,000 engines need that share a block of 100 characters."""
 
 MAX_PROBLEMS: Final = 100
-"""Per file. Whoever has a hundred problems in one file has one problem."""
+"""Problems reported per file. A hundred usually have one cause."""
 
 _INT: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,3999})")
 _BASED: Final = re.compile(r"0o[0-7]{1,999}|0x[0-9a-fA-F]{1,999}")
@@ -48,34 +49,40 @@ _SPECIAL: Final[dict[str, bool | float | None]] = {
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
     **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
 }
+TEMPLATE_HINT: Final = "render the template first: helm template . | switchgear validate -f -"
+
 _TAG: Final = "tag:yaml.org,2002:"
 _NUMERIC_START: Final = frozenset("0123456789+-.")
 
 _HINTS: Final = {
-    "mapping values are not allowed": "quote text that has a colon and a space in it, or look at the indentation",
-    "did not find expected key": "look at the indentation of this line and the one above",
-    "could not find expected ':'": "a field is a name, a colon and a space",
-    "did not find expected '-'": "look at the indentation: all items of a list start in the same column",
-    "did not find expected ',' or": "a bracket or brace is not closed, or a comma is missing",
-    "cannot start any token": "text that begins with @, ` or % needs quotes",
-    "document indicator": "a quote is not closed before this line",
-    "end of stream": "a quote, bracket or brace is not closed",
+    "mapping values are not allowed": "put text with a colon and a space in quotes, or correct the indentation",
+    "did not find expected key": "correct the indentation of this line or the one above",
+    "could not find expected ':'": "write a field as `name: value`, with a space after the colon",
+    "did not find expected '-'": "start all items of a list in the same column",
+    "did not find expected ',' or": "close the bracket or brace, or add the missing comma",
+    "cannot start any token": "put text that begins with @, ` or % in quotes",
+    "document indicator": "close the quote before this line",
+    "end of stream": "close the quote, bracket or brace",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawDocument:
-    """One YAML document: its value and where everything in it stands."""
+    """One YAML document: its value and the place of each part.
+
+    ``sources`` has the text of unquoted scalars that Python would write otherwise (``1.10``, ``0x10``, ``~``).
+    """
 
     value: Value
     places: Places
+    sources: Mapping[Spot, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedText:
-    """All documents that could be read and everything that was in the way.
+    """All readable documents and all problems.
 
-    ``broken`` says that some document could not be read to its end, so nobody knows what else the text declares.
+    ``broken``: a document could not be read to its end, so the text may declare more than ``documents``.
     """
 
     documents: tuple[RawDocument, ...]
@@ -85,7 +92,7 @@ class ParsedText:
 
 @dataclass(slots=True)
 class _Frame:
-    """A mapping or list that is still open. ``key`` is the field whose value comes next."""
+    """An open mapping or list. ``key`` is the field whose value comes next."""
 
     value: list[Value] | dict[str, Value]
     places: BlockPlaces | ListPlaces
@@ -97,19 +104,19 @@ class _Frame:
 
 
 class _Marker:
-    """A key that is not a field's name."""
+    """A key that names no field."""
 
 
 _MERGE: Final = _Marker()  # `<<`
-_SKIP: Final = _Marker()  # a key that was refused: its value is read and dropped
+_SKIP: Final = _Marker()  # a refused key: its value is read and dropped
 
 
-class _StopReading(Exception):  # noqa: N818 - not an error: the reason is already in the list of problems
-    """The rest of this text is not worth reading."""
+class _StopReading(Exception):  # noqa: N818 - not an error: the reason is already among the problems
+    """The rest of the text is not read."""
 
 
 def parse(text: str) -> ParsedText:
-    """Read every document of ``text``; never raises, whatever the text is."""
+    """Read every document of ``text``; never raises."""
     documents: list[RawDocument] = []
     problems: list[Problem] = []
     lines: list[str] = []
@@ -129,7 +136,7 @@ def parse(text: str) -> ParsedText:
             line, problem = _syntax(error, rest, first, lines)
             problems.append(problem)
             documents += reader.finished
-            # The next document may well be sound: go on at its marker, so that its problems are shown now too.
+            # Continue at the next marker, to report the problems of the documents after it too.
             following = (n for n in range(max(line, first + 1), len(lines)) if lines[n].startswith("---"))
             first = next(following, -1)
             if first < 0 or len(problems) >= MAX_PROBLEMS:
@@ -139,7 +146,7 @@ def parse(text: str) -> ParsedText:
 
 
 class _Reader:
-    """Builds values from events. One per text; ``finished`` holds the documents read so far."""
+    """Build values from events. One per text; ``finished`` holds the documents read so far."""
 
     def __init__(self, problems: list[Problem], first_line: int) -> None:
         self._problems = problems
@@ -147,9 +154,13 @@ class _Reader:
         self._anchors: dict[str, tuple[Value, Places, int]] = {}
         self._stack: list[_Frame] = []
         self._aliased = 0
+        self._sources: dict[Spot, str] = {}
+        self._text = ""
+        self._lines: list[str] = []
         self.finished: list[RawDocument] = []
 
     def documents(self, text: str) -> list[RawDocument]:
+        self._text = text
         for event in yaml.parse(text, Loader=yaml.CSafeLoader):
             self._take(event)
         return self.finished
@@ -157,8 +168,10 @@ class _Reader:
     def _take(self, event: Event) -> None:
         match event:
             case ScalarEvent():
-                value = self._scalar(event)
-                self._complete(value, self._at(event), len(event.value) + 1, event.anchor, plain=_is_plain(event))
+                value, at = self._scalar(event), self._at(event)
+                if not isinstance(value, str) and event.value != format_value(value):
+                    self._sources[at] = event.value
+                self._complete(value, at, len(event.value) + 1, event.anchor, plain=_is_plain(event))
             case MappingStartEvent():
                 self._open(event, {}, BlockPlaces(self._at(event)), "map")
             case SequenceStartEvent():
@@ -173,6 +186,7 @@ class _Reader:
             case DocumentStartEvent():
                 self._anchors.clear()
                 self._stack.clear()
+                self._sources = {}
             case DocumentEndEvent():
                 pass
             case _:
@@ -196,14 +210,12 @@ class _Reader:
         tag: str,
     ) -> None:
         if event.tag not in {None, "!", _TAG + tag}:
-            self._refuse(
-                "SG017", places.at, f"the tag {format_value(event.tag)} means nothing here", hint="remove the tag"
-            )
+            self._refuse("SG017", places.at, f"unsupported tag {format_value(event.tag)}", hint="remove the tag")
         if len(self._stack) >= MAX_DEPTH:
             self._refuse(
                 "SG016",
                 places.at,
-                f"more than {MAX_DEPTH} levels deep; the rest of the file was not read",
+                f"more than {MAX_DEPTH} levels of nesting; the rest of the file was not read",
                 allowed=f"at most {MAX_DEPTH} levels",
             )
             raise _StopReading
@@ -221,14 +233,12 @@ class _Reader:
         }  # fmt: skip
         kind = kinds.get(tag.removeprefix(_TAG))
         if kind is None:
-            self._refuse(
-                "SG017", self._at(event), f"the tag {format_value(tag)} means nothing here", hint="remove the tag"
-            )
+            self._refuse("SG017", self._at(event), f"unsupported tag {format_value(tag)}", hint="remove the tag")
         elif not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             self._refuse(
                 "SG017",
                 self._at(event),
-                f"{format_value(event.value)} is not what its tag says",
+                f"{format_value(event.value)} is not of the type of its tag",
                 hint="remove the tag",
             )
         return value
@@ -238,19 +248,17 @@ class _Reader:
         known = self._anchors.get(name)
         if known is None:
             if any(frame.anchor == name for frame in self._stack):
-                self._refuse(
-                    "SG015", at, f"the alias *{name} stands inside what it repeats", hint="remove the alias"
-                )
+                self._refuse("SG015", at, f"alias *{name} repeats itself", hint="remove the alias")
             else:
                 self._refuse(
                     "SG015",
                     at,
-                    f"nothing above is marked &{name}",
+                    f"unknown alias *{name}: no anchor &{name} above",
                     found=f"*{name}",
-                    hint=did_you_mean(name, self._anchors) or f"write &{name} in front of what is to be repeated",
+                    hint=did_you_mean(name, self._anchors) or f"write &{name} before the value to repeat",
                 )
             if self._stack and self._stack[-1].key is not None:
-                self._stack[-1].key = _SKIP  # the field has been complained of; what it would hold is not known
+                self._stack[-1].key = _SKIP  # already reported; its value is unknown
             self._complete(None, at, 1, None)
             return
         value, places, weight = known
@@ -259,9 +267,9 @@ class _Reader:
             self._refuse(
                 "SG015",
                 at,
-                "aliases repeat so much that the file would not fit in memory; the rest of it was not read",
+                "aliases repeat too much text; the rest of the file was not read",
                 allowed=f"at most {MAX_ALIASED_CHARACTERS:,} characters repeated by aliases",
-                hint="write fewer aliases of aliases",
+                hint="use fewer aliases of aliases",
             )
             raise _StopReading
         self._complete(value, places, weight, None)
@@ -269,11 +277,11 @@ class _Reader:
     def _complete(
         self, value: Value, places: Places, weight: int, anchor: str | None, *, plain: bool = False
     ) -> None:
-        """A value is whole: give it to what encloses it."""
+        """Add a complete value to the block or list around it."""
         if anchor is not None:
             self._anchors[anchor] = (value, places, weight)
         if not self._stack:
-            self.finished.append(RawDocument(value=value, places=places))
+            self.finished.append(RawDocument(value=value, places=places, sources=self._sources))
             return
         frame = self._stack[-1]
         frame.weight += weight
@@ -288,21 +296,21 @@ class _Reader:
             self._field(frame, frame.key, value, places)
             frame.key = None
 
+    def _line(self, number: int) -> str:
+        self._lines = self._lines or self._text.split("\n")
+        return self._lines[number - self._first_line]
+
     def _key(self, frame: _Frame, value: Value, *, plain: bool) -> str | _Marker:
         at = frame.key_at
         if value == "<<" and plain:
             return _MERGE
         if not isinstance(value, str):
-            hint = (
-                f'write "{format_value(value)}" in quotes' if isinstance(value, (int, float)) else "give it a name"
-            )
-            self._refuse(
-                "SG014",
-                at,
-                f"the name of a field is text, not {format_value(value)}",
-                found=format_value(value),
-                hint=hint,
-            )
+            source = self._sources.get(at) or format_value(value)
+            hint = f'write "{source}"' if isinstance(value, (int, float)) else "give the field a name"
+            if isinstance(value, dict) and "{{" in self._line(line_of(at)):
+                hint = TEMPLATE_HINT
+                self._sources[start(frame.places)] = "{{"  # one problem is enough
+            self._refuse("SG014", at, f"a field name is text, not {source}", found=source, hint=hint)
             return _SKIP
         assert isinstance(frame.places, BlockPlaces)  # noqa: S101 - a frame with keys is a mapping
         if value in frame.places.keys:
@@ -310,9 +318,9 @@ class _Reader:
             self._refuse(
                 "SG013",
                 at,
-                f"{format_value(value)} was already said in line {line_of(first)}",
+                f"duplicate field {format_value(value)}; the first is in line {line_of(first)}",
                 path=value,
-                hint="keep one of the two: which of them would win is anybody's guess",
+                hint="remove one of the two",
             )
             return _SKIP
         return value
@@ -331,7 +339,7 @@ class _Reader:
                 self._refuse(
                     "SG018",
                     frame.key_at,
-                    "<< takes an alias of a block, or a list of them",
+                    "<< takes an alias of a block, or a list of such aliases",
                     found=format_value(value),
                 )
             frame.merges += merged
@@ -352,7 +360,7 @@ def _mergeable(value: Value, places: Places) -> Iterator[tuple[dict[str, Value],
 
 
 def _merge(frame: _Frame, value: dict[str, Value], places: BlockPlaces) -> None:
-    """Take over the fields that are not there yet: what is written out wins, then the block merged first."""
+    """Add the fields that are not there yet: written fields win, then the block merged first."""
     assert isinstance(frame.value, dict)  # noqa: S101 - only mappings have merges
     assert isinstance(frame.places, BlockPlaces)  # noqa: S101 - as above
     for name, one in value.items():
@@ -363,9 +371,9 @@ def _merge(frame: _Frame, value: dict[str, Value], places: BlockPlaces) -> None:
 
 
 def resolved(text: str) -> bool | int | float | str | None:
-    """What a scalar without quotes means, by the core schema of YAML 1.2.
+    """The value of an unquoted scalar, by the core schema of YAML 1.2.
 
-    Numbers with leading zeros stay text: the versions of YAML disagree on whether ``010`` is eight or ten.
+    Numbers with leading zeros stay text: YAML 1.1 reads ``010`` as eight, 1.2 as ten.
     """
     if text in _SPECIAL:
         return _SPECIAL[text]
@@ -381,7 +389,7 @@ def resolved(text: str) -> bool | int | float | str | None:
 
 
 def _syntax(error: yaml.YAMLError, text: str, first: int, lines: list[str]) -> tuple[int, Problem]:
-    """The line (from 0) at which the parser gave up, and what to say about it."""
+    """The line (from 0) at which the parser stopped, and the problem."""
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         message = ", ".join(part for part in (error.context, error.problem) if part)
@@ -390,7 +398,7 @@ def _syntax(error: yaml.YAMLError, text: str, first: int, lines: list[str]) -> t
         # A character YAML forbids. The position is in bytes of UTF-8.
         before = text.encode()[: getattr(error, "position", 0)].decode(errors="ignore")
         line, column = before.count("\n"), len(before) - before.rfind("\n") - 1
-        message = "this character may not stand in a YAML file"
+        message = "character not allowed in YAML"
     line = min(line + first, len(lines) - 1)
     written = lines[line]
     indent = written[: len(written) - len(written.lstrip())]
@@ -399,8 +407,10 @@ def _syntax(error: yaml.YAMLError, text: str, first: int, lines: list[str]) -> t
         return line, Problem(
             code="SG012",
             at=at,
-            message="a tab where YAML wants spaces",
-            hint="indent with spaces (two per level); most editors can do it for .yaml files",
+            message="tab used for indentation",
+            hint="indent with spaces, two per level",
         )
     hint = next((hint for sign, hint in _HINTS.items() if sign in message), "")
+    if "{{" in written:
+        hint = TEMPLATE_HINT
     return line, Problem(code="SG011", at=spot(line + 1, column + 1), message=f"not YAML: {message}", hint=hint)

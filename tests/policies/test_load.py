@@ -38,9 +38,9 @@ def loaded(folder: Path, text: str) -> PolicySet:
 @pytest.mark.parametrize(
     ("field", "code", "column", "path", "message", "hint"),
     [
-        ("slots_per_engine: 8", "SG023", 3, "spec.slots_per_engine", "no field", "did you mean slotsPerEngine?"),
-        ("serviceTim: 2s", "SG023", 3, "spec.serviceTim", "no field", "did you mean serviceTime?"),
-        ("maxWait: 2s", "SG023", 3, "spec.maxWait", "no field", "spec.limits.maxWait of ResiliencePolicy"),
+        ("slots_per_engine: 8", "SG023", 3, "spec.slots_per_engine", "unknown field", "mean slotsPerEngine?"),
+        ("serviceTim: 2s", "SG023", 3, "spec.serviceTim", "unknown field", "did you mean serviceTime?"),
+        ("maxWait: 2s", "SG023", 3, "spec.maxWait", "unknown field", "spec.limits.maxWait of ResiliencePolicy"),
         ("slotsPerEngine: '8'", "SG025", 19, "spec.slotsPerEngine", '"8" is not a whole number', "write 8"),
         ("slotsPerEngine: 1_000", "SG025", 19, "spec.slotsPerEngine", "not a whole number", "write 1000"),
         ("slotsPerEngine: 010", "SG025", 19, "spec.slotsPerEngine", "not a whole number", "write 10"),
@@ -52,19 +52,19 @@ def loaded(folder: Path, text: str) -> PolicySet:
         ("firstTokenGate: on", "SG025", 19, "spec.firstTokenGate", "not true or false", "write true"),
         ("firstTokenGate: No", "SG025", 19, "spec.firstTokenGate", "not true or false", "write false"),
         ("serviceTime: 5", "SG027", 16, "spec.serviceTime", "needs a unit", "5s or 5ms"),
-        ("serviceTime: 5 seconds", "SG027", 16, "spec.serviceTime", "not a duration", "250ms"),
+        ("serviceTime: 5 seconds", "SG027", 16, "spec.serviceTime", "not a duration", "write 5s"),
         ("serviceTime: 0s", "SG026", 16, "spec.serviceTime", "0s is too small", ""),
         ("serviceTime: 99999h", "SG027", 16, "spec.serviceTime", "longer than ten years", ""),
         ("longestServiceTime: 25h", "SG026", 23, "spec.longestServiceTime", "too large", ""),
         ("probe: fast", "SG025", 10, "spec.probe", "not a block of fields", ""),
-        ("probe: {path: /v1/models}", "SG026", 17, "spec.probe.path", "not one of the values", ""),
-        ("probe: {metricsPath: metrics}", "SG026", 24, "spec.probe.metricsPath", "not written as it must", ""),
+        ("probe: {path: /v1/models}", "SG026", 17, "spec.probe.path", "not an allowed value", ""),
+        ("probe: {metricsPath: metrics}", "SG026", 24, "spec.probe.metricsPath", "invalid", "write /metrics"),
         ("endpoints: 10.0.0.1", "SG025", 14, "spec.endpoints", "not a list", "[{address: 10.0.0.1}]"),
         ("endpoints: [a]", "SG025", 15, "spec.endpoints[0]", "not a block of fields", "write {address: a}"),
         ("endpoints: [{port: 80}]", "SG024", 15, "spec.endpoints[0].address", "address is missing", "IP address"),
         ("endpoints: [{address: 10.0.0.256, port: 1}]", "SG026", 25, "spec.endpoints[0].address", "not an IP", ""),
-        ("endpoints: [{address: 'http://a', port: 80}]", "SG026", 25, "spec.endpoints[0].address", "", "scheme"),
-        ("endpoints: [{address: 'a:80', port: 80}]", "SG026", 25, "spec.endpoints[0].address", "", "has a field"),
+        ("endpoints: [{address: 'http://a', port: 80}]", "SG026", 25, "spec.endpoints[0].address", "", "write a"),
+        ("endpoints: [{address: 'a:80', port: 80}]", "SG026", 25, "spec.endpoints[0].address", "", "write a; put"),
         ("endpoints: [{address: a b, port: 80}]", "SG026", 25, "spec.endpoints[0].address", "neither", ""),
         ("endpoints: [{address: a, port: 0}]", "SG026", 34, "spec.endpoints[0].port", "too small", ""),
         ("endpoints: [{address: a, port: 80, zone: 1}]", "SG025", 44, "spec.endpoints[0].zone", "not text", '"1"'),
@@ -90,7 +90,7 @@ def test_documents_of_others_are_sent_elsewhere(errors_of: Errors) -> None:
     foreign = errors_of(POOL.replace("switchgear.dev/v1alpha1", "apps/v1"))
     assert [error.code for error in (*own, *foreign)] == ["SG021", "SG021"]
     assert own[0].hint == "did you mean switchgear.dev/v1alpha1?"
-    assert foreign[0].hint == "documents of others belong in another folder"
+    assert foreign[0].hint == "move documents of other tools to another folder"
 
 
 @pytest.mark.parametrize("spec", ["", "spec:", "spec: {}", "spec: 7", "spec: []"])

@@ -79,7 +79,7 @@ def test_text_has_the_place_the_line_a_caret_and_a_way_out(capsys: pytest.Captur
     file.write_text(BAD)
     _, out, err = run(capsys, file)
     assert err == ""
-    assert f"{file}:10:3: error SG023: spec.servicetime: there is no field" in out
+    assert f"{file}:10:3: error SG023: spec.servicetime: unknown field" in out
     assert "     10 |   servicetime: 6s\n        |   ^^^^^^^^^^^\n" in out
     assert "hint:    did you mean serviceTime?" in out
     assert "allowed: a duration, at least 0s, at most 1h" in out
@@ -147,7 +147,7 @@ def test_json_has_everything(capsys: pytest.CaptureFixture[str], file: Path) -> 
         "line": 10,
         "column": 3,
         "path": "spec.servicetime",
-        "message": 'there is no field "servicetime" here',
+        "message": 'unknown field "servicetime"',
         "found": "servicetime",
         "allowed": answer["errors"][0]["allowed"],
         "hint": "did you mean serviceTime?",
