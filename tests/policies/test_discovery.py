@@ -72,10 +72,10 @@ def test_the_reference_says_what_a_port_may_be() -> None:
 
 
 def test_what_is_odd_in_a_cluster_has_a_code_and_a_place() -> None:
-    odd = engine_finding("ns/EnginePool/a", "pod x is left out: it has no port named http")
+    odd = engine_finding("ns/EnginePool/a", "pod x is left out: no port named http")
     assert (odd.code, str(odd)) == (
         "SG150",
-        "ns/EnginePool/a: SG150: spec.kubernetes: pod x is left out: it has no port named http",
+        "ns/EnginePool/a: SG150: spec.kubernetes: pod x is left out: no port named http",
     )
     with pytest.raises(PolicyErrors) as caught:
         loaded("{port: 80}")

@@ -1,1 +1,1 @@
-"""One control plane as a process: its parts made, joined and run until told to end; alone or as a replica."""
+"""Composition and lifetime of one control-plane process, standalone or as a replica."""

@@ -1,4 +1,4 @@
-"""The ports of the reconciler, implemented by the publisher, telemetry, orders and certificates."""
+"""Adapters from publisher, telemetry, orders and certificates to the ports of the reconciler."""
 
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping
@@ -17,7 +17,7 @@ from xds_server.telemetry import Telemetry
 
 
 class PublisherAdapter:
-    """The publisher as the reconciler needs it."""
+    """Adapts the publisher to the reconciler's port."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
@@ -35,14 +35,16 @@ class PublisherAdapter:
         )
 
     def envoys(self) -> Collection[str]:
-        """The node ids of those that report their traffic; the same object while none connects or disconnects."""
+        """Node ids that report their traffic; the same object until a proxy connects or disconnects."""
         views = self.nodes()
         return self._envoys.of(
             (views,), lambda: frozenset(node for node, view in views.items() if view.role != GRPC_ROLE)
         )
 
     def speaks_for(self, node: str, identities: tuple[str, ...]) -> Callable[[str], bool] | None:
-        """Whether a pool may be told of by ``node`` with these identities; None where nobody is connected so."""
+        """Predicate for the pools that ``node`` may report with these identities; None if no such proxy is
+        connected.
+        """
         view = self.nodes().get(node)
         if view is None or not self._publisher.speaks_for(node, identities):
             return None
@@ -55,7 +57,7 @@ class PublisherAdapter:
         return self._counts(lambda view: view.zone)
 
     def by_view(self) -> Mapping[View, int]:
-        """How many proxies each view has."""
+        """Number of proxies by view."""
         return {view: count for view, count in self._publisher.proxies_by_view.items() if isinstance(view, View)}
 
     def _counts(self, key_of: Callable[[View], str]) -> Mapping[str, int]:
@@ -70,7 +72,7 @@ class PublisherAdapter:
 
 
 class SignalsAdapter:
-    """Telemetry, orders and certificates as the reconciler needs them."""
+    """Adapts telemetry, orders and certificates to the reconciler's port."""
 
     def __init__(
         self,

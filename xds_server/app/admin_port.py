@@ -1,4 +1,4 @@
-"""The admin port: answers of all parts, the metrics that they export, and problems with files."""
+"""Admin port: answers, metrics and file problems of all parts."""
 
 import asyncio
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from xds_server.serve_config import ServeConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminPort:
-    """The server of the admin port, and what it answers from."""
+    """Server of the admin port, with its data sources."""
 
     server: AdminServer
     backend: ServerBackend
@@ -35,7 +35,7 @@ class AdminPort:
         engines: EngineParts,
         operators: OperatorParts,
     ) -> Self:
-        """Build it, and let ``metrics`` export what each part measures."""
+        """Build the server; ``metrics`` exports the measurements of each part."""
         auth, secrets = proxies.auth, proxies.secrets
         admin_auth = auth.admin_auth(config)
         file_problems = FileProblems(
@@ -87,5 +87,5 @@ class AdminPort:
         return cls(server=server, backend=backend, file_problems=file_problems)
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
-        """Follow problems with files in this group; the server itself is a context."""
+        """Track file problems in this task group; the server itself is a context manager."""
         tasks.create_task(self.file_problems.run(), name="troubles")

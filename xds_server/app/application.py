@@ -1,9 +1,9 @@
-"""The control plane as one process: the composition root, which runs every part in one ``TaskGroup``.
+"""Composition root: runs every part of the control plane in one ``TaskGroup``.
 
-Four builders make the parts of policies, proxies, engines and operators; the admin port answers for all of them.
-Policies, reports and addresses flow into the reconciler, and snapshots flow to the publisher. Cancellation is the
-shutdown path. An exception that leaves any task ends the process: Envoys keep what they have, and a half-dead
-control plane would only look like a slow one.
+Four builders create the parts for policies, proxies, engines and operators; the admin port serves all of them.
+Policies, reports and addresses flow into the reconciler; snapshots flow to the publisher. Shutdown is
+cancellation. Any exception that escapes a task ends the process: Envoys keep their configuration, and a half-dead
+control plane would look merely slow.
 """
 
 import asyncio
@@ -38,18 +38,18 @@ from xds_server.telemetry.traffic_store import TrafficStore
 
 
 class StopError(Exception):
-    """Ends the task group in good order."""
+    """Ends the task group normally."""
 
 
 async def wait_for_stop(stop: asyncio.Event) -> None:
-    """Raise ``StopError`` once it is time."""
+    """Raise ``StopError`` when ``stop`` is set."""
     await stop.wait()
     raise StopError
 
 
 @contextlib.contextmanager
 def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Within it SIGTERM and SIGINT set ``stop``."""
+    """Set ``stop`` on SIGTERM and SIGINT within this context."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -61,7 +61,7 @@ def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
 
 
 def first_config_error(errors: BaseExceptionGroup[ConfigError]) -> ConfigError:
-    """The first error of a group of groups."""
+    """First error in a nested exception group."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -73,7 +73,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundAddresses:
-    """The addresses of a server whose ports are open."""
+    """Addresses of the open ports."""
 
     xds: ListenAddress
     admin: ListenAddress
@@ -84,9 +84,9 @@ async def serve(
     on_listening: Callable[[BoundAddresses], None] = lambda _: None,
     outlets: Sequence[Outlet] = (),
 ) -> None:
-    """Run the control plane until SIGTERM or SIGINT; ``on_listening`` is called when proxies can connect.
+    """Run the control plane until SIGTERM or SIGINT; calls ``on_listening`` when proxies can connect.
 
-    ``outlets`` get every decision, as proxies do. Raises ``ConfigError`` when a setting cannot work.
+    ``outlets`` receive every decision, as proxies do. Raises ``ConfigError`` for an invalid setting.
     """
     server = ControlPlane(config, outlets)
     stop = asyncio.Event()
@@ -99,20 +99,20 @@ async def serve(
         except* ConfigError as errors:
             wrong = first_config_error(errors)
     if wrong is not None:
-        # One sentence for the operator, not a tree of tasks; raised out here, for early Pythons 3.11 make a group
-        # of whatever is raised in an ``except*``.
+        # Show operators one sentence, not a task tree. Raise it outside: early versions of Python 3.11 wrap
+        # exceptions raised in ``except*`` in a group.
         raise wrong from None
 
 
 class ControlPlane:
-    """The composition root: it builds every part, connects their events, and runs them in one task group."""
+    """Composition root: builds the parts, connects their events, runs them in one task group."""
 
     def __init__(self, config: ServeConfig, outlets: Sequence[Outlet] = ()) -> None:
-        """``ConfigError`` where a setting cannot work."""
+        """Raises ``ConfigError`` for an invalid setting."""
         self.config = config
         self.outlets = outlets
         self.metrics = Metrics()
-        # Peers tell this process from the one before it, which may have had the same process id.
+        # Distinguishes this process from its predecessor, which may have had the same process id.
         epoch = f"{os.getpid():x}-{time.time_ns():x}"
         events, traffic_store = ServerEvents(), TrafficStore()
         self.operators = OperatorParts.build(
@@ -152,7 +152,7 @@ class ControlPlane:
         self._connect(events)
 
     def _connect(self, events: ServerEvents) -> None:
-        """Close the cycles: proxies ask the reconciler, and events reach the parts that act on them."""
+        """Connect cyclic dependencies: proxies query the reconciler, and events reach their handlers."""
         reconciler = self.policies.reconciler
         self.proxies.views.follow(reconciler, self.policies.canaries)
         self.proxies.secrets.follow(reconciler)
@@ -168,11 +168,13 @@ class ControlPlane:
         events.round_published.add(self._on_round_published)
 
     async def run(self, stop: asyncio.Event, on_listening: Callable[[BoundAddresses], None]) -> None:
-        """Serve until ``stop`` is set, which raises ``StopError``; ``on_listening`` is called when proxies can."""
+        """Serve until ``stop`` is set, which raises ``StopError``; ``on_listening`` is called when proxies can
+        connect.
+        """
         config = self.config
         policies, proxies, engines, operators = self.policies, self.proxies, self.engines, self.operators
         if config.insecure:
-            _log.warning("serve.insecure", reason="plain text for everybody who can connect; see docs/security.md")
+            _log.warning("serve.insecure", reason="unauthenticated plaintext; see docs/security.md")
         check_port_free(config.listen)
         operators.orders.restore()
         policies.versions.restore()
@@ -204,7 +206,7 @@ class ControlPlane:
                 admin=str(admin_address),
                 policies=[str(path) for path in config.policies] or "kubernetes",
             )
-            # Proxies that find an open port and no configuration remove what they have.
+            # Proxies that reach an open port without configuration delete theirs.
             await policies.reconciler.ready.wait()
             tasks.create_task(self._transport(admin_address, on_listening), name="transport")
 
@@ -233,7 +235,7 @@ class ControlPlane:
             proxies.telemetry.stop()
             await transport.stop()
 
-    # -- events that concern several parts -----------------------------------------------------------------
+    # -- events with several handlers ----------------------------------------------------------------------
 
     def _on_policies_adopted(self, serving: ServingPolicies) -> None:
         self.engines.watch(serving.policies)

@@ -1,7 +1,7 @@
-"""One replica in a cluster: reads policies and engines there, knows the other replicas, and writes back.
+"""Kubernetes feed of one replica: reads policies and engines, finds other replicas, writes status.
 
-Nothing here decides. The source's states and words go to the reconciler; what is to be written is made of what the
-reconciler served last. An API server that is lost costs news and no request: what was known last goes on.
+Takes no decisions. Policy states and pod states go to the reconciler; status is written from the latest round.
+Without the API server no request fails: the last known state stays in force.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ from xds_server.model.remote_proxies import NO_REMOTE_PROXIES, RemoteProxies
 from xds_server.serve_config import ConfigError, ServeConfig
 
 LOST_S: Final = 2.0
-"""A watch that is begun anew is out of touch for a moment; after this long it is told."""
+"""Report lost contact after this long; a restarted watch is briefly without contact."""
 
 UNREACHED_S: Final = 3.0
-"""How long a server that starts waits for the API before it serves what the last run did."""
+"""Wait at start for the API before serving the state of the previous run."""
 
 _LOOK_S: Final = 0.5
 _LEASE: Final = "switchgear"
@@ -50,7 +50,7 @@ _log = structlog.get_logger()
 
 
 class ClusterFeed:
-    """A feed from a cluster; see ``feed``."""
+    """Feed from a cluster; see ``feed``."""
 
     source = "kubernetes"
 
@@ -74,7 +74,7 @@ class ClusterFeed:
                 yield state
 
     async def run(self, context: ServerContext) -> None:
-        """Read, speak and write until cancelled; ``ConfigError`` where nothing says how to reach the cluster."""
+        """Read, exchange and write until cancelled; ``ConfigError`` without access to a cluster."""
         config = self._config
         try:
             async with open_kube_api(ClientConfig(kubeconfig=config.kubeconfig, context=config.context)) as api:
@@ -130,25 +130,25 @@ class ClusterFeed:
         return NO_REMOTE_PROXIES if self._replicas is None else self._replicas.remote_proxies(here)
 
     def families(self) -> Iterable[Metric]:
-        """How long each kind of object has been out of touch, and whether this replica writes."""
+        """Time without contact by kind of object, and whether this replica is the leader."""
         stale = _NOTHING if self._reader is None else self._reader.stale
         seconds: dict[tuple[str, ...], float] = {(one.plural,): stale.get(one.plural, 0.0) for one in _WATCHED}
         yield ControlPlaneMetrics.source_stale_seconds.family(seconds)
         if self._config.write_status:
-            # A replica that is told not to write is no candidate: nobody holding the lease is then no trouble.
+            # With --no-write-status this replica is not a candidate, so a lease without holder is not a problem.
             holds = self._writer is not None and self._writer.holds
             yield ControlPlaneMetrics.lease_held.family({(): float(holds)})
 
     async def _follow_contact(self, context: ServerContext) -> None:
-        """Tell when the API is out of touch and when it is back; at the start, that the last run has to do.
+        """Report lost and restored contact; at start, when to serve the state of the previous run.
 
-        And have the other replicas told what is new here.
+        Also publishes this replica's changes to the other replicas.
         """
         while True:
             lost = self.lost_s()
             if not self._first.is_set() and max(lost.values(), default=0.0) >= UNREACHED_S:
                 context.reconciler.on_source_unreachable(
-                    f"the Kubernetes API let nothing be read ({', '.join(sorted(lost))})"
+                    f"nothing could be read from the Kubernetes API ({', '.join(sorted(lost))})"
                 )
             if frozenset(lost) != self._told:
                 context.ledger.record(_contact(self._told, lost))
@@ -159,7 +159,7 @@ class ClusterFeed:
 
 
 def lease_identity(config: ServeConfig) -> LeaderElectionConfig:
-    """The Lease of those that serve the same, and who this replica is."""
+    """Lease shared by the replicas of one installation, and this replica's identity."""
     namespace, _, name = config.lease.partition("/")
     return LeaderElectionConfig(
         namespace=namespace or _own_namespace(),
@@ -176,15 +176,15 @@ def _own_namespace() -> str:
 
 
 def _contact(before: frozenset[str], lost: Mapping[str, float]) -> Change:
-    said = ", ".join(sorted(lost))
+    kinds = ", ".join(sorted(lost))
     return Change(
         kind=ChangeKind.SOURCE,
         subject=Subject(),
-        before=f"lost: {', '.join(sorted(before))}" if before else "in touch",
-        after=f"lost: {said}" if lost else "in touch",
-        reason=f"the Kubernetes API does not answer for {said}: what was last known is served"
+        before=f"lost: {', '.join(sorted(before))}" if before else "connected",
+        after=f"lost: {kinds}" if lost else "connected",
+        reason=f"no answer from the Kubernetes API for {kinds}: serving the last known state"
         if lost
         else "the Kubernetes API answers again",
-        returns="with its next answer" if lost else "",
+        returns="its next answer" if lost else "",
         alarm=bool(lost),
     )

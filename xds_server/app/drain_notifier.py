@@ -1,4 +1,4 @@
-"""Tells the agents of draining engines how many proxies have confirmed that they send nothing new there."""
+"""Reports to the agents of draining engines how many proxies have stopped sending requests."""
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -14,14 +14,14 @@ from xds_server.model.view import View
 from xds_server.publish.drain_tracker import DrainTracker
 
 NOTIFY_WITHIN_S: Final = 0.005
-"""A push brings one ACK per proxy: those of this long are sent to the agents together."""
+"""Batching interval: a push causes one ACK per proxy."""
 
 AckedVersions = Callable[[str, str], Iterable[tuple[Hashable, str]]]
-"""Of a type URL and a resource: view and confirmed version of each proxy that wants it."""
+"""For a type URL and a resource: view and accepted version of each subscribed proxy."""
 
 
 class DrainNotifier:
-    """Follows reports, rounds and ACKs; ``send`` takes the progress of one engine."""
+    """Follows reports, rounds and ACKs; ``send`` receives the drain progress of one engine."""
 
     def __init__(self, acked_versions: AckedVersions, send: Callable[[EngineId, DrainProgress], None]) -> None:
         self._acked_versions = acked_versions
@@ -30,18 +30,18 @@ class DrainNotifier:
         self._timer: asyncio.TimerHandle | None = None
 
     def on_report(self, report: EngineReport) -> None:
-        """Note whether this engine drains."""
+        """Record whether this engine drains."""
         if self._tracker.on_report(report):
             self._send_soon()
 
     def on_published(self, decisions: Decisions, snapshots: Mapping[View, Snapshot]) -> None:
-        """Note what proxies are served from now on."""
+        """Record the served snapshots."""
         if self._tracker.engines:
             self._tracker.on_published(decisions, snapshots)
             self._send_soon()
 
     def on_ack(self, type_url: str) -> None:
-        """Note that a proxy confirmed a response."""
+        """Record that a proxy accepted (ACK) a response."""
         if type_url == ENDPOINT and self._tracker.engines:
             self._send_soon()
 

@@ -1,4 +1,4 @@
-"""The parts that watch engines: addresses, agents, probes, drains, and the summary for other regions."""
+"""Parts that watch engines: addresses, agents, probes, drains, and the summary for other regions."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from xds_server.serve_config import ServeConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParts:
-    """Everything that speaks to engines and their agents."""
+    """Parts that communicate with engines and agents."""
 
     resolver: Resolver
     agents: AgentDialer
@@ -43,7 +43,7 @@ class EngineParts:
         acked_versions: AckedVersions,
         secrets: Callable[[], Secrets],
     ) -> Self:
-        """Build them; ``secrets`` are the credentials towards engines."""
+        """Build the parts; ``secrets``: credentials for engines."""
         agents = AgentDialer(
             events.agent_report,
             watcher=epoch,
@@ -66,7 +66,7 @@ class EngineParts:
         )
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
-        """Run them in this group."""
+        """Run the parts in this task group."""
         tasks.create_task(self.resolver.run(), name="resolver")
         tasks.create_task(self.agents.run(), name="agents")
         tasks.create_task(self.prober.run(), name="prober")
@@ -80,11 +80,11 @@ class EngineParts:
         self.resolver.want(host_names(policies))
 
     def probe_uncovered(self, policies: PolicySet) -> None:
-        """Probe the engines that no agent covers."""
+        """Probe engines without a connected agent."""
         self.prober.watch(policies, self.agents.covered)
 
     def hurry_probes(self, decisions: Decisions) -> None:
-        """Probe engines that are not healthy sooner."""
+        """Probe engines that are not in rotation more often."""
         self.prober.hurry(
             {key for key, decision in decisions.engines.items() if decision.health is not Health.HEALTHY}
         )

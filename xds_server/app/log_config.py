@@ -1,7 +1,7 @@
-"""Structured logs: an event name, then fields; one line per transition and none per tick.
+"""Structured logs: event name and fields; one line per state change, none per cycle.
 
-Lines go to stderr as text for people or as JSON for machines. What libraries say through ``logging``
-(grpc, aiohttp, asyncio) comes out in the same form, from warnings upwards.
+Lines go to stderr as text or JSON. Messages that libraries send to ``logging`` (grpc, aiohttp, asyncio) use the
+same format, from warnings upwards.
 """
 
 import logging
@@ -20,7 +20,7 @@ _NO_DESCRIPTORS: Final = "socket.accept() out of system resource"
 
 
 class _Seldom(logging.Filter):
-    """Lets it through once in a while that no descriptor is left: asyncio says so hundreds of times a second."""
+    """Rate-limits asyncio's error about missing descriptors, which repeats hundreds of times per second."""
 
     _next_s = 0.0
 
@@ -38,7 +38,7 @@ _SELDOM: Final = _Seldom()
 
 
 class _Lossy:
-    """A stream of text that loses what cannot be written: a full disk under the log ends no server."""
+    """Text stream that drops failed writes: a full log disk must not stop the server."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -53,11 +53,11 @@ class _Lossy:
         try:
             self._stream.flush()
         except OSError:
-            return  # there is nobody left to tell
+            return  # no place left to report
 
 
 def configure(log_format: Literal["text", "json"], log_level: str) -> None:
-    """Set up structlog and ``logging`` for this process; events below ``log_level`` are not even rendered."""
+    """Configure structlog and ``logging`` for this process; events below ``log_level`` are not rendered."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -65,7 +65,7 @@ def configure(log_format: Literal["text", "json"], log_level: str) -> None:
     ]
     rendered: list[Processor]
     if log_format == "json":
-        # Without local variables: among them are keys and tokens, and whole fleets that take seconds to write.
+        # Without local variables: they include keys, tokens, and whole fleets that take seconds to render.
         without_locals = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
         rendered = [structlog.processors.ExceptionRenderer(without_locals), structlog.processors.JSONRenderer()]
     else:
@@ -95,11 +95,11 @@ def configure(log_format: Literal["text", "json"], log_level: str) -> None:
 
 
 def _one_line(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """The event with nothing in it that begins a line or moves a cursor: much of it is what peers call themselves.
+    """Escape line breaks and control characters in an event: many fields are text from peers.
 
-    Tracebacks are of our own making, and keep their lines.
+    Tracebacks are our own text and keep their lines.
     """
-    for name, said in event.items():
-        if isinstance(said, str) and not said.isprintable() and name not in _OWN_LINES:
-            event[name] = "".join(one if one.isprintable() else repr(one)[1:-1] for one in said)
+    for name, value in event.items():
+        if isinstance(value, str) and not value.isprintable() and name not in _OWN_LINES:
+            event[name] = "".join(one if one.isprintable() else repr(one)[1:-1] for one in value)
     return event

@@ -1,4 +1,4 @@
-"""The parts that operators give orders to and read from: orders, ledger, recording, traces, disk failures."""
+"""Parts for operators: orders, ledger, recording, traces, disk failures."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ from xds_server.state.write_failures import WriteFailures
 
 
 def recorded_inputs(built: BuildResult, texts: Mapping[str, str], unix_s: float) -> RecordedInputs:
-    """The inputs of this round; ``texts`` are the policies that it served."""
+    """Inputs of this round; ``texts``: the policies it served."""
     return RecordedInputs(
         now_s=built.inputs.now_s,
         unix_s=unix_s,
@@ -34,7 +34,7 @@ def recorded_inputs(built: BuildResult, texts: Mapping[str, str], unix_s: float)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorParts:
-    """What operators order, and the records that they read."""
+    """Operator orders, and the records for operators."""
 
     write_failures: WriteFailures
     tracing: Tracing
@@ -42,7 +42,7 @@ class OperatorParts:
     orders: Orders
     recorder: DecisionRecorder | None
     files: Mapping[str, JsonlWriter]
-    """The files of lines that are written, by the name of their task."""
+    """JSON-lines files to write, by task name."""
 
     @classmethod
     def build(
@@ -53,9 +53,9 @@ class OperatorParts:
         write_failures: WriteFailures,
         began_at_s: Callable[[str, str], float | None],
     ) -> Self:
-        """Build them; ``began_at_s`` is when the newest call to an engine of a pool began.
+        """Build the parts; ``began_at_s``: start of the latest call to an engine of a pool.
 
-        ``ConfigError`` where the ledger or the recording names another file, or traces have no place to go.
+        Raises ``ConfigError`` if the ledger or recording path is unusable or traces have no destination.
         """
         tracing = Tracing(config.otlp, began_at_s)
         files: dict[str, JsonlWriter] = {}
@@ -79,7 +79,7 @@ class OperatorParts:
         )
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
-        """Run them in this group."""
+        """Run the parts in this task group."""
         tasks.create_task(self.orders.run(), name="orders")
         for name, file in self.files.items():
             tasks.create_task(file.run(), name=name)

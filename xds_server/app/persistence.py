@@ -1,6 +1,6 @@
-"""What outlives the process: the policies that are served, what traffic taught, and addresses of host names.
+"""State that survives a restart: served policies, learned capacities, and resolved addresses.
 
-Each is written to its own file when it changed, and read at the next start.
+Each is written to its own file on change and read at the next start.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ from xds_server.state.versioned_file import StoreError
 from xds_server.state.write_failures import WriteFailures
 
 _LOOK_EACH_S: Final = 2.0
-"""Speeds of engines move all the time: they are not written more often than this."""
+"""Minimum write interval; learned speeds change all the time."""
 
 _RENEW_S: Final = 60.0
-"""What has not changed is written again so often: how old it is counts at the next start."""
+"""Rewrite interval for unchanged state: its age counts at the next start."""
 
 _log = structlog.get_logger()
 
@@ -44,7 +44,7 @@ def restore(
     secrets: SecretDistributor,
     resolver: Resolver,
 ) -> None:
-    """Read what the last run wrote; log what cannot be used, and leave it alone."""
+    """Read the state of the previous run; log and keep unusable files."""
     try:
         resolver.remembered = address_store.read(store.path.parent)
     except StoreError as error:
@@ -64,7 +64,7 @@ def restore(
         policies = load_contents({Path(name): text.encode() for name, text in kept.texts.items()})
     except PolicyErrors as errors:
         reasons = [str(error) for error in errors.exceptions]
-        _log.warning("store.ignored", reason="this version refuses the stored policies", errors=reasons[:10])
+        _log.warning("store.ignored", reason="stored policies are invalid in this version", errors=reasons[:10])
         return
     publisher.nack_policy.restore(kept.parked)
     secrets.restore(kept.certified)
@@ -84,7 +84,7 @@ async def persist(
     *,
     disk: WriteFailures,
 ) -> None:
-    """Keep what is served and what was learned, each time it has changed; for ever."""
+    """Persist served policies and learned state after each change, until cancelled."""
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_keep_served(store, publisher, reconciler, secrets, disk))
         tasks.create_task(_keep_learned(store, reconciler, disk))
@@ -92,7 +92,7 @@ async def persist(
 
 
 async def _write(disk: WriteFailures, path: Path, save: Callable[[], None]) -> bool:
-    """Call ``save`` in a thread, and note how that went; whether the file is written."""
+    """Run ``save`` in a thread and record the outcome; returns whether the file was written."""
     try:
         await asyncio.to_thread(save)
     except StoreError as error:
@@ -109,7 +109,7 @@ async def _keep_addresses(store: LastGoodStore, resolver: Resolver, disk: WriteF
     while True:
         await asyncio.sleep(pause_s)
         pause_s = _LOOK_EACH_S
-        # None at the start says nothing of those that are remembered.
+        # No addresses at start: keep the remembered ones.
         if (found := resolver.addresses) == written or not found:
             disk.record_success(path)
             continue
@@ -120,7 +120,7 @@ async def _keep_addresses(store: LastGoodStore, resolver: Resolver, disk: WriteF
 
 
 async def _keep_learned(store: LastGoodStore, reconciler: Reconciler, disk: WriteFailures) -> None:
-    written: Mapping[str, object] | None = None  # the first look takes the place of what the last run left
+    written: Mapping[str, object] | None = None  # the first write replaces the state of the previous run
     written_s, path = -math.inf, store.path.with_name(learned_state.FILE_NAME)
     pause_s = _LOOK_EACH_S
     while True:
@@ -140,9 +140,9 @@ async def _keep_learned(store: LastGoodStore, reconciler: Reconciler, disk: Writ
 
 
 def _learned(reconciler: Reconciler, now_s: float) -> Mapping[str, Any] | None:
-    """What the last round learned; None before there is one.
+    """Learned state of the last round; None before the first.
 
-    Only these numbers outlive the call. The loop above must not hold a build while it sleeps: that would keep the
+    Only these numbers outlive the call: the loop must not hold a build while it sleeps, which would keep the
     policies and snapshots of a superseded round in memory.
     """
     if reconciler.built is None or not reconciler.ready.is_set():

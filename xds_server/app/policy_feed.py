@@ -1,4 +1,4 @@
-"""Where policies come from, as the rest of the server sees it: files or a cluster, and it need not know which."""
+"""Interface of policy sources: files or a cluster."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _NO_PODS: Final[Mapping[EngineId, PodRef]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerContext:
-    """The parts of the server that a feed speaks to beside giving states, and those that it tells of."""
+    """Server parts that a feed uses or reports to."""
 
     reconciler: Reconciler
     publisher: Publisher
@@ -32,50 +32,50 @@ class ServerContext:
 
 
 class PolicyFeed(Protocol):
-    """Gives the states of the policies, each time there is another one."""
+    """Yields a policy state after each change."""
 
     source: str
     """``files`` or ``kubernetes``."""
 
     def states(self) -> AsyncGenerator[PolicyState, None]:
-        """The state now, then each different one, for as long as it is iterated; beside ``run``."""
+        """Yields the current state, then each different one; runs next to ``run``."""
         ...
 
     async def run(self, context: ServerContext) -> None:
-        """What has to go on for that, and what comes with it; for ever."""
+        """Background work of the feed, until cancelled."""
         ...
 
     def on_secrets_changed(self) -> None:
-        """Note that what is wrong with secrets may be different now."""
+        """Validate secrets again after a change."""
         ...
 
     def lost_s(self) -> Mapping[str, float]:
-        """Seconds without contact, by kind of object; only those that are out of touch."""
+        """Seconds without contact by kind of object; only kinds without contact."""
         ...
 
     def pods(self) -> Mapping[EngineId, PodRef]:
-        """The pods that engines run in; the same object while they are the same."""
+        """Pods of the engines; the same object while unchanged."""
         ...
 
     def remote_proxies(self, here: Mapping[str, object]) -> RemoteProxies:
-        """What other replicas serve beside the proxies that are connected ``here``."""
+        """Proxies served by other replicas, in addition to those connected ``here``."""
         ...
 
     def families(self) -> Iterable[Metric]:
-        """Metrics of its own."""
+        """Metrics of this feed."""
         ...
 
 
 class Outlet(Protocol):
-    """Somebody besides proxies who is told what was decided."""
+    """Receiver of decisions besides proxies."""
 
     async def run(self, context: ServerContext, pods: Callable[[], Mapping[EngineId, PodRef]]) -> None:
-        """Tell until cancelled."""
+        """Send decisions until cancelled."""
         ...
 
 
 class FilesFeed:
-    """Policies from files: nothing is out of touch, and nobody else is known."""
+    """Policies from files: never without contact, and no other replicas."""
 
     source = "files"
 
@@ -89,7 +89,7 @@ class FilesFeed:
         await self._files.watch()
 
     def on_secrets_changed(self) -> None:
-        """Nothing: files are judged as a whole, by who is given them."""
+        """No action: files are validated as a whole."""
 
     def lost_s(self) -> Mapping[str, float]:
         return _NOTHING

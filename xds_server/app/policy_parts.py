@@ -1,4 +1,4 @@
-"""The parts that read, version and serve policies: the feed, the history, canaries, and the reconciler."""
+"""Parts that read, version and serve policies: feed, history, canaries and reconciler."""
 
 import asyncio
 import contextlib
@@ -29,9 +29,9 @@ from xds_server.serve_config import ServeConfig
 
 
 def policy_feed(config: ServeConfig, secret_error: SecretError) -> PolicyFeed:
-    """The feed from files, or from a cluster, where ``secret_error`` judges what single objects name."""
+    """The feed from files, or from a cluster, where ``secret_error`` validates secrets per object."""
     if config.kubernetes:
-        # A server that reads files needs nothing of it.
+        # Not needed to read files.
         from xds_server.app.cluster_feed import ClusterFeed  # noqa: PLC0415
 
         return ClusterFeed(config, secret_error)
@@ -39,13 +39,13 @@ def policy_feed(config: ServeConfig, secret_error: SecretError) -> PolicyFeed:
 
 
 def _no_errors(_policies: PolicySet) -> tuple[PolicyError, ...]:
-    """The feed from a cluster checks each object by itself, so that one does not stop the others."""
+    """No-op: the cluster feed validates objects individually, so that one does not block the others."""
     return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyParts:
-    """Everything between a policy file and the snapshots that are made of it."""
+    """Everything from policy files to snapshots."""
 
     feed: PolicyFeed
     reconciler: Reconciler
@@ -65,7 +65,7 @@ class PolicyParts:
         proxies: ProxyParts,
         operators: OperatorParts,
     ) -> Self:
-        """Build them on the parts that the reconciler publishes to and reads from."""
+        """Build the parts on those the reconciler publishes to and reads from."""
         secrets, tracing = proxies.secrets, operators.tracing
         feed = policy_feed(config, secrets.error)
         reconciler = Reconciler(
@@ -100,7 +100,7 @@ class PolicyParts:
         )
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
-        """Run them in this group; the feed itself runs with what it reports to."""
+        """Run the parts in this task group; the feed runs with the parts it reports to."""
         tasks.create_task(self._follow_feed(), name="policies")
         tasks.create_task(self.reconciler.run(), name="reconcile")
         tasks.create_task(self.archive.run(), name="history")
@@ -113,21 +113,21 @@ class PolicyParts:
                 self.versions.offer(state)
 
     def pools(self) -> Mapping[str, EnginePool]:
-        """The pools of the policies that are served."""
+        """Pools of the served policies."""
         serving = self.reconciler.serving
         return {} if serving is None else serving.policies.pools
 
     def on_adopted(self, serving: ServingPolicies) -> None:
-        """Enter these policies into the history."""
+        """Add these policies to the history."""
         self.versions.on_adopted(serving)
         self.tracing.adopted(serving.digest, self.archive.newest)
 
     def on_nack(self, _nack: Nack) -> None:
-        """Write the state file again: it has what proxies rejected."""
+        """Write the state file again: it contains the resources refused by proxies."""
         self.reconciler.worth_keeping.set()
 
     def secret_handlers(self) -> tuple[Callable[[], None], ...]:
-        """What to call when other secrets can be used."""
+        """Handlers for changed secrets."""
         return (
             self.versions.reoffer,
             self.feed.on_secrets_changed,

@@ -1,4 +1,4 @@
-"""The parts that serve proxies: authorization, the publisher, secrets, telemetry, and the latency of ejections."""
+"""Parts that serve proxies: authorization, publisher, secrets, telemetry, and ejection latency."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -26,9 +26,9 @@ from xds_server.xds import NodeInfo
 
 
 class ViewSource:
-    """What the publisher asks for: the view of a proxy, and the first snapshot of a view.
+    """Supplies the publisher with each proxy's view and each view's first snapshot.
 
-    Views come from the rules of access alone, and snapshots are empty, until ``follow``.
+    Until ``follow``, views come from the access rules alone and snapshots are empty.
     """
 
     def __init__(self, auth: ServerAuth) -> None:
@@ -37,17 +37,17 @@ class ViewSource:
         self._canaries: CanaryController | None = None
 
     def follow(self, reconciler: Reconciler, canaries: CanaryController) -> None:
-        """Take snapshots from this reconciler, and move proxies of a canary to its views."""
+        """Use the snapshots of this reconciler, and move canary proxies to its views."""
         self._reconciler, self._canaries = reconciler, canaries
 
     def view_of(self, node: NodeInfo) -> View:
-        """The view of a proxy; ``DeniedPeerError`` where it may not be served."""
+        """View of a proxy; ``DeniedPeerError`` if it is not authorized."""
         view = self._auth.view_of(node)
         in_canary = self._canaries is not None and self._canaries.has(node.id)
         return replace(view, canary=True) if in_canary else view
 
     def snapshot_for(self, view: object) -> Snapshot:
-        """The snapshot for the first proxy of a view."""
+        """Snapshot for the first proxy of a view."""
         if self._reconciler is None or not isinstance(view, View):
             return Snapshot()
         return self._reconciler.snapshot_for(view)
@@ -55,7 +55,7 @@ class ViewSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyParts:
-    """Everything that speaks to proxies or listens to them."""
+    """Parts that communicate with proxies."""
 
     auth: ServerAuth
     views: ViewSource
@@ -77,7 +77,7 @@ class ProxyParts:
         traffic_store: TrafficStore,
         change_tracer: ChangeTracer | None,
     ) -> Self:
-        """Build them; ``ConfigError`` where the certificate or the rules of access cannot be used."""
+        """Build the parts; ``ConfigError`` if the certificate or the access rules are unusable."""
         auth = ServerAuth(config)
         views = ViewSource(auth)
         eject_latency = EjectLatency(metrics, traffic_store.began_at_s)
@@ -119,7 +119,7 @@ class ProxyParts:
         on_other_keys: Callable[[], None],
         on_other_secrets: Iterable[Callable[[], None]],
     ) -> None:
-        """Follow the files of trust and secrets in this group."""
+        """Watch certificates, access rules and secrets in this task group."""
         auth = self.auth.run(on_rules=self.publisher.reauthorize, on_keys=on_other_keys)
         tasks.create_task(auth, name="guard")
         tasks.create_task(self.secrets.run(*on_other_secrets), name="secrets")

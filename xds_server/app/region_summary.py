@@ -1,11 +1,11 @@
-"""What a region looks like from outside: each pool as one engine, told to control planes of other regions.
+"""Summary of this region for control planes of other regions: each pool appears as one engine.
 
-A control plane decides for the engines of its own region and for no other. Elsewhere the region is an endpoint
-like any: its address is a gateway here, its agent is this service. It speaks the contract of engines' agents, so
-it is dialled, judged, aged and probed like one. One that falls silent is asked for a token through its gateway.
+A control plane decides only for engines of its own region. Elsewhere the region is an ordinary endpoint: its
+address is a gateway here, its agent is this service. It speaks the agent protocol, so it is dialled, judged, aged
+and probed like an engine; if it is silent, it is probed through its gateway.
 
-Only engines of the own region count. What the other region says of itself is an endpoint here, and would come back
-to it as capacity of its own.
+Only engines of this region count. Another region's summary is an endpoint here, and would return to it as its own
+capacity.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ from xds_server.model.pool_traffic import LatencyTail
 from xds_server.serve_config import ConfigError
 
 READING: Final = "summary"
-"""Under which name the evidence of a summary stands."""
+"""Name of the evidence in a summary."""
 
 _OPTIONS: Final = (
-    # One server per port: with the default a second one would silently take half of those who watch.
+    # Exclusive port: by default a second server would silently take half of the watchers.
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", 64 * 1024),
-    # Those who watch are control planes, a few of each region; whoever else connects takes a descriptor.
+    # Watchers are a few control planes per region; every connection takes a descriptor.
     ("grpc.max_allowed_incoming_connections", 256),
     ("grpc.server_handshake_timeout_ms", 20_000),
-    # Whoever vanished without a word is noticed within 20 s, and their own pings are welcome.
+    # Detects vanished peers within 20 s; peers may ping, too.
     ("grpc.keepalive_time_ms", 15_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -55,8 +55,8 @@ def region_summary(
 ) -> EngineReport:
     """The engines of a pool in this region as one engine with all their slots.
 
-    Dead: none takes requests. Degraded: those that do are in only because too few others are left. Busy: the
-    ladder is at a level, or as much is asked as can be served; that keeps it in, with the slots there are.
+    Dead: none in rotation. Degraded: in rotation only because of the capacity floor. Busy: degradation level
+    above 0, or demand at capacity; busy engines stay in rotation, with their slots.
     """
     here = [engine for engine in fleet.pools.get(pool, ()) if engine.region == region]
     ready = [engine for engine in here if _in(decided, engine) is not None]
@@ -73,7 +73,7 @@ def region_summary(
     held = [one.in_flight for one in load or () if one.in_flight is not None]
     in_flight = sum(held) if held else None
     verdict = _verdict(ready, decided, level=level, pressure=pressure)
-    asked = "" if pressure is None else f", {pressure:.0%} of what they serve is asked"
+    asked = "" if pressure is None else f", demand {pressure:.0%} of capacity"
     sentence = f"level {level}, {len(ready)} of {len(here)} engines healthy{asked}"
     reasons = [Evidence(reading=READING, sentence=sentence)]
     if decided.degradation is not None and decided.degradation.reason:
@@ -112,9 +112,9 @@ def _quantiles(tail: LatencyTail | None) -> Quantiles | None:
 
 
 class SummaryServer:
-    """The service ``EngineAgent`` for whole pools; ``publish`` after each round, ``run`` until cancelled.
+    """Service ``EngineAgent`` for whole pools; call ``publish`` after each round, ``run`` until cancelled.
 
-    ``permits`` says whether whoever proved these identities may watch, and is asked again at each message.
+    ``permits``: whether these identities may watch; checked again at each message.
     """
 
     def __init__(
@@ -133,17 +133,17 @@ class SummaryServer:
         self.port = 0
 
     def publish(self, policies: PolicySet, fleet: Fleet, decisions: Decisions, now_s: float) -> None:
-        """Tell of every pool as it stands; whoever watches hears what matters at once."""
+        """Publish the state of every pool; watchers receive important changes at once."""
         for pool, decided in decisions.pools.items():
             if any(engine.region == self._region for engine in fleet.pools.get(pool, ())):
                 served = self._pools.setdefault(pool, WatchServer(boot_id=self._boot_id))
                 served.publish(region_summary(pool, policies, fleet, decided, region=self._region, now_s=now_s))
         for pool in self._pools.keys() - decisions.pools.keys():
-            # Those who watch it hear nothing more, and find out by asking.
+            # Watchers of a removed pool get no more messages and learn of it by reconnecting.
             del self._pools[pool]
 
     async def run(self) -> None:
-        """Answer until cancelled; ``ConfigError`` when nobody can listen there."""
+        """Serve until cancelled; ``ConfigError`` if the address is unavailable."""
         server = grpc.aio.server(options=_OPTIONS)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, self._handlers()),))
         try:
@@ -166,11 +166,11 @@ class SummaryServer:
         async def watch(request: pb.WatchRequest, context: Any) -> Any:
             if not self._permits(auth_context_identities(context.auth_context())):
                 await context.abort(
-                    grpc.StatusCode.PERMISSION_DENIED, "no rule of access lets you watch summaries"
+                    grpc.StatusCode.PERMISSION_DENIED, "no access rule allows you to watch summaries"
                 )
             served = self._pools.get(request.pool)
             if served is None:
-                reason = f"no engine of a pool named {request.pool!r} is in region {self._region}"
+                reason = f"region {self._region} has no engines of pool {request.pool!r}"
                 await context.abort(grpc.StatusCode.NOT_FOUND, reason)
                 return
             async for data in served.watch(request, context):
@@ -180,7 +180,7 @@ class SummaryServer:
                     return
                 yield data
 
-        # No Acknowledge: a region is drained by its own control plane, which asks nobody else.
+        # No Acknowledge: only a region's own control plane drains it.
         return {
             "Watch": grpc.unary_stream_rpc_method_handler(watch, request_deserializer=pb.WatchRequest.FromString),
         }

@@ -1,6 +1,6 @@
-"""What a replica in a cluster says of itself: to the others by its own Lease, and to the cluster as the writer.
+"""Status of a replica: to other replicas through its Lease, and to the cluster as the leader.
 
-Both are made of the present each time they are asked for.
+Both are computed on request.
 """
 
 import time
@@ -16,10 +16,10 @@ from xds_server.k8s.status.programmed import ProgrammedTracker, programming_of_r
 from xds_server.k8s.status.write_context import WriteContext
 
 CALM_S: Final = 2.0
-"""How often proxies are looked at once all of them confirmed the policies: looking at thousands takes time."""
+"""Poll interval after all proxies accepted the policies; checking thousands takes time."""
 
 REST_PER_LOOK: Final = 20.0
-"""While some have not, or refuse something, they are looked at for at most a twentieth of the time."""
+"""Limits the checks to a twentieth of the time while proxies are pending or refuse resources."""
 
 
 class ReplicaReporter:
@@ -34,7 +34,7 @@ class ReplicaReporter:
         self._rested_s = float("-inf")
 
     def replica_status(self) -> ReplicaStatus:
-        """What this replica says to the others now."""
+        """This replica's status for other replicas."""
         context = self._context
         nodes, digest = context.connected.nodes(), self._published()
         self._look(digest)
@@ -48,7 +48,7 @@ class ReplicaReporter:
         )
 
     def write_context(self, reader: ClusterSource, replicas: ReplicaRegistry, since: int) -> WriteContext | None:
-        """Everything there is to write of, with the events after ``since``; None while nothing is known."""
+        """Data for the status writer, with the events after ``since``; None before the first round."""
         reconciler = self._context.reconciler
         files, serving, built = reconciler.source_state, reconciler.serving, reconciler.built
         if files.state in {"unread", "unreached"}:
@@ -67,15 +67,15 @@ class ReplicaReporter:
         )
 
     def _published(self) -> str:
-        """The digest of the policies that proxies were given; empty before there are any."""
+        """Digest of the published policies; empty before the first."""
         reconciler = self._context.reconciler
         serving, built = reconciler.serving, reconciler.built
-        # Between two rounds these are the same; before the first nothing was given to anybody.
+        # Between rounds both are equal; before the first round nothing is published.
         given = built is not None and serving is not None and built.inputs.policies is serving.policies
         return serving.digest if given and serving is not None and reconciler.ready.is_set() else ""
 
     def _look(self, digest: str) -> None:
-        """See how far the policies have come in the proxies."""
+        """Check which proxies have accepted the policies."""
         calm = digest == self._confirming.confirmed and not self._refusals
         began_s = self._clock()
         if not digest or began_s < (self._looked_s + CALM_S if calm else self._rested_s):

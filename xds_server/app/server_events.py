@@ -1,7 +1,7 @@
-"""The events inside one server: parts raise them, and the composition root adds their handlers.
+"""Events inside the server: parts raise them, the composition root adds handlers.
 
-A part gets its events when it is built, before the parts that handle them exist. An event without handlers does
-nothing, so no part ever holds a reference to an object that is not complete.
+A part gets its events at construction, before their handlers exist. An event without handlers does nothing, so no
+part holds an incomplete object.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,13 +19,13 @@ P = ParamSpec("P")
 
 
 class EventHandlers(Generic[P]):
-    """The handlers of one event; calling it calls them in the order in which they were added."""
+    """Handlers of one event; calling it runs them in the order they were added."""
 
     def __init__(self) -> None:
         self._handlers: list[Callable[P, object]] = []
 
     def add(self, *handlers: Callable[P, object]) -> None:
-        """Call these as well from now on."""
+        """Add handlers."""
         self._handlers.extend(handlers)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -36,7 +36,7 @@ class EventHandlers(Generic[P]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerEvents:
-    """Every event that one part raises and another handles."""
+    """Events raised by one part and handled by another."""
 
     round_requested: EventHandlers[[]] = field(default_factory=EventHandlers)
     """Traffic, orders or certificates changed."""
@@ -45,25 +45,25 @@ class ServerEvents:
     """A proxy connected or disconnected."""
 
     nack: EventHandlers[[Nack]] = field(default_factory=EventHandlers)
-    """A proxy rejected a resource."""
+    """A proxy refused (NACK) a resource."""
 
     ack: EventHandlers[[str]] = field(default_factory=EventHandlers)
-    """A proxy confirmed a response; the argument is its type URL."""
+    """A proxy accepted (ACK) a response; the argument is its type URL."""
 
     agent_report: EventHandlers[[EngineReport]] = field(default_factory=EventHandlers)
     """An agent reported its engine."""
 
     probe_report: EventHandlers[[EngineReport]] = field(default_factory=EventHandlers)
-    """A probe judged an engine."""
+    """A probe reported an engine."""
 
     coverage_changed: EventHandlers[[]] = field(default_factory=EventHandlers)
-    """Agents cover other engines than before."""
+    """The set of engines covered by agents changed."""
 
     addresses_changed: EventHandlers[[]] = field(default_factory=EventHandlers)
-    """A host name has another address."""
+    """A host name resolved to another address."""
 
     policies_adopted: EventHandlers[[ServingPolicies]] = field(default_factory=EventHandlers)
-    """The server serves these policies from now on."""
+    """The server now serves these policies."""
 
     round_published: EventHandlers[[BuildResult, Mapping[View, Snapshot]]] = field(default_factory=EventHandlers)
-    """A round ended; the second argument is what each view is served."""
+    """A round ended; the second argument is the snapshot of each view."""

@@ -1,1 +1,1 @@
-"""Who may do what: identities of peers, what they are allowed, and the certificates that prove them."""
+"""Authentication and authorization of peers, and their certificates."""

@@ -1,12 +1,12 @@
-"""The door of the admin port: who is asking, whether they may, how often, and a record of what they changed.
+"""Authentication for the admin port: caller identity, rights, rate limits, and the audit log.
 
-Health is open to probes. All else is by certificate or by token where there are rules; without rules a certificate
-of the authorities reads, and nobody writes. A port on loopback without rules, and one that was opened with
---insecure, are open to whoever reaches them.
+Health is open to probes. With rules, everything else requires a certificate or token; without rules, any
+certificate from the CA may read, and no caller may write. A loopback port without rules, and a port opened with
+--insecure, are open to every peer.
 
-A browser that has no certificate logs in with a token by a form and gets a cookie, because a page cannot send a
-header with its stream of events. The cookie only ever reads, whatever the token may do: so no page of anybody else
-can make a browser give orders.
+A browser without certificate logs in with a token in a form and gets a cookie, because a page cannot send a
+header with its event stream. The cookie only allows reading, whatever the token allows: so no foreign page can
+make a browser submit orders.
 """
 
 import asyncio
@@ -48,35 +48,35 @@ MAX_SESSIONS: Final = 1000
 MAX_BUCKETS: Final = 4096
 MAX_AUDIT: Final = 1000
 FORM_S: Final = 10.0
-"""For all of a form with a token: nobody has to prove anything before it is read."""
+"""Time limit for a login form; it is read before authentication."""
 
 MAX_AUDIT_DETAIL: Final = 500
-"""Characters kept of what somebody sends."""
+"""Maximum characters kept of caller input."""
 
 CALL_LIMIT: Final = RateLimit(burst=300.0, per_s=100.0)
-"""Of one caller: dashboards and scripts ask a few times a second, a script gone wild does not matter then."""
+"""Per caller: dashboards and scripts send a few requests per second; limits a runaway script."""
 
 FAILURE_LIMIT: Final = RateLimit(burst=20.0, per_s=0.2)
-"""Of one address: who mistypes a token is let off, who tries them all gets one each five seconds."""
+"""Per address: tolerates typing errors; brute force gets one attempt per 5 s."""
 
 ANONYMOUS: Final = Principal(name="", role=AdminRole.WRITE)
-"""Whoever comes to a port that is open."""
+"""Caller of an open port."""
 
 PRINCIPAL: Final = web.RequestKey("CALLER", Principal)
-"""Under which a request carries who is asking."""
+"""Request key of the caller."""
 
-AUDIT_DETAIL: Final = web.RequestKey("SAID", str)
-"""Under which a handler leaves what it was asked to do, where the path does not say it."""
+AUDIT_DETAIL: Final = web.RequestKey("AUDIT_DETAIL", str)
+"""Request key under which a handler records the requested change, if the path does not show it."""
 
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _log = structlog.get_logger()
 
 
 class AdminAuth:
-    """A middleware for the admin port, and what it remembers.
+    """Middleware for the admin port, and its state.
 
-    ``rules`` None: there are none. ``secure``: clients come by TLS. ``is_open``: without rules, whoever comes may
-    do anything. ``open_metrics``: /metrics is as open as health. ``state`` is what /v1/access tells.
+    ``rules``: None without rules. ``secure``: clients use TLS. ``is_open``: without rules, every peer may do
+    anything. ``open_metrics``: /metrics is as open as health. ``state``: answer of /v1/access.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class AdminAuth:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        # Apart, so that what nobody known sends takes no place from what somebody did.
+        # Separate, so that unknown callers cannot displace the records of known ones.
         self._written: deque[tuple[int, AuditRecord]] = deque(maxlen=MAX_AUDIT)
         self._tried: deque[tuple[int, AuditRecord]] = deque(maxlen=MAX_AUDIT)
         self._numbers = itertools.count()
@@ -106,7 +106,7 @@ class AdminAuth:
         self._refused: dict[str, int] = {"unknown": 0, "role": 0, "rate": 0, "host": 0, "crowd": 0}
 
     def add_routes(self, app: web.Application) -> None:
-        """The routes of the door itself."""
+        """Routes for login and access."""
         app.router.add_get(AUDIT.path, self._audit)
         app.router.add_get(ACCESS.path, self._access)
         if self._rules is not None:
@@ -114,7 +114,7 @@ class AdminAuth:
             app.router.add_post(LOGIN, self._login)
 
     def families(self) -> Iterable[Metric]:
-        """How many requests were turned away."""
+        """Number of refused requests."""
         yield ControlPlaneMetrics.admin_refused.family(
             {(reason,): count for reason, count in self._refused.items()}
         )
@@ -123,7 +123,7 @@ class AdminAuth:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Let a request through to ``handler``, or answer it here."""
+        """Pass a request to ``handler``, or answer it here."""
         if request.path in self._open_paths:
             return await handler(request)
         writes = request.method not in _READS
@@ -132,7 +132,7 @@ class AdminAuth:
         caller, refusal = self._judge(request, writes=writes)
         if caller is None or refusal is not None:
             assert refusal is not None  # noqa: S101  # for the type checker
-            if caller is not None or refusal.status != 429:  # a flood is counted, and nothing more
+            if caller is not None or refusal.status != 429:  # a flood is only counted
                 self._note(request, caller, refusal.status, writes=writes)
             return refusal
         mark_authenticated(request.transport)
@@ -166,15 +166,15 @@ class AdminAuth:
         return caller, self._bounded(caller, writes=writes)
 
     def _foreign(self, request: web.Request) -> web.Response | None:
-        """The refusal of a web page that has a name of its own lead here, so that a browser lets it read."""
+        """Refusal of a page whose foreign name resolves to this host (DNS rebinding)."""
         if not _is_rebound(request):
             return None
-        return self._refuse("host", 403, "over loopback this answers to localhost and to IP addresses")
+        return self._refuse("host", 403, "loopback requests must use localhost or an IP address as host")
 
     def _bounded(self, caller: Principal, *, writes: bool) -> web.Response | None:
-        """The refusal where somebody known asks too often, or for more than they may."""
+        """Refusal of a known caller who exceeds the rate or the role."""
         if not self._take("call", caller.name, CALL_LIMIT):
-            return self._refuse("rate", 429, f"{caller.name} asks more than {CALL_LIMIT.per_s:g} times a second")
+            return self._refuse("rate", 429, f"{caller.name} exceeds {CALL_LIMIT.per_s:g} requests per second")
         if writes and caller.role is not AdminRole.WRITE:
             return self._refuse("role", 403, self._why_not(caller))
         return None
@@ -193,8 +193,8 @@ class AdminAuth:
 
     def _why_not(self, caller: Principal) -> str:
         if self._rules is None:
-            return "without rules nobody changes anything here: start the server with --access"
-        return f"{caller.name} may only read: that takes a rule with role write, and no cookie of a browser"
+            return "without rules no changes are allowed: start the server with --access"
+        return f"{caller.name} may only read: changes require a rule with role write, without browser cookie"
 
     def _unknown(self, request: web.Request) -> web.Response:
         how = "a client certificate" if self._secure else ""
@@ -203,8 +203,8 @@ class AdminAuth:
         proved = peer_identities(
             None if request.transport is None else request.transport.get_extra_info("ssl_object")
         )
-        said = f"no rule of access names {', '.join(proved)}" if proved else "who is asking?"
-        answer = self._refuse("unknown", 401, f"{said}: send {how} that a rule of access names")
+        reason = f"no access rule names {', '.join(proved)}" if proved else "not authenticated"
+        answer = self._refuse("unknown", 401, f"{reason}: send {how} named by an access rule")
         answer.headers["WWW-Authenticate"] = "Bearer"
         return answer
 
@@ -219,33 +219,33 @@ class AdminAuth:
         return answer
 
     def count_rejected_connection(self) -> None:
-        """Count a connection that there was no room for."""
+        """Count a connection refused at the limit."""
         self._refused["crowd"] += 1
 
     def still_authorized(self, request: web.Request) -> bool:
-        """Whether who asked this may go on reading: rules change while a stream is open."""
+        """Whether the caller of this request may continue to read; rules can change during a stream."""
         return self._is_open or self._caller(request, _token(request), request.cookies.get(COOKIE, "")) is not None
 
-    # -- how often -----------------------------------------------------------------------------------------
+    # -- rate limits ---------------------------------------------------------------------------------------
 
     def _left(self, kind: str, who: str, rate: RateLimit) -> bool:
         return take_token(self._buckets.get((kind, who)), rate, self._clock()) is not None
 
     def _take(self, kind: str, who: str, rate: RateLimit) -> bool:
-        """Take one of what ``who`` has left; the least used are forgotten where there are too many."""
+        """Take a token from the bucket of ``who``; forgets the least used buckets above the limit."""
         fresh = take_token(self._buckets.get((kind, who)), rate, self._clock())
         if fresh is not None:
             self._buckets[kind, who] = fresh
         return fresh is not None
 
-    # -- what was changed ----------------------------------------------------------------------------------
+    # -- audit log -----------------------------------------------------------------------------------------
 
     def _note(self, request: web.Request, caller: Principal | None, status: int, *, writes: bool) -> None:
         if not writes:
             return
         one = AuditRecord(
             at_unix_s=round(self._wall(), 3),
-            by=(caller.name if caller else "") or "nobody known",
+            by=(caller.name if caller else "") or "unknown",
             peer=request.remote or "",
             what=f"{request.method} {request.rel_url.raw_path_qs} {request.get(AUDIT_DETAIL, '')}".rstrip()[
                 :MAX_AUDIT_DETAIL
@@ -271,7 +271,7 @@ class AdminAuth:
     async def _login(self, request: web.Request) -> web.StreamResponse:
         peer = source_network(request.remote or "")
         token = ""
-        # Looked at once more with the token here: bodies that were all begun before it were used up.
+        # Checked again with the token at hand: several bodies may have started before the limit was reached.
         if self._left("failure", peer, FAILURE_LIMIT):
             token = await _posted(request)
         if not self._left("failure", peer, FAILURE_LIMIT):
@@ -283,7 +283,7 @@ class AdminAuth:
         if caller is None:
             self._take("failure", peer, FAILURE_LIMIT)
             self._refused["unknown"] += 1
-            return _page("That is no token of anybody here.", 401)
+            return _page("Unknown token.", 401)
         name = secrets.token_urlsafe(32)
         self._sessions[name] = (token, self._clock() + SESSION_S)
         _log.info("admin.login", by=caller.name, peer=peer)
@@ -293,23 +293,28 @@ class AdminAuth:
 
 
 async def _posted(request: web.Request) -> str:
-    """The token of the form; empty where there is none that can be read, or it does not come."""
+    """Token in the form; empty if missing, unreadable or late."""
     try:
         async with asyncio.timeout(FORM_S):
-            said = (await request.post()).get("token", "")
-    except (LookupError, ValueError, TimeoutError, web.RequestPayloadError):  # no charset, not of it, not in time
+            token = (await request.post()).get("token", "")
+    except (
+        LookupError,
+        ValueError,
+        TimeoutError,
+        web.RequestPayloadError,
+    ):  # missing or wrong charset, or timeout
         return ""
-    return said.strip() if isinstance(said, str) else ""
+    return token.strip() if isinstance(token, str) else ""
 
 
 def _is_rebound(request: web.Request) -> bool:
-    """Whether somebody came over loopback under a foreign name, as a page does whose name leads to 127.0.0.1."""
-    said = request.headers.get("Host", "")
+    """Whether a loopback request has a foreign host name, as in DNS rebinding to 127.0.0.1."""
+    host_header = request.headers.get("Host", "")
     own = request.get_extra_info("sockname")
-    if not said or not isinstance(own, tuple) or not ipaddress.ip_address(own[0]).is_loopback:
+    if not host_header or not isinstance(own, tuple) or not ipaddress.ip_address(own[0]).is_loopback:
         return False
     try:
-        host = (urlsplit(f"//{said}").hostname or "").rstrip(".")
+        host = (urlsplit(f"//{host_header}").hostname or "").rstrip(".")
         if host != "localhost":
             ipaddress.ip_address(host)
     except ValueError:
@@ -329,14 +334,14 @@ def _dumps(value: Mapping[str, object]) -> str:
 _PAGE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Switchgear: log in</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
-</head><body><main><h1>Switchgear</h1><p role="alert">SAID</p>
+</head><body><main><h1>Switchgear</h1><p role="alert">MESSAGE</p>
 <form method="post" action="/login"><p><label>Token <input name="token" type="password" required autofocus
 autocomplete="current-password"></label> <button>Log in</button></p></form>
-<p>A token of the rules of access. What is opened with it here only reads.</p></main></body></html>
+<p>Use a token from the access rules. The session is read-only.</p></main></body></html>
 """
 
 
-def _page(said: str, status: int = 200) -> web.Response:
+def _page(message: str, status: int = 200) -> web.Response:
     headers = {
         "Content-Security-Policy": (
             "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -344,5 +349,5 @@ def _page(said: str, status: int = 200) -> web.Response:
         "Referrer-Policy": "no-referrer",
         "Cache-Control": "no-store",
     }
-    text = _PAGE.replace("SAID", said)
+    text = _PAGE.replace("MESSAGE", message)
     return web.Response(text=text, content_type="text/html", charset="utf-8", status=status, headers=headers)

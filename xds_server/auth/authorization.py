@@ -1,6 +1,6 @@
-"""What a peer may be and do, given what its certificate or token proves. Pure: no file, no socket, no clock.
+"""Rights of a peer, given the identities its certificate or token proves. Pure: no I/O, no clock.
 
-Whoever is not named may nothing. Of several rules the first that fits counts, so the order is the operator's.
+A peer without a rule has no rights. The first matching rule counts, so operators control the order.
 """
 
 import hmac
@@ -14,7 +14,7 @@ from xds_server.auth.access_rules import Access, AdminRole, AdminRule, ProxyRule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyGrant:
-    """What a proxy may see: ``pools`` empty means all. ``identity`` is what its certificate proved."""
+    """What a proxy may see; empty ``pools`` means all. ``identity``: proven by its certificate."""
 
     identity: str
     pools: frozenset[str] = frozenset()
@@ -22,7 +22,7 @@ class ProxyGrant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Denial:
-    """Why a peer may not: one sentence for the log and for the peer, which says nothing of the rules."""
+    """Reason of a refusal: one sentence for log and peer that does not reveal the rules."""
 
     reason: str
     kind: Literal["identity", "node"] = "identity"
@@ -30,16 +30,16 @@ class Denial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Somebody on the admin port: the name for the audit log, and what may be done."""
+    """A user of the admin port: name for the audit log, and role."""
 
     name: str
     role: AdminRole
 
 
 def authorize_proxy(access: Access, identities: Sequence[str], node: str, zone: str) -> ProxyGrant | Denial:
-    """What a proxy whose certificate proves ``identities`` may see as ``node`` in ``zone``.
+    """Grant for a proxy that connects as ``node`` in ``zone`` with proven ``identities``.
 
-    The first rule for one of its identities that also has its node id and zone counts.
+    The first rule that matches identity, node id and zone counts.
     """
     named = False
     for rule in access.spec.proxies:
@@ -49,26 +49,26 @@ def authorize_proxy(access: Access, identities: Sequence[str], node: str, zone: 
         named = True
         if _fits(rule, node, zone):
             return ProxyGrant(identity=identity, pools=frozenset(rule.pools))
-    shown = ", ".join(identities) or "nobody"
+    shown = ", ".join(identities) or "a peer without certificate"
     if not named:
         return Denial(reason=f"{shown} may not connect as a proxy")
     return Denial(reason=f"{shown} may not be node {node!r} in zone {zone!r}", kind="node")
 
 
 def expected_proxy_grant(access: Access, node: str, zone: str) -> ProxyGrant | Denial:
-    """The same of a proxy that is not here: by the first rule for this node and zone, whoever it is for."""
+    """Grant for a proxy that is not connected: the first rule for this node and zone, whatever its identity."""
     for rule in access.spec.proxies:
         if _fits(rule, node, zone):
             return ProxyGrant(identity="", pools=frozenset(rule.pools))
-    return Denial(reason=f"nobody may be node {node!r} in zone {zone!r}", kind="node")
+    return Denial(reason=f"no rule allows node {node!r} in zone {zone!r}", kind="node")
 
 
 def principal_of(
     access: Access, identities: Sequence[str], token: str, tokens: Mapping[AdminRule, str]
 ) -> Principal | None:
-    """Who asks on the admin port, by certificate or bearer token; None for somebody unknown.
+    """Admin user behind a certificate or bearer token; None if unknown.
 
-    ``tokens`` are those of rules with a file, as they are now. An empty one is nobody's.
+    ``tokens``: current tokens of rules with a file; an empty token matches no user.
     """
     for rule in access.spec.admin:
         if rule.identity is not None:
@@ -81,7 +81,7 @@ def principal_of(
 
 
 def _bytes(token: str) -> bytes:
-    # Whatever somebody sends has bytes: a header that is no UTF-8 arrives with halves of surrogate pairs.
+    # A header that is not UTF-8 arrives with lone surrogates; encode them, too.
     return token.encode(errors="surrogatepass")
 
 

@@ -1,7 +1,7 @@
-"""A certificate authority for labs: made in a moment, good for days, its key beside what it signs. Not for more.
+"""Certificate authority for labs: created on the spot, valid for days, its key stored next to the certificates.
 
-Everything it makes proves a SPIFFE URI and DNS names, as the certificates of a mesh do, so that rules of access
-that are tried in a lab are written as they will be in production.
+All certificates carry a SPIFFE URI and DNS names, as in a mesh, so access rules from the lab also work in
+production. Not for production.
 """
 
 import ipaddress
@@ -30,7 +30,7 @@ _SKEW: Final = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabCertificate:
-    """A certificate to make: ``path`` is below ``spiffe://switchgear.lab/``, ``names`` are DNS names and IPs."""
+    """A certificate to create: ``path`` below ``spiffe://switchgear.lab/``; ``names``: DNS names and IPs."""
 
     name: str
     path: str
@@ -43,17 +43,16 @@ LAB_CERTIFICATES: Final = (
     LabCertificate(name="agent", path="agent"),
     LabCertificate(name="operator", path="operator"),
 )
-"""Whom a lab consists of: the control plane, an Envoy, an agent, and somebody at the admin port."""
+"""Identities of a lab: control plane, Envoy, agent, operator."""
 
 
 def make_certificates(
     folder: Path, wanted: Sequence[LabCertificate], *, lasts: timedelta, now: datetime | None = None
 ) -> None:
-    """Certificates and keys in ``folder``: ``NAME.crt`` and ``NAME.key``, and ``ca.crt`` to trust.
+    """Create certificates and keys in ``folder``: ``NAME.crt``, ``NAME.key`` and the CA ``ca.crt``.
 
-    An authority that is there already signs again, so that what trusts it need not change: this is how a rotation
-    is tried. Files are replaced in one step; keys are readable by this user only. Raises ``OSError``, and
-    ``ValueError`` where the authority in the folder is damaged.
+    An existing CA signs again, so trust does not change: use this to test rotation. Files are replaced
+    atomically; keys are readable by this user only. Raises ``OSError``, and ``ValueError`` for a damaged CA.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     began = (now or datetime.now(UTC)) - _SKEW
@@ -94,7 +93,7 @@ def _authority(
             load_pem_private_key(at_key.read_bytes(), None),
         )
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise ValueError(f"{at_key} is not a key that this made")
+            raise ValueError(f"{at_key} is not a key created by this command")
         if found.not_valid_after_utc >= ends:
             return found, key
     key = ec.generate_private_key(ec.SECP256R1())
@@ -150,7 +149,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(path: Path, content: bytes, *, mode: int) -> None:
-    """Replace a file in one step."""
+    """Replace a file atomically."""
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
     new.touch(mode=mode, exist_ok=False)

@@ -1,4 +1,4 @@
-"""Which view a proxy belongs to, from what it says of itself when it connects."""
+"""View of a proxy, from the node it sends when it connects."""
 
 import ipaddress
 from typing import Final
@@ -7,15 +7,15 @@ from xds_server.model.view import GRPC_ROLE, ROLES, View
 from xds_server.xds import NodeInfo
 
 NO_POOL: Final = ""
-"""No pool can be called this: who asks for it sees none, and is nobody's caller."""
+"""Not a valid pool name: a proxy that asks for it sees no pools and calls none."""
 
 
 def view_of(node: NodeInfo, allowed: frozenset[str] | None = None, *, keys: bool = False) -> View:
-    """The view of this node: its place, and ``role``, ``pools``, ``listen_address`` and ``cuts`` of its metadata.
+    """View of this node: locality, and ``role``, ``pools``, ``listen_address`` and ``cuts`` of its metadata.
 
-    Who names no role that exists is a gateway, unless it is a gRPC client with its own xDS stack, which cannot
-    be served what an Envoy is. ``allowed`` are the pools that its identity may see; None means all.
-    ``keys``: it may be sent private keys, which a gRPC client has no use for.
+    Without a valid role a node is a gateway, unless it is a gRPC client with its own xDS stack, which cannot use
+    an Envoy's resources. ``allowed``: pools visible to its identity, None for all. ``keys``: it may receive
+    private keys, which a gRPC client cannot use.
     """
     role = node.metadata.get("role")
     if role not in ROLES:
@@ -37,9 +37,9 @@ def view_of(node: NodeInfo, allowed: frozenset[str] | None = None, *, keys: bool
     )
 
 
-def _address(said: object) -> str:
-    """An IP address a listener can bind; empty for anything else, which Envoy would refuse."""
+def _address(value: object) -> str:
+    """An IP address for listeners; empty for anything else, which Envoy would refuse."""
     try:
-        return str(ipaddress.ip_address(said)) if isinstance(said, str) else ""
+        return str(ipaddress.ip_address(value)) if isinstance(value, str) else ""
     except ValueError:
         return ""

@@ -1,4 +1,4 @@
-"""A file to an ``Access``, or to every problem in it, in the words that policies get."""
+"""Parse a file into ``Access``; reports problems in the format of policies."""
 
 from pathlib import Path
 from typing import Final
@@ -11,7 +11,7 @@ from policies.yaml_text import parse
 from xds_server.auth.access_rules import Access
 
 NOUN: Final = "access"
-_TO_POLICIES: Final = "this is a policy: it belongs to --policies; rules of access begin with `kind: Access`"
+_TO_POLICIES: Final = "this is a policy: pass it with --policies; access rules begin with `kind: Access`"
 ACCESS: Final = Vocabulary(
     noun=NOUN,
     kinds={"Access": Access},
@@ -20,7 +20,7 @@ ACCESS: Final = Vocabulary(
 
 
 def read_access(path: Path) -> Access:
-    """The rules in this file, which holds one document; raises ``PolicyErrors`` with all that is wrong."""
+    """Rules in this file, which holds one document; raises ``PolicyErrors`` with every problem."""
     content = read(path, NOUN)
     text = content if isinstance(content, Problem) else decode_text(content)
     if isinstance(text, Problem):
@@ -30,7 +30,7 @@ def read_access(path: Path) -> Access:
     found: list[Access] = []
     for raw in parsed.documents:
         if raw.value is None:
-            continue  # nothing between two markers
+            continue  # empty document between two markers
         judged = validate_document(raw, ACCESS)
         problems += judged.problems
         if found and not judged.problems:
@@ -38,8 +38,8 @@ def read_access(path: Path) -> Access:
                 Problem(
                     code="SG030",
                     at=start(raw.places),
-                    message="the rules of access are one document, and this is a second one",
-                    hint="put the rules of both into one",
+                    message="second document; the access rules must be one document",
+                    hint="merge both into one",
                 )
             )
         if isinstance(judged.model, Access):
@@ -49,8 +49,8 @@ def read_access(path: Path) -> Access:
             Problem(
                 code="SG006",
                 at=WHOLE_FILE,
-                message="there are no rules of access here",
-                hint="they begin with `apiVersion: switchgear.dev/v1alpha1` and `kind: Access`",
+                message="no access rules in this file",
+                hint="start with `apiVersion: switchgear.dev/v1alpha1` and `kind: Access`",
             )
         )
     if problems:

@@ -1,7 +1,7 @@
-"""The rules of access as they are now: their file and the files of tokens, read again when they change.
+"""Current access rules: their file and the token files, reloaded on change.
 
-An edit that cannot be used leaves the rules before it in force, and is told. Tokens are held here and go nowhere
-else: not into a log, a metric or a status.
+An invalid edit is reported, and the previous rules stay in force. Tokens stay here: they never appear in logs,
+metrics or status.
 """
 
 import os
@@ -19,17 +19,16 @@ from xds_server.auth.rules_file import read_access
 
 MAX_TOKEN_BYTES: Final = 4096
 MIN_TOKEN_CHARACTERS: Final = 16
-"""Shorter ones are passwords: somebody made them up, and somebody else can guess them."""
+"""Shorter tokens are passwords: chosen by people, and guessable."""
 
 Stamp = tuple[int, int, int, int] | None
 
 
 class RulesWatcher:
-    """``current`` is cheap where nothing changed. ``judge`` says what cannot be in an edit, beside what reading
-    says.
+    """``current`` is cheap without changes. ``judge`` rejects edits beyond what parsing detects.
 
-    Raises ``PolicyErrors`` when the file cannot be used at the start, for there are no rules before it, and
-    ``ValueError`` for what ``judge`` says.
+    At start, raises ``PolicyErrors`` for an unusable file, since there are no previous rules, and ``ValueError``
+    from ``judge``.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class RulesWatcher:
         self._look_at_tokens()
 
     def current(self) -> Access:
-        """The rules to go by now."""
+        """Rules in force."""
         stamp = _stamp(self.path)
         if stamp != self._stamp:
             self._stamp = stamp
@@ -62,9 +61,9 @@ class RulesWatcher:
         return self.access
 
     def file_problems(self) -> Iterable[FileProblem]:
-        """What is wrong with the rules and the tokens now."""
+        """Current problems with rules and tokens."""
         if self.trouble:
-            sentence = f"{self.trouble}; the rules before it stay in force"
+            sentence = f"{self.trouble}; the previous rules stay in force"
             yield FileProblem(what="rules", defect=FileDefect.UNUSABLE, file=str(self.path), sentence=sentence)
         yield from self._of_tokens
 
@@ -84,14 +83,14 @@ class RulesWatcher:
         tokens: dict[AdminRule, str] = {}
         for rule, path in rules.items():
             try:
-                # A token that cannot be read is nobody's: unlike a certificate, it is a reason to let people in.
+                # An unreadable token admits no caller: unlike a certificate, it grants access.
                 tokens[rule] = _token(path)
                 if _is_open(path.stat()):
-                    open_to = "others than its owner may read this token; chmod 600 it"
+                    open_to = "readable by other users: run chmod 600"
                     found.append(_of_token(path, FileDefect.OPEN, open_to))
             except (OSError, ValueError) as error:
                 reason = error.strerror if isinstance(error, OSError) else str(error)
-                found.append(_of_token(path, FileDefect.UNUSABLE, f"{reason}; nobody can use this token"))
+                found.append(_of_token(path, FileDefect.UNUSABLE, f"{reason}; this token is unusable"))
         self.tokens = MappingProxyType(tokens)
         for one in found:
             if one not in self._of_tokens:
@@ -107,9 +106,9 @@ def _of_token(path: Path, defect: FileDefect, sentence: str) -> FileProblem:
 
 
 def _is_open(status: os.stat_result) -> bool:
-    """Whether others than who is meant may read it.
+    """Whether unintended users may read the file.
 
-    What somebody else owns, as Kubernetes does what it mounts, this process itself reads through its group.
+    Files of another owner, as mounted by Kubernetes, are read by this process through its group.
     """
     own = status.st_uid == os.geteuid()
     return bool(status.st_mode & (stat.S_IRWXO | (stat.S_IRWXG if own else 0)))
@@ -118,13 +117,13 @@ def _is_open(status: os.stat_result) -> bool:
 def _token(path: Path) -> str:
     held = read_regular_file(path, MAX_TOKEN_BYTES + 1)
     if len(held) > MAX_TOKEN_BYTES:
-        raise ValueError(f"larger than {MAX_TOKEN_BYTES} bytes, so no token")
+        raise ValueError(f"larger than {MAX_TOKEN_BYTES} bytes, not a token")
     try:
         token = held.decode("ascii").strip()
     except UnicodeDecodeError as error:
-        raise ValueError("a token is ASCII") from error
+        raise ValueError("a token must be ASCII") from error
     if len(token) < MIN_TOKEN_CHARACTERS or not token.isprintable() or " " in token:
-        raise ValueError(f"a token has at least {MIN_TOKEN_CHARACTERS} characters, and no space")
+        raise ValueError(f"a token needs at least {MIN_TOKEN_CHARACTERS} characters, without spaces")
     return token
 
 
@@ -139,5 +138,5 @@ def _stamp(path: Path) -> Stamp:
         status = path.stat()
     except OSError:
         return None
-    # Who may read it is part of it: a change of that alone is no change of content, and no less worth telling.
+    # Include the mode: a change of permissions alone is also worth reporting.
     return status.st_mtime_ns, status.st_ino, status.st_size, status.st_mode

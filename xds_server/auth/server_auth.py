@@ -1,7 +1,7 @@
-"""Who may connect, as the running server knows it: its certificate, the rules, and what became of both.
+"""Authentication state of the running server: its certificate, the access rules, and their problems.
 
-Without a certificate nobody proves anything, and on loopback nobody has to. With one and no rules, whoever has a
-certificate of the authorities may be any proxy. With rules, who is not named may nothing.
+Without certificate no identity is proven, and none is needed on loopback. With a certificate and no rules, any
+certificate from the CA may be any proxy. With rules, unnamed peers have no rights.
 """
 
 import asyncio
@@ -36,20 +36,20 @@ from xds_server.xds import DeniedPeerError, NodeInfo
 
 CHECK_EACH_S: Final = 1.0
 EXPIRES_SOON_S: Final = 3600.0
-"""A certificate that ends within this is told of, and again while it does: some meshes give them for a day."""
+"""Warn about certificates that expire within this time, repeatedly; some meshes issue them for a day."""
 
 _TELL_SOON_EACH_S: Final = 600.0
 _TELL_AGAIN_S: Final = 60.0
 _MOST_TOLD: Final = 1024
 
 _STILL_COMES_S: Final = 45.0
-"""Envoys that are refused come again after half a minute at most; who has not come for longer has gone."""
+"""Refused Envoys retry within 30 s; after this time they are gone."""
 
 _log = structlog.get_logger()
 
 
 class ServerAuth:
-    """Made at the start (``ConfigError`` where certificate or rules cannot be used), then ``run`` for ever."""
+    """Built at start (``ConfigError`` if certificate or rules are unusable); ``run`` until cancelled."""
 
     def __init__(
         self,
@@ -84,25 +84,25 @@ class ServerAuth:
         except ValueError as error:
             raise ConfigError(f"--access: {error}") from error
 
-    # -- what ports and streams ask ------------------------------------------------------------------------
+    # -- queries of ports and streams ----------------------------------------------------------------------
 
     def server_credentials(self) -> grpc.ServerCredentials | None:
-        """For a gRPC port; None for plain text."""
+        """Credentials of a gRPC port; None for plaintext."""
         return None if self.keys is None else server_credentials(self.keys)
 
     def channel_credentials(self) -> grpc.ChannelCredentials | None:
-        """For the next connection to somebody else, the same object for the same pair; None for plain text."""
+        """Credentials of the next outgoing connection, cached per certificate; None for plaintext."""
         if self.keys is None:
             return None
         pair = self.keys.reload()
         return self._channel.of((pair,), lambda: channel_credentials(pair))
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """For an HTTP port; None for plain text."""
+        """TLS context of an HTTP port; None for plaintext."""
         return None if self.keys is None else server_context(self.keys)
 
     def admin_auth(self, config: ServeConfig) -> AdminAuth:
-        """For the admin port."""
+        """Authentication of the admin port."""
         return AdminAuth(
             rules=self.rules,
             secure=self.keys is not None,
@@ -112,7 +112,7 @@ class ServerAuth:
         )
 
     def state(self) -> AccessStatus:
-        """Certificate and rules in force, and what is wrong with their files; for ``/v1/access``."""
+        """Certificate and rules in force, with problems of their files; for ``/v1/access``."""
         keys, rules = self.keys, self.rules
         return AccessStatus(
             certificate=None
@@ -127,11 +127,11 @@ class ServerAuth:
         )
 
     def file_problems(self) -> Iterable[FileProblem]:
-        """What is wrong with certificate, rules and tokens now, for ``FileProblems``."""
+        """Current problems with certificate, rules and tokens, for ``FileProblems``."""
         if self.keys is not None:
             file, pair = str(self.keys.files.certificate), self.keys.pair
             if self.keys.error:
-                sentence = f"{self.keys.error}; the pair before it stays in use"
+                sentence = f"{self.keys.error}; the previous pair stays in use"
                 yield FileProblem(what="certificate", defect=FileDefect.UNUSABLE, file=file, sentence=sentence)
             yield from expiry_problem(
                 "certificate",
@@ -151,16 +151,16 @@ class ServerAuth:
             yield from self._refusing(str(self.rules.path))
 
     def _refusing(self, file: str) -> Iterable[FileProblem]:
-        """That the rules turn proxies away that still come, with the newest of them as an example."""
+        """Proxies that the rules keep refusing, with the latest as an example."""
         since_s = self._clock() - _STILL_COMES_S
         still = [reason for at_s, reason in self._turned_away.values() if at_s >= since_s]
         if still:
             more = f", and {len(still) - 1} more" if len(still) > 1 else ""
-            sentence = f"it turns away who comes as a proxy: {still[-1]}{more}"
+            sentence = f"refuses proxies that keep connecting: {still[-1]}{more}"
             yield FileProblem(what="rules", defect=FileDefect.REFUSES, file=file, sentence=sentence)
 
     def view_of(self, node: NodeInfo) -> View:
-        """The view of a proxy, within what it may see; ``DeniedPeerError`` where it may not be served."""
+        """View of a proxy, limited by its grant; ``DeniedPeerError`` if it is not authorized."""
         keys = self._may_have_keys(node)
         if self.rules is None or self.keys is None:
             return view_of(node, keys=keys)
@@ -172,9 +172,9 @@ class ServerAuth:
         return view_of(node, judged.pools or None, keys=keys)
 
     def view_expected(self, node: NodeInfo) -> View:
-        """The view of a proxy that is not here, if it came with a certificate that the rules have for it.
+        """View of an absent proxy, assuming a certificate that matches a rule.
 
-        ``DeniedPeerError`` where they have none. Nothing is counted or told: nobody has come.
+        ``DeniedPeerError`` without such a rule. Neither counted nor logged.
         """
         keys = self._local or self.keys is not None
         if self.rules is None or self.keys is None:
@@ -185,33 +185,33 @@ class ServerAuth:
         return view_of(node, judged.pools or None, keys=keys)
 
     def _may_have_keys(self, node: NodeInfo) -> bool:
-        """Whether private keys may go to this proxy: nobody else can read or ask for what it is sent.
+        """Whether private keys may be sent to this proxy: no other peer can read or request them.
 
-        That the connection comes from this machine says nothing where others may connect, too: what passes
-        connections on, the proxy of a mesh say, stands beside the server and answers to everybody.
+        A loopback peer address proves nothing if other machines may connect, too: a forwarding proxy, e.g. of a
+        mesh, runs on this machine and accepts any client.
         """
         return self._local or (self.keys is not None and bool(node.identities))
 
     def summary_credentials(self) -> tuple[grpc.ServerCredentials | None, Callable[[tuple[str, ...]], bool]]:
-        """For the port of summaries: its credentials, and who may watch there."""
+        """Credentials of the summary port, and the check of its watchers."""
         return self.server_credentials(), self.may_watch_summaries
 
     def may_watch_summaries(self, identities: Sequence[str]) -> bool:
-        """Whether a control plane of another region may, that proved these identities."""
+        """Whether a control plane with these identities may watch summaries."""
         if self.rules is None or self.keys is None:
             return True
         return any(first_match(identities, one) is not None for one in self.rules.access.spec.summaries)
 
-    # -- what time does ------------------------------------------------------------------------------------
+    # -- reloading -----------------------------------------------------------------------------------------
 
     async def run(self, on_rules: Callable[[], None], on_keys: Callable[[], None]) -> None:
-        """Look at the files until cancelled; tells of other rules, and of another certificate."""
+        """Watch the files until cancelled; calls back on changed rules and certificates."""
         while True:
             await asyncio.sleep(CHECK_EACH_S)
             self.check_files(on_rules, on_keys)
 
     def check_files(self, on_rules: Callable[[], None], on_keys: Callable[[], None]) -> None:
-        """Look at the files once."""
+        """Check the files once."""
         if self.keys is not None:
             pair = self.keys.reload()
             if pair is not self._pair:
@@ -227,10 +227,10 @@ class ServerAuth:
                 _log.info("access.changed", file=str(self.rules.path))
                 on_rules()
             if self.rules.trouble and self.rules.trouble != trouble:
-                _log.error("access.refused", reason=self.rules.trouble, effect="the rules before it stay in force")
+                _log.error("access.refused", reason=self.rules.trouble, effect="the previous rules stay in force")
 
     def families(self) -> Iterable[Metric]:
-        """What an alert needs."""
+        """Metrics for alerts."""
         if self.keys is not None:
             yield ControlPlaneMetrics.certificate_expiry_seconds.family(
                 {("server",): self.keys.pair.ends_unix_s - self._wall()}
@@ -247,13 +247,12 @@ class ServerAuth:
         for rules, name in ((access.spec.proxies, "proxies"), (access.spec.summaries, "summaries")):
             if rules and self.keys is None:
                 return (
-                    f"rules for {name} need proof: give --tls-cert, --tls-key and --tls-ca, "
-                    f"or leave spec.{name} out"
+                    f"rules for {name} require TLS: set --tls-cert, --tls-key and --tls-ca, or remove spec.{name}"
                 )
         return ""
 
     def _tell_of(self, node: NodeInfo, refused: Denial) -> None:
-        """Count, and say it once in a while: a proxy that is refused comes back each second."""
+        """Count a refusal, and log it occasionally: refused proxies retry every second."""
         self._refused[refused.kind] += 1
         self._turned_away[node.id] = (self._clock(), refused.reason)
         who, now_s = (" ".join(node.identities), node.id), self._clock()
@@ -268,7 +267,7 @@ def _changed(pair: KeyPair) -> None:
 
 
 def _troubled(reason: str) -> None:
-    _log.error("certificate.refused", reason=reason, effect="the pair before it stays in use")
+    _log.error("certificate.refused", reason=reason, effect="the previous pair stays in use")
 
 
 def _weak_token(reason: str) -> None:

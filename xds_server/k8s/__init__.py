@@ -1,1 +1,1 @@
-"""Talking to a Kubernetes API server: the connection, requests, lists that stay true, and the lease."""
+"""Client for the Kubernetes API: connection, requests, reflectors, and the lease."""

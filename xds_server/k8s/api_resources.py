@@ -1,4 +1,4 @@
-"""The resources of a Kubernetes API that Switchgear reads or writes, and their paths.
+"""Kubernetes API resources that Switchgear reads or writes, and their paths.
 
 Source: Kubernetes API reference; API concepts, "Resource URIs".
 """
@@ -17,7 +17,7 @@ VERSION: Final = API_VERSION.partition("/")[2]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiResource:
-    """One kind of object as the API serves it; ``group`` is empty for the core group."""
+    """One kind of object; ``group`` is empty for the core group."""
 
     group: str
     version: str
@@ -27,11 +27,11 @@ class ApiResource:
 
     @property
     def api_version(self) -> str:
-        """As an object's ``apiVersion`` has it."""
+        """Value of an object's ``apiVersion``."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The path of all objects, of those of a namespace, of one, or of a part of one (``status``)."""
+        """Path of all objects, of a namespace, of one object, or of a subresource (``status``)."""
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
         if namespace and self.namespaced:
             parts += ["namespaces", namespace]
@@ -55,4 +55,4 @@ RESILIENCE_POLICIES: Final = ApiResource(
 POLICY_RESOURCES: Final[Mapping[str, ApiResource]] = MappingProxyType(
     {one.kind: one for one in (ENGINE_POOLS, MODEL_ROUTES, RESILIENCE_POLICIES)}
 )
-"""The custom resources that hold policy documents, by kind."""
+"""Custom resources for policy documents, by kind."""

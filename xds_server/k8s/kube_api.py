@@ -1,8 +1,7 @@
-"""One connection to a Kubernetes API server, and the few requests that Switchgear makes of it.
+"""Connection to a Kubernetes API server, with the requests that Switchgear needs.
 
-Objects are JSON as it came: what is read of them is judged where they are read. Every way in which a request can
-fail is an ``ApiError``. A watch ends when the server ends it or nothing, not even a bookmark, came for too long;
-whoever watches begins again.
+Objects are JSON as received; readers validate them. Every failure is an ``ApiError``. A watch ends when the
+server ends it, or when nothing, not even a bookmark, arrives for too long; the caller opens a new one.
 
 Source: Kubernetes API concepts (list, watch, bookmarks, 410 Gone, server-side apply).
 """
@@ -24,14 +23,14 @@ KubeObject: TypeAlias = Mapping[str, Any]
 
 REQUEST_TIMEOUT_S: Final = 10.0
 SILENT_S: Final = 150.0
-"""A watch with bookmarks hears something about once a minute; after this long without a word it is broken."""
+"""Timeout of a silent watch; bookmarks arrive about once a minute."""
 
 PAGE: Final = 500
 MAX_LINE_BYTES: Final = 16 * 1024 * 1024
-"""An object is at most 1.5 MiB in etcd; a line that is longer is none."""
+"""Limit of a line; objects are at most 1.5 MiB in etcd."""
 
 MOST_RETRY_AFTER_S: Final = 300.0
-"""A server that asks for more patience than this is not obeyed: its objects grow old meanwhile."""
+"""Maximum Retry-After that is respected; objects grow stale meanwhile."""
 
 _FIELD_MANAGER: Final = "fieldManager"
 _MALFORMED: Final = "Malformed"
@@ -39,7 +38,7 @@ _TOO_LARGE: Final = "TooLarge"
 
 
 class ApiError(Exception):
-    """A request failed. ``status`` is HTTP's, 0 when nobody answered; ``reason`` is of Kubernetes' ``Status``."""
+    """A failed request. ``status``: HTTP status, 0 without an answer; ``reason``: of Kubernetes' ``Status``."""
 
     def __init__(self, status: int, reason: str, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(status, reason, message)
@@ -49,38 +48,38 @@ class ApiError(Exception):
         self.retry_after_s = retry_after_s
 
     def __str__(self) -> str:
-        """One line for people."""
+        """One line for logs and errors."""
         return f"{self.status or 'no answer'} {self.reason}: {self.message}"
 
     @property
     def expired(self) -> bool:
-        """Whether the version asked for is no longer kept (410): list again."""
+        """Whether the requested version is no longer stored (410): list again."""
         return self.status == 410 or self.reason == "Expired"
 
     @property
     def unreadable(self) -> bool:
-        """Whether the server answered with what nobody can read; to ask the same again would not help."""
+        """Whether the answer is unreadable; repeating the request would not help."""
         return self.status == 0 and self.reason in {_MALFORMED, _TOO_LARGE}
 
     @property
     def conflict(self) -> bool:
-        """Whether somebody else wrote first, or owns the field (409)."""
+        """Whether another writer was first, or owns the field (409)."""
         return self.status == 409
 
     @property
     def missing(self) -> bool:
-        """Whether there is no such object, or no such kind of objects (404)."""
+        """Whether the object or its kind does not exist (404)."""
         return self.status == 404
 
     @property
     def forbidden(self) -> bool:
-        """Whether this may not be done (401, 403)."""
+        """Whether access is denied (401, 403)."""
         return self.status in {401, 403}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPage:
-    """A part of a list; ``more`` asks for the next one, empty at the end."""
+    """Part of a list; ``more``: token of the next page, empty at the end."""
 
     items: Sequence[KubeObject]
     resource_version: str
@@ -89,7 +88,7 @@ class ListPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectSelector:
-    """Which objects of a resource: those of a namespace, all when empty, that selectors match."""
+    """Selects objects of a resource: by namespace (empty: all) and by selectors."""
 
     resource: ApiResource
     namespace: str = ""
@@ -99,7 +98,7 @@ class ObjectSelector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchEvent:
-    """ADDED, MODIFIED or DELETED with the object, or BOOKMARK with nothing of it but its version."""
+    """ADDED, MODIFIED or DELETED with the object, or BOOKMARK with its version only."""
 
     type: str
     object: KubeObject = field(repr=False)
@@ -113,11 +112,11 @@ class KubeApi:
 
     @property
     def server(self) -> str:
-        """The address of the server, for people."""
+        """Address of the server, for messages."""
         return str(self._client.configuration.host)
 
     async def page(self, which: ObjectSelector, *, more: str = "", limit: int = PAGE) -> ListPage:
-        """A page of a list; a page token that is too old is an ``ApiError`` that is ``expired``."""
+        """A page of a list; an expired page token raises an ``ApiError`` that is ``expired``."""
         query = {"limit": str(limit), **_selectors(which)}
         if more:
             query["continue"] = more
@@ -132,9 +131,9 @@ class KubeApi:
         silent_s: float = SILENT_S,
         on_open: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[WatchEvent, None]:
-        """What happens after ``resource_version``, until the server ends it; at the latest after ``timeout_s``.
+        """Events after ``resource_version`` until the server ends the watch, at the latest after ``timeout_s``.
 
-        ``on_open`` is called when the server has agreed to tell, which may be long before it has anything to.
+        ``on_open`` is called when the server accepts the watch, possibly long before the first event.
         """
         query = {
             "watch": "true",
@@ -161,27 +160,27 @@ class KubeApi:
         return await self._ask("GET", resource.path(namespace, name), {})
 
     async def create(self, resource: ApiResource, namespace: str, body: KubeObject) -> KubeObject:
-        """A new object; a ``conflict`` where there is one of its name."""
+        """Create an object; ``conflict`` if the name exists."""
         return await self._ask("POST", resource.path(namespace), {}, body, "application/json")
 
     async def replace(
         self, resource: ApiResource, namespace: str, name: str, body: KubeObject, *, subresource: str = ""
     ) -> KubeObject:
-        """The object as a whole; a ``conflict`` unless its ``resourceVersion`` is still the newest."""
+        """Replace a whole object; ``conflict`` unless its ``resourceVersion`` is still the latest."""
         path = resource.path(namespace, name, subresource)
         return await self._ask("PUT", path, {}, body, "application/json")
 
     async def merge(
         self, resource: ApiResource, namespace: str, name: str, patch: KubeObject, *, subresource: str = ""
     ) -> KubeObject:
-        """The object with a JSON merge patch laid over it."""
+        """Apply a JSON merge patch."""
         path = resource.path(namespace, name, subresource)
         return await self._ask("PATCH", path, {}, patch, "application/merge-patch+json")
 
     async def strategic(
         self, resource: ApiResource, namespace: str, name: str, patch: KubeObject, *, subresource: str = ""
     ) -> KubeObject:
-        """The object with a strategic merge patch, which knows the keys of built-in lists (pod conditions)."""
+        """Apply a strategic merge patch, which knows the keys of built-in lists (pod conditions)."""
         path = resource.path(namespace, name, subresource)
         return await self._ask("PATCH", path, {}, patch, "application/strategic-merge-patch+json")
 
@@ -197,7 +196,7 @@ class KubeApi:
         subresource: str = "",
         dry_run: bool = False,
     ) -> KubeObject:
-        """The object after a server-side apply as ``manager``, which then owns the fields that it names."""
+        """Server-side apply as ``manager``, which then owns the applied fields."""
         query = {_FIELD_MANAGER: manager, "force": "true" if force else "false"}
         if dry_run:
             query["dryRun"] = "All"
@@ -205,7 +204,7 @@ class KubeApi:
         return await self._ask("PATCH", path, query, body, "application/apply-patch+yaml")
 
     async def delete(self, resource: ApiResource, namespace: str, name: str, *, dry_run: bool = False) -> None:
-        """Remove an object; one that is gone already is no error."""
+        """Delete an object; a missing one is not an error."""
         query = {"dryRun": "All"} if dry_run else {}
         try:
             await self._ask("DELETE", resource.path(namespace, name), query)
@@ -214,7 +213,7 @@ class KubeApi:
                 raise
 
     async def get_raw(self, path: str) -> KubeObject:
-        """What the server says at a path of its own (``/version``, ``/apis/switchgear.dev/v1alpha1``)."""
+        """Answer at a non-resource path (``/version``, ``/apis/switchgear.dev/v1alpha1``)."""
         return await self._ask("GET", path, {})
 
     async def _ask(
@@ -274,7 +273,7 @@ def _selectors(which: ObjectSelector) -> dict[str, str]:
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Lines as they come; aiohttp's own are limited by its buffer."""
+    """Lines as they arrive; aiohttp's own reader is limited by its buffer."""
     rest = bytearray()
     async for chunk in response.content.iter_any():
         rest += chunk
@@ -284,16 +283,16 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
                 yield bytes(line)
         rest = last
         if len(rest) > MAX_LINE_BYTES:
-            raise ApiError(0, _TOO_LARGE, f"an event of more than {MAX_LINE_BYTES} bytes")
+            raise ApiError(0, _TOO_LARGE, f"event exceeds {MAX_LINE_BYTES} bytes")
 
 
 def _page(answer: KubeObject) -> ListPage:
-    """The page of a list; ``ApiError`` when it is none."""
+    """The page of a list; ``ApiError`` if invalid."""
     metadata, items = answer.get("metadata"), answer.get("items") or []
     if not isinstance(metadata, dict) or not isinstance(items, list):
-        raise ApiError(0, _MALFORMED, "a list has metadata and items")
+        raise ApiError(0, _MALFORMED, "list without metadata or items")
     if not all(isinstance(item, dict) for item in items):
-        raise ApiError(0, _MALFORMED, "the items of a list are objects")
+        raise ApiError(0, _MALFORMED, "list item is not an object")
     return ListPage(
         items=tuple(items),
         resource_version=str(metadata.get("resourceVersion", "")),
@@ -302,11 +301,11 @@ def _page(answer: KubeObject) -> ListPage:
 
 
 def _event(line: bytes) -> WatchEvent:
-    """The event of a line; ``ApiError`` where the server reports one in place of an event."""
+    """The event in a line; ``ApiError`` if it is an error event."""
     said = _object(line)
     kind, about = said.get("type"), said.get("object")
     if not isinstance(about, dict) or not isinstance(kind, str):
-        raise ApiError(0, _MALFORMED, "an event has a type and an object")
+        raise ApiError(0, _MALFORMED, "event without type or object")
     if kind == "ERROR":
         code = about.get("code")
         status = code if isinstance(code, int) else 0
@@ -318,10 +317,10 @@ def _object(content: bytes) -> KubeObject:
     try:
         said = json.loads(content)
     except (ValueError, RecursionError) as error:
-        # Brackets in brackets, a thousand deep, are JSON, and more than Python reads.
-        raise ApiError(0, _MALFORMED, f"the answer is not JSON: {error}") from error
+        # JSON nested a thousand levels deep is valid, but exceeds Python's recursion limit.
+        raise ApiError(0, _MALFORMED, f"answer is not JSON: {error}") from error
     if not isinstance(said, dict):
-        raise ApiError(0, _MALFORMED, "the answer is not an object")
+        raise ApiError(0, _MALFORMED, "answer is not an object")
     return said
 
 
@@ -342,4 +341,4 @@ def _refusal(response: aiohttp.ClientResponse, content: bytes) -> ApiError:
 
 
 def _unanswered(error: BaseException) -> ApiError:
-    return ApiError(0, type(error).__name__, str(error) or "no answer in time")
+    return ApiError(0, type(error).__name__, str(error) or "timeout")

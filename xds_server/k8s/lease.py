@@ -1,15 +1,15 @@
-"""The Lease that says which of several replicas writes: one at a time, whatever clocks and networks do.
+"""Leader election by a Lease: at most one replica writes, whatever clocks and networks do.
 
-A holder renews each second. It counts as holding for ``deadline_s`` from the moment it *asked* for its last
-renewal that succeeded; anybody else takes over no sooner than ``duration_s`` after having *seen* it, which is
-later. In between nobody writes. Whoever writes asks ``holds`` before each write, so that a process that was
-stopped for a minute finds out before it acts, not when its timer gets round to it.
+The holder renews every second. It counts as leader for ``deadline_s`` from when it *sent* its last successful
+renewal; a candidate takes over no sooner than ``duration_s`` after it *saw* that renewal, which is later. In
+between, no replica writes. Writers check ``holds`` before each write, so that a process suspended for a minute
+notices before it acts, not when its timer fires.
 
-Times in the Lease are for people. Its own time a holder takes from two clocks, the wall and one that also counts
-while the machine sleeps, and goes by whichever says that more has passed. A candidate goes by how long it has seen
-nothing change, and a clock that jumps ends no wait.
+Timestamps in the Lease are informational. The holder measures time with two clocks, wall time and a clock that
+counts during suspend, and uses the larger elapsed time. A candidate measures how long it has seen no change; a
+jumping clock ends no wait.
 
-Letting go is writing that nobody holds: the next one takes it at its next read.
+Release clears the holder; the next candidate takes over at its next read.
 
 Source: Kubernetes API reference, Lease v1 (coordination.k8s.io); client-go's tools/leaderelection.
 """
@@ -30,14 +30,13 @@ from xds_server.k8s.api_resources import LEASES
 from xds_server.k8s.kube_api import ApiError, KubeApi, KubeObject
 
 DURATION_S: Final = 10.0
-"""How long nobody else takes over after a renewal was seen: what a crash of the writer costs."""
+"""Takeover delay after the last observed renewal: the cost of a leader crash."""
 
 DEADLINE_S: Final = 6.0
-"""How long a holder counts as one after it asked for a renewal. What is left to ``DURATION_S`` is for writes on
-their way."""
+"""Time a holder counts as leader after sending a renewal. The rest of ``DURATION_S`` covers writes in flight."""
 
 POLL_S: Final = 1.0
-"""Between two reads of a candidate, or renewals of a holder: an ordered hand-over takes about as long."""
+"""Interval of reads by candidates and renewals by the holder; about the time of a graceful handover."""
 
 _JITTER: Final = 0.2
 _LEAST_DURATION_S: Final = 1.0
@@ -47,26 +46,26 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTime:
-    """Two clocks at one moment, in seconds: one that nobody sets, which counts in sleep too, and the wall's."""
+    """Two clocks at one moment, in seconds: a monotonic one that also counts during suspend, and wall time."""
 
     awake_s: float
     unix_s: float
 
     @classmethod
     def now(cls) -> Self:
-        """This moment."""
-        # CLOCK_MONOTONIC stands still while a machine is suspended; the Lease does not.
+        """Current time."""
+        # CLOCK_MONOTONIC stops during suspend; the Lease does not.
         kind = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
         return cls(awake_s=time.clock_gettime(kind), unix_s=time.time())
 
     def since(self, then: "LeaseTime") -> float:
-        """The most that can have passed since ``then``: a clock that was set back counts for nothing."""
+        """Maximum time that can have passed since ``then``; a clock set back is ignored."""
         return max(self.awake_s - then.awake_s, self.unix_s - then.unix_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderElectionRecord:
-    """What a Lease says; ``holder`` is empty when it was let go."""
+    """Content of a Lease; ``holder`` is empty after release."""
 
     holder: str
     duration_s: float
@@ -78,14 +77,14 @@ class LeaderElectionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedRecord:
-    """A record, and when it was seen for the first time."""
+    """A record, and when it was first seen."""
 
     record: LeaderElectionRecord
     at: LeaseTime
 
 
 def lease_record(lease: KubeObject) -> LeaderElectionRecord:
-    """What a Lease says; whatever is missing or makes no sense is as if nobody held it for long."""
+    """Parse a Lease; missing or invalid fields count as no holder."""
     spec, metadata = _mapping(lease, "spec"), _mapping(lease, "metadata")
     duration, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
     return LeaderElectionRecord(
@@ -99,23 +98,23 @@ def lease_record(lease: KubeObject) -> LeaderElectionRecord:
 
 
 def observed_record(known: ObservedRecord | None, record: LeaderElectionRecord, now: LeaseTime) -> ObservedRecord:
-    """The record with the time since when it stands as it is."""
+    """The record with the time since when it is unchanged."""
     if known is not None and known.record == record:
         return known
     return ObservedRecord(record=record, at=now)
 
 
 def may_acquire(known: ObservedRecord, identity: str, now: LeaseTime) -> bool:
-    """Whether ``identity`` may write itself in: it holds the Lease, nobody does, or its holder went silent."""
+    """Whether ``identity`` may acquire: it holds the Lease, nothing holds it, or its holder is silent."""
     record = known.record
     if not record.holder or record.holder == identity:
         return True
-    # Only the clock that nobody sets: a wall clock put forward is no silence.
+    # Monotonic clock only: advancing the wall clock is not silence.
     return now.awake_s - known.at.awake_s >= record.duration_s
 
 
 def lease_spec(known: LeaderElectionRecord | None, identity: str, duration_s: float, now: LeaseTime) -> KubeObject:
-    """The spec of a Lease that ``identity`` holds from ``now`` on, or goes on holding."""
+    """Spec of a Lease held by ``identity`` from ``now`` on."""
     moment = micro_time(now.unix_s)
     mine = known is not None and known.holder == identity
     before = 0 if known is None else known.transitions
@@ -129,12 +128,12 @@ def lease_spec(known: LeaderElectionRecord | None, identity: str, duration_s: fl
 
 
 def micro_time(unix_s: float) -> str:
-    """A time as Kubernetes' MicroTime."""
+    """Format a time as Kubernetes MicroTime."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def unix_of(moment: str) -> float:
-    """The Unix time of a MicroTime; minus infinity where it is none."""
+    """Unix time of a MicroTime; minus infinity if invalid."""
     try:
         return datetime.fromisoformat(moment).timestamp()
     except ValueError:
@@ -143,7 +142,7 @@ def unix_of(moment: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimings:
-    """How long a Lease lasts, how long its holder counts as one, and how often it is read or renewed."""
+    """Duration of a Lease, deadline of its holder, and poll interval."""
 
     duration_s: float = DURATION_S
     deadline_s: float = DEADLINE_S
@@ -158,7 +157,7 @@ DEFAULT_TIMINGS: Final = LeaseTimings()
 
 
 class LeaderElector:
-    """One replica's hold on, or wait for, the Lease of the writer; see ``run``."""
+    """Leader election for one replica; see ``run``."""
 
     def __init__(
         self,
@@ -172,11 +171,11 @@ class LeaderElector:
         clock: Callable[[], LeaseTime] = LeaseTime.now,
         rng: random.Random | None = None,
     ) -> None:
-        """``on_change`` is called when this replica begins to hold the Lease, and when it no longer does."""
+        """``on_change`` is called when this replica gains or loses the Lease."""
         self._api = api
         self._namespace = namespace
         self._name = name
-        # Two replicas that were given one name must not take each other for themselves.
+        # Distinguishes two replicas configured with the same name.
         self.identity = f"{identity}_{uuid4().hex[:8]}"
         self._on_change = on_change
         self._timings = timings
@@ -189,21 +188,21 @@ class LeaderElector:
 
     @property
     def holder(self) -> str:
-        """Who holds it as far as is known; empty when nobody does."""
+        """Current holder as far as known; empty without one."""
         return self._known.record.holder if self._known is not None else ""
 
     def remaining_s(self) -> float:
-        """For how long this replica may still write without another renewal; 0 when it may not."""
+        """Seconds this replica may still write without renewal; 0 if it may not."""
         if self._renewed is None:
             return 0.0
         return max(0.0, self._timings.deadline_s - self._clock().since(self._renewed))
 
     def holds(self) -> bool:
-        """Whether this replica may write now. To be asked before each write."""
+        """Whether this replica may write now. Check before each write."""
         return self.remaining_s() > 0
 
     async def run(self) -> None:
-        """Hold the Lease whenever that is possible, for ever; whoever cancels this calls ``release``."""
+        """Compete for the Lease until cancelled; then call ``release``."""
         while True:
             await self._attempt()
             self._report_change()
@@ -219,25 +218,25 @@ class LeaderElector:
             return
         try:
             async with asyncio.timeout(self._timings.poll_s):
-                # Read anew: a renewal that was on its way when this replica stopped may have arrived.
+                # Read again: a renewal in flight at cancellation may have arrived.
                 record = lease_record(await self._api.get(LEASES, self._namespace, self._name))
                 if record.holder == self.identity:
                     mine = lease_spec(record, self.identity, self._timings.duration_s, self._clock())
                     await self._write(record, {**mine, "holderIdentity": ""})
         except (ApiError, TimeoutError) as error:
-            _log.warning("lease.not_released", lease=self._name, reason=str(error) or "no answer in time")
+            _log.warning("lease.not_released", lease=self._name, reason=str(error) or "timeout")
 
     async def _attempt(self) -> None:
-        """Try once to hold it."""
+        """Try once to acquire or renew."""
         try:
-            # What takes longer comes too late to be of use.
+            # A slower answer would be too late.
             async with asyncio.timeout(self._timings.deadline_s / 2):
                 await self._acquire_or_renew(self._clock())
         except ApiError as error:
-            # A conflict is an answer: another replica wrote first, and the next read shows what.
+            # On conflict another replica wrote first; the next read shows its record.
             self._record_failure("" if error.conflict else str(error))
         except TimeoutError:
-            self._record_failure("no answer in time")
+            self._record_failure("timeout")
         else:
             self._record_failure("")
 
@@ -258,7 +257,7 @@ class LeaderElector:
             return
         self._known = observed_record(self._known, record, self._clock())
         if record.holder != self.identity:
-            self._renewed = None  # another replica holds it now, whatever this one assumes
+            self._renewed = None  # another replica holds it now
         if may_acquire(self._known, self.identity, self._clock()):
             written = await self._write(record, lease_spec(record, self.identity, self._timings.duration_s, asked))
             self._known, self._renewed = ObservedRecord(record=written, at=asked), asked
@@ -270,7 +269,7 @@ class LeaderElector:
             "metadata": {
                 "name": self._name,
                 "namespace": self._namespace,
-                # Replace only the version that was read: of two that acquire it at once, one gets a conflict.
+                # Replace only the version that was read: of two simultaneous acquirers, one gets a conflict.
                 "resourceVersion": known.version,
             },
             "spec": wanted,

@@ -1,8 +1,7 @@
-"""What a selection of objects holds, as a value that is fed with pages of lists and with events of watches.
+"""Objects of a selection, fed by list pages and watch events.
 
-It does no input and no output. Objects are read once, where they come in, to the values that others work with;
-an object of which nothing they know has changed is no change. A list takes effect when its last page is there,
-in one step: what it no longer has is gone, and nothing else was ever away.
+No I/O. Objects are parsed once, on arrival; a change in fields that are not parsed is not a change. A list takes
+effect atomically with its last page: objects it lacks are gone, all others stay.
 
 Source: Kubernetes API concepts, "Efficient detection of changes" and "Retrieving large results sets in chunks".
 """
@@ -17,14 +16,14 @@ T = TypeVar("T")
 
 
 class ObjectKey(NamedTuple):
-    """Namespace and name of an object; the namespace of one that has none is empty."""
+    """Namespace and name of an object; empty namespace for cluster-scoped objects."""
 
     namespace: str
     name: str
 
 
 class ObjectStore(Generic[T]):
-    """The objects of a selection, read. ``read`` is given each object once, and must take whatever it is given."""
+    """Parsed objects of a selection. ``read`` is called once per object and must accept any input."""
 
     def __init__(self, read: Callable[[KubeObject], T]) -> None:
         self._read = read
@@ -35,20 +34,20 @@ class ObjectStore(Generic[T]):
 
     @property
     def objects(self) -> Mapping[ObjectKey, T]:
-        """Everything there is, as far as is known."""
+        """All known objects."""
         return MappingProxyType(self._objects)
 
     @property
     def must_list(self) -> bool:
-        """Whether there is no version that a watch could go on from."""
+        """Whether there is no version to watch from."""
         return not self.resource_version
 
     def begin(self) -> None:
-        """A list begins: half of one that came to nothing is no part of it."""
+        """Start a list; discards a previous incomplete one."""
         self._listing = {}
 
     def page(self, page: ListPage) -> frozenset[ObjectKey]:
-        """What became different by this page: nothing before the last one."""
+        """Keys changed by this page; empty before the last page."""
         for item in page.items:
             key = _key(item)
             if key is not None:
@@ -63,7 +62,7 @@ class ObjectStore(Generic[T]):
         )
 
     def event(self, event: WatchEvent) -> frozenset[ObjectKey]:
-        """What became different by this event."""
+        """Keys changed by this event."""
         metadata = event.object.get("metadata")
         version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
         if isinstance(version, str) and version:
@@ -80,12 +79,12 @@ class ObjectStore(Generic[T]):
         return frozenset({key}) if before != after else frozenset()
 
     def expired(self) -> None:
-        """The version is no longer kept, or the rest of a list is not: list from the beginning."""
+        """The version or page token has expired: list from the start."""
         self.resource_version = ""
         self._listing = {}
 
     def mark_absent(self) -> None:
-        """There is nothing to list, and that is known."""
+        """Record that the resource does not exist."""
         self.complete = True
 
 

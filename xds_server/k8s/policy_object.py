@@ -1,4 +1,4 @@
-"""What became of each policy document that the cluster holds: what status is written of."""
+"""State of each policy document in the cluster: input of its status."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,16 +6,16 @@ from typing import Final
 from policies.findings import PolicyError
 
 ACCEPTED: Final = "Accepted"
-"""The condition of a status that says whether the newest spec of an object is in use."""
+"""Status condition: whether the latest spec is in force."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyObject:
     """One EnginePool, ModelRoute or ResiliencePolicy of the cluster.
 
-    ``problems`` are why its newest spec is not served; ``serving`` says whether it, or an earlier one in its
-    place, is. ``last_accepted`` is the earlier one's spec as JSON, for whoever starts without having seen it.
-    ``file`` is its name among the policy files (``NAMESPACE/KIND/NAME``), as origins and problems have it.
+    ``problems``: why the latest spec is not served. ``serving``: whether it or an earlier spec is served.
+    ``last_accepted``: the earlier spec as JSON, for a server that starts later. ``file``: its name among the
+    policy files (``NAMESPACE/KIND/NAME``), as in origins and problems.
     """
 
     kind: str

@@ -1,7 +1,7 @@
-"""Keeps an ``ObjectStore`` current: lists, then watches from there, and starts again after any failure.
+"""Keeps an ``ObjectStore`` current: list, watch, and start again after any failure.
 
-A lost server changes nothing but the age of the objects. A version that is no longer kept (410) leads to a list,
-which takes effect in one step. No consumer delays this: handlers return at once. A handler that missed changes
+Losing the server changes only the age of the objects. An expired version (410) leads to a new list, which takes
+effect atomically. Handlers return at once, so that no consumer delays the watch. A handler that missed changes
 reads the objects.
 """
 
@@ -23,10 +23,10 @@ from xds_server.k8s.watch_backoff import WatchBackoff, WatchBackoffPolicy, Watch
 T = TypeVar("T")
 
 WATCH_S: Final = (270.0, 540.0)
-"""The range of a watch's random lifetime, so that clients move to new servers one by one; as client-go."""
+"""Range of a watch's random lifetime, as in client-go, so that clients move to new servers gradually."""
 
 _BRIEF_S: Final = 1.0
-"""A watch that ends sooner, without an event, is not opened again at once."""
+"""A watch that ends sooner, without an event, is not reopened at once."""
 
 _log = structlog.get_logger()
 
@@ -36,16 +36,17 @@ class ReflectorHandlers(Generic[T]):
     """Callbacks of a ``Reflector``; each returns at once."""
 
     on_change: Callable[[frozenset[ObjectKey], Mapping[ObjectKey, T]], None] = lambda *_: None
-    """Gets the keys of the objects that changed, and all objects."""
+    """Receives the keys of the changed objects, and all objects."""
 
     on_state_change: Callable[[], None] = lambda: None
     """Called when ``state``, ``complete`` or ``current`` may have changed."""
 
 
 class Reflector(Generic[T]):
-    """The objects of a selection as the server has them, or had them at the last contact.
+    """Objects of a selection as of the last contact with the server.
 
-    ``run`` keeps them until it is cancelled. An ``optional`` list counts as complete when the server forbids it.
+    ``run`` keeps them current until cancelled. An ``optional`` list counts as complete when the server forbids
+    it.
     """
 
     def __init__(
@@ -81,17 +82,17 @@ class Reflector(Generic[T]):
 
     @property
     def complete(self) -> bool:
-        """Whether a whole list was read once, or the server is known to have none."""
+        """Whether a whole list was read once, or the server has none."""
         return self._store.complete
 
     @property
     def current(self) -> bool:
-        """Whether an object that is missing here does not exist: the server answers, and no list is due."""
+        """Whether an object missing here does not exist: the server answers, and no list is due."""
         return self.state is WatchState.SYNCED and not self._store.must_list
 
     @property
     def stale_s(self) -> float | None:
-        """Seconds since the last contact; None while in contact, and where the list is not needed."""
+        """Seconds since the last contact; None while connected, or if the list is not needed."""
         if self.state in {WatchState.FORBIDDEN, WatchState.ABSENT}:
             missed = bool(self.objects) or not self.complete
         else:
@@ -99,14 +100,14 @@ class Reflector(Generic[T]):
         return self._clock() - self._last_contact_s if missed else None
 
     def suspect(self, reason: str) -> None:
-        """Treat the watch as lost: the server has stopped answering other requests."""
+        """Treat the watch as lost: the server stopped answering other requests."""
         if self.state in {WatchState.CONNECTING, WatchState.SYNCED}:
             self._set_state(WatchState.LOST, reason)
 
     def rewatch(self) -> None:
-        """Open the watch again over a new connection, from its resource version; end a wait."""
+        """Reopen the watch on a new connection from its resource version; ends a wait."""
         if self._cut is not None:
-            with contextlib.suppress(RuntimeError):  # it is ending by itself at this very moment
+            with contextlib.suppress(RuntimeError):  # it is just ending by itself
                 self._cut.reschedule(asyncio.get_running_loop().time())
 
     async def run(self) -> None:
@@ -139,7 +140,7 @@ class Reflector(Generic[T]):
             more = page.more
 
     async def _watch(self) -> float:
-        """Apply events until the watch ends; return how long to wait before the next."""
+        """Apply events until the watch ends; returns the wait before the next."""
         began_s, received = self._clock(), False
         events = self._api.watch(
             self.selector,
@@ -159,19 +160,19 @@ class Reflector(Generic[T]):
 
     @asynccontextmanager
     async def _until_cut(self, seconds: float | None) -> AsyncIterator[None]:
-        """A block that ends after ``seconds``, never when None, or when ``rewatch`` is called."""
+        """Block that ends after ``seconds`` (None: never), or when ``rewatch`` is called."""
         try:
             async with asyncio.timeout(seconds) as self._cut:
                 yield
         except TimeoutError:
-            pass  # the time is over
+            pass  # timeout
         finally:
             self._cut = None
 
     def _record_failure(self, error: ApiError) -> float:
-        """Record what a failure means for the objects and the state; return how long to wait."""
+        """Record the effect of a failure on objects and state; returns the wait."""
         if error.expired or error.unreadable:
-            # The server answers. Read a list whose continue token expired in one piece the next time.
+            # The server answers. After an expired continue token, request the next list in one piece.
             self._page = 0 if self._store.must_list else PAGE
             self._store.expired()
             self._handlers.on_state_change()

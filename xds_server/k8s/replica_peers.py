@@ -1,11 +1,11 @@
-"""The proxies of other replicas, as decisions see them: what a limit is divided by beside the proxies served here.
+"""Proxies of other replicas, which share the limits with the proxies served here.
 
-A fold over the Leases in which replicas say whom they serve. A Lease counts while it is renewed, by the time at
-which a renewal is *seen* here: no clock of another machine is asked. A replica that falls silent, or takes its
-Lease away, is dropped; its proxies are on their way to another replica, and the roster remembers their number.
+Computed from the Leases in which replicas publish their proxies. A Lease counts while it is renewed, measured by
+when the renewal is *seen* here, independent of other clocks. A replica that is silent or deletes its Lease is
+dropped; its proxies are moving to another replica, and the roster remembers their number.
 
-A gateway elsewhere is a gateway to ``decide``, of which nothing is known but what it asks for. Other proxies are
-many and share one part; those of a kind stand there as one, that asks for all of them, and are counted.
+For ``decide`` a remote gateway is a gateway known only by its demand. Other proxies are many and share
+one part; each kind appears as one entry with their total demand and count.
 """
 
 import math
@@ -22,30 +22,30 @@ from xds_server.model.pool_traffic import Proxy, ProxyTraffic
 from xds_server.model.remote_proxies import NO_REMOTE_PROXIES, RemoteProxies
 
 LIVE_S: Final = 10.0
-"""A replica that was not seen to renew its Lease for so long is not counted on."""
+"""A replica without renewal for this long is ignored."""
 
 LONG_AGO_S: Final = 60.0
-"""What was last renewed before that, as clocks of two machines have it, is left over from a replica that died."""
+"""A Lease last renewed longer ago (by wall clock) belongs to a dead replica."""
 
 MOST_UNNAMED: Final = 1000
-"""Gateways of one kind that are counted without being named, of which each is reckoned with by itself."""
+"""Gateways of one kind that are counted without names; each counts separately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaPeer:
-    """Another replica: its Lease's record, what it said with it, and when (monotonic) that was seen first."""
+    """Another replica: its Lease record, its status, and when (monotonic) that was first seen."""
 
     record: LeaderElectionRecord
     presence: ReplicaStatus
     observed_s: float
 
     def live(self, now_s: float) -> bool:
-        """Whether it can be counted on."""
+        """Whether it renewed in time."""
         return now_s - self.observed_s < LIVE_S
 
 
 ReplicaPeers = Mapping[str, ReplicaPeer]
-"""Other replicas by the name of their Lease."""
+"""Other replicas by Lease name."""
 
 
 def updated_peers(
@@ -54,10 +54,10 @@ def updated_peers(
     now_s: float,
     unix_s: float = 0.0,
 ) -> ReplicaPeers:
-    """The replicas once these Leases were seen: all there are but one's own.
+    """Update peers with these Leases, except the own one.
 
-    A Lease that says nothing new is the same peer; a ``ReplicaPeers`` with nothing new in it is the same object.
-    ``unix_s`` is the wall's time: what was left behind long ago is not alive because it is seen first now.
+    An unchanged Lease keeps its peer object; without any change the same ``ReplicaPeers`` is returned.
+    ``unix_s``: wall time, to ignore Leases left behind long ago.
     """
     found = {}
     for name, (record, said) in leases.items():
@@ -71,18 +71,18 @@ def updated_peers(
 
 
 def peers_after_outage(peers: ReplicaPeers, since_s: float, now_s: float) -> ReplicaPeers:
-    """The replicas after nobody could be heard from ``since_s`` to now: who was alive then has time to renew."""
+    """Peers after an outage from ``since_s`` to now: those alive before get time to renew."""
     return {name: replace(peer, observed_s=now_s) if peer.live(since_s) else peer for name, peer in peers.items()}
 
 
 def live_peers(peers: ReplicaPeers, now_s: float) -> tuple[ReplicaPeer, ...]:
-    """Those that can be counted on, whoever was heard last first."""
+    """Live peers, latest renewal first."""
     counted = [(name, peer) for name, peer in peers.items() if peer.live(now_s)]
     return tuple(peer for name, peer in sorted(counted, key=lambda one: (-one[1].observed_s, one[0])))
 
 
 def remote_proxies(peers: ReplicaPeers, here: Mapping[str, object], now_s: float) -> RemoteProxies:
-    """What other replicas serve; a proxy that is connected ``here`` too, by node id, or to two of them, is one."""
+    """Proxies of other replicas; a proxy connected ``here`` or to two replicas (by node id) counts once."""
     known: set[ProxyKey] = set(map(key_of, here)) if peers else set()
     proxies: dict[str, Proxy] = {}
     by_role: dict[str, int] = {}
@@ -125,7 +125,7 @@ def remote_proxies(peers: ReplicaPeers, here: Mapping[str, object], now_s: float
 
 
 def reuse_remote_proxies(known: RemoteProxies, found: RemoteProxies) -> RemoteProxies:
-    """``found``, made of the very objects of ``known`` where they are equal, so that nothing is decided anew."""
+    """``found``, reusing equal objects of ``known``, so that unchanged input causes no new decision."""
     proxies = reuse_equal(known.proxies, found.proxies)
     return reuse_equal(known, found if proxies is found.proxies else replace(found, proxies=proxies))
 

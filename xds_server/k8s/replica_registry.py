@@ -1,8 +1,8 @@
-"""Keeps this replica's own Lease, and reads those of the others; see ``replica_status`` and ``remote_proxies``.
+"""Maintains this replica's Lease and reads those of its peers; see ``replica_status`` and ``remote_proxies``.
 
-A lost API server changes nothing: peers cannot renew either. Their last status counts until the server is back,
-and then each has time to renew. Dropping them meanwhile would admit more than the engines can do. A proxy that
-moves here is known by name, and brings its share along.
+An unreachable API server changes nothing: peers cannot renew either. Their last status counts until the server is
+back; then each has time to renew. Dropping them would admit more than the engines can serve. A proxy that moves
+here is known by name and keeps its share.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ LABEL: Final = "switchgear.dev/replica"
 PREFIX: Final = "switchgear-replica-"
 DURATION_S: Final = 10
 RENEW_S: Final = 2.0
-"""Two requests each time; three can be missed before the others drop this replica."""
+"""Renewal interval, two requests each; three renewals can fail before peers drop this replica."""
 
 MIN_SPACING_S: Final = 0.25
-"""The least time between two renewals: a storm of proxies is one change."""
+"""Minimum time between renewals: a burst of proxies is one change."""
 
 SWEEP_S: Final = 600.0
-"""A Lease without a renewal for so long was left by a replica that died; any replica deletes it."""
+"""A Lease not renewed for this long belongs to a dead replica; any replica deletes it."""
 
 _MANAGER: Final = "switchgear-replica"
 _JITTER: Final = 0.1
@@ -53,7 +53,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaIdentity:
-    """One replica of a group; ``group`` is the name of the Lease of the group's leader."""
+    """One replica of a group; ``group``: name of the group leader's Lease."""
 
     namespace: str
     group: str
@@ -61,12 +61,12 @@ class ReplicaIdentity:
 
     @property
     def group_label(self) -> str:
-        """The label value that the Leases of the group's replicas carry."""
+        """Label value on the Leases of the group's replicas."""
         return _kubernetes_name(self.group, _LABEL)
 
     @property
     def lease_name(self) -> str:
-        """The name of this replica's own Lease."""
+        """Name of this replica's own Lease."""
         return PREFIX + _kubernetes_name(self.identity, _NAME - len(PREFIX))
 
 
@@ -85,12 +85,12 @@ class ReplicaRegistry:
         wall: Callable[[], float] = time.time,
         rng: random.Random | None = None,
     ) -> None:
-        """``own_status`` returns the status to publish; ``on_change`` is called when that of a peer changed."""
+        """``own_status`` returns the status to publish; ``on_change`` is called when a peer's status changes."""
         self._api = api
         self._namespace = replica.namespace
         self._group = replica.group_label
         self.name = replica.lease_name
-        # The holder is this process: two replicas with one identity would else take turns undetected.
+        # The holder is this process: otherwise two replicas with one identity would alternate undetected.
         self._holder = f"{replica.identity}_{uuid4().hex[:8]}"
         self._own_status = own_status
         self._on_change = on_change
@@ -108,7 +108,7 @@ class ReplicaRegistry:
         self._shared = False
 
     def remote_proxies(self, here: Mapping[str, object]) -> RemoteProxies:
-        """Proxies of other replicas, without those ``here``; the same object while nothing changes."""
+        """Proxies of other replicas, without those ``here``; the same object while unchanged."""
         if not self._peers:
             return NO_REMOTE_PROXIES
         now_s = self._as_of()
@@ -123,7 +123,7 @@ class ReplicaRegistry:
         return found
 
     def peer_statuses(self) -> Mapping[str, ReplicaStatus]:
-        """The last status of each live peer, by the name of its Lease."""
+        """Last status of each live peer, by Lease name."""
         now_s = self._as_of()
         return {name: peer.presence for name, peer in sorted(self._peers.items()) if peer.live(now_s)}
 
@@ -132,7 +132,7 @@ class ReplicaRegistry:
         self._wake.set()
 
     async def run(self) -> None:
-        """Publish and read until cancelled; then delete the own Lease, so that no peer waits for its end."""
+        """Publish and read until cancelled; then delete the own Lease, so that peers need not wait for its end."""
         try:
             while True:
                 await self._exchange()
@@ -143,11 +143,11 @@ class ReplicaRegistry:
                     await self._api.delete(LEASES, self._namespace, self.name)
 
     def _as_of(self) -> float:
-        """The time at which peers are judged: now, or the last contact with the server while it is lost."""
+        """Time for judging peers: now, or the last contact while the server is unreachable."""
         return self._last_contact_s if self._failure else self._clock()
 
     async def _pause(self) -> None:
-        """Wait until a renewal is due, or an urgent change of the own status."""
+        """Wait until a renewal is due, or the own status changes urgently."""
         due_s = self._clock() + self._renew_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
         await asyncio.sleep(min(MIN_SPACING_S, self._renew_s))
         while (left_s := due_s - self._clock()) > 0:
@@ -165,7 +165,7 @@ class ReplicaRegistry:
                 await self._publish()
                 leases = await self._list_leases()
         except (ApiError, TimeoutError) as error:
-            reason = str(error) or "no answer in time"
+            reason = str(error) or "timeout"
             if not self._failure:
                 _log.warning("replicas.unheard", reason=reason)
             self._failure = reason
@@ -222,7 +222,7 @@ class ReplicaRegistry:
                 continue
             status = replica_status(lease)
             if status is None:
-                # The peer is alive, so keep its last status.
+                # The peer is alive: keep its last status.
                 known = self._peers.get(name)
                 status = NO_STATUS if known is None else known.presence
                 _log.warning("replicas.not_understood", lease=name)
@@ -239,7 +239,7 @@ class ReplicaRegistry:
             _log.error(
                 "replicas.identity_shared",
                 lease=self.name,
-                reason="another replica has the same --identity, so neither knows of the other's proxies",
+                reason="another replica has the same --identity, so neither sees the other's proxies",
             )
         self._shared = shared
 
@@ -252,7 +252,7 @@ class ReplicaRegistry:
 
 
 def _urgent(status: ReplicaStatus) -> tuple[object, ...]:
-    """What cannot wait for the next renewal; demand changes all the time, and can."""
+    """Fields whose change cannot wait for the next renewal; demand can."""
     return status.groups, status.digest, status.confirmed, status.refusals
 
 
@@ -270,5 +270,5 @@ def _name(lease: KubeObject) -> str:
 
 
 def _kubernetes_name(text: str, most: int) -> str:
-    """``text`` as a valid name or label value of Kubernetes."""
+    """``text`` as a valid Kubernetes name or label value."""
     return re.sub(r"[^a-z0-9.-]+", "-", text.lower())[-most:].strip(".-") or "switchgear"

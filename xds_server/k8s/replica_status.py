@@ -1,8 +1,8 @@
-"""What a replica says of itself to the others: whom it serves, what is asked of those, how far policies have come.
+"""Status that a replica publishes to its peers: its proxies, their demand, and the progress of policies.
 
-It is kept in the annotations of a Lease of the replica's own, so it is outside text where it is read: small,
-judged, and worth nothing once the Lease is no longer renewed. Proxies are named by a short hash of their node id.
-Names are what lets a proxy that moves be counted once, while both replicas still, or already, know it.
+Stored in annotations of the replica's own Lease. Readers treat it as untrusted: limited in size, validated, and
+void once the Lease is not renewed. Proxies are named by a short hash of their node id, so that a moving proxy
+known to both replicas counts once.
 """
 
 import json
@@ -26,7 +26,7 @@ POLICIES: Final = "switchgear.dev/policies"
 GATEWAY: Final = "gateway"
 
 MOST_NAMED: Final = 8000
-"""Proxies that are named; more are only counted. Some 90 KiB, of the 256 that all annotations may have."""
+"""Maximum number of named proxies; further ones are only counted. About 90 KiB of the 256 KiB for annotations."""
 
 MOST_BYTES: Final = 200_000
 
@@ -34,14 +34,14 @@ _MOST_REFUSALS: Final = 8
 _MOST_CHARACTERS: Final = 300
 
 ProxyKey = str
-"""A proxy, or all sidecars of one kind, by a short hash."""
+"""Short hash of a proxy, or of all sidecars of one kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaProxyGroup:
-    """Proxies of one role, zone and region that are served the same pools (all, when none are named).
+    """Proxies of one role, zone and region with the same pools (all, if empty).
 
-    ``keys`` are those that are named, ``more`` how many there are beside them.
+    ``keys``: named proxies; ``more``: number of further ones.
     """
 
     role: str
@@ -53,20 +53,20 @@ class ReplicaProxyGroup:
 
     @property
     def key(self) -> ProxyKey:
-        """What stands for all of them together."""
+        """Key of the whole group."""
         return key_of(
             "\n".join((self.role, self.zone, *((f"in {self.region}",) if self.region else ()), *self.pools))
         )
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of proxies."""
         return len(self.keys) + self.more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyDemand:
-    """Requests per second that arrive, by class, and whether some of each class are refused now."""
+    """Arriving requests per second by class, and whether some of each class are refused now."""
 
     interactive_per_s: float
     batch_per_s: float
@@ -76,7 +76,7 @@ class ProxyDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NackSummary:
-    """A resource that proxies refused: the ``file:line`` places it was made from, and what they said."""
+    """A resource that proxies refused: the ``file:line`` origins, and Envoy's message."""
 
     resource: str
     reason: str
@@ -85,11 +85,10 @@ class NackSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
-    """One replica as it says.
+    """Status published by one replica.
 
-    ``proxy_demands`` is by pool and key: a gateway's own, or that of a group of other proxies together. ``digest``
-    names the policies it serves, ``confirmed`` the newest that all its proxies took over; empty where there are
-    none.
+    ``proxy_demands``: by pool and key, for a gateway or a group of other proxies. ``digest``: the policies it
+    serves. ``confirmed``: the latest policies that all its proxies accepted. Empty if none.
     """
 
     groups: tuple[ReplicaProxyGroup, ...] = ()
@@ -100,7 +99,7 @@ class ReplicaStatus:
 
     @property
     def proxies(self) -> int:
-        """How many proxies it serves."""
+        """Number of proxies it serves."""
         return sum(group.count for group in self.groups)
 
 
@@ -109,12 +108,12 @@ NO_STATUS: Final = ReplicaStatus()
 
 @lru_cache(maxsize=65_536)
 def key_of(node: str) -> ProxyKey:
-    """The short name of a proxy."""
+    """Short hash of a proxy."""
     return urlsafe_b64encode(blake2b(node.encode(), digest_size=6).digest()).decode()
 
 
 def proxy_groups(nodes: Mapping[str, View], counts: Mapping[View, int]) -> tuple[ReplicaProxyGroup, ...]:
-    """The proxies that are connected here, gateways first; ``counts`` knows those that share a node id, too."""
+    """Proxies connected here, gateways first; ``counts`` includes those that share a node id."""
     keys: dict[ReplicaProxyGroup, list[ProxyKey]] = {}
     totals: dict[ReplicaProxyGroup, int] = {}
     for view, count in counts.items():
@@ -136,7 +135,7 @@ def proxy_groups(nodes: Mapping[str, View], counts: Mapping[View, int]) -> tuple
 def proxy_demands(
     nodes: Mapping[str, View], traffic: Mapping[str, PoolTraffic], now_s: float
 ) -> Mapping[str, Mapping[ProxyKey, ProxyDemand]]:
-    """What the proxies of ``nodes`` ask of each pool, to two digits; nothing where nothing is known."""
+    """Demand of the proxies of ``nodes`` on each pool, rounded to two digits; empty if unknown."""
     found: dict[str, Mapping[ProxyKey, ProxyDemand]] = {}
     for pool, told in traffic.items():
         sums: dict[ProxyKey, list[float]] = {}
@@ -164,7 +163,7 @@ def proxy_demands(
 
 
 def _kind(view: View) -> ReplicaProxyGroup:
-    """The group of a view's proxies, with nobody in it."""
+    """The group for a view's proxies, empty."""
     return ReplicaProxyGroup(role=view.role, zone=view.zone, region=view.region, pools=tuple(sorted(view.pools)))
 
 
@@ -172,7 +171,7 @@ def _rounded(rate: float) -> float:
     return float(f"{rate:.2g}")
 
 
-# -- as annotations ----------------------------------------------------------------------------------------
+# -- annotations -------------------------------------------------------------------------------------------
 
 
 class _AnnotationModel(BaseModel):
@@ -211,7 +210,7 @@ class _Policies(_AnnotationModel):
 
 
 def status_annotations(presence: ReplicaStatus) -> Mapping[str, str]:
-    """The presence as annotations. What is asked is left out where it would not fit."""
+    """The status as annotations; omits the demand if it does not fit."""
     whom: list[dict[str, Any]] = [
         {
             "role": group.role,
@@ -261,7 +260,7 @@ def status_annotations(presence: ReplicaStatus) -> Mapping[str, str]:
 
 
 def replica_status(lease: KubeObject) -> ReplicaStatus | None:
-    """What the Lease of a replica says; None where that makes no sense."""
+    """Parse the status in a replica's Lease; None if invalid."""
     metadata = lease.get("metadata")
     said = metadata.get("annotations") if isinstance(metadata, Mapping) else None
     if not isinstance(said, Mapping):

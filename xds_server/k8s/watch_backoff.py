@@ -1,4 +1,4 @@
-"""When to ask an API server again, and what its refusals mean. Pure: chance is an argument."""
+"""Retry times for the API server, and the meaning of its refusals. Pure: randomness is an argument."""
 
 import random
 from dataclasses import dataclass
@@ -9,22 +9,22 @@ from xds_server.k8s.kube_api import ApiError
 from xds_server.model.backoff import ExponentialBackoff
 
 ABSENT_ATTEMPTS: Final = 3
-"""A server that has just started may not know its custom resources yet: it is believed at the third time."""
+"""A starting server may not know its custom resources yet: believe the third answer."""
 
 
 class WatchState(StrEnum):
-    """How a list stands with the server that holds it."""
+    """Contact state of a list."""
 
-    CONNECTING = "opening"  # nothing heard yet
-    SYNCED = "in touch"
-    LOST = "lost"  # no answer, or none that is of use
+    CONNECTING = "opening"  # no answer yet
+    SYNCED = "synced"
+    LOST = "lost"  # no or no usable answer
     FORBIDDEN = "forbidden"  # our account may not read it
-    ABSENT = "absent"  # the server knows no such resource
+    ABSENT = "absent"  # the server does not know the resource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchBackoffPolicy(ExponentialBackoff):
-    """Waits between tries; ``slow_s`` is the wait where an operator has to help."""
+    """Wait times between attempts; ``slow_s``: where an operator must act."""
 
     first_s: float = 0.25
     most_s: float = 15.0
@@ -32,7 +32,7 @@ class WatchBackoffPolicy(ExponentialBackoff):
 
 
 class WatchBackoff:
-    """How often in a row it went wrong, and how long to wait now."""
+    """Consecutive failures, and the present wait."""
 
     def __init__(self, policy: WatchBackoffPolicy, rng: random.Random) -> None:
         self._policy = policy
@@ -41,11 +41,11 @@ class WatchBackoff:
         self.absences = 0
 
     def reset(self) -> None:
-        """It went well: the next failure is the first."""
+        """Success: the next failure is the first."""
         self.failures = self.absences = 0
 
     def after(self, error: ApiError) -> tuple[WatchState, float]:
-        """What this failure says of the contact, and the wait in seconds."""
+        """Contact state after this failure, and the wait in seconds."""
         self.absences = self.absences + 1 if error.missing else 0
         if error.missing and self.absences >= ABSENT_ATTEMPTS:
             return WatchState.ABSENT, self._spread(self._policy.slow_s)
@@ -54,10 +54,10 @@ class WatchBackoff:
         return WatchState.LOST, max(self.pause(), error.retry_after_s or 0.0)
 
     def pause(self) -> float:
-        """The wait after one more failure."""
+        """Wait after one more failure."""
         self.failures += 1
         return self._spread(self._policy.wait_s(self.failures))
 
     def _spread(self, seconds: float) -> float:
-        # A server that comes back should not meet all that lost it in one moment.
+        # Jitter: a returning server must not meet all clients at once.
         return self._rng.uniform(seconds / 2, seconds)

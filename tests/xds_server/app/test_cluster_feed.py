@@ -42,6 +42,6 @@ def test_a_replica_that_is_not_to_write_is_no_candidate_for_the_lease() -> None:
 
 def test_contact_is_told_by_what_is_out_of_touch() -> None:
     lost = cluster_feed._contact(frozenset(), {"pods": 4.0, "nodes": 3.0})
-    assert (lost.before, lost.after, lost.alarm) == ("in touch", "lost: nodes, pods", True)
+    assert (lost.before, lost.after, lost.alarm) == ("connected", "lost: nodes, pods", True)
     back = cluster_feed._contact(frozenset({"pods"}), {})
-    assert (back.before, back.after, back.alarm) == ("lost: pods", "in touch", False)
+    assert (back.before, back.after, back.alarm) == ("lost: pods", "connected", False)

@@ -50,7 +50,7 @@ def test_proxy_authorization_follows_its_rule(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("identities", "node", "zone", "said"),
     [
-        ([], "gateway-1", "a", "nobody may not connect as a proxy"),
+        ([], "gateway-1", "a", "a peer without certificate may not connect as a proxy"),
         (["spiffe://other/ns/edge/sa/gateway"], "gateway-1", "a", "may not connect as a proxy"),
         ([GATEWAY], "app-1", "a", "may not be node 'app-1' in zone 'a'"),
         ([CHAT], "app-1", "c", "may not be node 'app-1' in zone 'c'"),
@@ -115,7 +115,7 @@ def test_text_without_a_star_is_itself_alone(text: str) -> None:
         (("identity: spiffe://prod/ns/chat/**", "identity: 7"), ":9:", "spec.proxies[1].identity"),
         (("zones: [a, b]", "zone: [a, b]"), ":12:", "did you mean zones?"),
         (("role: write", "role: admin"), ":14:", "spec.admin[0].role"),
-        (("tokenFile: robot.token, ", ""), ":15:", "say identity or tokenFile"),
+        (("tokenFile: robot.token, ", ""), ":15:", "set either identity or tokenFile"),
         (('nodes: ["gateway-*"]', "nodes: []"), ":8:", "spec.proxies[0].nodes"),
         (("kind: Access", "kind: EnginePool"), ":3:", "kind"),
     ],

@@ -31,13 +31,13 @@ def test_connection_limit_per_host_and_in_total() -> None:
     assert not crowd.full_for("a")
     crowd.acquire("a")
     with capture_logs() as logs:
-        assert crowd.full_for("a") == "more than 2 streams of one host"
+        assert crowd.full_for("a") == "over the limit of 2 streams per host"
         assert crowd.full_for("a")
         assert not crowd.full_for("b")
     assert [(one["event"], one["host"]) for one in logs] == [("peers.host_full", "a")], "told once"
     assert not crowd.full()
     crowd.acquire("b")
-    assert crowd.full() == "more than 3 streams"
+    assert crowd.full() == "over the limit of 3 streams"
     crowd.release("a")
     assert not crowd.full()
     assert not crowd.full_for("a")

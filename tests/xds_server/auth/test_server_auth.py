@@ -116,7 +116,7 @@ def test_a_proxy_that_is_not_here_is_taken_for_whom_the_rules_have_for_its_node(
     gone = NodeInfo(id="n1", metadata={"pools": ["chat", "hidden"]})
     assert made.view_expected(gone) == made.view_of(node(pools=["chat", "hidden"]))
     assert made.view_expected(gone).keys, "it would have to prove itself"
-    with pytest.raises(DeniedPeerError, match="nobody may be node 'x1'"):
+    with pytest.raises(DeniedPeerError, match="no rule allows node 'x1'"):
         made.view_expected(NodeInfo(id="x1"))
     assert guard(certs, rules=None).view_expected(gone) == view_of(gone, keys=True)
     assert not list(made.file_problems()), "nobody was turned away"
@@ -175,7 +175,7 @@ def test_denied_proxies_are_reported_while_they_retry(certs: Path) -> None:
 
 def test_proxy_authorization_rules_require_mtls(tmp_path: Path) -> None:
     (tmp_path / "access.yaml").write_text(RULES)
-    with pytest.raises(ConfigError, match="need proof"):
+    with pytest.raises(ConfigError, match="require TLS"):
         ServerAuth(ServeConfig(policies=(tmp_path,), access=tmp_path / "access.yaml"))
 
 
@@ -322,5 +322,5 @@ def test_summaries_are_for_those_whom_the_rules_name(certs: Path) -> None:
 def test_summary_authorization_rules_require_mtls(tmp_path: Path) -> None:
     path = tmp_path / "access.yaml"
     path.write_text(RULES.partition("  proxies")[0] + "  summaries: [region.eu]\n")
-    with pytest.raises(ConfigError, match="rules for summaries need proof"):
+    with pytest.raises(ConfigError, match="rules for summaries require TLS"):
         ServerAuth(ServeConfig(policies=(tmp_path,), access=path))

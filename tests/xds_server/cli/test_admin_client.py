@@ -187,15 +187,15 @@ def test_nothing_that_answers_is_taken_for_a_server_or_ends_a_command_in_the_mid
 def test_doctor_and_bug_report_do_what_they_can_where_they_are_refused(
     stranger: Answering, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stranger.status, stranger.page = 401, b'{"error": "who is asking?"}'
+    stranger.status, stranger.page = 401, b'{"error": "not authenticated"}'
     assert main(["doctor", "--admin", stranger.url]) == 1
     said = capsys.readouterr().out
     assert "fail SG220 server: " in said
-    assert "refuses: who is asking?" in said
+    assert "refuses: not authenticated" in said
     assert "ok   version" in said
     target = tmp_path / "bundle.tar.gz"
     assert main(["bug-report", "--admin", stranger.url, "-o", str(target)]) == 1
-    assert "missing: server: who is asking?" in capsys.readouterr().err
+    assert "missing: server: not authenticated" in capsys.readouterr().err
     assert target.exists()
 
 

@@ -258,7 +258,7 @@ def test_audit_log_records_actor_change_and_outcome(server: Server) -> None:
     assert yaml.safe_load(server.run("get", "audit", "-o", "yaml")[1])["audit"] == writes
     narrow = server.run("get", "audit")[1].splitlines()
     assert [line.split()[0] for line in narrow] == ["when", *(line[:10] for line in narrow[1:])]
-    assert " ".join(narrow[1].split()[2:]) == "nobody known done POST /v1/orders drain r0, signed ann"
+    assert " ".join(narrow[1].split()[2:]) == "unknown done POST /v1/orders drain r0, signed ann"
     assert "no such thing" in narrow[2]
     assert "127.0.0.1" in server.run("get", "audit", "-o", "wide")[1]
     assert len(json.loads(server.run("get", "audit", "--since", "1h", "-o", "json")[1])["audit"]) == 2

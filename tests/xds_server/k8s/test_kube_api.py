@@ -244,6 +244,6 @@ async def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path) -> None:
 async def test_an_empty_kubeconfig_is_said_to_be_none(tmp_path: Path) -> None:
     file = tmp_path / "kubeconfig"
     file.write_text("\n")
-    with pytest.raises(ApiError, match="kubeconfig: this is no kubeconfig: it is empty"):
+    with pytest.raises(ApiError, match="kubeconfig is not a kubeconfig: it is empty"):
         async with open_kube_api(ClientConfig(kubeconfig=file)):
             pass

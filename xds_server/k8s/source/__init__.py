@@ -1,4 +1,4 @@
-"""Policies and engines as a Kubernetes cluster holds them."""
+"""Policies and engines from a Kubernetes cluster."""
 
 from xds_server.k8s.source.cluster_source import ClusterSource
 from xds_server.k8s.source.reflector_set import WatchScope

@@ -1,4 +1,4 @@
-"""What is known of pods, nodes and EndpointSlices, so ordered that the engines of a pool are found quickly."""
+"""Known pods, nodes and EndpointSlices, indexed to find the engines of a pool quickly."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -11,8 +11,8 @@ _NO_PODS: Final[Mapping[str, Pod]] = MappingProxyType({})
 
 
 class ClusterCache:
-    """Everything seen. ``unobservable`` are the namespaces of whose pods nothing can be known now: there, one
-    that is missing may well exist.
+    """All known objects. ``unobservable``: namespaces whose pods cannot be read now, where a missing pod may
+    exist.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class ClusterCache:
         self._nodes: dict[str, KubeNode] = {}
 
     def set_slice(self, key: ObjectKey, one: EndpointSlice | None) -> frozenset[ObjectKey]:
-        """A slice as it is now, None when there is none; the Services whose endpoints it touches."""
+        """Set a slice (None: deleted); returns the Services whose endpoints changed."""
         before = self._slices.pop(key, None)
         touched = set()
         if before is not None:
@@ -39,7 +39,7 @@ class ClusterCache:
         return frozenset(touched)
 
     def set_pod(self, key: ObjectKey, one: Pod | None) -> Pod | None:
-        """A pod as it is now, None when there is none; what it was before."""
+        """Set a pod (None: deleted); returns the previous one."""
         pods = self._pods.setdefault(key.namespace, {})
         before = pods.pop(key.name, None)
         if one is not None:
@@ -47,19 +47,19 @@ class ClusterCache:
         return before
 
     def set_node(self, name: str, one: KubeNode | None) -> None:
-        """A node as it is now, None when there is none."""
+        """Set a node (None: deleted)."""
         if one is None:
             self._nodes.pop(name, None)
         else:
             self._nodes[name] = one
 
     def slices(self, service: ObjectKey) -> Iterable[EndpointSlice]:
-        """The slices of a Service, in the order of their names."""
+        """Slices of a Service, ordered by name."""
         of = self._services.get(service, {})
         return (of[name] for name in sorted(of))
 
     def pods(self, namespace: str) -> Mapping[str, Pod]:
-        """The pods of a namespace by name."""
+        """Pods of a namespace by name."""
         return self._pods.get(namespace, _NO_PODS)
 
     def node(self, name: str) -> KubeNode | None:
@@ -67,5 +67,5 @@ class ClusterCache:
         return self._nodes.get(name)
 
     def knows_pods(self, namespace: str) -> bool:
-        """Whether a pod that is not there does not exist."""
+        """Whether a missing pod does not exist."""
         return self.unobservable is not None and namespace not in self.unobservable

@@ -1,7 +1,7 @@
-"""Pods, nodes and EndpointSlices as far as engines are concerned: read once, where they come in.
+"""The fields of pods, nodes and EndpointSlices that concern engines, parsed on arrival.
 
-Whatever a server sends is read without complaint: what is not there, or not as it should be, is absent. Two
-versions of an object that differ in nothing kept here are equal, so that the heartbeats of a cluster are no news.
+Parsing never fails: missing or invalid fields are absent. Versions that differ in other fields are equal, so that
+heartbeats cause no change.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +20,7 @@ _REGION: Final = "topology.kubernetes.io/region"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """A pod. ``annotations`` are ours alone; ``unready`` is why it is not ready, our own gate set aside."""
+    """A pod. ``annotations``: ours only. ``unready``: why it is not ready, apart from our own gate."""
 
     namespace: str
     name: str
@@ -39,7 +39,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeNode:
-    """A node: where it stands, and what speaks against its GPUs."""
+    """A node: its zone and region, and faults of its GPUs."""
 
     zone: str
     region: str
@@ -48,7 +48,7 @@ class KubeNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceEndpoint:
-    """One endpoint of a slice. ``pod`` is empty where it names none, ``pod_uid`` where it does not say which."""
+    """One endpoint of a slice. ``pod`` and ``pod_uid`` are empty if it names none."""
 
     address: str
     pod: str
@@ -61,7 +61,7 @@ class SliceEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSlice:
-    """A part of the endpoints of a Service; ``ports`` by name, the name of a lone one may be empty."""
+    """Part of a Service's endpoints; ``ports`` by name, empty for an unnamed single port."""
 
     namespace: str
     name: str
@@ -71,7 +71,7 @@ class EndpointSlice:
 
 
 def pod(item: KubeObject) -> Pod:
-    """The pod of a Pod object."""
+    """Parse a Pod object."""
     metadata, spec, status = _block(item, "metadata"), _block(item, "spec"), _block(item, "status")
     conditions = {_text(one, "type"): one for one in _blocks(status, "conditions")}
     gates = {_text(one, "conditionType") for one in _blocks(spec, "readinessGates")}
@@ -94,7 +94,7 @@ def pod(item: KubeObject) -> Pod:
 
 
 def node_reader(rules: NodeFaultRules) -> Callable[[KubeObject], KubeNode]:
-    """A function that reads Node objects by these rules."""
+    """Parser of Node objects with these rules."""
 
     def node(item: KubeObject) -> KubeNode:
         labels = _texts(_block(item, "metadata"), "labels")
@@ -110,7 +110,7 @@ def node_reader(rules: NodeFaultRules) -> Callable[[KubeObject], KubeNode]:
 
 
 def endpoint_slice(item: KubeObject) -> EndpointSlice:
-    """The slice of an EndpointSlice object."""
+    """Parse an EndpointSlice object."""
     metadata = _block(item, "metadata")
     ports = {
         _text(one, "name"): one["port"]
@@ -128,7 +128,7 @@ def endpoint_slice(item: KubeObject) -> EndpointSlice:
 
 def _listed(said: Mapping[str, Any]) -> SliceEndpoint | None:
     addresses = said.get("addresses")
-    # More than one has no meaning of its own: the first is the one to use (API reference).
+    # Several addresses have no defined meaning: use the first (API reference).
     if not isinstance(addresses, list) or not addresses or not isinstance(addresses[0], str):
         return None
     conditions, target = _block(said, "conditions"), _block(said, "targetRef")
@@ -139,25 +139,25 @@ def _listed(said: Mapping[str, Any]) -> SliceEndpoint | None:
         pod_uid=_text(target, "uid") if is_pod else "",
         node=_text(said, "nodeName"),
         zone=_text(said, "zone"),
-        # Not said means ready, and not terminating (API reference).
+        # Absent means ready and not terminating (API reference).
         ready=conditions.get("ready") is not False,
         terminating=conditions.get("terminating") is True,
     )
 
 
 def _unready(conditions: Mapping[str, Mapping[str, Any]], gates: set[str], *, gated: bool) -> str:
-    """Why a pod is not ready, empty when it is; with our gate, as if it had none."""
+    """Why a pod is not ready, empty if ready; with our gate, ignoring the gate."""
     asked = ["ContainersReady", *sorted(gates)] if gated else ["Ready"]
     for name in asked:
         said = conditions.get(name, {})
         if said.get("status") != "True":
             message = _text(said, "message")
-            return f"{name} is {_text(said, 'status') or 'not said'}" + (f": {message}" if message else "")
+            return f"{name} is {_text(said, 'status') or 'missing'}" + (f": {message}" if message else "")
     return ""
 
 
 def _device_fault(status: Mapping[str, Any]) -> str:
-    """What a device plugin says of a device that a container of the pod was given, where it is bad."""
+    """Fault that a device plugin reports for a device of the pod."""
     for container in _blocks(status, "containerStatuses"):
         for resource in _blocks(container, "allocatedResourcesStatus"):
             bad = [_text(one, "resourceID") for one in _blocks(resource, "resources") if _is_bad(one)]
@@ -167,12 +167,12 @@ def _device_fault(status: Mapping[str, Any]) -> str:
 
 
 def _is_bad(device: Mapping[str, Any]) -> bool:
-    # Unknown is what a plugin leaves behind that is being restarted: no word against the device.
+    # A restarting plugin leaves Unknown behind: not a fault of the device.
     return device.get("health") == "Unhealthy"
 
 
 def _container_ports(spec: Mapping[str, Any]) -> dict[str, int]:
-    # Sidecars are init containers that go on; their ports are as good.
+    # Sidecars are init containers that keep running; include their ports.
     found: dict[str, int] = {}
     for container in (*_blocks(spec, "containers"), *_blocks(spec, "initContainers")):
         for port in _blocks(container, "ports"):

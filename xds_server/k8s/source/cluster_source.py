@@ -1,11 +1,11 @@
-"""Policies and engines from a cluster: joins what is watched to the policies made of it.
+"""Policies and engines from a cluster: evaluates watched objects into policies.
 
-Two speeds. A change of an engine's pod goes out as a pod state at once, and touches no document. A change of
-documents (policies, the set of engines, and their addresses) is gathered for ``settle_s``. A thread then evaluates
-it, and parses only documents that differ.
+Two speeds. A change of an engine's pod state is published at once, without evaluating documents. Changes of
+documents (policies, the set of engines, their addresses) are collected for ``settle_s``. A thread then evaluates
+them, parsing only documents that differ.
 
-Nothing comes out before every list was complete once: policies without their engines would be a smaller fleet.
-A lost server changes nothing but ``stale``.
+Nothing is published before every list was complete once: policies without their engines would look like a smaller
+fleet. Losing the server changes only ``stale``.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ from xds_server.model.pod_state import PodRef, PodState
 from xds_server.model.policy_state import PolicyState
 
 _REST_PER_WORK: Final = 2.0
-"""Documents are evaluated for at most a third of the time."""
+"""Limits evaluation to a third of the time."""
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSourceTimings:
-    """How long changes are gathered, how often the server is pinged, and how long to wait after a failure."""
+    """Settle time, ping interval, and waits after failures."""
 
     settle_s: float = 0.05
     ping_s: float = PING_S
@@ -52,12 +52,12 @@ DEFAULT_TIMINGS: Final = ClusterSourceTimings()
 
 
 class ClusterSource:
-    """Policies, and the engines that their pools name, as the API server has them now; see ``states``.
+    """Policies and their pools' engines, as in the API server now; see ``states``.
 
-    ``run`` watches the ``scope`` until it is cancelled. ``on_pod_states`` gets all pod states, and the uids that
-    distinguish engines of one name, whenever either changed: an engine without a pod state is present.
-    ``on_objects`` is called when ``policy_objects`` or ``pods`` changed. ``secret_error`` returns what is wrong
-    with a secret that a pool names; call ``reevaluate`` when its answer may have changed.
+    ``run`` watches the ``scope`` until cancelled. ``on_pod_states`` receives all pod states, and the uids that
+    distinguish engines of one name, when either changed; an engine without a pod state is present. ``on_objects``
+    is called when ``policy_objects`` or ``pods`` changed. ``secret_error`` returns the problem with a secret
+    named by a pool; call ``reevaluate`` when its answer may have changed.
     """
 
     def __init__(
@@ -102,12 +102,12 @@ class ClusterSource:
 
     @property
     def stale(self) -> Mapping[str, float]:
-        """Seconds without contact, by the plural of the resource; only resources out of contact."""
+        """Seconds without contact, by plural of the resource; only resources without contact."""
         return self._reflectors.stale
 
     @property
     def unreadable(self) -> Mapping[str, str]:
-        """Resources that cannot be read, by plural, each with the reason; the others are served without them."""
+        """Resources that cannot be read, by plural, with the reason; the others are served without them."""
         return self._reflectors.unreadable
 
     async def run(self) -> None:
@@ -115,18 +115,18 @@ class ClusterSource:
         await self._reflectors.run()
 
     def reevaluate(self) -> None:
-        """Evaluate the same objects once more."""
+        """Evaluate the same objects again."""
         self._due.set()
 
     async def states(self) -> AsyncGenerator[PolicyState, None]:
-        """The state once every list was complete, then each different one, for as long as it is iterated."""
+        """The state once every list was complete, then each different one."""
         digest: str | None = None
         took_s = 0.0
         while True:
             await self._due.wait()
             if self._reflectors.complete:
-                # One change seldom comes alone; and a thousand engines that are replaced one by one should not
-                # keep a core busy with documents that are old when they are done.
+                # Changes come in bursts; replacing a thousand engines one by one must not keep a core busy with
+                # documents that are outdated when evaluated.
                 await asyncio.sleep(max(self._settle_s, _REST_PER_WORK * took_s))
                 began_s = time.monotonic()
                 outcome = await self._evaluate()
@@ -139,7 +139,7 @@ class ClusterSource:
                 self._due.clear()
 
     async def _evaluate(self) -> PolicyEvaluation:
-        """The evaluation of everything as it is now."""
+        """Evaluate the current objects."""
         self._due.clear()
         wanted: dict[PolicyManifest, list[tuple[str, DiscoveryBlock | None]]] = {}
         for held in self._reflectors.manifests():
@@ -158,7 +158,7 @@ class ClusterSource:
         return OfferedSpec(spec=spec, entries=entries, remarks=remarks)
 
     def _adopt(self, outcome: PolicyEvaluation) -> None:
-        """Set what is served from now on: the pools whose pod states count, and the state of each object."""
+        """Set the served pools, whose pod states count, and the state of each object."""
         serving = {}
         for one in outcome.objects:
             found = discovery_of(one.kind, outcome.served.get(one.file, ""))
@@ -189,7 +189,7 @@ class ClusterSource:
         self._schedule_refresh()
 
     def _watch_state_changed(self) -> None:
-        """A watch was lost or found, or a list is complete."""
+        """A watch was lost or restored, or a list completed."""
         self._discovery.set_unobservable(self._reflectors.unobservable)
         self._schedule_refresh()
         if self._reflectors.complete:
@@ -215,7 +215,7 @@ class ClusterSource:
 
 
 def _log_changes(before: Sequence[PolicyObject], after: Sequence[PolicyObject]) -> None:
-    """One line for each object that is refused, or no longer is."""
+    """Log each object that becomes refused or accepted again."""
     known = {one.uid: one for one in before}
     for one in after:
         earlier = known.get(one.uid)

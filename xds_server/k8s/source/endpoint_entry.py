@@ -1,4 +1,4 @@
-"""One engine as an entry of a pool's ``endpoints``: by its endpoint, its pod's annotations and its node. Pure."""
+"""One engine as an entry of a pool's ``endpoints``, from its endpoint, pod annotations and node. Pure."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ AGENT_PORT: Final = "agent-port"
 
 @dataclass(frozen=True, slots=True)
 class EndpointEntry:
-    """An item of ``spec.endpoints``: ``fields`` as JSON, with only what is said."""
+    """An item of ``spec.endpoints``: ``fields`` as JSON, only those that are set."""
 
     fields: Mapping[str, Any]
 
@@ -46,16 +46,16 @@ def endpoint_entry(
     node: KubeNode | None,
     ports: Mapping[str, int],
 ) -> tuple[EndpointEntry | None, tuple[str, ...]]:
-    """The entry, None where there can be none; and what had to be left out of it, in sentences.
+    """The entry, or None; with a sentence for each part that was left out.
 
-    ``ports`` are those that the block's names are looked up in first: of the slice, or of the pod's containers.
+    ``ports``: searched first for the block's port names; from the slice, or the pod's containers.
     """
     address = listed.address if listed is not None else (pod.addresses[0] if pod is not None else "")
     who = f"pod {pod.name}" if pod is not None else f"endpoint {listed.pod if listed and listed.pod else address}"
     own = pod.ports if pod is not None else {}
     port = _number(block.port, ports, own)
     if port is None:
-        return None, (f"{who} is left out: it has no port named {block.port}",)
+        return None, (f"{who} is left out: no port named {block.port}",)
     host = f"[{address}]" if ":" in address else address
     name = (pod.name if pod is not None else "") or (listed.pod if listed is not None else "") or f"{host}:{port}"
     base: dict[str, Any] = {"name": name, "address": address, "port": port}
@@ -67,10 +67,10 @@ def endpoint_entry(
     for field, value, origin in _extras(block, pod, listed, node, ports):
         if value is None:
             continue
-        # One at a time, so that what is wrong with one leaves the others as they are.
+        # One at a time, so that one invalid field does not affect the others.
         wrong = value.reason if isinstance(value, _Unusable) else _wrong({**base, field: value})
         if wrong:
-            remarks.append(f"{who}: {origin} is not used: {wrong}")
+            remarks.append(f"{who}: {origin} is ignored: {wrong}")
         else:
             extras[field] = value
     return EndpointEntry({**base, **extras}), tuple(remarks)
@@ -88,7 +88,7 @@ def _extras(
     node: KubeNode | None,
     ports: Mapping[str, int],
 ) -> Iterator[tuple[str, Any, str]]:
-    """Field, value and where it is from, of everything that may be said besides where the engine is."""
+    """Field, value and origin of each optional setting."""
     said = {} if pod is None else {key.removeprefix(PREFIX): text for key, text in pod.annotations.items()}
     own = pod.ports if pod is not None else {}
     wanted: int | str | None = block.agent_port
@@ -98,7 +98,7 @@ def _extras(
         wanted, origin = (int(text) if _is_number(text) else text), f"annotation {PREFIX}{AGENT_PORT}"
     if wanted is not None:
         number = _number(wanted, own, ports)
-        yield "agentPort", _Unusable(f"there is no port named {wanted}") if number is None else number, origin
+        yield "agentPort", _Unusable(f"no port named {wanted}") if number is None else number, origin
     zone = (listed.zone if listed is not None else "") or (node.zone if node is not None else "")
     yield "zone", zone or None, "the zone"
     yield "region", (node.region or None) if node is not None else None, "the region"
@@ -125,7 +125,7 @@ def _number(port: int | str, *named: Mapping[str, int]) -> int | None:
 
 
 def _wrong(fields: Mapping[str, Any]) -> str:
-    """What the pool's own model has against these fields, empty when nothing."""
+    """Error of the pool model for these fields, empty if valid."""
     try:
         Endpoint.model_validate_json(json.dumps(fields), strict=True, by_alias=True, by_name=False)
     except ValidationError as error:

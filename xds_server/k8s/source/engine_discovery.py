@@ -1,7 +1,7 @@
-"""The engines of every ``kubernetes`` block, discovered again where something changed. Pure: no input or output.
+"""Engines of every ``kubernetes`` block, rediscovered where something changed. Pure.
 
-A change of a pod, a slice or a node touches only the blocks that it could match. The results are engines per block
-and, for the pools that are served, their pod states.
+A change of a pod, slice or node affects only the blocks it can match. The results are engines per block and, for
+served pools, their pod states.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ from xds_server.model.pod_state import PodRef, PodState
 
 
 class DiscoveryBlock(NamedTuple):
-    """A ``kubernetes`` block and where it stands: the namespace of its pool, and its JSON."""
+    """A ``kubernetes`` block: the namespace of its pool, and its JSON."""
 
     namespace: str
     spec_json: str
@@ -27,7 +27,7 @@ class DiscoveryBlock(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveredEngines:
-    """The engines of the pools that are served; ``uids`` distinguish engines of one name."""
+    """Engines of the served pools; ``uids`` distinguish engines of one name."""
 
     pod_states: Mapping[EngineId, PodState]
     pods: Mapping[EngineId, PodRef]
@@ -44,7 +44,7 @@ class EngineDiscovery:
         self._moved: set[DiscoveryBlock] = set()
 
     def track(self, blocks: Iterable[Discovery], namespace: str) -> tuple[DiscoveryBlock, ...]:
-        """Names for these blocks, whose engines are looked for from now on."""
+        """Start discovery for these blocks; returns their keys."""
         named = []
         for one in blocks:
             block = DiscoveryBlock(namespace, one.model_dump_json())
@@ -63,14 +63,14 @@ class EngineDiscovery:
             self._moved.discard(gone)
 
     def on_slices(self, keys: Iterable[ObjectKey], slices: Mapping[ObjectKey, EndpointSlice]) -> None:
-        """These slices are as ``slices`` has them; one that it has not is gone."""
+        """Update these slices; those missing in ``slices`` are deleted."""
         touched = {service for key in keys for service in self._world.set_slice(key, slices.get(key))}
         for block, finder in self._finders.items():
             if finder.block.service is not None and ObjectKey(block.namespace, finder.block.service) in touched:
                 self._moved.add(block)
 
     def on_pods(self, keys: Iterable[ObjectKey], pods: Mapping[ObjectKey, Pod]) -> None:
-        """Likewise for pods."""
+        """Update these pods in the same way."""
         changed = [(key, self._world.set_pod(key, pods.get(key)), pods.get(key)) for key in keys]
         for block, finder in self._finders.items():
             named = self._found.get(block, DiscoveredMembers()).pods
@@ -82,24 +82,24 @@ class EngineDiscovery:
                     break
 
     def on_nodes(self, keys: Iterable[ObjectKey], nodes: Mapping[ObjectKey, KubeNode]) -> None:
-        """Likewise for nodes, which are in no namespace; any block may have engines on them."""
+        """Update these nodes; they are cluster-scoped, so any block may have engines on them."""
         for key in keys:
             self._world.set_node(key.name, nodes.get(key))
         self._moved.update(self._finders)
 
     def set_unobservable(self, blind: frozenset[str] | None) -> None:
-        """Of the pods of these namespaces, or of all when None, nothing can be known at present."""
+        """Mark the pods of these namespaces (None: all) as not observable."""
         if blind != self._world.unobservable:
             self._world.unobservable = blind
             self._moved.update(self._finders)
 
     @property
     def refresh_due(self) -> bool:
-        """Whether anything is to be looked for anew."""
+        """Whether a block must be rediscovered."""
         return bool(self._moved)
 
     def refresh(self) -> bool:
-        """Look where something moved; whether entries became different, or what is odd about them."""
+        """Rediscover changed blocks; returns whether entries or remarks changed."""
         different = False
         for block in self._moved:
             before = self._found.get(block)
@@ -109,11 +109,11 @@ class EngineDiscovery:
         return different
 
     def entries(self, block: DiscoveryBlock) -> tuple[tuple[EndpointEntry, ...], tuple[str, ...]]:
-        """The engines of a block when it was last looked, and what was odd about them."""
+        """Engines of a block at the last discovery, and remarks about them."""
         return _documented(self._found.get(block, DiscoveredMembers()))
 
     def discovered(self, serving: Mapping[str, DiscoveryBlock]) -> DiscoveredEngines:
-        """The engines of these pools: pod states, pods and uids."""
+        """Engines of these pools: pod states, pods and uids."""
         pod_states: dict[EngineId, PodState] = {}
         pods: dict[EngineId, PodRef] = {}
         uids: dict[EngineId, str] = {}

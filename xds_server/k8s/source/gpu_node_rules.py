@@ -1,13 +1,13 @@
-"""Which taints and conditions of a node, and which words of a device plugin, say that GPUs are not to be trusted.
+"""Node taints, node conditions and device-plugin messages that mark GPUs as faulty.
 
-Kubernetes itself has no such sign, so this is a list of those that are in use, to be replaced where others are.
-A cordon is none: it says that nothing new is to be scheduled, not that what runs there is broken.
+Kubernetes defines no such sign, so this lists those in use; operators can replace them. A cordon is not a sign:
+it stops scheduling, but does not mean that running pods are broken.
 
 Sources: NVSentinel's integration guide (taints of its rule sets, conditions of its monitors, set only for fatal
 faults); AKS' node-problem-detector and the EKS node monitoring agent (their documentation of node conditions);
-Kubernetes, "Well-Known Labels, Annotations and Taints". The taint ``nvidia.com/gpu`` is on healthy nodes too: it
-keeps others off them. The GPU operator and NVIDIA's device plugin taint nothing; the plugin's word on a device
-reaches the status of the pod that has it (``allocatedResourcesStatus``).
+Kubernetes, "Well-Known Labels, Annotations and Taints". The taint ``nvidia.com/gpu`` is also on healthy nodes: it
+keeps other pods away. The GPU operator and NVIDIA's device plugin set no taints; the plugin's device health
+reaches the status of the pod (``allocatedResourcesStatus``).
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ TAINTS: Final = (
     "node.kubernetes.io/out-of-service",
     "node.cloudprovider.kubernetes.io/shutdown",
 )
-"""Keys of taints, where their effect is NoSchedule or NoExecute."""
+"""Keys of taints with effect NoSchedule or NoExecute."""
 
 CONDITIONS: Final = (
     "Gpu*Watch",
@@ -38,23 +38,23 @@ CONDITIONS: Final = (
     "XIDErrors",
     "AcceleratedHardwareReady=False",
 )
-"""Types of conditions that are bad when true, or the status that is bad behind ``=``."""
+"""Condition types that are faults when true, or when equal to the status after ``=``."""
 
 _EFFECTS: Final = ("NoSchedule", "NoExecute")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFaultRules:
-    """Keys of taints, and types of conditions, that make the engines of a node unfit; ``*`` stands for any text.
+    """Taint keys and condition types that make the engines of a node unfit; ``*`` matches any text.
 
-    A condition counts while its status is ``True``, or what stands behind ``=``.
+    A condition counts while its status is ``True``, or the value after ``=``.
     """
 
     taints: tuple[str, ...] = TAINTS
     conditions: tuple[str, ...] = CONDITIONS
 
     def fault(self, taints: Iterable[Mapping[str, Any]], conditions: Iterable[Mapping[str, Any]]) -> str:
-        """What is said of the node, such as ``has taint nvidia.com/gpu-error``; empty when nothing is."""
+        """Faults of the node, e.g. ``has taint nvidia.com/gpu-error``; empty without faults."""
         found = [f"has taint {key}" for key in sorted(self._tainted(taints))]
         found += [f"has condition {said}" for said in sorted(self._conditioned(conditions))]
         return " and ".join(found)

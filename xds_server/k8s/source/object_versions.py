@@ -1,11 +1,11 @@
-"""Which version of each policy object is served, and why not the newest. Pure.
+"""Selects the served version of each policy object, and reports why it is not the latest. Pure.
 
-One bad object never stops the others: it is served as it was last accepted, or left out, and so is whatever no
-longer resolves because of that. First stands what was accepted before; then newer versions are let in, all at once
-where they agree, else one by one from the oldest object on. So an edit that contradicts what is served does not
-take it away. Of two objects of one kind and name the older stays.
+One invalid object never stops the others: it is served as last accepted, or omitted, along with objects whose
+references then fail. The accepted versions are the baseline; newer versions are admitted, all at once if
+consistent, else one by one from the oldest object. So an edit that contradicts a served object does not replace
+it. Of two objects of one kind and name the older stays.
 
-The outcome follows from the versions alone, whatever the order they came in.
+The outcome depends on the versions only, not on their order of arrival.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,9 +23,9 @@ from policies.validated_document import ValidatedDocument
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecVersion:
-    """One spec of an object, as a document and as it was judged by itself.
+    """One spec of an object, as a document and its validation.
 
-    ``flaws`` are why it cannot be taken up here though it is well in itself.
+    ``flaws``: why it cannot be served here although it is valid.
     """
 
     spec: str
@@ -35,14 +35,14 @@ class SpecVersion:
 
     @property
     def document(self) -> ValidatedDocument | None:
-        """The document, None where it is not sound by itself, or cannot be taken up."""
+        """The document; None if invalid or not servable."""
         documents = self.judged.documents
         return documents[0] if len(documents) == 1 and not (self.judged.problems or self.flaws) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectVersions:
-    """An object with its newest version and, where that was not it, the one that was last accepted."""
+    """An object with its latest version and, if different, the last accepted one."""
 
     file: str
     kind: str
@@ -53,19 +53,19 @@ class ObjectVersions:
 
     @property
     def baseline(self) -> SpecVersion | None:
-        """What stands before anything new is tried: what was accepted, else the newest; None: neither is sound."""
+        """Version before newer ones are admitted: the accepted one, else the latest; None if neither is valid."""
         return next((one for one in (self.accepted, self.newest) if one is not None and one.document), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionSelection:
-    """What is served of each file that is, and why it is not the newest of each file where it is not."""
+    """Served version of each file, and why it is not the latest."""
 
     served: Mapping[str, SpecVersion]
     problems: Mapping[str, tuple[PolicyError, ...]]
 
     def files(self) -> Mapping[Path, ValidatedFile]:
-        """What is served, as files that were judged."""
+        """The served files with their validation."""
         return {Path(file): self.served[file].judged for file in sorted(self.served)}
 
 
@@ -74,7 +74,7 @@ _Trouble: TypeAlias = Callable[[Mapping[str, SpecVersion]], tuple[PolicyError, .
 
 
 def select_versions(candidates: Sequence[ObjectVersions]) -> VersionSelection:
-    """The outcome for these objects, which come from the oldest to the newest."""
+    """Select versions of these objects, ordered from oldest to newest."""
     named, problems = _named(candidates)
     order = {one.file: number for number, one in enumerate(named)}
 
@@ -97,7 +97,7 @@ def select_versions(candidates: Sequence[ObjectVersions]) -> VersionSelection:
 def _named(
     candidates: Sequence[ObjectVersions],
 ) -> tuple[tuple[ObjectVersions, ...], dict[str, tuple[PolicyError, ...]]]:
-    """The objects whose name is theirs, and why the others' is not."""
+    """Objects that own their name, and the problem of each duplicate."""
     first: dict[tuple[str, str], ObjectVersions] = {}
     problems: dict[str, tuple[PolicyError, ...]] = {}
     for one in candidates:
@@ -107,16 +107,16 @@ def _named(
                 code="SG030",
                 origin=origin(one.file, WHOLE_FILE),
                 path="metadata.name",
-                message=f"there is an older {one.kind} named {one.name}, in namespace {older.namespace}",
+                message=f"an older {one.kind} named {one.name} exists in namespace {older.namespace}",
                 found=one.name,
-                hint="names are unique over all namespaces that are watched: rename one of the two",
+                hint="names are unique across all watched namespaces: rename one of the two",
             )
             problems[one.file] = (error,)
     return tuple(first.values()), problems
 
 
 def _agreeing(served: _Served, trouble: _Trouble) -> _Served:
-    """As many of these as agree with each other: what contradicts another, or refers to nothing, goes."""
+    """The largest consistent set: drops documents that contradict others or have dangling references."""
     while errors := trouble(served):
         wrong = {error.origin.file for error in errors}
         served = {file: version for file, version in served.items() if file not in wrong}
@@ -124,7 +124,7 @@ def _agreeing(served: _Served, trouble: _Trouble) -> _Served:
 
 
 def _raised(named: Sequence[ObjectVersions], served: _Served, trouble: _Trouble) -> _Served:
-    """With as many newer versions as agree with what is served."""
+    """Add newer versions that are consistent with the served ones."""
     newer = {
         one.file: one.newest for one in named if one.newest.document and served.get(one.file) is not one.newest
     }
@@ -148,6 +148,6 @@ def _broken(one: ObjectVersions) -> PolicyError:
     return PolicyError(
         code="SG020",
         origin=origin(one.file, WHOLE_FILE),
-        message="this is not one policy document",
-        hint="an object holds one document: apiVersion, kind, metadata and spec",
+        message="not exactly one policy document",
+        hint="an object must hold one document: apiVersion, kind, metadata and spec",
     )

@@ -1,10 +1,10 @@
-"""Policy objects and the engines found for them to a state: what is served, and what became of each object.
+"""Evaluates policy objects and discovered engines: the served state, and the state of each object.
 
-It remembers, for each object, the spec that was last accepted. Where its status speaks of the newest generation,
-the status is believed instead: it was written by the one replica that may, and so all replicas serve the same.
+Remembers the last accepted spec of each object. A status about the latest generation overrides it: only the
+leader writes status, so all replicas serve the same.
 
-A spec that names a secret which cannot be used here is not taken up, and stops no other. One that is in use stays
-so: what was accepted is not taken away because a folder is.
+A spec with an unusable secret is not admitted and does not affect others. A spec in force stays: accepted
+policies are not removed because of a secrets folder.
 """
 
 import json
@@ -31,7 +31,7 @@ _Written: TypeAlias = Mapping[Path, tuple[str, str, tuple[str, ...]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedSpec:
-    """One version of an object, with the engines that its block finds now and what was odd about them."""
+    """One version of an object, with the engines its block finds and remarks about them."""
 
     spec: str
     entries: tuple[EndpointEntry, ...] = ()
@@ -40,7 +40,7 @@ class OfferedSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyEvaluation:
-    """The state, what became of each object, and by file the spec that is served."""
+    """The policy state, the state of each object, and the served spec by file."""
 
     state: PolicyState
     objects: tuple[PolicyObject, ...]
@@ -48,7 +48,7 @@ class PolicyEvaluation:
 
 
 class PolicyEvaluator:
-    """Comes to outcomes, one after another. Not to be asked by two threads at once."""
+    """Evaluates one set of objects after another. Not thread-safe."""
 
     def __init__(self, secret_error: SecretError = lambda _name, _at: None) -> None:
         self._secret_error = secret_error
@@ -56,14 +56,14 @@ class PolicyEvaluator:
         self._accepted: dict[str, str] = {}
 
     def specs(self, held: PolicyManifest) -> tuple[str, ...]:
-        """The specs of an object that count: its newest and, where there is one, that which was last accepted."""
+        """Relevant specs of an object: the latest and, if any, the last accepted."""
         known = self._accepted.get(held.uid, "")
         current = held.observed == held.generation
         earlier = (held.last_accepted or known) if current else (known or held.last_accepted)
         return (held.spec, earlier) if earlier and not _same(earlier, held.spec) else (held.spec,)
 
     def evaluate(self, objects: Mapping[PolicyManifest, Sequence[OfferedSpec]]) -> PolicyEvaluation:
-        """The outcome for these objects, each with the versions that ``specs`` named."""
+        """Evaluate these objects, each with the versions returned by ``specs``."""
         ordered = sorted(objects, key=lambda held: held.precedence)
         written: dict[Path, tuple[str, str, tuple[str, ...]]] = {}
         for held in ordered:
@@ -111,7 +111,7 @@ class PolicyEvaluator:
         )
 
     def _is_in_use(self, held: PolicyManifest) -> bool:
-        """Whether its newest spec is what is served of it; who has just started goes by its status."""
+        """Whether the latest spec is served; after a start, according to its status."""
         known = self._accepted.get(held.uid)
         return held.accepted if known is None else _same(known, held.spec)
 
@@ -158,7 +158,7 @@ def _state(
     try:
         policies = load_validated(admission.files())
     except PolicyErrors as refusal:
-        # What agrees one by one agrees together; should that ever fail, nothing changes and everyone can see why.
+        # Versions admitted one by one must be consistent; should that fail, keep the state and report it.
         errors = tuple(error for error in refusal.exceptions if isinstance(error, PolicyError))
         return RejectedPolicies(errors=errors, digest=digest)
     return AcceptedPolicies(policies=_remarked(policies, findings), texts=texts, digest=digest)
@@ -180,8 +180,8 @@ def _nothing() -> PolicyError:
     return PolicyError(
         code="SG006",
         origin=origin("cluster", WHOLE_FILE),
-        message="the cluster holds no policy object that could be served",
-        hint="apply an EnginePool, or look at the namespaces and the selector that are watched",
+        message="the cluster has no policy object to serve",
+        hint="apply an EnginePool, or check the watched namespaces and selector",
     )
 
 

@@ -1,8 +1,7 @@
-"""Policy objects as the API holds them, and the documents they come to: what files would say, and nothing else.
+"""Policy objects of the API server, converted to the documents a file would contain.
 
-Of the metadata the name, the namespace, labels and annotations are kept, less what kubectl keeps there for itself.
-Engines that were found are written out as endpoints, so that a document says all there is to know: kept on disk,
-it serves again without a cluster.
+Keeps name, namespace, labels and annotations, except kubectl's own. Discovered engines are written as endpoints,
+so that a stored document can be served without a cluster.
 """
 
 import json
@@ -22,20 +21,20 @@ from xds_server.k8s.source.endpoint_entry import EndpointEntry
 
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _PAIRS: Final = 64
-"""Labels, or annotations, that a document may have; the cluster allows more."""
+"""Limit of labels, or annotations, of a document; the cluster allows more."""
 
 _DIGITS: Final = 5
 
-# YAML has no place for these, though JSON has; and U+2028 would end a line.
+# Valid in JSON but not in YAML; U+2028 would also end a line.
 _ESCAPED: Final = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyManifest:
-    """A policy object. ``spec`` and ``last_accepted`` are JSON; the latter is empty where its status has none.
+    """A policy object. ``spec`` and ``last_accepted`` are JSON; the latter is empty if the status has none.
 
-    ``observed`` is the generation that its status speaks of, ``accepted`` that it calls this spec accepted;
-    ``created`` is its age as text that sorts.
+    ``observed``: generation of the status. ``accepted``: the status accepts this spec. ``created``: creation time
+    as sortable text.
     """
 
     kind: str
@@ -53,17 +52,17 @@ class PolicyManifest:
 
     @property
     def file(self) -> str:
-        """Its name among the policy files."""
+        """Name among the policy files."""
         return f"{self.namespace}/{self.kind}/{self.name}"
 
     @property
     def precedence(self) -> tuple[str, str, str, str]:
-        """What decides between two that cannot both be: the lower stays."""
+        """Precedence of conflicting objects: the lower stays."""
         return self.created, self.namespace, self.name, self.kind
 
 
 def manifest_reader(kind: str) -> Callable[[KubeObject], PolicyManifest]:
-    """What reads objects of this kind."""
+    """Parser of objects of this kind."""
 
     def held(item: KubeObject) -> PolicyManifest:
         metadata, status = _block(item.get("metadata")), _block(item.get("status"))
@@ -95,7 +94,7 @@ def manifest_reader(kind: str) -> Callable[[KubeObject], PolicyManifest]:
 
 
 def discovery_of(kind: str, spec: str) -> Discovery | None:
-    """The ``kubernetes`` block of a pool's spec; None where there is none, or none that can be understood."""
+    """The ``kubernetes`` block of a pool's spec; None if absent or invalid."""
     said = _value(spec) if kind == "EnginePool" else None
     block = said.get("kubernetes") if isinstance(said, dict) else None
     if not isinstance(block, dict):
@@ -103,11 +102,11 @@ def discovery_of(kind: str, spec: str) -> Discovery | None:
     try:
         return Discovery.model_validate_json(json.dumps(block), strict=True, by_alias=True, by_name=False)
     except ValidationError:
-        return None  # the loader says why
+        return None  # the loader reports the error
 
 
 def document_text(held: PolicyManifest, spec: str, found: Iterable[EndpointEntry]) -> tuple[str, tuple[str, ...]]:
-    """The text of the document with this spec, and what was left out because the author lists it."""
+    """Text of the document with this spec, and the engines left out because the author lists them."""
     said = _value(spec)
     entries = tuple(found)
     left_out: list[str] = []
@@ -118,7 +117,7 @@ def document_text(held: PolicyManifest, spec: str, found: Iterable[EndpointEntry
         added = []
         for one in entries:
             if one.name in names or (one.address, one.port) in places:
-                left_out.append(f"{one.name} is left out: it is listed in spec.endpoints")
+                left_out.append(f"{one.name} is left out: already listed in spec.endpoints")
             else:
                 added.append(dict(one.fields))
         said = {**said, "endpoints": [*by_hand, *added]}
@@ -137,7 +136,7 @@ def _taken(listed: Iterable[Any]) -> tuple[set[Any], set[Any]]:
     blocks = [one for one in listed if isinstance(one, dict)]
     names = {one["name"] for one in blocks if isinstance(one.get("name"), str)}
     places = {(str(one.get("address")), str(one.get("port"))) for one in blocks}
-    # A port has five digits; Python refuses to read a number of five thousand.
+    # A port has five digits; Python refuses to parse a number with five thousand.
     return names, {(address, int(port)) for address, port in places if port.isdecimal() and len(port) <= _DIGITS}
 
 
@@ -169,7 +168,7 @@ def _whole(value: Any) -> int:
 
 
 def texts_digest(texts: Mapping[str, str], *more: str) -> str:
-    """A hash over documents by their file, and over whatever else is to be told apart."""
+    """Hash of documents by file, and of further distinguishing text."""
     hashed = blake2b(digest_size=16)
     for file in sorted(texts):
         hashed.update(f"{file}\0{texts[file]}\0".encode())

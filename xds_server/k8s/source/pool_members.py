@@ -1,8 +1,8 @@
-"""The engines that a pool's ``kubernetes`` block finds, as entries of its ``endpoints``. Pure, and remembered.
+"""Engines found by a pool's ``kubernetes`` block, as entries of its ``endpoints``. Pure, with cache.
 
-What cannot be an entry is left out and remarked on: a pool is not refused for one odd pod. Which endpoint counts
-where several stand for one pod (two address families, a move between slices) follows from what they say alone,
-so that every replica comes to the same.
+An engine that cannot be an entry is left out with a remark; one odd pod does not refuse the pool. If a pod has
+several endpoints (two address families, a move between slices), the choice depends on their content only, so that
+every replica chooses the same.
 """
 
 import ipaddress
@@ -20,7 +20,7 @@ from xds_server.model.pod_state import PodPhase, PodRef, PodState
 
 
 def is_pod_gone(pod: Pod | None, listed: SliceEndpoint | None, *, knows_pods: bool) -> bool:
-    """Whether the pod that an endpoint stands for no longer exists; a new one of its name is another."""
+    """Whether the pod of an endpoint no longer exists; a new pod of that name is another one."""
     if listed is None or not listed.pod or not knows_pods:
         return False
     return pod is None or bool(listed.pod_uid and pod.uid != listed.pod_uid)
@@ -29,7 +29,7 @@ def is_pod_gone(pod: Pod | None, listed: SliceEndpoint | None, *, knows_pods: bo
 def pod_state(
     pod: Pod | None, listed: SliceEndpoint | None, node: KubeNode | None, *, knows_pods: bool
 ) -> PodState | None:
-    """The gravest thing there is to say, None when nothing is. ``listed`` is None for pods found by labels."""
+    """The most severe pod state, None if normal. ``listed`` is None for pods found by labels."""
     if is_pod_gone(pod, listed, knows_pods=knows_pods):
         return _state(PodPhase.GONE, f"pod {listed.pod if listed else ''} has been deleted")
     if pod is not None and pod.leaving:
@@ -46,11 +46,11 @@ def pod_state(
 
 
 def _not_ready_reason(pod: Pod | None, listed: SliceEndpoint | None) -> str:
-    """Why the engine is not ready, empty when it is.
+    """Why the engine is not ready, empty if ready.
 
-    A Service may publish pods that are not ready, so its endpoint decides where there is one. Where a pod has our
-    own readiness gate, an endpoint may be unready by our own word; then the rest of the pod's conditions decides,
-    or what we once said would be held against the engine for ever.
+    A Service may publish unready pods, so its endpoint decides if there is one. With our own readiness gate, an
+    endpoint may be unready because of our gate: then the other pod conditions decide, or our gate would keep the
+    engine unready forever.
     """
     if listed is None or (pod is not None and pod.gated):
         return f"pod {pod.name} is not ready: {pod.unready}" if pod is not None and pod.unready else ""
@@ -66,16 +66,16 @@ def _state(standing: PodPhase, reason: str) -> PodState:
 
 
 MOST: Final = 20_000
-"""Endpoints that a pool may have, by its model."""
+"""Maximum endpoints of a pool, by its model."""
 
 _RANK: Final = {None: 0, PodPhase.NOT_READY: 1, PodPhase.UNFIT: 2, PodPhase.LEAVING: 3, PodPhase.GONE: 4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolMember:
-    """One engine: its entry, what the cluster says of it, and the pod it runs in where there is one.
+    """One engine: its entry, its pod state, and its pod if any.
 
-    ``uid`` is that of the pod it stands for, there or not; empty where nobody says.
+    ``uid``: of its pod, existing or not; empty if unknown.
     """
 
     entry: EndpointEntry
@@ -86,7 +86,7 @@ class PoolMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveredMembers:
-    """The engines of a block in the order of their names, what was odd, and names of all pods it looked for."""
+    """Engines of a block ordered by name, remarks, and the names of all matched pods."""
 
     members: tuple[PoolMember, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ class DiscoveredMembers:
 
 @dataclass(frozen=True, slots=True)
 class _MemberFacts:
-    """All that a member is made of; two that are equal make the same one."""
+    """Inputs of a member; equal facts make equal members."""
 
     pod: Pod | None
     node: KubeNode | None
@@ -105,7 +105,7 @@ class _MemberFacts:
 
 
 class MemberDiscovery:
-    """Finds the engines of one block, again and again; what nothing happened to is not looked at anew."""
+    """Discovers the engines of one block; reuses unchanged ones."""
 
     def __init__(self, block: Discovery, namespace: str) -> None:
         self.block = block
@@ -113,12 +113,12 @@ class MemberDiscovery:
         self._known: dict[str, tuple[_MemberFacts, PoolMember | None, tuple[str, ...]]] = {}
 
     def matches(self, pod: Pod) -> bool:
-        """Whether the labels of a pod make it an engine."""
+        """Whether a pod's labels make it an engine."""
         wanted = self.block.selector
         return bool(wanted) and all(pod.labels.get(key) == value for key, value in wanted.items())
 
     def discover(self, world: ClusterCache) -> DiscoveredMembers:
-        """The engines as they are now."""
+        """Current engines."""
         sights, looked_for = self._sights(world)
         known: dict[str, tuple[_MemberFacts, PoolMember | None, tuple[str, ...]]] = {}
         remarks: list[str] = []
@@ -135,7 +135,7 @@ class MemberDiscovery:
         self._known = known
         kept = sorted(_alone(members, remarks), key=lambda one: one.entry.name)
         if len(kept) > MOST:
-            remarks.append(f"{len(kept)} engines were found, and a pool has at most {MOST}: the rest is left out")
+            remarks.append(f"{len(kept)} engines found, limit {MOST} per pool: the rest is left out")
         return DiscoveredMembers(members=tuple(kept[:MOST]), remarks=tuple(sorted(remarks)), pods=looked_for)
 
     def _sights(self, world: ClusterCache) -> tuple[dict[str, _MemberFacts], frozenset[str]]:
@@ -161,7 +161,7 @@ class MemberDiscovery:
             other = sights.setdefault(name, sight)
             if other is sight:
                 continue
-            # Most stand alone, and are not compared.
+            # Most have one endpoint and need no comparison.
             best = ranks.setdefault(name, _preference(other))
             if (rank := _preference(sight)) < best:
                 sights[name], ranks[name] = sight, rank
@@ -185,7 +185,7 @@ class MemberDiscovery:
 
 
 def _remembering(sight: _MemberFacts, before: _MemberFacts) -> _MemberFacts:
-    """What was known of a pod when contact was lost stays known: one that was gone does not come back by that."""
+    """Keep what was known of a pod when contact was lost: a deleted pod must not come back by that."""
     same = sight.pod is before.pod and (sight.listed and sight.listed.pod_uid) == (
         before.listed and before.listed.pod_uid
     )
@@ -197,10 +197,10 @@ def _listed(slices: Iterable[EndpointSlice]) -> Iterator[tuple[EndpointSlice, Sl
 
 
 def _preference(sight: _MemberFacts) -> tuple[Any, ...]:
-    """Which of several endpoints of one pod counts: the lowest.
+    """Sort key of a pod's endpoints; the lowest counts.
 
-    The family comes before what is said of it, or an engine would change its address whenever one slice is
-    updated before the other.
+    The address family comes first: otherwise an engine would change its address whenever one slice is updated
+    before the other.
     """
     pod, listed = sight.pod, sight.listed
     assert listed is not None  # noqa: S101 - only endpoints of slices are compared
@@ -209,16 +209,16 @@ def _preference(sight: _MemberFacts) -> tuple[Any, ...]:
     return stale, not primary, _family(listed.address), listed.terminating, not listed.ready, listed.address
 
 
-@lru_cache(maxsize=65_536)  # asked of every endpoint each time one of them moves
+@lru_cache(maxsize=65_536)  # called for every endpoint each time one changes
 def _family(address: str) -> int:
     try:
         return ipaddress.ip_address(address).version
     except ValueError:
-        return 9  # a host name, after both
+        return 9  # host names last
 
 
 def _alone(members: list[PoolMember], remarks: list[str]) -> Iterator[PoolMember]:
-    """Members without those at an address and port that another one has, which may be a pod that is going."""
+    """Members without duplicates of an address and port; the duplicate may be a terminating pod."""
     taken: dict[tuple[Any, Any], PoolMember] = {}
     for one in sorted(
         members,
@@ -229,5 +229,6 @@ def _alone(members: list[PoolMember], remarks: list[str]) -> Iterator[PoolMember
             yield one
         else:
             remarks.append(
-                f"{one.entry.name} is left out: {first.entry.name} is at {one.entry.address}:{one.entry.port} too"
+                f"{one.entry.name} is left out: {first.entry.name} already uses "
+                f"{one.entry.address}:{one.entry.port}"
             )

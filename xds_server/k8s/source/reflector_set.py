@@ -20,12 +20,12 @@ from xds_server.k8s.watch_backoff import WatchBackoffPolicy, WatchState
 T = TypeVar("T")
 
 PING_S: Final = 5.0
-"""Between two pings of the server: a watch whose other end is gone stays silent for minutes."""
+"""Ping interval: a watch whose peer vanished stays silent for minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchScope:
-    """What is watched: objects of these namespaces, all when empty, that the selectors choose by label."""
+    """Watched objects: in these namespaces (empty: all), chosen by selectors."""
 
     namespaces: tuple[str, ...] = ()
     policy_selector: str = ""
@@ -35,7 +35,7 @@ class WatchScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchHandlers:
-    """Callbacks: for changed keys with all objects of their list, and for a change of a watch's state."""
+    """Callbacks: for changed keys with all objects of their list, and for a changed watch state."""
 
     policies: Callable[[], None]
     pods: Callable[[frozenset[ObjectKey], Mapping[ObjectKey, cluster_objects.Pod]], None]
@@ -45,7 +45,7 @@ class WatchHandlers:
 
 
 class ReflectorSet:
-    """The reflectors of a scope; ``run`` keeps them until it is cancelled."""
+    """The reflectors of a scope; ``run`` keeps them until cancelled."""
 
     def __init__(
         self,
@@ -117,12 +117,12 @@ class ReflectorSet:
 
     @property
     def complete(self) -> bool:
-        """Whether every list was whole once, or the server is known to offer none."""
+        """Whether every list was complete once, or the server has none."""
         return all(one.complete for one in self._all())
 
     @property
     def stale(self) -> Mapping[str, float]:
-        """Seconds without contact by plural, the longest of all namespaces; only resources out of contact."""
+        """Seconds without contact by plural, the maximum over namespaces; only resources without contact."""
         longest: dict[str, float] = {}
         for one in self._all():
             seconds = one.stale_s
@@ -144,7 +144,7 @@ class ReflectorSet:
 
     @property
     def unobservable(self) -> frozenset[str] | None:
-        """Namespaces whose pods are out of contact; None when all are."""
+        """Namespaces whose pods are without contact; None if all are."""
         lost = frozenset(one.selector.namespace for one in self._pods if not one.current)
         return None if "" in lost else lost
 
@@ -161,7 +161,7 @@ class ReflectorSet:
             tasks.create_task(self._ping(), name="ping of the API server")
 
     async def _ping(self) -> None:
-        """Detect a silent server, and open all watches again when it answers."""
+        """Detect a silent server, and reopen all watches when it answers."""
         silent = False
         while True:
             await asyncio.sleep(self._ping_s)
@@ -169,11 +169,11 @@ class ReflectorSet:
                 async with asyncio.timeout(self._ping_s):
                     await self._api.get_raw("/version")
             except (ApiError, TimeoutError) as error:
-                # A refusal is an answer.
+                # A refusal is an answer, too.
                 if isinstance(error, TimeoutError) or not error.status:
                     silent = True
                     for one in self._all():
-                        one.suspect("the server does not answer")
+                        one.suspect("no answer from the server")
                     continue
             if silent:
                 silent = False

@@ -1,1 +1,1 @@
-"""What is written back to the cluster: status, events, readiness gates; by whoever holds the lease alone."""
+"""Writes status, events and readiness gates to the cluster; leader only."""

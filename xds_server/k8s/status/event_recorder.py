@@ -1,9 +1,8 @@
-"""Which Events are told of engines that go out, drain and come back, and when.
+"""Kubernetes Events for engines that are ejected, drained or returned to rotation.
 
-Kubernetes keeps Events for people, for about an hour. What repeats is one Event whose count grows. There is a
-bucket of tokens for each object and one for all: a pool that flaps, or a rack that burns, must not flood the API.
-What finds no token waits and is added up, and goes out as one when there is one. Only so many objects are
-remembered; what comes beyond is counted as dropped.
+Kubernetes keeps Events for people, for about an hour. Repeats raise the count of one Event. Token buckets per
+object and in total keep a flapping pool or a failing rack from flooding the API. Events without a token wait and
+merge. The number of remembered objects is limited; further ones count as dropped.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,18 +25,18 @@ OF_ONE: Final = RateLimit(burst=8, per_s=1 / 60)
 OF_ALL: Final = RateLimit(burst=40, per_s=2)
 
 MOST: Final = 2000
-"""Objects and reasons that are remembered at one time."""
+"""Limit of remembered pairs of object and reason."""
 
 _MESSAGE: Final = 1024
 _NAME: Final = 236
-"""A name has 253 characters; ours adds a dot and sixteen digits."""
+"""Names are limited to 253 characters; ours add a dot and sixteen digits."""
 
 COMPONENT: Final = "switchgear"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectReference:
-    """The object an Event is about."""
+    """Object that an Event is about."""
 
     api_version: str
     kind: str
@@ -48,7 +47,7 @@ class ObjectReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeEvent:
-    """One thing to tell of an object: so many times, from the first to the last (Unix seconds)."""
+    """One Event of an object: count, first and last occurrence (Unix seconds)."""
 
     involved_object: ObjectReference
     engine: str
@@ -61,7 +60,7 @@ class KubeEvent:
 
     @property
     def name(self) -> str:
-        """The name of its Event: the same for the same thing told of the same object, by whichever replica."""
+        """Name of the Event: equal for the same reason and object on all replicas."""
         what = "\n".join((self.involved_object.uid, self.engine, self.reason))
         return f"{self.involved_object.name[:_NAME]}.{blake2b(what.encode(), digest_size=8).hexdigest()}"
 
@@ -69,7 +68,7 @@ class KubeEvent:
 def event_for(
     event: Event, pods: Mapping[EngineId, PodRef], pools: Mapping[str, PolicyObject]
 ) -> KubeEvent | None:
-    """What this transition is worth telling; None where it is no engine's health, or nobody knows its object."""
+    """Event for this transition; None if it is not about an engine's health, or its object is unknown."""
     if event.kind is not ChangeKind.HEALTH or not event.subject.engine:
         return None
     key = EngineId(event.subject.pool, event.subject.engine)
@@ -113,7 +112,7 @@ def _involved_object(
 
 
 class EventRecorder:
-    """What waits to be told, oldest first, and the tokens there are for it."""
+    """Pending Events, oldest first, with their token buckets."""
 
     def __init__(self, of_one: RateLimit = OF_ONE, of_all: RateLimit = OF_ALL, most: int = MOST) -> None:
         self._of_one = of_one
@@ -125,11 +124,11 @@ class EventRecorder:
         self.dropped = 0
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Number of pending Events."""
         return len(self._waiting)
 
     def add(self, tellings: Iterable[KubeEvent]) -> None:
-        """Let these be told; what waits already grows."""
+        """Add Events; merges them into pending ones."""
         for one in tellings:
             known = self._waiting.get(one.name)
             if known is None and len(self._waiting) >= self._most:
@@ -138,7 +137,7 @@ class EventRecorder:
             self._waiting[one.name] = one if known is None else _added(known, one)
 
     def due(self, now_s: float) -> tuple[KubeEvent, ...]:
-        """What may be told now, each for a token; it waits no longer."""
+        """Remove and return the Events that may be written now, one token each."""
         found = []
         for name, one in list(self._waiting.items()):
             whole = take_token(self._all, self._of_all, now_s)
@@ -158,12 +157,12 @@ class EventRecorder:
         return tuple(found)
 
     def requeue(self, telling: KubeEvent) -> None:
-        """Let this wait again: it could not be told."""
+        """Return an Event that could not be written."""
         known = self._waiting.get(telling.name)
         self._waiting[telling.name] = telling if known is None else _added(telling, known)
 
     def clear(self) -> None:
-        """Let go of all that waits: somebody else tells now."""
+        """Drop all pending Events: another replica is the leader."""
         self._waiting.clear()
 
 
@@ -177,7 +176,7 @@ def _added(known: KubeEvent, one: KubeEvent) -> KubeEvent:
 
 
 def event_object(telling: KubeEvent, identity: str) -> KubeObject:
-    """The Event that tells it for the first time."""
+    """Object of a new Event."""
     about = telling.involved_object
     return {
         "apiVersion": "v1",
@@ -203,7 +202,7 @@ def event_object(telling: KubeEvent, identity: str) -> KubeObject:
 
 
 def repeat_patch(telling: KubeEvent, known: KubeObject) -> Mapping[str, Any] | None:
-    """The patch that makes an Event that exists tell it again; None where another replica has told it already."""
+    """Patch that increments an existing Event; None if another replica did already."""
     last, count = known.get("lastTimestamp"), known.get("count")
     newest = rfc3339(telling.last_unix_s)
     if isinstance(last, str) and last >= newest:

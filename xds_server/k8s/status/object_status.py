@@ -1,9 +1,9 @@
-"""The status that each policy object should have, made from the present and from the status that it has.
+"""Desired status of each policy object, computed from the present state and the existing status.
 
-Pure, and level-triggered: whoever asks twice gets the same. What is there already counts in two things only. The
-time of a condition moves when its status does, never when its words do. And what was programmed once stays so
-while neither the object nor what is served of it changes: a proxy that connects, or an engine that goes out, is no
-reason to take it back. Conditions of others stay as they are.
+Pure and level-triggered: equal inputs give equal status. The existing status matters twice only. A condition's
+transition time changes with its status, not with its message. And Programmed stays True while neither the object
+nor its served content changes: a newly connected proxy or an ejected engine does not revoke it. Conditions of
+other writers are kept.
 
 Source: Kubernetes API conventions, "Typical status properties"; metav1.Condition.
 """
@@ -26,14 +26,14 @@ _OURS: Final = (ACCEPTED, PROGRAMMED)
 
 _SHOWN: Final = 10
 _MOST_CHARACTERS: Final = 2000
-"""Of a message: an object with a thousand problems is not mended by reading them here."""
+"""Limit of a message."""
 
 Status = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Condition:
-    """What a condition says, apart from when it began to."""
+    """A condition without its transition time."""
 
     type: str
     status: str
@@ -42,7 +42,7 @@ class _Condition:
 
 
 def status_of(one: PolicyObject, scene: WriteContext, known: KubeObject, unix_s: float) -> Status:
-    """The whole status of ``one`` now; ``known`` is the one it has, empty where it has none."""
+    """Whole status of ``one``; ``known``: its present status, empty without one."""
     digest = digest_of(one, scene)
     generation = one.generation
     words = (_accepted(one), _programmed(one, scene, known, digest))
@@ -63,35 +63,37 @@ def status_of(one: PolicyObject, scene: WriteContext, known: KubeObject, unix_s:
     if one.problems and one.last_accepted:
         found["lastAccepted"] = json.loads(one.last_accepted)
     if one.kind == "EnginePool":
-        # Of two pools with one name only the older has engines; the other's would be those of its namesake.
+        # Of two pools with one name only the older is served; the counts belong to that one.
         found |= _engines(one.name if one.serving else "", scene)
     return found
 
 
 def digest_of(one: PolicyObject, scene: WriteContext) -> str:
-    """A short hash of what is served of this object; empty where nothing is."""
+    """Short hash of the served content of this object; empty if not served."""
     text = scene.texts.get(one.file) if one.serving else None
     return "" if text is None else blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def condition(status: KubeObject, kind: str) -> Mapping[str, Any]:
-    """The condition of this type that a status has; empty where there is none."""
+    """The condition of this type in a status; empty if absent."""
     return _conditions(status).get(kind, {})
 
 
 def rfc3339(unix_s: float) -> str:
-    """A time as Kubernetes' Time, which has whole seconds."""
+    """Format a time as Kubernetes Time, in whole seconds."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _accepted(one: PolicyObject) -> _Condition:
     if not one.problems:
-        return _Condition(type=ACCEPTED, status="True", reason="Accepted", message="its spec is valid and in use")
+        return _Condition(
+            type=ACCEPTED, status="True", reason="Accepted", message="the spec is valid and in force"
+        )
     told = [f"{error.path or one.kind}: {error.message}" for error in one.problems[:_SHOWN]]
     more = len(one.problems) - len(told)
     if more:
         told.append(f"and {more} more")
-    instead = "the spec accepted before is served" if one.serving else "nothing is served of it"
+    instead = "the last accepted spec is served" if one.serving else "it is not served"
     return _Condition(type=ACCEPTED, status="False", reason="Rejected", message=f"{instead}; " + "; ".join(told))
 
 
@@ -102,9 +104,9 @@ def _programmed(one: PolicyObject, scene: WriteContext, known: KubeObject, diges
     was = condition(known, PROGRAMMED)
     same = known.get("digest") == digest and was.get("observedGeneration") == one.generation
     if not digest or not scene.digest:
-        status, reason, message = "False", "Pending", "it is not served yet"
+        status, reason, message = "False", "Pending", "not served yet"
     elif (same and was.get("status") == "True") or (scene.programmed.proxies and not scene.programmed.waiting):
-        status, reason, message = "True", "Programmed", "every connected proxy has taken it over"
+        status, reason, message = "True", "Programmed", "all connected proxies accepted it"
     elif scene.programmed.waiting:
         waiting = ", ".join(scene.programmed.waiting[:_SHOWN])
         status, reason, message = "False", "Pending", f"waiting for proxies of {waiting}"
@@ -114,23 +116,23 @@ def _programmed(one: PolicyObject, scene: WriteContext, known: KubeObject, diges
 
 
 def _against(one: PolicyObject, scene: WriteContext) -> _Condition | None:
-    """Why this object cannot be programmed, whatever proxies have; None where nothing is against it."""
+    """Why this object cannot be programmed, regardless of proxies; None if it can."""
     reason = message = ""
     place = f"{one.file}:"
     if one.problems:
-        reason, message = "Rejected", "its newest spec is not in use"
+        reason, message = "Rejected", "the latest spec is not in force"
     elif scene.hold_reason:
         reason, message = "Held", scene.hold_reason
     else:
         for refusal in scene.programmed.refusals:
             if any(origin == one.file or origin.startswith(place) for origin in refusal.origins):
-                reason, message = "Refused", f"proxies refuse {refusal.resource}: {refusal.reason}"
+                reason, message = "Refused", f"proxies refused {refusal.resource}: {refusal.reason}"
                 break
     return _Condition(type=PROGRAMMED, status="False", reason=reason, message=message) if reason else None
 
 
 def _engines(pool: str, scene: WriteContext) -> Mapping[str, Any]:
-    """Counts of a pool's engines. Busy engines count as ready: a loaded one goes to and fro all day."""
+    """Engine counts of a pool. Busy engines count as ready: under load they alternate all day."""
     engines = () if scene.fleet is None else scene.fleet.pools.get(pool, ())
     decided = [found for engine in engines if (found := scene.engines.get(engine.id)) is not None]
     healths = Counter(one.health for one in decided)

@@ -1,8 +1,7 @@
-"""How far policies have come in proxies: in those of this replica as they confirm, in all as each replica says.
+"""Progress of policies in proxies: of this replica by ACKs, of all replicas by their status.
 
-A replica says of policies that they are confirmed once all its proxies have acknowledged everything made of them,
-and goes on saying so: what moves later (health, limits) and proxies that only now connect do not take that back.
-Refusals are said as long as they last.
+A replica reports policies as confirmed once all its proxies accepted all their resources, and keeps reporting it:
+later changes (health, limits) and new proxies do not revoke it. Refusals are reported while they last.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,20 +16,20 @@ from xds_server.xds.messages import Sync
 
 
 class ProgrammedTracker:
-    """Remembers which proxies have taken over the policies that are served."""
+    """Remembers which proxies have accepted the served policies."""
 
     def __init__(self) -> None:
         self._digest = ""
         self._done: set[str] = set()
         self.confirmed = ""
-        """The newest policies that all proxies there were took over. No proxy at all confirms nothing."""
+        """Latest policies accepted by all proxies; never set without proxies."""
 
     def observe(
         self, states: Iterable[ProxySync], digest: str, desired: Callable[[View], Snapshot | None]
     ) -> tuple[NackSummary, ...]:
-        """Note how these proxies stand, which were given ``digest``; what they refuse of it now.
+        """Record the state of these proxies, which were sent ``digest``; returns current refusals.
 
-        ``desired`` says what a view should have. Runtime layers do not count: live limits are always on their way.
+        ``desired``: desired resources of a view. Runtime layers are ignored: live limits change continuously.
         """
         if digest != self._digest:
             self._digest, self._done = digest, set()
@@ -59,7 +58,7 @@ class ProgrammedTracker:
 def programming_of_replicas(
     name: str, here: ReplicaStatus, others: Mapping[str, ReplicaStatus]
 ) -> ProgrammedState:
-    """How far the policies that this replica, called ``name``, serves have come in the proxies of all."""
+    """Progress of the policies that this replica, called ``name``, serves, over all replicas."""
     replicas = {**others, name: here}
     refusals = {one.resource: one for said in replicas.values() for one in said.refusals}
     return ProgrammedState(

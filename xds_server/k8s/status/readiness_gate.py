@@ -1,9 +1,9 @@
-"""The readiness gate of a pod: whether its engine produces tokens, as a condition that Kubernetes waits for.
+"""Readiness gate of a pod: a condition that states whether its engine produces tokens.
 
-Only for pods that ask for it. Kubernetes takes a pod out of its Services while the condition is not True, so it is
-made False on nothing less than a fresh report that no token comes out, and only where that was believed: what a
-whole pool says at once may be the judge's own fault, and then the decision keeps the engines in. What is not known
-leaves the condition as it is. A control plane that is blind takes nobody's endpoints away.
+Only for pods that request it. Kubernetes removes a pod from its Services while the condition is not True. So it
+becomes False only on a fresh report of no tokens, and only if the decision accepted that report: if a whole pool
+reports at once, the judge may be at fault, and the engines stay in rotation. Unknown states leave the condition
+unchanged: a blind control plane removes no endpoints.
 """
 
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ from xds_server.model.pod_state import PodRef
 GATE: Final = "switchgear.dev/engine-ready"
 
 FRESH_S: Final = 10.0
-"""An older report says nothing of an engine now. Agents repeat theirs each second, probes come each few."""
+"""Older reports are ignored. Agents report every second, probes every few seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadinessGate:
-    """What the condition of a pod should say."""
+    """Desired condition of the pod."""
 
     pod: PodRef
     ready: bool
@@ -35,7 +35,7 @@ class ReadinessGate:
 def readiness_gates(
     fleet: Fleet, engines: Mapping[EngineId, EngineDecision], pods: Mapping[EngineId, PodRef], now_s: float
 ) -> tuple[ReadinessGate, ...]:
-    """The gates of which something is known now, in the order of the fleet."""
+    """Gates with a known state, in fleet order."""
     return tuple(
         gate
         for pool in fleet.pools.values()
@@ -60,18 +60,18 @@ def _gate(engine: Engine, decision: EngineDecision | None, pod: PodRef, now_s: f
 
 
 def is_current(gate: ReadinessGate, pod: Mapping[str, Any]) -> bool:
-    """Whether the pod's condition says so already. Other words for the same are no news."""
+    """Whether the pod's condition has this status already; a different message is not a change."""
     known = gate_condition(pod)
     return known is not None and known.get("status") == _status(gate) and known.get("reason") == gate.reason
 
 
 def condition_patch(gate: ReadinessGate, pod: Mapping[str, Any], unix_s: float) -> Mapping[str, Any]:
-    """The patch (strategic merge, conditions by type) that makes the pod's condition say so."""
+    """Strategic merge patch (conditions by type) for the pod's condition."""
     known = gate_condition(pod)
     same = known is not None and known.get("status") == _status(gate)
     since = known.get("lastTransitionTime") if known is not None and same else None
     return {
-        # Of another pod of that name, which came meanwhile, nothing is known.
+        # Of a new pod with that name nothing is known.
         "metadata": {"uid": gate.pod.uid},
         "status": {
             "conditions": [
@@ -88,7 +88,7 @@ def condition_patch(gate: ReadinessGate, pod: Mapping[str, Any], unix_s: float) 
 
 
 def gate_condition(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The condition as the pod has it."""
+    """The pod's present condition."""
     status = pod.get("status")
     conditions = status.get("conditions") if isinstance(status, Mapping) else None
     for one in conditions if isinstance(conditions, list) else ():

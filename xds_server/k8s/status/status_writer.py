@@ -1,12 +1,11 @@
-"""Writes back to the cluster what became of its policies and engines, while this replica holds the Lease.
+"""Writes status, events and readiness gates to the cluster while this replica is the leader.
 
-Level-triggered: each look makes everything that should be written from the present, and writes what differs from
-what was last seen of the object. Nothing is written when nothing differs. Before each write the Lease is asked
-again; a status is written over the version that was read, so that of two writers, should there ever be two, one is
-refused. Nothing here is in the way of proxies: the control plane serves the same whether this works or not.
+Level-triggered: each cycle computes the desired state and writes only differences from what was last read. The
+Lease is checked before each write. A status replaces the version that was read, so that of two writers one gets a
+conflict. Proxies do not depend on this: they are served the same if writes fail.
 
-A conflict means to read again. What an operator has to mend (a right, a definition) is said once and tried slowly.
-A server that has had enough is left alone for as long as it asks.
+After a conflict the object is read again. A failure that an operator must fix (missing permission or CRD) is
+logged once and retried slowly. Retry-After is respected.
 """
 
 import asyncio
@@ -30,26 +29,27 @@ from xds_server.k8s.status.write_target import WriteTarget, backoff_after, retai
 from xds_server.model.token_bucket import RateLimit, TokenBucket, take_token
 
 EACH_S: Final = 0.5
-"""Longest time between two looks."""
+"""Maximum time between cycles."""
 
 SPACING_S: Final = 1.0
-"""Shortest time between two writes to one object: counts of a pool in trouble move many times a second."""
+"""Minimum time between writes to one object: counts of a failing pool change many times a second."""
 
 SETTLE_S: Final = 1.0
-"""So long a generation is known before it is written of: it takes a round to serve it, and until then what is
-known of proxies is about the one before."""
+"""Wait before writing about a new generation: serving it takes a round, and until then the state of proxies
+concerns the previous one.
+"""
 
 REQUESTS: Final = RateLimit(burst=60, per_s=10)
 
 _MARGIN_S: Final = (DURATION_S - DEADLINE_S) / 2
-"""How long a write may still be on its way after the hold has ended: nobody else has begun by then."""
+"""Time for a write in flight after leadership ends; no other replica starts before."""
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderElectionConfig:
-    """The Lease that says who writes, and who would."""
+    """Lease of the leader, and the identity of this candidate."""
 
     namespace: str
     lease: str
@@ -57,11 +57,11 @@ class LeaderElectionConfig:
 
 
 class _EnoughError(Exception):
-    """Nothing more may be asked in this look."""
+    """No further requests in this cycle."""
 
 
 class StatusWriter:
-    """One replica's hand in the cluster; see ``run``."""
+    """Writer of one replica; see ``run``."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class StatusWriter:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``scene`` says how it stands, with the ledger's events after a number; None where there is none."""
+        """``scene`` returns the current state with the ledger events after a number; None before a round."""
         self._api = api
         self._writing = writing
         self._scene = scene
@@ -100,20 +100,20 @@ class StatusWriter:
 
     @property
     def holds(self) -> bool:
-        """Whether this replica is the one that writes."""
+        """Whether this replica is the leader."""
         return self._lease.holds()
 
     @property
     def holder(self) -> str:
-        """Who writes, as far as is known; empty when nobody does."""
+        """The leader as far as known; empty without one."""
         return self._lease.holder
 
     def request_write(self) -> None:
-        """Note that something to be written may be different now."""
+        """Note that the desired state may have changed."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Write for ever; when cancelled, stop, and let go of the Lease for the next."""
+        """Write until cancelled; then release the Lease."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._lease.run(), name="lease")
@@ -130,9 +130,9 @@ class StatusWriter:
             await self.write_once()
 
     async def write_once(self) -> None:
-        """Write what differs now; nothing without the Lease."""
+        """Write current differences; does nothing without the Lease."""
         if not self._lease.holds():
-            # Whoever holds it meanwhile writes too: what was seen is no longer true.
+            # The other leader writes, too: drop the cache.
             self._targets, self._after = {}, None
             self._tellings.clear()
             return
@@ -165,7 +165,7 @@ class StatusWriter:
                 raise
 
     def _settled(self, scene: WriteContext) -> Sequence[PolicyObject]:
-        """The objects whose newest generation has been known for long enough."""
+        """Objects whose latest generation has been known long enough."""
         now_s, before = self._clock(), self._generations
         self._generations = {
             key: known
@@ -177,10 +177,10 @@ class StatusWriter:
         return [one for one in scene.objects if now_s - self._generations[_key(one)][1] >= self._settle_s]
 
     def _listen(self, scene: WriteContext) -> None:
-        """Take in what the ledger has that is to be told."""
+        """Add new ledger events to the pending Events."""
         since_unix_s = float("-inf")
         if self._after is None:
-            # What was before is told. What happened while nobody held the Lease is not.
+            # Pending Events are written; events from a time without a leader are not.
             self._after, since_unix_s = 0, self._wall() - DURATION_S - POLL_S
         pools = {one.name: one for one in scene.objects if one.kind == "EnginePool" and one.serving}
         for event in scene.events:
@@ -199,7 +199,7 @@ class StatusWriter:
             if seen is None:
                 seen = await self._request(lambda: self._api.get(resource, one.namespace, one.name))
                 if _metadata(seen).get("uid") != one.uid:
-                    return  # another object by now; the source will say so
+                    return  # another object by now; the source will report it
                 target = self._targets[key] = target.refreshed(seen, one.resource_version, now_s)
             before = seen.get("status")
             known = before if isinstance(before, Mapping) else {}
@@ -258,7 +258,7 @@ class StatusWriter:
             raise
 
     async def _request(self, request: Callable[[], Awaitable[KubeObject]]) -> KubeObject:
-        """The answer to a request made under the Lease; ``_EnoughError`` where none may be made."""
+        """Answer to a request made as leader; ``_EnoughError`` if no request may be made."""
         bucket = take_token(self._bucket, REQUESTS, self._clock())
         left_s = self._lease.remaining_s()
         if bucket is None or not left_s or self._clock() < self._not_before_s:
@@ -268,7 +268,7 @@ class StatusWriter:
             async with asyncio.timeout(left_s + _MARGIN_S):
                 answer = await request()
         except TimeoutError as error:
-            raise ApiError(0, "Timeout", "no answer while the Lease was held") from error
+            raise ApiError(0, "Timeout", "no answer while this replica was the leader") from error
         self._failures = 0
         return answer
 
@@ -281,7 +281,7 @@ class StatusWriter:
             self._failures += 1
         if error.conflict or (what, error.status) in self._said:
             return
-        # Once for each kind of object: a right that is missing is missing for all of them.
+        # Once per kind of object: a missing permission affects all of them.
         self._said.add((what, error.status))
         _log.warning("writeback.refused", what=what, reason=str(error))
 

@@ -1,4 +1,4 @@
-"""Everything that is written of, at one moment: what the cluster holds, what was decided, and how far it came."""
+"""Inputs of the status writer at one moment: cluster objects, decisions, and progress."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from xds_server.model.pod_state import PodRef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgrammedState:
-    """How far ``digest`` has come. ``waiting`` names replicas whose proxies have not all confirmed it yet."""
+    """Progress of ``digest``. ``waiting``: replicas whose proxies have not all accepted it."""
 
     digest: str
     proxies: int
@@ -23,12 +23,11 @@ class ProgrammedState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteContext:
-    """What one replica knows when it may write.
+    """Data of one replica for the status writer.
 
-    ``digest`` names the policies that are served, empty while none are, ``texts`` are those policies by file;
-    ``hold_reason`` is why newer ones are held back, empty where none are. ``fleet`` and ``engines`` are what was
-    decided last, at ``now_s``; ``events`` those of the ledger that were not told before. ``programmed`` is how far
-    the served policies have come in the proxies of every replica.
+    ``digest``: the served policies, empty if none; ``texts``: those policies by file. ``hold_reason``: why newer
+    policies are held, empty if none. ``fleet`` and ``engines``: the latest decisions, at ``now_s``. ``events``:
+    ledger events not yet written. ``programmed``: progress of the served policies in the proxies of all replicas.
     """
 
     objects: Sequence[PolicyObject]

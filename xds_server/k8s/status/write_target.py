@@ -1,4 +1,4 @@
-"""What is known of each object that is written to: how it was seen last, and when it may be tried again."""
+"""State of each written object: its cached content, and when to try again."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -9,23 +9,23 @@ from xds_server.k8s.kube_api import ApiError
 from xds_server.model.backoff import ExponentialBackoff
 
 SLOW_S: Final = 60.0
-"""After a refusal that only an operator can mend: an object or kind that is not there, a right that is missing."""
+"""Retry interval for failures that an operator must fix: missing object, kind or permission."""
 
 CALM_S: Final = 5.0
-"""After a server that had enough, and did not say for how long."""
+"""Retry interval for an overloaded server without Retry-After."""
 
 RETRY: Final = ExponentialBackoff(first_s=0.5, most_s=30.0)
-"""After a server that did not answer, or failed."""
+"""Backoff for a server that fails or does not answer."""
 
 CACHED_FOR_S: Final = 300.0
-"""So long what was seen of an object is taken for true: what others change of our fields is mended as late."""
+"""Cache lifetime: changes to our fields by others are repaired this late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteTarget:
-    """One object: as it was ``cached`` last and when (monotonic), written last, and until when it is left alone.
+    """One object: ``cached`` content and its time (monotonic), last write, and blocked until when.
 
-    ``versions`` are those that ``cached`` stands for: its own, and the one that was known of it otherwise.
+    ``versions``: those that ``cached`` stands for: its own, and the one known from elsewhere.
     """
 
     cached: Mapping[str, Any] | None = None
@@ -35,7 +35,7 @@ class WriteTarget:
     not_before_s: float = -math.inf
 
     def known(self, version: str, now_s: float) -> Mapping[str, Any] | None:
-        """The object, where it is still as it was seen; ``version`` is the newest known one, empty if none is."""
+        """The cached object if current; ``version``: the latest known version, empty if none."""
         if self.cached is None or now_s - self.cached_s > CACHED_FOR_S:
             return None
         return None if version and version not in self.versions else self.cached
@@ -43,7 +43,7 @@ class WriteTarget:
     def refreshed(
         self, answer: Mapping[str, Any], version: str, now_s: float, *, wrote: bool = False
     ) -> "WriteTarget":
-        """The target once the server has answered with the object."""
+        """The target after the server returned the object."""
         metadata = answer.get("metadata")
         own = str(metadata.get("resourceVersion", "")) if isinstance(metadata, Mapping) else ""
         return WriteTarget(
@@ -56,14 +56,14 @@ class WriteTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetBackoff:
-    """What a failed request means: the target from then on, and when anything at all may be tried again."""
+    """Effect of a failed request: the new target, and when any request may follow."""
 
     target: WriteTarget
     all_not_before_s: float = -math.inf
 
 
 def backoff_after(target: WriteTarget, error: ApiError, failures: int, now_s: float) -> TargetBackoff:
-    """What to make of ``error``; so many ``failures`` in a row came before it of which the server is the cause."""
+    """Handle ``error`` after ``failures`` consecutive failures caused by the server."""
     unseen = replace(target, cached=None)
     if error.conflict:
         return TargetBackoff(target=unseen)
@@ -76,5 +76,5 @@ def backoff_after(target: WriteTarget, error: ApiError, failures: int, now_s: fl
 
 
 def retained_targets(targets: Mapping[str, WriteTarget], wanted: Collection[str]) -> dict[str, WriteTarget]:
-    """Only those that are still written to."""
+    """Only targets that are still written."""
     return {key: one for key, one in targets.items() if key in wanted}

@@ -111,7 +111,7 @@ def test_engines_that_were_found_stand_behind_those_that_are_listed() -> None:
     by_hand = pool(spec={"endpoints": [{"address": "10.0.0.2", "port": 80, "name": "a"}]})
     text, left_out = document_text(one, one.spec, entries)
     assert [item.get("name") for item in json.loads(text)["spec"]["endpoints"]] == [None, None, "a", "10.0.0.1:80"]
-    assert left_out == ("c is left out: it is listed in spec.endpoints",)
+    assert left_out == ("c is left out: already listed in spec.endpoints",)
     text, left_out = document_text(by_hand, by_hand.spec, entries)
     assert [item["name"] for item in json.loads(text)["spec"]["endpoints"]] == ["a", "10.0.0.1:80"]
     assert len(left_out) == 2
@@ -311,7 +311,7 @@ def test_duplicate_name_serves_the_oldest_creation_timestamp() -> None:
     outcome = judged(PolicyEvaluator(), younger, older)
     refused = next(one for one in outcome.objects if one.namespace == "a")
     assert [str(error) for error in refused.problems] == [
-        "a/EnginePool/chat: SG030: metadata.name: there is an older EnginePool named chat, in namespace b"
+        "a/EnginePool/chat: SG030: metadata.name: an older EnginePool named chat exists in namespace b"
     ]
     assert accepted(outcome).policies.pools["chat"].spec.slots_per_engine == 3
     assert list(accepted(outcome).texts) == ["b/EnginePool/chat"]

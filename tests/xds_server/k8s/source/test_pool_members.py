@@ -134,7 +134,7 @@ def test_a_port_that_has_no_such_name_leaves_one_engine_out() -> None:
         slices=[part("s", endpoint("10.0.0.1", "a"), endpoint("10.0.0.2", "b"), ports={"": 8000})],
     )
     assert [one["name"] for one in entries(result)] == ["b"]
-    assert result.remarks == ("pod a is left out: it has no port named http",)
+    assert result.remarks == ("pod a is left out: no port named http",)
 
 
 def test_pods_of_the_hosts_network_share_an_address_and_not_a_port() -> None:
@@ -144,24 +144,24 @@ def test_pods_of_the_hosts_network_share_an_address_and_not_a_port() -> None:
     ]
     result = found(pods=[pod("a"), pod("b", leaving=True), pod("c")], slices=slices)
     assert [(one["name"], one["port"]) for one in entries(result)] == [("a", 8000), ("c", 8001)]
-    assert result.remarks == ("b is left out: c is at 10.0.0.1:8001 too",)
+    assert result.remarks == ("b is left out: c already uses 10.0.0.1:8001",)
 
 
 @pytest.mark.parametrize(
     ("annotation", "text", "said"),
     [
-        ("slots", "many", 'annotation switchgear.dev/slots is not used: "many" is not a whole number'),
-        ("slots", "0", "annotation switchgear.dev/slots is not used: 0: "),
-        ("weight", "1000", "annotation switchgear.dev/weight is not used: 1000: "),
-        ("gpus", "²", "annotation switchgear.dev/gpus is not used: "),
-        ("gpus", "9" * 5000, "annotation switchgear.dev/gpus is not used: "),
+        ("slots", "many", 'annotation switchgear.dev/slots is ignored: "many" is not a whole number'),
+        ("slots", "0", "annotation switchgear.dev/slots is ignored: 0: "),
+        ("weight", "1000", "annotation switchgear.dev/weight is ignored: 1000: "),
+        ("gpus", "²", "annotation switchgear.dev/gpus is ignored: "),
+        ("gpus", "9" * 5000, "annotation switchgear.dev/gpus is ignored: "),
         (
             "agent-port",
             "nowhere",
-            "annotation switchgear.dev/agent-port is not used: there is no port named nowhere",
+            "annotation switchgear.dev/agent-port is ignored: no port named nowhere",
         ),
-        ("agent-port", "70000", "annotation switchgear.dev/agent-port is not used: 70000: "),
-        ("tensor-parallel-group", "g" * 300, "annotation switchgear.dev/tensor-parallel-group is not used: "),
+        ("agent-port", "70000", "annotation switchgear.dev/agent-port is ignored: 70000: "),
+        ("tensor-parallel-group", "g" * 300, "annotation switchgear.dev/tensor-parallel-group is ignored: "),
     ],
 )
 def test_a_bad_annotation_costs_the_default_and_nothing_else(annotation: str, text: str, said: str) -> None:

@@ -51,13 +51,13 @@ def test_rejected_object_status_has_field_reason_and_served_generation() -> None
     status = status_of(one, scene(one), {}, UNIX_S)
     assert conditions(status) == {"Accepted": ("False", "Rejected"), "Programmed": ("False", "Rejected")}
     assert status["conditions"][0]["message"] == (
-        "the spec accepted before is served; spec.model: is empty; spec.slotsPerEngine: is no number"
+        "the last accepted spec is served; spec.model: is empty; spec.slotsPerEngine: is no number"
     )
     assert status["lastAccepted"] == {"model": "m"}
     fits_its_definition("EnginePool", status)
     gone = document(problems=(problem(),) * 30, serving=False)
     status = status_of(gone, scene(gone), status, UNIX_S)
-    assert status["conditions"][0]["message"].startswith("nothing is served of it; ")
+    assert status["conditions"][0]["message"].startswith("it is not served; ")
     assert status["conditions"][0]["message"].endswith("and 20 more")
     assert "lastAccepted" not in status
     assert status["digest"] == ""
@@ -121,7 +121,7 @@ def test_nack_condition_is_on_its_own_object_only() -> None:
     done = status_of(one, scene(one), {}, UNIX_S)
     status = status_of(one, seen, done, LATER_S)
     assert conditions(status)["Programmed"] == ("False", "Refused")
-    assert condition(status, PROGRAMMED)["message"] == "proxies refuse cluster pool: no such filter"
+    assert condition(status, PROGRAMMED)["message"] == "proxies refused cluster pool: no such filter"
     assert conditions(status_of(other, seen, {}, UNIX_S))["Programmed"] == ("True", "Programmed")
 
 
