@@ -1,8 +1,8 @@
-"""A simulated vLLM engine. It is a fake: it simulates hardware we lack, and generates no text worth reading.
+"""A simulated vLLM engine. It needs no GPU and generates dummy text.
 
-What is simulated is what a resilience layer can see of an engine: slots, queueing, time to first token, time per
-token, vLLM's HTTP behaviour in health and in failure, and its metrics. ``python -m chaos.fake_engine --help``
-runs a fleet of them in one process; in a test, :class:`FakeEngine` runs in the test's own event loop.
+It simulates what a resilience layer sees of an engine: slots, queueing, TTFT, time per token, metrics, and vLLM's
+HTTP behaviour when healthy and failing. ``python -m chaos.fake_engine`` runs a fleet in one process; in a test,
+:class:`FakeEngine` runs in the test's event loop.
 """
 
 from chaos.fake_engine.control_server import ControlServer

@@ -1,11 +1,11 @@
 """``python -m chaos.fake_engine``: a fleet of simulated engines in one process, one port each.
 
-When all listen, one line of JSON goes to stdout::
+Once all listen, it prints one line of JSON to stdout::
 
     {"fake": true, "control": "http://…/_fake", "engines": [{"name", "url", "port", "control"}, …]}
 
-A SIGTERM to a process with one engine does to it what it does to vLLM (see ``faults.Sigterm``), and a second one
-ends it; with more engines the process just ends. SIGINT always ends it.
+With one engine, SIGTERM acts as on vLLM (see ``EngineSigterm``), and a second SIGTERM exits. With more engines
+SIGTERM exits. SIGINT always exits.
 """
 
 import argparse
@@ -25,15 +25,15 @@ _NOT_FLAGS = {"name", "max_unfinished", "first_token_gate"}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run until told to end; 0."""
+    """Run until a signal; return 0."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.journal and arguments.count != 1:
-        parser.error("--journal is the book of one engine: leave out --count")
+        parser.error("--journal works with one engine only; remove --count")
     if bool(arguments.tls_cert) is not bool(arguments.tls_key) or (
         arguments.tls_client_ca and not arguments.tls_cert
     ):
-        parser.error("--tls-cert and --tls-key go together, and --tls-client-ca with both")
+        parser.error("--tls-cert and --tls-key need each other; --tls-client-ca needs both")
     settings = {f.name: getattr(arguments, f.name) for f in fields(EngineConfig) if f.name != "name"}
     first = EngineConfig(**settings)
     configs = [
@@ -53,11 +53,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m chaos.fake_engine", description="Simulated vLLM engines; no GPU, no model."
     )
-    parser.add_argument("--count", type=int, default=1, help="engines in this process (default: 1)")
-    parser.add_argument("--name-prefix", default="fake-", help="engines are called PREFIX0, PREFIX1, …")
-    parser.add_argument("--control-port", type=int, default=0, help="0 for any free one (default)")
-    parser.add_argument("--max-unfinished", type=int, help="cap on calls running and waiting, answered by 503")
-    parser.add_argument("--first-token-gate", action="store_true", help="hold a stream's headers")
+    parser.add_argument("--count", type=int, default=1, help="number of engines (default: 1)")
+    parser.add_argument("--name-prefix", default="fake-", help="engine names are PREFIX0, PREFIX1, …")
+    parser.add_argument(
+        "--control-port", type=int, default=0, help="port of the control API (default: 0, any free port)"
+    )
+    parser.add_argument("--max-unfinished", type=int, help="limit on running and waiting calls; more get 503")
+    parser.add_argument(
+        "--first-token-gate", action="store_true", help="hold stream headers until the first token"
+    )
     for field in fields(EngineConfig):
         if field.name not in _NOT_FLAGS:
             flag = f"--{field.name.replace('_', '-')}"

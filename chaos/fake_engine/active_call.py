@@ -1,4 +1,4 @@
-"""One call in flight, as its HTTP handler and the engine share it."""
+"""One running call, shared by its HTTP handler and the engine."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from chaos.fake_engine.simulated_gpu import SlotUse
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ActiveCall:
-    """A call in flight, seen from its HTTP handler."""
+    """A running call."""
 
     call_id: int
     generation: Generation
@@ -32,12 +32,12 @@ class ActiveCall:
 
     @property
     def job_tokens(self) -> int:
-        """Tokens the GPU will make: fewer than asked where the connection is to be reset on the way."""
+        """Tokens the GPU will generate: fewer than requested if the connection is to be reset."""
         asked = self.generation.max_tokens
         return asked if self.plan.reset_after is None else min(asked, self.plan.reset_after)
 
     async def wait_for_tokens(self, seen: int) -> None:
-        """Wait until there are more than ``seen`` tokens, or the GPU is done with it."""
+        """Wait for more than ``seen`` tokens, or the end of the call."""
         while self.tokens <= seen and self.finished_at_s is None:
             self.changed.clear()
             await self.changed.wait()
@@ -45,7 +45,7 @@ class ActiveCall:
     def record(
         self, use: SlotUse, outcome: CallOutcome, reason: str, *, at_s: float, stopped_s: float
     ) -> CallRecord:
-        """What is booked of it when it is closed at ``at_s``; the GPU has stood still for ``stopped_s`` in all."""
+        """Log record of the call closed at ``at_s``; ``stopped_s`` is the GPU's total stopped time."""
         return CallRecord(
             request_id=self.request_id,
             attempt=self.attempt,

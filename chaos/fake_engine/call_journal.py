@@ -1,8 +1,7 @@
-"""The book of an engine on disk, so that it survives a SIGKILL.
+"""An engine's call log on disk, which survives SIGKILL.
 
-Each line is one call as it would be booked if the engine died now; the last line of a call holds. Lines are
-written when a call comes, when it closes, and now and then in between, so that what a killed engine had spent is
-known to a quarter of a second.
+Each line is a call's record if the engine died now; the last line of a call counts. Lines are written when a call
+arrives and closes, and every 0.25 s in between, so the cost of a killed engine is known to 0.25 s.
 """
 
 import json
@@ -16,13 +15,13 @@ from pydantic import TypeAdapter, ValidationError
 from chaos.fake_engine.call_log import CallRecord
 
 KILLED: Final = "killed"
-"""The reason of a call whose engine died under it."""
+"""Reason of a call whose engine was killed."""
 
 _RECORD: Final = TypeAdapter(CallRecord)
 
 
 class CallJournal:
-    """Open for writing at the end of what earlier lives of the engine wrote: ``earlier``, by call id."""
+    """Appends to the file; ``earlier`` holds the records of previous runs by call id."""
 
     def __init__(self, file: TextIO, earlier: Mapping[int, CallRecord]) -> None:
         self._file = file
@@ -30,15 +29,15 @@ class CallJournal:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """The journal in ``path``, made where there is none."""
+        """Open the journal in ``path``; create it if missing."""
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         file = path.open("a", encoding="utf-8", buffering=1)
         if text and not text.endswith("\n"):
-            file.write("\n")  # what was being written when the engine died ends here
+            file.write("\n")  # terminates a line that was cut by the kill
         return cls(file, _calls(text))
 
     def note(self, call_id: int, record: CallRecord) -> None:
-        """This call is so now; on return it is the kernel's to keep."""
+        """Record the call's state; once it returns, the record survives SIGKILL."""
         self._file.write(json.dumps([call_id, asdict(record)]) + "\n")
 
     def close(self) -> None:
@@ -52,5 +51,5 @@ def _calls(text: str) -> Mapping[int, CallRecord]:
             call_id, record = json.loads(line)
             calls[call_id] = _RECORD.validate_python(record)
         except (ValueError, ValidationError):
-            continue  # half a line
+            continue  # truncated line
     return calls

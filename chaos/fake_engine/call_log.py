@@ -1,7 +1,7 @@
-"""The engine's own book: what became of every call, and what it cost.
+"""The engine's call log: outcome and cost of every call.
 
-Wasted work is counted here, where it happens, so that nobody has to believe a proxy's statistics. Each call is
-in exactly one state, and ``arrived == shed + finished + failed + aborted + in_flight`` holds at every moment.
+Wasted work is measured here, at the source, not from proxy statistics. Each call is in exactly one state:
+``arrived == shed + finished + failed + aborted + in_flight`` always holds.
 """
 
 from collections import Counter, deque
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-# Enough for minutes of demo traffic; older calls are in the totals only.
+# Minutes of demo traffic; older calls count in the totals only.
 KEPT_CALLS = 20_000
 
 
@@ -21,16 +21,17 @@ class CallOutcome(StrEnum):
 
 
 LOAD_ID: Final = "x-load-id"
-"""The id that our own load gives a request. Envoys replace what callers send as ``x-request-id``."""
+"""Request id header of our load generator. Envoy replaces a caller's ``x-request-id``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRecord:
-    """One attempt at one request, closed. Times are the machine's monotonic clock, in seconds.
+    """One closed attempt at one request. Times are in seconds of the monotonic clock.
 
-    ``request_id`` is the header ``LOAD_ID``, else ``x-request-id``, and ``attempt`` is ``x-envoy-attempt-count``;
-    empty and 0 where absent. ``slot_s`` is how long it held a slot; ``stuck_s`` how long it was open while the GPU
-    stood still, slot or not. ``tokens_generated`` counts the GPU's, ``tokens_sent`` those written to the client.
+    ``request_id`` is the header ``LOAD_ID``, else ``x-request-id``; ``attempt`` is ``x-envoy-attempt-count``;
+    empty and 0 if absent. ``slot_s`` is how long it held a slot; ``stuck_s`` how long it was open while the GPU
+    was stopped, with or without a slot. ``tokens_generated`` counts the GPU's tokens, ``tokens_sent`` those
+    written to the client.
     """
 
     request_id: str
@@ -50,13 +51,13 @@ class CallRecord:
 
     @property
     def wasted_slot_s(self) -> float:
-        """Slot time whose answer nobody received."""
+        """Slot time whose answer reached no caller."""
         return 0.0 if self.outcome is CallOutcome.FINISHED else self.slot_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallTotals:
-    """Counts of calls and sums of seconds since the engine was made; a restart of the engine keeps them."""
+    """Call counts and sums of seconds since the engine was created; restarts keep them."""
 
     arrived: int
     in_flight: int
@@ -73,7 +74,7 @@ class CallTotals:
 
 
 class CallLog:
-    """Calls opened and closed."""
+    """Open and closed calls."""
 
     def __init__(self) -> None:
         self.calls: deque[CallRecord] = deque(maxlen=KEPT_CALLS)
@@ -87,11 +88,11 @@ class CallLog:
         self._tokens_wasted = 0
 
     def open(self) -> None:
-        """A well-formed call has arrived."""
+        """Count the arrival of a valid call."""
         self._arrived += 1
 
     def close(self, record: CallRecord) -> None:
-        """A call that was opened is over."""
+        """Log a closed call."""
         self.calls.append(record)
         self._outcomes[record.outcome] += 1
         self._started += record.started_at_s is not None
@@ -103,7 +104,7 @@ class CallLog:
             self._tokens_wasted += record.tokens_generated
 
     def totals(self) -> CallTotals:
-        """Sums over closed calls; ``started`` too leaves out those that still run."""
+        """Sums over closed calls; ``started`` also excludes running ones."""
         closed = self._outcomes.total()
         return CallTotals(
             arrived=self._arrived,

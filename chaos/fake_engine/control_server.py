@@ -1,17 +1,15 @@
-"""The control port of a fleet of fake engines: break them, heal them, read their books.
+"""Control API of a fleet of fake engines: set faults, heal, read call logs.
 
-It is an interface for other harnesses too: ``docs/chaos/fake-engine.md`` describes it, and a test holds the
-two together.
-
-It has a port of its own, because a crashed engine has none, and because no client behind the proxy should find
-it. All bodies are JSON; ``ENGINE`` is the engine's name.
+Other harnesses may use it: ``docs/chaos/fake-engine.md`` documents it, and a test compares both. It has its own
+port, because a crashed engine has none and clients behind the proxy must not reach it. All bodies are JSON;
+``ENGINE`` is the engine's name.
 
 ====== ========================== ==============================================================================
 GET    ``/_fake``                 every engine: name, url, listening, calls in flight, fault
 GET    ``/_fake/ENGINE/fault``    the fault as an object, or null
-PUT    ``/_fake/ENGINE/fault``    replace it: ``{"kind": "hang"}``, ``{"kind": "slow", "factor": 4}``; 400 says
-                                  what is wrong; when the answer comes the fault bites
-DELETE ``/_fake/ENGINE/fault``    heal; a crashed engine listens again when the answer comes
+PUT    ``/_fake/ENGINE/fault``    replace it: ``{"kind": "hang"}``, ``{"kind": "slow", "factor": 4}``; 400
+                                  names the error; the fault is active once the answer arrives
+DELETE ``/_fake/ENGINE/fault``    heal; a crashed engine listens again once the answer arrives
 GET    ``/_fake/ENGINE/book``     totals; ``?calls=N`` adds the newest N calls
 ====== ========================== ==============================================================================
 """
@@ -30,7 +28,7 @@ _FAULT_PATH = "/_fake/{engine}/fault"
 
 
 class ControlServer:
-    """``await start()``, then ``url``; ``await stop()``. The engines' own lives are not its business."""
+    """``await start()``, then use ``url``; ``await stop()``. It does not start or stop the engines."""
 
     def __init__(self, engines: Sequence[FakeEngine], *, host: str = "127.0.0.1", port: int = 0) -> None:
         self._engines = {engine.config.name: engine for engine in engines}
@@ -40,15 +38,15 @@ class ControlServer:
 
     @property
     def url(self) -> str:
-        """The address of ``/_fake``."""
+        """URL of ``/_fake``."""
         return f"http://{ListenAddress(self._host, self._port)}/_fake"
 
     def engine_url(self, name: str) -> str:
-        """The address below which one engine's ``fault`` and ``book`` are."""
+        """Base URL of one engine's ``fault`` and ``book``."""
         return f"{self.url}/{name}"
 
     def application(self) -> web.Application:
-        """The pages of the port."""
+        """Routes of the control API."""
         app = web.Application()
         app.add_routes(
             [
@@ -98,7 +96,7 @@ class ControlServer:
     async def _book(self, request: web.Request) -> web.Response:
         asked = request.query.get("calls", "0")
         if not asked.isdecimal():
-            return web.json_response({"error": "calls must be a number, 0 or more"}, status=400)
+            return web.json_response({"error": "calls must be an integer >= 0"}, status=400)
         engine = self._engine(request)
         return web.json_response(
             {**self._describe(engine), **engine.book.as_object(calls=int(asked))},
@@ -107,7 +105,7 @@ class ControlServer:
     def _engine(self, request: web.Request) -> FakeEngine:
         name = request.match_info["engine"]
         if name not in self._engines:
-            raise web.HTTPNotFound(text=f"no engine {name!r}; there are {', '.join(self._engines)}\n")
+            raise web.HTTPNotFound(text=f"unknown engine {name!r}; use one of {', '.join(self._engines)}\n")
         return self._engines[name]
 
     def _describe(self, engine: FakeEngine) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a fake engine is made of. One dataclass makes the library's arguments and the command line's flags."""
+"""Settings of a fake engine: arguments of the library and flags of the command line."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +10,8 @@ from engine.tls.paths import TlsFiles
 class EngineConfig:
     """One simulated engine.
 
-    A call costs ``prefill_s + prefill_token_s x prompt tokens`` until its first token and ``token_s`` for each
-    further one, whatever runs beside it. The defaults make a 16-token answer of 0.2 s and an engine of 40 calls
-    per second.
+    A call takes ``prefill_s + prefill_token_s x prompt tokens`` until its first token, then ``token_s`` per token,
+    independent of other calls. With the defaults a 16-token answer takes 0.2 s, and an engine serves 40 calls/s.
     """
 
     name: str = "fake-0"
@@ -24,24 +23,24 @@ class EngineConfig:
     prefill_token_s: float = 0.0
     token_s: float = 0.01
     max_model_len: int = 4096
-    # vLLM: --max-num-queued-reqs, a cap on all unfinished calls, running and waiting; None for no cap.
+    # vLLM: --max-num-queued-reqs, a limit on unfinished calls, running and waiting; None for no limit.
     max_unfinished: int | None = None
-    first_token_gate: bool = False  # hold the headers of a stream until its first token
+    first_token_gate: bool = False  # hold stream headers until the first token
     stream_interval: int = 1  # vLLM: --stream-interval, tokens per SSE chunk after the first
-    wake_s: float = 0.002  # the simulation looks at its clock at most this often; slots lose nothing by it
+    wake_s: float = 0.002  # shortest timer interval; slot timing stays exact
     shutdown_timeout_s: float = 0.0  # vLLM: --shutdown-timeout, for SIGTERM
-    seed: int = 0  # picks the calls that a fault with a share hits
-    # File in which the book survives a SIGKILL; an engine that has one also knows when its process was stopped.
+    seed: int = 0  # selects the calls that a fault with a share hits
+    # File that keeps the call log over SIGKILL; it also enables detection of a stopped process.
     journal: str = ""
     # vLLM: --ssl-certfile, --ssl-keyfile, --enable-ssl-refresh; and --ssl-ca-certs with --ssl-cert-reqs=2, which
-    # makes callers prove themselves. PEM.
+    # requires client certificates. PEM.
     tls_cert: str = ""
     tls_key: str = ""
     tls_client_ca: str = ""
 
     @property
     def tls(self) -> TlsFiles | None:
-        """What it is called by over TLS; None for plain HTTP."""
+        """TLS files; None for plain HTTP."""
         if not self.tls_cert:
             return None
         authorities = Path(self.tls_client_ca) if self.tls_client_ca else None

@@ -1,7 +1,7 @@
-"""What can be wrong with a fake engine, one frozen value per fault, and what each does to a call that arrives.
+"""Faults of a fake engine, one frozen value per kind, and their effect on an arriving call.
 
-Settings only: how a fault is carried out (a socket closed, a GPU stopped) is the engine's business. Outside text
-becomes one of these values in :func:`parse_fault`; unknown fields and impossible numbers are refused there.
+These are settings only; the engine carries them out (closes a socket, stops the GPU). :func:`parse_engine_fault`
+reads them from JSON and refuses unknown fields and values out of range.
 """
 
 from dataclasses import dataclass
@@ -18,10 +18,9 @@ HealthAnswer = Literal["ok", "fail", "slow"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineErrorAfterWork:
-    """The call takes its slot for the whole generation, and is then answered with ``status`` and ``message``.
+    """The call holds its slot for the whole generation, then fails with ``status`` and ``message``.
 
-    A core that died under a living API process is this with ``health_answer`` "fail"; a broken CUDA context says
-    so.
+    Use ``health_answer`` "fail" for an engine core that died under a live API process.
     """
 
     __pydantic_config__ = _STRICT
@@ -34,7 +33,7 @@ class EngineErrorAfterWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineShed:
-    """The call is refused at once with 503; ``retry_after_s`` None leaves the Retry-After header out."""
+    """The call is refused at once with 503; ``retry_after_s`` None omits the Retry-After header."""
 
     __pydantic_config__ = _STRICT
     kind: Literal["shed"] = "shed"
@@ -44,9 +43,9 @@ class EngineShed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineHang:
-    """The GPU stops: calls are accepted and nothing comes of them. What /health says is a setting.
+    """The GPU stops: calls are accepted but never answered.
 
-    ``health_answer`` "ok" is what vLLM was seen to do: /health looks at the process, not at the GPU.
+    ``health_answer`` "ok" is vLLM's measured behaviour: /health checks the process, not the GPU.
     """
 
     __pydantic_config__ = _STRICT
@@ -56,7 +55,7 @@ class EngineHang:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineHangMidStream:
-    """A call stalls after ``after_tokens`` and keeps its slot; shorter generations end as usual."""
+    """Calls stall after ``after_tokens`` and keep their slots; shorter ones finish normally."""
 
     __pydantic_config__ = _STRICT
     kind: Literal["hang_mid_stream"] = "hang_mid_stream"
@@ -66,7 +65,7 @@ class EngineHangMidStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSlow:
-    """Everything on the GPU takes ``factor`` times as long, calls in flight included."""
+    """Everything on the GPU takes ``factor`` times as long, also for running calls."""
 
     __pydantic_config__ = _STRICT
     kind: Literal["slow"] = "slow"
@@ -75,7 +74,7 @@ class EngineSlow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKvCacheFull:
-    """No room in the KV cache: requests are preempted and all takes ``factor`` times as long, but goes on."""
+    """The KV cache is full: requests are preempted and everything takes ``factor`` times as long."""
 
     __pydantic_config__ = _STRICT
     kind: Literal["kv_cache_full"] = "kv_cache_full"
@@ -84,9 +83,9 @@ class EngineKvCacheFull:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePacing:
-    """Tokens after the first take ``factor`` times as long, and streams get them ``burst`` at a time.
+    """Tokens after the first take ``factor`` times as long, and are sent ``burst`` at a time.
 
-    The time to the first token stays as it was, calls in flight are slowed too.
+    TTFT is unchanged; running calls are slowed too.
     """
 
     __pydantic_config__ = _STRICT
@@ -97,10 +96,10 @@ class EnginePacing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineGrayFailure:
-    """Whoever looks sees a healthy engine, whoever works with it does not.
+    """Probes see a healthy engine, real requests fail.
 
-    /health is well and calls for up to ``honest_tokens`` tokens are served, as probes make them; longer ones are
-    refused with ``status`` at once, so that the engine looks idle and attracts more of them.
+    /health is 200 and calls for up to ``honest_tokens`` tokens, such as probes, are served. Longer ones are
+    refused with ``status`` at once, so the engine looks idle and attracts more.
     """
 
     __pydantic_config__ = _STRICT
@@ -112,7 +111,7 @@ class EngineGrayFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCrash:
-    """The process is gone: connections are reset, new ones refused. Healing starts it anew."""
+    """The process is dead: connections are reset, new ones refused. Healing restarts it."""
 
     __pydantic_config__ = _STRICT
     kind: Literal["crash"] = "crash"
@@ -120,7 +119,7 @@ class EngineCrash:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineResetMidStream:
-    """The connection is reset once ``after_tokens`` exist, or all of a shorter answer."""
+    """The connection is reset after ``after_tokens`` tokens, or after the last one of a shorter answer."""
 
     __pydantic_config__ = _STRICT
     kind: Literal["reset_mid_stream"] = "reset_mid_stream"
@@ -130,7 +129,7 @@ class EngineResetMidStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineBadHealth:
-    """Calls are served; /health is not to be trusted: "fail" answers 503, "slow" 200 after seconds."""
+    """Calls are served normally; /health is wrong: "fail" answers 503, "slow" 200 after 5 s."""
 
     __pydantic_config__ = _STRICT
     kind: Literal["bad_health"] = "bad_health"
@@ -139,7 +138,7 @@ class EngineBadHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineDrain:
-    """Calls in flight end as usual; new ones are refused with 503."""
+    """Running calls finish normally; new ones are refused with 503."""
 
     __pydantic_config__ = _STRICT
     kind: Literal["drain"] = "drain"
@@ -148,11 +147,11 @@ class EngineDrain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSigterm:
-    """What vLLM does on SIGTERM.
+    """vLLM's behaviour on SIGTERM.
 
-    ``shutdown_timeout_s`` 0 (vLLM's default): the GPU process dies at once, so streams in flight hang without a
-    word; otherwise calls in flight have that long to end. Both ways new calls get a 500 while the port is open,
-    /health stays 200, and ``listens_s`` after the work has ended (or died) the port is closed.
+    With ``shutdown_timeout_s`` 0 (vLLM's default) the GPU process dies at once and running streams hang; otherwise
+    running calls have that long to finish. Either way new calls get 500 while the port is open, /health stays 200,
+    and the port closes ``listens_s`` after the work has ended.
     """
 
     __pydantic_config__ = _STRICT
@@ -180,7 +179,7 @@ SteadyEngineFault = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFlap:
-    """``fault`` for ``bad_share`` of each period, healthy for the rest; a period begins bad."""
+    """``fault`` for the first ``bad_share`` of each period, healthy for the rest."""
 
     __pydantic_config__ = _STRICT
     fault: Annotated[SteadyEngineFault, Field(discriminator="kind")]
@@ -195,11 +194,11 @@ _FAULTS: TypeAdapter[EngineFault] = TypeAdapter(Annotated[EngineFault, Field(dis
 
 
 class EngineFaultError(ValueError):
-    """The text names no fault; the message says which field and why."""
+    """Invalid fault; the message names the field and the problem."""
 
 
 def parse_engine_fault(text: bytes | str) -> EngineFault:
-    """The fault a JSON object such as ``{"kind": "slow", "factor": 4}`` describes; FaultError otherwise."""
+    """Parse a fault such as ``{"kind": "slow", "factor": 4}``; raises EngineFaultError."""
     try:
         return _FAULTS.validate_json(text)
     except ValidationError as problem:
@@ -208,7 +207,7 @@ def parse_engine_fault(text: bytes | str) -> EngineFault:
 
 
 def engine_fault_object(fault: EngineFault | None) -> Any:
-    """The fault as JSON-ready values, such that :func:`parse_fault` gives it back; None stays None."""
+    """The fault as JSON-ready values, the inverse of :func:`parse_engine_fault`; None stays None."""
     return None if fault is None else _FAULTS.dump_python(fault, mode="json")
 
 
@@ -224,7 +223,7 @@ class RefuseCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeCall:
-    """Give the call to the GPU, with what is to go wrong there; all None for a healthy engine."""
+    """Run the call on the GPU, with its fault settings; all None for a healthy engine."""
 
     stall_after: int | None = None
     reset_after: int | None = None
@@ -233,10 +232,7 @@ class ServeCall:
 
 
 def call_treatment(fault: EngineFault | None, draw: float, tokens: int) -> RefuseCall | ServeCall:
-    """What happens to a call for ``tokens`` tokens that arrives under ``fault``.
-
-    ``draw`` is uniform in [0, 1), and picks the share.
-    """
+    """Treatment of a call for ``tokens`` tokens under ``fault``; ``draw`` in [0, 1) selects the share."""
     match fault:
         case EngineShed() | EngineDrain() | EngineSigterm():
             return _refusal(fault, draw) or ServeCall()
@@ -267,7 +263,7 @@ def _refusal(fault: EngineShed | EngineDrain | EngineSigterm, draw: float) -> Re
         case EngineDrain():
             return RefuseCall(status=503, message="The engine is draining.", error_type="Service Unavailable")
         case EngineSigterm():
-            # 500, not 503: a retry policy that only knows 503 does not catch it.
+            # 500, not 503: retry policies limited to 503 miss it.
             return RefuseCall(
                 status=500,
                 message="cannot schedule new futures after shutdown",
@@ -276,7 +272,7 @@ def _refusal(fault: EngineShed | EngineDrain | EngineSigterm, draw: float) -> Re
 
 
 def gpu_rate(fault: EngineFault | None) -> float:
-    """Work per second of the GPU under ``fault``."""
+    """GPU work rate under ``fault``, 1 is healthy."""
     match fault:
         case EngineHang() | EngineSigterm(shutdown_timeout_s=0):
             return 0.0
@@ -287,12 +283,12 @@ def gpu_rate(fault: EngineFault | None) -> float:
 
 
 def token_pace(fault: EngineFault | None) -> EnginePacing:
-    """How tokens after the first come under ``fault``."""
+    """Pacing of tokens after the first under ``fault``."""
     return fault if isinstance(fault, EnginePacing) else EnginePacing(factor=1.0)
 
 
 def health_answer(fault: EngineFault | None) -> HealthAnswer:
-    """What /health says under ``fault``."""
+    """Answer of /health under ``fault``."""
     return (
         fault.health
         if isinstance(fault, EngineHang | EngineBadHealth | EngineDrain | EngineErrorAfterWork)

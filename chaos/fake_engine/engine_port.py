@@ -1,4 +1,4 @@
-"""The port of one fake engine: it listens, refuses while it is crashed, and resets whoever is connected."""
+"""The port of one fake engine: listens, refuses connections after a crash, and resets open ones."""
 
 import asyncio
 import socket
@@ -13,12 +13,12 @@ from engine.tls.paths import TlsFiles
 
 # SO_LINGER with time 0: closing sends RST instead of FIN.
 _TURNS_OF_CLOSING = 4
-"""Of the event loop, until the last connection is made and the listener closed."""
+"""Event loop turns until the last connection is set up and the listener closed."""
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 def reset_connection(transport: asyncio.Transport) -> None:
-    """Close a connection with RST, so that the peer sees a reset and not an end."""
+    """Close a connection with RST instead of FIN."""
     tcp = transport.get_extra_info("socket")
     if tcp is not None:
         tcp.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
@@ -26,7 +26,7 @@ def reset_connection(transport: asyncio.Transport) -> None:
 
 
 class _HungUp(asyncio.Protocol):
-    """Whoever was accepted in the moment in which the port closed."""
+    """Resets connections accepted while the port was closing."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if isinstance(transport, asyncio.Transport):
@@ -34,10 +34,10 @@ class _HungUp(asyncio.Protocol):
 
 
 class EnginePort:
-    """``await open(app)``, then ``await listen()``; ``refuse()`` and ``listen()`` in turn; ``close()``.
+    """``await open(app)``, ``await listen()``; then alternate ``refuse()`` and ``listen()``; ``close()``.
 
-    ``number`` is the port, which stays ours from the first ``listen`` on. With ``tls`` callers come by TLS, each
-    new connection by what the files hold at that moment; where they name authorities, nobody else may call.
+    ``number`` is the port, reserved from the first ``listen`` on. With ``tls`` each new connection uses the
+    current content of the files; with a client CA, callers need a certificate.
     """
 
     def __init__(self, host: str, number: int, tls: TlsFiles | None = None) -> None:
@@ -47,7 +47,7 @@ class EnginePort:
         self.number = number
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
-        self._held: socket.socket | None = None  # keeps the port ours while nothing listens on it
+        self._held: socket.socket | None = None  # reserves the port while nothing listens on it
 
     @property
     def listening(self) -> bool:
@@ -55,18 +55,18 @@ class EnginePort:
 
     @property
     def url(self) -> str:
-        """Where it is asked."""
+        """Base URL."""
         return f"{'http' if self._tls is None else 'https'}://{ListenAddress(self._host, self.number)}"
 
     @property
     def connections(self) -> list[RequestHandler]:
-        """Those that are open."""
+        """Open connections."""
         if self._runner is None or self._runner.server is None:
             return []
         return self._runner.server.connections
 
     async def open(self, app: web.Application) -> None:
-        """Be ready to answer as ``app`` does; ``CertificateError`` where the files of TLS cannot be used."""
+        """Set up ``app``; raises ``CertificateError`` for unusable TLS files."""
         if self._tls is not None:
             from engine.tls.certificate_files import RotatingKeyPair  # noqa: PLC0415
             from engine.tls.contexts import server_context  # noqa: PLC0415 -- cryptography, only where there is TLS
@@ -79,7 +79,7 @@ class EnginePort:
         await self._runner.setup()
 
     async def listen(self) -> None:
-        """Take connections; OSError when the port is taken."""
+        """Accept connections; raises OSError if the port is in use."""
         assert self._runner is not None  # noqa: S101 -- open() came first
         assert self._runner.server is not None  # noqa: S101
         held, self._held = self._held or self._bound(), None
@@ -88,17 +88,17 @@ class EnginePort:
         )
 
     def refuse(self) -> None:
-        """Take no more connections; those that are open stay."""
+        """Refuse new connections; open ones stay."""
         if self._listener is not None:
             loop, listener = asyncio.get_running_loop(), self._listener
             self._listener = None
             for one in listener.sockets:
                 loop.remove_reader(one.fileno())
                 one.shutdown(socket.SHUT_RD)
-            # A connection that is accepted already is made in the next turns. Where its server is closed by then,
-            # Python 3.11 fails to, and leaves it open for nobody (gh-109564).
+            # An accepted connection is set up in the next loop turns. If its server is closed by then, Python 3.11
+            # leaks it (gh-109564).
             loop.call_soon(loop.call_soon, self._closed, listener, frozenset(self.connections))
-            # Else the kernel lends the port of a crashed engine to any connection that leaves this machine.
+            # Otherwise the kernel may use a crashed engine's port as the source port of an outgoing connection.
             self._held = self._bound()
 
     def _closed(self, listener: asyncio.Server, open_then: frozenset[RequestHandler]) -> None:
@@ -108,13 +108,13 @@ class EnginePort:
                 reset_connection(connection.transport)
 
     def reset_connections(self) -> None:
-        """End all that are open with RST."""
+        """Close all open connections with RST."""
         for connection in self.connections:
             if isinstance(connection.transport, asyncio.Transport):
                 reset_connection(connection.transport)
 
     async def close(self) -> None:
-        """Give the port back."""
+        """Release the port."""
         self.refuse()
         if self._held is not None:
             self._held.close()
@@ -131,7 +131,7 @@ class EnginePort:
         return self._runner.server()
 
     def _bound(self) -> socket.socket:
-        """A socket on our port that refuses connections until it listens; OSError when the port is taken."""
+        """A socket bound to the port that refuses connections; raises OSError if the port is in use."""
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         bound = socket.socket(family, socket.SOCK_STREAM)
         try:

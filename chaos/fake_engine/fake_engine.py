@@ -1,7 +1,7 @@
-"""One fake engine: the simulated GPU, its book, a fault, and the port it all answers on.
+"""One fake engine: the simulated GPU, its call log, a fault, and its port.
 
-This is the shell around :class:`~chaos.fake_engine.simulated_gpu.Gpu`: it brings the time and carries out faults
-(stops the GPU, closes the port, resets connections). What is said over HTTP is in ``routes``.
+This wraps :class:`~chaos.fake_engine.simulated_gpu.SimulatedGpu`: it supplies the time and carries out faults
+(stops the GPU, closes the port, resets connections). HTTP answers are in ``vllm_routes``.
 """
 
 import asyncio
@@ -37,15 +37,15 @@ from chaos.fake_engine.openai_api import Generation
 from chaos.fake_engine.simulated_gpu import GpuJob, JobProgress, SimulatedGpu
 from chaos.fake_engine.vllm_routes import application
 
-# How often an engine with a journal looks at itself, and how long a look may be late before the process must have
-# been stopped: a loop that is merely busy is late by tens of milliseconds.
+# Interval at which an engine with a journal checks itself, and the delay that means the process was stopped. A
+# busy event loop is late by tens of milliseconds only.
 _PULSE_S = 0.05
 _STOPPED_AFTER_S = 0.5
 _NOTES_EVERY_PULSES = 5
 
 
 class FakeEngine:
-    """A simulated vLLM engine; it simulates hardware we lack, and every answer's ``x-fake-engine`` says so.
+    """A simulated vLLM engine; every answer has an ``x-fake-engine`` header.
 
     Use: ``await engine.start()``, then ``engine.port``; ``set_fault`` and ``heal`` at any time; ``await
     engine.stop()``. One event loop, no threads.
@@ -55,11 +55,11 @@ class FakeEngine:
         self.config = config
         self.book = CallLog()
         self.metrics = FakeVllmMetrics(config.model)
-        self.terminated = asyncio.Event()  # after Sigterm: port closed and nobody connected
+        self.terminated = asyncio.Event()  # after SIGTERM: port closed, no connections
         self._port = EnginePort(config.host, config.port, config.tls)
         self._fault: EngineFault | None = None
         self._acting: SteadyEngineFault | EngineSigterm | None = (
-            None  # what a flap does right now, or the fault itself
+            None  # the current phase of a flap, or the fault itself
         )
         self._rng = random.Random(config.seed)  # noqa: S311 -- picks calls to fail, guards no secret
         self._clock = time.monotonic
@@ -67,7 +67,7 @@ class FakeEngine:
         self._calls: dict[int, ActiveCall] = {}
         self._next_call_id = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._script: asyncio.Task[None] | None = None  # a fault that has a course of its own
+        self._script: asyncio.Task[None] | None = None  # task of a fault with several phases
         self._journal: CallJournal | None = None
         self._pulse: asyncio.Task[None] | None = None
         self._awake_at_s = self._clock()
@@ -77,7 +77,7 @@ class FakeEngine:
 
     @property
     def port(self) -> int:
-        """The port it listens on; kept over crashes."""
+        """The port; kept over crashes."""
         return self._port.number
 
     @property
@@ -94,7 +94,7 @@ class FakeEngine:
 
     @property
     def calls_in_flight(self) -> int:
-        """What the API process counts, hang or not: vLLM's ``server_load``."""
+        """Calls open in the API process, also during a hang: vLLM's ``server_load``."""
         return len(self._calls)
 
     @property
@@ -103,7 +103,7 @@ class FakeEngine:
 
     @property
     def calls_before_first_token(self) -> int:
-        """Those of them that wait for their first token, as the first-token gate counts."""
+        """Calls waiting for their first token, as the first-token gate counts them."""
         return sum(call.first_token_at_s is None for call in self._calls.values())
 
     @property
@@ -111,7 +111,7 @@ class FakeEngine:
         return health_answer(self._acting)
 
     async def start(self) -> None:
-        """Listen; OSError when the port is taken. With a journal, what earlier lives booked is booked again."""
+        """Listen; raises OSError if the port is in use. A journal restores the log of previous runs."""
         await self._port.open(application(self))
         await self._port.listen()
         if self.config.journal:
@@ -124,7 +124,7 @@ class FakeEngine:
             self._pulse = asyncio.create_task(self._beat())
 
     async def stop(self) -> None:
-        """Close everything at once; calls in flight are booked as failed."""
+        """Close everything at once; running calls are logged as failed."""
         await self._end_script()
         if self._pulse is not None:
             self._pulse.cancel()
@@ -140,7 +140,7 @@ class FakeEngine:
     # -- faults -----------------------------------------------------------------------------------------------
 
     async def set_fault(self, fault: EngineFault | None) -> None:
-        """Replace the fault; None heals. When this returns the fault bites."""
+        """Set the fault; None heals. The fault is active on return."""
         async with self._changing:
             await self._end_script()
             self._fault = fault
@@ -153,7 +153,7 @@ class FakeEngine:
                     self._script = asyncio.create_task(self._terminate(fault))
 
     async def heal(self) -> None:
-        """Back to health: a crashed or terminated engine starts anew, a hung one goes on."""
+        """Clear the fault: a crashed or terminated engine restarts, a hung one resumes."""
         await self.set_fault(None)
 
     async def _act(self, fault: SteadyEngineFault | EngineSigterm | None) -> None:
@@ -166,7 +166,7 @@ class FakeEngine:
             self._port.reset_connections()
             return
         if was_dead and not isinstance(fault, EngineSigterm):
-            # The process that got the signal is not coming back; another one takes its place.
+            # The signalled process does not come back; a new one replaces it.
             self._port.refuse()
             self._lose_calls("restart")
             self._port.reset_connections()
@@ -199,13 +199,13 @@ class FakeEngine:
             if connection in busy:
                 connection.close()  # after its answer
             else:
-                connection.force_close()  # close() alone would leave an idle one open, and deaf
+                connection.force_close()  # close() alone would leave an idle connection open but unserved
         await self._until(lambda: not self._port.connections, limit_s=None)
         self.terminated.set()
 
     async def _until(self, condition: Callable[[], bool], *, limit_s: float | None) -> None:
         deadline_s = None if limit_s is None else self._clock() + limit_s
-        # aiohttp announces no end of a connection, so there is no event to wait for.
+        # aiohttp has no event for the end of a connection.
         while not condition() and (deadline_s is None or self._clock() < deadline_s):
             await asyncio.sleep(0.01)
 
@@ -226,7 +226,7 @@ class FakeEngine:
         path: str,
         connection: RequestHandler,
     ) -> ActiveCall | RefuseCall:
-        """Open a call: it is in the GPU's queue when this returns, or refused and booked as shed."""
+        """Open a call: it is then in the GPU's queue, or refused and logged as shed."""
         self._notice_stop()
         now = self._clock()
         self.book.open()
@@ -271,7 +271,7 @@ class FakeEngine:
         return call
 
     def close(self, call: ActiveCall, outcome: CallOutcome, reason: str) -> None:
-        """The handler is done with the call, one way or the other; its slot is free. Twice does no harm."""
+        """End a call and free its slot. Idempotent."""
         if self._calls.pop(call.call_id, None) is None:
             return
         self._notice_stop()
@@ -280,7 +280,7 @@ class FakeEngine:
         self._arm()
 
     def metrics_text(self) -> bytes:
-        """/metrics now; a GPU that stands still has nothing new to say."""
+        """The /metrics page; a stopped GPU does not update it."""
         self._notice_stop()
         self._deliver(self._gpu.advance(self._clock()))
         if self._gpu.rate > 0:
@@ -298,7 +298,7 @@ class FakeEngine:
             self._journal.note(call.call_id, record)
 
     def _note(self, call: ActiveCall) -> None:
-        """Write down what there would be to book if the process were killed now."""
+        """Journal the record that counts if the process is killed now."""
         if self._journal is not None:
             use = self._gpu.use_so_far(call.call_id)
             now, stopped_s = self._clock(), self._gpu.stopped_s
@@ -310,7 +310,7 @@ class FakeEngine:
             self.close(call, CallOutcome.FAILED, reason)
 
     def _arm(self) -> None:
-        """Look again when the GPU has something; the timer that is due first wins."""
+        """Set the timer for the GPU's next event."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -320,7 +320,7 @@ class FakeEngine:
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._wake)
 
     async def _beat(self) -> None:
-        """Look at ourselves for ever: whether the process was stopped, and what calls have cost so far."""
+        """Check periodically whether the process was stopped, and journal the cost of running calls."""
         pulses = 0
         while True:
             await asyncio.sleep(_PULSE_S)
@@ -334,7 +334,7 @@ class FakeEngine:
                 self._arm()
 
     def _notice_stop(self) -> None:
-        """A process that is stopped computes nothing; its clock goes on, so the GPU must be told."""
+        """Subtract the time in which the process was stopped; the clock kept running."""
         now = self._clock()
         if self._pulse is None or now - self._awake_at_s < _STOPPED_AFTER_S:
             return

@@ -1,7 +1,7 @@
-"""What vLLM's /metrics says, of a fake engine: the same names and labels, filled from the simulated GPU.
+"""vLLM's /metrics page for a fake engine: the same names and labels, filled from the simulated GPU.
 
-As with the real one, these numbers come from the engine's steps: a GPU that stands still updates nothing, the
-gauges included, and an aborted request appears nowhere.
+As in vLLM, the engine's steps update the numbers: a stopped GPU updates nothing, not even gauges, and aborted
+requests do not appear.
 
 Source: docs.vllm.ai, "Production Metrics" (V1 engine); names ending in ``_total`` as Prometheus shows them.
 """
@@ -26,7 +26,7 @@ _FINISHED_REASONS = ("stop", "length", "abort", "error")
 
 
 class FakeVllmMetrics:
-    """One life of one engine; a restart makes a new one, so counters begin at 0 as they do for a new process."""
+    """Metrics of one engine process; a restart creates a new one, with counters at 0."""
 
     def __init__(self, model: str) -> None:
         self._registry = CollectorRegistry()
@@ -72,7 +72,7 @@ class FakeVllmMetrics:
         self._kv_cache.set(kv_cache_ratio)
 
     def totals(self, *, prompt_tokens: int, generation_tokens: int) -> None:
-        """Tokens since this life began; they never shrink."""
+        """Set the token totals since the start; they never decrease."""
         self._prompt_tokens.inc(prompt_tokens - self._prompt_tokens_seen)
         self._generation_tokens.inc(generation_tokens - self._generation_tokens_seen)
         self._prompt_tokens_seen, self._generation_tokens_seen = prompt_tokens, generation_tokens

@@ -1,7 +1,7 @@
-"""OpenAI-shaped requests in, OpenAI-shaped answers out, as vLLM's API server words them. Pure.
+"""OpenAI requests and answers in the format of vLLM's API server. Pure.
 
-Only what clients of a resilience layer look at is here. What the simulation cannot do honestly (``n`` above 1,
-batches of prompts) is refused with 400 and says so, instead of being answered with something made up.
+Only the fields that clients of a resilience layer use are here. What the simulation cannot do (``n`` above 1,
+batches of prompts) is refused with 400 instead of faked.
 """
 
 import json
@@ -14,7 +14,7 @@ CHARACTERS_PER_TOKEN = 4
 
 
 class RequestError(Exception):
-    """The client's mistake: an HTTP status and an OpenAI-shaped error."""
+    """A client error: HTTP status and OpenAI error object."""
 
     def __init__(self, status: int, message: str, error_type: str) -> None:
         super().__init__(message)
@@ -24,7 +24,7 @@ class RequestError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """One understood call. ``max_tokens`` is exactly what it will get: the fake never stops early."""
+    """One parsed call. It gets exactly ``max_tokens`` tokens: the fake never stops early."""
 
     chat: bool
     model: str
@@ -65,10 +65,10 @@ class _Chat(_Common):
 
 
 def parse_generation(body: bytes, *, chat: bool, model: str, max_model_len: int) -> Generation:
-    """The call in ``body``; RequestError with 400 or 404 as vLLM would.
+    """Parse the call in ``body``; raises RequestError with 400 or 404, as vLLM would.
 
-    Without ``max_tokens`` a call gets 16, OpenAI's default for completions; vLLM would let a chat run to the
-    end of its context, which a simulation that never stops early must not.
+    Without ``max_tokens`` a call gets 16, OpenAI's default for completions. vLLM would let a chat run to the end
+    of its context; a simulation that never stops early must not.
     """
     try:
         request = (_Chat if chat else _Completion).model_validate_json(body)
@@ -78,7 +78,7 @@ def parse_generation(body: bytes, *, chat: bool, model: str, max_model_len: int)
     if request.model is not None and request.model != model:
         raise RequestError(404, f"The model `{request.model}` does not exist.", "NotFoundError")
     if request.n != 1:
-        raise RequestError(400, "this simulated engine answers n=1 only", "BadRequestError")
+        raise RequestError(400, "this simulated engine supports n=1 only", "BadRequestError")
     asked = request.max_tokens
     if isinstance(request, _Chat):
         asked = request.max_completion_tokens or asked
@@ -110,7 +110,7 @@ def error_object(status: int, message: str, error_type: str) -> dict[str, Any]:
 
 
 def completion_object(generation: Generation, *, answer_id: str, created: int) -> dict[str, Any]:
-    """The whole answer of a call without streaming."""
+    """The answer of a non-streaming call."""
     text = token_text(1, generation.max_tokens)
     choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": "length"}
     if generation.chat:
@@ -135,7 +135,7 @@ def stream_event(generation: Generation, *, answer_id: str, created: int, first:
 
 
 def role_event(generation: Generation, *, answer_id: str, created: int) -> bytes:
-    """The first event of a chat stream: who speaks."""
+    """The first event of a chat stream: the role."""
     choice = {
         "index": 0,
         "delta": {"role": "assistant", "content": ""},
@@ -168,7 +168,7 @@ def usage_object(generation: Generation) -> dict[str, int]:
 
 
 def token_text(first: int, last: int) -> str:
-    """One word per token, numbered, so that a lost or doubled token shows."""
+    """One numbered word per token, so that lost or duplicate tokens are visible."""
     return "".join(f" t{index}" for index in range(first, last + 1))
 
 

@@ -1,28 +1,28 @@
 """The simulated GPU: slots, a first-come-first-served queue, and time per token.
 
-A job is a prefill followed by tokens at a fixed pace; how many jobs run beside it changes nothing. This value
-knows no HTTP, no clock and no event loop: the caller says what time it is, and gets back what has happened since.
+A job is a prefill followed by tokens at a fixed pace, independent of other jobs. It has no HTTP, clock or event
+loop: the caller passes the time and gets back what has happened since.
 
-Time passes twice here. *Seconds* are the caller's. *Work* is what the GPU gets done: it grows by ``rate`` per
-second, so an engine that is four times slower has rate 0.25 and a hung one rate 0. Every job is laid out on the
-axis of work, which makes a hang exact: nothing moves, and afterwards everything goes on where it stood.
+There are two time axes. *Seconds* are the caller's. *Work* grows by ``rate`` per second: an engine four times
+slower has rate 0.25, a hung one 0. Jobs are placed on the work axis, so a hang is exact: everything stops and
+later resumes where it was.
 """
 
 import math
 from collections import deque
 from dataclasses import dataclass, replace
 
-# Half a microsecond: a timer that fires at the computed instant must find its token due in spite of rounding.
+# 0.5 µs: a timer that fires at the computed time must find its token due despite rounding.
 _ROUNDING = 5e-7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuJob:
-    """What one call asks of the GPU.
+    """GPU work of one call.
 
-    ``prefill_s`` ends with the first token; each later token takes ``token_s``. ``tokens`` is at least 1.
-    After ``stall_after`` tokens the job holds its slot and makes no more until the stall is released.
-    The first token is reported, and then every ``report_every`` ones; 0 asks for the end only.
+    ``prefill_s`` ends with the first token; each later token takes ``token_s``. ``tokens`` is at least 1. After
+    ``stall_after`` tokens the job holds its slot without progress until released. It reports its first token, then
+    every ``report_every`` tokens; 0 reports only the end.
     """
 
     prefill_s: float
@@ -35,7 +35,7 @@ class GpuJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProgress:
-    """``tokens`` of a job exist so far. A finished one left its slot at ``at_s``, on the caller's clock."""
+    """``tokens`` of a job exist. A finished job left its slot at ``at_s``, on the caller's clock."""
 
     job_id: int
     tokens: int
@@ -46,7 +46,7 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotUse:
-    """What a job that is gone has cost. ``started_at_s`` is None for one that never got a slot."""
+    """Slot use of an ended job. ``started_at_s`` is None if it never got a slot."""
 
     started_at_s: float | None
     slot_s: float
@@ -58,17 +58,17 @@ class _Running:
     job: GpuJob
     start: float  # on the axis of work
     started_at_s: float
-    token_s: float  # the job's, at the pace of now
+    token_s: float  # at the current pace
     reported: int = 0
     stall_after: int | None = None
 
     @property
     def limit(self) -> int:
-        """Tokens it will make unless somebody helps."""
+        """Tokens it generates before a stall or its end."""
         return self.job.tokens if self.stall_after is None else min(self.stall_after, self.job.tokens)
 
     def token_at(self, index: int) -> float:
-        """Work at which token ``index`` (1-based) exists; token 0 stands for the start."""
+        """Work at which token ``index`` (1-based) exists; token 0 is the start."""
         return self.start + (self.job.prefill_s + (index - 1) * self.token_s if index else 0.0)
 
     @property
@@ -84,7 +84,7 @@ class _Running:
         return min(self.limit, 1 + int((spent - self.job.prefill_s) / self.token_s))
 
     def change_pace(self, token_s: float, work: float) -> None:
-        """From ``work`` on each token takes this long; the part of the next one that exists stays."""
+        """Change the time per token from ``work`` on; progress on the next token is kept."""
         decoded = work - self.start - self.job.prefill_s
         if decoded > 0 and self.token_s > 0:
             self.start = work - self.job.prefill_s - decoded / self.token_s * token_s
@@ -92,7 +92,7 @@ class _Running:
 
 
 class SimulatedGpu:
-    """Slots and a queue, fed with the time."""
+    """Slots and a queue; the caller advances the time."""
 
     def __init__(self, *, slots: int, now: float) -> None:
         self._slots = slots
@@ -114,7 +114,7 @@ class SimulatedGpu:
 
     @property
     def pace(self) -> float:
-        """How many times longer tokens after the first take."""
+        """Factor on the time of tokens after the first."""
         return self._pace
 
     @property
@@ -127,23 +127,23 @@ class SimulatedGpu:
 
     @property
     def stopped_s(self) -> float:
-        """Seconds spent at rate 0 until the last moment it was told of."""
+        """Seconds at rate 0 until the last update."""
         return self._stopped_s
 
     @property
     def generated_tokens(self) -> int:
-        """Tokens made by all jobs so far."""
+        """Tokens generated by all jobs so far."""
         return self._gone_tokens + sum(r.tokens(self._work) for r in self._running.values())
 
     @property
     def prefilled_tokens(self) -> int:
-        """Prompt tokens of all jobs whose prefill has ended: whole prompts at a time."""
+        """Prompt tokens of all jobs with finished prefill; whole prompts only."""
         return self._gone_prompt_tokens + sum(
             r.job.prompt_tokens for r in self._running.values() if r.tokens(self._work)
         )
 
     def cached_tokens(self) -> int:
-        """Prompt and generated tokens of the running jobs: what the KV cache holds."""
+        """Prompt and generated tokens of running jobs, as held in the KV cache."""
         return sum(r.job.prompt_tokens + r.tokens(self._work) for r in self._running.values())
 
     def submit(self, job_id: int, job: GpuJob, now: float) -> list[JobProgress]:
@@ -153,7 +153,7 @@ class SimulatedGpu:
         return progress
 
     def advance(self, now: float) -> list[JobProgress]:
-        """Let time pass until ``now``; return what came into being, ends in the order they happened."""
+        """Advance to ``now``; return the progress, with ends in order."""
         elapsed_s = max(0.0, now - self._at_s)
         if self._rate == 0:
             self._stopped_s += elapsed_s
@@ -165,7 +165,7 @@ class SimulatedGpu:
             job_id, first = min(self._running.items(), key=lambda item: item[1].end)
             if first.end > target + _ROUNDING:
                 break
-            # A slot is taken over when it was left, not when somebody looked: coarse timers cost no capacity.
+            # A slot is reused from the moment it was left, not from the update: coarse timers cost no capacity.
             ended = max(first.end, self._work)
             ended_at_s = self._at_s + (ended - self._work) / self._rate
             self._leave(job_id, ended_at_s, first.job.tokens)
@@ -196,7 +196,7 @@ class SimulatedGpu:
         return progress
 
     def due_at(self) -> float | None:
-        """When the next report or end is due, on the caller's clock; None when nothing will happen by itself."""
+        """Time of the next report or end on the caller's clock; None if none is due."""
         if self._rate == 0 or not self._running:
             return None
         due = math.inf
@@ -206,12 +206,12 @@ class SimulatedGpu:
         return None if math.isinf(due) else self._at_s + max(0.0, due - self._work) / self._rate
 
     def generated(self, job_id: int) -> int:
-        """Tokens that exist of a running job at the last moment it was told of; 0 for any other."""
+        """Tokens of a running job at the last update; 0 for any other."""
         running = self._running.get(job_id)
         return 0 if running is None else running.tokens(self._work)
 
     def abort(self, job_id: int, now: float) -> list[JobProgress]:
-        """Drop a job wherever it is; its slot goes to the next in the queue at once, unless the GPU hangs."""
+        """Drop a queued or running job; its slot goes to the next one at once, unless the GPU hangs."""
         progress = self.advance(now)
         if job_id in self._running:
             self._leave(job_id, now, self.generated(job_id))
@@ -221,14 +221,14 @@ class SimulatedGpu:
         return progress
 
     def set_rate(self, rate: float, now: float) -> list[JobProgress]:
-        """Work per second from ``now`` on: 1 is healthy, 1/k is k times slower, 0 hangs."""
+        """Set the work rate from ``now`` on: 1 is healthy, 1/k is k times slower, 0 hangs."""
         progress = self.advance(now)
         self._rate = rate
         self._admit(self._work, now)
         return progress
 
     def set_pace(self, factor: float, burst: int, now: float) -> list[JobProgress]:
-        """Let tokens after the first take ``factor`` times as long, and be reported ``burst`` at a time."""
+        """Make tokens after the first take ``factor`` times as long, reported ``burst`` at a time."""
         progress = self.advance(now)
         self._pace, self._burst = factor, burst
         for running in self._running.values():
@@ -236,7 +236,7 @@ class SimulatedGpu:
         return progress
 
     def use_so_far(self, job_id: int) -> SlotUse:
-        """What a job that is not gone has cost until the last moment it was told of."""
+        """Slot use of a current job until the last update."""
         running = self._running.get(job_id)
         if running is None:
             return SlotUse(started_at_s=None, slot_s=0.0, tokens=0)
@@ -247,7 +247,7 @@ class SimulatedGpu:
         )
 
     def release_stalls(self, now: float) -> list[JobProgress]:
-        """Let stalled jobs, and those still on their way to a stall, go on to their ends."""
+        """Resume stalled jobs, and remove stalls still ahead."""
         progress = self.advance(now)
         for running in self._running.values():
             made = running.tokens(self._work)
@@ -258,7 +258,7 @@ class SimulatedGpu:
         return progress
 
     def take_use(self, job_id: int) -> SlotUse:
-        """What a job that is gone has cost; asked once per job."""
+        """Take the slot use of an ended job; once per job."""
         return self._gone.pop(job_id, SlotUse(started_at_s=None, slot_s=0.0, tokens=0))
 
     def _leave(self, job_id: int, at_s: float, tokens: int) -> None:
@@ -272,7 +272,7 @@ class SimulatedGpu:
         )
 
     def _admit(self, work: float, at_s: float) -> None:
-        # A hung scheduler schedules nobody, free slot or not.
+        # A hung scheduler schedules nothing, even with free slots.
         while self._rate > 0 and self._waiting and len(self._running) < self._slots:
             job_id, job = self._waiting.popleft()
             self._running[job_id] = _Running(

@@ -1,8 +1,7 @@
-"""What a fake engine says over HTTP, in the manner of vLLM's API server.
+"""HTTP routes of a fake engine, modelled on vLLM's API server.
 
-A stream's headers go out before its first token exists, because the real one does that too: a client (or Envoy)
-that saw ``200`` has learnt nothing about the GPU. With the first-token gate they wait for the first token, and
-an error that comes first is a plain HTTP error.
+As in vLLM, stream headers are sent before the first token, so a ``200`` says nothing about the GPU. With the
+first-token gate they wait for the first token, and an earlier error becomes a plain HTTP error.
 """
 
 import asyncio
@@ -32,30 +31,30 @@ from chaos.fake_engine.openai_api import (
 )
 
 VERSION = "0.32.0+switchgear.fake"
-# Longer than any sane deadline of a health check.
+# Longer than any reasonable health check timeout.
 SLOW_HEALTH_S = 5.0
 _MAX_BODY_BYTES = 16 * 1024 * 1024
 
 
 class EngineBackend(Protocol):
-    """What answers are made from: the engine behind the routes."""
+    """The engine behind the routes."""
 
     config: EngineConfig
 
     @property
     def health(self) -> HealthAnswer:
-        """How to answer whoever asks for it."""
+        """Answer of /health."""
 
     @property
     def calls_in_flight(self) -> int:
-        """What the API process counts."""
+        """Calls open in the API process."""
 
     @property
     def calls_before_first_token(self) -> int:
-        """Those of them that wait for their first token."""
+        """Calls waiting for their first token."""
 
     def metrics_text(self) -> bytes:
-        """/metrics now."""
+        """The /metrics page."""
 
     def accept(
         self, generation: Generation, *, request_id: str, attempt: int, path: str, connection: RequestHandler
@@ -63,7 +62,7 @@ class EngineBackend(Protocol):
         """Open a call, or refuse it."""
 
     def close(self, call: ActiveCall, outcome: CallOutcome, reason: str) -> None:
-        """The handler is done with the call."""
+        """End a call."""
 
 
 def application(engine: EngineBackend) -> web.Application:
@@ -162,7 +161,7 @@ class _Routes:
                 return await self._stream(request, call)
             return await self._whole(request, call)
         except (asyncio.CancelledError, ConnectionError):
-            # The client is gone. Its slot must not outlive it.
+            # The client left: free its slot.
             self._engine.close(call, CallOutcome.ABORTED, "client left")
             raise
 
@@ -202,7 +201,7 @@ class _Routes:
         return response
 
     async def _send_tokens(self, request: web.Request, response: web.StreamResponse, call: ActiveCall) -> None:
-        """Write each token as it comes to be, until the GPU is done with the call."""
+        """Write tokens as they are generated, until the call ends."""
         generation, answer_id, created = call.generation, _answer_id(call), int(time.time())
         while call.tokens_sent < call.job_tokens:
             await call.wait_for_tokens(call.tokens_sent)

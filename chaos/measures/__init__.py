@@ -1,1 +1,1 @@
-"""What a history comes to, in numbers. Pure; whether the numbers are good enough is for the checks to say."""
+"""Measures of a history. Pure; the checks compare them with limits."""

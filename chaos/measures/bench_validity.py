@@ -1,7 +1,7 @@
-"""Whether an experiment says something about who was judged, or only about the machine it ran on. Pure.
+"""Whether an experiment measured its subject or only the machine it ran on. Pure.
 
-The load generator, the simulated engines and everybody else share the cores. When requests leave late, when an
-answer that is ready is not sent, or when others keep the machine busy, the numbers are of the bench.
+The load generator, the simulated engines and other programs share the cores. Late requests, delayed answers or a
+busy machine make the numbers those of the bench.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from chaos.history.request_outcomes import quantile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchLimits:
-    """What a bench may do and still count. ``others_percent`` of the machine may be used by other programs."""
+    """Limits for a valid bench. Other programs may use ``others_percent`` of the machine."""
 
     lag_p99_s: float
     lag_max_s: float
@@ -28,22 +28,23 @@ class BenchLimits:
 STRICT: Final = BenchLimits(
     lag_p99_s=0.02, lag_max_s=0.3, engine_p99_s=0.03, path_p99_s=0.05, others_percent=25.0, busy_percent=90.0
 )
-"""For numbers that are published and compared to a percent."""
+"""Limits for published numbers, compared to the percent."""
 
 FAIR: Final = BenchLimits(
     lag_p99_s=0.1, lag_max_s=1.0, engine_p99_s=0.15, path_p99_s=0.25, others_percent=85.0, busy_percent=100.0
 )
-"""For a yes or no with limits that leave room: late by a fifth of the usual service time of half a second.
+"""Limits for a yes or no with margin: late by a fifth of the usual service time of 0.5 s.
 
-What others use of the machine matters as far as it makes something late, which is seen; but for next to all of it.
+Use by other programs matters only if it delays something, which is measured, or if it is nearly the whole machine.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchQuality:
-    """How well the bench itself worked. ``lag``: how late requests left. ``engine_delay``: from the end of the
-    simulated work to the end of the call's answer. ``path``: from leaving the client to the engine, before the
-    fault; seconds. ``problems`` is empty for a run that counts.
+    """Quality of the bench, in seconds.
+
+    ``lag``: delay of sent requests. ``engine_delay``: from the end of the simulated work to the end of the answer.
+    ``path``: from the client to the engine, before the fault. ``problems`` is empty for a valid run.
     """
 
     lag_p99_s: float
@@ -56,8 +57,9 @@ class BenchQuality:
 def bench_quality(
     history: History, limits: BenchLimits, *, fault_s: float, engines_until_s: float
 ) -> BenchQuality:
-    """The judgement on one experiment whose first fault began at ``fault_s``. Engines are judged by what they had
-    finished at ``engines_until_s``: a fault may be what keeps them from sending it.
+    """Quality of an experiment whose first fault began at ``fault_s``.
+
+    Engine delay counts until ``engines_until_s`` only, since later a fault may delay answers.
     """
     lags_s = [one.lag_s for one in history.requests]
     delays_s = [
@@ -72,10 +74,10 @@ def bench_quality(
         "path_p99_s": quantile(_paths_s(history, fault_s), 0.99) or 0.0,
     }
     problems = [
-        *_too_much("requests left late (p99)", found["lag_p99_s"], limits.lag_p99_s),
-        *_too_much("a request left late", found["lag_max_s"], limits.lag_max_s),
-        *_too_much("engines sent answers late (p99)", found["engine_delay_p99_s"], limits.engine_p99_s),
-        *_too_much("requests were on the way for long (p99)", found["path_p99_s"], limits.path_p99_s),
+        *_too_much("requests sent late (p99)", found["lag_p99_s"], limits.lag_p99_s),
+        *_too_much("request sent late (max)", found["lag_max_s"], limits.lag_max_s),
+        *_too_much("engine answers sent late (p99)", found["engine_delay_p99_s"], limits.engine_p99_s),
+        *_too_much("request path slow (p99)", found["path_p99_s"], limits.path_p99_s),
         *_machine(history, limits),
     ]
     if not history.requests:
@@ -90,14 +92,14 @@ def _machine(history: History, limits: BenchLimits) -> list[str]:
     found = []
     others = used.machine - used.ours
     if others > limits.others_percent:
-        found.append(f"others used {others:.0f} % of the machine (allowed {limits.others_percent:.0f} %)")
+        found.append(f"other programs used {others:.0f} % of the CPU (limit {limits.others_percent:.0f} %)")
     if used.machine > limits.busy_percent:
-        found.append(f"the machine was {used.machine:.0f} % busy (allowed {limits.busy_percent:.0f} %)")
+        found.append(f"CPU {used.machine:.0f} % busy (limit {limits.busy_percent:.0f} %)")
     return found
 
 
 def _paths_s(history: History, fault_s: float) -> Sequence[float]:
-    """Of requests before the fault: from leaving the client to arriving at the first engine."""
+    """Times from client to first engine, of requests before the fault."""
     first: dict[str, float] = {}
     for attempt in history.attempts:
         first.setdefault(attempt.request_id, attempt.at_s)
@@ -109,4 +111,4 @@ def _paths_s(history: History, fault_s: float) -> Sequence[float]:
 
 
 def _too_much(what: str, seen_s: float, limit_s: float) -> list[str]:
-    return [f"{what}: {1000 * seen_s:.0f} ms (allowed {1000 * limit_s:.0f} ms)"] if seen_s > limit_s else []
+    return [f"{what}: {1000 * seen_s:.0f} ms (limit {1000 * limit_s:.0f} ms)"] if seen_s > limit_s else []

@@ -1,4 +1,4 @@
-"""What one question comes to: tries of its caller, and calls at engines for each of those. Pure."""
+"""Amplification: attempts per caller request, and engine calls per attempt. Pure."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -8,8 +8,10 @@ from chaos.history.recorded_history import History
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amplification:
-    """Of the requests that arrived in a window. ``calls`` reached engines; ``most_calls`` is what one request
-    came to at most. ``counted``: some are known from the proxies' counters only, for want of the engine's book.
+    """Amplification of the requests that arrived in a window.
+
+    ``calls`` reached engines; ``most_calls`` is the maximum for one request. ``counted``: some calls are known
+    only from proxy counters, because their engine has no log.
     """
 
     questions: int
@@ -20,17 +22,17 @@ class Amplification:
 
     @property
     def calls_per_request(self) -> float | None:
-        """None without requests."""
+        """Engine calls per request; None without requests."""
         return self.calls / self.requests if self.requests else None
 
     @property
     def tries_per_question(self) -> float | None:
-        """What callers themselves make of it; None without requests."""
+        """Attempts per caller request; None without requests."""
         return self.requests / self.questions if self.questions else None
 
 
 def call_amplification(history: History, from_s: float, to_s: float) -> Amplification:
-    """Of the window ``[from_s, to_s)``."""
+    """Amplification in the window ``[from_s, to_s)``."""
     some = [one for one in history.requests if from_s <= one.at_s < to_s]
     asked = {one.request_id for one in some}
     bookless = _bookless(history)
@@ -48,7 +50,7 @@ def call_amplification(history: History, from_s: float, to_s: float) -> Amplific
 
 
 def calls_sent(history: History, engine: str, from_s: float, to_s: float) -> int:
-    """Calls that proxies sent to the engine in the window, by their counters; one that falls began anew."""
+    """Calls that proxies sent to the engine in the window, by their counters; a falling counter was reset."""
     total = 0
     for proxy in {one.proxy for one in history.samples}:
         known: int | None = None
@@ -63,6 +65,6 @@ def calls_sent(history: History, engine: str, from_s: float, to_s: float) -> int
 
 
 def _bookless(history: History) -> frozenset[str]:
-    """Engines that keep no book: a real vLLM keeps none."""
+    """Engines without a log, such as a real vLLM."""
     kept = {one.engine for one in history.attempts}
     return frozenset(history.slots.keys() - kept)

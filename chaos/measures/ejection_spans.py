@@ -1,4 +1,4 @@
-"""Who was out when, as the ledger and the proxies tell it, and when there was a reason for it. Pure."""
+"""Ejections by the ledger and by the proxies, and times without a reason for them. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from chaos.measures.impairments import fault_of_event, stays_dead
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EjectionSpan:
-    """``[start_s, end_s)``; ``why`` is what is known of it."""
+    """An ejection in ``[start_s, end_s)``, with the reason ``why``."""
 
     start_s: float
     end_s: float
@@ -18,19 +18,19 @@ class EjectionSpan:
 
     @property
     def long_s(self) -> float:
-        """Its length."""
+        """Length in seconds."""
         return self.end_s - self.start_s
 
 
 def control_plane_ejections(history: History, engine: str, until_s: float) -> list[EjectionSpan]:
-    """When the control plane kept the engine out."""
+    """When the control plane ejected the engine."""
     found = []
     since_s, why = None, ""
     for one in history.decided:
         if one.engine != engine or one.out is None or one.at_s > until_s:
             continue
         if one.out and since_s is None:
-            since_s, why = one.at_s, f"the control plane took it out at {one.at_s:.1f} s: {one.evidence}"
+            since_s, why = one.at_s, f"ejected by the control plane at {one.at_s:.1f} s: {one.evidence}"
         elif not one.out and since_s is not None:
             found.append(EjectionSpan(start_s=since_s, end_s=one.at_s, why=why))
             since_s = None
@@ -40,7 +40,7 @@ def control_plane_ejections(history: History, engine: str, until_s: float) -> li
 
 
 def proxy_ejections(history: History, engine: str, until_s: float) -> list[EjectionSpan]:
-    """When a proxy said that it sends the engine nothing, of itself or because it was told to."""
+    """When a proxy excluded the engine, by its own outlier detection or by configuration."""
     found = []
     for proxy in sorted({one.proxy for one in history.samples}):
         since_s, why, last_s = None, "", 0.0
@@ -51,8 +51,8 @@ def proxy_ejections(history: History, engine: str, until_s: float) -> list[Eject
             flagged = engine in one.ejected or engine in one.unhealthy
             if flagged and since_s is None:
                 since_s = one.at_s
-                said = "ejects it by its own outlier detection" if engine in one.ejected else "has it as unhealthy"
-                why = f"{proxy} {said} since {one.at_s:.1f} s"
+                state = "ejected by outlier detection" if engine in one.ejected else "unhealthy"
+                why = f"{state} at {proxy} since {one.at_s:.1f} s"
             elif not flagged and since_s is not None:
                 found.append(EjectionSpan(start_s=since_s, end_s=one.at_s, why=why))
                 since_s = None
@@ -62,7 +62,7 @@ def proxy_ejections(history: History, engine: str, until_s: float) -> list[Eject
 
 
 def healthy_spans(history: History, engine: str, until_s: float) -> list[EjectionSpan]:
-    """When nothing was wrong with the engine, with who watches it, or with who decides of it."""
+    """When neither the engine, nor its observers, nor the control plane had a fault."""
     ill = sorted(
         (one.start_s, until_s if one.end_s is None or _for_good(one) else one.end_s)
         for one in history.outages
@@ -79,7 +79,7 @@ def healthy_spans(history: History, engine: str, until_s: float) -> list[Ejectio
 
 
 def span_intersection(some: Sequence[EjectionSpan], others: Sequence[EjectionSpan]) -> list[EjectionSpan]:
-    """Every stretch that is in one of the first and in one of the second, with the reason of the first."""
+    """Overlaps of both lists, with the reasons of the first."""
     return [
         EjectionSpan(start_s=max(one.start_s, other.start_s), end_s=min(one.end_s, other.end_s), why=one.why)
         for one in some
@@ -89,7 +89,7 @@ def span_intersection(some: Sequence[EjectionSpan], others: Sequence[EjectionSpa
 
 
 def _concerns(outage: Outage, engine: str) -> bool:
-    """Whether somebody may rightly keep the engine out for it: it is hit, or the control plane or a proxy is."""
+    """Whether the outage justifies an ejection: it hits the engine, the control plane or a proxy."""
     fault = fault_of_event(outage.fault)
     return engine in outage.targets or fault is None or fault.aim in {TargetKind.CONTROL_PLANE, TargetKind.PROXIES}
 

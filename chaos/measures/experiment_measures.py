@@ -1,4 +1,4 @@
-"""Everything that is reported of one experiment, in one value."""
+"""All reported measures of one experiment."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,10 +24,12 @@ from chaos.measures.wasted_gpu_time import WastedGpuTime, wasted_gpu_time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentMeasures:
-    """``before``, ``fault``, ``after`` and ``both`` (the last two together) count questions. ``wasted_gpu_time``
-    is of the fault window. ``calls_per_request`` are those that reached an engine, and ``tries_per_request`` all
-    that an Envoy made; both of requests and time of the fault window, in which ``retries_refused`` found the
-    budget for retries used up. ``proxies`` is goodput in both windows by proxy.
+    """Measures of one experiment.
+
+    ``before``, ``fault``, ``after`` and ``both`` (fault and after) count caller requests. The others cover the
+    fault window: ``wasted_gpu_time``; ``calls_per_request``, calls that reached an engine; ``tries_per_request``,
+    all attempts of the proxies; ``retries_refused``, retries refused by the retry budget. ``proxies`` is goodput
+    in both windows by proxy.
     """
 
     before: RequestPeriod
@@ -47,7 +49,7 @@ class ExperimentMeasures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuresSummary:
-    """The measures of a history, with its times and what a perfect ceiling would have made of it."""
+    """Measures of a history, with its phases and the goodput possible with a perfect admission limit."""
 
     phases: ExperimentPhases
     measures: ExperimentMeasures
@@ -56,7 +58,7 @@ class MeasuresSummary:
 
 
 def measures_summary(history: History) -> MeasuresSummary:
-    """All of it, from the history alone."""
+    """Compute all measures from the history alone."""
     some, times = impairments(history), experiment_phases(history)
     return MeasuresSummary(
         phases=times,
@@ -69,7 +71,7 @@ def measures_summary(history: History) -> MeasuresSummary:
 def experiment_measures(
     history: History, some: Sequence[Impairment], times: ExperimentPhases
 ) -> ExperimentMeasures:
-    """The numbers of one experiment with these troubles and times."""
+    """Measures of one experiment with these impairments and phases."""
     asked = questions(history.requests)
     tries = arrived_between(history.requests, times.fault_s, times.healed_s)
     both = arrived_between(asked, times.fault_s, times.end_s)
@@ -104,7 +106,7 @@ def _calls_per_request(requests: Sequence[RequestRecord], attempts: Sequence[Att
 
 
 def _grown(history: History, times: ExperimentPhases, count: Callable[[ProxySample], int | None]) -> int | None:
-    """How much a counter of the Envoys grew from the fault's beginning to its end; None where nobody looked."""
+    """Growth of a proxy counter during the fault; None without samples."""
     total: int | None = None
     for proxy in {one.proxy for one in history.samples}:
         counted = [

@@ -1,4 +1,4 @@
-"""Slots that were free while somebody was turned away. Pure, from the engines' books."""
+"""Slots that were idle while requests were refused. Pure, from the engine logs."""
 
 import math
 from collections.abc import Sequence
@@ -11,14 +11,15 @@ from chaos.measures.impairments import Impairment
 
 STEP_S: Final = 0.1
 GRACE_S: Final = 2.0
-"""A healed engine is not expected to be full at once."""
+"""Grace period before a healed engine counts as idle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleSlots:
-    """Over the moments in which requests were turned away: ``shed`` of them, ``seconds`` in all. ``slot_s`` is the
-    slot time that engines in good order had then, ``idle_s`` what of it nobody used; ``idlest`` is the engine that
-    had most of that, ``first_s`` the first such moment.
+    """Idle slots while requests were refused.
+
+    ``shed`` requests were refused within ``seconds`` in total. ``slot_s`` is the healthy engines' slot time then,
+    ``idle_s`` the unused part; ``idlest`` is the engine with the most of it, ``first_s`` the first time.
     """
 
     shed: int
@@ -30,12 +31,12 @@ class IdleSlots:
 
     @property
     def percent(self) -> float:
-        """Idle per 100 that there were; 0 where nobody was turned away."""
+        """Idle share of slot time in percent; 0 if no request was refused."""
         return 100.0 * self.idle_s / self.slot_s if self.slot_s else 0.0
 
 
 def idle_slots(history: History, troubles: Sequence[Impairment]) -> IdleSlots:
-    """Of the whole experiment. The batch class gives way on purpose and does not count as turned away."""
+    """Idle slots of the whole experiment. Refused batch requests do not count: they yield on purpose."""
     shed_s = [one.ended_at_s for one in history.requests if one.reason is OutcomeReason.SHED and not one.batch]
     steps = sorted({_step(at_s) for at_s in shed_s if at_s < history.end_s})
     busy = _busy(history)
@@ -65,7 +66,7 @@ def _step(at_s: float) -> int:
 
 
 def _busy(history: History) -> dict[tuple[str, int], float]:
-    """Slot seconds that each engine gave in each step."""
+    """Used slot seconds per engine and step."""
     found: dict[tuple[str, int], float] = {}
     for one in history.attempts:
         if one.started_at_s is None:

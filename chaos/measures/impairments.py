@@ -1,4 +1,4 @@
-"""Which engines were better left alone, when, and in what way: faults as what is measured needs them."""
+"""Impairments: which engines requests should avoid, when and why, derived from the faults."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,16 +42,16 @@ from chaos.history.recorded_history import History, Outage
 _FAULTS: TypeAdapter[Fault] = TypeAdapter(AnyFault)
 _SOME = EngineErrorAfterWork | EngineShed | EngineHangMidStream | EngineResetMidStream | EngineGrayFailure
 _LOST_PERCENT: Final = 50.0
-"""A wire that loses more than this carries nothing worth having."""
+"""A link with more loss than this counts as down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImpairmentKind:
-    """What is wrong with an engine, as far as measuring goes.
+    """Effect of a fault on an engine, for the measures.
 
-    ``capacity_left``: share of its work that is still worth having. ``stands_still``: it takes calls and hands out
-    no slots. ``unseen``: what is sent there does not reach its book, so the proxies' counters are read.
-    ``flaps``: it is well in between. ``takes_streams``: those in flight end by the fault and by nobody's choice.
+    ``capacity_left``: usable share of its capacity. ``stands_still``: it accepts calls but gives out no slots.
+    ``unseen``: calls do not reach its log, so proxy counters are used. ``flaps``: it is healthy in between.
+    ``takes_streams``: the fault itself cuts running streams.
     """
 
     capacity_left: float = 0.0
@@ -63,9 +63,10 @@ class ImpairmentKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Impairment:
-    """One engine had something in ``[start_s, end_s)``, for ``proxies`` only or, where that is None, for all.
-    ``end_s`` is infinite where it lasted when the history ended. ``ejectable``: it had better been left alone;
-    others are only worth less than usual.
+    """Impairment of one engine in ``[start_s, end_s)``, seen by ``proxies``, or by all if None.
+
+    ``end_s`` is infinite if it outlasted the history. ``ejectable``: requests should avoid the engine; otherwise
+    it only has less capacity.
     """
 
     outage: str
@@ -78,12 +79,12 @@ class Impairment:
     proxies: frozenset[str] | None = None
 
     def at(self, at_s: float) -> bool:
-        """Whether it lasts at this moment."""
+        """Whether it is active at this time."""
         return self.start_s <= at_s < self.end_s
 
 
 def fault_of_event(said: Mapping[str, Any]) -> Fault | None:
-    """The fault of an event; None for one that this version does not know."""
+    """The fault of an event; None if this version does not know it."""
     try:
         return _FAULTS.validate_python(dict(said))
     except ValidationError:
@@ -91,19 +92,19 @@ def fault_of_event(said: Mapping[str, Any]) -> Fault | None:
 
 
 def outages_of_target_kind(history: History, aim: TargetKind) -> list[Outage]:
-    """The outages of faults that hit this sort of target."""
+    """Outages whose faults hit this kind of target."""
     return [
         one for one in history.outages if (fault := fault_of_event(one.fault)) is not None and fault.aim is aim
     ]
 
 
 def ejectable(some: Iterable[Impairment]) -> list[Impairment]:
-    """Those in which the engine had better been left alone by everybody."""
+    """Impairments in which every proxy should avoid the engine."""
     return [one for one in some if one.bad and one.proxies is None]
 
 
 def impairments(history: History) -> tuple[Impairment, ...]:
-    """Every engine's, by the time it began. Faults that this version does not know are left out."""
+    """All impairments by start time. Unknown faults are skipped."""
     slots = history.slots
     found = []
     for outage in history.outages:
@@ -129,12 +130,12 @@ def impairments(history: History) -> tuple[Impairment, ...]:
 
 
 def stays_dead(pulls: Iterable[FaultAction]) -> bool:
-    """Whether what is pulled is not undone before the end."""
+    """Whether the actions are not undone before the experiment ends."""
     return any(isinstance(one, KillProcess) and one.stays_dead for one in pulls)
 
 
 def impairment_kind(pulls: Sequence[FaultAction], capacity_left: float) -> ImpairmentKind:
-    """Of a fault that pulls these."""
+    """Impairment kind of a fault with these actions."""
     of_engine = [_of_engine_fault(one.fault) for one in pulls if isinstance(one, SetEngineFault)]
     restarts = [one for one in pulls if isinstance(one, RestartEngine)]
     gone = any(isinstance(one, KillProcess | FreezeProcess) and one.part is ProcessRole.ENGINE for one in pulls)
@@ -153,7 +154,7 @@ def impairment_kind(pulls: Sequence[FaultAction], capacity_left: float) -> Impai
 
 
 def engine_impairment_kind(fault: EngineFault, capacity_left: float = 0.0) -> ImpairmentKind:
-    """Of a simulated engine that misbehaves in this way."""
+    """Impairment kind of a simulated engine's fault."""
     return impairment_kind([SetEngineFault(engine="", fault=fault)], capacity_left)
 
 
@@ -161,7 +162,7 @@ def _of_engine_fault(fault: EngineFault) -> ImpairmentKind:
     if isinstance(fault, EngineFlap):
         inner = _of_engine_fault(fault.fault)
         return ImpairmentKind(flaps=True, unseen=inner.unseen, takes_streams=inner.takes_streams)
-    # What only refuses, or is only slow, lets every stream that it has end.
+    # An engine that only refuses or is slow still finishes its streams.
     lets_end = isinstance(
         fault,
         EngineDrain
@@ -184,7 +185,7 @@ def _carries_nothing(wire: ShapeLink) -> bool:
 
 
 def _spared(pulls: Sequence[FaultAction]) -> float:
-    """Share of the calls that a fault which hits some of them leaves alone."""
+    """Share of calls that the fault does not affect."""
     return min(
         (
             1.0 - one.fault.share
@@ -200,7 +201,7 @@ def _harmless(fault: Fault) -> bool:
 
 
 def _only_for(history: History, engine: str, pulls: Sequence[FaultAction]) -> frozenset[str] | None:
-    """The proxies that alone notice; None when everybody does."""
+    """The only proxies affected; None if all are."""
     links = [one for one in pulls if isinstance(one, ShapeLink) and one.end == "engine"]
     sources = {source for one in links for source in one.sources}
     if (

@@ -1,6 +1,6 @@
-"""The story of every outage as moments: broke, detected, decided, pushed, ACKed, last request, healed, back. Pure.
+"""Timeline of each outage: broke, detected, decided, pushed, ACKed, last request, healed, back. Pure.
 
-All times are those of the history; None is what was not seen, or did not happen.
+Times are those of the history; None means not observed or did not happen.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,17 +13,17 @@ from chaos.measures.traffic_shift import traffic_recoveries, traffic_stops
 
 GOOD_VERDICTS: Final = frozenset({"ready", "busy", "producing"})
 ROUNDED_S: Final = 0.01
-"""The ledger rounds its clock: a push may seem to come before its decision by so much."""
+"""Rounding of the ledger's clock: a push may appear this much before its decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutageMoments:
-    """What happened around one engine in one outage.
+    """Timeline of one engine in one outage.
 
-    ``detected_s``: its agent first judged it bad. ``decided_s``: the control plane took it out. ``pushed_s``: it
-    first told a proxy after that, and ``acked_s``: every proxy that it told had accepted. ``last_request_s``: the
-    last request before the engine was left alone, and ``strays`` those that came all the same. ``healed_s``: the
-    fault ended; ``readmitted_s``: the control plane took it in again; ``back_s``: it had its share of the traffic.
+    ``detected_s``: its agent first reported it broken. ``decided_s``: the control plane ejected it. ``pushed_s``:
+    first push after that; ``acked_s``: all proxies accepted theirs. ``last_request_s``: last request before
+    traffic stopped; ``strays``: requests after that. ``healed_s``: the fault ended; ``readmitted_s``: the control
+    plane returned it to rotation; ``back_s``: it had its traffic share again.
     """
 
     outage: str
@@ -52,11 +52,11 @@ STEPS: Final = (
     ("readmitted", "readmitted_s"),
     ("traffic back", "back_s"),
 )
-"""The moments in their order: what people call each, and the field of ``OutageMoments`` that has it."""
+"""Moments in order: label and field of ``OutageMoments``."""
 
 
 def outage_moments(history: History) -> tuple[OutageMoments, ...]:
-    """One for each engine of each outage that breaks engines, by the time it began."""
+    """One timeline per engine and outage that breaks engines, by start time."""
     some = impairments(history)
     quiet = {(one.outage, one.engine): one for one in traffic_stops(history, some)}
     back = {
@@ -98,9 +98,9 @@ def outage_moments(history: History) -> tuple[OutageMoments, ...]:
 
 
 def by_outage(some: Iterable[OutageMoments]) -> tuple[OutageMoments, ...]:
-    """One for each outage: of every moment that of its last engine, None where one engine has none.
+    """One timeline per outage: each moment is that of its last engine; None if one engine lacks it.
 
-    ``engine`` names them all.
+    ``engine`` lists all of them.
     """
     groups: dict[str, list[OutageMoments]] = {}
     for one in some:
@@ -159,7 +159,7 @@ def _decided_s(history: History, engine: str, from_s: float, to_s: float, *, out
 
 
 def _pushed_and_acked_s(history: History, decided_s: float | None) -> tuple[float | None, float | None]:
-    """The first push after a decision, and when the last of the proxies that are told had accepted its first."""
+    """First push after a decision, and when the last proxy had accepted its first push."""
     if decided_s is None:
         return None, None
     first: dict[str, tuple[float, str, str]] = {}
@@ -183,7 +183,7 @@ def _pushed_and_acked_s(history: History, decided_s: float | None) -> tuple[floa
 
 
 def _of_group(back: dict[tuple[str, float], float], trouble: Impairment) -> float | None:
-    """Engines that are healed together come back together, which is told of their last."""
+    """Recovery time of engines healed together: that of the last one."""
     times_s = [
         back_s
         for (engine, healed_s), back_s in back.items()

@@ -1,15 +1,14 @@
-"""What a perfect admission ceiling would make of an experiment: the number that each measured one stands beside.
+"""Goodput possible with a perfect admission limit, as a reference for the measured goodput.
 
-The fleet is one queue. It works off ``mu(t)`` requests per second, the capacity of the engines that are well,
-and may hold ``mu(t) x W`` waiting ones; what arrives beyond that is shed. An engine counts as well again ``u``
-after it is, because nobody knows sooner. For one fault of length T in which capacity is short, an even load of
-lambda and a time A watched afterwards this comes to
+The fleet is one queue. It serves ``mu(t)`` requests per second, the capacity of healthy engines, and holds up to
+``mu(t) x W`` waiting ones; further arrivals are shed. A healed engine counts after ``u``, the time to detect it.
+For one fault of length T with too little capacity, an even load of lambda and an observation time A afterwards:
 
     goodput(fault)         = mu_f / lambda x (1 + W / T)
     goodput(fault + after) = 1 - [lambda (T + u) - mu_f (T + u + W)] / [lambda (T + A)]
 
-Nothing here knows of detection, randomness or the caller's patience, all of which cost goodput; and a queue that
-was full before the fault may be longer than W afterwards, which gives a little.
+The model ignores detection, randomness and deadlines, which cost goodput. A queue that was full before the fault
+may be longer than W afterwards, which adds a little.
 """
 
 from bisect import bisect_left
@@ -27,12 +26,12 @@ from chaos.measures.traffic_shift import capacities_per_s
 
 RECOVERY_LAG_S: Final = 0.5
 _STEP_S: Final = 0.5
-"""Arrivals are counted in steps of this length: shorter than any wait worth having, longer than their gaps."""
+"""Step for counting arrivals: shorter than any useful wait, longer than the gaps between arrivals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityStretch:
-    """A time of even load and even capacity."""
+    """A period of constant load and capacity."""
 
     start_s: float
     end_s: float
@@ -41,7 +40,7 @@ class CapacityStretch:
 
 
 def admitted_requests(stretches: Iterable[CapacityStretch], max_wait_s: float) -> list[float]:
-    """How many requests are let in during each stretch of consecutive ones; the queue is empty at first."""
+    """Requests admitted in each of these consecutive periods; the queue starts empty."""
     waiting = 0.0
     found = []
     for one in stretches:
@@ -59,8 +58,9 @@ def admitted_requests(stretches: Iterable[CapacityStretch], max_wait_s: float) -
 def possible_goodput_percent(
     history: History, troubles: Sequence[Impairment], from_s: float, to_s: float
 ) -> float | None:
-    """Good answers per hundred questions that arrived in the window, for the arrivals as they were; None where
-    none did. What callers ask of a proxy that is broken itself nobody can answer.
+    """Possible good answers per 100 caller requests in the window, for the real arrivals.
+
+    None without arrivals. Requests to a stopped proxy cannot succeed.
     """
     edges = {0.0, from_s, to_s, history.end_s}
     edges |= {_STEP_S * step for step in range(int(history.end_s / _STEP_S) + 1)}
@@ -93,7 +93,7 @@ def possible_goodput_percent(
 
 
 def stopped_proxies(history: History) -> list[tuple[str, float, float]]:
-    """Every proxy that stood still or was gone, from when to when."""
+    """Proxies that were frozen or dead, with start and end."""
     found = []
     for outage in outages_of_target_kind(history, TargetKind.PROXIES):
         fault = fault_of_event(outage.fault)
@@ -110,11 +110,11 @@ def stopped_proxies(history: History) -> list[tuple[str, float, float]]:
 
 
 def capacity_per_s(history: History, troubles: Sequence[Impairment], at_s: float) -> float:
-    """Requests per second of the engines that are worth something at this moment."""
+    """Usable capacity of all engines at this time, in requests per second."""
     capacity = capacities_per_s(history)
     left = dict.fromkeys(capacity, 1.0)
     for one in troubles:
-        # One that only some proxies cannot reach does its work for the others.
+        # An engine cut from some proxies still serves the others.
         if one.engine in left and one.proxies is None and one.start_s <= at_s < one.end_s + RECOVERY_LAG_S:
             left[one.engine] = min(left[one.engine], one.nature.capacity_left)
     return sum(share * capacity[engine] for engine, share in left.items())
@@ -125,9 +125,9 @@ def _between(ordered: Sequence[float], start_s: float, end_s: float) -> int:
 
 
 def _stretch(offered: float, capacity: float, room: float, waiting: float, long_s: float) -> tuple[float, float]:
-    """What is let in during ``long_s`` of one capacity, and how many wait at its end; at most ``room`` may."""
+    """Requests admitted in ``long_s`` at one capacity, and the queue at its end (at most ``room``)."""
     if waiting > room:
-        # A queue that was within its limit before capacity fell: nobody is let in until it is again.
+        # Capacity fell below the queue's limit: admit nothing until the queue is within it again.
         drained_s = min(long_s, (waiting - room) / capacity) if capacity else long_s
         waiting, long_s = waiting - capacity * drained_s, long_s - drained_s
     if offered <= capacity:

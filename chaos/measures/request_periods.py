@@ -1,7 +1,7 @@
-"""What became of the requests of some time. Pure.
+"""Results of the requests of a period. Pure.
 
-A *request* is one try of a caller, a *question* all tries of one caller for one answer: it is good when one of
-them is. They belong to the time at which they (or their first try) *arrived*; their answers may come later.
+A *request* is one attempt of a caller. A *caller request* (question) includes its client retries; it is good if
+one attempt is. Both count at the (first) arrival, even if the answer comes later.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,8 +15,8 @@ from chaos.history.request_outcomes import OutcomeReason, quantile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentPhases:
-    """The experiment's times: ``fault`` is ``[fault_s, healed_s)`` and ``after`` ``[healed_s, end_s)``, where
-    ``end_s`` is when no more requests arrived.
+    """Phases: ``fault`` is ``[fault_s, healed_s)``, ``after`` is ``[healed_s, end_s)``; arrivals stop at
+    ``end_s``.
     """
 
     began_s: float
@@ -27,9 +27,7 @@ class ExperimentPhases:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestPeriod:
-    """The requests of one window; seconds, None where there is nothing to measure. ``reasons`` counts those that
-    were not good, by reason.
-    """
+    """Requests of one window; times in seconds, None without data. ``reasons`` counts the failures."""
 
     requests: int
     good: int
@@ -43,9 +41,7 @@ class RequestPeriod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamStats:
-    """What callers of streams saw. ``cut``: those that began and did not end as they should; ``gap``: the longest
-    silence inside a good one.
-    """
+    """Streams as callers saw them. ``cut``: cut after they began; ``gap``: the longest token gap of a good one."""
 
     streams: int
     cut: int
@@ -55,7 +51,7 @@ class StreamStats:
 
 
 def experiment_phases(history: History) -> ExperimentPhases:
-    """Of a history; with no fault all of it is before."""
+    """Phases of a history; without a fault all of it is before."""
     healed_s = min(history.healed_s, history.end_s)
     return ExperimentPhases(
         began_s=0.0, fault_s=min(history.fault_s, healed_s), healed_s=healed_s, end_s=history.end_s
@@ -63,12 +59,12 @@ def experiment_phases(history: History) -> ExperimentPhases:
 
 
 def arrived_between(requests: Iterable[RequestRecord], from_s: float, to_s: float) -> list[RequestRecord]:
-    """Those of a window."""
+    """Requests of a window."""
     return [one for one in requests if from_s <= one.at_s < to_s]
 
 
 def questions(requests: Iterable[RequestRecord]) -> list[RequestRecord]:
-    """Every question as if it were one request: from its first try to its good answer or its last failure."""
+    """Merge the attempts of each caller request: from its first attempt to its good answer or last failure."""
     found = []
     ordered = sorted(requests, key=lambda one: (one.question, one.try_number))
     for _, group in groupby(ordered, key=lambda one: one.question):
@@ -91,7 +87,7 @@ def questions(requests: Iterable[RequestRecord]) -> list[RequestRecord]:
 
 
 def request_period(requests: Sequence[RequestRecord]) -> RequestPeriod:
-    """The numbers of some requests."""
+    """Measures of some requests."""
     good_s = [one.latency_s for one in requests if one.ok]
     all_s = [one.latency_s for one in requests]
     reasons: dict[str, int] = {}
@@ -114,7 +110,7 @@ def request_period(requests: Sequence[RequestRecord]) -> RequestPeriod:
 
 
 def stream_stats(requests: Sequence[RequestRecord]) -> StreamStats | None:
-    """The numbers of the streams among some requests; None where there are none."""
+    """Measures of the streams among some requests; None without streams."""
     some = [one for one in requests if one.streaming]
     if not some:
         return None
@@ -130,7 +126,7 @@ def stream_stats(requests: Sequence[RequestRecord]) -> StreamStats | None:
 
 
 def is_cut_stream(request: RequestRecord) -> bool:
-    """Whether it is a stream that began and did not end as it should."""
+    """Whether it is a stream cut after it began."""
     if not request.streaming or request.ok:
         return False
     return request.first_token_s is not None or request.reason in {

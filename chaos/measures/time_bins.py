@@ -1,4 +1,4 @@
-"""An experiment half a second at a time, or in longer steps, for pictures of it. Pure."""
+"""An experiment in steps of 0.5 s or longer, for charts. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +13,10 @@ BIN_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeBin:
-    """One step of arrivals and what became of them; requests in flight and the ceilings at its end, by the
-    Envoys, None where nobody looked. ``on_bad``: those in flight on engines that are bad then.
+    """One step of arrivals and their results.
+
+    Requests in flight and admission limits are the proxies' values at its end; None without a sample. ``on_bad``:
+    requests in flight on broken engines.
     """
 
     at_s: float
@@ -36,7 +38,7 @@ def time_bins(history: History, troubles: Sequence[Impairment], bin_s: float = B
         some = arrived_between(history.requests, start_s, start_s + bin_s)
         newest = {
             one.proxy: one for one in history.samples if start_s <= one.at_s < start_s + bin_s
-        }  # the last of each proxy wins
+        }  # the last sample of each proxy wins
         ill = {one.engine for one in ejectable(troubles) if one.start_s <= start_s + bin_s and start_s < one.end_s}
         ceilings = [one.ceiling for one in newest.values() if one.ceiling is not None]
         found.append(

@@ -1,11 +1,10 @@
-"""How soon a bad engine was left alone, and how soon a good one had its traffic back. Pure.
+"""How soon traffic left a broken engine, and returned to a healed one. Pure.
 
-*Left alone*: the last request before the first pause in which an engine that is well would have got ten. What
-comes after that pause (trial requests, for instance) is counted apart. An engine that is gone keeps no book of
-what was refused, so for those the Envoys' counters are read, which are looked at ten times a second.
+*Left alone*: the last request before the first pause in which a healthy engine would have got ten. Later requests,
+such as trials, are counted separately. A dead engine logs no refused calls, so proxy counters are used, sampled
+ten times a second.
 
-*Back*: from its first call of the first half second in which it gets at least seven tenths of its fair share of
-all calls.
+*Back*: the first call of the first 0.5 s in which it gets at least 70 % of its fair share of calls.
 """
 
 from bisect import bisect_left
@@ -18,20 +17,22 @@ from chaos.measures.impairments import Impairment, ejectable
 
 PAUSE_REQUESTS: Final = 10
 PAUSE_S: Final = 1.0
-"""Shortest pause that counts."""
+"""Minimum pause."""
 
 WINDOW_S: Final = 0.5
 SHARE: Final = 0.7
 TOGETHER_S: Final = 0.1
-"""Engines that are healed within this time come back together."""
+"""Engines healed within this time count as healed together."""
 
 _STEP_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficStop:
-    """One engine in one outage, whose times are ``start_s`` and ``end_s``: ``quiet_s`` after its beginning it was
-    left alone, None when it never was; ``strays_s`` are when requests came after that, before the outage ended.
+    """One engine in one outage from ``start_s`` to ``end_s``.
+
+    Traffic stopped ``quiet_s`` after the start; None if never. ``strays_s`` are the times of later requests in the
+    outage.
     """
 
     outage: str
@@ -45,14 +46,15 @@ class TrafficStop:
 
     @property
     def strays(self) -> int:
-        """How many came after it was left alone."""
+        """Number of requests after traffic stopped."""
         return len(self.strays_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficRecovery:
-    """Engines whose outage ended together at ``healed_s``: ``back_s`` after that their traffic was back, None when
-    it was not within the ``watched_s`` that were left.
+    """Engines healed together at ``healed_s``.
+
+    Traffic was back ``back_s`` later; None if not within the remaining ``watched_s``.
     """
 
     engines: tuple[str, ...]
@@ -62,7 +64,7 @@ class TrafficRecovery:
 
 
 def capacities_per_s(history: History) -> Mapping[str, float]:
-    """Requests per second that each engine under test finishes when it is well and never idle."""
+    """Maximum requests per second of each healthy engine under test."""
     return {
         one.name: one.slots / (history.began.service_s * one.slowness)
         for one in history.began.engines
@@ -71,9 +73,7 @@ def capacities_per_s(history: History) -> Mapping[str, float]:
 
 
 def traffic_stops(history: History, troubles: Sequence[Impairment]) -> list[TrafficStop]:
-    """One for each bad engine; one that is well in between has none, and neither has one that is cut off from some
-    proxies only.
-    """
+    """One per broken engine, except flapping engines and those cut from some proxies only."""
     found = []
     capacity = capacities_per_s(history)
     for trouble in ejectable(troubles):
@@ -100,7 +100,7 @@ def traffic_stops(history: History, troubles: Sequence[Impairment]) -> list[Traf
 
 
 def traffic_recoveries(history: History, troubles: Sequence[Impairment]) -> list[TrafficRecovery]:
-    """One for each moment at which bad engines were healed while somebody still asked."""
+    """One per time at which broken engines were healed under load."""
     groups: list[list[Impairment]] = []
     for trouble in sorted(ejectable(troubles), key=lambda one: one.end_s):
         if trouble.end_s >= history.end_s:
@@ -125,7 +125,7 @@ def traffic_recoveries(history: History, troubles: Sequence[Impairment]) -> list
 
 
 def send_times_s(history: History, trouble: Impairment, end_s: float) -> list[float]:
-    """When something was sent to the engine during the trouble, by time."""
+    """Times of requests to the engine during the impairment, sorted."""
     if not trouble.nature.unseen:
         return [
             one.at_s
@@ -148,7 +148,7 @@ def send_times_s(history: History, trouble: Impairment, end_s: float) -> list[fl
 def _first_pause(
     sent_s: Sequence[float], start_s: float, end_s: float, pause_s: float
 ) -> tuple[float | None, int]:
-    """Seconds from the trouble's beginning to the last request before the pause, and how many came until then."""
+    """Seconds from the start to the last request before the pause, and the requests until then."""
     last_s = start_s
     for count, at_s in enumerate(sent_s):
         if at_s - last_s >= pause_s:

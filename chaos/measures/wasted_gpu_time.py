@@ -1,14 +1,14 @@
-"""GPU time whose answer nobody got, by the engines' own books; one rule for everybody who is judged.
+"""GPU time whose answer reached no caller, from the engine logs; the same rules for every subject.
 
-A call is *useful* when it finished and its caller got this answer. The slot time of any other is waste, with three
-rules that make the sum a measure of the routing and not of the fault:
+A call is *useful* if it finished and its caller got this answer. All other slot time is waste. Three rules make
+the sum measure the routing, not the fault:
 
-* A call counts when it *arrived at the engine* in the window, however long it lasted; what was running when the
-  fault began nobody could have sent elsewhere. ``any_s`` counts those too, for the part inside the window.
-* A wedged GPU hands out no slots. A call that waits there holds one all the same, as long as one would be free,
-  until its caller leaves or the GPU goes on: an engine that takes calls and does nothing is as lost as one that
-  works in vain. A wedged GPU that nobody waits for is the fault's cost, not the routing's.
-* What a crash destroys is the crash's cost: ``crash_s``, beside the sum.
+* A call counts if it *arrived at the engine* in the window, however long it lasted. Calls already running at the
+  start of the fault could not be rerouted; ``any_s`` includes them, for the part inside the window.
+* A hung GPU gives out no slots. A call waiting there still counts as holding one, as long as one would be free,
+  until its caller leaves or the GPU resumes. A hung GPU without waiting calls is a cost of the fault, not of the
+  routing.
+* Work destroyed by a crash counts separately, as ``crash_s``.
 """
 
 import heapq
@@ -25,7 +25,7 @@ _DESTROYED = frozenset({"crash", "restart", "stopped"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WastedGpuTime:
-    """Slot seconds; ``used_s`` is everything that calls of the window took, useful or not."""
+    """Slot seconds; ``used_s`` is all slot time of the window's calls, useful or not."""
 
     wasted_s: float
     any_s: float
@@ -34,14 +34,14 @@ class WastedGpuTime:
 
     @property
     def percent(self) -> float:
-        """Wasted per 100 used; 0 where nothing was used."""
+        """Wasted share of used slot time in percent; 0 if none was used."""
         return 100.0 * self.wasted_s / self.used_s if self.used_s else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WastedCall:
-    """A call whose answer nobody got: it took ``slot_s`` seconds of slots from ``start_s`` on. ``destroyed``: an
-    engine that died took its work with it.
+    """A call whose answer reached no caller: ``slot_s`` of slot time from ``start_s``. ``destroyed``: lost in a
+    crash.
     """
 
     attempt: AttemptRecord
@@ -51,7 +51,7 @@ class WastedCall:
 
 
 def wasted_gpu_time(history: History, troubles: Sequence[Impairment], from_s: float, to_s: float) -> WastedGpuTime:
-    """Of the window ``[from_s, to_s)``."""
+    """Wasted time in the window ``[from_s, to_s)``."""
     wasted_s = any_s = crash_s = 0.0
     used_s = sum(one.slot_s for one in history.attempts if from_s <= one.at_s < to_s)
     for one in wasted_calls(history, troubles):
@@ -62,12 +62,12 @@ def wasted_gpu_time(history: History, troubles: Sequence[Impairment], from_s: fl
         wasted_s += one.slot_s if in_window else 0.0
         any_s += max(0.0, min(one.start_s + one.slot_s, to_s) - max(one.start_s, from_s))
         if in_window and one.start_s != one.attempt.started_at_s:
-            used_s += one.slot_s  # a slot that a wedged GPU never handed out, which no book has
+            used_s += one.slot_s  # slot time that a hung GPU never gave out, so not in its log
     return WastedGpuTime(wasted_s=wasted_s, any_s=any_s, crash_s=crash_s, used_s=used_s)
 
 
 def wasted_calls(history: History, troubles: Sequence[Impairment]) -> Iterator[WastedCall]:
-    """Every stretch of slot time whose answer nobody got, of the whole experiment."""
+    """All slot time of the experiment whose answer reached no caller."""
     useful = _useful(history)
     for attempt in history.attempts:
         if id(attempt) not in useful and attempt.started_at_s is not None:
@@ -86,7 +86,7 @@ def wasted_calls(history: History, troubles: Sequence[Impairment]) -> Iterator[W
 
 
 def _useful(history: History) -> set[int]:
-    """Identities of the attempts whose answer was received: of each good request the last that finished."""
+    """``id()`` of the attempts whose answer was received: the last finished one of each good request."""
     good = {one.request_id for one in history.requests if one.ok}
     last: dict[str, AttemptRecord] = {}
     for attempt in history.attempts:
@@ -100,7 +100,7 @@ def _useful(history: History) -> set[int]:
 def _held(
     attempts: Sequence[AttemptRecord], trouble: Impairment, slots: int
 ) -> list[tuple[AttemptRecord, float, float]]:
-    """Calls without a slot that hold one of a wedged GPU all the same, from when, and for how many seconds."""
+    """Calls waiting on a hung GPU that count as holding a slot, with start and seconds."""
     here = [one for one in attempts if one.engine == trouble.engine and one.closed_at_s > trouble.start_s]
     ends_s = [
         min(one.started_at_s + one.slot_s, trouble.end_s)

@@ -96,7 +96,7 @@ def test_engine_ejected_in_the_ledger_long_after_healing_is_stuck() -> None:
     found = no_stuck_ejection(check_input(seen((0.0, 10.6), decided=[out])))
     assert found is not None
     assert found.answer is CheckResult.NO
-    assert "e0 from 20.0 s to 30.0 s: the control plane took it out at 10.8 s: 4 calls hang" in found.why
+    assert "e0 from 20.0 s to 30.0 s: ejected by the control plane at 10.8 s: 4 calls hang" in found.why
 
 
 def test_engine_ejected_at_one_proxy_is_stuck_regardless_of_the_ledger() -> None:
@@ -108,7 +108,7 @@ def test_engine_ejected_at_one_proxy_is_stuck_regardless_of_the_ledger() -> None
     found = no_stuck_ejection(check_input(seen((0.0, 10.6), (20.4, 30.0), samples=samples)))
     assert found is not None
     assert found.answer is CheckResult.NO
-    assert "p1 ejects it by its own outlier detection since 11.5 s" in found.why
+    assert "ejected by outlier detection at p1 since 11.5 s" in found.why
 
 
 def test_engine_without_traffic_or_ejection_reason_is_stuck() -> None:

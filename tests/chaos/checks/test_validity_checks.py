@@ -68,10 +68,10 @@ def test_unreadable_scenario_is_a_gap() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"requests": [history_builders.request(1, 12.0, lag_s=1.5)]}, "left late"),
+        ({"requests": [history_builders.request(1, 12.0, lag_s=1.5)]}, "sent late"),
         ({"requests": []}, "no request was sent"),
-        ({"used": CpuUsage(at_s=30.0, processes={}, machine=99.0, ours=9.0)}, "others used 90 %"),
-        ({"attempts": [history_builders.attempt(1, "e0", 5.0, closed_s=6.0)]}, "engines sent answers late"),
+        ({"used": CpuUsage(at_s=30.0, processes={}, machine=99.0, ours=9.0)}, "other programs used 90 %"),
+        ({"attempts": [history_builders.attempt(1, "e0", 5.0, closed_s=6.0)]}, "engine answers sent late"),
     ],
 )
 def test_overloaded_load_generator_makes_every_check_inconclusive(more: dict[str, Any], said: str) -> None:

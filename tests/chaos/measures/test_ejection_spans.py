@@ -46,7 +46,7 @@ def test_outlier_ejections_are_tracked_per_proxy_until_its_last_sample() -> None
     ]
     found = proxy_ejections(history_builders.history(began=history_builders.began(), samples=samples), "e0", 30.0)
     assert spans(found) == [(1.0, 2.0), (2.0, 3.0)]
-    assert "p1 ejects it" in found[1].why
+    assert "ejected by outlier detection at p1" in found[1].why
 
 
 def test_an_engine_is_well_between_what_concerns_it() -> None:
