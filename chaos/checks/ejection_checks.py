@@ -41,7 +41,9 @@ def bad_engines_avoided(case: CheckInput) -> CheckFinding | None:
         why = "the history has no engine logs, so the destination of requests is unknown"
         return CheckFinding(check="leftAloneWithin", answer=CheckResult.UNKNOWN, why=why, limit=_within(limit_s))
     late = {one.engine: found_s for one in some if (found_s := _too_late_s(case, one, limit_s))}
-    kept_in = {one.engine for one in case.history.decided if one.kind == "kept" and one.after == "kept in"}
+    kept_in = {
+        one.engine for one in case.history.decided if one.kind == "kept" and one.after == "kept in rotation"
+    }
     excused = late.keys() & kept_in
     for engine in excused:
         del late[engine]

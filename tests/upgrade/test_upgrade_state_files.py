@@ -76,7 +76,7 @@ def test_the_ledger(then: Path) -> None:
     e0 = [(one.kind.value, one.before, one.after) for one in ledger.book.related(pool="chat", engine="e0")]
     assert e0[:3] == [
         ("health", "HEALTHY", "UNHEALTHY"),
-        ("cut", "not cut", "cut"),
+        ("cut", "off", "on"),
         ("verdict", "hung", "producing"),
     ]
     (hung, *_) = ledger.book.related(pool="chat", engine="e0")

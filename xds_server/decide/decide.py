@@ -1,4 +1,4 @@
-"""From policies, fleet, time and the last round's memory to decisions: the one function that others call.
+"""Decisions from policies, fleet, time and the last round's memory: the one entry point.
 
 Each pool has its own decisions (``pool_decisions``). Pools depend on each other only through fallbacks, and there
 only on the last round. So a pool without new inputs keeps its decisions.
@@ -31,7 +31,7 @@ def decide(
 ) -> tuple[Decisions, DecisionMemory]:
     """The decisions at ``now_s`` (monotonic, as in reports), and the memory for the next round.
 
-    ``memory`` is that of the last round, ``NO_MEMORY`` at the start; ``orders`` are those of operators, in force.
+    ``memory`` is that of the last round, ``NO_MEMORY`` at the start; ``orders`` are the operator orders in force.
     """
     classes = classes_by_pool(policies)
     fallbacks = _fallbacks(policies)
@@ -81,7 +81,7 @@ def decide(
 
 
 def _fallbacks(policies: PolicySet) -> Mapping[str, str]:
-    """The pool that takes over from each pool: that of its first route, by name, that has one it may use."""
+    """The fallback of each pool: that of its first route, by name, that has one and may use it."""
     found: dict[str, str] = {}
     for name in sorted(policies.routes):
         spec = policies.routes[name].spec
@@ -95,7 +95,7 @@ def _fallbacks(policies: PolicySet) -> Mapping[str, str]:
 
 
 def _fallback_view(memory: DecisionMemory, name: str, fallback: str | None) -> FallbackView | None:
-    """A pool's fallback as the last round left it; None where there is none, or no decision on it yet."""
+    """A pool's fallback as of the last round; None without one, or before its first decision."""
     pool = UNDECIDED if fallback is None else _last_decisions(memory, fallback)
     if pool.admission is None:
         return None
@@ -112,7 +112,7 @@ def _last_decisions(memory: DecisionMemory, name: str) -> PoolDecisions:
 
 
 def _served_per_s(pool: PoolDecisions) -> float:
-    """Calls per second that the admitted engines can serve."""
+    """Calls per second that the engines in rotation can serve."""
     if pool.admission is None:
         return 0.0
     return sum(

@@ -1,6 +1,6 @@
-"""What the next round of ``decide`` reads and nothing else does: states, timers and averages.
+"""State that only the next round of ``decide`` reads: states, timers and averages.
 
-Each part holds the last decision, where hysteresis needs it. The module that fills a part explains how.
+Each part holds the last decision where hysteresis needs it. The module that fills a part explains it.
 """
 
 import math
@@ -29,10 +29,10 @@ from xds_server.model.pool_traffic import PoolTraffic, Proxy
 class BreakerState:
     """The state of one engine's circuit breaker.
 
-    ``opens`` counts openings since it was last well for long. ``succeeded`` and ``failed`` are the engine's totals
-    at ``since_s``, when the phase or its books began. ``proofs`` are canaries in a row that brought a token since
-    then, the newest at ``proof_at_s``. ``failing`` is the rate, 0..1, and ``why`` the sentence that opened it.
-    ``boot`` is the engine process all this is about.
+    ``opens`` counts openings since it was last healthy for long. ``succeeded`` and ``failed`` are the engine's
+    totals at ``since_s``, when the phase or its counts began. ``proofs`` are successful canaries in a row since
+    then, the newest at ``proof_at_s``. ``failing`` is the failure rate, 0..1, and ``why`` the reason it opened.
+    ``boot`` is the engine process of these counts.
     """
 
     phase: BreakerPhase = BreakerPhase.CLOSED
@@ -50,10 +50,10 @@ class BreakerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkSample:
-    """Calls finished and work held, in two buckets one after another; ``work_s`` is slots in use times seconds.
+    """Calls finished and work held, in two consecutive buckets; ``work_s`` is slots in use times seconds.
 
-    ``expected`` is what peers would have finished in that work, each moment of it by what they did then.
-    ``done`` is the total of finished calls when the newer bucket began, ``in_use`` the slots at the last look.
+    ``expected`` is what peers would have finished in that work, at their rate of each moment. ``done`` is the
+    total of finished calls when the newer bucket began, ``in_use`` the slots in use at the last sample.
     """
 
     at_s: float
@@ -76,12 +76,12 @@ class WorkSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StragglerState:
-    """The state of one engine in the comparison with its peers.
+    """The state of one engine in the peer comparison.
 
-    ``ejected``: it is to leave, since ``since_s``; ``trial``: it is back with a share of its traffic. ``until_s``
-    ends either. ``slow_since_s`` is since when it looks slow, None when it does not. ``ejections`` counts how
-    often it left since it was last well for long, ``proofs`` looks in a row that showed it as fast as its peers,
-    the newest at ``proof_at_s``. ``times`` is how many times slower it was, and ``why`` the sentence.
+    ``ejected``: since ``since_s``; ``trial``: returned with a share of its traffic. ``until_s`` ends either.
+    ``slow_since_s`` is since when it looks slow, None if it does not. ``ejections`` counts since it was last
+    healthy for long, ``proofs`` measurements in a row that showed it as fast as its peers, the newest at
+    ``proof_at_s``. ``times`` is its slowness ratio, and ``why`` the reason.
     """
 
     ejected: bool = False
@@ -99,11 +99,11 @@ class StragglerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlapState:
-    """How often an engine left and returned.
+    """Flap damping of one engine.
 
-    ``at_s`` are its returns of the last minute, oldest first. ``waits`` is how often it had to wait since it was
-    last well for a minute. ``well_since_s`` is since when it would be back if it did not have to wait.
-    ``uncut_at_s`` is when its requests were last cut no longer.
+    ``at_s`` are its returns of the last minute, oldest first. ``waits`` counts its waits since it was last healthy
+    for a minute. ``well_since_s`` is since when it would be back without the wait. ``uncut_at_s`` is when cutting
+    its requests last ended.
     """
 
     at_s: tuple[float, ...] = ()
@@ -114,7 +114,7 @@ class FlapState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """Requests per second that arrive at one proxy, refused ones included, and whether it refuses some now."""
+    """Requests per second arriving at one proxy, refused ones included, and whether it refuses some now."""
 
     interactive_per_s: float
     batch_per_s: float
@@ -130,11 +130,11 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityEstimate:
-    """Averages over the last seconds of one engine's good calls, and the slots it shows to have.
+    """Recent averages of one engine's successful calls, and its observed slots.
 
-    ``done`` calls ended well and ``busy`` call-seconds were spent on them, over a remembered ``span_s``; ``slots``
-    is None while nothing says that the engine cannot fill those it has. ``at_s``: monotonic time of the telemetry
-    last folded in; ``looked_at_s`` that of the report.
+    ``done`` calls succeeded and took ``busy`` call-seconds, over a remembered ``span_s``; ``slots`` is None unless
+    the engine cannot fill its declared ones. ``at_s``: monotonic time of the last telemetry used; ``looked_at_s``
+    that of the last report.
     """
 
     done: float = 0.0
@@ -147,9 +147,9 @@ class CapacityEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EjectionMemory:
-    """The states of the breakers, of slow engines and of flapping ones.
+    """The states of breakers, slow engines and flapping engines.
 
-    ``lost_since_s`` has the engines whose requests look lost, and since when (monotonic).
+    ``lost_since_s``: engines whose requests look lost, and since when (monotonic).
     """
 
     breakers: Mapping[EngineId, BreakerState] = field(default_factory=dict)
@@ -170,10 +170,10 @@ class CapacityMemory:
 class AdmissionMemory:
     """The last admission, and what smooths the next one.
 
-    ``demand`` is by proxy that reports it; ``reporting_gateways`` are those that ever did. ``moved_at_s`` is when
-    a proxy's part last moved, ``stuck_by_proxy`` what a proxy holds on ejected engines. When ``basis`` changes
-    every part moves at once. ``traffic`` and ``proxies`` divided the parts at ``divided_at_s``. ``idle_limit`` is
-    the limit, interactive and batch, of a sidecar without a part of its own.
+    ``demand`` is by proxy that reports it; ``reporting_gateways`` have reported at least once. ``moved_at_s`` is
+    when a proxy's part last moved, ``stuck_by_proxy`` what a proxy holds on ejected engines. When ``basis``
+    changes every part moves at once. ``traffic`` and ``proxies`` divided the parts at ``divided_at_s``.
+    ``idle_limit`` is the limit, interactive and batch, of a sidecar without its own part.
     """
 
     decided: AdmissionDecision
@@ -192,8 +192,8 @@ class AdmissionMemory:
 class DegradationMemory:
     """The last level, and its timers.
 
-    ``towards_s`` is since when the policy asks for ``next_level`` (None: it asks for none). The share of the
-    fallback was chosen at ``fallback_since_s``. ``unknown_since_s``: since when no proxy reports the pressure.
+    ``towards_s`` is since when the policy asks for ``next_level`` (None: for none). The fallback's share was
+    chosen at ``fallback_since_s``. ``unknown_since_s``: since when no proxy reports the pressure.
     """
 
     decided: DegradationState
@@ -205,11 +205,11 @@ class DegradationMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HedgeMemory:
-    """The last decision on hedging, and its timers.
+    """The last hedging decision, and its timers.
 
-    ``calm_since_s``: since when the pool has had room to begin again (None: it has not). ``moved_at_s`` is when a
-    delay last moved. ``restored_until_s``: the last run of the server left the delays, and without telemetry they
-    hold so long.
+    ``calm_since_s``: since when the pool has had room for hedging (None: it has not). ``moved_at_s`` is when a
+    delay last moved. ``restored_until_s``: the delays were restored from the last run, and hold without telemetry
+    until then.
     """
 
     decided: HedgeDecision
@@ -220,7 +220,7 @@ class HedgeMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedCall:
-    """A failure of an engine: how many calls it had answered by then, and when telemetry had it (monotonic)."""
+    """A failed call: the engine's number of answered calls by then, and when telemetry arrived (monotonic)."""
 
     calls: int
     at_s: float
@@ -238,7 +238,7 @@ class RecentFailures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryMemory:
-    """The last decision on retries, when its statuses last changed (None: never), and failures by engine name."""
+    """The last retry decision, when its statuses last changed (None: never), and failures by engine name."""
 
     decided: RetryDecision
     moved_at_s: float | None = None
@@ -247,7 +247,7 @@ class RetryMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongestCall:
-    """The longest time of healthy calls lately, without the wait for a slot; ``seen_at_s`` is monotonic."""
+    """The longest recent time of healthy calls, without the wait for a slot; ``seen_at_s`` is monotonic."""
 
     time_s: float
     seen_at_s: float
@@ -255,11 +255,11 @@ class LongestCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeLimitMemory:
-    """The last time limits, and what derived ones rest on.
+    """The last time limits, and the basis of derived ones.
 
-    These are the longest ``answer`` and the longest wait for a ``first_byte``. ``widened`` is the factor on the
-    derived limits since ``doubted_at_s``, when they seemed to end healthy calls. ``restored_until_s``: the last
-    run of the server left the limits, and without telemetry derived ones hold so long.
+    That is the longest ``answer`` and the longest wait for a ``first_byte``. ``widened`` is the factor on derived
+    limits since ``doubted_at_s``, when they seemed to cut healthy calls. ``restored_until_s``: the limits were
+    restored from the last run, and derived ones hold without telemetry until then.
     """
 
     decided: TimeLimits
@@ -274,9 +274,9 @@ class TimeLimitMemory:
 class EndpointWeight:
     """The weight of an engine relative to its declared slots, because others of its zone are faster or slower.
 
-    ``step``: so many steps of a quarter it is slower than the zone's median. ``factor`` (0, 1] multiplies its
+    ``step``: steps of a quarter by which it is slower than the zone's median. ``factor`` (0, 1] multiplies its
     weight; the fastest of a zone has 1. ``towards_s``: since when (monotonic) measurements ask for another value
-    (None: they do not). ``moved_at_s``: when a weight of the zone last moved for this (None: never).
+    (None: they do not). ``moved_at_s``: when this last moved a weight of the zone (None: never).
     """
 
     step: int
@@ -287,7 +287,7 @@ class EndpointWeight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneDemand:
-    """Requests per second from one calling zone, averaged over long (None: unknown), as of ``at_s``."""
+    """Requests per second from one calling zone, as a long average (None: unknown), as of ``at_s``."""
 
     per_s: float | None
     at_s: float = 0.0
@@ -305,7 +305,7 @@ class ZoneMemory:
 class RegionTimer:
     """``towards_s``: since when (monotonic) the opposite of a region's failover is due (None: it is not).
 
-    ``order`` is that of the policy by which the home region was found.
+    ``order`` is the policy's, with which the home region was found.
     """
 
     towards_s: float | None = None
@@ -360,7 +360,7 @@ NO_POOL_MEMORY: Final = PoolMemory()
 class DecisionMemory:
     """What the next round reads, by pool.
 
-    ``leaving``: engines no longer declared, and until when (monotonic) they may finish their requests.
+    ``leaving``: removed engines, and until when (monotonic) they may finish their requests.
     """
 
     pools: Mapping[str, PoolMemory] = field(default_factory=dict)

@@ -16,14 +16,14 @@ from xds_server.model.pod_state import PodPhase, PodState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionShares:
-    """The part of each region in the requests of one region's callers.
+    """Each region's share of the requests of one region's callers.
 
-    ``home`` is the region that is to serve them; empty: none is, and all do by capacity. ``shares`` come to 1 and
-    are those of the regions that serve now; ``failover`` is who does when none of these has an engine left, one
-    tier after another, with their parts in each. ``excluded`` are engines of another revision, which never do.
+    ``home`` is the region that should serve them; empty: none, all serve by capacity. ``shares`` add up to 1 over
+    the regions that serve now; ``failover`` has the tiers after them, one by one, with shares in each.
+    ``excluded`` are engines of another revision, which never serve.
 
-    ``failed_over``: home is short of what is asked, or another took over. ``since_s`` is when (monotonic) the
-    shares last moved. ``in_force`` is False in shadow mode: all regions serve by capacity then.
+    ``failed_over``: home has too little capacity, or another region took over. ``since_s`` is when (monotonic) the
+    shares last moved. ``in_force`` is False in shadow mode: then all regions serve by capacity.
     """
 
     home: str
@@ -45,26 +45,25 @@ class Health(StrEnum):
 
 
 class Ejector(StrEnum):
-    """Who wants an engine out."""
+    """What asks for an ejection."""
 
     VERDICT = "verdict"  # its agent, or the prober
     ERRORS = "errors"  # the breaker: its answers
     SLOWNESS = "slowness"  # the comparison with its peers
-    ORCHESTRATOR = "orchestrator"  # whoever runs it: its pod is being deleted, its node is unfit
+    ORCHESTRATOR = "orchestrator"  # its pod is being deleted, or its node is unfit
     OPERATOR = "operator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineDecision:
-    """Whether an engine takes new requests, and the sentence that says why. ``since_s`` is monotonic seconds.
+    """Whether an engine takes new requests, and why. ``since_s`` is monotonic seconds.
 
-    ``verdict`` is what its last report said; None when nothing has been heard. The two may differ: what is said
-    of an engine is evidence, what is decided weighs the whole pool. ``ejector`` is who wants it out, also where
-    it is kept in (``floor``: because too few others are left). ``traffic_percent`` below 100: on trial, with so
-    much of its normal share. ``cut``: the requests it holds are to be ended now. ``until_s``: monotonic time at
-    which it is looked at again without new evidence; None where only evidence changes the decision. ``returns``
-    says in words what would reverse it. ``pod_state`` is what that says of it, evidence as
-    ``verdict`` is. ``shadow`` is what would have been decided, where that is not enforced.
+    ``verdict`` is its last reported verdict; None without reports. It may differ from the decision: a verdict is
+    evidence, a decision considers the whole pool. ``ejector`` is what asks for the ejection, even if the capacity
+    floor keeps the engine in rotation (``floor``). ``traffic_percent`` below 100: on trial, with that part of its
+    normal share. ``cut``: its requests are cut now. ``until_s``: monotonic time of the next evaluation without new
+    evidence; None if only evidence changes the decision. ``returns`` says what would reverse it. ``pod_state`` is
+    the orchestrator's evidence. ``shadow`` is the decision that is not enforced.
     """
 
     health: Health
@@ -82,13 +81,13 @@ class EngineDecision:
 
     @property
     def pod_phase(self) -> PodPhase:
-        """How it stands with its orchestrator."""
+        """Its phase in the orchestrator."""
         return PodPhase.PRESENT if self.pod_state is None else self.pod_state.standing
 
     @property
     def gone(self) -> bool:
-        """Whether no process is there, so that Envoy need not even be told of the engine."""
-        # The address of a pod that is gone may be another's soon.
+        """Whether no process is there, so that Envoy need not list the engine."""
+        # The address of a gone pod may soon belong to another.
         dead = self.verdict is Verdict.DEAD or self.pod_phase is PodPhase.GONE
         return self.health is not Health.HEALTHY and dead
 
@@ -112,9 +111,9 @@ class BreakerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceiling:
-    """Requests one proxy may have in flight to a pool, per priority class, and how the number came about.
+    """Requests that one proxy may have in flight to a pool, per priority class, and how the number came about.
 
-    ``retry_percent`` and ``retry_min_concurrency`` are the same proxy's part of the fleet-wide retry budget.
+    ``retry_percent`` and ``retry_min_concurrency`` are the same proxy's part of the fleet's retry budget.
     """
 
     interactive: int
@@ -126,7 +125,7 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCapacity:
-    """What one engine can do: calls at once, mean seconds per call, and where the numbers come from.
+    """The capacity of one engine: concurrent calls, mean seconds per call, and the source of the numbers.
 
     ``slots`` and ``service_s`` move in steps; a ``CapacityEstimate`` follows the measurements between them.
     """
@@ -138,17 +137,16 @@ class EngineCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionDecision:
-    """How much of a pool's traffic is let in, all proxies together, and each proxy's part.
+    """How much of a pool's traffic is admitted over all proxies, and each proxy's part.
 
-    ``total`` requests in flight are allowed on engines that are in; ``held`` more are stuck on engines that are
-    out, and are added to what the proxies that hold them may have. ``by_proxy`` is by node id; a proxy that is not
-    in there yet gets what ``PoolDecisions.ceilings`` has for its role. ``pressure`` is what is asked of the
-    engines that are in, over what they can serve (1.0: exactly as much); ``utilization`` the share of their slots
-    in use. Both are None where no proxy tells, and where no engine is in. ``in_force`` is False in shadow mode:
-    nothing is refused then.
+    ``total`` requests in flight are allowed on engines in rotation; ``held`` more are stuck on ejected engines and
+    added for the proxies that hold them. ``by_proxy`` is by node id; a proxy without an entry gets its role's
+    ceiling in ``PoolDecisions.ceilings``. ``pressure`` is demand over the capacity of engines in rotation (1.0: at
+    capacity); ``utilization`` is the share of their slots in use. Both are None without telemetry, and without an
+    engine in rotation. ``in_force`` is False in shadow mode: nothing is refused then.
 
-    ``retry_percent`` and ``retry_min_concurrency`` are the retry budget of each proxy. ``crowded``: callers ask
-    for as much as the pool can serve, or more.
+    ``retry_percent`` and ``retry_min_concurrency`` are the retry budget of each proxy. ``crowded``: demand is at
+    or above capacity.
     """
 
     total: int
@@ -172,20 +170,20 @@ class HedgeCause(StrEnum):
     """What decides whether to hedge."""
 
     POLICY = "policy"  # it is not enabled
-    DELAY = "delay"  # none is given, and none can be measured
+    DELAY = "delay"  # no delay is set, and none can be measured
     LADDER = "ladder"
     FULL = "full"
-    WAITS = "waits"  # nothing speaks against it, but not for long
-    ROOM = "room"  # nothing speaks against it
+    WAITS = "waits"  # there is room, but not for long enough
+    ROOM = "room"  # there is room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HedgeDecision:
-    """Whether second tries start beside the first now, and after how many seconds.
+    """Whether hedges start now, and after how many seconds.
 
     ``delay_s`` is the wait for the first token of a stream behind the gate, ``answer_delay_s`` for a whole answer
-    that is not streamed; where one is None, requests of that kind are not hedged. ``since_s``: monotonic time of
-    the last change of ``on``. ``shadow`` is the decision that would apply, where the policy does not enforce it.
+    without streaming; where one is None, such requests are not hedged. ``since_s``: monotonic time of the last
+    change of ``on``. ``shadow`` is the decision that is not enforced.
     """
 
     on: bool
@@ -199,11 +197,10 @@ class HedgeDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryDecision:
-    """Statuses that are tried again now.
+    """Statuses that are retried now.
 
-    ``since_s``: monotonic time of the last change of them. ``sign_at_s``: when requests, and not engines, last
-    seemed to fail; None while 500 is tried again. ``shadow`` is the decision that would apply, where the policy
-    does not enforce it.
+    ``since_s``: monotonic time of their last change. ``sign_at_s``: when requests, and not engines, last seemed to
+    fail; None while 500 is retried. ``shadow`` is the decision that is not enforced.
     """
 
     statuses: tuple[int, ...]
@@ -215,10 +212,9 @@ class RetryDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeLimits:
-    """Limits in force, in seconds; None, and 0 for a total, is off. What the policy says is in here unchanged.
+    """Limits in force, in seconds; None, and 0 for a total, is off. Those of the policy are included unchanged.
 
-    ``since_s``: monotonic time at which one of them last changed. ``shadow`` has the limits that would apply,
-    where the policy does not enforce them.
+    ``since_s``: monotonic time of the last change. ``shadow`` has the limits that are not enforced.
     """
 
     first_token_s: float | None
@@ -233,10 +229,10 @@ class TimeLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DegradationState:
-    """The level of degradation of a pool, 0 to 4, and what is done because of it.
+    """A pool's degradation level, 0 to 4, and its actions.
 
-    ``since_s`` is when the pool entered the level. ``fallback_percent`` is the share of requests for the fallback.
-    ``shadow`` is the same level with its actions, where the policy does not enforce them.
+    ``since_s`` is when the pool entered the level. ``fallback_percent`` is the fallback's share of requests.
+    ``shadow`` is the same level with its actions, if they are not enforced.
     """
 
     level: int
@@ -267,10 +263,10 @@ class ZoneShares:
 class PoolDecisions:
     """The decisions for one pool.
 
-    ``zones`` is by calling zone, ``ceilings`` by role. ``declared`` are the engines of the pool. ``slow`` has the
-    engines that were slower than their peers lately: True while they are. ``weight_factors`` multiply the weights
-    of engines; it is empty where declared slots alone weigh them. ``regions`` is by the region of callers, and
-    empty where all engines are in one; ``region_zones`` has the zones within each region, by calling zone.
+    ``zones`` is by calling zone, ``ceilings`` by role. ``declared`` are the engines of the pool. ``slow`` has
+    engines that were slower than their peers lately: True while they are. ``weight_factors`` multiply engine
+    weights; it is empty where declared slots alone set them. ``regions`` is by the callers' region, and empty if
+    all engines are in one; ``region_zones`` has the zones within each region, by calling zone.
     """
 
     engines: Mapping[EngineId, EngineDecision]
@@ -297,11 +293,11 @@ _NO_POOLS: Mapping[str, PoolDecisions] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decisions:
-    """Everything ``translate`` needs beside the policies and the fleet.
+    """Everything that ``translate`` needs besides the policies and the fleet.
 
     ``zone_weights``: (pool, calling zone) -> engine zone -> weight 1..1000; a zone that gets nothing is absent.
     ``ceilings``: (pool, role of the proxy) -> ceiling. ``pools`` holds the same by pool, with reasons and times.
-    ``leaving``: engines that are declared no more, until when (monotonic) they may finish what they have.
+    ``leaving``: removed engines, and until when (monotonic) they may finish their requests.
     """
 
     engines: Mapping[EngineId, EngineDecision]

@@ -1,11 +1,11 @@
 """The decisions for one pool: the order of the steps.
 
-First ``ejection``: which engines take requests. Then ``admission``: what they can do, the level of degradation,
-and how much is let in. Then ``routing``: hedging, retries, time limits, weights of engines, zones and regions.
-Each step sees the steps before it and the memory of the last round.
+First ``ejection``: which engines take requests. Then ``admission``: their capacity, the degradation level, and how
+much is admitted. Then ``routing``: hedging, retries, time limits, weights of engines, zones and regions. Each step
+sees the steps before it and the memory of the last round.
 
 A pool whose engines, traffic, policies, proxies and orders are the same objects as last time keeps its decisions
-until time alone would change one. That is memory of work done, and changes no answer.
+until time alone would change one. This only saves work and changes no result.
 """
 
 import math
@@ -49,17 +49,17 @@ from xds_server.model.pool_traffic import PoolTraffic
 from xds_server.model.view import GATEWAY, SIDECAR
 
 REEVALUATE_S: Final = 0.5
-"""While a pool has traffic its rates, tails and timers move by themselves, and are looked at again so soon."""
+"""A pool with traffic is evaluated this often: its rates, tails and timers move by themselves."""
 
 TRAFFIC_MEMORY_S: Final = 120.0
-"""Traffic older than this moves nothing any more."""
+"""Older traffic changes nothing."""
 
 _ROLES: Final = frozenset({GATEWAY, SIDECAR})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolInputs:
-    """One pool and what concerns only it."""
+    """One pool and its own inputs."""
 
     policy: PoolPolicy
     engines: tuple[Engine, ...]
@@ -70,7 +70,7 @@ class PoolInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AdmissionStep:
-    """How much is let in of a pool's traffic."""
+    """How much of a pool's traffic is admitted."""
 
     capacity: CapacityMemory
     degradation: DegradationMemory
@@ -90,7 +90,7 @@ class _RoutingStep:
 
 
 def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemory, now_s: float) -> PoolMemory:
-    """The decisions for one pool, and its memory; ``before`` itself where no input has changed."""
+    """The decisions for one pool, and its memory; ``before`` itself if no input changed."""
     inputs = _inputs(pool, proxies)
     if now_s < before.valid_until_s and _same_inputs(before, pool.engines, inputs):
         return before
@@ -155,7 +155,7 @@ def _admission_step(
     before: PoolMemory,
     now_s: float,
 ) -> _AdmissionStep:
-    """How much is let in, given the decision on each engine."""
+    """How much is admitted, given the decision on each engine."""
     policy, last = pool.policy, before.decided.admission
     resilience, degradation = policy.resilience, policy.resilience.degradation
     able = engine_capacities(
@@ -197,7 +197,7 @@ def _routing_step(
     before: PoolMemory,
     now_s: float,
 ) -> _RoutingStep:
-    """Where what is let in goes."""
+    """Where admitted requests go."""
     spec, resilience, admission = pool.policy.spec, pool.policy.resilience, let_in.admission.decided
     hedging = hedge_decision(
         resilience.hedging,
@@ -256,7 +256,7 @@ def _routing_step(
 
 
 def _routing_due_s(routed: _RoutingStep, resilience: ResilienceSpec, now_s: float) -> tuple[float, ...]:
-    """When time alone may change where traffic goes."""
+    """When time alone may change the routing."""
     zones = (routed.zones, *routed.regions.zones.values())
     return (
         *regions_due_s(routed.regions.timers, resilience.regions),
@@ -270,7 +270,7 @@ def _routing_due_s(routed: _RoutingStep, resilience: ResilienceSpec, now_s: floa
 
 
 def _inputs(pool: PoolInputs, proxies: ConnectedProxies) -> tuple[object, ...]:
-    """What the decisions for a pool follow from, besides its engines and time; the large parts come first."""
+    """Inputs of a pool's decisions besides its engines and time; the large parts come first."""
     return (
         pool.policy.spec,
         pool.policy.resilience,
@@ -294,7 +294,7 @@ def _same_inputs(before: PoolMemory, engines: tuple[Engine, ...], inputs: tuple[
 
 
 def _valid_until_s(parts_s: Iterable[float], traffic: PoolTraffic | None, now_s: float) -> float:
-    """When time alone may change a decision: a report grows old, a cooldown ends, held-back weights are due."""
+    """When time alone may change a decision: a report expires, a cooldown ends, held-back weights are due."""
     due_s = [moment for moment in parts_s if moment > now_s]
     if traffic is not None and now_s - traffic.heard_at_s < TRAFFIC_MEMORY_S:
         due_s.append(now_s + REEVALUATE_S)
@@ -302,5 +302,5 @@ def _valid_until_s(parts_s: Iterable[float], traffic: PoolTraffic | None, now_s:
 
 
 def any_admitted(engines: Mapping[EngineId, EngineDecision]) -> bool:
-    """Whether an engine takes requests at all."""
+    """Whether any engine is in rotation."""
     return any(one.health is Health.HEALTHY for one in engines.values())

@@ -1,4 +1,4 @@
-"""The values that the steps of a round share: the policy of a pool, its engines, its proxies and its callers."""
+"""Values that the steps of a round share: a pool's policy, engines, proxies and callers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ _NO_PROXIES: Final[Mapping[str, Proxy]] = MappingProxyType({})  # one object: de
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPolicy:
-    """What policies say of one pool; ``classes`` are the priority classes of the routes that lead to it."""
+    """A pool's policies; ``classes`` are the priority classes of the routes that lead to it."""
 
     spec: EnginePoolSpec
     resilience: ResilienceSpec
@@ -27,7 +27,7 @@ class PoolPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolEngines:
-    """The engines of a pool, the decision on each, and what each can do."""
+    """A pool's engines, the decision on each, and their capacity."""
 
     engines: Sequence[Engine]
     decisions: Mapping[EngineId, EngineDecision]
@@ -36,9 +36,9 @@ class PoolEngines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectedProxies:
-    """The proxies that share the pools, now by node id.
+    """The proxies that share the pools, by node id.
 
-    ``by_role`` and ``calling_zones`` also count those that left a moment ago and may come back.
+    ``by_role`` and ``calling_zones`` also count proxies that disconnected a moment ago and may return.
     """
 
     by_node: Mapping[str, Proxy] = field(default_factory=lambda: _NO_PROXIES)
@@ -48,7 +48,7 @@ class ConnectedProxies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callers:
-    """Who calls a pool: ``zones`` with callers, connected proxies, and the demand of those that report it."""
+    """A pool's callers: ``zones`` with callers, connected proxies, and the demand of those that report it."""
 
     zones: Collection[str]
     proxies: Mapping[str, Proxy] = field(default_factory=dict)

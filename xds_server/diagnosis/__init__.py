@@ -1,1 +1,1 @@
-"""Judgements on a running system for whoever looks for a fault: pure, from what was gathered elsewhere."""
+"""Pure checks and views of a running system, for troubleshooting."""

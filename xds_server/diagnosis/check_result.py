@@ -1,4 +1,4 @@
-"""What a check comes to: fine, worth a look, or wrong, in one sentence with a way out."""
+"""The result of a check: ok, warning or failure, in one sentence with a fix."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from policies.codes import REMARKS
 
 
 class CheckState(StrEnum):
-    """How a check came out."""
+    """Result of a check."""
 
     OK = "ok"
     WARN = "warn"
@@ -17,7 +17,7 @@ class CheckState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One answer. ``code`` and ``fix`` are empty where all is well."""
+    """One result. ``code`` and ``fix`` are empty if ok."""
 
     subject: str
     state: CheckState
@@ -37,12 +37,12 @@ class Check:
 
 
 def ok(subject: str, sentence: str) -> Check:
-    """All is well."""
+    """A passed check."""
     return Check(subject=subject, state=CheckState.OK, sentence=sentence)
 
 
 def warn(subject: str, code: str, sentence: str, fix: str = "") -> Check:
-    """Worth a look."""
+    """A warning."""
     return Check(
         subject=subject, state=CheckState.WARN, sentence=sentence, code=code, fix=fix or REMARKS[code].fix
     )
@@ -56,5 +56,5 @@ def fail(subject: str, code: str, sentence: str, fix: str = "") -> Check:
 
 
 def failed(checks: Iterable[Check]) -> bool:
-    """Whether any is wrong."""
+    """Whether any check failed."""
     return any(one.state is CheckState.FAIL for one in checks)

@@ -1,4 +1,4 @@
-"""Judgements on what a Kubernetes API allows, and on how long it lets pods take to end."""
+"""Checks of Kubernetes API permissions and of pod grace periods."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from xds_server.diagnosis.check_result import Check, fail, ok, warn
 from xds_server.model.text import count_text, names_text
 
 DEFAULT_GRACE_S: Final = 30
-"""Kubernetes' own, where a pod says nothing."""
+"""Kubernetes' default."""
 
 _GROUP: Final = "switchgear.dev"
 _KINDS: Final = ("enginepools", "modelroutes", "resiliencepolicies")
@@ -18,7 +18,7 @@ _KINDS: Final = ("enginepools", "modelroutes", "resiliencepolicies")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
-    """One verb on one resource; ``part`` is a subresource. ``use`` is what it is for."""
+    """One verb on one resource; ``part`` is a subresource. ``use`` is its purpose."""
 
     group: str
     resource: str
@@ -45,14 +45,14 @@ READS: Final = (
     *_rights("read policies", _GROUP, _KINDS, ("list", "watch")),
     *_rights("read engines", "", ("pods",), ("list", "watch")),
     *_rights("read engines", "discovery.k8s.io", ("endpointslices",), ("list", "watch")),
-    *_rights("know other replicas", "coordination.k8s.io", ("leases",), ("create", "delete", "list", "patch")),
+    *_rights("find other replicas", "coordination.k8s.io", ("leases",), ("create", "delete", "list", "patch")),
 )
 NODES: Final = (*_rights("read zones and taints", "", ("nodes",), ("list", "watch")),)
 WRITES: Final = (
     *_rights("write status", _GROUP, _KINDS, ("get",)),
     *_rights("write status", _GROUP, _KINDS, ("update",), "status"),
     *_rights("write events", "", ("events",), ("create", "get", "patch")),
-    *_rights("be the one who writes", "coordination.k8s.io", ("leases",), ("get", "update")),
+    *_rights("hold the writer lease", "coordination.k8s.io", ("leases",), ("get", "update")),
 )
 GATES: Final = (
     *_rights("set readiness gates", "", ("pods",), ("get",)),
@@ -61,7 +61,7 @@ GATES: Final = (
 
 
 def rbac_checks(answers: Mapping[Right, bool | None]) -> Iterator[Check]:
-    """What each use lacks; None is a right that nobody answered for. Only policies and engines are vital."""
+    """Missing rights by purpose; None is a right without an answer. Only policies and engines are vital."""
     by_use: dict[str, list[Right]] = {}
     for right in answers:
         by_use.setdefault(right.use, []).append(right)
@@ -71,15 +71,15 @@ def rbac_checks(answers: Mapping[Right, bool | None]) -> Iterator[Check]:
         subject = f"rights to {use}"
         if denied:
             vital = any(one in READS for one in rights)
-            yield (fail if vital else warn)(subject, "SG240", f"may not {names_text(denied)}")
+            yield (fail if vital else warn)(subject, "SG240", f"missing: {names_text(denied)}")
         elif unknown:
-            yield warn(subject, "SG241", "the API does not say whether it may")
+            yield warn(subject, "SG241", "the API does not report this permission")
         else:
-            yield ok(subject, f"all {len(rights)} are granted")
+            yield ok(subject, f"all {len(rights)} granted")
 
 
 def grace_period_checks(pods: Sequence[Mapping[str, Any]]) -> Iterator[Check]:
-    """Pods that are killed before the drain that they ask for can be over; others are left out."""
+    """Pods that are killed before their drain can finish; others are skipped."""
     fine = 0
     for pod in pods:
         wanted_s = drain_s(pod.get("spec") or {})
@@ -91,17 +91,17 @@ def grace_period_checks(pods: Sequence[Mapping[str, Any]]) -> Iterator[Check]:
             yield fail(
                 f"pod {meta.get('namespace', 'default')}/{meta.get('name', '?')}",
                 "SG243",
-                f"is killed after {given_s:g} s, its drain may take {wanted_s:g} s",
-                f"Set terminationGracePeriodSeconds to {wanted_s + 5:g} or more.",
+                f"killed after {given_s:g} s, but its drain may take {wanted_s:g} s",
+                f"Set terminationGracePeriodSeconds to at least {wanted_s + 5:g}.",
             )
         else:
             fine += 1
     if fine:
-        yield ok("grace periods", f"{count_text(fine, 'pod')} may take as long as a drain")
+        yield ok("grace periods", f"long enough for the drain of {count_text(fine, 'pod')}")
 
 
 def drain_s(spec: Mapping[str, Any]) -> float | None:
-    """The longest drain a pod asks for: ``--deadline`` of a preStop hook, ``--drain-deadline`` of an agent."""
+    """The longest drain of a pod: ``--deadline`` of a preStop hook, ``--drain-deadline`` of an agent."""
     found = []
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
         hook = ((container.get("lifecycle") or {}).get("preStop") or {}).get("exec") or {}
@@ -111,5 +111,5 @@ def drain_s(spec: Mapping[str, Any]) -> float | None:
             try:
                 found.append(float(text) if text.isdecimal() else parse_duration(text))
             except ValueError:
-                continue  # a variable of a shell: what it comes to is not in the pod
+                continue  # a shell variable: its value is not in the pod
     return max(found, default=None)

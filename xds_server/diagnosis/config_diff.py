@@ -1,7 +1,7 @@
-"""What a proxy is meant to have against what it has: by meaning, then as a difference of lines for people.
+"""Compares a proxy's intended configuration with its actual one: by meaning, then as a line diff.
 
-Two writers of JSON spell the same message in several ways (``0.25s`` and ``0.250s``, 1 and 1.0), keep maps in any
-order, and Envoy writes endpoints anew from its own tables. None of that is a difference.
+JSON writers spell the same message in several ways (``0.25s`` and ``0.250s``, 1 and 1.0), order maps freely, and
+Envoy rebuilds endpoints from its own tables. None of that is a difference.
 """
 
 import difflib
@@ -22,15 +22,15 @@ TYPES: Final = tuple(SHORT_NAMES[url] for url in PUSH_ORDER)
 _DURATION: Final = re.compile(r"-?\d+(\.\d+)?s")
 _WHOLE: Final = re.compile(r"-?\d{1,20}")
 _NO_WORD_FOR: Final = {"DRAINING": "UNHEALTHY", "TIMEOUT": "UNHEALTHY"}
-"""A dump of Envoy calls every host that takes nothing new unhealthy (seen with Envoy 1.40)."""
+"""Envoy's dump reports every host without new requests as unhealthy (seen with Envoy 1.40)."""
 
 _USUAL_OVERPROVISIONING: Final = 140
-"""Envoy's default, which it writes into every dump of endpoints."""
+"""Envoy's default, which is in every dump of endpoints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceDiff:
-    """One resource that is not as intended. ``lines`` is a unified difference, intended against held."""
+    """One resource that differs. ``lines`` is a unified diff, intended against actual."""
 
     type: str
     name: str
@@ -41,7 +41,7 @@ class ResourceDiff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyConfigDiff:
-    """``same`` counts equal resources by type; ``unseen`` names types that could not be compared, and why."""
+    """``same`` counts equal resources by type; ``unseen`` has types that could not be compared, and why."""
 
     same: Mapping[str, int]
     differences: tuple[ResourceDiff, ...]
@@ -54,9 +54,9 @@ def config_diff(
     unseen: Mapping[str, str],
     types: Iterable[str],
 ) -> ProxyConfigDiff:
-    """Resources of ``/v1/resources`` against those of a live Envoy, of these types.
+    """Compare resources of ``/v1/resources`` with those of a live Envoy, for these types.
 
-    A layer of the runtime that is not intended is the operator's own; any other resource is not.
+    A runtime layer that is not intended is the operator's own; any other such resource is a difference.
     """
     wanted = {(one.type, one.name): one for one in intended}
     had = {(one.type, one.name): one for one in found}
@@ -83,23 +83,23 @@ def _difference(
 ) -> ResourceDiff | None:
     origins = meant.origins if meant else ()
     if is_held is None:
-        return ResourceDiff(type=kind, name=name, what="the proxy does not have it", origins=origins)
+        return ResourceDiff(type=kind, name=name, what="missing in the proxy", origins=origins)
     if meant is None:
-        return ResourceDiff(type=kind, name=name, what="the proxy has it, and nobody here means it to")
+        return ResourceDiff(type=kind, name=name, what="in the proxy, but not intended")
     if meant.content is None or is_held.content is None:
-        return None  # named on both sides, shown by neither
+        return None  # named on both sides, content on neither
     left = canonical(kind, meant.content)
     try:
         right = canonical(kind, is_held.content)
     except (KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        # A kept dump is a file, and may have been anybody's.
-        return ResourceDiff(type=kind, name=name, what=f"it is not as Envoy writes it: {error!r}", origins=origins)
+        # A saved dump may come from anywhere.
+        return ResourceDiff(type=kind, name=name, what=f"not valid for Envoy: {error!r}", origins=origins)
     if left == right:
         return None
     return ResourceDiff(
         type=kind,
         name=name,
-        what=is_held.problem or "it differs",
+        what=is_held.problem or "differs",
         lines=tuple(
             difflib.unified_diff(as_lines(left), as_lines(right), "intended", "in the proxy", lineterm="", n=3)
         ),
@@ -108,12 +108,12 @@ def _difference(
 
 
 def as_lines(content: Any) -> list[str]:
-    """A resource as lines of YAML in the order of its names."""
+    """A resource as lines of YAML, sorted by name."""
     return yaml.safe_dump(content, sort_keys=True, allow_unicode=True, width=110).splitlines()
 
 
 def canonical(kind: str, content: Any) -> Any:
-    """The one spelling of a resource."""
+    """The canonical form of a resource."""
     if kind == "RTDS":
         layer = content.get("layer", content)
         return {key: _number(value) for key, value in _leaves(layer)}
@@ -139,7 +139,7 @@ def _plain(value: Any) -> Any:
 def _text(value: str) -> str | int:
     if _DURATION.fullmatch(value):
         return f"{_decimal(value.removesuffix('s'))}s"
-    # JSON of protobuf writes 64 bits as text.
+    # Protobuf's JSON writes 64-bit numbers as text.
     return int(value) if _WHOLE.fullmatch(value) else value
 
 
@@ -148,7 +148,7 @@ def _decimal(text: str) -> str:
 
 
 def _leaves(layer: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Values of a runtime layer by their full name: a block and dots in names mean the same to Envoy."""
+    """Values of a runtime layer by full name: nesting and dots mean the same to Envoy."""
     for key, value in layer.items():
         name = f"{before}.{key}" if before else str(key)
         if isinstance(value, Mapping):
@@ -158,7 +158,7 @@ def _leaves(layer: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, A
 
 
 def _number(value: Any) -> str:
-    """As Envoy's runtime page writes a value: text."""
+    """A value as Envoy's runtime page writes it: text."""
     if isinstance(value, bool):
         return "true" if value else "false"
     text = str(value)
@@ -166,7 +166,7 @@ def _number(value: Any) -> str:
 
 
 def _assignment(content: dict[str, Any]) -> dict[str, Any]:
-    """Endpoints by place and address; without what Envoy adds to its dump."""
+    """Endpoints by locality and address, without what Envoy adds to its dump."""
     places: dict[str, Any] = {}
     for part in content.get("endpoints", ()):
         locality = part.get("locality", {})
@@ -182,7 +182,7 @@ def _assignment(content: dict[str, Any]) -> dict[str, Any]:
                 "load_balancing_weight": one.get("load_balancing_weight", 1),
                 **{key: value for key, value in endpoint.items() if key != "address"},
             }
-    # Envoy forgets a place without endpoints.
+    # Envoy drops a locality without endpoints.
     kept = {place: said for place, said in places.items() if said["endpoints"]}
     policy = {
         key: value

@@ -1,6 +1,6 @@
-"""What a live Envoy holds, read from its admin interface: ``/config_dump?include_eds`` and ``/runtime``.
+"""The configuration of a live Envoy, from its admin interface: ``/config_dump?include_eds`` and ``/runtime``.
 
-Only what came from a control plane counts: what stands in the bootstrap is the operator's own.
+Only resources from a control plane count: the bootstrap's are the operator's own.
 
 Source: Envoy, admin.v3 ConfigDump and its parts.
 """
@@ -17,14 +17,14 @@ _DUMPS: Final = "type.googleapis.com/envoy.admin.v3."
 
 
 class DumpError(Exception):
-    """This is no dump of an Envoy."""
+    """Not a dump of an Envoy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpedResource:
-    """One resource in Envoy. ``problem`` says what Envoy says of it: that it warms, or why it refuses a newer one.
+    """One resource in Envoy. ``problem``: it is warming, or a newer version was refused.
 
-    ``content`` is None where Envoy does not show it; of secrets it is ``_public``.
+    ``content`` is None if Envoy does not show it; for secrets it is ``_public``.
     """
 
     type: str
@@ -34,21 +34,21 @@ class DumpedResource:
 
 
 def dumped_resources(dump: Any) -> tuple[DumpedResource, ...]:
-    """Every resource of a ``/config_dump`` that came over xDS; ``DumpError`` where it is none."""
+    """Every resource of a ``/config_dump`` that came over xDS; ``DumpError`` if it is not a dump."""
     _is_dump(dump)
     try:
         found = tuple(one for config in dump["configs"] for one in _of(config))
         own = frozenset(name for config in dump["configs"] for name in _from_files(config.get("bootstrap")))
         over_xds = {_assignment(one.content) for one in found if one.type == "CDS" and one.content}
-        # Envoy lists the endpoints of every cluster that came over xDS, also of those that have them inside.
+        # Envoy lists the endpoints of every cluster from xDS, including those with inline endpoints.
         known = {"EDS": lambda name: name in over_xds, "SDS": lambda name: name not in own}
         return tuple(one for one in found if known.get(one.type, bool)(one.name))
     except (KeyError, TypeError, AttributeError) as error:
-        raise DumpError(f"a /config_dump, but not as Envoy writes it: {error!r}") from error
+        raise DumpError(f"not a valid Envoy /config_dump: {error!r}") from error
 
 
 def _from_files(bootstrap: Any) -> Iterator[str]:
-    """Names of secrets that the bootstrap itself takes from files, such as the proxy's own certificate."""
+    """Names of secrets that the bootstrap takes from files, such as the proxy's own certificate."""
     match bootstrap:
         case {"name": str(name), "sds_config": {"path_config_source": _} | {"path": _}}:
             yield name
@@ -61,12 +61,12 @@ def _from_files(bootstrap: Any) -> Iterator[str]:
 
 
 def node_of(dump: Any) -> str:
-    """The node id in the bootstrap of a dump; empty where it has none, ``DumpError`` where it is no dump."""
+    """The node id in the bootstrap of a dump; empty without one, ``DumpError`` if it is not a dump."""
     return str(_node(dump).get("id", ""))
 
 
 def node_attributes(dump: Any) -> tuple[tuple[str, str], ...]:
-    """What its node says that tells what it is served, as ``/v1/resources`` takes it; ``DumpError``."""
+    """Node attributes that select its configuration, as parameters of ``/v1/resources``; ``DumpError``."""
     node = _node(dump)
     place, metadata = node.get("locality"), node.get("metadata")
     said = [(name, place.get(name)) for name in ("region", "zone")] if isinstance(place, Mapping) else []
@@ -91,20 +91,20 @@ def _node(dump: Any) -> Content:
 
 def _is_dump(dump: Any) -> None:
     if not isinstance(dump, Mapping) or not isinstance(dump.get("configs"), list):
-        raise DumpError("not a /config_dump of Envoy: it has no list `configs`")
+        raise DumpError("not an Envoy /config_dump: `configs` is missing")
 
 
 def runtime_layers(page: Any) -> tuple[DumpedResource, ...]:
-    """The layers of ``/runtime`` with their values as text; Envoy does not say which came over xDS.
+    """The layers of ``/runtime`` with their values as text; Envoy does not show which came over xDS.
 
-    Where a later layer has another value for a key, that is the one which holds, and the one in ``content``: what
-    somebody set by hand (``/runtime_modify``) leaves the layer itself as it was.
+    If a later layer overrides a key, ``content`` has the later value: a manual change (``/runtime_modify``) leaves
+    the layer itself unchanged.
     """
     try:
         names, entries = page["layers"], page.get("entries", {})
         return tuple(_layer(number, names, entries) for number in range(len(names)))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise DumpError(f"not a /runtime page of Envoy: {error!r}") from error
+        raise DumpError(f"not an Envoy /runtime page: {error!r}") from error
 
 
 def _layer(number: int, names: Sequence[str], entries: Mapping[str, Any]) -> DumpedResource:
@@ -116,7 +116,7 @@ def _layer(number: int, names: Sequence[str], entries: Mapping[str, Any]) -> Dum
         by, content[key] = said[-1]
         if by != names[number]:
             overruled[key] = by
-    trouble = ", ".join(f"{key} is overruled by the layer {by}" for key, by in sorted(overruled.items()))
+    trouble = ", ".join(f"{key} is overridden by layer {by}" for key, by in sorted(overruled.items()))
     return DumpedResource(type="RTDS", name=names[number], content=content, problem=trouble)
 
 
@@ -142,12 +142,12 @@ def _of(config: Content) -> Iterator[DumpedResource]:
                 )
             for one in config.get("dynamic_warming_secrets", ()):
                 yield DumpedResource(
-                    type="SDS", name=one["name"], content={}, problem=_error(one) or "it has not arrived yet"
+                    type="SDS", name=one["name"], content={}, problem=_error(one) or "not received yet"
                 )
 
 
 def _public(secret: Any) -> Content | None:
-    """SHA-256 of the certificates in a secret; None where Envoy shows none. Keys it never shows."""
+    """SHA-256 of the certificates in a secret; None if Envoy shows none. It never shows keys."""
     match secret:
         case {"tls_certificate": {"certificate_chain": {"inline_bytes": str(text)}}}:
             name = "certificate_chain_sha256"
@@ -158,7 +158,7 @@ def _public(secret: Any) -> Content | None:
     try:
         return {name: hashlib.sha256(base64.b64decode(text, validate=True)).hexdigest()}
     except ValueError as error:
-        raise DumpError(f"the secret {secret.get('name')!r} is no base64") from error
+        raise DumpError(f"secret {secret.get('name')!r} is not base64") from error
 
 
 def _clusters(config: Content) -> Iterator[DumpedResource]:
@@ -169,13 +169,11 @@ def _clusters(config: Content) -> Iterator[DumpedResource]:
         yield DumpedResource(type="CDS", name=name, content=one["cluster"], problem=trouble)
     for name, one in warming.items():
         if name not in active:
-            yield DumpedResource(
-                type="CDS", name=name, content=one["cluster"], problem="it is warming, and not in use yet"
-            )
+            yield DumpedResource(type="CDS", name=name, content=one["cluster"], problem="warming, not in use yet")
 
 
 def _assignment(cluster: Content) -> str:
-    """The name of the endpoints that a cluster asks for; empty where it asks for none."""
+    """The name of the endpoints that a cluster requests; empty if none."""
     if cluster.get("type") != "EDS":
         return ""
     return str(cluster.get("eds_cluster_config", {}).get("service_name") or cluster["name"])
@@ -186,7 +184,7 @@ def _listeners(config: Content) -> Iterator[DumpedResource]:
         trouble = _error(one)
         state = one.get("active_state")
         if state is None and "warming_state" in one:
-            state, trouble = one["warming_state"], trouble or "it is warming, and not in use yet"
+            state, trouble = one["warming_state"], trouble or "warming, not in use yet"
         elif "warming_state" in one:
             trouble = trouble or "a newer version is warming"
         if state is not None and "listener" in state:

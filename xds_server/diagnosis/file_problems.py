@@ -1,7 +1,7 @@
-"""Problems with files that trust or a restart depends on, from all who know of them, with since when each stands.
+"""Problems with files that trust or a restart depends on, from all sources, with their age.
 
-Whoever follows files only says what is wrong now. Here it is remembered when that began, so that what is said over
-and over is one trouble with an age. Nothing secret is in a trouble: a place, and a sentence about it.
+Sources only report what is wrong now. This remembers since when, so that a repeated report is one problem with an
+age. Problems never contain secrets: only a location and a sentence.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from typing import Final
 from xds_server.admin_api.status_types import FileDefect, FileProblem
 
 EXPIRES_SOON_S: Final = 7 * 86_400.0
-"""A certificate with less than this left is told of. Those of months are renewed with weeks left, so one that
-comes this far was forgotten; and a week has a working day in it, whatever day it is."""
+"""A certificate with less time left is reported. Certificates of months are renewed weeks before, so one this late
+was forgotten; a week includes a working day."""
 
 EXPIRES_SOON_SHARE: Final = 0.25
-"""Certificates of hours or days are always within a week of their end: of those this share of their life counts.
+"""Certificates of hours or days are always within a week of their end: for them this share of their life counts.
 Meshes and cert-manager renew with a third to a half of it left."""
 
 CHECK_EACH_S: Final = 1.0
@@ -29,43 +29,41 @@ ProblemSource = Callable[[], Iterable[FileProblem]]
 def expiry_problem(
     what: str, file: str, *, begins_unix_s: float, ends_unix_s: float, now_unix_s: float
 ) -> tuple[FileProblem, ...]:
-    """The trouble that a certificate has ended, or ends soon; nothing while there is time."""
+    """The problem of a certificate that has expired or expires soon; none while there is time."""
     left_s = ends_unix_s - now_unix_s
     if left_s >= min(EXPIRES_SOON_S, EXPIRES_SOON_SHARE * (ends_unix_s - begins_unix_s)):
         return ()
     when = datetime.fromtimestamp(ends_unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
     ended = left_s <= 0
     sentence = (
-        f"it ended at {when}: whoever checks it refuses it"
+        f"expired at {when}: peers that check it refuse it"
         if ended
-        else f"it ends at {when}, and nothing newer is there"
+        else f"expires at {when} and has not been renewed"
     )
     defect = FileDefect.ENDED if ended else FileDefect.ENDS
     return (FileProblem(what=what, defect=defect, file=file, sentence=sentence, ends_in_s=round(left_s)),)
 
 
 class FileProblems:
-    """What ``tellers`` say is wrong now, each with its age. ``current`` regularly: an age is from the first
-    look.
-    """
+    """Current problems of all ``sources``, with their ages: since the first call of ``current`` that had them."""
 
     def __init__(
-        self, tellers: Sequence[ProblemSource] = (), *, clock: Callable[[], float] = time.monotonic
+        self, sources: Sequence[ProblemSource] = (), *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._tellers = tellers
+        self._sources = sources
         self._clock = clock
         self._since_s: dict[tuple[str, str, str], float] = {}
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Poll until cancelled."""
         while True:
             self.current()
             await asyncio.sleep(CHECK_EACH_S)
 
     def current(self) -> tuple[FileProblem, ...]:
-        """All troubles now, those that stand longest first."""
+        """All current problems, oldest first."""
         now_s = self._clock()
-        found = [one for teller in self._tellers for one in teller()]
+        found = [one for teller in self._sources for one in teller()]
         self._since_s = {key: self._since_s.get(key, now_s) for key in map(_key, found)}
         aged = [replace(one, age_s=round(now_s - self._since_s[_key(one)], 3)) for one in found]
         return tuple(sorted(aged, key=lambda one: (-one.age_s, one.what, one.file)))

@@ -1,4 +1,4 @@
-"""The state of a server by the messages of ``/v1/live``, and which rows a screen shows in which order. Pure."""
+"""The state of a server from the messages of ``/v1/live``, and the rows to show, in order. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ class LiveState:
     events: tuple[EventRow, ...] = ()
 
     def take(self, event: str, data: Mapping[str, Any]) -> None:
-        """Take a message: a whole frame, or the differences; ``ShapeError`` for a message that is neither."""
+        """Apply a message: a full frame, or differences; ``ShapeError`` if it is neither."""
         if event == "frame":
             frame = parse(LiveFrame, data)
             self.at_unix_s, self.tables, self.events = frame.at, frame.tables, frame.events[-MOST_EVENTS:]
@@ -57,7 +57,7 @@ class LiveState:
         return [(name, row) for name, row in sorted(self.tables.pools.items()) if only in ("", name)]
 
     def engines(self, only: str = "", sort: str = "worst") -> list[tuple[str, EngineRow]]:
-        """Engines in the order that was asked for; of one pool where ``only`` names it."""
+        """Engines in the requested order; of one pool if ``only`` names it."""
         found = [(name, row) for name, row in self.tables.engines.items() if only in ("", row.pool)]
         if sort == "name":
             return sorted(found, key=lambda one: one[0])
@@ -66,7 +66,7 @@ class LiveState:
         return sorted(found, key=lambda one: (health_rank(one[1]), -(utilization(one[1]) or 0.0), one[0]))
 
     def behind(self) -> list[tuple[str, str]]:
-        """Proxies that do not have what they should, refusals first, each with what it is."""
+        """Proxies without their intended configuration, refusals first, each with its state."""
         found = []
         for name, row in self.tables.proxies.items():
             states = {kind: state for kind, state in row.types.items() if state != "SYNCED"}
@@ -93,7 +93,7 @@ _ROWS: Final[Mapping[str, type[Row]]] = {
 def _merged(
     kind: type[Row], table: Mapping[str, Row], change: Mapping[str, Mapping[str, Any] | None]
 ) -> Mapping[str, Row]:
-    """The table with the change laid over it."""
+    """The table with the changes applied."""
     merged = dict(table)
     for key, fields in change.items():
         if fields is None:
@@ -104,7 +104,7 @@ def _merged(
 
 
 def health_rank(engine: EngineRow) -> int:
-    """0 for what needs a look first."""
+    """Sort rank; 0 needs attention first."""
     if engine.health not in ("HEALTHY", None):
         return 0
     if engine.floor or engine.order or engine.shunned or engine.traffic_percent < 100:
@@ -113,13 +113,13 @@ def health_rank(engine: EngineRow) -> int:
 
 
 def utilization(engine: EngineRow) -> float | None:
-    """Requests in flight over slots; None where either is not known."""
+    """Requests in flight over slots; None if unknown."""
     slots, held = engine.slots, engine.in_flight
     return held / slots if slots and held is not None else None
 
 
 def bar(ratio: float | None, cells: int) -> str:
-    """A bar of so many characters; full from 1 on."""
+    """A bar of this many characters; full from 1 on."""
     if ratio is None:
         return "-".ljust(cells)
     full = max(0, min(cells, round(ratio * cells)))
@@ -127,7 +127,7 @@ def bar(ratio: float | None, cells: int) -> str:
 
 
 def window(rows: Sequence[Any], selected: int, room: int) -> int:
-    """The first row of those that fit into ``room`` so that the selected one is among them."""
+    """The first of ``room`` rows to show, so that the selected one is visible."""
     if room <= 0 or len(rows) <= room:
         return 0
     return max(0, min(selected - room // 2, len(rows) - room))

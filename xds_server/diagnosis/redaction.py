@@ -1,7 +1,7 @@
-"""What may leave the house: text and JSON without what is secret.
+"""Redacts text and JSON that leaves the site.
 
-Taken out: values of names that sound secret, values of headers, tokens and passwords in URLs, texts that look like
-keys or tokens, and the values of labels. Rather too much: who mends a fault needs the shape, not the values.
+Removed: values with secret-sounding names, header values, tokens and passwords in URLs, texts that look like keys
+or tokens, and label values. It errs on the side of too much: a fault is found in the shape, not in the values.
 """
 
 import re
@@ -22,7 +22,7 @@ _VALUES_GONE: Final = frozenset(
         "labels",
         "annotations",
         "env",
-        # Envoy's own names: labels of engines, headers that are added.
+        # Envoy's own names: engine labels, added headers.
         "filter_metadata",
         "request_headers_to_add",
         "response_headers_to_add",
@@ -52,7 +52,7 @@ _FLAG: Final = re.compile(r"(?i)(--[\w-]*(?:key|token|passw[\w-]*|secret)[= ])\S
 
 
 def text(said: str) -> str:
-    """Text without what looks like a secret in it."""
+    """Text without anything that looks like a secret."""
     said = _USERINFO.sub(rf"\1{GONE}@", said)
     said = _QUERY.sub(rf"\1{GONE}", said)
     said = _FLAG.sub(rf"\1{GONE}", _TOKENS.sub(GONE, said))
@@ -61,7 +61,7 @@ def text(said: str) -> str:
 
 
 def data(value: Any, name: str = "") -> Any:
-    """JSON without secrets; the shape stays."""
+    """JSON without secrets, in the same shape."""
     if _secret(name) and not isinstance(value, Mapping | list | tuple) and value not in (None, "", True, False):
         return GONE
     if isinstance(value, Mapping):
@@ -75,7 +75,7 @@ def data(value: Any, name: str = "") -> Any:
 
 
 def _named_secret(value: Mapping[Any, Any], name: str) -> bool:
-    """Whether it is a pair of a name and a value that has to go: of a header, or of a name that sounds secret."""
+    """Whether it is a name-value pair to redact: of a header, or with a secret-sounding name."""
     if not _VALUED & value.keys():
         return False
     return name == "header" or any(isinstance(said := value.get(key), str) and _secret(said) for key in _NAMING)
@@ -86,14 +86,14 @@ def _secret(name: str) -> bool:
 
 
 def _header(one: Any) -> Any:
-    """A matcher of a header: its name stays, what it must be goes."""
+    """A header matcher: keep its name, remove its value."""
     if not isinstance(one, Mapping):
         return _emptied(one)
     return {str(key): one[key] if key == "name" else _emptied(one[key]) for key in one}
 
 
 def _emptied(value: Any) -> Any:
-    """The same shape with nothing in it."""
+    """The same shape without content."""
     match value:
         case Mapping():
             return {str(key): _emptied(one) for key, one in value.items()}

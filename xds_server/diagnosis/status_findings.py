@@ -1,4 +1,4 @@
-"""Findings on the state of a running server, each with its code: for ``status``, ``doctor`` and the dashboard."""
+"""Findings on a running server, each with its code, for ``status``, ``doctor`` and the dashboard."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -29,43 +29,43 @@ _CODES: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
         ("", "ended"): "SG212",
     }
 )
-"""By what it is about and what is wrong with it."""
+"""By kind of file and defect."""
 
 CANARY_RECENT_S: Final = 3600.0
-"""So long after it was rolled back a canary is told of: whoever comes to an alert that it caused sees it, and the
-next shift does not. It may itself have taken an hour; history and events have it for longer."""
+"""A rolled-back canary is reported this long: long enough for an alert that it caused, too short for the next
+shift. History and events keep it longer."""
 
 BEHIND_S: Final = 30.0
 """A push takes milliseconds, a cluster that has to warm up to 15 s."""
 
 SILENT_S: Final = 30.0
-"""Heartbeats of agents come each second, looks of a probe some seconds apart."""
+"""Agents send heartbeats every second; probes are seconds apart."""
 
 
 def on_policies(policies: PoliciesStatus) -> Iterator[Check]:
-    """Refused, held back, stale, out of touch."""
+    """Refused, held-back, stale or unreachable policies."""
     state = policies.state
     lost = policies.lost_s
     if lost:
-        serving = "what was last known is served" if policies.serving_digest else "nothing is served yet"
+        serving = "serving the last known state" if policies.serving_digest else "nothing served yet"
         yield warn(
-            "policies", "SG202", f"the Kubernetes API does not answer for {names_text(sorted(lost))}: {serving}"
+            "policies", "SG202", f"the Kubernetes API does not answer for {names_text(sorted(lost))}; {serving}"
         )
     if state == "refused":
         problems = policies.errors
         first = f": {problems[0].place}: {problems[0].message}" if problems else ""
         errors = count_text(len(problems), "error")
-        yield fail("policies", "SG200", f"{errors} in the policies; the last good ones hold{first}")
+        yield fail("policies", "SG200", f"{errors} in the policies; the last good version stays in force{first}")
     elif policies.held:
         yield fail("policies", "SG201", f"held back: {policies.held}")
     elif state != "accepted" and not lost:
         yield fail("policies", "SG207", f"the policies are {state}")
     if policies.stale:
-        yield warn("policies", "SG203", "what is served is what was kept by the last run")
+        yield warn("policies", "SG203", "serving the version restored from the last run")
 
 
 def on_proxies(proxies: Sequence[ProxyStatus]) -> Iterator[Check]:
-    """Nobody connected, refusals, who is behind."""
+    """No proxy, refusals (NACK), late acknowledgements."""
     if not proxies:
         yield warn("proxies", "SG206", "no proxy is connected")
     for proxy in proxies:
@@ -76,48 +76,48 @@ def on_proxies(proxies: Sequence[ProxyStatus]) -> Iterator[Check]:
                 reason = kind.refused[0].reason if kind.refused else "no reason given"
                 yield fail(name, "SG204", f"{kind.type} refused: {refused}: {reason}")
             elif kind.state == "STALE" and kind.age_s > BEHIND_S:
-                yield warn(name, "SG205", f"{kind.type} not confirmed for {kind.age_s:.0f} s")
+                yield warn(name, "SG205", f"{kind.type} not acknowledged for {kind.age_s:.0f} s")
 
 
 def on_telemetry(proxies: Sequence[ProxyStatus]) -> Iterator[Check]:
-    """Proxies that have been connected for a while and tell nothing of their calls."""
+    """Proxies that have been connected for a while and report no traffic."""
     for proxy in proxies:
         silent = [one.pool for one in proxy.traffic if one.telemetry_age_s is None]
         if silent and proxy.connected_s > SILENT_S:
-            yield warn(f"proxy {proxy.node}", "SG224", f"tells nothing of its calls to {names_text(silent)}")
+            yield warn(f"proxy {proxy.node}", "SG224", f"reports no traffic for {names_text(silent)}")
 
 
 def on_rolled_back(rolled_back: Sequence[RolledBackResource], *, aged: bool = True) -> Iterator[Check]:
-    """What no proxy is sent any more, because one refused it; since when, if ``aged``."""
+    """Resources rolled back because a proxy refused them; since when, if ``aged``."""
     for one in rolled_back:
         places = names_text(one.origins) or "built-in defaults"
         by = names_text(one.refused_by, of=one.refusals) or "a proxy, in an earlier run of the server"
         has = (
-            (one.on_content_before, "the content that was accepted before it"),
-            (one.on_nothing, "nothing of that name"),
-            (one.on_trial, "it once more, on trial"),
+            (one.on_content_before, "the previously accepted content"),
+            (one.on_nothing, "no such resource"),
+            (one.on_trial, "it again, on trial"),
         )
         instead = "; ".join(f"{_proxies(count)} {what}" for count, what in has if count)
         reason = f": {one.reason}" if one.reason else ""
         sentence = (
-            f"refused by {by}{_since(one.age_s if aged else None)}, and rolled back: {instead} ({places}){reason}"
+            f"refused by {by}{_since(one.age_s if aged else None)} and rolled back: {instead} ({places}){reason}"
         )
         yield fail(f"{one.type} {one.name}", "SG217", sentence)
 
 
 def on_canary(canary: CanaryStatus | None, *, aged: bool = True) -> Iterator[Check]:
-    """That policies were tried a short while ago, and what all are served is not those; when, if ``aged``."""
+    """A recently rolled-back canary; when, if ``aged``."""
     ended_s = None if canary is None else canary.ended_s
     if canary is None or canary.state != "rolled-back" or ended_s is None or ended_s > CANARY_RECENT_S:
         return
-    whose = f"{canary.digest[:12]} of {canary.by or 'somebody'}"
-    reasons = "; ".join(canary.reasons) or "nobody said why"
+    whose = f"canary {canary.digest[:12]} by {canary.by or 'unknown'}"
+    reasons = "; ".join(canary.reasons) or "no reason given"
     when = f" {age_text(ended_s)} ago" if aged else ""
-    yield warn("canary", "SG219", f"{whose} was rolled back{when}: {reasons}")
+    yield warn("canary", "SG219", f"{whose} rolled back{when}: {reasons}")
 
 
 def on_file_problems(troubles: Sequence[FileProblem], *, aged: bool = True) -> Iterator[Check]:
-    """Certificates, rules of access, tokens and secrets; and what a full disk does not take; ``aged`` as above."""
+    """Problems with certificates, access rules, tokens, secrets, and state files; ``aged`` as above."""
     for one in troubles:
         code = _CODES.get((one.what, one.defect)) or _CODES.get(("", one.defect), "SG216")
         make = warn if one.defect in ("ends", "open", "refuses") else fail
@@ -130,26 +130,26 @@ def _proxies(count: int) -> str:
 
 
 def _since(age_s: float | None) -> str:
-    return "" if age_s is None else f", for {age_text(age_s)} now"
+    return "" if age_s is None else f" for {age_text(age_s)}"
 
 
 def on_engines(engines: Sequence[EngineStatus]) -> Iterator[Check]:
-    """Who is out, and whom nobody hears."""
+    """Ejected engines, and engines without reports."""
     out = [f"{one.pool}/{one.engine}" for one in engines if one.health not in (None, "HEALTHY")]
     if out:
-        yield warn("engines", "SG208", f"{len(out)} of {len(engines)} out: {names_text(out)}")
+        yield warn("engines", "SG208", f"{len(out)} of {len(engines)} not in rotation: {names_text(out)}")
     yield from on_agent_contact(engines)
 
 
 def on_agent_contact(engines: Sequence[EngineStatus]) -> Iterator[Check]:
-    """Agents that are declared and not heard, and engines that nothing is known of."""
+    """Agents without contact, and engines without reports."""
     for engine in engines:
         name = f"engine {engine.pool}/{engine.engine}"
         agent, age_s = engine.agent, engine.report_age_s
         if agent is not None and not agent.connected:
             trouble = f": {agent.trouble}" if agent.trouble else ""
-            yield warn(name, "SG222", f"its agent is not heard{trouble}")
+            yield warn(name, "SG222", f"no contact with its agent{trouble}")
         if age_s is None:
-            yield warn(name, "SG223", "nothing has been heard of it yet")
+            yield warn(name, "SG223", "no report yet")
         elif age_s > SILENT_S:
-            yield warn(name, "SG223", f"last heard {age_s:.0f} s ago")
+            yield warn(name, "SG223", f"last report {age_s:.0f} s ago")

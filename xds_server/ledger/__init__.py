@@ -1,1 +1,1 @@
-"""What happened, and why: events, what is kept of them, and the sentences and reports made of them."""
+"""Events: what happened and why, their storage, and reports made from them."""

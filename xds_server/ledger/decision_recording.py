@@ -1,9 +1,9 @@
-"""What ``decide`` was given, round by round, as lines of JSON: enough to decide it all again, otherwise.
+"""Records the inputs of ``decide``, round by round, as lines of JSON, so that they can be decided again.
 
-The first line of a file says what it is. Each further one is a round: its time, and whatever became different
-since the round before; the first round has everything, so that a file can be read alone, also one that was begun
-because the one before was full. A round of a calm fleet is some hundred bytes. Rounds are kept at most every
-``SPACING_S``: what a round between them saw is in the next one.
+The first line of a file is a header. Each further line is a round: its time, and whatever changed since the
+previous one. The first round has everything, so that each file can be read alone, also after a rotation. A round
+of a calm fleet takes a few hundred bytes. Rounds are at least ``SPACING_S`` apart; the next one includes what a
+skipped round saw.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,12 +31,12 @@ SPACING_S: Final = 0.1
 
 
 class RecordingError(Exception):
-    """A recording cannot be read; the message says which line, and why."""
+    """A recording cannot be read; the message has the line and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedEngine:
-    """What is known of one engine: its last report, when it arrived, looks in a row, its orchestrator's word."""
+    """What is known of one engine: its last report, when it arrived, probes in a row, its pod state."""
 
     report: EngineReport | None = None
     received_at_s: float | None = None
@@ -47,7 +47,7 @@ class RecordedEngine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatedReport:
-    """A report that says what the one before said; only these moved."""
+    """A report that repeats the previous one; only these fields moved."""
 
     observed_at_s: float
     received_at_s: float | None
@@ -66,10 +66,10 @@ class RecordingHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRound:
-    """What became different by ``now_s``; what is None or absent is as it was.
+    """What changed by ``now_s``; None or absent means unchanged.
 
     ``policies`` are the texts by file name. ``engines`` and ``again`` are by pool and engine. ``traffic`` is by
-    pool; its ``engines`` are only those that changed, and ``gone`` names pools that tell nothing any more.
+    pool; its ``engines`` are only those that changed, and ``gone`` names pools without reports.
     """
 
     now_s: float
@@ -87,7 +87,7 @@ class RecordedRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedInputs:
-    """Everything one round of ``decide`` was given."""
+    """All inputs of one round of ``decide``."""
 
     now_s: float
     unix_s: float
@@ -105,33 +105,33 @@ _NO_ENGINES: Mapping[str, EngineTraffic] = MappingProxyType({})
 
 
 class DecisionRecorder:
-    """Writes rounds; ``record`` is called after each."""
+    """Writes rounds; call ``record`` after each."""
 
     def __init__(self, lines: JsonlWriter) -> None:
         self._lines = lines
         self._last: RecordedInputs | None = None
 
     def record(self, moment: RecordedInputs) -> None:
-        """Write what became different since the last round that was written."""
+        """Write what changed since the last round written."""
         last = self._last
         if last is not None and moment.now_s - last.now_s < SPACING_S:
             return
         if last is None or self._lines.full:
-            # Each file stands alone. The rest of another run's file is no part of this recording either.
+            # Each file stands alone; lines of another run are not part of this recording.
             self._lines.rotate()
             last = None
             header = RecordingHeader(format=FORMAT, begun_at_unix_s=moment.unix_s)
             self._lines.write(_HEADER.dump_json(header).decode())
-        # Mappings are read-only ones here, which pydantic does not know and writes as the dicts they stand for.
+        # Mappings are read-only here; pydantic does not know those and writes them as dicts.
         line = _ROUND.dump_json(
             round_delta(last, moment), exclude_defaults=True, fallback=dict, warnings="none"
         ).decode()
-        # A round that is lost would be missed by all that follow: begin anew.
+        # All later rounds build on a lost one: start again with a full round.
         self._last = moment if self._lines.write(line) else None
 
 
 def round_delta(last: RecordedInputs | None, now: RecordedInputs) -> RecordedRound:
-    """What became different; everything where there is no last."""
+    """What changed; everything without a last round."""
     said, again = _engines(None if last is None else last.fleet, now.fleet)
     known = {} if last is None else last.fleet.traffic
     return RecordedRound(
@@ -156,7 +156,7 @@ def round_delta(last: RecordedInputs | None, now: RecordedInputs) -> RecordedRou
 
 
 def _moved(before: PoolTraffic | None, now: PoolTraffic) -> PoolTraffic:
-    """The traffic with only those engines that changed."""
+    """The traffic with only the engines that changed."""
     known = _NO_ENGINES if before is None else before.engines
     return replace(now, engines={name: one for name, one in now.engines.items() if known.get(name) != one})
 
@@ -214,9 +214,9 @@ def _repeats(known: EngineReport | None, fresh: EngineReport) -> bool:
 
 @dataclass(slots=True)
 class RecordingReader:
-    """Rounds of a file, as they are read: what the lines so far add up to, under the policies of the recording.
+    """The state after the rounds of a file so far, under the recorded policies.
 
-    ``torn``: the last line was not whole, as after a crash; it was left out.
+    ``torn``: the last line was incomplete, as after a crash, and was skipped.
     """
 
     texts: Mapping[str, str] = field(default_factory=dict)
@@ -229,7 +229,7 @@ class RecordingReader:
     torn: bool = False
 
     def apply(self, one: RecordedRound) -> None:
-        """Fold one round in."""
+        """Apply one round."""
         if one.policies is not None:
             self.texts = one.policies
         for pool, engines in one.engines.items():
@@ -252,7 +252,7 @@ class RecordingReader:
 
     @property
     def connected(self) -> ConnectedProxies:
-        """The proxies as ``decide`` was given them."""
+        """The proxies as given to ``decide``."""
         return ConnectedProxies(
             by_node=self.proxies, by_role=self.proxies_by_role, calling_zones=self.calling_zones
         )
@@ -275,7 +275,7 @@ class RecordingReader:
         )
 
     def fleet(self, policies: PolicySet, before: Fleet | None = None) -> Fleet:
-        """The fleet as these policies declare it, with what was said of its engines; the same stay the same."""
+        """The fleet as these policies declare it, with the recorded reports; unchanged parts stay the same."""
         base = declared(policies) if before is None else before
         pools: dict[str, tuple[Engine, ...]] = {}
         for name, engines in base.pools.items():
@@ -302,7 +302,7 @@ class RecordingReader:
 
 
 def read_rounds(path: Path, reading: RecordingReader) -> Iterator[RecordedRound]:
-    """The rounds of a file, each folded into ``reading`` before it is given; ``RecordingError`` names the line."""
+    """The rounds of a file, applied to ``reading`` before they are yielded; ``RecordingError`` names the line."""
     try:
         with path.open("rb") as file:
             first = file.readline()
@@ -328,7 +328,7 @@ def _check_header(path: Path, line: bytes) -> None:
     try:
         header = _HEADER.validate_json(line)
     except ValidationError as error:
-        raise RecordingError(f"{path}:1: this is no recording of `switchgear serve --record`") from error
+        raise RecordingError(f"{path}:1: not a recording of `switchgear serve --record`") from error
     if header.format != FORMAT:
         raise RecordingError(f"{path}:1: {format_mismatch(header.format, FORMAT)}")
 

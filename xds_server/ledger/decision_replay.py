@@ -1,8 +1,8 @@
-"""A recording decided again: as it was, and under other policies, and what would have been different.
+"""Replays a recording as it was and under other policies, and compares the decisions.
 
-The same ``decide``, fed the same rounds. What it cannot know is said and not guessed at: calls that an engine got
-because it was in would have gone elsewhere, so failures that other policies avoid are those the recording has for
-the time they would have kept the engine out, no more. What an engine that was out would have answered is unknown.
+Both replays feed the same rounds to the same ``decide``. Unknowns are reported, not guessed: calls that an engine
+got while in rotation would have gone elsewhere, so the failures that other policies avoid are only those recorded
+in the time they would have ejected it. What an ejected engine would have answered is unknown.
 """
 
 from collections import Counter
@@ -25,10 +25,10 @@ from xds_server.model.pool_traffic import PoolTraffic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReplay:
-    """One engine under both policies: how long it was out, how often it left; ``None``: not declared there.
+    """One engine under both policies: time ejected, and number of ejections; ``None``: not declared there.
 
-    ``avoided`` are failed calls, and ``moved`` those that ended well, in the time it was in as recorded and out
-    under the others: the first they would have saved, the second they would have had to put elsewhere.
+    ``avoided`` are failed calls, and ``moved`` successful ones, in the time when it was in rotation as recorded
+    and ejected under the other policies: these would have avoided the first, and moved the second elsewhere.
     """
 
     pool: str
@@ -43,7 +43,7 @@ class EngineReplay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CeilingRange:
-    """Least, mean over time, and most."""
+    """Minimum, mean over time, and maximum."""
 
     least: float
     mean: float
@@ -65,7 +65,7 @@ class PoolReplay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayReport:
-    """The difference; names ending in ``_then`` are under the other policies. ``remarks`` are what to know."""
+    """The difference; names ending in ``_then`` are under the other policies. ``remarks`` are limitations."""
 
     begun_at_unix_s: float
     length_s: float
@@ -76,7 +76,7 @@ class ReplayReport:
 
     @property
     def same(self) -> bool:
-        """Whether the other policies would have done the same."""
+        """Whether the other policies decide the same."""
         return all((one.out_s, one.left) == (one.out_s_then, one.left_then) for one in self.engines) and all(
             (one.events, one.ceiling, one.refused) == (one.events_then, one.ceiling_then, one.refused_then)
             for one in self.pools
@@ -85,7 +85,7 @@ class ReplayReport:
 
 @dataclass(slots=True)
 class _Ceiling:
-    """Adds up a ceiling over time."""
+    """Totals of a ceiling over time."""
 
     least: float = float("inf")
     most: float = 0.0
@@ -105,7 +105,7 @@ class _Ceiling:
 
 @dataclass(slots=True)
 class _Track:
-    """One set of policies as it goes through the recording."""
+    """One set of policies during the replay."""
 
     policies: PolicySet
     fleet: Fleet | None = None
@@ -119,7 +119,7 @@ class _Track:
     waiting: dict[str, float] = field(default_factory=dict)
 
     def go_on(self, reading: RecordingReader, now_s: float, passed_s: float) -> None:
-        """Decide one more round, and add up the time that the decisions before it stood."""
+        """Decide one more round, and account for the time that the previous decisions held."""
         self._add_time(passed_s)
         self.fleet = reading.fleet(self.policies, self.fleet)
         before = self.decisions
@@ -151,20 +151,20 @@ class _Track:
             self.ceilings.setdefault(name, _Ceiling()).add(admission.total + admission.held, passed_s)
             if not admission.in_force or not admission.pressure:
                 continue
-            # What cannot be served at once first fills the room the ceiling leaves above the slots.
+            # Excess first fills the room that the ceiling leaves above the slots.
             room = max(0.0, admission.total - admission.slots)
             waiting = self.waiting.get(name, 0.0) + excess_per_s(self.fleet, name, admission.pressure) * passed_s
             self.waiting[name] = min(max(0.0, waiting), room)
             self.refused[name] = self.refused.get(name, 0.0) + max(0.0, waiting - room)
 
     def out(self, key: EngineId) -> bool:
-        """Whether the engine is out now."""
+        """Whether the engine is ejected now."""
         decision = None if self.decisions is None else self.decisions.engines.get(key)
         return decision is not None and decision.health is not Health.HEALTHY
 
 
 def replay(path: Path, policies: PolicySet) -> ReplayReport:
-    """The recording at ``path`` under its own policies and under ``policies``; or ``RecordingError``."""
+    """Replay ``path`` under its own policies and under ``policies``; raises ``RecordingError``."""
     reading, then = RecordingReader(), _Track(policies=policies)
     own: _Track | None = None
     texts: Mapping[str, str] | None = None
@@ -186,7 +186,7 @@ def replay(path: Path, policies: PolicySet) -> ReplayReport:
             track.go_on(reading, one.now_s, passed_s)
         first, last, count = first or one, one, count + 1
     if own is None or first is None or last is None:
-        raise RecordingError(f"{path}: it has no rounds")
+        raise RecordingError(f"{path}: no rounds recorded")
     return ReplayReport(
         begun_at_unix_s=first.unix_s,
         length_s=round(last.now_s - first.now_s, 3),
@@ -207,7 +207,7 @@ def _read(path: Path, texts: Mapping[str, str]) -> PolicySet:
 
 
 def _under(policies: PolicySet, track: _Track | None) -> _Track:
-    """The track, from here on under edited policies."""
+    """The track under edited policies from here on."""
     if track is None:
         return _Track(policies=policies)
     if track.fleet is not None:
@@ -219,7 +219,7 @@ def _under(policies: PolicySet, track: _Track | None) -> _Track:
 def _since(
     calls: dict[EngineId, tuple[int, int]], traffic: Mapping[str, PoolTraffic]
 ) -> Iterable[tuple[EngineId, int, int]]:
-    """Calls of each engine since the last round: those that failed, those that ended well. Updates ``calls``."""
+    """Calls of each engine since the last round: failed, successful. Updates ``calls``."""
     for pool, of in traffic.items():
         for name, one in of.engines.items():
             key = EngineId(pool, name)
@@ -260,9 +260,9 @@ def _pool(name: str, own: _Track, then: _Track) -> PoolReplay:
 
 def _remarks(reading: RecordingReader, own: _Track, then: _Track) -> Iterable[str]:
     if reading.torn:
-        yield "the last line is not whole and was left out"
+        yield "the last line was incomplete and was skipped"
     new = sorted(str(key) for key in then.out_s.keys() - own.out_s.keys())
     if new:
-        yield f"nothing is recorded of {len(new)} engines of the other policies: {', '.join(new[:5])}"
+        yield f"{len(new)} engines of the other policies are not in the recording: {', '.join(new[:5])}"
     if not any(reading.traffic.values()):
-        yield "no proxy told of its calls: what depends on them is as if there had been none"
+        yield "no proxy reported traffic: decisions that depend on it see none"

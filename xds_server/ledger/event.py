@@ -1,4 +1,4 @@
-"""One line of the ledger: a transition with its time and with the place in the policies that ruled it."""
+"""One ledger line: a transition with its time and the policy location behind it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from xds_server.decide.diff.change import Change, ChangeKind, Subject
 BUILT_IN: Final = "built-in default"
 
 FORMAT: Final = 1
-"""Begins each line, for a file outlives the versions that write to it; a line without it is of format 1."""
+"""Begins each line, because files outlive the versions that write them; a line without it is of format 1."""
 
 _NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
 
@@ -23,11 +23,11 @@ _NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
 class Event:
     """One transition of one subject.
 
-    ``at_s`` is monotonic seconds of this process, ``at_unix_s`` for people and for the file. ``rule`` is the field
-    that ruled it and ``place`` the ``file:line`` that set that field, or that nobody did. ``until_unix_s`` is when
-    it is looked at again at the latest. ``times`` transitions like this one, the first at ``first_unix_s``, are
-    told as one: what goes to and fro must not push everything else out. ``requests`` names the
-    newest requests that the engine had failed by then, by their ``x-request-id``.
+    ``at_s`` is monotonic seconds of this process, ``at_unix_s`` the wall clock. ``rule`` is the policy field
+    behind it, and ``place`` the ``file:line`` that set the field, or the built-in default. ``until_unix_s`` is
+    when it is evaluated again at the latest. ``times`` such transitions, the first at ``first_unix_s``, are stored
+    as one, so that flapping does not displace other events. ``requests`` names the newest requests that the engine
+    had failed by then, by ``x-request-id``.
     """
 
     number: int
@@ -66,7 +66,7 @@ class ClockReading:
 
 
 def event_of(change: Change, now: ClockReading, policies: PolicySet | None, number: int = 0) -> Event:
-    """The change as it stands in the ledger."""
+    """The change as a ledger event."""
     return Event(
         number=number,
         at_s=now.s,
@@ -87,7 +87,7 @@ def event_of(change: Change, now: ClockReading, policies: PolicySet | None, numb
 
 
 def place_of(rule: str, pool: str, policies: PolicySet | None) -> str:
-    """``file:line`` of who set the field ``rule`` for ``pool``; empty where no field ruled."""
+    """``file:line`` that set the field ``rule`` for ``pool``; empty without a field."""
     kind, _, path = rule.partition(".")
     if not path or policies is None:
         return ""
@@ -100,23 +100,36 @@ def place_of(rule: str, pool: str, policies: PolicySet | None) -> str:
 
 
 _ADAPTER: Final = TypeAdapter(Event)
+_RENAMED: Final[Mapping[tuple[ChangeKind, str], str]] = MappingProxyType(
+    {
+        (ChangeKind.KEPT, "free to leave"): "ejectable",
+        (ChangeKind.KEPT, "kept in"): "kept in rotation",
+        (ChangeKind.CUT, "not cut"): "off",
+        (ChangeKind.CUT, "cut"): "on",
+        (ChangeKind.STRAGGLER, "in step"): "normal",
+        (ChangeKind.DEMAND, "room"): "below capacity",
+        (ChangeKind.DEMAND, "full"): "above capacity",
+        (ChangeKind.ZONE, "there"): "available",
+    }
+)
+"""Values in lines of earlier versions."""
 _BEGINS: Final = '{"format":'
 
 
 def is_later(line: str) -> bool:
-    """Whether a line is of a format that this version does not read."""
+    """Whether a line has a format that this version does not read."""
     number = line.removeprefix(_BEGINS).partition(",")[0]
     return line.startswith(_BEGINS) and number.isdigit() and number != str(FORMAT)
 
 
 def as_line(event: Event) -> str:
-    """The event as one line of JSON, without what is empty."""
+    """The event as one line of JSON, without empty fields."""
     text = _ADAPTER.dump_json(event, exclude_defaults=True, fallback=dict, warnings="none").decode()
     return f"{_BEGINS}{FORMAT},{text.removeprefix('{')}"
 
 
 def from_line(line: str, now: ClockReading) -> Event | None:
-    """The event of one line, its monotonic time counted back from ``now``; None when it is none that we know."""
+    """The event of one line, its monotonic time derived from ``now``; None if it is not a known event."""
     if is_later(line):
         return None
     try:
@@ -124,4 +137,10 @@ def from_line(line: str, now: ClockReading) -> Event | None:
     except ValidationError:
         return None
     until = event.at_unix_s if event.first_unix_s == 0.0 else event.first_unix_s
-    return replace(event, at_s=now.monotonic_of(event.at_unix_s), first_unix_s=until)
+    return replace(
+        event,
+        at_s=now.monotonic_of(event.at_unix_s),
+        first_unix_s=until,
+        before=_RENAMED.get((event.kind, event.before), event.before),
+        after=_RENAMED.get((event.kind, event.after), event.after),
+    )

@@ -1,7 +1,7 @@
-"""The events that are remembered: so many for each subject, so many in all, and what flaps only once.
+"""Stored events: limited per subject and in total, with flapping stored once.
 
-An engine that leaves and comes back every second makes two events a second. From the second round on they are
-told as one pair whose ``times`` grow, so that its story stays two lines and nobody else's is pushed out.
+An engine that flaps every second makes two events a second. From the second round on they are stored as one pair
+with growing ``times``, so that its history stays two lines and displaces no other.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,13 +12,13 @@ from xds_server.decide.diff.change import Subject
 from xds_server.ledger.event import Event
 
 MOST: Final = 10_000
-"""Events in all; about 10 MB."""
+"""Events in total; about 10 MB."""
 
 MOST_OF_ONE: Final = 100
-"""Events of one subject."""
+"""Events per subject."""
 
 FLAPS_WITHIN_S: Final = 60.0
-"""What is undone and done again within this time counts as one story."""
+"""A transition repeated within this time counts as flapping."""
 
 
 class EventStore:
@@ -32,16 +32,16 @@ class EventStore:
         self._number = 0
 
     def __len__(self) -> int:
-        """How many are remembered."""
+        """Number of stored events."""
         return len(self._events)
 
     @property
     def newest(self) -> int:
-        """The number of the newest event; 0 when there never was one."""
+        """The number of the newest event; 0 if there never was one."""
         return self._number
 
     def add(self, event: Event) -> Event:
-        """Remember an event; what is returned is it as remembered, numbered, and counted with those like it."""
+        """Store an event; returns it as stored: numbered, and merged with its repetitions."""
         self._number += 1
         same = self._repeated(event)
         if same is not None:
@@ -71,7 +71,7 @@ class EventStore:
         return [self._events[number] for number in numbers]
 
     def related(self, *, pool: str = "", engine: str = "", zone: str = "", proxy: str = "") -> Sequence[Event]:
-        """Events of every subject that has these in common, oldest first; what is empty does not matter."""
+        """Events of every subject with these parts, oldest first; empty parts match all."""
         wanted = [
             subject
             for subject in self._by_subject
@@ -83,7 +83,7 @@ class EventStore:
         return self.of(wanted)
 
     def _repeated(self, event: Event) -> Event | None:
-        """The event that this one repeats: the same transition, undone since by the newest of its kind."""
+        """The event that this one repeats: the same transition, since reversed by the newest of its kind."""
         undone: Event | None = None
         for number in reversed(self._by_subject.get(event.subject, {})):
             past = self._events[number]

@@ -1,9 +1,8 @@
-"""A file of lines that is written beside the loop, stays within its size, and whose troubles stay its own.
+"""A size-limited file of JSON lines, written in a thread.
 
-Whoever has a line hands it over and goes on; a thread writes what has gathered. A full disk costs lines, which are
-counted, and one line in the log. When the file is full it becomes ``FILE.1``, the one before is dropped, and a new
-one begins: never more than twice ``max_bytes``. A crash may leave half a line at the end; the next run begins on
-a new one, and readers pass over the half.
+``write`` queues a line; a thread appends what has gathered. A full disk costs lines, which are counted, and one
+log line. A full file becomes ``FILE.1``, replacing the previous one: never more than twice ``max_bytes``. A crash
+may leave half a line at the end; the next run starts on a new line, and readers skip the half.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ import structlog
 from xds_server.serve_config import ConfigError
 
 MOST_WAITING: Final = 20_000
-"""Lines that may wait for the disk: some seconds of the worst there is."""
+"""Lines that may wait for the disk: a few seconds of the worst case."""
 
 TAIL_BYTES: Final = 8 * 1024 * 1024
 
@@ -26,12 +25,12 @@ _log = structlog.get_logger()
 
 
 class JsonlWriter:
-    """One file that lines are appended to."""
+    """An append-only file of lines."""
 
     def __init__(self, path: Path, max_bytes: int, most_waiting: int = MOST_WAITING) -> None:
-        """``ConfigError`` when the file holds something else, a policy say, which must stay what it is."""
+        """``ConfigError`` if the file holds something else, such as a policy, which must not be overwritten."""
         if path.is_dir() or not _is_ours(path):
-            raise ConfigError(f"{path} is no file of lines of JSON: nothing is written to it; name another")
+            raise ConfigError(f"{path} is not a JSON lines file; not written. Use another path")
         self._path = path
         self._max_bytes = max_bytes
         self._most_waiting = most_waiting
@@ -40,15 +39,15 @@ class JsonlWriter:
         self._failing = False
         self._bytes = path.stat().st_size if path.is_file() else 0
         self.lost = 0
-        """Lines that were not written."""
+        """Lines not written."""
 
     @property
     def full(self) -> bool:
-        """Whether it is time for ``rotate``."""
+        """Whether to call ``rotate``."""
         return self._bytes >= self._max_bytes
 
     def write(self, line: str) -> bool:
-        """Have a line written soon; False, and counted, when too many wait already."""
+        """Queue a line; False, and counted as lost, if too many wait already."""
         if len(self._waiting) >= self._most_waiting:
             self.lost += 1
             return False
@@ -58,12 +57,12 @@ class JsonlWriter:
         return True
 
     def rotate(self) -> None:
-        """Let the lines from here on begin a new file."""
+        """Start a new file with the next line."""
         self._waiting.append(None)
         self._bytes = 0
 
     async def run(self) -> None:
-        """Write, for ever; what still waits at the end is written before it ends."""
+        """Write until cancelled; what still waits then is written first."""
         writing: asyncio.Future[None] | None = None
         try:
             while True:
@@ -74,13 +73,13 @@ class JsonlWriter:
                 await asyncio.shield(writing)
         finally:
             if writing is not None:
-                # What came later must not get in front of a batch that is still being written.
+                # Later lines must not overtake a batch that is still being written.
                 await asyncio.wait((writing,))
             if self._waiting:
                 self._append(self._waiting)
 
     def _append(self, batch: Sequence[str | None]) -> None:
-        """Write a batch; what cannot be written is counted."""
+        """Write a batch; count what cannot be written."""
         left = sum(line is not None for line in batch)
         try:
             part: list[str] = []
@@ -104,7 +103,7 @@ class JsonlWriter:
             self._failing = False
 
     def _begin_anew(self) -> None:
-        """Put the full file aside; whoever may read it may read the next one, too."""
+        """Move the full file away, and keep its permissions for the next one."""
         readers = stat.S_IMODE(self._path.stat().st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH)
         self._path.replace(rotated(self._path))
         self._path.touch(mode=0o600)
@@ -120,28 +119,28 @@ class JsonlWriter:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file that is made for this user only, whatever the umask says; one that is there stays as it is."""
+    """Open a file; a new one is for this user only, whatever the umask, an existing one keeps its mode."""
     return os.open(path, flags, 0o600)
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether lines may be added: there is no such file, it is empty, or a line of it begins as ours do."""
+    """Whether lines may be appended: the file is missing, empty, or begins like ours."""
     if not path.is_file():
-        return True  # and a pipe is not waited for
+        return True  # do not wait for a pipe
     try:
         with path.open("rb") as file:
             return file.read(1) in (b"", b"{")
     except OSError:
-        return True  # missing, or out of reach: writing will say so
+        return True  # missing or unreadable: writing will report it
 
 
 def rotated(path: Path) -> Path:
-    """Where the lines before the newest file are."""
+    """Path of the rotated file."""
     return path.with_name(f"{path.name}.1")
 
 
 def tail(path: Path, most_bytes: int = TAIL_BYTES) -> list[str]:
-    """The last lines of a file and of the one before it, oldest first; empty when there are none."""
+    """The last lines of a file and of the rotated one, oldest first; empty without any."""
     lines: list[str] = []
     for one in (path, rotated(path)):
         room = most_bytes - sum(map(len, lines))
@@ -150,7 +149,7 @@ def tail(path: Path, most_bytes: int = TAIL_BYTES) -> list[str]:
         with one.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - room))
-            # Not splitlines: it ends a line at U+2028 and its like, which JSON leaves as they are in texts.
+            # Not splitlines: it also splits at U+2028 and the like, which JSON leaves unescaped in texts.
             text = file.read().decode("utf-8", "replace").removesuffix("\n")
             found = text.split("\n") if text else []
         lines = [*(found[1:] if size > room else found), *lines]

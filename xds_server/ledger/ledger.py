@@ -1,4 +1,4 @@
-"""The ledger: watches decisions go by and keeps each transition as an event, in memory and perhaps in a file."""
+"""The ledger: records each transition of the decisions as an event, in memory and optionally in a file."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,13 +19,13 @@ from xds_server.ledger.shadow import ShadowTotals
 from xds_server.model.fleet import EngineId, Fleet
 
 MissingSignals = Mapping[str, frozenset[str]]
-"""By signal, the connected proxies of which it is missing."""
+"""By signal, the connected proxies that do not send it."""
 
 NO_MISSING_SIGNALS: Final[MissingSignals] = MappingProxyType({})
 
 
 def missing_signal_changes(before: MissingSignals, now: MissingSignals) -> Iterator[Change]:
-    """Who fell silent, and who is no longer missed: heard again, or gone altogether."""
+    """Proxies whose signal stopped, resumed, or that disconnected."""
     for signal in sorted(before.keys() | now.keys()):
         name = f"{signal.replace('_', ' ')}s"
         was, lost = before.get(signal, frozenset()), now.get(signal, frozenset())
@@ -34,12 +34,12 @@ def missing_signal_changes(before: MissingSignals, now: MissingSignals) -> Itera
             yield Change(
                 kind=ChangeKind.TELEMETRY,
                 subject=Subject(proxy=node),
-                before=f"{name} {'heard' if missing else 'lost'}",
-                after=f"{name} {'lost' if missing else 'heard'}",
-                reason=f"{node} is connected, and its {name} do not come: decisions do without"
+                before=f"{name} {'received' if missing else 'missing'}",
+                after=f"{name} {'missing' if missing else 'received'}",
+                reason=f"{node} is connected but sends no {name}: decisions do without them"
                 if missing
-                else f"{name} of {node} come again, or it is gone",
-                returns="with the next one that comes" if missing else "",
+                else f"{node} sends {name} again, or has disconnected",
+                returns=f"the next {name}" if missing else "",
                 alarm=missing,
             )
 
@@ -47,26 +47,26 @@ def missing_signal_changes(before: MissingSignals, now: MissingSignals) -> Itera
 AT_REST: Final[Mapping[ChangeKind, str]] = MappingProxyType(
     {
         ChangeKind.HEALTH: Health.HEALTHY.value,
-        ChangeKind.KEPT: "free to leave",
-        ChangeKind.CUT: "not cut",
-        ChangeKind.STRAGGLER: "in step",
+        ChangeKind.KEPT: "ejectable",
+        ChangeKind.CUT: "off",
+        ChangeKind.STRAGGLER: "normal",
         ChangeKind.BREAKER: "closed",
-        ChangeKind.DEMAND: "room",
+        ChangeKind.DEMAND: "below capacity",
         ChangeKind.LADDER: "level 0",
-        ChangeKind.ZONE: "there",
+        ChangeKind.ZONE: "available",
     }
 )
-"""How each kind of transition says that nothing is out of the ordinary, which no first round tells."""
+"""The normal value of each kind of transition; the first round does not report it."""
 
-RECOVERED_REASON: Final = "found so at the start of the control plane"
+RECOVERED_REASON: Final = "found at startup of the control plane"
 
 
 def recoveries_while_down(
     events: Iterable[Event], found: Iterable[Change], decisions: Decisions
 ) -> Iterator[Change]:
-    """The transitions to rest between the last run, whose ``events`` come oldest first, and the first round.
+    """Transitions back to normal between the last run, whose ``events`` come oldest first, and the first round.
 
-    ``found`` is what that round tells by itself. Of engines and pools that are no more nothing is told.
+    ``found`` are the transitions of that round. Removed engines and pools are skipped.
     """
     told = {(one.kind, one.subject) for one in found}
     last = {(event.kind, event.subject): event for event in events if event.kind in AT_REST}
@@ -93,7 +93,7 @@ def _reason(subject: Subject, decisions: Decisions) -> str:
 
 
 MAX_BYTES: Final = 32 * 1024 * 1024
-"""Size at which the ledger's file is put aside: some 60 000 events; what goes to and fro is there each time."""
+"""File size for rotation: some 60 000 events; the file has every flap."""
 
 _LOGGED: Final = frozenset(
     {
@@ -107,24 +107,24 @@ _LOGGED: Final = frozenset(
         ChangeKind.POLICIES,
     }
 )
-"""Transitions that somebody who reads the log waits for; all are in the ledger, and telemetry logs its own."""
+"""Transitions to log; all are in the ledger, and telemetry logs its own."""
 
 _AGAINST: Final = {
     (ChangeKind.HEALTH, Health.UNHEALTHY.value),
-    (ChangeKind.KEPT, "kept in"),
-    (ChangeKind.CUT, "cut"),
+    (ChangeKind.KEPT, "kept in rotation"),
+    (ChangeKind.CUT, "on"),
     (ChangeKind.BREAKER, BreakerPhase.OPEN.value),
 }
-"""Transitions of an engine against which its failed requests are evidence."""
+"""Transitions of an engine for which its failed requests are evidence."""
 
 FailedRequests = Callable[[str, str, float], tuple[str, ...]]
-"""Of a pool and an engine, now (monotonic): names of the newest requests that it failed."""
+"""By pool, engine and monotonic time: IDs of the engine's newest failed requests."""
 
 _log = structlog.get_logger()
 
 
 class Ledger:
-    """Every transition, as an event. ``observe`` after each round; ``record`` for what happens between them."""
+    """Records transitions as events. ``observe`` after each round; ``record`` for what happens in between."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Ledger:
         self.book = book or EventStore()
         self.shadow = ShadowTotals()
         self.listener: Callable[[Event], None] | None = None
-        """Told of each event."""
+        """Called with each event."""
 
     def observe(
         self,
@@ -155,9 +155,9 @@ class Ledger:
         *,
         failed_requests: FailedRequests = lambda _pool, _engine, _now_s: (),
     ) -> Sequence[Event]:
-        """Note what became different since the last round; the events of it.
+        """Record what changed since the last round; returns its events.
 
-        ``lost`` is by signal the connected proxies of which it is missing.
+        ``lost`` is, by signal, the connected proxies that do not send it.
         """
         now = self._now()
         self._policies = policies
@@ -177,11 +177,11 @@ class Ledger:
         ]
 
     def record(self, change: Change) -> Event:
-        """Note something that is no decision: an order, say."""
+        """Record something other than a decision, such as an order."""
         return self._add(change, self._now())
 
     def read(self, lines: Iterable[str]) -> int:
-        """Take over events of earlier runs; how many lines were none."""
+        """Take over events of earlier runs; returns the number of lines that are not events."""
         now, foreign = self._now(), 0
         for line in lines:
             event = from_line(line, now)
@@ -210,14 +210,14 @@ class Ledger:
             if self._lines.full:
                 self._lines.rotate()
             self._lines.write(as_line(event))
-        # Of what goes to and fro the log has the 1st, 2nd, 4th, 8th ... time; people read it, and not the file.
+        # The log has the 1st, 2nd, 4th, 8th ... repetition of a flapping transition.
         if event.kind in _LOGGED and not event.times & (event.times - 1):
             _say(event)
         return event
 
 
 def ledger_from(lines: JsonlWriter | None, earlier: Sequence[str] = ()) -> Ledger:
-    """A ledger that goes on from the lines of earlier runs."""
+    """A ledger that continues from the lines of earlier runs."""
     ledger = Ledger(lines)
     foreign = ledger.read(earlier)
     if foreign:
@@ -225,9 +225,9 @@ def ledger_from(lines: JsonlWriter | None, earlier: Sequence[str] = ()) -> Ledge
         _log.warning(
             "ledger.skipped",
             lines=foreign,
-            reason=f"{later} of a later version, which still reads them; the others half-written, or of no ledger"
+            reason=f"{later} written by a later version; the others are incomplete or not ledger lines"
             if later
-            else "half-written, or not of a ledger",
+            else "incomplete, or not ledger lines",
         )
     return ledger
 
@@ -240,7 +240,7 @@ def _evidence(change: Change, failed_requests: FailedRequests, now_s: float) -> 
 
 
 def _with_traffic(change: Change, fleet: Fleet) -> Change:
-    """The change with what its engine's calls came to at this moment."""
+    """The change with its engine's traffic numbers at this moment."""
     subject = change.subject
     if not subject.engine:
         return change

@@ -1,7 +1,7 @@
-"""What operators ordered: kept while it holds, ended when its time comes, and remembered over a restart.
+"""Operator orders: in force until they end or expire, also across restarts.
 
-An order is given for an engine and a time, never for ever: what nobody remembers should end by itself. Another
-order for the same engine takes the place of the one before. To go below the capacity floor it must be forced.
+An order is for one engine and has a time limit, so that a forgotten one ends by itself. A new order for the same
+engine replaces the old one. An order below the capacity floor must be forced.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from xds_server.state.write_failures import WriteFailures
 
 FILE_NAME: Final = "orders.json"
 FORMAT: Final = 1
-"""Stands in each order: the file is a mere list of them. An order without it is of format 1."""
+"""In each order, because the file is a plain list. An order without it is of format 1."""
 
 LONGEST_S: Final = 7 * 86_400.0
 MOST: Final = 10_000
@@ -36,16 +36,16 @@ _log = structlog.get_logger()
 
 
 class RefusedOrderError(Exception):
-    """The order is not taken; the message says why, and what would help."""
+    """The order is refused; the message has the reason and a fix."""
 
 
 class ImpossibleOrderError(RefusedOrderError):
-    """No state of the fleet would have it taken: it was asked wrongly."""
+    """The order is invalid, whatever the state of the fleet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """An order as it stands in the file: its end on the clock of people, which a restart does not change."""
+    """An order in the file: its end is wall-clock time, which survives a restart."""
 
     pool: str
     engine: str
@@ -65,17 +65,17 @@ _MANY: Final = TypeAdapter(list[Mapping[str, object]])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloorViolation:
-    """That too little is left without an engine: a sentence, and whether an order would make it so ``now``."""
+    """Too little capacity would be left without an engine; ``now``: an order would cause that at once."""
 
     sentence: str
     now: bool
 
     @property
     def later(self) -> str:
-        """What will become of an unforced order for an engine that is out already."""
+        """The effect of an unforced order on an engine that is already ejected."""
         return (
-            "it is out already, which costs nothing; once it is well it goes in again in spite of the order, "
-            f"as long as it cannot be spared: {self.sentence}. --force keeps it out"
+            "already ejected, so this costs no capacity now; after recovery it returns to rotation despite the "
+            f"order while {self.sentence}. Use --force to keep it out"
         )
 
 
@@ -85,10 +85,10 @@ def floor_violation(
     decisions: Mapping[EngineId, EngineDecision],
     breaker: Breaker,
 ) -> FloorViolation | None:
-    """Why ``leaving`` may not stay out without force; None when enough slots are left without it.
+    """Why ``leaving`` may not stay ejected without force; None if enough slots are left without it.
 
-    Who is out on evidence costs nothing now, and is wanted back as soon as it is well. Who is out on an order is
-    well, and comes back with the order that takes its place. Engines of its tensor-parallel group leave with it.
+    An engine ejected by evidence costs nothing now, but is needed once it recovers. One ejected by an order is
+    healthy, and returns if another order replaces it. Engines of its tensor-parallel group leave with it.
     """
     group = next((one.tensor_parallel_group for one in engines if one.id == leaving), "")
 
@@ -113,21 +113,21 @@ def floor_violation(
         share = 100 * sum(engine.slots for engine in stay) / max(1, sum(engine.slots for engine in members))
         if share < breaker.capacity_floor_percent:
             return FloorViolation(
-                sentence=f"without it {place} has {share:.0f} % of its slots, capacityFloorPercent is "
-                f"{breaker.capacity_floor_percent:g} %",
+                sentence=f"this would leave {place} with {share:.0f} % of its slots "
+                f"(floor: {breaker.capacity_floor_percent:g} %)",
                 now=now,
             )
         if place == "the pool" and len(stay) < breaker.capacity_floor_engines:
             return FloorViolation(
-                sentence=f"without it the pool has {len(stay)} engines, capacityFloorEngines is "
-                f"{breaker.capacity_floor_engines}",
+                sentence=f"this would leave the pool with {len(stay)} engines "
+                f"(floor: {breaker.capacity_floor_engines})",
                 now=now,
             )
     return None
 
 
 class Orders:
-    """Every order in force. ``on_change`` is called when one comes or goes, ``tell`` with what goes on record."""
+    """All orders in force. ``on_change`` is called when one starts or ends, ``tell`` with the change."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class Orders:
         wall: Callable[[], float] = time.time,
         disk: WriteFailures | None = None,
     ) -> None:
-        """``folder`` keeps them over a restart; without one they end with the process."""
+        """``folder`` keeps them across restarts; without one they end with the process."""
         self._disk = disk or WriteFailures()
         self._path = None if folder is None else folder / FILE_NAME
         self._on_change = on_change
@@ -151,18 +151,18 @@ class Orders:
         self._failure = ""
 
     def active(self, now_s: float) -> Mapping[EngineId, Order]:
-        """The orders that hold at ``now_s``."""
+        """The orders in force at ``now_s``."""
         return {key: order for key, order in self._orders.items() if order.until_s > now_s}
 
     def give(self, order: Order) -> Order:
-        """Take an order; ``RefusedOrderError`` when it cannot be one. The floor is not asked about here."""
+        """Accept an order; raises ``RefusedOrderError``. The capacity floor is not checked here."""
         left_s = order.until_s - self._clock()
         if not 0 < left_s <= LONGEST_S:
-            raise ImpossibleOrderError(f"an order holds for more than 0 s and at most {duration_text(LONGEST_S)}")
+            raise ImpossibleOrderError(f"an order must last more than 0 s and at most {duration_text(LONGEST_S)}")
         if not order.reason.strip():
-            raise ImpossibleOrderError("say a reason: whoever finds the order will want to know")
+            raise ImpossibleOrderError("a reason is required")
         if len(self._orders) >= MOST and order.engine not in self._orders:
-            raise RefusedOrderError(f"there are {MOST} orders already")
+            raise RefusedOrderError(f"the limit of {MOST} orders is reached")
         order = replace(order, given_at_unix_s=self._wall())
         before = self._orders.get(order.engine)
         self._orders[order.engine] = order
@@ -171,31 +171,29 @@ class Orders:
             order,
             before="none" if before is None else before.action.value,
             after=order.action.value,
-            reason=f"{_who(order)} ordered it for {duration_text(left_s)}{forced}: {order.reason}",
+            reason=f"order by {_who(order)} for {duration_text(left_s)}{forced}: {order.reason}",
         )
         return order
 
     def end(self, engine: EngineId, by: str = "") -> Order | None:
-        """End the order for an engine before its time; None when there is none."""
+        """End the order for an engine before it expires; None without one."""
         order = self._orders.pop(engine, None)
         if order is not None:
-            who = by or "somebody"
-            self._record(order, before=order.action.value, after="none", reason=f"{who} ended it: {order.reason}")
+            who = by or "unknown"
+            self._record(order, before=order.action.value, after="none", reason=f"ended by {who}: {order.reason}")
         return order
 
     def expire(self) -> float | None:
-        """End what is over; the monotonic time at which the next one is, None when there is none."""
+        """End expired orders; returns the monotonic time of the next expiry, None without orders."""
         now_s = self._clock()
         for key, order in list(self._orders.items()):
             if order.until_s <= now_s:
                 del self._orders[key]
-                self._record(
-                    order, before=order.action.value, after="none", reason=f"its time is over: {order.reason}"
-                )
+                self._record(order, before=order.action.value, after="none", reason=f"expired: {order.reason}")
         return min((order.until_s for order in self._orders.values()), default=None)
 
     async def run(self) -> None:
-        """End orders in time and keep them on disk, for ever."""
+        """Expire orders and save changes until cancelled."""
         while True:
             next_s = self.expire()
             if self._changed.is_set() or self._failure:
@@ -208,7 +206,7 @@ class Orders:
                     await self._changed.wait()
 
     def restore(self) -> None:
-        """Take up the orders that an earlier run kept and that still hold; a damaged file is only reported."""
+        """Restore orders of an earlier run that are still in force; a damaged file is only reported."""
         if self._path is None:
             return
         remove_leftovers(self._path)
@@ -224,7 +222,7 @@ class Orders:
             try:
                 one = _understood(raw)
             except ValueError as error:
-                # The others may hold an engine out that must not come back because of this one.
+                # The other orders may eject engines that must not return because of this one.
                 _log.error("orders.ignored", file=str(self._path), reason=str(error))
                 continue
             until_s = now_s + one.until_unix_s - now_unix_s
@@ -250,7 +248,7 @@ class Orders:
                 before=before,
                 after=after,
                 reason=reason,
-                returns="" if after == "none" else "when its time is over, or with `switchgear restore`",
+                returns="" if after == "none" else "the order expires, or `switchgear restore`",
                 until_s=None if after == "none" else order.until_s,
             )
         )
@@ -288,11 +286,11 @@ class Orders:
 
 
 def _understood(raw: Mapping[str, object]) -> _Kept:
-    """One order of the file; ``ValueError`` with whose it is and what is wrong with it."""
+    """One order of the file; ``ValueError`` names the order and the problem."""
     whose = f"the order for {str(raw.get('pool'))[:_SHOWN]}/{str(raw.get('engine'))[:_SHOWN]}"
     version = raw.get("format")
     if isinstance(version, int) and version > FORMAT:
-        # Half of an order may be its opposite.
+        # A partly understood order may mean its opposite.
         raise ValueError(f"{whose} has {format_mismatch(version, FORMAT)}")
     try:
         return _ONE.validate_python(raw)
@@ -303,4 +301,4 @@ def _understood(raw: Mapping[str, object]) -> _Kept:
 
 
 def _who(order: Order) -> str:
-    return order.by or "somebody"
+    return order.by or "unknown"

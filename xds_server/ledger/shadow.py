@@ -1,8 +1,8 @@
-"""What decisions that are not enforced would have done: the report of shadow mode.
+"""The shadow report: what decisions that are not enforced would have done.
 
-An engine that would have been out is watched for as long as it would have been: how long, how many of its calls
-failed meanwhile (those another engine might have answered), and how many ended well, which it would have lost the
-pool. A ceiling that is not in force is watched for what it would have refused.
+An engine that would have been ejected is watched for as long: the duration, its failed calls meanwhile (another
+engine might have served those), and its successful ones, which the pool would have lost. A ceiling that is not
+enforced is watched for what it would have refused.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from xds_server.model.pool_traffic import EngineTraffic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowTally:
-    """What would have become of one engine; seconds, calls, and its share of the pool's slots in percent."""
+    """The effect on one engine; seconds, calls, and its share of the pool's slots in percent."""
 
     engine: EngineId
     reason: str
@@ -29,7 +29,7 @@ class ShadowTally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowCeiling:
-    """What a ceiling that is not in force would have refused; estimated from arrivals over capacity."""
+    """What a ceiling that is not enforced would have refused; estimated from arrivals over capacity."""
 
     pool: str
     reason: str
@@ -39,7 +39,7 @@ class ShadowCeiling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Interval:
-    """An engine that would be out now: as of ``at_s``, with its calls so far."""
+    """An engine that would be ejected now: as of ``at_s``, with its calls so far."""
 
     at_s: float
     failed: int
@@ -47,7 +47,7 @@ class _Interval:
 
 
 class ShadowTotals:
-    """Adds up, round by round. Bounded by the fleet: one tally per engine and one per pool."""
+    """Totals, updated round by round. Bounded by the fleet: one tally per engine and one per pool."""
 
     def __init__(self) -> None:
         self._tallies: dict[EngineId, ShadowTally] = {}
@@ -57,12 +57,12 @@ class ShadowTotals:
 
     @property
     def engines(self) -> Mapping[EngineId, ShadowTally]:
-        """By engine, those that would ever have been out."""
+        """By engine, those that would have been ejected at any time."""
         return self._tallies
 
     @property
     def ceilings(self) -> Mapping[str, ShadowCeiling]:
-        """By pool, those whose ceiling would ever have refused something."""
+        """By pool, those whose ceiling would have refused anything."""
         return self._ceilings
 
     def observe(self, fleet: Fleet, decisions: Decisions, now_s: float) -> None:
@@ -71,7 +71,7 @@ class ShadowTotals:
         self._at_s = now_s
         for name, pool in decisions.pools.items():
             for key, decision in pool.engines.items():
-                # Most engines of most fleets have no shadow, and this is run ten times a second.
+                # Most engines of most fleets have no shadow decision, and this runs ten times a second.
                 if decision.shadow is not None and _would_leave(decision):
                     self._out(key, decision.shadow.reason, fleet, now_s)
                 elif key in self._open:
@@ -97,12 +97,12 @@ class ShadowTotals:
         self._tallies[key] = replace(tally, reason=reason)
 
     def _count(self, key: EngineId, fleet: Fleet, now_s: float) -> None:
-        """Add what has happened since the engine was last looked at."""
+        """Add what happened since the engine was last observed."""
         before, traffic, tally = self._open[key], _traffic(fleet, key), self._tallies[key]
         self._tallies[key] = replace(
             tally,
             out_s=tally.out_s + max(0.0, now_s - before.at_s),
-            # Telemetry that was lost and begins anew counts from the beginning: never less than nothing.
+            # Telemetry that restarts counts from zero: never add a negative number.
             failed=tally.failed + max(0, traffic.failed - before.failed),
             succeeded=tally.succeeded + max(0, traffic.succeeded - before.succeeded),
         )
@@ -133,7 +133,7 @@ def _share(fleet: Fleet, key: EngineId) -> float:
 
 
 def excess_per_s(fleet: Fleet, pool: str, pressure: float) -> float:
-    """Requests per second above what the pool can serve, where ``pressure`` is asked of it; below it, negative."""
+    """Requests per second above the pool's capacity at this ``pressure``; negative below it."""
     traffic = fleet.traffic.get(pool)
     if traffic is None:
         return 0.0

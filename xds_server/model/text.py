@@ -1,17 +1,17 @@
-"""DOCSTRING NEEDED."""
+"""Durations, counts and lists as text."""
 
 from collections.abc import Iterable
 
 
 def duration_text(seconds: float) -> str:
-    """``0.3 s``, ``12 s``, ``5 m``, ``3 h``: how long something has been so."""
+    """``0.3 s``, ``12 s``, ``5m``, ``3h``, ``2d``."""
     if seconds < 10:
         return f"{max(0.0, seconds):.1f} s"
     if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds < 7200:
-        return f"{seconds / 60:.0f} m"
-    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} d"
+        return f"{seconds / 60:.0f}m"
+    return f"{seconds / 3600:.0f}h" if seconds < 172_800 else f"{seconds / 86_400:.0f}d"
 
 
 def age_text(seconds: float) -> str:

@@ -1,1 +1,1 @@
-"""What is kept on disk over a restart, and how a file is written whole or not at all."""
+"""State on disk that survives restarts, and atomic writes."""

@@ -1,7 +1,7 @@
-"""Files that are there whole or not at all, whatever ends the process in the middle of writing them.
+"""Atomic files: complete or absent, even if the process dies while writing.
 
-What is written goes to a file beside, and takes the place of the one before in one step. A process that is killed
-in between leaves the file beside behind: the next one that reads sweeps it away.
+Content goes to a temporary file in the same folder, which then replaces the old file in one step. Temporary files
+of killed processes are removed by the next reader.
 """
 
 import json
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 RETRY_S: Final = 10.0
-"""What a disk refused is tried again so often: once there is room, nothing that somebody was told is missing."""
+"""Retry interval after a failed write: once the disk has room again, everything acknowledged is saved."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file in one step, readable by this user only; ``OSError`` when it cannot be, and then it stays."""
+    """Replace a file in one step, readable by this user only; on ``OSError`` the old file stays."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # mkstemp creates with 0600; in the same folder, so that the rename is atomic.
     handle, name = tempfile.mkstemp(prefix=_prefix(path), dir=path.parent)
@@ -33,26 +33,26 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def json_lines(content: Mapping[str, Any]) -> str:
-    """JSON with a line for each value, for people who look into the file.
+    """JSON with one line per value, readable for people.
 
-    Not by ``indent``: that is done in Python, by functions which refer to each other, so that each call leaves
-    some thirty objects to the collector of cycles.
+    Without ``indent``, which is implemented by mutually referring Python functions and leaves about 30 objects per
+    call to the cycle collector.
     """
     return json.dumps(content, separators=(",\n", ": "))
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what killed processes left beside this file; what cannot be removed stays."""
+    """Remove temporary files of killed processes for this path; what cannot be removed stays."""
     try:
         left = [entry.path for entry in os.scandir(path.parent) if entry.name.startswith(_prefix(path))]
         for name in left:
             Path(name).unlink(missing_ok=True)
     except OSError:
-        return  # a folder that cannot be read or written to: whoever writes says so
+        return  # unreadable or read-only folder: the writer reports it
 
 
 def format_mismatch(found: object, read: object) -> str:
-    """What is said of a file whose format is not the one that this version reads."""
+    """The sentence about a file in a format that this version does not read."""
     return f"format {found!r}; this version reads {read!r}: run the version that wrote it, or move the file away"
 
 

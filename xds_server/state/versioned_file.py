@@ -1,8 +1,8 @@
-"""Files of state that name their format. A reader believes a file as a whole or not at all.
+"""State files that name their format. A reader accepts a file completely or not at all.
 
-Reading never blocks on a pipe, and never takes in more than Switchgear writes. A file that is damaged, foreign or
-of another format is refused with an error that names it. Fields that a later version added within the format are
-ignored, so that an earlier version can start from what the later one wrote.
+Reading never blocks on a pipe, and never reads more than Switchgear writes. A damaged or foreign file, or one of
+another format, is refused with an error that names it. Fields that a later version added within the format are
+ignored, so that an earlier version can start from them.
 """
 
 import json
@@ -19,7 +19,7 @@ from xds_server.state.atomic_file import format_mismatch, json_lines, write_atom
 
 
 class StoreError(Exception):
-    """What is kept cannot be read or written; the message says why. Serving goes on without it."""
+    """A state file cannot be read or written; the message has the reason. Serving continues without it."""
 
 
 class _Envelope(BaseModel):
@@ -40,8 +40,8 @@ _Content = TypeVar("_Content", bound=BaseModel)
 class VersionedFile(Generic[_Content]):
     """One kind of state file: ``content`` is its model, and ``format`` its name with a version.
 
-    Fields stand next to the format. In a ``sealed`` file they stand in a payload with a checksum. A ``one_line``
-    file has no line breaks.
+    Fields stand next to the format; in a ``sealed`` file in a payload with a checksum. A ``one_line`` file has no
+    line breaks.
     """
 
     format: str
@@ -59,14 +59,14 @@ class VersionedFile(Generic[_Content]):
         return (json.dumps(whole) if self.one_line else json_lines(whole)).encode()
 
     def write(self, path: Path, content: Mapping[str, Any]) -> None:
-        """Replace a file in one step, readable by this user only; ``StoreError`` when that fails."""
+        """Replace a file in one step, readable by this user only; raises ``StoreError``."""
         try:
             write_atomically(path, self.encode(content))
         except OSError as error:
             raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
 
     def read(self, path: Path) -> _Content | None:
-        """The content of a file, None when there is no file; ``StoreError`` when it cannot be believed."""
+        """The content of a file, None if it is missing; ``StoreError`` if it cannot be trusted."""
         try:
             text = read_regular_file(path, self.max_bytes + 1)
         except FileNotFoundError:

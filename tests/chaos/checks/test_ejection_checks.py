@@ -60,7 +60,9 @@ def test_half_open_trial_requests_are_tolerated_and_a_trickle_is_not() -> None:
 
 
 def test_engine_kept_in_by_the_max_ejection_floor_is_excused() -> None:
-    kept = history_builders.decided(10.5, "e0", out=None, kind="kept", before="free to leave", after="kept in")
+    kept = history_builders.decided(
+        10.5, "e0", out=None, kind="kept", before="ejectable", after="kept in rotation"
+    )
     found = bad_engines_avoided(check_input(seen((0.0, 30.0), decided=[kept])))
     assert found is not None
     assert found.answer is CheckResult.YES

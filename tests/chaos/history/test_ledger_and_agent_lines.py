@@ -45,7 +45,7 @@ def test_a_line_of_the_ledger_is_a_decision_on_the_clock_of_the_experiment() -> 
         (ChangeKind.HEALTH, "HEALTHY", False),
         (ChangeKind.HEALTH, "DRAINING", True),
         (ChangeKind.VERDICT, "hung", None),
-        (ChangeKind.KEPT, "kept in", None),
+        (ChangeKind.KEPT, "kept in rotation", None),
     ],
 )
 def test_ejection_is_read_from_health_events_only(kind: ChangeKind, after: str, out: bool | None) -> None:

@@ -129,7 +129,7 @@ def reason(story: Story, engine: str) -> str:
 def test_unreported_engines_are_admitted() -> None:
     story = Story(policies())
     assert story.health() == "HHHHHH"
-    assert "nothing heard" in reason(story, "e0")
+    assert "no report yet" in reason(story, "e0")
 
 
 @pytest.mark.parametrize("verdict", [Verdict.DEAD, Verdict.HUNG, Verdict.STARTING])
@@ -138,7 +138,7 @@ def test_hard_evidence_ejects_after_two_consecutive_readings(verdict: Verdict) -
     for engine in ("e0", "e1"):
         story.hear(engine, verdict)
     assert story.health() == "HH"
-    assert "1 of 2 bad looks" in reason(story, "e0")
+    assert "1 of 2 failed probes" in reason(story, "e0")
     for engine in ("e0", "e1"):
         story.hear(engine, verdict)
     assert story.health() == "UU"
@@ -150,7 +150,7 @@ def test_soft_evidence_ejections_stop_at_pool_and_zone_floor() -> None:
     for engine in ("e0", "e1", "e2"):
         story.hear(engine, Verdict.DEGRADED, times=2)
     assert story.health() == "UHUH"
-    assert "floor 50 %" in reason(story, "e1")
+    assert "floor: 50 %" in reason(story, "e1")
     # The same two stay out while nothing changes, and make room for the hard evidence.
     assert story.hear("e1", Verdict.DEGRADED).health() == "UHUH"
     assert story.hear("e3", Verdict.DEAD, times=2).health() == "UHHU"

@@ -1,1 +1,1 @@
-"""How much is let in: what engines can do, how far service is degraded, and whose part of the ceiling is whose."""
+"""Admission: engine capacity, the pool's degradation level, and each proxy's share of the ceiling."""

@@ -1,14 +1,14 @@
-"""How much may be in flight to a pool, and each proxy's part of it: the admission ceiling.
+"""The admission ceiling: requests in flight allowed to a pool, and each proxy's part.
 
-What the whole pool takes (``whole``) is divided by what proxies are asked for (``demand``, ``proxy_limits``).
-Everything above is refused at once, which costs nothing, instead of after a queue that costs the caller its
-deadline and the engine work nobody waits for. Requests that are stuck on engines that are out (``held``) are added
-for the proxies that hold them, or half an outage would become a whole.
+``pool_limit`` gives the total, ``proxy_limits`` divides it by demand. Excess is refused at once, which costs
+nothing; a queue would cost callers their deadline and engines work that no caller waits for. Requests stuck on
+ejected engines (``stuck_requests``) are added for the proxies that hold them, or half an outage would become a
+whole one.
 
-Demand that drifts moves each part at most five times a second.
+Drifting demand moves each part at most five times a second.
 
-Where no proxy tells what arrives, gateways share evenly and each sidecar gets the whole: without knowing which of
-a thousand will ask, a thousandth each would refuse almost everyone.
+Without telemetry gateways share evenly and each sidecar gets the whole: which of a thousand will send is unknown,
+and a thousandth each would refuse almost every request.
 """
 
 import math
@@ -43,8 +43,8 @@ from xds_server.model.view import GATEWAY
 
 _KEPT: Final = 0.6
 _PER_S: Final = 0.5
-"""Of what was known, 0.6 is left after half a second: this made two proxies with a demand of 3:1, swapped in the
-middle of a fault, share without loss. Rates are already over two seconds."""
+"""Smoothing: after 0.5 s, 0.6 of the old value is left. With it, two proxies with demand 3:1, swapped during a
+fault, shared without loss. Rates already cover two seconds."""
 
 _LONGEST_LOOK_S: Final = 1.0
 _TRIFLE: Final = 0.01
@@ -53,7 +53,7 @@ _TRIFLE: Final = 0.01
 def smoothed_demand(
     nodes: Collection[str], traffic: PoolTraffic | None, before: Mapping[str, Demand], now_s: float
 ) -> dict[str, Demand]:
-    """The demand at each of ``nodes`` of which there is fresh telemetry."""
+    """The smoothed demand at each of ``nodes`` with fresh telemetry."""
     if traffic is None:
         return {}
     oldest_s = now_s - STALE_S
@@ -77,7 +77,7 @@ def _demand(seen: ProxyTraffic, known: Demand | None, now_s: float) -> Demand:
             and sheds_batch == known.sheds_batch
         ):
             return known
-        # A long pause between two looks is no reason to jump.
+        # A long pause between two rounds must not cause a jump.
         kept = _KEPT ** (min(now_s - known.at_s, _LONGEST_LOOK_S) / _PER_S)
         interactive = _smoothed(known.interactive_per_s, interactive, kept, sheds_interactive)
         batch = _smoothed(known.batch_per_s, batch, kept, sheds_batch)
@@ -92,7 +92,7 @@ def _demand(seen: ProxyTraffic, known: Demand | None, now_s: float) -> Demand:
 
 def _smoothed(known: float, seen: float, kept: float, sheds: bool) -> float:
     smooth = kept * known + (1 - kept) * seen
-    # Who refuses callers now must not wait until an average believes in them.
+    # A proxy that refuses callers must not wait for an average to catch up.
     return max(smooth, seen) if sheds else smooth
 
 
@@ -101,18 +101,18 @@ def _same(seen: float, known: float) -> bool:
 
 
 _DIVIDED_EACH_S: Final = 0.5
-"""Parts are divided anew so often where neither the traffic nor anything else is new: only its age is then. Among
-many proxies also where traffic is new, while all they ask for has room and none of them refuses a caller."""
+"""How often parts are divided again when only the age of the traffic changed. With many proxies this also applies
+to new traffic, while all demand fits and no proxy refuses a caller."""
 
 _MANY: Final = 50
-"""Proxies that tell of a pool, from which on dividing it costs more than a round may."""
+"""Proxies reporting on a pool from which dividing its ceiling costs more than a round may."""
 
 _CALM: Final = 0.9
-"""Pressure below which a pool that was asked for all it can serve counts as calm again."""
+"""Pressure below which a pool that was at capacity counts as calm again."""
 
 
 def classes_by_pool(policies: PolicySet) -> Mapping[str, frozenset[PriorityClass]]:
-    """The priority classes whose routes lead to each pool, as target or as fallback."""
+    """The priority classes whose routes lead to each pool, as target or fallback."""
     classes: dict[str, set[PriorityClass]] = {}
     for route in policies.routes.values():
         reached = [share.pool for share in route.spec.pools]
@@ -133,9 +133,9 @@ def admission_decision(
     before: AdmissionMemory | None,
     now_s: float,
 ) -> AdmissionMemory:
-    """What is let in of the pool's traffic now, and each connected proxy's part.
+    """How much of the pool's traffic is admitted now, and each connected proxy's part.
 
-    Where no part has moved, ``by_proxy`` is the very same mapping as ``before``.
+    If no part moved, ``by_proxy`` is the same mapping as in ``before``.
     """
     pool, resilience, classes, by_role = policy.spec, policy.resilience, policy.classes, proxies.by_role
     ready = ready_capacity(pool, engines, traffic)
@@ -172,7 +172,7 @@ def admission_decision(
     )
     of_class = class_limits(supply, around.demand, classes, resilience.limits.priorities, shed_batch=shed_batch)
     if shed_batch and not in_force and len(classes) > 1:
-        of_class = of_class[0], 0.0  # no ceiling tells what interactive requests leave free
+        of_class = of_class[0], 0.0  # no ceiling shows what interactive requests leave free
     known = before
     if (
         before is None
@@ -230,7 +230,7 @@ def admission_decision(
 
 
 def _may_wait(before: AdmissionMemory, traffic: PoolTraffic | None) -> bool:
-    """Whether traffic that is new may wait to be divided by: there is room for all, and nobody is refused."""
+    """Whether dividing by new traffic may wait: all demand fits, and no proxy refuses a caller."""
     if traffic is None or before.decided.crowded or len(before.demand) < _MANY:
         return False
     return all(not (one.shed_per_s and any(one.shed_per_s.values())) for one in traffic.proxies.values())
@@ -243,7 +243,7 @@ def _is_ejected(decision: EngineDecision) -> bool:
 def ceiling_for_role(
     memory: AdmissionMemory, resilience: ResilienceSpec, role: str, proxies_by_role: Mapping[str, int]
 ) -> Ceiling:
-    """The ceiling of a proxy of ``role`` that has no part of its own yet: as one that asks for nothing has."""
+    """The ceiling of a proxy of ``role`` without its own part yet: that of one without demand."""
     admission = memory.decided
     if not admission.in_force:
         wide = _unlimited(resilience, admission.batch)
@@ -264,7 +264,7 @@ def ceiling_for_role(
         batch=batch,
         retry_percent=admission.retry_percent,
         retry_min_concurrency=admission.retry_min_concurrency,
-        reason=f"{admission.reason}; an even part until it has asked for something",
+        reason=f"{admission.reason}; even part until it has demand",
     )
 
 
@@ -276,7 +276,7 @@ def _sharers(
     before: AdmissionMemory | None,
     now_s: float,
 ) -> Sharers:
-    """The proxies that share the pool, the demand of each, and what each holds on ejected engines."""
+    """The proxies that share the pool, their demand, and what each holds on ejected engines."""
     name = engines.engines[0].id.pool if engines.engines else ""
     serving = {node: one for node, one in proxies.by_node.items() if not one.pools or name in one.pools}
     gateways = tuple(node for node, one in serving.items() if one.role == GATEWAY)
@@ -305,16 +305,16 @@ def _sharers(
 
 
 def _reporting_gateways(around: Sharers, before: AdmissionMemory | None) -> frozenset[str]:
-    """The gateways that have told their demand since they connected."""
+    """The gateways that have reported their demand since they connected."""
     told = before.reporting_gateways if before is not None else frozenset()
     now = frozenset(node for node in around.gateways if node in around.demand or node in told)
     return reuse_equal(told, now)
 
 
 def _kept_limits(before: AdmissionMemory | None, around: Sharers, *, same: bool) -> dict[str, ProxyLimit]:
-    """The places that may stay. Those of gateways not where engines came or went, or hold another number.
+    """The parts that may stay. Gateways keep none if engines or the number of their stuck requests changed.
 
-    Sidecars are too many for that: what comes in trifles is taken in by their parts when it has added up.
+    Sidecars are too many for that: their parts take in small changes once these add up.
     """
     if before is None:
         return {}
@@ -329,13 +329,13 @@ def _kept_limits(before: AdmissionMemory | None, around: Sharers, *, same: bool)
 
 
 def _unlimited(resilience: ResilienceSpec, batch: float) -> ProxyLimit:
-    """As good as no ceiling, except that the ladder may refuse batch requests all the same."""
+    """Practically no ceiling, but degradation may still refuse batch requests."""
     wide = resilience.limits.max_connections
     return ProxyLimit(interactive=wide, batch=wide if batch else 0)
 
 
 def _pressure(around: Sharers, ready: ReadyCapacity) -> float | None:
-    """What is asked over what can be served; a gateway whose telemetry was lost asks as the others do."""
+    """Demand over capacity; a gateway without telemetry is assumed to have mean demand."""
     if not around.demand or not ready.per_s:
         return None
     asked_per_s = math.fsum(one.per_s for one in around.demand.values())
@@ -345,10 +345,10 @@ def _pressure(around: Sharers, ready: ReadyCapacity) -> float | None:
 
 
 def _reason(total: int, how: str, ready: ReadyCapacity, engines: int, held: int, *, in_force: bool) -> str:
-    reason = f"{total} in flight = {how}, {ready.count} of {engines} engines in"
+    reason = f"{total} in flight = {how}, {ready.count} of {engines} engines in rotation"
     if held:
-        reason += f"; {held} more {'is' if held == 1 else 'are'} held by engines that are out"
-    return reason if in_force else f"not in force; it would be {reason}"
+        reason += f"; plus {held} held by ejected engines"
+    return reason if in_force else f"not enforced; would be {reason}"
 
 
 def _ceilings(
@@ -360,7 +360,7 @@ def _ceilings(
     before: AdmissionMemory | None,
     now_s: float,
 ) -> tuple[Mapping[str, Ceiling], Mapping[str, float]]:
-    """A ceiling for each part, the same as before where its numbers are, and when each part last moved."""
+    """A ceiling for each part, the same object where its numbers are equal, and when each part last moved."""
     known: Mapping[str, Ceiling] = before.decided.by_proxy if before is not None else {}
     since_s: Mapping[str, float] = before.moved_at_s if before is not None else {}
     whole_per_s = math.fsum(one.per_s for one in around.demand.values())
@@ -378,9 +378,11 @@ def _ceilings(
             continue
         demand, held = around.demand.get(node), around.stuck.get(node, 0)
         share = (
-            "an even part" if demand is None else f"its part by {demand.per_s:.3g} of {whole_per_s:.3g} requests/s"
+            "even part"
+            if demand is None
+            else f"part by demand: {demand.per_s:.3g} of {whole_per_s:.3g} requests/s"
         )
-        stuck = f", and {held} that engines hold that are out" if held else ""
+        stuck = f", plus {held} held by ejected engines" if held else ""
         found[node] = Ceiling(
             interactive=part.interactive,
             batch=part.batch,

@@ -1,12 +1,12 @@
-"""The ladder of degradation: serve less before serving nobody, one level at a time, and back in reverse.
+"""Degradation: serve less before serving nothing, one level at a time, and back in reverse.
 
-Levels 1 and 2 look at all that is asked of the pool, 3 and 4 at what is left of it once the fallback has taken its
-share: batch is not shed for requests that another pool serves. What the fallback takes is invisible in the pool's
-own pressure. It is no more than the share would come to if every route had the fallback, and no more than all that
-the fallback is asked for; the smaller of the two is added again. A new share is given time to be seen.
+Levels 1 and 2 use the whole demand of the pool, 3 and 4 what is left after the fallback's share: batch is not shed
+for requests that another pool serves. The pool's own pressure does not show what the fallback takes. That is at
+most the share if every route had the fallback, and at most the fallback's whole demand; the smaller is added
+back. A new share gets time to show its effect.
 
-Pressure that nobody tells never raises a level. It holds the present one for a while, and then counts as none.
-Times and thresholds come from the policy, where each is explained; steps and pauses of the share are here.
+Unknown pressure never raises a level. It holds the present one for a while, and then counts as none. The policy
+explains times and thresholds; the steps and intervals of the share are here.
 """
 
 import math
@@ -22,28 +22,28 @@ from xds_server.model.pool_traffic import RATE_S, STALE_S
 TOP_LEVEL: Final = 4
 
 SHARE_STEP_PERCENT: Final = 5.0
-"""The share of the fallback moves in such steps: each move is a push of weights to every proxy."""
+"""Step of the fallback's share: each move pushes weights to every proxy."""
 
 SHARE_INTERVAL_S: Final = RATE_S + 2.0
-"""A share stays this long. Pressure is a mean over ``RATE_S``, smoothed over a second after that: judged sooner, a
-share is judged by what was before it, and the next one overshoots."""
+"""Minimum time between moves of the share. Pressure is a mean over ``RATE_S``, then smoothed over a second: judged
+earlier, a share is judged by the previous one, and the next one overshoots."""
 
 LESS_INTERVAL_S: Final = 15.0
-"""And so long before some of it is taken back while the level lasts: what the fallback takes is only estimated."""
+"""Minimum time before the share shrinks within a level: what the fallback takes is only estimated."""
 
-_MOST_PERCENT: Final = 95.0  # something must go on arriving at the pool, or nobody sees when it has room again
-_ROOM_PERCENT: Final = 90.0  # what is left of the pressure below which the pool may take some of it back
-_OVERFULL: Final = 1.05  # pressure of a fallback that is to be relieved; from 1 to this it only gets no more
-_HIGHEST: Final = 1000.0  # pressures above are the same to us, and an infinite one cannot be reckoned with
+_MOST_PERCENT: Final = 95.0  # some requests must still arrive, or it is unknown when the pool has room again
+_ROOM_PERCENT: Final = 90.0  # remaining pressure below which the pool may take back part of the share
+_OVERFULL: Final = 1.05  # pressure from which a fallback is relieved; from 1 to this it just gets no more
+_HIGHEST: Final = 1000.0  # cap: higher pressures have the same effect, and infinity breaks arithmetic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackView:
-    """The pool that may take what does not fit.
+    """The pool that may take the excess.
 
-    ``pressure`` is its own, 1.0 where it is full; None: nobody sends it anything. ``relative_capacity`` is what it
-    can serve over what the pool itself can (slots / service time, summed over engines that are in, on both sides);
-    where that is wrong, its pressure says so and the share follows. Of several fallbacks, the fullest.
+    ``pressure`` is its own, 1.0 at capacity; None: no requests. ``relative_capacity`` is its capacity over that of
+    the pool (slots / service time, summed over engines in rotation); if it is wrong, the fallback's pressure shows
+    it and the share follows. Of several fallbacks, the fullest.
     """
 
     ready: bool
@@ -53,10 +53,9 @@ class FallbackView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """What is known of the pool in this round: pressures in percent, ``asked`` with what the fallback took.
+    """What is known of the pool in this round: pressures in percent; ``asked`` includes what the fallback took.
 
-    ``settled``: long enough since the share was chosen for ``asked`` to be believed; ``rested``: long enough to
-    take some of it back.
+    ``settled``: the share is old enough for ``asked`` to be valid; ``rested``: old enough to shrink it.
     """
 
     left: float
@@ -75,11 +74,11 @@ def degradation_state(
     shadow: bool,
     now_s: float,
 ) -> DegradationMemory:
-    """The level now; the very same ``decided`` as before where nothing became different.
+    """The level now; the same ``decided`` as before if nothing changed.
 
-    ``pressure`` is that of ``AdmissionDecision``, None where no proxy reports it. ``capacity``: an engine is in.
-    Without one everything goes to the fallback at once; the level stays as without pressure. In shadow mode level
-    and reason are as they would be, and every action is off.
+    ``pressure`` as in ``AdmissionDecision``, None if no proxy reports it. ``capacity``: an engine is in rotation.
+    Without one everything goes to the fallback at once, and the level stays as without pressure. In shadow mode
+    level and reason are as they would be, and every action is off.
     """
     known = None if before is None else replace(before, decided=before.decided.shadow or before.decided)
     memory = _next(policy, known, pressure=pressure, capacity=capacity, fallback=fallback, now_s=now_s)
@@ -87,7 +86,7 @@ def degradation_state(
     if shadow:
         state = DegradationState(
             level=state.level,
-            reason=f"shadow, nothing is done: {state.reason}",
+            reason=f"shadow mode, no action at level {state.level}: {state.reason}",
             since_s=state.since_s,
             shadow=state,
         )
@@ -95,7 +94,7 @@ def degradation_state(
 
 
 def degradation_due_s(policy: Degradation, state: DegradationMemory, now_s: float) -> float:
-    """When to decide again without new evidence; infinite where time alone changes nothing."""
+    """When to decide again without new evidence; infinite if time alone changes nothing."""
     level = state.decided.level
     due_s = []
     if state.towards_s is not None and state.next_level is not None:
@@ -109,9 +108,9 @@ def degradation_due_s(policy: Degradation, state: DegradationMemory, now_s: floa
 
 
 def level_thresholds(policy: Degradation) -> tuple[float, ...]:
-    """Pressure in percent from which each of the levels 1 to 4 is entered; infinite for those that never are.
+    """Pressure in percent from which levels 1 to 4 are entered; infinite for those that never are.
 
-    A level that is off is passed on the way to the next one, and no level is entered before the one below it.
+    A level that is off is skipped, and no level is entered before the one below it.
     """
     steps = (policy.no_hedging, policy.fallback, policy.shed, policy.maintenance)
     above = math.inf
@@ -126,7 +125,7 @@ def level_thresholds(policy: Degradation) -> tuple[float, ...]:
 
 
 def _leave_threshold(policy: Degradation, level: int) -> float:
-    """Pressure in percent below which a level is no longer needed; above 0, or a level might never be left."""
+    """Pressure in percent below which a level ends; above 0, or a level might never end."""
     threshold = level_thresholds(policy)[level - 1]
     return max(threshold - policy.margin_percent, threshold / 2)
 
@@ -179,7 +178,7 @@ def _next(
     )
     if _reason_inputs(memory) == _reason_inputs(before) and last.reason:
         return memory
-    known = f"{reading.asked:.0f} % of what the pool serves is asked for" if told else "nobody tells the pressure"
+    known = f"pressure {reading.asked:.0f} %" if told else "pressure unknown"
     reason = _reason(policy, last, memory.decided, known=known, capacity=capacity)
     return replace(memory, decided=replace(memory.decided, reason=reason))
 
@@ -200,12 +199,12 @@ def _reading(before: DegradationMemory, pressure: float, fallback: FallbackView 
 
 
 def _share_of_pool(before: DegradationState) -> float:
-    """The share of a pool that serves; where everything went away because no engine was in, all of it is back."""
+    """The share of a serving pool; if everything left because no engine was in rotation, all of it is back."""
     return before.fallback_percent if before.fallback_percent <= _MOST_PERCENT else 0.0
 
 
 def _wanted(policy: Degradation, level: int, reading: _Reading) -> int | None:
-    """The level next to this one that is asked for; None where it should stay."""
+    """The adjacent level that is asked for; None if the level should stay."""
     if level < TOP_LEVEL:
         seen = reading.asked if level < 2 else reading.left
         if seen >= level_thresholds(policy)[level] and (level < 2 or reading.settled):
@@ -233,7 +232,7 @@ def _share(
     held: bool,
     fallback: FallbackView | None,
 ) -> float:
-    """Percent of the requests that the fallback gets: what does not fit, as far as it has room itself."""
+    """Percent of requests for the fallback: the excess, as far as the fallback has room."""
     if fallback is None or not fallback.ready:
         return 0.0
     if not capacity:
@@ -247,7 +246,7 @@ def _share(
 
 
 def _moved(share: float, reading: _Reading, fallback: FallbackView) -> float:
-    """The share in whole steps: more while more is left than fits, less when there is clearly room again."""
+    """The share in whole steps: up while more is left than fits, down when there is clearly room again."""
     slack = SHARE_STEP_PERCENT / 2
     moved = share
     if reading.left > 100:
@@ -259,11 +258,11 @@ def _moved(share: float, reading: _Reading, fallback: FallbackView) -> float:
             moved = SHARE_STEP_PERCENT * math.ceil(overflow / SHARE_STEP_PERCENT)
     full = fallback.pressure or 0.0
     if full > _OVERFULL:
-        # Were all of the fallback's load from here, this would leave it just full; as it is, never less than that.
+        # If all of the fallback's load came from here, this share would leave it just full; it never needs less.
         return min(moved, _whole_steps(share / full))
     if moved <= share:
         return moved
-    # In shares of what is asked here: what the fallback can serve beyond all that it gets already.
+    # As shares of this pool's demand: the fallback's room beyond its present load.
     room = share + 10_000 * fallback.relative_capacity * (1 - full) / reading.asked
     return max(share, min(moved, _whole_steps(room - slack)))
 
@@ -273,7 +272,7 @@ def _whole_steps(percent: float) -> float:
 
 
 def _reason_inputs(memory: DegradationMemory) -> tuple[object, ...]:
-    """What the reason speaks of."""
+    """What the reason mentions."""
     known, state = memory.unknown_since_s is None, memory.decided
     return (state.level, known, state.fallback_percent, state.shed_batch, state.max_tokens, state.maintenance)
 
@@ -281,22 +280,22 @@ def _reason_inputs(memory: DegradationMemory) -> tuple[object, ...]:
 def _reason(
     policy: Degradation, before: DegradationState, state: DegradationState, *, known: str, capacity: bool
 ) -> str:
-    said = f"level {state.level}: {known if capacity else 'no engine is in'}"
+    reason = known if capacity else "no engine in rotation"
     thresholds = level_thresholds(policy)
     if state.level > before.level:
-        said += f", entered from {thresholds[state.level - 1]:g} %"
+        reason += f", entered at {thresholds[state.level - 1]:g} %"
     elif state.level < before.level:
-        said += f", level {before.level} is left below {_leave_threshold(policy, before.level):g} %"
+        reason += f", level {before.level} left below {_leave_threshold(policy, before.level):g} %"
     actions = [
-        "no hedging and the fewest retries" if state.hedging_off else "",
-        f"{state.fallback_percent:g} % of the requests go to the fallback" if state.fallback_percent else "",
-        "batch gets only what would idle" if state.shed_batch else "",
+        "no hedging, minimal retries" if state.hedging_off else "",
+        f"{state.fallback_percent:g} % of requests go to the fallback" if state.fallback_percent else "",
+        "batch gets only idle capacity" if state.shed_batch else "",
         f"requests for more than {state.max_tokens} tokens are refused" if state.max_tokens is not None else "",
-        "everyone gets the maintenance answer" if state.maintenance else "",
+        "all requests get the maintenance response" if state.maintenance else "",
     ]
     done = ", ".join(action for action in actions if action)
     if done:
-        said += f"; {done}"
+        reason += f"; {done}"
     if state.level < TOP_LEVEL and math.isfinite(thresholds[state.level]):
-        said += f"; level {state.level + 1} from {thresholds[state.level]:g} %"
-    return said
+        reason += f"; level {state.level + 1} at {thresholds[state.level]:g} %"
+    return reason

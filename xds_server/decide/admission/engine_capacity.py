@@ -1,20 +1,20 @@
-"""What each engine can do at once, and how long a call takes it: declared by the policy, then measured.
+"""The capacity of each engine: concurrent calls and time per call, declared by the policy, then measured.
 
-**Service time.** An engine that ends X calls per second well and holds L of them open on the mean takes L / X per
-call (Little's law). Above its slots the rest of L waits, so what one call holds a slot for is
-``min(L, slots) / X``: the mean duration of its calls while there is no queue, and the slots over the throughput
-when there is one. Durations alone would take the queue for work: the ceiling, made of them, would then shrink with
-every request that waits. ``L`` is the durations of what ended, added up; where calls take about as long as rates
-look back, or longer, what proxies report as open. An engine with few calls is taken to be like its peers.
+**Service time.** An engine that completes X calls per second with L in flight takes L / X per call (Little's law).
+Above its slots the rest of L waits, so a call holds a slot for ``min(L, slots) / X``: the mean call duration
+without a queue, the slots over the throughput with one. Durations alone would count waiting as work, and the
+ceiling made of them would shrink with every waiting request. ``L`` is the sum of the durations of completed calls;
+where calls take about as long as the rate window, or longer, what proxies report as open. An engine with few calls
+is assumed to be like its peers.
 
-The estimate stays between a tenth and four times what the policy declares. A service time believed to be k times
-shorter than it is stretches the promised wait by k, so of an engine that looks many times faster than the others
-of its pool nothing is believed; one believed to be longer than it is only refuses earlier.
+The estimate stays between a tenth and four times the declared value. A service time underestimated k times
+stretches the promised wait by k, so an engine that looks many times faster than its pool is ignored; an
+overestimate only refuses earlier.
 
-**Slots.** The declared ones, fewer where the agent says so, and no more than it runs where requests wait although
-slots are free because the KV cache is full: such an engine is as wide as what it runs.
+**Slots.** The declared ones; fewer if the agent reports fewer, or if requests wait although slots are free because
+the KV cache is full: then as many as it runs.
 
-What was learned of an engine outlives the silence of proxies for a while, because that says nothing of the engine.
+Learned values outlive missing telemetry for a while, because that says nothing about the engine.
 """
 
 import math
@@ -32,45 +32,45 @@ from xds_server.model.memo import reuse_equal, reuse_mapping
 from xds_server.model.pool_traffic import RATE_S, EngineTraffic, PoolTraffic
 
 _MEMORY_S: Final = 10.0
-"""Weight of a call falls to 1/e after so long: a change of model or prompts is known within half a minute."""
+"""Time constant of the average (1/e): a change of model or prompts is known within 30 s."""
 
 _MEMORY_CALLS: Final = 40
-"""Slow engines remember as long as they need for so many calls: half full they must still come to enough."""
+"""Minimum memory in calls, for slow engines: half full, they must still collect enough."""
 
 _ENOUGH_CALLS: Final = 20.0
-"""An estimate of these is right within about a quarter where times scatter like an exponential distribution."""
+"""With this many calls an estimate is right within about a quarter if times are exponentially distributed."""
 
 _ENOUGH_SPAN_S: Final = 3.0
 
 _LOOK_S: Final = 0.25
-"""How often the number of open calls is looked at: as often as few proxies report it."""
+"""How often the open calls are sampled: as often as few proxies report them."""
 
 _LASTING: Final = 0.5
-"""Share of the time rates look back that a call must take for that."""
+"""Minimum share of the rate window that a call must take for open calls to be used."""
 
 _FASTEST: Final = 0.1
 _SLOWEST: Final = 4.0
-"""Bounds, as multiples of the declared service time."""
+"""Upper bound, as a multiple of the declared service time."""
 
 _UNLIKE_PEERS: Final = 0.25
-"""Of its pool's median: below it, what looks fast is more likely not work at all."""
+"""Share of its pool's median below which a fast engine is more likely not doing the work at all."""
 
 _STEP: Final = 0.03
-"""Moves of less are not worth a push to every proxy."""
+"""Smaller moves are not worth a push to every proxy."""
 
 _FAILING: Final = 0.1
-"""Share of failed calls from which an engine's times are not learned from: its slots do other work too."""
+"""Share of failed calls from which times are not learned: the slots do other work, too."""
 
 _KEPT_S: Final = 600.0
-"""Silence after which what was learned is forgotten: another load may run by then."""
+"""Without telemetry for this long, learned values are dropped: the load may have changed."""
 
 _LONGEST_LOOK_S: Final = 1.0
-"""A report speaks of the time since the one before, and of no more than this."""
+"""A report covers the time since the previous one, but at most this."""
 
 _FULL_KV: Final = 0.95
 _NARROWING_S: Final = 5.0
 _WIDENING_S: Final = 60.0
-"""Slots of a KV-bound engine: down quickly, because too many stretch the wait; up slowly, or they would swing."""
+"""Slots of a KV-bound engine shrink fast, because too many stretch the wait, and grow slowly to avoid swings."""
 
 
 DECLARED: Final = "as declared"
@@ -88,7 +88,7 @@ def engine_capacities(
     before: CapacityMemory,
     now_s: float,
 ) -> CapacityMemory:
-    """The capacity of every engine; ``before`` itself where nothing new is known."""
+    """The capacity of every engine; ``before`` itself without news."""
     if not resilience.limits.learn:
         known = before.capacities
         fixed = {engine.id: _declared(engine, pool.service_time, known.get(engine.id)) for engine in engines}
@@ -130,7 +130,7 @@ def engine_capacities(
 
 
 def _fits(known: EngineCapacity, estimate: CapacityEstimate | None, engine: Engine, declared_s: float) -> bool:
-    """Whether what is known of the engine is not ruled out by what is declared and said of it now."""
+    """Whether the known capacity is compatible with what is declared and reported now."""
     if estimate is None or estimate.slots is None:
         slots_fit = known.slots == max_slots(engine)
     else:
@@ -146,7 +146,7 @@ def _declared(engine: Engine, service_s: float, before: EngineCapacity | None) -
 
 
 def _gets_full_share(decision: EngineDecision | None) -> bool:
-    """Whether the engine gets its whole share of the traffic, so that its times are those of a working engine."""
+    """Whether the engine gets its full share of traffic, so that its times are representative."""
     return decision is None or (decision.health is Health.HEALTHY and decision.traffic_percent >= 100)
 
 
@@ -159,7 +159,7 @@ def _estimate(
     declared_s: float,
     now_s: float,
 ) -> CapacityEstimate | None:
-    """What is known of the engine with its newest telemetry and its newest report folded in."""
+    """The estimate, updated with the newest telemetry and report."""
     if known is not None and now_s - max(known.at_s, known.looked_at_s) > _KEPT_S:
         known = None
     if seen is not None and teaches:
@@ -172,9 +172,9 @@ def _estimate(
 
 
 def _lasting(known: CapacityEstimate | None, seen: EngineTraffic) -> bool:
-    """Whether calls last so long that they end seldom and in lumps, and those that are open say more of the load.
+    """Whether calls are so long that they end rarely and in bursts, and open calls show the load better.
 
-    Durations added up as calls end are then nothing for a while and far above the slots for a moment.
+    Durations summed as calls end are then zero for a while and far above the slots for a moment.
     """
     if seen.in_flight is None:
         return False
@@ -185,13 +185,13 @@ def _lasting(known: CapacityEstimate | None, seen: EngineTraffic) -> bool:
 def _with_calls(
     known: CapacityEstimate | None, engine: Engine, seen: EngineTraffic, declared_s: float, open_at_s: float | None
 ) -> CapacityEstimate | None:
-    """``open_at_s``: the moment at which what is open is looked at; None: what has ended is."""
+    """``open_at_s``: when open calls are sampled; None: completed calls are used."""
     idle = seen.done_per_s <= 0 and (open_at_s is None or not seen.in_flight)
     if idle or seen.window_failures > _FAILING * seen.window_calls:
         return known
     known = known or CapacityEstimate()
     at_s = seen.heard_at_s if open_at_s is None else open_at_s
-    # Rates say nothing of what was before them.
+    # Rates do not cover the time before their window.
     passed_s = min(at_s - known.at_s, RATE_S) if known.at_s else RATE_S
     slots = known.slots or float(engine.slots)
     busy = seen.busy if open_at_s is None else float(seen.in_flight or 0)
@@ -208,11 +208,11 @@ def _with_calls(
 
 
 def _with_report(known: CapacityEstimate | None, engine: Engine, at_s: float) -> CapacityEstimate | None:
-    """With what the engine's agent, or the prober, says of its slots."""
+    """The estimate, updated with what the agent or the prober reports on slots."""
     report = engine.report
     if report is None or report.requests_waiting is None or report.requests_in_flight is None:
         return known
-    # Counted at two moments: where many have just left, more seem to wait than are there.
+    # The two counts are of different moments: right after many calls end, waiting may exceed in flight.
     running = float(max(0, report.requests_in_flight - report.requests_waiting))
     most = float(max_slots(engine))
     narrow = (report.kv_cache_usage_ratio or 0.0) >= _FULL_KV and report.requests_waiting > 0 and running < most
@@ -234,7 +234,7 @@ def _moved(value: float, towards: float, share: float) -> float:
 
 
 def max_slots(engine: Engine) -> int:
-    """The declared slots, or those its agent says it has where they are fewer."""
+    """The declared slots, or those its agent reports if fewer."""
     said = engine.report.slots if engine.report is not None else None
     return max(1, min(engine.slots, said)) if said else engine.slots
 
@@ -244,7 +244,7 @@ def _enough(one: CapacityEstimate) -> bool:
 
 
 def _pooled_service_time_s(learned: Iterable[CapacityEstimate]) -> float | None:
-    """The service time of engines none of which has enough calls alone; None where they have not together."""
+    """The common service time of engines without enough calls each; None if they have too few together."""
     calls = spent_s = 0.0
     for one in learned:
         calls, spent_s = calls + one.done, spent_s + one.busy
@@ -260,7 +260,7 @@ def _capacity(
     peers_s: float | None,
     before: EngineCapacity | None,
 ) -> EngineCapacity:
-    """The numbers to go by: what was measured within its bounds, in steps, and else what is declared."""
+    """The capacity in use: measured, within bounds and in steps; otherwise declared."""
     most, narrowed = float(max_slots(engine)), learned.slots if learned is not None else None
     slots = most if narrowed is None else max(1.0, min(most, narrowed))
     measured_s, source = own_s, MEASURED

@@ -1,10 +1,10 @@
-"""How a number of places is divided: over the priority classes of a pool, then over its proxies.
+"""Divides places: over the priority classes of a pool, then over its proxies.
 
-Envoy counts each class of each proxy by itself, and none of them can lend a place to another. So places are given
-to whoever is seen to need them, again and again, and what nobody needs to whoever refuses callers now.
+Envoy counts each class of each proxy separately, and they cannot lend places to each other. So places go
+repeatedly to proxies with demand, and unused places to those that refuse callers now.
 
-All amounts are of requests in flight. ``hold_s`` is how long each one holds its place when the wait the policy
-allows is used up; ``service_s`` how long when there is no wait at all.
+All amounts are requests in flight. ``hold_s`` is how long each holds its place at the full allowed wait,
+``service_s`` how long without wait.
 """
 
 import math
@@ -15,27 +15,27 @@ from typing import Final
 from policies.resilience import PriorityLimits
 
 _SPREAD: Final = 3.0
-"""Standard deviations of what it has in flight that a proxy has room for beyond the mean, where there is room."""
+"""Standard deviations of room above a proxy's mean in flight, while there is room."""
 
 _QUEUE_KEPT: Final = 0.25
-"""Of the places for waiting: what may be kept free for the bursts of one class."""
+"""Share of the queue places that may stay free for bursts of one class."""
 
 _QUIET_SHARE: Final = 0.1
-"""Of an even part: what a gateway keeps that asks for nothing, so that it can begin."""
+"""Share of an even part that an idle gateway keeps, so that it can start."""
 
 
 STARTING_LIMIT: Final = 4.0
-"""Places for the first callers who turn to a proxy, where nobody needs them; what they ask is known soon after."""
+"""Places for the first callers of a proxy, while they are free; its demand is known soon after."""
 
 _HEADROOM: Final = 2.0
-"""Places beside what a proxy carries, where nobody needs them more."""
+"""Places above what a proxy carries, while they are free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareClaim:
-    """One proxy, or one class of all proxies: requests per second, and whether it refuses some of them now.
+    """One proxy, or one class of all proxies: requests per second, and whether it refuses some now.
 
-    ``in_flight``: what it was last seen to have in flight, 0 where nobody tells.
+    ``in_flight``: its last reported count, 0 if unknown.
     """
 
     per_s: float
@@ -54,13 +54,13 @@ def class_shares(
 ) -> tuple[float, float]:
     """Places for interactive and batch requests; they add up to ``total``.
 
-    Each class is sure of its share while it wants that much. What one leaves free the other gets; where both want
-    more, interactive requests come first, and what nobody wants is divided by the shares.
+    Each class is guaranteed its share while it needs it, and gets what the other leaves free. If both need more,
+    interactive requests come first; unused places are divided by the shares.
     """
     sure_interactive, sure_batch = _guaranteed(shares)
     queue = total * max(0.0, 1 - service_s / hold_s)
     want_interactive, want_batch = _want(interactive, total, hold_s, queue), _want(batch, total, hold_s, queue)
-    # A class that is quiet keeps the room to begin with; what it asks for then gets it the rest.
+    # An idle class keeps room to start; its demand then gets it the rest.
     keep_batch = max(min(want_batch, sure_batch * total), _QUIET_SHARE * sure_batch * total)
     keep_interactive = max(want_interactive, _QUIET_SHARE * sure_interactive * total)
     places_interactive = min(keep_interactive, total - keep_batch)
@@ -72,17 +72,17 @@ def class_shares(
 
 
 def _guaranteed(shares: PriorityLimits) -> tuple[float, float]:
-    """The shares, of which more than everything cannot be promised."""
+    """The shares, scaled down if they exceed the total."""
     interactive, batch = shares.interactive.share_percent / 100, shares.batch.share_percent / 100
     most = max(1.0, interactive + batch)
     return interactive / most, batch / most
 
 
 def _want(asker: ShareClaim, total: float, hold_s: float, queue: float) -> float:
-    """What a class has in flight, and room for its bursts.
+    """A class's requests in flight, plus room for its bursts.
 
-    Places kept free for one class are refused to the other. While they are places in a queue no capacity idles for
-    it; where there is no queue to speak of, one standard deviation must do, and the next round lends the rest.
+    Places kept free for one class are refused to the other. While they are queue places, no capacity idles for
+    them. Without a real queue, one standard deviation must do, and the next round lends the rest.
     """
     if asker.sheds:
         return total
@@ -94,10 +94,10 @@ def _want(asker: ShareClaim, total: float, hold_s: float, queue: float) -> float
 def proxy_shares(total: float, askers: Sequence[ShareClaim], hold_s: float, service_s: float) -> list[float]:
     """A part of ``total`` for each asker, in their order; they add up to it.
 
-    In proportion to what is asked where that is more than there is. Otherwise each gets what it asks and room for
-    its bursts, which are larger for small askers, or what it carries and a little more. Of what is left those that
-    have least get a few places, so that callers who turn to a proxy find some, and the rest goes to those that
-    refuse callers all the same, or, where none does, about in proportion.
+    In proportion to demand if that exceeds the total. Otherwise each gets its demand plus room for bursts, larger
+    for small askers, or what it carries and a little more. From the rest, the smallest parts are raised to a few
+    places, so that first callers find some. The remainder goes to those that still refuse callers, or, without
+    any, roughly in proportion.
     """
     if not askers:
         return []
@@ -126,7 +126,7 @@ def _added(parts: Sequence[float], askers: Sequence[ShareClaim], room: float) ->
     shedding = any(asker.sheds for asker in askers)
     lifted = _lifted(parts, room / 2 if shedding else room)
     room -= math.fsum(lifted) - math.fsum(parts)
-    # One each beside it: where next to nothing is asked, what little there was must not divide an idle pool.
+    # One extra each: with almost no demand, tiny differences must not divide an idle pool.
     weights = [
         part + 1 if asker.sheds or not shedding else 0.0 for part, asker in zip(lifted, askers, strict=True)
     ]
@@ -135,7 +135,7 @@ def _added(parts: Sequence[float], askers: Sequence[ShareClaim], room: float) ->
 
 
 def _lifted(parts: Sequence[float], room: float) -> list[float]:
-    """The parts, the smallest of them made larger until all have enough to begin with, or ``room`` is used up."""
+    """The parts, the smallest raised until all can start, or ``room`` is used up."""
     ordered = sorted(parts)
     level = below = 0.0
     for count, part in enumerate(ordered, start=1):
@@ -147,7 +147,7 @@ def _lifted(parts: Sequence[float], room: float) -> list[float]:
 
 
 def _floored(parts: Sequence[float], floor: float) -> list[float]:
-    """The parts, none below ``floor``, with the same sum: those above it give in proportion to what they have."""
+    """The parts, none below ``floor``, with the same sum: those above it give in proportion."""
     missing = math.fsum(floor - part for part in parts if part < floor)
     above = math.fsum(part - floor for part in parts if part > floor)
     if missing <= 0 or above <= 0:

@@ -1,11 +1,10 @@
-"""How much may be in flight to a pool in all, whoever asks: what its engines can do, and the ceiling that follows.
+"""The total of requests in flight allowed to a pool: the capacity of its engines, and the ceiling from it.
 
-Engines of ``S`` slots whose requests take ``s`` seconds serve ``S / s`` of them per second, so one that arrives
-when ``S x (1 + W / s)`` are in flight waits about ``W``. Only engines that are in count, one on trial by the share
-it gets, so the promise holds at any capacity.
+Engines of ``S`` slots with a service time of ``s`` seconds serve ``S / s`` requests per second, so a request that
+arrives when ``S x (1 + W / s)`` are in flight waits about ``W``. Only engines in rotation count, one on trial by
+its share, so the promise holds at any capacity.
 
-The ceiling moves at once, down and up, when an engine comes or goes. What is only learned a little differently
-moves nothing.
+The ceiling moves at once when an engine comes or goes. Small changes of learned values do not move it.
 """
 
 from dataclasses import dataclass
@@ -20,12 +19,12 @@ from xds_server.decide.pool_inputs import PoolEngines
 from xds_server.model.pool_traffic import PoolTraffic
 
 ESTIMATE_STEP: Final = 0.03
-"""A total that learned numbers move by less stays: one that follows every estimate is a push to every proxy."""
+"""Smaller relative moves of learned values are skipped: following each estimate would push to every proxy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyCapacity:
-    """What engines that are in can do together: calls at once and per second; ``by`` names what it is made of."""
+    """Combined capacity of the engines in rotation: concurrent calls, calls per second; ``by`` has the parts."""
 
     slots: float
     per_s: float
@@ -35,12 +34,12 @@ class ReadyCapacity:
 
     @property
     def utilization(self) -> float | None:
-        """The share of their slots in use; None where nobody tells."""
+        """The share of slots in use; None if unknown."""
         return self.in_use / self.slots if self.in_use is not None and self.slots else None
 
 
 def ready_capacity(pool: EnginePoolSpec, engines: PoolEngines, traffic: PoolTraffic | None) -> ReadyCapacity:
-    """What the engines of ``pool`` that are in can do together now."""
+    """The combined capacity of the engines of ``pool`` in rotation now."""
     slots = per_s = in_use = 0.0
     by: list[object] = [pool.service_time]
     seen = traffic.engines if traffic is not None else {}
@@ -61,7 +60,7 @@ def ready_capacity(pool: EnginePoolSpec, engines: PoolEngines, traffic: PoolTraf
 
 
 def pool_ceiling(limits: Limits, service_time_s: float, slots: float) -> tuple[int, str]:
-    """Requests in flight to engines of so many slots that the limits allow, at least 1, and how it came about."""
+    """Requests in flight that the limits allow for these slots, at least 1, and the formula."""
     if limits.max_concurrent is not None:
         return limits.max_concurrent, f"maxConcurrent {limits.max_concurrent}"
     if limits.concurrent_per_slot is not None:
@@ -76,7 +75,7 @@ def pool_ceiling(limits: Limits, service_time_s: float, slots: float) -> tuple[i
 def total_ceiling(
     limits: Limits, pool: EnginePoolSpec, ready: ReadyCapacity, before: AdmissionMemory | None
 ) -> tuple[int, str]:
-    """The ceiling, and how it came about; as it was where only learned numbers moved it, and by little."""
+    """The ceiling and its formula; unchanged if only learned values moved it, and by little."""
     total, how = pool_ceiling(limits, ready.slots / ready.per_s if ready.per_s else pool.service_time, ready.slots)
     same = before is not None and before.basis[:1] == ((limits, ready.by),)
     if same and before is not None and abs(total - before.decided.total) < ESTIMATE_STEP * before.decided.total:

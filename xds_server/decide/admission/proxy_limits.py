@@ -1,16 +1,15 @@
-"""Which proxy may have how many requests in flight: the ceiling in whole places, and when a part of it moves.
+"""Requests in flight allowed to each proxy: the ceiling in whole places, and when a part moves.
 
-Gateways divide the total by what arrives at each. One of which nothing is known keeps an even part, and so does
-one that is away for a moment. Sidecars share by arrivals, too, but a thousandth of a pool is no room for a caller
-that asks two things at once. So while less is asked than can be served each has room for what it, or the mean
-sidecar, has in flight, for four standard deviations more, and two places beside; or an even part of the total
-where that is more. For a thousand sidecars with fifty requests in flight that is three places each: more than the
-pool has, and they do not ask all at once. As soon as as much is asked as can be served, only their shares are
-left, and one place each.
+Gateways divide the total by their demand. A gateway without telemetry, or briefly disconnected, keeps an even
+part. Sidecars share by demand, too, but a thousandth of a pool is too little for two requests at once.
+So while demand is below capacity, each has room for what it, or the mean sidecar, has in flight, plus four
+standard deviations, plus two places; or an even part of the total if that is more. For a thousand sidecars with 50
+requests in flight that is three places each: more than the pool has, but they do not all ask at once. At capacity
+only their shares are left, and one place each.
 
-A thousand sidecars whose demand goes up and down by chance would be a thousand pushes each second. So while there
-is room for all, their parts are of a few sizes only, are made larger as soon as they may be too small, and smaller
-when they have been far too large for seconds; those that tell nothing, or nothing of this pool, share one part.
+A thousand sidecars with fluctuating demand would cause a thousand pushes per second. So while there is room for
+all, their parts have only a few sizes, grow as soon as they may be too small, and shrink after being far too large
+for seconds. Sidecars without reports, or without traffic to this pool, share one part.
 """
 
 import math
@@ -25,34 +24,34 @@ from xds_server.decide.decision_memory import Demand
 
 _SIDECAR_LEAST: Final = 2.0
 _SIDECAR_SPREAD: Final = 4.0
-"""With two places, and a quarter of a request in flight on the mean, a sidecar would refuse 2.4 % of its callers
-while the pool idles (Erlang's formula); with these it is one in ten thousand."""
+"""With two places and 0.25 requests in flight on average, a sidecar would refuse 2.4 % of its callers while the
+pool idles (Erlang B); with this spread it is one in ten thousand."""
 
 _SPREAD: Final = 3.0
-"""Standard deviations of what is in flight that there is room for beyond the mean."""
+"""Standard deviations of room above the mean in flight."""
 
 _STEP: Final = 0.03
 _MIN_INTERVAL_S: Final = 0.2
-"""A part that only drifts moves by this much or not at all, and at most five times a second."""
+"""Minimum interval between moves of a drifting part."""
 
 _SIDECAR_STEP: Final = 0.125
 _SIDECAR_INTERVAL_S: Final = 0.5
-"""The same for sidecars while the pool is crowded: each has little, and chance moves it much."""
+"""The same for sidecars at capacity: each has little, and chance moves it much."""
 
 _LOOSE: Final = 0.7
 _LOOSE_S: Final = 5.0
-"""While there is room for all, a sidecar's part shrinks to so much of it or less, and so long after a move."""
+"""While there is room for all, minimum time before a sidecar's part shrinks."""
 
 _SIZES: Final = 8
-"""Sizes of a sidecar's part between a power of two and the next, from this number of places on."""
+"""Sizes of a sidecar's part between two powers of two, from this many places on."""
 
 _MATERIAL: Final = 1.1
-"""Who refuses callers gets more at once where there is so many times more for it."""
+"""A proxy that refuses callers gets more at once if its new part is larger by this factor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyLimit:
-    """Requests in flight that one proxy may have, per class, those it holds on engines that are out included."""
+    """Requests in flight allowed to one proxy by class, including those it holds on ejected engines."""
 
     interactive: int
     batch: int
@@ -60,8 +59,8 @@ class ProxyLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
-    """What is divided: ``total`` places, each taken for ``hold_s`` where the allowed wait is used up, and for
-    ``service_s`` where nobody waits; ``crowded`` while as much is asked as can be served."""
+    """What is divided: ``total`` places, each held for ``hold_s`` at the full allowed wait, for ``service_s``
+    without wait; ``crowded`` at or above capacity."""
 
     total: int
     hold_s: float
@@ -71,11 +70,11 @@ class Supply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharers:
-    """Among whom: the connected ``gateways``, the ``others`` that have a part of their own because they tell their
-    demand or hold something, how many there are of both kinds, those included that say nothing or are away for a
-    moment, the demand of each that tells it, and what each holds on engines that are out. ``silent_gateways`` are
-    connected gateways that were never heard of: most likely nobody asks them for anything. ``in_flight`` is what
-    each was last seen to have in flight on engines that are in."""
+    """The proxies that share: connected ``gateways``; ``others`` with their own part, because they report demand
+    or hold requests; the number of both kinds, silent and briefly disconnected ones included; the demand of each
+    that reports it; and what each holds on ejected engines. ``silent_gateways`` are connected gateways that have
+    never reported: most likely without callers. ``in_flight`` is each proxy's last report for engines in
+    rotation."""
 
     gateways: tuple[str, ...]
     others: tuple[str, ...]
@@ -95,9 +94,9 @@ def class_limits(
     *,
     shed_batch: bool,
 ) -> tuple[float, float]:
-    """Places for interactive and for batch requests of all proxies; each is the total where no other class is."""
+    """Places for interactive and batch requests of all proxies; the total if the other class has no route."""
     if len(classes) < 2:
-        # Where nobody else asks, there is nobody to shed batch requests for.
+        # Without the other class, batch requests need not be shed.
         return supply.total, supply.total
     if shed_batch:
         # What interactive requests leave free would only idle.
@@ -121,7 +120,7 @@ def class_limits(
 def proxy_limits(
     supply: Supply, of_class: tuple[float, float], around: Sharers, classes: Collection[PriorityClass]
 ) -> dict[str, ProxyLimit]:
-    """The places of each proxy that has a part of its own, as demand would have them now."""
+    """The places of each proxy with its own part, as demand would have them now."""
     if len(classes) < 2:
         interactive = _divided(supply, of_class[0], around, None)
         batch = interactive if of_class[1] == of_class[0] else _divided(supply, of_class[1], around, None)
@@ -141,7 +140,7 @@ def proxy_limits(
 
 
 def _divided(supply: Supply, total: float, around: Sharers, of: PriorityClass | None) -> dict[str, int]:
-    """Whole places of every proxy in ``total``: at least one each, and none where there is nothing to divide."""
+    """Whole places of every proxy in ``total``: at least one each, unless there is nothing to divide."""
     if total <= 0:
         return dict.fromkeys((*around.gateways, *around.others), 0)
     even = even_share(total, around.gateway_count, sidecars=around.other_count > 0 and bool(around.demand))
@@ -153,7 +152,7 @@ def _divided(supply: Supply, total: float, around: Sharers, of: PriorityClass | 
         askers = [_share_claim(around.demand[node], of, around.in_flight.get(node, 0)) for node in telling]
         rest = max(0.0, total - silent * even)
         if around.silent_gateways:
-            # A gateway that stands by may have its even part twice over, or it would keep capacity idle for ever.
+            # A standby gateway may have at most twice its even part, or it would keep capacity idle forever.
             needed = math.fsum(asker.per_s for asker in askers) * supply.hold_s
             needed += _SPREAD * math.sqrt(needed) + STARTING_LIMIT * len(askers)
             rest = min(max(rest, needed), total - (silent - around.silent_gateways) * even)
@@ -171,7 +170,7 @@ def _divided(supply: Supply, total: float, around: Sharers, of: PriorityClass | 
 
 
 def _spare(supply: Supply, around: Sharers, of: PriorityClass | None) -> float | None:
-    """What the mean sidecar has in flight, for which each has room; None while there is no room to spare."""
+    """In-flight requests of the mean sidecar, for which each has room; None at capacity."""
     if supply.crowded or not around.demand:
         return None
     asked = math.fsum(
@@ -185,7 +184,7 @@ def _bursty(held: float) -> float:
 
 
 def quantized(whole: int) -> int:
-    """The number, rounded up to the next of a few sizes; 0 stays."""
+    """The number, rounded up to one of a few sizes; 0 stays 0."""
     step = max(1, (1 << (whole - 1).bit_length()) // (2 * _SIZES))
     return -(-whole // step) * step
 
@@ -197,7 +196,7 @@ def idle_sidecar_limit(
     classes: Collection[PriorityClass],
     known: tuple[int, int] | None,
 ) -> tuple[int, int]:
-    """The places of a sidecar that has no part of its own, per class; ``known`` where they moved by a trifle."""
+    """The places of a sidecar without its own part, by class; ``known`` if they moved little."""
     kinds = (PriorityClass.INTERACTIVE, PriorityClass.BATCH) if len(classes) > 1 else (None, None)
     wanted = []
     for total, of in zip(of_class, kinds, strict=True):
@@ -212,13 +211,13 @@ def idle_sidecar_limit(
 
 
 def even_share(total: float, gateways: int, *, sidecars: bool) -> float:
-    """The part of a gateway of which nothing is known."""
-    # All sidecars together count as one gateway where nobody knows better: there may be a thousand of them.
+    """The part of a gateway without telemetry."""
+    # All sidecars together count as one gateway without telemetry: there may be a thousand of them.
     return total / max(1, gateways + sidecars)
 
 
 def _least(total: float, around: Sharers, *, crowded: bool) -> float:
-    """The least that a sidecar has."""
+    """The minimum of a sidecar."""
     if not around.demand:
         return total
     return 1.0 if crowded else max(_SIDECAR_LEAST, total / max(1, around.other_count))
@@ -232,13 +231,13 @@ def _share_claim(demand: Demand, of: PriorityClass | None, carried: int = 0) -> 
             per_s, sheds = demand.batch_per_s, demand.sheds_batch
         case _:
             per_s, sheds = demand.per_s, demand.sheds_interactive or demand.sheds_batch
-    # Nobody counts what is in flight by class: it came as requests come now.
+    # In-flight requests are not counted by class: assume the present mix.
     share = per_s / demand.per_s if demand.per_s else 1.0
     return ShareClaim(per_s=per_s, sheds=sheds, in_flight=carried * share)
 
 
 def _stuck(stuck: int, demand: Demand | None, of_class: tuple[float, float]) -> tuple[int, int]:
-    """Stuck requests by class: nobody counts them so, and they came as the others do."""
+    """Stuck requests by class, assuming the present mix: they are not counted by class."""
     if not stuck:
         return 0, 0
     weights = (demand.interactive_per_s, demand.batch_per_s) if demand is not None else of_class
@@ -257,11 +256,11 @@ def damped_limits(
     moved_at_s: Mapping[str, float],
     now_s: float,
 ) -> dict[str, ProxyLimit]:
-    """The places in force: as ``known`` where the move is a trifle or comes too soon after the last.
+    """The places in force: those in ``known`` if the move is small or too soon after the last.
 
-    Whoever refuses callers gets more at once. Where that, or what has not moved yet, would give the gateways more
-    than ``of_class`` together, those that have too much give it back in the same moment; where they are
-    left with less, all move at once.
+    A proxy that refuses callers gets more at once. If that, or parts that have not moved yet, would exceed
+    ``of_class`` for the gateways together, those with too much shrink at once; if places are left over that
+    gateways need, all move at once.
     """
     if not known:
         return dict(wanted)
@@ -297,7 +296,7 @@ def _too_many(
     gateways: Collection[str],
     of_class: tuple[float, float],
 ) -> bool:
-    """Whether the gateways have more of a class than there is; each part may be rounded up by one."""
+    """Whether the gateways exceed a class's total; each part may be rounded up by one."""
     interactive = sum(found[node].interactive for node in gateways)
     batch = sum(found[node].batch for node in gateways)
     return interactive > max(
@@ -311,7 +310,7 @@ def _too_few(
     gateways: Collection[str],
     of_class: tuple[float, float],
 ) -> bool:
-    """Whether places of a class are left over that the gateways should have."""
+    """Whether places of a class are left over that gateways should have."""
     interactive = sum(found[node].interactive for node in gateways)
     batch = sum(found[node].batch for node in gateways)
     return interactive < min(of_class[0], sum(wanted[node].interactive for node in gateways)) or batch < min(
@@ -320,7 +319,7 @@ def _too_few(
 
 
 def _needs(wanted: ProxyLimit, last: ProxyLimit, demand: Demand | None) -> bool:
-    """Whether the proxy refuses callers for whom there are places now."""
+    """Whether the proxy refuses callers although there are places now."""
     return demand is not None and (
         (demand.sheds_interactive and wanted.interactive > _MATERIAL * last.interactive)
         or (demand.sheds_batch and wanted.batch > _MATERIAL * last.batch)
@@ -328,7 +327,7 @@ def _needs(wanted: ProxyLimit, last: ProxyLimit, demand: Demand | None) -> bool:
 
 
 def _drifts(wanted: ProxyLimit, last: ProxyLimit, since_s: float, sidecar: bool, crowded: bool) -> bool:
-    """Whether the part has been where it is for long enough, and is far enough from where it should be."""
+    """Whether the part has stayed long enough and is far enough from its target to move."""
     if since_s < _MIN_INTERVAL_S:
         return False
     if not sidecar:
@@ -349,5 +348,5 @@ def _far(wanted: ProxyLimit, last: ProxyLimit, step: float) -> bool:
 
 
 def round_up(amount: float) -> int:
-    """Rounded up, forgiving the last digits of floating point."""
+    """Rounded up, ignoring floating-point noise."""
     return math.ceil(amount - 1e-9 * max(1.0, amount))

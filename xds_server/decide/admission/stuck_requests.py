@@ -1,10 +1,10 @@
-"""Requests that are stuck on engines that are out: they hold places in the ceiling, so they are added to it.
+"""Requests stuck on ejected engines: they hold places in the ceiling, so they are added to it.
 
-Envoy counts a request until it ends, wherever it is. Left out, those on four hung engines kept four good ones idle
-for as long as the callers waited. Envoy knows best what is in flight where, so its load report counts; where a
-proxy sends none, the engine's own count does, divided over the gateways.
+Envoy counts a request until it ends, on any engine. Without this, the requests on four hung engines kept four
+healthy ones idle for as long as callers waited. Envoy's load report counts first; if a proxy sends none, the
+engine's own count, divided over the gateways.
 
-Requests that were cut, or whose engine is gone, have ended: an older count of them is not believed.
+Requests that were cut, or whose engine is gone, have ended: older counts of them are ignored.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,12 +17,12 @@ from xds_server.model.fleet import Engine
 from xds_server.model.pool_traffic import STALE_S, PoolTraffic, Proxy, ProxyTraffic
 
 _CUT_DONE_S: Final = 0.3
-"""A cut was seen to end 49 requests within 0.2 s of the decision."""
+"""A cut was measured to end 49 requests within 0.2 s of the decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EjectedEngine:
-    """An engine that is out, since when, and how many requests it is taken to hold where no proxy counts."""
+    """An ejected engine: since when, and the requests it is assumed to hold where no proxy counts them."""
 
     since_s: float
     cut: bool
@@ -39,9 +39,9 @@ def stuck_by_proxy(
     sharers: int,
     now_s: float,
 ) -> dict[str, int]:
-    """Requests each proxy holds on engines that are out; a proxy that holds none is absent.
+    """Requests that each proxy holds on ejected engines; proxies without any are absent.
 
-    ``sharers`` is how many ``gateways`` there are, those included that are away for a moment.
+    ``sharers`` is the number of ``gateways``, briefly disconnected ones included.
     """
     out = {
         engine.id.engine: _ejected_engine(engine, decision, engines.capacities.get(engine.id))
@@ -63,7 +63,7 @@ def stuck_by_proxy(
                 sum(one.in_flight for one in out.values() if not _ended(one, proxy.cuts)) / max(1, sharers)
             )
         else:
-            count = 0  # sidecars are many, and have few requests each
+            count = 0  # there are many sidecars, with few requests each
         if count:
             found[proxy.node] = count
     return found
@@ -72,7 +72,7 @@ def stuck_by_proxy(
 def in_flight_by_proxy(
     nodes: Collection[str], traffic: PoolTraffic | None, held: Mapping[str, int], now_s: float
 ) -> dict[str, int]:
-    """Requests that each proxy has in flight on engines that are in, by its newest load report; absent without."""
+    """Requests of each proxy on engines in rotation, by its newest load report; absent without one."""
     found = {}
     for node in nodes if traffic is not None else ():
         seen = traffic.proxies.get(node) if traffic is not None else None
@@ -82,7 +82,7 @@ def in_flight_by_proxy(
 
 
 def _ejected_engine(engine: Engine, decision: EngineDecision, capacity: EngineCapacity | None) -> _EjectedEngine:
-    told: float = 0.0  # an engine nobody reports on is out for its answers, so it gives some
+    told: float = 0.0  # an engine without reports was ejected for failed calls, so it does answer
     if engine.report is not None:
         said = engine.report.requests_in_flight
         told = said if said is not None else capacity.slots if capacity is not None else engine.slots

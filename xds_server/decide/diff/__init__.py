@@ -1,1 +1,1 @@
-"""What became of whom between two rounds: transitions as values, for the ledger."""
+"""Transitions between two rounds, as values for the ledger."""

@@ -1,4 +1,4 @@
-"""One transition, as a value: what became of whom, why, which field of the policies ruled it, what reverses it."""
+"""One transition, as a value: subject, reason, the policy field behind it, and what reverses it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,33 +9,33 @@ from types import MappingProxyType
 class ChangeKind(StrEnum):
     """What changed."""
 
-    HEALTH = "health"  # an engine takes new requests, or no longer does
-    VERDICT = "verdict"  # what is said of it, without a change of health
-    STANDING = "standing"  # what its orchestrator says of it, without a change of health
-    EJECTOR = "ejector"  # it stays out, and for another reason
-    KEPT = "kept"  # the evidence asks for it to leave, and the floor keeps it in
+    HEALTH = "health"  # an engine is ejected, drained or returned to rotation
+    VERDICT = "verdict"  # its reported verdict, without a change of health
+    STANDING = "standing"  # its pod's phase, without a change of health
+    EJECTOR = "ejector"  # it stays ejected, for another reason
+    KEPT = "kept"  # the capacity floor keeps it in rotation against the evidence
     TRIAL = "trial"  # it gets a part of its share, to prove itself
-    CUT = "cut"  # the requests it holds are ended
-    SHADOW = "shadow"  # it would be out, if that were enforced
+    CUT = "cut"  # its requests are cut
+    SHADOW = "shadow"  # its health, if shadow mode were enforced
     BREAKER = "breaker"
     STRAGGLER = "straggler"
     CEILING = "ceiling"
-    DEMAND = "demand"  # more is asked of a pool than it can serve
+    DEMAND = "demand"  # demand of a pool, below or above its capacity
     HEDGING = "hedging"
-    RETRIES = "retries"  # which answers are tried again
+    RETRIES = "retries"  # retried statuses
     LIMITS = "limits"  # time limits
-    LADDER = "ladder"  # level of degradation
-    ZONES = "zones"  # how calls of one zone are shared out
-    ZONE = "zone"  # most of a zone's engines went at once
-    ORDER = "order"  # an operator's
-    TELEMETRY = "telemetry"  # proxies tell what they see, or no longer do
-    POLICIES = "policies"  # another version of them is served
-    SOURCE = "source"  # the cluster that policies and engines are read from is in touch, or is not
+    LADDER = "ladder"  # degradation level
+    ZONES = "zones"  # zone split of one zone's calls
+    ZONE = "zone"  # most engines of a zone were lost at once
+    ORDER = "order"  # an operator order
+    TELEMETRY = "telemetry"  # a proxy's reports are missing or back
+    POLICIES = "policies"  # another policy version is served
+    SOURCE = "source"  # contact with the cluster that policies and engines are read from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Subject:
-    """Whom a change is about; what is empty does not matter. ``zone`` is an engine's or a calling zone."""
+    """What a change is about; empty parts do not apply. ``zone`` is an engine's or a calling zone."""
 
     pool: str = ""
     engine: str = ""
@@ -44,7 +44,7 @@ class Subject:
     role: str = ""
 
     def __str__(self) -> str:
-        """``pool/engine``, ``pool from zone``, ``pool role``: as status and logs show it."""
+        """``pool/engine``, ``pool from zone``, ``pool role``: as in status and logs."""
         text = f"{self.pool}/{self.engine}" if self.engine else self.pool
         if self.zone:
             text = f"{text} {self.zone}".strip()
@@ -59,9 +59,9 @@ class Change:
     """One transition.
 
     ``reason`` is the evidence in a sentence, ``numbers`` the figures in it, with the unit in each name. ``rule``
-    is the field that ruled it, as ``ResiliencePolicy.spec.breaker.errorRatePercent``; empty where none did (an
-    order). ``returns`` says what would reverse it, ``until_s`` (monotonic) when at the latest it is looked at
-    again. ``alarm``: somebody should know now.
+    is the policy field behind it, such as ``ResiliencePolicy.spec.breaker.errorRatePercent``; empty without one
+    (an order). ``returns`` says what would reverse it, ``until_s`` (monotonic) when it is evaluated again at the
+    latest. ``alarm``: an operator should know now.
     """
 
     kind: ChangeKind

@@ -1,7 +1,7 @@
-"""What became different between two decisions: one value for each transition, none for what stayed.
+"""Transitions between two decisions: one value each.
 
-The one source of log lines, ledger and reports. A number that drifts is no transition: a ceiling counts when the
-capacity under it changed, or when it has moved by a tenth since it was last told (``told``).
+The only source of log lines, ledger and reports. Drifting numbers are not transitions: a ceiling counts when the
+capacity under it changed, or when it moved by a tenth since it was last recorded (``recorded``).
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,36 +29,36 @@ from xds_server.decide.diff.engine_diff import circuit_breaker_changes, engine_c
 from xds_server.model.fleet import EngineId
 
 CEILING_MOVE_SHARE: Final = 0.1
-"""Share by which a ceiling must have moved since it was last told, where the capacity under it is the same."""
+"""Share by which a ceiling must move since it was last recorded, at unchanged capacity."""
 
 ZONE_LOST_SHARE: Final = 0.5
-"""Share of a zone's engines that must be out for the zone itself to be news; more than this."""
+"""More than this share of a zone's engines must be ejected for the zone itself to be news."""
 
 _NO_ENGINES: Final[Mapping[EngineId, EngineDecision]] = MappingProxyType({})
 _NOTHING_LOGGED: Final[Mapping[str, AdmissionDecision]] = MappingProxyType({})
 
 
 def diff_decisions(
-    previous: Decisions | None, current: Decisions, told: Mapping[str, AdmissionDecision] = _NOTHING_LOGGED
+    previous: Decisions | None, current: Decisions, recorded: Mapping[str, AdmissionDecision] = _NOTHING_LOGGED
 ) -> tuple[Change, ...]:
-    """The transitions from ``previous`` to ``current``; from None, everything that is not as declared.
+    """The transitions from ``previous`` to ``current``; from None, everything that deviates from the declaration.
 
-    ``told`` is, by pool, the admission whose ceiling was told last; the previous one where it is absent.
+    ``recorded`` has, by pool, the admission whose ceiling was last recorded; absent means the previous one.
     """
     found: list[Change] = []
     for name, pool in current.pools.items():
         before = previous.pools.get(name) if previous is not None else None
         if before is not pool:
-            found.extend(_pool_changes(name, before, pool, told.get(name)))
+            found.extend(_pool_changes(name, before, pool, recorded.get(name)))
     return tuple(found)
 
 
 def _pool_changes(
-    name: str, before: PoolDecisions | None, now: PoolDecisions, told: AdmissionDecision | None
+    name: str, before: PoolDecisions | None, now: PoolDecisions, recorded: AdmissionDecision | None
 ) -> Iterator[Change]:
     known = _NO_ENGINES if before is None else before.engines
     fresh = [(key, known.get(key), one) for key, one in now.engines.items() if known.get(key) is not one]
-    # Zones first: that half a zone went is the story, its engines are the details.
+    # Zones first: losing half a zone is the headline, its engines are the details.
     if any(past is None or past.health is not one.health for _, past, one in fresh):
         yield from _zone_events(name, before, now)
     for key, decision_before, decision in fresh:
@@ -75,7 +75,7 @@ def _pool_changes(
         yield from _ceilings_by_role(name, before, now)
     else:
         was = None if before is None else before.admission
-        yield from _admission(pool, told or was, now.admission)
+        yield from _admission(pool, recorded or was, now.admission)
         yield from _demand(pool, was, now.admission)
     yield from _ladder(pool, None if before is None else before.degradation, now.degradation)
     yield from _hedging(pool, None if before is None else before.hedge, now.hedge)
@@ -100,18 +100,18 @@ def _zone_events(name: str, before: PoolDecisions | None, now: PoolDecisions) ->
         yield Change(
             kind=ChangeKind.ZONE,
             subject=Subject(pool=name, zone=zone),
-            before="lost" if not gone else "" if before is None else "there",
-            after="lost" if gone else "there",
-            reason=f"{out} of its {of} engines are out",
+            before="lost" if not gone else "" if before is None else "available",
+            after="lost" if gone else "available",
+            reason=f"{out} of its {of} engines are ejected",
             rule=policy_fields.FLOOR,
-            returns="when at least half of its engines are back" if gone else "",
+            returns="at least half of its engines return to rotation" if gone else "",
             alarm=gone,
             numbers={"out": out, "engines": of},
         )
 
 
 def _lost(pool: PoolDecisions) -> dict[str, tuple[int, int]]:
-    """Engines that are out by evidence, and engines, of each named zone that has more than one."""
+    """Per named zone with more than one engine: engines ejected by evidence, and all engines."""
     counts: dict[str, tuple[int, int]] = {}
     for engine in pool.declared:
         decision = pool.engines.get(engine.id)
@@ -137,15 +137,15 @@ def _ceilings_by_role(name: str, before: PoolDecisions | None, now: PoolDecision
             )
 
 
-def _admission(subject: Subject, told: AdmissionDecision | None, now: AdmissionDecision) -> Iterator[Change]:
-    if told is not None and not ceiling_moved(told, now):
+def _admission(subject: Subject, recorded: AdmissionDecision | None, now: AdmissionDecision) -> Iterator[Change]:
+    if recorded is not None and not ceiling_moved(recorded, now):
         return
     yield Change(
         kind=ChangeKind.CEILING,
         subject=subject,
-        before="" if told is None else str(told.total + told.held),
+        before="" if recorded is None else str(recorded.total + recorded.held),
         after=str(now.total + now.held),
-        reason=now.reason if now.in_force else f"shadow, nothing is refused: {now.reason}",
+        reason=now.reason if now.in_force else f"shadow mode, not enforced: {now.reason}",
         rule=policy_fields.MAX_WAIT,
         numbers={
             "total": now.total,
@@ -157,29 +157,31 @@ def _admission(subject: Subject, told: AdmissionDecision | None, now: AdmissionD
     )
 
 
-def ceiling_moved(told: AdmissionDecision, now: AdmissionDecision) -> bool:
-    """Whether a ceiling should be told again."""
-    if told.in_force is not now.in_force:
+def ceiling_moved(recorded: AdmissionDecision, now: AdmissionDecision) -> bool:
+    """Whether a ceiling should be recorded again."""
+    if recorded.in_force is not now.in_force:
         return True
-    of, moved = told.total + told.held, abs(now.total + now.held - told.total - told.held)
-    # A step by one engine's slots comes from a decision; less than that is measurement.
+    of, moved = recorded.total + recorded.held, abs(now.total + now.held - recorded.total - recorded.held)
+    # A step by one engine's slots comes from a decision; less is measurement noise.
     step = min((one.slots for one in now.capacities.values()), default=1.0)
-    return moved > CEILING_MOVE_SHARE * of or (moved > 0 and abs(told.slots - now.slots) >= max(1.0, 0.9 * step))
+    return moved > CEILING_MOVE_SHARE * of or (
+        moved > 0 and abs(recorded.slots - now.slots) >= max(1.0, 0.9 * step)
+    )
 
 
 def _demand(subject: Subject, was: AdmissionDecision | None, now: AdmissionDecision) -> Iterator[Change]:
-    """No alarm: requests wait then, and only where that lasts are some refused, which the ladder tells."""
+    """Not an alarm: requests wait first. The degradation level shows lasting overload."""
     over_before = was is not None and was.crowded
     over = now.crowded
     if over is over_before:
         return
-    asked = "nobody tells" if now.pressure is None else f"{100 * now.pressure:.0f} %"
+    asked = "unknown" if now.pressure is None else f"{100 * now.pressure:.0f} %"
     yield Change(
         kind=ChangeKind.DEMAND,
         subject=subject,
-        before="full" if over_before else "room",
-        after="full" if over else "room",
-        reason=f"asked of it, in what its engines can serve: {asked}",
+        before="above capacity" if over_before else "below capacity",
+        after="above capacity" if over else "below capacity",
+        reason=f"demand relative to capacity: {asked}",
         rule=policy_fields.MAX_WAIT,
         numbers={"slots": now.slots, **({} if now.pressure is None else {"pressure": now.pressure})},
     )
@@ -197,7 +199,7 @@ def _ladder(subject: Subject, was: DegradationState | None, now: DegradationStat
         after=f"level {level}",
         reason=now.reason,
         rule=policy_fields.degradation_rule(max(level, before)),
-        returns="when the pressure has been gone for leaveAfter" if level else "",
+        returns="pressure stays below the threshold for leaveAfter" if level else "",
         alarm=level > before,
         numbers={"level": level},
     )
@@ -227,7 +229,7 @@ def _retries(subject: Subject, was: RetryDecision | None, now: RetryDecision | N
         after=_statuses(now),
         reason=now.reason,
         rule=policy_fields.RETRY_STATUSES,
-        returns="" if now.sign_at_s is None else "when nothing has spoken against the requests for 30 s",
+        returns="" if now.sign_at_s is None else "30 s without a sign that requests cause the failures",
         alarm=now.sign_at_s is not None,
     )
 
@@ -275,4 +277,7 @@ def _zone_shares(name: str, before: PoolDecisions | None, now: PoolDecisions) ->
 
 
 def _split(weights: Mapping[str, int]) -> str:
-    return ", ".join(f"{zone or 'no zone'} {weight}" for zone, weight in sorted(weights.items()))
+    total = sum(weights.values()) or 1
+    return ", ".join(
+        f"{zone or 'no zone'} {100 * weight / total:.3g} %" for zone, weight in sorted(weights.items())
+    )

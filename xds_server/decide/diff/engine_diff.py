@@ -1,4 +1,4 @@
-"""What became different for one engine between two decisions."""
+"""Transitions of one engine between two decisions."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,9 +11,9 @@ from xds_server.model.pod_state import PodPhase
 
 
 def engine_changes(subject: Subject, known: EngineDecision | None, now: EngineDecision) -> Iterator[Change]:
-    """The transitions of one engine; from None, what is not as declared."""
+    """The transitions of one engine; from None, what deviates from the declaration."""
     if known is not None and _state(known) == _state(now):
-        return  # a newer reason for the same: the most frequent by far
+        return  # a newer reason for the same state: by far the most frequent case
     template = Change(
         kind=ChangeKind.HEALTH,
         subject=subject,
@@ -50,14 +50,14 @@ def engine_changes(subject: Subject, known: EngineDecision | None, now: EngineDe
 
 
 def _flag_changes(template: Change, known: EngineDecision | None, now: EngineDecision) -> Iterator[Change]:
-    """What else is said of an engine, beside its health."""
+    """Transitions of an engine besides its health."""
     kept = known is not None and known.floor
     if kept is not now.floor:
         yield replace(
             template,
             kind=ChangeKind.KEPT,
-            before=_yes(kept, "kept in", "free to leave"),
-            after=_yes(now.floor, "kept in", "free to leave"),
+            before=_yes(kept, "kept in rotation", "ejectable"),
+            after=_yes(now.floor, "kept in rotation", "ejectable"),
             alarm=now.floor,
         )
     part_before, part = 100.0 if known is None else known.traffic_percent, now.traffic_percent
@@ -65,8 +65,8 @@ def _flag_changes(template: Change, known: EngineDecision | None, now: EngineDec
         yield replace(
             template,
             kind=ChangeKind.TRIAL,
-            before=f"{part_before:g} % of its share",
-            after=f"{part:g} % of its share",
+            before=f"{part_before:g} %",
+            after=f"{part:g} %",
             rule=policy_fields.TRIAL_SHARE,
             numbers={"traffic_percent": part},
         )
@@ -75,8 +75,8 @@ def _flag_changes(template: Change, known: EngineDecision | None, now: EngineDec
         yield replace(
             template,
             kind=ChangeKind.CUT,
-            before=_yes(cut_before, "cut", "not cut"),
-            after=_yes(now.cut, "cut", "not cut"),
+            before=_yes(cut_before, "on", "off"),
+            after=_yes(now.cut, "on", "off"),
             rule=policy_fields.CUT_HUNG,
         )
     shadow_before = None if known is None or known.shadow is None else known.shadow.health
@@ -86,13 +86,13 @@ def _flag_changes(template: Change, known: EngineDecision | None, now: EngineDec
 
 
 def _pod_phase_change(template: Change, known: EngineDecision | None, now: EngineDecision) -> Change:
-    """What the orchestrator says is news, and nothing else is."""
+    """The transition of a pod's phase."""
     return replace(
         template,
         kind=ChangeKind.STANDING,
         before="" if known is None else known.pod_phase.value,
         after=now.pod_phase.value,
-        reason=now.pod_state.reason if now.pod_state is not None else "nothing is said against it any more",
+        reason=now.pod_state.reason if now.pod_state is not None else "the orchestrator reports no problem",
         rule="",
         returns="",
         until_s=None,
@@ -114,14 +114,14 @@ def _shadow_change(template: Change, before: Health | None, now: EngineDecision)
 
 
 def circuit_breaker_changes(subject: Subject, known: BreakerStatus | None, now: BreakerStatus) -> Iterator[Change]:
-    """The breaker went to another phase."""
+    """The transition of a breaker's phase."""
     was = BreakerPhase.CLOSED if known is None else known.phase
     if was is now.phase:
         return
     reason, rule = {
-        BreakerPhase.OPEN: ("its answers failed", policy_fields.ERROR_RATE),
-        BreakerPhase.TRIAL: ("its cooldown is over: it gets trial requests", policy_fields.TRIAL_SHARE),
-        BreakerPhase.CLOSED: ("it proved itself", policy_fields.TRIAL_CALLS),
+        BreakerPhase.OPEN: ("its calls failed", policy_fields.ERROR_RATE),
+        BreakerPhase.TRIAL: ("cooldown or canaries passed: it gets trial requests", policy_fields.TRIAL_SHARE),
+        BreakerPhase.CLOSED: ("its trial succeeded", policy_fields.TRIAL_CALLS),
     }[now.phase]
     yield Change(
         kind=ChangeKind.BREAKER,
@@ -130,20 +130,20 @@ def circuit_breaker_changes(subject: Subject, known: BreakerStatus | None, now: 
         after=now.phase.value,
         reason=reason,
         rule=rule,
-        returns="after its cooldown it gets trial requests" if now.phase is BreakerPhase.OPEN else "",
+        returns="its cooldown; then trial requests" if now.phase is BreakerPhase.OPEN else "",
         until_s=now.until_s if now.phase is BreakerPhase.OPEN else None,
         numbers={"opens": now.opens},
     )
 
 
 def straggler_changes(subject: Subject, was_slow: bool, slow: bool) -> Iterator[Change]:
-    """The engine became clearly slower than its peers, or is no longer."""
+    """The engine became clearly slower than its peers, or recovered."""
     if was_slow is not slow:
         yield Change(
             kind=ChangeKind.STRAGGLER,
             subject=subject,
-            before=_yes(was_slow, "slow", "in step"),
-            after=_yes(slow, "slow", "in step"),
+            before=_yes(was_slow, "slow", "normal"),
+            after=_yes(slow, "slow", "normal"),
             reason="clearly slower than its peers" if slow else "as fast as its peers again",
             rule=policy_fields.SLOWER_THAN,
         )
@@ -165,7 +165,7 @@ def _state(decision: EngineDecision) -> tuple[object, ...]:
 
 
 def _starts_good(known: EngineDecision | None, now: EngineDecision) -> bool:
-    """That an engine is well from the start is what was declared, and no news."""
+    """Whether this is the first report of a healthy engine, which is not news."""
     return known is None and now.verdict is not None and now.verdict.good
 
 
@@ -174,11 +174,11 @@ def _yes(holds: bool, yes: str, no: str) -> str:
 
 
 def _ejector_text(ejector: Ejector | None) -> str:
-    return "nobody" if ejector is None else ejector.value
+    return "none" if ejector is None else ejector.value
 
 
 def _verdict_text(verdict: Verdict | None) -> str:
-    """The verdict for the log, where busy and ready are one: a loaded engine goes to and fro all day."""
+    """The verdict for the log; busy and ready are one, because a loaded engine alternates all day."""
     if verdict is None:
-        return "unheard"
+        return "no report"
     return "producing" if verdict.good else verdict.value

@@ -1,7 +1,7 @@
-"""Which field of the policies rules a decision: so that whoever asks why can be shown the line to edit.
+"""The policy field behind a decision, so that an operator can be shown the line to edit.
 
-A rule is written ``Kind.path.to.field``, such as ``ResiliencePolicy.spec.breaker.errorRatePercent``; who set that
-field for a pool, and where, only the policies know (``ledger.places``).
+A rule is written ``Kind.path.to.field``, such as ``ResiliencePolicy.spec.breaker.errorRatePercent``. The policies
+know where that field was set for a pool (``ledger.event.place_of``).
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ _DEGRADATION_STEPS: Final = ("noHedging", "fallback", "shed", "maintenance")
 
 
 def engine_rule(now: EngineDecision, before: EngineDecision | None = None) -> str:
-    """The field that ruled ``now``; where the engine came back, the one that let it."""
+    """The field behind ``now``; for a returned engine, the one that allowed its return."""
     if now.floor:
         return FLOOR
     if now.health is Health.HEALTHY and now.ejector is None and before is not None:
@@ -70,7 +70,7 @@ def _readmission_rule(before: EngineDecision) -> str:
 
 
 def degradation_rule(level: int) -> str:
-    """The step of the ladder that ruled this level, 0 to 4."""
+    """The degradation step behind this level, 0 to 4."""
     return (
         f"{DEGRADATION}.{_DEGRADATION_STEPS[level - 1]}"
         if 1 <= level <= len(_DEGRADATION_STEPS)

@@ -1,1 +1,1 @@
-"""Who takes requests: five askers that may want an engine out, weighed by one governor."""
+"""Which engines stay in rotation: five ejectors ask, one arbiter grants within the capacity floor."""

@@ -1,20 +1,20 @@
-"""The one place that decides what is out: every ejector asks here, and the pool's capacity has its say.
+"""Arbitration: every ejector asks here, and the pool's capacity floor limits what is granted.
 
-* Hard evidence (dead, hung, not started) always takes an engine out: it serves nobody.
-* Soft evidence (degraded, silent, failing, slow) takes engines out only down to the capacity floor of the pool and
-  of each zone: half a fleet that sometimes fails serves more than none. The worst leave first; but who is out
-  already stays out before others follow, so that two bad engines do not take turns.
-* Most of a zone bad at once, and the rest well, is one event and not many: a switch, a rollout, a power feed. Then
-  the zone's floor yields, for its callers are better served elsewhere; the pool's floor holds.
-* A reading that the whole pool shares says more about the judge than about the engines, and is then set aside.
-* An order is followed: an agent's to drain always, an operator's down to the floor unless it is forced.
-* What the orchestrator ends is over: an engine that is leaving drains, one that is gone gets nothing. That a node
-  is unfit, or an engine not ready, is soft, and doubted where it is said of the whole pool (``orchestrated``).
-* Coming back is never refused. A trial is soft, too: an engine that cannot be spared has all of its share at once,
-  or a pool whose engines were kept would refuse callers for being well again.
+* Hard evidence (dead, hung, not started) always ejects: the engine serves nothing.
+* Soft evidence (degraded, silent, failing, slow) ejects only down to the capacity floor of the pool and of each
+  zone: half a fleet that sometimes fails serves more than none. The worst go first. Ejected engines stay ejected
+  before others follow, so that two bad engines do not alternate.
+* Most of a zone bad at once while the rest is healthy is one event: a switch, a rollout, a power feed. The zone's
+  floor then yields, because its callers are better served elsewhere. The pool's floor holds.
+* A symptom that the whole pool shares points at the observer, not at the engines, and is ignored.
+* An agent's drain is always followed. An operator order is followed down to the floor unless it is forced.
+* The orchestrator's deletions are final: a leaving engine drains, a gone one gets nothing. An unfit node or an
+  unready pod is soft evidence, doubted when it covers the whole pool (``pod_evidence``).
+* Returning is never refused. A trial is soft, too: an engine that the floor keeps gets its full share at once,
+  or the pool would refuse callers because an engine recovered.
 * Engines of one tensor-parallel group are one unit: the worst member decides for all.
 
-Envoy's own panic mode is off; this is where panic would have been.
+Envoy's own panic mode is off; this replaces it.
 """
 
 from collections import Counter
@@ -28,25 +28,25 @@ from xds_server.decide.decisions import Ejector, Health
 from xds_server.decide.ejection.report_evidence import EjectionRequest
 from xds_server.model.fleet import Engine, EngineId
 
-# Share of a pool's heard engines at which a doubtful reading is taken as the judge's own fault. A refused probe
-# is a matter of configuration, which rarely hits one half by accident. Silence takes whole zones with a switch or
-# a power feed, so only a pool that is silent altogether, and has more than one engine, is doubted.
+# Share of a pool's reporting engines from which a doubtful symptom is blamed on the observer. A refused probe is a
+# configuration error, which rarely hits half a pool by accident. Silence takes whole zones with a switch or a
+# power feed, so only a completely silent pool of more than one engine is doubted.
 _REFUSED_SHARE: Final = 0.5
 _SILENT_SHARE: Final = 1.0
 
 ZONE_EVENT_SHARE: Final = 0.6
-"""Share of a zone's engines, all bad at once, from which it is the zone that has failed."""
+"""Share of a zone's engines, bad at the same time, from which the zone itself counts as failed."""
 
 ZONE_OTHERS_HEALTHY_SHARE: Final = 0.5
-"""More than this share of the engines elsewhere is well then: or else it is the whole pool that has failed."""
+"""More than this share of the other zones' engines must be healthy; otherwise the whole pool has failed."""
 
 ZONE_EVENT_ENGINES: Final = 2
-"""Engines that takes at least: one bad engine is no event, be it alone in its zone."""
+"""Minimum bad engines for a zone event: one is none, even if it is alone in its zone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityFloor:
-    """What soft evidence leaves in: a share of the slots of pool and zone, and a number of engines of the pool."""
+    """What soft evidence must leave: percent of the slots of pool and zone, and engines of the pool."""
 
     percent: float
     engines: int
@@ -55,9 +55,9 @@ class CapacityFloor:
 def credible_requests(
     engines: Sequence[Engine], asked: Mapping[int, EjectionRequest], heard: Callable[[], int]
 ) -> dict[int, EjectionRequest]:
-    """What is ``asked``, by place in ``engines``, less what is in doubt, and one for all of a group.
+    """The requests by place in ``engines``, without doubtful ones, and one for each tensor-parallel group.
 
-    ``heard`` says how many engines of the pool have fresh reports.
+    ``heard`` counts the engines of the pool with fresh reports.
     """
     return _joined_groups(engines, _without_doubt(asked, heard))
 
@@ -68,10 +68,10 @@ def granted_requests(
     floor: CapacityFloor,
     out: Callable[[EngineId], bool],
 ) -> dict[int, EjectionRequest]:
-    """What is granted of what is ``asked``, both by place in ``engines``; nothing is asked for all others.
+    """The requests as granted, by place in ``engines``.
 
-    Soft wishes, trials among them, are granted only while the floor holds. ``out`` says who is out already, and
-    comes first.
+    Soft requests, trials included, are granted only while the floor holds. Engines that are already ``out`` come
+    first.
     """
     if not asked:
         return asked
@@ -111,21 +111,21 @@ def granted_requests(
                 soft=False,
                 floor=True,
                 traffic_percent=100.0,
-                reason=f"kept: {refusal}; {one.reason}",
-                returns=f"others are well again, or {one.returns}" if one.returns else "others are well again",
+                reason=f"kept in rotation: {refusal}; {one.reason}",
+                returns=f"other engines recover, or {one.returns}" if one.returns else "other engines recover",
             )
     return decided
 
 
 def strongest_request(wishes: Sequence[EjectionRequest]) -> EjectionRequest:
-    """The wish that decides among those of all ejectors for one engine; there is at least one."""
+    """The strongest request of all ejectors for one engine; ``wishes`` is not empty."""
     return max(wishes, key=_rank)
 
 
 def _rank(wish: EjectionRequest) -> tuple[int, float]:
-    """How much a wish outweighs others: useless, leaving, ordered away, worse than others, on trial, nothing.
+    """Priority of a request: hard, leaving, ordered, soft, trial, none.
 
-    What is leaving outweighs an order that the floor may refuse: the engine would be kept in for the order.
+    Leaving outranks an order: the floor may refuse the order, and that would keep the engine in rotation.
     """
     if wish.health is not Health.HEALTHY:
         out = wish.health is Health.UNHEALTHY
@@ -136,7 +136,7 @@ def _rank(wish: EjectionRequest) -> tuple[int, float]:
 
 
 def _without_doubt(asked: Mapping[int, EjectionRequest], heard: Callable[[], int]) -> dict[int, EjectionRequest]:
-    """The wishes, less those that rest on a reading the pool shares."""
+    """The requests without those that rest on a symptom of the whole pool."""
     wishes = dict(asked)
     counts = Counter(one.doubt for one in asked.values() if one.doubt is not None)
     for doubt, share in ((Doubt.REFUSED, _REFUSED_SHARE), (Doubt.SILENT, _SILENT_SHARE)):
@@ -146,16 +146,16 @@ def _without_doubt(asked: Mapping[int, EjectionRequest], heard: Callable[[], int
         known = heard()
         if count < share * known:
             continue
-        blame = "policy or probe" if doubt is Doubt.REFUSED else "way there"
+        blame = "policy or probe" if doubt is Doubt.REFUSED else "network path"
         for place, one in wishes.items():
             if one.doubt is doubt and one.health is Health.UNHEALTHY and one.ejector is Ejector.VERDICT:
-                why = f"kept: {count} of {known} engines say the same, so the {blame} is in doubt; {one.reason}"
+                why = f"kept in rotation: {count} of {known} engines agree, so suspect the {blame}; {one.reason}"
                 wishes[place] = replace(one, health=Health.HEALTHY, soft=False, reason=why, returns="")
     return wishes
 
 
 def _joined_groups(engines: Sequence[Engine], wishes: dict[int, EjectionRequest]) -> dict[int, EjectionRequest]:
-    """The wishes, those of a tensor-parallel group replaced by the worst of them."""
+    """The requests, with those of a tensor-parallel group replaced by its worst."""
     worst: dict[str, int] = {}
     for place, one in wishes.items():
         group = engines[place].tensor_parallel_group
@@ -179,7 +179,7 @@ def _joined_groups(engines: Sequence[Engine], wishes: dict[int, EjectionRequest]
 
 @dataclass(slots=True)
 class _RemainingCapacity:
-    """Slots and engines in use, in all, and in each zone; mutable while units are weighed one after another."""
+    """Slots and engines left in rotation, in total and by zone; updated as units are granted."""
 
     floor: CapacityFloor
     engines: int
@@ -188,9 +188,11 @@ class _RemainingCapacity:
     events: Mapping[str, str]
 
     def floor_violation(self, unit: Sequence[Engine]) -> str:
-        """Why the unit may not leave; empty when it may."""
+        """Why the unit may not be ejected; empty if it may."""
         if self.engines - len(unit) < self.floor.engines:
-            return f"without it the pool has {self.engines - len(unit)} engines, floor {self.floor.engines}"
+            return (
+                f"this would leave the pool with {self.engines - len(unit)} engines (floor: {self.floor.engines})"
+            )
         for place in ("", *sorted({_zone(engine) for engine in unit})):
             if place in self.events:
                 continue
@@ -198,7 +200,9 @@ class _RemainingCapacity:
             share = 100 * (self.left[place] - leaving) / self.total[place]
             if share < self.floor.percent - 1e-9:
                 where = f"zone {place.removeprefix('zone ')}" if place else "the pool"
-                return f"without it {where} has {share:.0f} % of its slots, floor {self.floor.percent:g} %"
+                return (
+                    f"this would leave {where} with {share:.0f} % of its slots (floor: {self.floor.percent:g} %)"
+                )
         return ""
 
     def eject(self, unit: Sequence[Engine]) -> None:
@@ -215,7 +219,7 @@ def _zone(engine: Engine) -> str:
 def _remaining_capacity(
     engines: Sequence[Engine], wishes: Mapping[int, EjectionRequest], floor: CapacityFloor
 ) -> _RemainingCapacity:
-    """Everything that hard evidence and orders already followed leave."""
+    """Capacity left after hard evidence and orders already carried out."""
     total, left, count = {"": 0}, {"": 0}, 0
     for place, engine in enumerate(engines):
         one = wishes.get(place)
@@ -230,7 +234,7 @@ def _remaining_capacity(
 
 
 def _zone_events(engines: Sequence[Engine], wishes: Mapping[int, EjectionRequest]) -> dict[str, str]:
-    """Zones that failed as one, and the words for it."""
+    """Zones that failed as a unit, with the sentence for the reason."""
     size = Counter(map(_zone, engines))
     if len(size) < 2:
         return {}
@@ -239,7 +243,7 @@ def _zone_events(engines: Sequence[Engine], wishes: Mapping[int, EjectionRequest
         for place, one in wishes.items()
         if one.health is Health.UNHEALTHY and not one.ordered
     )
-    # Engines that were ill when last heard count as ill elsewhere: their silence must eject nobody here.
+    # Engines that were unhealthy at their last report count as such elsewhere: their silence must eject none here.
     ill = Counter(
         _zone(engine)
         for place, engine in enumerate(engines)

@@ -1,12 +1,12 @@
-"""The breaker of one engine over all proxies: out on its error rate, back by proof.
+"""The fleet-wide circuit breaker of one engine: opens on its error rate, closes on proof.
 
-*Closed*, it watches the newest calls. *Open*, it keeps the engine out until the cooldown ends, or until the engine
-has proved itself: tokens brought to the judge's own canaries, asked after the opening, so many in a row. *On
-trial*, the engine gets a share of real requests, and those decide.
+*Closed*: it watches the newest calls. *Open*: it ejects the engine until the cooldown ends, or until enough
+canaries in a row, sent after the opening, returned a token. *Trial*: the engine gets a share of real requests, and
+their results decide.
 
-What came before the last change of phase counts no more: an engine is not thrown out again for old failures that
-only now are told. Hard evidence (dead, hung) explains the failures seen meanwhile, so it clears the books: the
-verdict keeps such an engine out, and its end is the end of the matter. Without telemetry nothing is decided anew.
+Calls from before the last phase change do not count: failures reported late must not eject an engine again. Hard
+evidence (dead, hung) explains the failures of its time, so it resets the counts; the verdict alone ejects the
+engine. Without telemetry the state does not change.
 """
 
 from collections.abc import Mapping
@@ -22,24 +22,24 @@ from xds_server.model.backoff import ExponentialBackoff
 from xds_server.model.pool_traffic import WINDOW_S, EngineTraffic
 
 PROOFS: Final = 1
-"""Canaries in a row that end the first opening; twice as many for each further one.
+"""Canaries in a row that end the first opening; each further opening needs twice as many.
 
-With two, an engine that was well again had its full share after 1.0 to 1.3 s, and the trial decides anyway.
+With two, a recovered engine had its full share only after 1.0 to 1.3 s, and the trial decides anyway.
 """
 
 MAX_PROOFS: Final = 64
-"""A quarter of a minute of them: an engine that fails some calls must not pass by luck, nor stay out for ever."""
+"""About 15 s of canaries: a partly failing engine must not pass by luck, nor stay ejected forever."""
 
 TRIAL_S: Final = 0.5
 """A first trial without a failure ends after this."""
 
 MAX_TRIAL_S: Final = 10.0
-"""A trial that has seen no failure for so long is over, however little came of it: answers may take minutes."""
+"""A trial without a failure ends after this, however few calls it got: answers may take minutes."""
 
-# Fewer may be one caller who tries a bad prompt again, be the others ever so well.
+# Fewer may be one caller who retries a bad prompt, even if the other engines have no failures.
 _FEWEST_FAILURES: Final = 3
 
-# A trial fails by at least so many calls: one may be the request's own fault.
+# A trial fails after this many failed calls: one may be the request's own fault.
 _TRIAL_FAILURES: Final = 2
 
 NEW_BREAKER: Final = BreakerState()
@@ -49,10 +49,10 @@ NEW_BREAKER: Final = BreakerState()
 class BreakerInputs:
     """What is known of one engine now.
 
-    ``traffic`` is None where proxies tell nothing, or nothing fresh; ``sampled`` the share of calls they tell.
-    ``settled``: hard evidence, or an order, says all there is to say. ``kept_out``: its verdict alone would do so.
-    ``expected_per_s`` is how many calls a second the engine would get if it had its full share. ``peers`` is
-    how calls to the engines that are in ended, its own (by its ``name``) among them.
+    ``traffic`` is None without fresh telemetry; ``sampled`` is the share of calls that proxies report.
+    ``settled``: hard evidence or an order already decides. ``kept_out``: its verdict alone ejects it.
+    ``expected_per_s`` is the calls per second that the engine would get at its full share. ``peers`` are the
+    results of calls to engines in rotation, its own (under ``name``) included.
     """
 
     traffic: EngineTraffic | None
@@ -66,24 +66,24 @@ class BreakerInputs:
 
 
 def proofs_needed(opens: int) -> int:
-    """Canaries in a row that bring an engine back which was taken out so many times: 1, 2, 4, ... 64."""
+    """Canaries in a row that end the opening of this number: 1, 2, 4, ... 64."""
     return int(min(MAX_PROOFS, PROOFS * 2 ** min(max(0, opens - 1), 16)))
 
 
 def cooldown_s(first_s: float, most_s: float, opens: int) -> float:
-    """How long the opening of this number lasts without a proof."""
+    """Cooldown of the opening of this number, without proof."""
     return ExponentialBackoff(first_s=first_s, most_s=max(first_s, most_s)).wait_s(opens)
 
 
 def has_no_failures(state: BreakerState | None, traffic: EngineTraffic | None) -> bool:
-    """Whether there is nothing to decide: no memory, and not a failure among the newest calls."""
+    """Whether there is nothing to decide: no state, and no failure among the newest calls."""
     return state is None and (traffic is None or not (traffic.window_failures or traffic.failures_in_a_row))
 
 
 def next_breaker_state(
     before: BreakerState | None, policy: Breaker, seen: BreakerInputs, now_s: float
 ) -> BreakerState | None:
-    """The breaker after what was seen: None when nothing is worth remembering, the same object without news."""
+    """The next state: None when nothing is worth remembering, the same object when nothing changed."""
     if not policy.error_rate_percent and not policy.consecutive_errors:
         return None
     state = NEW_BREAKER if before is None else before
@@ -101,12 +101,12 @@ def next_breaker_state(
 
 
 def _restarted(known: str, boot: str) -> bool:
-    """Whether the same judge now speaks of another process than the breaker knows."""
+    """Whether the same reporter now reports another process than the breaker knows."""
     return bool(known and boot) and known != boot and known.partition("/")[0] == boot.partition("/")[0]
 
 
 def _cleared(state: BreakerState, seen: BreakerInputs, boot: str, now_s: float) -> BreakerState | None:
-    """Closed, with the books begun anew; how often it opened stays known."""
+    """Closed with reset counts; the number of openings is kept."""
     traffic = seen.traffic
     succeeded = state.succeeded if traffic is None else traffic.succeeded
     failed = state.failed if traffic is None else traffic.failed
@@ -123,7 +123,7 @@ def _closed(
 ) -> BreakerState | None:
     traffic = seen.traffic
     if traffic is not None and (traffic.succeeded < state.succeeded or traffic.failed < state.failed):
-        state = replace(state, succeeded=0, failed=0)  # whoever counts has begun anew
+        state = replace(state, succeeded=0, failed=0)  # the counter was reset
     if traffic is not None:
         failing, why = _failing(state, policy, traffic, seen)
         if why:
@@ -131,14 +131,14 @@ def _closed(
     well_s = now_s - state.since_s
     if state.opens and well_s >= cooldown_s(policy.cooldown, policy.max_cooldown, state.opens):
         state = replace(state, opens=0)
-    # The books matter only while the window may still hold calls of before.
+    # Counts matter only while the window may still hold older calls.
     return state if state.opens or (state.since_s and well_s < WINDOW_S) else None
 
 
 def _failing(
     state: BreakerState, policy: Breaker, traffic: EngineTraffic, seen: BreakerInputs
 ) -> tuple[float, str]:
-    """The rate of failures of a closed breaker, and why that opens it; empty when it does not."""
+    """The failure rate of a closed breaker, and why it opens; empty when it does not."""
     failed = (traffic.failed - state.failed) * seen.sampled
     calls = (traffic.succeeded - state.succeeded) * seen.sampled + failed
     in_row = min(traffic.failures_in_a_row, round(failed))
@@ -147,7 +147,7 @@ def _failing(
     rate = failures / newest if newest else 0.0
     peers = seen.peers if policy.weigh_peers else None
     around = None if peers is None else peers.others(seen.name)
-    # Where the others had no failure at all, nothing speaks for this engine.
+    # Without any failure elsewhere, nothing excuses this engine.
     usual = peers.best_of(seen.name).rate if peers is not None and peers.any_failed(seen.name) else 0.0
     if (
         policy.error_rate_percent
@@ -156,19 +156,19 @@ def _failing(
         and (not usual or beyond_chance(failures, newest, usual))
     ):
         return rate, (
-            f"{failures} of its last {newest} calls failed ({100 * rate:.0f} %, breaker at "
-            f"{policy.error_rate_percent:g} % of {policy.min_calls} or more)"
+            f"{failures} of its last {newest} calls failed ({100 * rate:.0f} %; limit "
+            f"{policy.error_rate_percent:g} % of at least {policy.min_calls})"
         )
     in_row_counts = policy.consecutive_errors and in_row >= policy.consecutive_errors
     if in_row_counts and (not usual or beyond_chance(in_row, in_row, usual)):
-        return 1.0, f"{in_row} calls in a row failed (breaker at {policy.consecutive_errors})"
+        return 1.0, f"{in_row} calls in a row failed (limit {policy.consecutive_errors})"
     if around is not None and failures >= _FEWEST_FAILURES:
         share = (policy.error_rate_percent or 100.0) / 100
         worst = worst_run(traffic.newest_failed, newest, share, around.rate)
         if worst is not None and worst.failed >= _FEWEST_FAILURES:
             return worst.failed / worst.calls, (
-                f"{worst.failed} of its last {worst.calls} calls failed, and only {around.failed} of "
-                f"{around.calls} to the others"
+                f"{worst.failed} of its last {worst.calls} calls failed, but only {around.failed} of "
+                f"{around.calls} on its peers"
             )
     return rate, ""
 
@@ -199,7 +199,7 @@ def open_breaker(
 
 
 def canary_proofs(count: int, last_at_s: float, since_s: float, report: EngineReport | None) -> tuple[int, float]:
-    """Canaries in a row since ``since_s``, and when the newest came, after one more look at the report."""
+    """Successful canaries in a row since ``since_s`` and the time of the newest, after one more report."""
     canary = None if report is None else report.canary
     if canary is None or canary.at_s <= since_s:
         return 0, last_at_s
@@ -232,20 +232,17 @@ def _open(state: BreakerState, seen: BreakerInputs, now_s: float) -> BreakerStat
 def _trial(state: BreakerState, policy: Breaker, seen: BreakerInputs, now_s: float) -> BreakerState | None:
     traffic, lasted_s = seen.traffic, now_s - state.since_s
     if traffic is None:
-        # Nobody tells how its calls end. What is not known ejects nobody.
+        # No telemetry: unknown results eject no engine.
         return _passed(state, seen, now_s) if lasted_s >= MAX_TRIAL_S else state
     if traffic.succeeded < state.succeeded or traffic.failed < state.failed:
         return replace(state, succeeded=traffic.succeeded, failed=traffic.failed, since_s=now_s)
     succeeded, failed = traffic.succeeded - state.succeeded, traffic.failed - state.failed
     rate = failed / (succeeded + failed) if failed else 0.0
     if failed >= _TRIAL_FAILURES and (100 * rate >= (policy.error_rate_percent or 100.0)):
-        why = (
-            f"{failed} of {succeeded + failed} calls of its trial failed "
-            f"(breaker at {policy.error_rate_percent or 100:g} %)"
-        )
+        why = f"{failed} of {succeeded + failed} trial calls failed (limit {policy.error_rate_percent or 100:g} %)"
         return open_breaker(state, policy, traffic, failing=rate, why=why, boot=state.boot, now_s=now_s)
     enough = succeeded >= policy.trial_calls * min(state.opens, 4)
-    # One good call is enough proof for an engine that proved itself before it came, and never relapsed.
+    # One good call is enough for an engine that returned by proof and never relapsed.
     calm = not failed and lasted_s >= TRIAL_S and state.opens <= 1
     idle = seen.expected_per_s * policy.trial_share_percent / 100 * lasted_s < 1
     if enough or (calm and (succeeded or idle)) or (not failed and lasted_s >= MAX_TRIAL_S):
@@ -265,18 +262,18 @@ def _passed(state: BreakerState, seen: BreakerInputs, now_s: float) -> BreakerSt
 
 
 def recovery_condition(state: BreakerState, policy: Breaker) -> str:
-    """What would bring the engine back, in words."""
+    """What returns the engine to rotation, in words."""
     if state.phase is BreakerPhase.OPEN:
         lasts_s = cooldown_s(policy.cooldown, policy.max_cooldown, state.opens)
         needed = proofs_needed(state.opens)
-        proof = "a canary that brings a token" if needed == 1 else f"{needed} canaries in a row that bring a token"
+        proof = "1 successful canary" if needed == 1 else f"{needed} successful canaries in a row"
         return (
-            f"{proof}, or {lasts_s:g} s since it left, begins a trial with {policy.trial_share_percent:g} % of "
+            f"{proof}, or {lasts_s:g} s after its ejection; then a trial with {policy.trial_share_percent:g} % of "
             "its traffic"
         )
-    return f"{policy.trial_calls * min(state.opens, 4)} good answers end the trial, failures end it too"
+    return f"{policy.trial_calls * min(state.opens, 4)} successful trial calls; failures end the trial, too"
 
 
 def expected_per_s(traffic: Mapping[str, EngineTraffic], engines: int) -> float:
-    """Calls a second one of so many engines gets on average."""
+    """Mean calls per second of one of this many engines."""
     return sum(one.done_per_s for one in traffic.values()) / engines if engines else 0.0

@@ -1,8 +1,8 @@
-"""What is asked for the engines of a pool: by verdicts, the orchestrator, the breaker, the peers, and operators.
+"""Ejection requests for a pool's engines: from verdicts, the orchestrator, the breaker, peers, and operators.
 
-Each asker reads the same frozen round and adds its wishes to the same sheet. None knows what the others ask, but
-for two things: what a verdict or the orchestrator explains is no news to the breaker and the comparison, and an
-operator may set soft evidence aside. What comes of it all is for ``engines`` and the governor to say.
+All ejectors read the same frozen round and add requests to the same collection. They ignore each other, with two
+exceptions: the breaker and the peer comparison skip what a verdict or the orchestrator explains, and an operator
+may overrule soft evidence. ``engine_decisions`` and the arbitration decide.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ _SLOW_SEVERITY: Final = 0.4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EjectionInputs:
-    """One round for one pool: what it is decided from. ``calls`` is the traffic by engine name, if it is fresh."""
+    """One pool's inputs of a round. ``calls`` is the traffic by engine name, if it is fresh."""
 
     pool: EnginePoolSpec
     resilience: ResilienceSpec
@@ -44,7 +44,7 @@ class EjectionInputs:
 
 @dataclass(slots=True)
 class NextDeadline:
-    """The earliest moment at which time alone changes something."""
+    """The earliest time at which time alone changes something."""
 
     at_s: float = _NEVER
 
@@ -55,7 +55,7 @@ class NextDeadline:
 
 @dataclass(slots=True, kw_only=True)
 class EjectionRequests:
-    """What is asked for engines by the ejectors that are enforced, and by all of them; by place in the pool."""
+    """Requests of the enforced ejectors, and of all of them; by place in the pool."""
 
     verdicts: dict[int, EjectionRequest] = field(default_factory=dict)
     enforced: dict[int, list[EjectionRequest]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class EjectionRequests:
 
 
 def verdict_requests(this: EjectionInputs, declared: Sequence[Engine], due: NextDeadline) -> EjectionRequests:
-    """What reports ask for. Engines of which nothing is new, and against which nothing speaks, are left out."""
+    """What reports ask for. Engines without news and without evidence against them are skipped."""
     asked = EjectionRequests()
     probe, now_s, known = this.pool.probe, this.now_s, this.known
     fresh_s = {source: fresh_for_s(source, probe) for source in ReportSource}
@@ -101,13 +101,13 @@ def verdict_requests(this: EjectionInputs, declared: Sequence[Engine], due: Next
             cut=False,
             doubt=None,
             returns="",
-            reason=f"in shadow mode, and so kept: {one.reason}" if unenforced else one.reason,
+            reason=f"kept in rotation: shadow mode; {one.reason}" if unenforced else one.reason,
         )
     return asked
 
 
 def _unsuspected(decision: EngineDecision) -> bool:
-    """Whether nothing at all speaks against the engine."""
+    """Whether nothing suggests that the engine is bad."""
     return (
         decision.health is Health.HEALTHY
         and decision.ejector is None
@@ -117,14 +117,14 @@ def _unsuspected(decision: EngineDecision) -> bool:
 
 
 def add_orchestrator_requests(this: EjectionInputs, asked: EjectionRequests) -> None:
-    """What whoever runs the engines asks for. That one ends is a fact, and holds in shadow mode too."""
+    """What the orchestrator asks for. A deletion is a fact, and holds in shadow mode, too."""
     shadowed = this.resilience.shadowed(None)
     for place, one in orchestrator_requests(this.engines).items():
         asked.add(place, one, shadowed=shadowed and not this.engines[place].pod_phase.final)
 
 
 def _evidence_request(asked: EjectionRequests, place: int) -> EjectionRequest | None:
-    """What reports or the orchestrator ask for an engine, enforced or not; None when they ask for nothing."""
+    """What reports or the orchestrator ask for an engine, enforced or not; None without a request."""
     wishes = [
         one
         for one in asked.all.get(place, ())
@@ -134,14 +134,14 @@ def _evidence_request(asked: EjectionRequests, place: int) -> EjectionRequest | 
 
 
 def _is_conclusive(one: EjectionRequest | None) -> bool:
-    """Whether that says all there is to say: failures and slowness are explained by it."""
+    """Whether the request explains failures and slowness, so that nothing else needs to decide."""
     return one is not None and not one.soft
 
 
 def add_breaker_requests(
     this: EjectionInputs, asked: EjectionRequests, due: NextDeadline
 ) -> dict[EngineId, BreakerState]:
-    """The breakers after this round, and what they ask for."""
+    """The breakers after this round; adds their requests."""
     policy, states = this.resilience.breaker, {}
     shadowed = this.resilience.shadowed(policy.mode)
     expected_per_s = circuit_breaker.expected_per_s(this.calls, len(this.engines)) if this.memory.breakers else 0.0
@@ -205,7 +205,7 @@ def add_breaker_requests(
 
 
 def _admitted_traffic(this: EjectionInputs) -> dict[str, EngineTraffic]:
-    """Calls to engines that are in and not on trial: what became of the others says nothing of chance."""
+    """Calls to engines in rotation and not on trial: results of others say nothing about chance."""
     found = {}
     for engine in this.engines:
         calls, known = this.calls.get(engine.id.engine), this.known.get(engine.id)
@@ -219,7 +219,7 @@ def _admitted_traffic(this: EjectionInputs) -> dict[str, EngineTraffic]:
 def add_straggler_requests(
     this: EjectionInputs, asked: EjectionRequests, due: NextDeadline
 ) -> dict[EngineId, StragglerState]:
-    """The books on slowness after this round, and what they ask for."""
+    """The slowness states after this round; adds their requests."""
     policy = this.resilience.straggler
     if not policy.enabled or not (this.calls or this.memory.stragglers):
         return {}
@@ -233,7 +233,7 @@ def add_straggler_requests(
             straggler.StragglerCandidate(
                 engine=engine,
                 traffic=this.calls.get(engine.id.engine),
-                # Who is out, or has only just come back, has other things to do than its peers.
+                # An ejected or just returned engine has other work than its peers.
                 compared=(
                     not (failing or (known is not None and known.ejected))
                     and before is not None
@@ -271,7 +271,7 @@ def add_straggler_requests(
 
 
 def add_operator_requests(this: EjectionInputs, asked: EjectionRequests, due: NextDeadline) -> None:
-    """What operators ask for: their orders are followed in shadow mode too, for they are no judgements."""
+    """What operators ask for. Orders are followed in shadow mode, too: they are not evidence."""
     if not this.orders:
         return
     for place, engine in enumerate(this.engines):
@@ -280,12 +280,12 @@ def add_operator_requests(this: EjectionInputs, asked: EjectionRequests, due: Ne
             continue
         due.by(order.until_s)
         by = f" by {order.by}" if order.by else ""
-        said = f"ordered{by} to {order.action}: {order.reason}"
+        said = f"operator order{by}: {order.action} ({order.reason})"
         if order.action is OrderAction.RESTORE:
             _restore(asked, place, said)
             continue
         before = this.known.get(engine.id)
-        # An order once carried out stays so: what it was given for goes on behind our back.
+        # An order stays carried out: its reason continues outside our view.
         carried_out = before is not None and before.ejector is Ejector.OPERATOR and not before.floor
         one = EjectionRequest(
             health=Health.UNHEALTHY if order.action is OrderAction.EJECT else Health.DRAINING,
@@ -297,13 +297,13 @@ def add_operator_requests(this: EjectionInputs, asked: EjectionRequests, due: Ne
             ordered=True,
             ejector=Ejector.OPERATOR,
             severity=1.0,
-            returns="the order ends, or is taken back",
+            returns="the order ends or is cancelled",
         )
         asked.add(place, one, shadowed=False)
 
 
 def _restore(asked: EjectionRequests, place: int, said: str) -> None:
-    """Soft evidence against an engine set aside by an operator."""
+    """Overrule soft evidence against an engine, as the operator ordered."""
     for wishes in (asked.enforced, asked.all):
         against = wishes.get(place, [])
         kept = [one for one in against if not (one.soft or one.traffic_percent < 100)]
@@ -321,7 +321,7 @@ def _restore(asked: EjectionRequests, place: int, said: str) -> None:
                     ordered=True,
                     ejector=Ejector.OPERATOR,
                     traffic_percent=100.0,
-                    reason=f"{said}; against it: {worst.reason}",
-                    returns="the order ends, or hard evidence comes",
+                    reason=f"{said}; overruled: {worst.reason}",
+                    returns="the order ends, or hard evidence arrives",
                 )
             ]

@@ -1,12 +1,11 @@
-"""Which engines take requests: what the ejectors ask for, weighed by the governor, remembered for the next round.
+"""Which engines take requests: the ejectors ask, the arbitration grants, the memory goes to the next round.
 
-Five ejectors look at each engine: its verdict, the orchestrator, the breaker, the comparison with its peers, and
-the operator. The
-worst of what they ask is put before the governor. An ejector in shadow mode keeps its books and is not asked;
-what would have been decided with it is put beside the decision.
+Five ejectors look at each engine: its verdict, the orchestrator, the breaker, the peer comparison, and operators.
+The strongest request goes to the arbitration. An ejector in shadow mode keeps its state without effect; what it
+would have changed is recorded with the decision.
 
-Called ten times a second for every pool, this passes over engines of which nothing new is known: their decisions
-stay the same objects, which is also how everyone after it sees that nothing has changed.
+This runs ten times a second for every pool, so engines without news are skipped. Their decisions stay the same
+objects, which is how later steps detect that nothing changed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +48,7 @@ _FLAPPING_SEVERITY: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EjectionOutcome:
-    """The decisions for the engines of a pool, the state of the next round, and until when (monotonic) they hold.
+    """The decisions for a pool's engines, the next round's state, and until when (monotonic) they hold.
 
     ``breakers`` and ``slow`` are as in ``PoolDecisions``.
     """
@@ -71,7 +70,7 @@ def engine_decisions(
     before: PoolMemory,
     now_s: float,
 ) -> EjectionOutcome:
-    """The decision for each engine of one pool, given the state of the last round."""
+    """The decision for each engine of one pool, given the last round's state."""
     due = NextDeadline()
     fresh = traffic is not None and now_s - traffic.heard_at_s < STALE_S
     if traffic is not None and fresh:
@@ -124,7 +123,7 @@ def engine_decisions(
             key: BreakerStatus(phase=one.phase, until_s=one.until_s, opens=one.opens)
             for key, one in breakers.items()
         },
-        # An engine that was slow keeps its count of ejections until long after it is as fast as its peers.
+        # A slow engine keeps its count of ejections until long after it has recovered.
         slow={key: one.ejected for key, one in stragglers.items() if one.ejections},
         memory=EjectionMemory(breakers=breakers, stragglers=stragglers, flaps=comebacks, lost_since_s=lost),
         until_s=due.at_s,
@@ -134,7 +133,7 @@ def engine_decisions(
 def _lost_contact(
     this: EjectionInputs, asked: EjectionRequests, before: Mapping[EngineId, float]
 ) -> dict[EngineId, float]:
-    """Since when what they hold has looked lost, of engines against which anything is asked, or was since then."""
+    """Since when contact has looked lost, for engines with a request against them now or since then."""
     found: dict[EngineId, float] = {}
     if not asked.all and not before:
         return found
@@ -163,7 +162,7 @@ def _lost_contact_expired(
 def _credible_requests(
     this: EjectionInputs, wishes: Mapping[int, list[EjectionRequest]], long_lost: frozenset[EngineId]
 ) -> dict[int, EjectionRequest]:
-    """The wish that decides for each engine against which anything is asked, as far as it is to be believed."""
+    """The strongest credible request for each engine that has any."""
     if not wishes:
         return {}
 
@@ -190,7 +189,7 @@ def _credible_requests(
 def _flap_states(
     this: EjectionInputs, wishes: dict[int, EjectionRequest], due: NextDeadline
 ) -> dict[EngineId, FlapState]:
-    """Memories of leaving and returning after this round; who has to wait is added to the ``wishes``."""
+    """Flap states after this round; engines that must wait are added to ``wishes``."""
     states: dict[EngineId, FlapState] = {}
     for place, engine in enumerate(this.engines):
         memory, before = this.memory.flaps.get(engine.id), this.known.get(engine.id)
@@ -221,16 +220,16 @@ def _return_delay_request(wait: ReturnDelay, engine: Engine, before: EngineDecis
         verdict=None if engine.report is None else engine.report.verdict,
         until_s=wait.until_s,
         due_s=wait.until_s,
-        # The pool may need one that flaps; one whose way is shut serves nobody.
+        # The pool may need a flapping engine; an unreachable one serves nothing.
         soft=wait.flapping,
         ejector=before.ejector,
         severity=_FLAPPING_SEVERITY,
-        returns="time alone, if it stays well",
+        returns="the wait, if it stays healthy",
     )
 
 
 def _already_ejected(this: EjectionInputs, *, shadow: bool) -> Callable[[EngineId], bool]:
-    """Which engines are out already, really or as it would be."""
+    """Which engines are already ejected, really or in shadow mode."""
 
     def out(key: EngineId) -> bool:
         decision = this.known.get(key)
@@ -243,7 +242,7 @@ def _already_ejected(this: EjectionInputs, *, shadow: bool) -> Callable[[EngineI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EngineEvidence:
-    """What is said of an engine now, whatever is decided."""
+    """The evidence on an engine now, whatever is decided."""
 
     verdict: Verdict | None
     pod_state: PodState | None
@@ -253,7 +252,7 @@ class _EngineEvidence:
 def _decision(
     granted: EjectionRequest, shadow: EjectionRequest | None, before: EngineDecision | None, about: _EngineEvidence
 ) -> EngineDecision:
-    """The decision; the very same object as before when it says the same."""
+    """The decision; the previous object if it is equal."""
     known = None if before is None else before.shadow
     would: EngineDecision | None = None
     if shadow is not None and (shadow.health, shadow.traffic_percent, shadow.cut) != (

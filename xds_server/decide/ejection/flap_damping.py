@@ -1,9 +1,8 @@
-"""When an engine that is well again may really return: at once, unless it has left too often, or was cut off.
+"""When a recovered engine returns: at once, unless it flaps or its requests were cut.
 
-Health passes at once, for recovery noticed late is what costs most. Two waits are worth their price. An engine
-whose requests were cut comes back in two steps, because each proxy must have opened its way there again before it
-is sent requests. And an engine that comes and goes all the time does more harm each time it leaves than it does
-good in between, so it waits longer each time.
+Late returns cost most, so there are only two waits. An engine whose requests were cut returns in two steps: each
+proxy first reopens its connection, then sends requests. An engine that flaps does more harm with each ejection
+than good in between, so it waits longer each time.
 """
 
 from dataclasses import dataclass, replace
@@ -18,14 +17,14 @@ FLAP_WINDOW_S: Final = 60.0
 MAX_RETURN_DELAY_S: Final = 30.0
 
 RECONNECT_DELAY_S: Final = 0.3
-"""From the order to open the way again to the first request: two looks of a proxy at it, and the way there."""
+"""From the order to reconnect to the first request: two polls of a proxy, and the connection."""
 
 NEW_FLAP_STATE: Final = FlapState()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReturnDelay:
-    """An engine that is well and not back yet: until when, and why. ``flapping``: because it left too often."""
+    """Why and until when a recovered engine waits. ``flapping``: it was ejected too often."""
 
     until_s: float
     reason: str
@@ -33,7 +32,7 @@ class ReturnDelay:
 
 
 def while_ejected(before: FlapState | None, *, uncut: bool, now_s: float) -> FlapState | None:
-    """Its memory while something speaks against the engine; ``uncut``: its requests are no longer cut."""
+    """The state while there is evidence against the engine; ``uncut``: its requests are no longer cut."""
     if before is None and not uncut:
         return None
     state = NEW_FLAP_STATE if before is None else before
@@ -45,9 +44,9 @@ def while_ejected(before: FlapState | None, *, uncut: bool, now_s: float) -> Fla
 def while_returning(
     before: FlapState | None, *, uncut: bool, patient: bool, now_s: float
 ) -> tuple[FlapState, ReturnDelay | None]:
-    """Its memory when an engine that is out would be back, and what it waits for; None: it is back now.
+    """The state of an ejected engine that could return, and what it waits for; None: it returns now.
 
-    ``patient`` False: somebody ordered it back, so that it does not wait for having left too often.
+    ``patient`` False: an operator ordered its return, so it does not wait for flapping.
     """
     state = NEW_FLAP_STATE if before is None else before
     if uncut:
@@ -59,17 +58,17 @@ def while_returning(
     wait_s = min(MAX_RETURN_DELAY_S, 2.0 ** min(state.waits, 10)) if patient and len(lately) >= MAX_FLAPS else 0.0
     if wait_s and now_s < well_since_s + wait_s:
         reason = (
-            f"well again, but it came back {len(lately)} times in {FLAP_WINDOW_S:g} s "
-            f"(allowed {MAX_FLAPS - 1}): waits {wait_s:g} s"
+            f"recovered, but it flaps: {len(lately)} returns in {FLAP_WINDOW_S:g} s "
+            f"(limit {MAX_FLAPS - 1}); waits {wait_s:g} s"
         )
         return state, ReturnDelay(until_s=well_since_s + wait_s, reason=reason, flapping=True)
     if state.uncut_at_s is not None and now_s < state.uncut_at_s + RECONNECT_DELAY_S:
-        reason = f"well again: proxies open their way to it for {RECONNECT_DELAY_S:g} s before they use it"
+        reason = f"recovered: proxies reconnect for {RECONNECT_DELAY_S:g} s before they send requests"
         return state, ReturnDelay(until_s=state.uncut_at_s + RECONNECT_DELAY_S, reason=reason, flapping=False)
     waits = state.waits + 1 if wait_s else state.waits
     return FlapState(at_s=(*lately, now_s), waits=waits), None
 
 
 def while_admitted(before: FlapState, now_s: float) -> FlapState | None:
-    """Its memory while the engine is in; None once it has been well for long."""
+    """The state while the engine is in rotation; None once it has been healthy for long."""
     return None if not before.at_s or now_s - before.at_s[-1] >= FLAP_WINDOW_S else before

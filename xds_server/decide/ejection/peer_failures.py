@@ -1,10 +1,9 @@
-"""Whether the failures of one engine are its own: what calls to the others say of chance, and of the callers.
+"""Whether an engine's failures are its own, judged by calls to its peers.
 
-An engine fails, or what it is asked to do fails everywhere. Only its peers can tell the two apart, and they
-do it twice. *All of them*, each without its very newest calls (several may have broken at the same moment),
-say how often a call fails anyway: where hardly any does, three failures in a row are no chance. The *best two
-fifths* of them say how often calls fail even where nothing is broken: an engine that fails as they do is not
-the one to blame, and would be missed.
+Either the engine fails, or its requests fail everywhere. Peers answer this twice. *All of them*, each without its
+newest calls (several may have broken at the same moment), show the base failure rate: where hardly any call fails,
+three failures in a row are not chance. The *best two fifths* show how often calls fail where nothing is broken: an
+engine that fails no more than they do is not to blame, and its capacity is needed.
 """
 
 import math
@@ -15,7 +14,7 @@ from typing import Final
 from xds_server.model.pool_traffic import NEWEST_CALLS, EngineTraffic
 
 FALSE_ALARM_PROBABILITY: Final = 2e-6
-"""Chance that calls which fail as they do elsewhere look this bad at one look."""
+"""Probability that calls failing at the base rate look this bad at one evaluation."""
 
 _BEST_SHARE: Final = 0.4
 _NEWEST: Final = 6
@@ -23,29 +22,29 @@ _NEWEST: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureCount:
-    """Failures of so many calls."""
+    """Failed calls out of ``calls``."""
 
     failed: int = 0
     calls: int = 0
 
     @property
     def rate(self) -> float:
-        """The rate at which calls fail anyway, rather too high than too low; 0..1, and 1 where nothing is known.
+        """Upper estimate of the base failure rate, 0..1; 1 where nothing is known.
 
-        As if one more call had failed, and two standard deviations more.
+        One more failed call and two standard deviations are added.
         """
         return min(1.0, (self.failed + 1 + 2 * math.sqrt(self.failed)) / (self.calls + 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerFailures:
-    """The latest calls of a pool's engines that are in, by name; ``settled`` without the very newest of them."""
+    """The latest calls of a pool's engines in rotation, by name; ``settled`` excludes the newest of them."""
 
     settled: Mapping[str, FailureCount]
     best: tuple[tuple[str, FailureCount], ...]
 
     def others(self, engine: str) -> FailureCount:
-        """All calls to the others, each engine without its very newest."""
+        """All calls to the others, without the newest of each engine."""
         others = [one for name, one in self.settled.items() if name != engine]
         return FailureCount(failed=sum(one.failed for one in others), calls=sum(one.calls for one in others))
 
@@ -61,7 +60,7 @@ class PeerFailures:
 
 
 def peer_failures(engines: Mapping[str, EngineTraffic]) -> PeerFailures:
-    """What these engines tell, by name."""
+    """Failure counts from the traffic of these engines, by name."""
     settled, whole = {}, {}
     for name, one in engines.items():
         if not one.window_calls:
@@ -75,9 +74,7 @@ def peer_failures(engines: Mapping[str, EngineTraffic]) -> PeerFailures:
 
 
 def beyond_chance(failed: int, calls: int, rate: float) -> bool:
-    """Whether so many of so many calls fail by chance less often than ``FALSE_ALARM_PROBABILITY`` (binomial
-    law).
-    """
+    """Whether this many failures are less likely than ``FALSE_ALARM_PROBABILITY`` (binomial law)."""
     if rate >= 1.0:
         return False
     total = 0.0
@@ -89,14 +86,14 @@ def beyond_chance(failed: int, calls: int, rate: float) -> bool:
 
 
 def worst_run(newest_failed: int, most_calls: int, share: float, rate: float) -> FailureCount | None:
-    """The shortest run of newest calls of which at least ``share`` failed, too many for chance; None without one.
+    """The shortest run of newest calls with at least ``share`` failed that chance does not explain; None without.
 
-    ``newest_failed`` has a bit for each call that failed, the newest lowest; ``rate`` is how often calls fail.
+    ``newest_failed`` has a bit for each failed call, the newest lowest; ``rate`` is the base failure rate.
     """
     failed = 0
     for calls in range(1, min(most_calls, NEWEST_CALLS) + 1):
         if not newest_failed >> (calls - 1) & 1:
-            continue  # it can only be worse where it begins with a failure
+            continue  # a worst run begins with a failure
         failed += 1
         if failed >= share * calls and beyond_chance(failed, calls, rate):
             return FailureCount(failed=failed, calls=calls)

@@ -1,9 +1,8 @@
-"""What the orchestrator's word asks for: the one asker that knows of an engine's end before the engine does.
+"""Ejection requests from the orchestrator, which knows of an engine's end before the engine does.
 
-An engine that is being ended, or has been, is no question of evidence: nothing new goes there, whatever the
-floor, and in shadow mode too. That its node is unfit, or that it is not ready, is evidence like any other: it may
-be wrong, and the pool may need the engine all the same. Where every engine of a pool is said not to be ready at
-once, it is more likely that whoever says so cannot see them: kubelets that are lost must not take a fleet away.
+A deleted engine is a fact: it gets no new requests, whatever the floor, and in shadow mode, too. An unfit node or
+an unready pod is ordinary evidence: it may be wrong, and the pool may need the engine anyway. If all engines of a
+pool are unready at once, the observer has more likely lost sight of them: lost kubelets must not eject a fleet.
 """
 
 from collections.abc import Sequence
@@ -16,22 +15,22 @@ from xds_server.model.pod_state import PodPhase, PodState
 
 _NEVER: Final = float("inf")
 
-# Beside what else is soft: less than silence (0.95), for somebody did look; and an unfit node may do for longer.
+# Below silence (0.95), because something did look; above an unfit node, which may serve for longer.
 _NOT_READY: Final = 0.7
 _UNFIT: Final = 0.55
 
 _DOUBTED_FROM: Final = 2
-"""Engines it takes for doubt: with one alone, "all of them" says nothing about who is to blame."""
+"""Engines needed for doubt: with one alone, "all of them" does not say what is to blame."""
 
 
 def orchestrator_requests(engines: Sequence[Engine]) -> dict[int, EjectionRequest]:
-    """What is asked for the engines of a pool, by place; nothing for those that are present."""
+    """Requests for the engines of a pool, by place; none for engines that are present."""
     spoken = [(place, engine, engine.pod_state) for place, engine in enumerate(engines) if engine.pod_state]
     if not spoken:
         return {}
     there = sum(not engine.pod_phase.final for engine in engines)
     denied = sum(word.standing is PodPhase.NOT_READY for _, _, word in spoken)
-    doubt = f"all {there} engines are said not to be ready at once, so that is in doubt"
+    doubt = f"all {there} engines are unready at once, so suspect the observer"
     in_doubt = doubt if denied == there >= _DOUBTED_FROM else ""
     return {
         place: _ejection_request(engine, word, in_doubt)
@@ -45,17 +44,17 @@ def _ejection_request(engine: Engine, word: PodState, in_doubt: str) -> Ejection
     health, soft, severity, ordered, returns = Health.HEALTHY, False, 0.0, False, ""
     match word.standing:
         case PodPhase.LEAVING:
-            health, ordered, returns = Health.DRAINING, True, "nothing, for it ends"
+            health, ordered, returns = Health.DRAINING, True, "nothing: the pod is being deleted"
         case PodPhase.GONE:
-            health, returns = Health.UNHEALTHY, "nothing, for it ends"
+            health, returns = Health.UNHEALTHY, "nothing: the pod is gone"
         case PodPhase.UNFIT:
             health, soft, severity = Health.DRAINING, True, _UNFIT
-            returns = "its node is fit again"
+            returns = "its node recovers"
         case _ if in_doubt:
-            said = f"kept: {in_doubt}; {said}"
+            said = f"kept in rotation: {in_doubt}; {said}"
         case _:
             health, soft, severity = Health.UNHEALTHY, True, _NOT_READY
-            returns = "it is said to be ready again"
+            returns = "its pod is ready again"
     return EjectionRequest(
         health=health,
         reason=said,

@@ -1,7 +1,7 @@
-"""Engines that are no longer declared, and may still be answering what they were sent before.
+"""Engines that were removed from the policies and may still be answering earlier requests.
 
-Where proxies reach engines through listeners of their own, the end of a listener is the end of what goes through
-it. An engine that an edit takes out of its pool keeps its listener as long as the pool's drain may take.
+Where proxies reach engines through internal listeners, removing a listener ends its requests. A removed engine
+keeps its listener for the pool's drain deadline.
 """
 
 from policies.model import PolicySet
@@ -12,9 +12,9 @@ from xds_server.model.fleet import EngineId, Fleet
 def removed_engines(
     policies: PolicySet, fleet: Fleet, before: DecisionMemory, now_s: float
 ) -> dict[EngineId, float]:
-    """Engine -> monotonic time until which its requests may go on.
+    """Engine -> monotonic time until which its requests may continue.
 
-    A cut engine stays cut, an engine that is declared again no longer leaves, and a removed pool keeps nothing.
+    Excludes cut engines, engines that are declared again, and removed pools.
     """
     known = {key: until_s for key, until_s in before.leaving.items() if now_s < until_s}
     for name, pool in before.pools.items():

@@ -1,9 +1,8 @@
-"""What one engine's own reports ask for, before anyone weighs the pool or looks at its answers.
+"""What an engine's own reports ask for, before the pool or its answers are considered.
 
-Two rules of restraint live here. *Hysteresis*: so many bad looks in a row to leave, so many good ones to come
-back, so that one lost packet is not an outage. *Freshness*: a report says less the older it is. An engine nobody
-has spoken of, or not for a long time, counts as ready: losing our view of the fleet must not take the fleet
-away, and Envoy's own outlier detection still stands guard.
+Two restraints. *Hysteresis*: several failed probes in a row to eject, several successful ones to return, so that
+one lost packet is not an outage. *Freshness*: old reports count less. An engine without reports, or without recent
+ones, counts as ready: losing sight of the fleet must not eject it, and Envoy's outlier detection still works.
 """
 
 from dataclasses import dataclass
@@ -14,22 +13,22 @@ from policies.pool import Probe
 from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.model.fleet import Engine
 
-# Four looks missed, and never less than a pause of our own process may last.
+# Four missed probes, and never less than a pause of this process may last.
 _STALE_LOOKS: Final = 4
 _STALE_FLOOR_S: Final = 5.0
-# Evidence against an engine ages slower than evidence for it: it is out for a reason, and a source that only
-# hiccuped must not send requests to a corpse.
+# Evidence against an engine ages slower than evidence for it: a brief gap in its source must not send requests to
+# a dead engine.
 _STALE_OUT_FACTOR: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EjectionRequest:
-    """What one ejector asks for an engine; of the ``VERDICT`` it is what its reports say.
+    """What one ejector asks for an engine; for ``VERDICT`` it is what its reports say.
 
-    ``soft``: the evidence is that it is worse, not that it is useless, so that the pool may need it anyway.
-    ``severity`` 0..1 orders soft evidence. ``until_s``: monotonic time at which age alone
-    changes the wish; ``due_s`` the same where time is part of what was decided, None where only evidence is.
-    ``ordered``: somebody said so, and it is no judgement. ``floor``: the engine is kept in against this wish.
+    ``soft``: the engine is worse, not useless, so the pool may need it anyway. ``severity`` 0..1 ranks soft
+    evidence. ``until_s``: monotonic time at which age alone changes the request; ``due_s`` the same where time is
+    part of the decision, None where only evidence is. ``ordered``: an order, not evidence. ``floor``: the engine
+    is kept in rotation by the capacity floor.
     """
 
     health: Health
@@ -49,36 +48,36 @@ class EjectionRequest:
     due_s: float | None = None
 
 
-# How bad soft evidence of a verdict is, between 0 and 1: the worst leave first.
+# Severity of soft evidence of a verdict, 0 to 1: the worst go first.
 _SILENT: Final = 0.95
 _DAMAGED: Final = 0.6
 
 
 def can_change(before: EngineReport | None, now: EngineReport, decision: EngineDecision | None) -> bool:
-    """Whether a report may lead to another decision: it is news, or the decision is still catching up."""
+    """Whether a report may change the decision: it is news, or the decision still lags behind."""
     if before is None or decision is None or before.verdict is not now.verdict:
         return True
     return (decision.health is Health.HEALTHY) != now.verdict.good
 
 
 def stale_after_s(probe: Probe) -> float:
-    """Age in seconds from which a report no longer speaks for an engine."""
+    """Age in seconds from which a report no longer counts."""
     return max(_STALE_FLOOR_S, _STALE_LOOKS * (probe.interval + max(probe.timeout, probe.stall_after)))
 
 
 def fresh_for_s(source: ReportSource, probe: Probe) -> float:
-    """Age in seconds from which a report of this source no longer speaks for an engine that is in."""
+    """Age in seconds from which a report of this source no longer counts for an engine in rotation."""
     return _STALE_FLOOR_S if source is ReportSource.AGENT else stale_after_s(probe)
 
 
 def report_request(engine: Engine, probe: Probe, previous: EngineDecision | None, now_s: float) -> EjectionRequest:
-    """What the reports of ``engine`` ask for at ``now_s``, given what was decided before."""
+    """What the reports of ``engine`` ask for at ``now_s``, given the previous decision."""
     report = engine.report
     if report is None or engine.received_at_s is None:
         reason = (
             "not probed: counted as ready"
             if not probe.enabled and not engine.has_agent
-            else "nothing heard yet: counted as ready until then"
+            else "no report yet: counted as ready"
         )
         return EjectionRequest(
             health=Health.HEALTHY, reason=reason, verdict=None, until_s=float("inf"), reported=False
@@ -91,13 +90,13 @@ def report_request(engine: Engine, probe: Probe, previous: EngineDecision | None
     if now_s >= fresh_until_s and report.verdict is not Verdict.DRAINING:
         return EjectionRequest(
             health=Health.HEALTHY,
-            reason=f"stale: nothing heard for {patient_s:g} s (last was {report.verdict}): counted as ready",
+            reason=f"stale: no report for {patient_s:g} s (last: {report.verdict}); counted as ready",
             verdict=report.verdict,
             until_s=float("inf"),
             reported=False,
         )
     health, reason = _hysteresis(engine, report.verdict, probe, was)
-    # Silence may be a process that is only overwhelmed: taking many of those out would bury the rest.
+    # A silent process may only be overloaded: ejecting many of those would overload the rest.
     soft = health is Health.UNHEALTHY and (not report.verdict.hard or report.doubt is Doubt.SILENT)
     return EjectionRequest(
         health=health,
@@ -114,7 +113,7 @@ def report_request(engine: Engine, probe: Probe, previous: EngineDecision | None
 
 
 def _by_verdict(judged: EngineDecision | None) -> Health:
-    """What the reports had asked for, whether it was granted or not, as far as that decides how patient to be."""
+    """What the reports last asked for, granted or not; it sets how long old evidence counts."""
     if judged is None or judged.ejector is not Ejector.VERDICT:
         return Health.HEALTHY
     return Health.DRAINING if judged.health is Health.DRAINING else Health.UNHEALTHY
@@ -122,21 +121,21 @@ def _by_verdict(judged: EngineDecision | None) -> Health:
 
 def _returns(verdict: Verdict, probe: Probe) -> str:
     if verdict is Verdict.DRAINING:
-        return "its agent says that it no longer drains, or another process starts there"
+        return "its agent ends the drain, or its process restarts"
     looks = probe.healthy_after
-    return f"{looks} good look{'s' if looks > 1 else ''} in a row"
+    return "1 successful probe" if looks == 1 else f"{looks} successful probes in a row"
 
 
 def _hysteresis(engine: Engine, verdict: Verdict, probe: Probe, was: Health) -> tuple[Health, str]:
-    """Health after so many looks in a row, and a remark where the count is not reached yet."""
+    """Health after enough results in a row, and a remark while the count is not reached."""
     if verdict is Verdict.DRAINING:
         return Health.DRAINING, ""
-    # An agent has looked often before it says anything.
+    # An agent reports a verdict only after several of its own checks.
     settled = engine.report is not None and engine.report.source is ReportSource.AGENT
     if verdict.good:
         if settled or was is Health.HEALTHY or engine.good_looks >= probe.healthy_after:
             return Health.HEALTHY, ""
-        return was, f" ({engine.good_looks} of {probe.healthy_after} good looks to return)"
+        return was, f" ({engine.good_looks} of {probe.healthy_after} successful probes to return)"
     if settled or was is not Health.HEALTHY or engine.bad_looks >= probe.unhealthy_after:
         return Health.UNHEALTHY, ""
-    return Health.HEALTHY, f" ({engine.bad_looks} of {probe.unhealthy_after} bad looks to leave)"
+    return Health.HEALTHY, f" ({engine.bad_looks} of {probe.unhealthy_after} failed probes to eject)"

@@ -1,12 +1,12 @@
-"""How much slower than its peers an engine is, and whether chance can be ruled out.
+"""How much slower than its peers an engine is, and whether chance explains it.
 
-Three signals, the quickest first. *Calls finished per call in flight*: while a ten times slower engine has not
-ended its first slow call, its peers have ended a dozen, and that silence is evidence already. *The time of whole
-calls*. *Tokens per second for each running request*, as the engine itself counts them.
+Three signals, the fastest first. *Calls finished per call in flight*: before a ten times slower engine ends its
+first slow call, its peers have ended 12, and that gap is already evidence. *Service time* of whole calls. *Tokens
+per second per running request*, as the engine counts them.
 
-The first two see calls, and calls differ: an engine with eight long answers by chance finishes nothing either. So
-it must be unlikely that chance did it, for the whole pool; and an engine whose tokens flow as fast as those of its
-peers is not slow, whatever its calls do. When all are slow, so is the median, and nobody is.
+The first two depend on call lengths: an engine that got eight long answers by chance finishes nothing either. So
+chance must be unlikely over the whole pool, and an engine with the token rate of its peers is not slow, whatever
+its calls do. When all are slow, so is the median, and none is ejected.
 """
 
 import math
@@ -24,21 +24,21 @@ MIN_EXPECTED_CALLS: Final = 8.0
 """Calls that peers would have finished meanwhile, before an engine that did not counts as slow."""
 
 FALSE_ALARM_PROBABILITY: Final = 1e-3
-"""Chance that an engine of a healthy pool looks this slow at one look, over all engines of the pool together."""
+"""Probability that any engine of a healthy pool looks this slow at one evaluation."""
 
 RECOVERED_RATIO: Final = 1.5
-"""Times slower than its peers up to which an engine counts as well again."""
+"""Ratio to its peers up to which an engine counts as recovered."""
 
 FRESH_S: Final = 2.0
-"""A speed that was told longer ago says nothing of now."""
+"""Older speeds are ignored."""
 
-# Calls without a count of tokens beside them prove less: their lengths are not known.
+# Calls without token counts prove less: their lengths are unknown.
 _UNSURE: Final = 4.0
 
-# So much of what peers finish meanwhile a single call may say at most: however long it lasts, it may only be long.
+# Cap on what a single call may prove, as a multiple of what peers finish meanwhile: it may simply be long.
 _MOST_BY_ONE: Final = 2.0
 
-# Times fewer calls ended than at peers, before their mean time is believed to be more than one long call's.
+# Ratio of finished calls to peers from which their mean time is more than the effect of one long call.
 _BEHIND: Final = 2.0
 
 _SAMPLE_S: Final = 0.05
@@ -50,9 +50,9 @@ NOT_SLOW: Final[tuple[float, str, float | None]] = (0.0, "", None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerMedians:
-    """What engines of as many slots show at the median; None where too few of them show anything.
+    """Medians over engines with the same slots; None where too few engines have the signal.
 
-    ``finished_per_work_s``: calls finished per slot in use and second. ``tokens_per_s``: for each running request.
+    ``finished_per_work_s``: calls finished per slot in use and second. ``tokens_per_s``: per running request.
     """
 
     finished_per_work_s: float | None
@@ -76,12 +76,12 @@ def next_work_sample(
     after_s: float,
     now_s: float,
 ) -> WorkSample:
-    """The book with one more look; the same one when the last look was only just now.
+    """The sample with one more measurement; the same object if the last one is too recent.
 
-    ``peers_per_work_s`` is what peers finish now. Where calls have become shorter, an engine's buckets may reach
-    back to the long ones, and those of its peers no more: what they do now says nothing of that time.
+    ``peers_per_work_s`` is what peers finish now. Where calls became shorter, an engine's buckets may still cover
+    the long ones while those of its peers do not, so their present rate does not apply to that time.
 
-    A bucket is closed after half of ``after_s``, or later, once it holds enough to compare.
+    A bucket closes after half of ``after_s``, or later, once it holds enough to compare.
     """
     done = traffic.succeeded + traffic.failed
     if before is None or done < before.done:
@@ -122,13 +122,13 @@ def next_work_sample(
 
 
 def _rate(book: WorkSample) -> float | None:
-    """Calls finished per slot in use and second, in both buckets."""
+    """Calls finished per slot in use and second, over both buckets."""
     work_s = book.work_s + book.past_work_s
     return (book.finished + book.past_finished) / work_s if work_s > 0 else None
 
 
 def median_rate(books: Sequence[WorkSample], policy: Straggler) -> float | None:
-    """Calls finished per slot in use and second, at the median; None where too few engines show it."""
+    """Median calls finished per slot in use and second; None with too few engines."""
     rates = [rate for book in books if (rate := _rate(book)) is not None]
     return median(rates) if len(rates) >= policy.min_peers else None
 
@@ -136,10 +136,10 @@ def median_rate(books: Sequence[WorkSample], policy: Straggler) -> float | None:
 def peer_medians(
     books: Sequence[WorkSample],
     seen: Sequence[EngineTraffic],
-    told: Sequence[tuple[float | None, float | None]],
+    measured: Sequence[tuple[float | None, float | None]],
     policy: Straggler,
 ) -> PeerMedians:
-    """The medians of one cohort; ``told`` holds tokens per running request and canary time of each engine."""
+    """Medians of one cohort; ``measured`` holds tokens per running request and canary time of each engine."""
 
     def middle(values: list[float]) -> float | None:
         return median(values) if len(values) >= policy.min_peers else None
@@ -147,14 +147,14 @@ def peer_medians(
     return PeerMedians(
         finished_per_work_s=median_rate(books, policy),
         service_s=middle([one.service_s for one in seen if one.service_s]),
-        tokens_per_s=middle([tokens for tokens, _ in told if tokens]),
-        canary_s=middle([canary for _, canary in told if canary]),
+        tokens_per_s=middle([tokens for tokens, _ in measured if tokens]),
+        canary_s=middle([canary for _, canary in measured if canary]),
         engines=len(books),
     )
 
 
 def tokens_per_running(report: EngineReport | None, slots: int, now_s: float) -> float | None:
-    """Tokens a second for each running request; None where that is not known, or not now, or hardly any runs."""
+    """Tokens per second per running request; None if unknown, stale, or if hardly any request runs."""
     if report is None or report.tokens_per_s is None or report.requests_in_flight is None:
         return None
     if now_s - report.observed_at_s > FRESH_S or not report.verdict.good:
@@ -164,7 +164,7 @@ def tokens_per_running(report: EngineReport | None, slots: int, now_s: float) ->
 
 
 def canary_duration_s(report: EngineReport | None) -> float | None:
-    """What the newest canary took; None when it brought no token."""
+    """Duration of the newest canary; None if it returned no token."""
     canary = None if report is None else report.canary
     return None if canary is None or not canary.in_row else canary.took_s
 
@@ -176,7 +176,7 @@ def slowness(
     cohort: PeerMedians,
     policy: Straggler,
 ) -> tuple[float, str, float | None]:
-    """How many times slower than its peers, the sentence, and since when where the evidence says; 0: not slow."""
+    """Ratio to its peers (0: not slow), the reason, and since when, if the evidence dates it."""
     sure = tokens_per_s is not None and cohort.tokens_per_s is not None
     if (
         tokens_per_s is not None
@@ -192,8 +192,8 @@ def slowness(
         if times >= policy.slower_than:
             return (
                 min(_MOST_TIMES, times),
-                f"{tokens_per_s:.1f} tokens/s for each running request, its peers {cohort.tokens_per_s:.1f} "
-                f"({policy.slower_than:g} times slower is out)",
+                f"{tokens_per_s:.1f} tokens/s per running request, peers {cohort.tokens_per_s:.1f} "
+                f"(limit: {policy.slower_than:g} times slower)",
                 None,
             )
     if traffic is not None and traffic.service_s and cohort.service_s:
@@ -202,8 +202,8 @@ def slowness(
         if times >= policy.slower_than and enough and (book is None or _behind(book)):
             return (
                 times,
-                f"its calls take {traffic.service_s:.2f} s, those of its peers {cohort.service_s:.2f} s "
-                f"({policy.slower_than:g} times slower is out)",
+                f"calls take {traffic.service_s:.2f} s, on peers {cohort.service_s:.2f} s "
+                f"(limit: {policy.slower_than:g} times slower)",
                 None,
             )
     return NOT_SLOW
@@ -212,11 +212,11 @@ def slowness(
 def _by_calls(
     book: WorkSample | None, cohort: PeerMedians, policy: Straggler, *, sure: bool
 ) -> tuple[float, str, float | None]:
-    """The same by calls finished alone; ``sure``: tokens say at least that it may be so."""
+    """The same by finished calls alone; ``sure``: token rates do not contradict it."""
     if book is None or cohort.finished_per_work_s is None:
         return NOT_SLOW
     finished = book.finished + book.past_finished
-    # By what peers do now and by what they did meanwhile: where lengths change, one of the two says too much.
+    # The peers' rate now and their rate then: where lengths change, one of them overestimates.
     expected = min(
         book.expected + book.past_expected, cohort.finished_per_work_s * (book.work_s + book.past_work_s)
     )
@@ -229,23 +229,23 @@ def _by_calls(
         return NOT_SLOW
     return (
         min(_MOST_TIMES, expected / max(finished, 0.5)),
-        f"finished {finished} calls in {book.at_s - book.since_s:.1f} s, its peers would have "
-        f"finished {expected:.0f} ({policy.slower_than:g} times slower is out)",
+        f"finished {finished} calls in {book.at_s - book.since_s:.1f} s, peers would have "
+        f"finished {expected:.0f} (limit: {policy.slower_than:g} times slower)",
         book.since_s,
     )
 
 
 def _behind(book: WorkSample) -> bool:
-    """Whether clearly fewer calls ended than at peers meanwhile, though it may be by chance.
+    """Whether clearly fewer calls ended than on peers meanwhile, chance or not.
 
-    One answer of eight seconds among seven short ones makes their mean time five times longer; but it kept one
-    slot of several, and in the others as many calls ended as anywhere.
+    One answer of 8 s among seven short ones makes the mean time five times longer, but it holds one slot of
+    several; in the others as many calls end as anywhere.
     """
     return (book.finished + book.past_finished) * _BEHIND <= book.expected + book.past_expected
 
 
 def _unlikely(count: int, mean: float, chance: float) -> bool:
-    """Whether so few of so many on the mean come about by chance less often than ``chance`` (Poisson's law)."""
+    """Whether at most ``count`` events, at this ``mean``, are less likely than ``chance`` (Poisson)."""
     term = total = math.exp(-mean)
     for k in range(1, count + 1):
         term *= mean / k

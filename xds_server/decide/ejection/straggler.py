@@ -1,7 +1,7 @@
-"""Engines that are clearly slower than their peers: out, because a low weight keeps the tail long.
+"""Ejects engines that are clearly slower than their peers: a lower weight would keep the long tail.
 
-Compared (``slowness``) are engines that are in, with others of as many slots, and only where enough of them have
-work. An engine that is out comes back by proof, or on trial where no look shows its speed.
+``slowness`` compares engines in rotation with others of the same slots, where enough of them have work. An ejected
+engine returns by proof, or on trial where its speed cannot be measured.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.pool_traffic import EngineTraffic
 
 CANARY_SLACK_S: Final = 0.03
-"""A canary takes milliseconds, and a judge short of CPU adds as many: so much is no difference."""
+"""A canary takes milliseconds, and a prober short of CPU adds as many: smaller differences are ignored."""
 
 COOLDOWN_S: Final = 10.0
 MAX_COOLDOWN_S: Final = 600.0
@@ -48,10 +48,10 @@ def next_straggler_state(
     policy: Straggler,
     now_s: float,
 ) -> StragglerState | None:
-    """The state of one engine after one look at it; None when there is nothing to remember.
+    """The next state of one engine; None when there is nothing to remember.
 
-    ``well_at_s`` is when evidence newer than ``proof_at_s`` came that it is as fast as its peers; negative when it
-    came and says that it is not; None when none came. ``kept_out``: its verdict alone would keep it out.
+    ``well_at_s``: time of evidence newer than ``proof_at_s`` that it is as fast as its peers, negative if the
+    evidence says it is not, None without evidence. ``kept_out``: its verdict alone ejects it.
     """
     state = NEW_STRAGGLER if before is None else before
     if state.ejected:
@@ -82,7 +82,7 @@ def next_straggler_state(
     if book is None and not state.ejections:
         return None
     if not state.ejections:
-        # The common case, ten times a second for each engine.
+        # The common case, ten times a second per engine.
         return state if state.sample is book and state.slow_since_s is None else StragglerState(sample=book)
     return replace(state, slow_since_s=None, sample=book)
 
@@ -97,28 +97,26 @@ def _recovering_state(
         return state
     if state.proofs >= proofs_needed(state.ejections):
         return StragglerState(ejections=state.ejections, since_s=now_s)
-    # While its speed can be seen without them, requests need not try it.
+    # While its speed can be measured otherwise, no trial is needed.
     if now_s >= state.until_s and now_s - state.proof_at_s >= FRESH_S:
         return StragglerState(ejections=state.ejections, since_s=now_s, until_s=now_s + _TRIAL_S, trial=True)
     return state
 
 
 def recovery_condition(state: StragglerState, trial_share_percent: float) -> str:
-    """What would bring the engine back, in words."""
+    """What returns the engine to rotation, in words."""
     if state.trial:
-        return "ends when it has kept up with its peers for a while"
+        return "it keeps up with its peers during the trial"
     return (
-        f"{proofs_needed(state.ejections)} looks in a row at which it is at most {RECOVERED_RATIO:g} times "
-        f"slower than its "
-        f"peers bring it back; {cooldown_s(COOLDOWN_S, MAX_COOLDOWN_S, state.ejections):g} s after it left, "
-        f"where no "
-        f"look shows its speed, it gets {trial_share_percent:g} % of its traffic on trial"
+        f"{proofs_needed(state.ejections)} measurements in a row of at most {RECOVERED_RATIO:g} times its peers' "
+        f"time; if its speed cannot be measured, a trial with {trial_share_percent:g} % of its traffic "
+        f"{cooldown_s(COOLDOWN_S, MAX_COOLDOWN_S, state.ejections):g} s after its ejection"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StragglerCandidate:
-    """One engine as the comparison sees it. ``settled``: hard evidence, or an order, says all there is to say."""
+    """One engine as the comparison sees it. ``settled``: hard evidence or an order already decides."""
 
     engine: Engine
     traffic: EngineTraffic | None
@@ -133,7 +131,7 @@ def straggler_states(
     policy: Straggler,
     now_s: float,
 ) -> dict[EngineId, StragglerState]:
-    """The states of all engines of a pool after one look at each."""
+    """The states of a pool's engines after one evaluation."""
     books: dict[EngineId, WorkSample] = {}
     tokens: dict[EngineId, float | None] = {}
     cohorts: dict[int, list[StragglerCandidate]] = {}
@@ -191,13 +189,13 @@ def straggler_states(
 def _rate_before(
     cohort: Sequence[StragglerCandidate], before: Mapping[EngineId, StragglerState], policy: Straggler
 ) -> float | None:
-    """Calls that the engines of a cohort finished per slot in use and second at the last look, at the median."""
+    """Median calls per slot in use and second that a cohort finished at the last evaluation."""
     known = [state.sample for one in cohort if (state := before.get(one.engine.id)) is not None and state.sample]
     return median_rate(known, policy)
 
 
 def _in_flight(traffic: EngineTraffic | None, report: EngineReport | None) -> int | None:
-    """Calls the engine holds: as proxies tell it, or else as it does itself."""
+    """Calls on the engine: as reported by proxies, otherwise by the engine."""
     if traffic is not None and traffic.in_flight is not None:
         return traffic.in_flight
     return None if report is None else report.requests_in_flight
@@ -206,7 +204,7 @@ def _in_flight(traffic: EngineTraffic | None, report: EngineReport | None) -> in
 def _recovery_evidence_at_s(
     state: StragglerState, one: StragglerCandidate, cohort: PeerMedians, now_s: float
 ) -> float | None:
-    """When new evidence on an engine that is out came, negative when it is still slow; None when none came."""
+    """Time of new evidence on an ejected engine, negative if it is still slow; None without."""
     report = one.engine.report
     last_s = max(state.since_s, state.proof_at_s)
     if report is None or report.observed_at_s <= last_s:

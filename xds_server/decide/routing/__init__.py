@@ -1,1 +1,1 @@
-"""Where what is let in goes: second tries, limits of time, weights of engines and of zones."""
+"""Routing of admitted requests: hedging, retries, time limits, weights of engines, zones and regions."""

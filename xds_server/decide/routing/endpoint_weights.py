@@ -1,18 +1,18 @@
-"""How engines of a zone that are not equally fast are filled, relative to what their slots alone ask for.
+"""Weights of engines of a zone that differ in speed, relative to their slots.
 
-Between equal weights Envoy evens out the requests in flight, so on an engine that takes twice as long each place
-in the queue lasts twice as long. Its fair number in flight is its part of the ceiling, ``slots x (1 + W / s)`` for
-a service time of s and an allowed wait of W: then a request waits about W wherever it goes.
+Between equal weights Envoy evens out requests in flight, so a queue place on an engine that takes twice as long
+lasts twice as long. An engine's fair number in flight is its part of the ceiling, ``slots x (1 + W / s)`` for a
+service time s and an allowed wait W: then a request waits about W on any engine.
 
-**Factor.** Between unequal weights Envoy sends by weight / (requests of its own in flight + 1), and what an engine
-takes in the long run is what it serves, ``slots / s``. A number in flight is kept by the weight that makes the two
-agree: ``slots / s x (part / proxies + 1)``. One proxy with much in flight gives ``(s + W) / s^2``; many with
-little each give ``1 / s``, for there the weight alone sets the rate.
+**Factor.** Between unequal weights Envoy picks by weight / (its own requests in flight + 1), and an engine's
+long-run rate is what it serves, ``slots / s``. The weight that keeps a number in flight makes both agree: ``slots
+/ s x (part / proxies + 1)``. One proxy with many requests gives ``(s + W) / s^2``; many with few each give
+``1 / s``, because there the weight alone sets the rate.
 
-**Steady.** Each change makes Envoy rebuild its balancer, and unequal weights cost it its accurate mode. So speeds
-are compared with the zone's median in steps of a quarter. An engine leaves its step when it is off by a whole one,
-by more than chance explains, for five seconds; within half a step of the others it is like them again. Who is out
-or on trial keeps its step: a change of health moves nobody's weight.
+**Stability.** Each change makes Envoy rebuild its balancer, and unequal weights cost it its accurate mode. So
+speeds are compared with the zone's median in steps of a quarter. An engine leaves its step when it is off by a
+whole one, by more than chance explains, for five seconds; within half a step of the others it counts as equal. An
+ejected engine, or one on trial, keeps its step: a change of health moves no weight.
 """
 
 import math
@@ -30,22 +30,22 @@ from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.memo import reuse_equal
 
 STEP: Final = 1.25
-"""Service times this much apart are a step apart: what differs less is served well enough by equal weights."""
+"""Ratio of service times per step: smaller differences do well enough with equal weights."""
 
 HOLD_S: Final = 5.0
-"""A step must be asked for so long, and weights of a pool move at most once in so long."""
+"""A step must be asked for this long, and a pool's weights move at most once in this time."""
 
 SPACING_S: Final = 0.5
-"""From weights of zones, which move twice a second: together they must not move more often."""
+"""Distance from moves of zone weights, which happen twice a second: together they must not move more often."""
 
 MIN_FACTOR: Final = 1 / 16
 
 _LEAVE: Final = 1.0
 _RETURN: Final = 0.5
-"""Steps off the present one from which another is asked for; steps off the median up to which there is none."""
+"""Distance, in steps, from the present step to leave it, and from the median up to which an engine is equal."""
 
 _CHANCE: Final = 3.0
-"""Standard deviations: calls scatter at most like an exponential distribution, n of them by 1 / sqrt(n)."""
+"""Standard deviations: call times scatter at most exponentially, the mean of n of them by 1 / sqrt(n)."""
 
 _MOST_STEPS: Final = 20
 
@@ -54,9 +54,9 @@ NO_WEIGHTS: Final[Mapping[EngineId, EndpointWeight]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EngineSpeed:
-    """The steps by which an engine is slower than its zone's median; None where its service time is unknown.
+    """The steps by which an engine is slower than its zone's median; None if its service time is unknown.
 
-    ``calls`` is how many calls were measured for it; None where its service time is not its own.
+    ``calls`` is the number of calls measured; None if the service time is not its own.
     """
 
     off: float | None
@@ -66,7 +66,7 @@ class _EngineSpeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Zone:
-    """Engines of one zone in an order of their own, the median of their service times, and what a place holds."""
+    """Engines of one zone, in stable order, with their median service time and the time a place is held."""
 
     engines: Mapping[EngineId, _EngineSpeed]
     median_s: float
@@ -74,7 +74,7 @@ class _Zone:
     wait_s: float
 
     def factors(self, steps: Mapping[EngineId, int]) -> dict[EngineId, float]:
-        """Of each engine at these steps; the fastest has 1."""
+        """The factor of each engine at these steps; the fastest has 1."""
         weights = {step: self._weight(step) for step in set(steps.values())}
         most = max(weights.values())
         factors = {step: round(max(MIN_FACTOR, weight / most), 4) for step, weight in weights.items()}
@@ -96,10 +96,10 @@ def endpoint_weights(
     before: Mapping[EngineId, EndpointWeight],
     now_s: float,
 ) -> Mapping[EngineId, EndpointWeight]:
-    """The factor of each engine; empty where all are 1 and none is asked for, the same object where nothing moved.
+    """The factor of each engine; empty if all are 1 and no step is asked for, the same object if nothing moved.
 
     ``wait_s`` is the allowed wait, ``proxies`` how many share the engines, ``zones_moved_s`` (monotonic) when a
-    weight of a zone last moved. Without ``learn`` nothing is weighed by what was measured.
+    zone weight last moved. Without ``learn`` measured times are ignored.
     """
     if not learn:
         return before if not before else NO_WEIGHTS
@@ -140,17 +140,17 @@ def endpoint_weights(
 
 
 def endpoint_weights_due_s(known: Mapping[EngineId, EndpointWeight]) -> float:
-    """When a step that is asked for now is due; infinite where none is."""
+    """When the earliest step asked for is due; infinite without one."""
     return min((one.towards_s + HOLD_S for one in known.values() if one.towards_s is not None), default=math.inf)
 
 
 def weights_moved_at_s(known: Mapping[EngineId, EndpointWeight]) -> float:
-    """When a weight last moved; minus infinity where none did lately."""
+    """When a weight last moved; minus infinity if none did lately."""
     return max((one.moved_at_s for one in known.values() if one.moved_at_s is not None), default=-math.inf)
 
 
 def weight_factors(known: Mapping[EngineId, EndpointWeight]) -> dict[EngineId, float]:
-    """The factors of the engines that have another one than 1."""
+    """The factors other than 1."""
     return {key: one.factor for key, one in known.items() if one.factor != 1}
 
 
@@ -192,14 +192,14 @@ def _zone_weights(
 
 
 def _first_step(engine: _EngineSpeed, before: Mapping[EngineId, EndpointWeight]) -> int:
-    """The step of an engine without one: where others differ, an unmeasured one is like the pool's median."""
+    """The step of an engine without one: where others differ, an unmeasured one gets the pool's median."""
     if not before or engine.calls is not None or engine.off is None or abs(engine.off) <= _LEAVE:
         return 0
     return round(engine.off)
 
 
 def _wanted(step: int, engine: _EngineSpeed) -> int:
-    """The step for an engine of this speed; its present one where that is good enough."""
+    """The step for an engine of this speed; the present one if it is close enough."""
     off = engine.off
     if off is None or (step == 0 and abs(off) <= _LEAVE):
         return step
@@ -214,7 +214,7 @@ def _measured_calls(estimate: CapacityEstimate | None) -> float:
 
 
 def _steps_off_median(service_s: float | None, median_s: float) -> float | None:
-    """Steps by which an engine is slower than the median; None where nothing is known of it."""
+    """Steps by which an engine is slower than the median; None if unknown."""
     if service_s is None:
         return None
     return min(max(math.log(service_s / median_s) / math.log(STEP), -_MOST_STEPS), _MOST_STEPS)

@@ -1,12 +1,12 @@
-"""Hedging now: on while the pool has room, with a delay from the policy or from what healthy calls needed lately.
+"""Hedging: on while the pool has room, with a delay from the policy or from recent healthy calls.
 
-On and off go by RDS, so they are few: off at once when the pool fills, on again only after it has been emptier for
-a while. Clusters follow the policy alone (where hedging is enabled they eject nobody for local failures, because
-to Envoy a hedge is one): a cluster that changed with every decision would forget its ejections each time.
+On and off go out by RDS, so they are rare: off at once when the pool fills, on again only after a calm time.
+Clusters follow the policy alone (with hedging enabled they do not eject for local failures, because Envoy counts a
+hedge as one): a cluster that changed with every decision would lose its ejections each time.
 
-Where nobody tells how full the pool is, a delay that the policy gives goes on: whoever wrote it wanted hedges
-before anything was measured, and ``maxPercent`` bounds them. A delay that is measured ends with the measurements;
-one that the last run of the server left holds until proxies had time to come back and tell.
+If utilization is unknown, a delay from the policy stays in force: its author wanted hedges without measurements,
+and ``maxPercent`` bounds them. A measured delay ends with the measurements; one restored from the last run holds
+until proxies had time to reconnect and report.
 """
 
 import math
@@ -20,23 +20,23 @@ from xds_server.model.memo import reuse_equal
 from xds_server.model.pool_traffic import STALE_S, LatencyTail, PoolTraffic
 
 MARGIN_POINTS: Final = 10.0
-"""How far below its limit the utilization must be before hedging begins again."""
+"""Points below the limit that utilization must reach before hedging starts again."""
 
 CALM_S: Final = 5.0
-"""How long it must be."""
+"""How long it must stay there."""
 
 ON_INTERVAL_S: Final = 10.0
-"""Least time between two moments at which hedging begins: at most two changes of routes in it."""
+"""Minimum time between two starts of hedging: at most two route changes in it."""
 
 MIN_DELAY_S: Final = 0.05
-"""Shortest delay that is measured: below, hedges are a second copy of everything."""
+"""Minimum measured delay: below, hedges double the load."""
 
 MIN_CALLS: Final = 50
-"""Calls a delay rests on: at the 95th percentile two or three of them are slower."""
+"""Calls needed to measure a delay: at the 95th percentile two or three of them are slower."""
 
 DELAY_INTERVAL_S: Final = 30.0
 DELAY_MOVE: Final = 0.2
-"""A measured delay moves by more than this share of itself, and not more often than that."""
+"""Relative change of a measured delay that moves it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +59,10 @@ def hedge_decision(
     shadow: bool,
     now_s: float,
 ) -> HedgeMemory:
-    """Whether to hedge now; the very same ``decided`` as before where nothing became different.
+    """Whether to hedge now; the same ``decided`` as before if nothing changed.
 
-    ``utilization`` as in ``AdmissionDecision`` (1.0: all slots in use), None where no proxy reports it. ``gated``:
-    headers come with the first token, so that Envoy can hedge a stream at all. In shadow mode it is off.
+    ``utilization`` as in ``AdmissionDecision`` (1.0: all slots in use), None if no proxy reports it. ``gated``:
+    headers arrive with the first token, so that Envoy can hedge streams. In shadow mode it is off.
     """
     memory = _next(
         policy,
@@ -79,7 +79,7 @@ def hedge_decision(
             on=False,
             cause=decision.cause,
             delay_s=None,
-            reason=f"shadow, nothing is hedged: {decision.reason}",
+            reason=f"shadow mode, no hedging: {decision.reason}",
             since_s=decision.since_s,
             shadow=decision,
         )
@@ -87,7 +87,7 @@ def hedge_decision(
 
 
 def hedge_due_s(memory: HedgeMemory, now_s: float) -> float:
-    """When to decide again without new evidence; infinite where time alone changes nothing."""
+    """When to decide again without new evidence; infinite if time alone changes nothing."""
     decision = memory.decided.shadow or memory.decided
     dues_s = [] if memory.restored_until_s is None else [memory.restored_until_s]
     if not decision.on and memory.calm_since_s is not None:
@@ -96,10 +96,10 @@ def hedge_due_s(memory: HedgeMemory, now_s: float) -> float:
 
 
 def quantile(tail: LatencyTail, percent: float) -> float:
-    """The time within which this share of healthy calls ended, between and beyond those a ``LatencyTail`` has.
+    """The time within which this share of healthy calls ended, inter- and extrapolated from ``LatencyTail``.
 
-    Linear in -ln(1 - share): the tail of waiting times falls off about exponentially, so a straight line in the
-    share itself puts the 97th percentile too near the 95th.
+    Linear in -ln(1 - share): the tail of waiting times falls about exponentially, so a straight line in the share
+    would put the 97th percentile too close to the 95th.
     """
     wanted, middle, near, far = (-math.log(1 - share / 100) for share in (percent, 50.0, 95.0, 99.0))
     if wanted <= near:
@@ -124,20 +124,20 @@ def _next(
     if delays.first_byte_s is None and delays.answer_s is None:
         return _decided(before, delays, HedgeCause.DELAY, delays.how, now_s)
     if forbidden:
-        return _decided(before, delays, HedgeCause.LADDER, f"the ladder forbids it: {forbidden}", now_s)
+        return _decided(before, delays, HedgeCause.LADDER, f"off at this degradation level: {forbidden}", now_s)
     limit_percent = policy.below_utilization_percent
     again_percent = max(limit_percent - MARGIN_POINTS, limit_percent / 2)
     resting = before is not None and not before.decided.on
     if full_percent is not None and full_percent >= (again_percent if resting else limit_percent):
-        full = f"{full_percent:.0f} % of the slots are in use, limit {limit_percent:g} %"
+        full = f"{full_percent:.0f} % of slots in use (limit {limit_percent:g} %)"
         return _decided(before, delays, HedgeCause.FULL, f"{full}, on again below {again_percent:g} %", now_s)
     if before is not None and not before.decided.on:
         calm_since_s = now_s if before.calm_since_s is None else before.calm_since_s
         if now_s < _begins_s(before.decided, calm_since_s):
-            waits = f"on again when nothing has spoken against it for {CALM_S:g} s"
+            waits = f"on again after {CALM_S:g} s of calm"
             return _decided(before, delays, HedgeCause.WAITS, waits, now_s, calm_since_s=calm_since_s)
-    known = f"{full_percent:.0f} % of the slots" if full_percent is not None else "nobody tells how many slots"
-    return _decided(before, delays, HedgeCause.ROOM, f"{known} are in use; {delays.how}", now_s)
+    known = "slot use unknown" if full_percent is None else f"{full_percent:.0f} % of slots in use"
+    return _decided(before, delays, HedgeCause.ROOM, f"{known}; {delays.how}", now_s)
 
 
 def _begins_s(before: HedgeDecision, calm_since_s: float) -> float:
@@ -149,7 +149,7 @@ def _delays(
 ) -> _Delays:
     if policy.delay is not None:
         first_s = policy.delay if gated else None
-        how = f"after {policy.delay:g} s, as given"
+        how = f"after {policy.delay:g} s, from the policy"
         return _Delays(first_byte_s=first_s, answer_s=policy.delay, moved_at_s=0.0, how=how)
     if traffic is None or now_s - traffic.heard_at_s > STALE_S:
         if before is not None and before.restored_until_s is not None and now_s < before.restored_until_s:
@@ -157,10 +157,10 @@ def _delays(
                 first_byte_s=before.decided.delay_s if gated else None,
                 answer_s=before.decided.answer_delay_s,
                 moved_at_s=before.moved_at_s,
-                how="as long as the last run of the server measured",
+                how="delay restored from the last run",
                 restored_until_s=before.restored_until_s,
             )
-        how = "no delay is given, and no proxy tells how long calls take"
+        how = "no delay set, and no call durations reported"
         return _Delays(first_byte_s=None, answer_s=None, moved_at_s=0.0, how=how)
     known_first_s = before.decided.delay_s if before is not None and gated else None
     known_answer_s = before.decided.answer_delay_s if before is not None else None
@@ -173,7 +173,7 @@ def _delays(
     else:
         first_s, answer_s = known_first_s, known_answer_s
     if first_s is None and answer_s is None:
-        how = f"no delay is given, and fewer than {MIN_CALLS} healthy calls are too few to measure one"
+        how = f"no delay set, and fewer than {MIN_CALLS} healthy calls to measure one"
         return _Delays(first_byte_s=None, answer_s=None, moved_at_s=0.0, how=how)
     told = (("first token", first_s), ("whole answer", answer_s))
     times = ", ".join(f"{delay_s:.3g} s for the {what}" for what, delay_s in told if delay_s is not None)
@@ -182,7 +182,7 @@ def _delays(
 
 
 def _fresh_s(tail: LatencyTail | None, known_s: float | None, percent: float) -> float | None:
-    """What the tail says; what was known before where too few calls are left to say anything."""
+    """The quantile of the tail; the previous value if too few calls are left."""
     if tail is None or tail.calls < MIN_CALLS:
         return known_s
     return max(MIN_DELAY_S, quantile(tail, percent))
@@ -203,7 +203,7 @@ def _decided(
     *,
     calm_since_s: float | None = None,
 ) -> HedgeMemory:
-    """The decision; its sentence is renewed only with what it explains, or the numbers in it would never rest."""
+    """The decision; its reason changes only with what it explains, or its numbers would change every round."""
     on = cause is HedgeCause.ROOM
     last = None if before is None else before.decided
     decision = HedgeDecision(

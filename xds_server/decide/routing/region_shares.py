@@ -1,12 +1,12 @@
 """Which regions serve the callers of a region: home alone, until it cannot.
 
-Home is the caller's own region, or with ``active-standby`` the one region that serves everybody. Going elsewhere
-costs every request the way there, so it takes a shortage that lasts, and coming back takes more than its end. Two
-things are immediate: home without an engine that is in, and the return of the only region that has any.
+Home is the caller's own region, or with ``active-standby`` the one region that serves all callers. Another region
+adds its latency to each request, so failover needs a lasting shortage, and failback needs more than its end. Two
+things are immediate: failover when home has no engine in rotation, and the return of the only region that has any.
 
-Regions are told apart from zones by what Envoy is given (``translate.tiers``): what has no part in ``shares`` gets
-not one request while a region that has one is there, and all of them at once when none is, also without a control
-plane. ``excluded_engines`` engines are the exception: they get none at all.
+Regions differ from zones in what Envoy gets (``translate.priorities``): a region without part in ``shares`` gets
+no request while one with a part is available, and takes over at once when none is, even without a control plane.
+``excluded_engines`` never get any.
 """
 
 import math
@@ -33,7 +33,7 @@ def region_routing(
     weighed_at_s: float = -math.inf,
     now_s: float,
 ) -> RegionMemory:
-    """Who serves the callers of each region, and in which zones; only revisions where all engines are in one.
+    """The shares for callers of each region, and their zones; only revisions if all engines are in one region.
 
     ``weighed_at_s`` is when weights within zones last moved.
     """
@@ -69,20 +69,19 @@ def region_routing(
 
 
 REGION_MEMORY_S: Final = 3600.0
-"""A region without engines is one whose engines are all lost, for so long; later it is one that was given up."""
+"""How long a region without engines counts as lost; later it counts as removed."""
 
 MOVE_INTERVAL_S: Final = 2.0
-"""Rates are taken over two seconds: what a move of the shares does to them is not seen earlier."""
+"""Rates cover two seconds: the effect of a move is not visible earlier."""
 
 _STEP: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RegionInputs:
-    """What one caller's shares are made of; ``able`` and ``asked`` are requests per second by region.
+    """Inputs of one caller's shares; ``able`` and ``asked`` are requests per second by region.
 
-    ``able`` has only regions with an engine that is in and not barred; a region that does not tell is not in
-    ``asked``.
+    ``able`` has only regions with an engine in rotation and not excluded. ``asked`` lacks regions without reports.
     """
 
     policy: Regions
@@ -102,7 +101,7 @@ class _CallerShares:
 def revisions_by_region(
     engines: Iterable[Engine], before: Mapping[str, RegionRevisions], now_s: float
 ) -> dict[str, RegionRevisions]:
-    """Revisions of each region with engines now, and of those that had any a while ago."""
+    """Revisions of each region with engines now or recently."""
     found: dict[str, set[str]] = {}
     for engine in engines:
         found.setdefault(engine.region, set()).add(engine.revision)
@@ -117,7 +116,7 @@ def revisions_by_region(
 
 
 def region_of(said: str, zone: str, engines: Iterable[Engine]) -> str:
-    """The region of a caller: what it says itself, else that of the engines in its zone; empty where neither."""
+    """The region of a caller: its own statement, else that of its zone's engines; empty if unknown."""
     if said or not zone:
         return said
     of_zone = {engine.region for engine in engines if engine.zone == zone}
@@ -134,7 +133,7 @@ def regions_by_node(proxies: Mapping[str, Proxy], engines: Sequence[Engine]) -> 
 def excluded_engines(
     engines: Iterable[Engine], home: str, revisions: Mapping[str, RegionRevisions], policy: Regions
 ) -> frozenset[EngineId]:
-    """Engines elsewhere that serve another revision than home does, as far as the policy keeps them apart."""
+    """Engines elsewhere of another revision than home's, where the policy keeps them apart."""
     own = revisions.get(home)
     if own is None or policy.across_revisions is AcrossRevisions.ANY:
         return frozenset()
@@ -147,12 +146,12 @@ def excluded_engines(
 
 
 def major_revision(revision: str) -> str:
-    """What stands before the first dot; a leading v does not count."""
+    """The part before the first dot; a leading v is ignored."""
     return revision.partition(".")[0].lower().removeprefix("v")
 
 
 def revision_key(revision: str, across: AcrossRevisions) -> str:
-    """What two revisions must have in common to stand in for each other."""
+    """What two revisions must have in common to replace each other."""
     return major_revision(revision) if across is AcrossRevisions.SAME_MAJOR else revision
 
 
@@ -174,10 +173,10 @@ def region_shares(
     before: RegionMemory,
     now_s: float,
 ) -> RegionMemory:
-    """Shares for the callers of each region with engines, and of no region; none where all are in one.
+    """Shares for the callers of each region with engines, and of no region; none if all engines are in one.
 
-    ``asked`` is requests per second by region. The revisions in ``before`` are those of now. When no engine is in
-    the last shares stay.
+    ``asked`` is requests per second by region. The revisions in ``before`` are current. Without any engine in
+    rotation the last shares stay.
     """
     revisions = before.revisions
     if len(revisions) < 2:
@@ -194,7 +193,7 @@ def region_shares(
         if (known := before.shares.get(caller)) is not None:
             last = _CallerShares(shares=known, timer=before.timers.get(caller, RegionTimer()))
         if last is not None and not inputs.able:
-            # Who may not serve is as new as ever.
+            # Exclusions are always current.
             same = last.shares.excluded == out
             shares[caller] = last.shares if same else replace(last.shares, excluded=out)
             timers[caller] = last.timer
@@ -214,9 +213,9 @@ def regions_due_s(timers: Mapping[str, RegionTimer], policy: Regions) -> tuple[f
 
 
 def _reference_region(order: Sequence[str], revisions: Mapping[str, RegionRevisions]) -> str:
-    """The region whose revisions say who may stand in, where one serves everybody.
+    """The region whose revisions say which engines may take over, in active-standby.
 
-    Not the one that serves now: what callers were given before a failover is what they may be given after it.
+    Not the region that serves now: a failover does not change which revisions callers may get.
     """
     return next((region for region in order if region in revisions), order[0])
 
@@ -233,13 +232,13 @@ def _able(engines: PoolEngines, out: frozenset[EngineId]) -> dict[str, float]:
 
 
 def _active_active(inputs: _RegionInputs, caller: str, before: _CallerShares | None) -> _CallerShares:
-    """Active-active: the own region, and others for what does not fit."""
+    """Active-active: the own region, and others for the excess."""
     policy, able = inputs.policy, inputs.able
     own, others = able.get(caller, 0.0), {region: one for region, one in able.items() if region != caller}
     if not caller and able:
-        return _region_shares(inputs, "", _in_parts(able), {}, "callers of no region: all regions by capacity")
+        return _region_shares(inputs, "", _in_parts(able), {}, "callers without region: all regions by capacity")
     if not able:
-        return _region_shares(inputs, caller, {caller: 1.0}, {}, "nobody who may serve is in")
+        return _region_shares(inputs, caller, {caller: 1.0}, {}, "no permitted engine in rotation")
     if not own:
         asked = inputs.asked.get(caller)
         return _region_shares(
@@ -247,13 +246,13 @@ def _active_active(inputs: _RegionInputs, caller: str, before: _CallerShares | N
             caller,
             _spread(1.0, asked, _room(inputs, others), others, policy.order),
             {},
-            "no engine of the region is in: others serve",
+            "no engine of the region in rotation: others serve",
             helped=True,
         )
     fits = _fits(own, inputs.asked.get(caller))
     helped, towards_s = _failover(inputs, fits, before, policy.leave_after)
     if not helped or not others:
-        reason = "every ready engine is in the region" if not others else f"{_percent(fits)} of what is asked fits"
+        reason = "every ready engine is in the region" if not others else f"{_percent(fits)} of demand fits"
         return _region_shares(inputs, caller, {caller: 1.0}, others, reason, helped=helped, towards_s=towards_s)
     room = _room(inputs, others)
     asked = inputs.asked.get(caller, 0.0)
@@ -269,14 +268,14 @@ def _active_active(inputs: _RegionInputs, caller: str, before: _CallerShares | N
         caller,
         {region: part for region, part in parts.items() if part > 0},
         others,
-        f"{_percent(fits)} of what is asked fits, and {away:.0%} has room elsewhere",
+        f"{_percent(fits)} of demand fits, {away:.0%} has room elsewhere",
         helped=True,
         towards_s=towards_s,
     )
 
 
 def _active_standby(inputs: _RegionInputs, before: _CallerShares | None) -> _CallerShares:
-    """Active-standby: one region for everybody, the next one when it cannot."""
+    """Active-standby: one region for all callers, the next one when it cannot."""
     order = inputs.policy.order
     home, towards_s = order[0], None
     if before is not None and before.timer.order == order and before.shares.home in order:
@@ -288,7 +287,7 @@ def _active_standby(inputs: _RegionInputs, before: _CallerShares | None) -> _Cal
 
 
 def _active(inputs: _RegionInputs, active: str, *, since_s: float) -> tuple[str, str, float | None]:
-    """The region that serves everybody from now on, why, and since when another is asked for."""
+    """The region that serves all callers from now on, the reason, and since when another is asked for."""
     policy, able = inputs.policy, inputs.able
     asked = sum(inputs.asked.values()) if inputs.asked else None
     fits = {region: _fits(able.get(region, 0.0), asked) for region in policy.order}
@@ -297,22 +296,22 @@ def _active(inputs: _RegionInputs, active: str, *, since_s: float) -> tuple[str,
         more = [one for one in policy.order if able.get(one, 0.0) > able.get(active, 0.0)]
         better = next((one for one in more if fits[one] >= enough), next(iter(more), None))
         if better is not None and active in able and lasted_s < policy.enter_after:
-            return active, f"{told} of what is asked fits; {better} takes over if that lasts", since_s
+            return active, f"{told} of demand fits; {better} takes over if this lasts", since_s
         taken = "and no region has more" if better is None else f"so {better} takes over"
-        return better or active, f"{told} of what is asked fits in {active}, {taken}", None
+        return better or active, f"{told} of demand fits in {active}, {taken}", None
     earlier = policy.order[: policy.order.index(active)]
     well = next((one for one in earlier if one in able and fits[one] >= enough * _margin(policy)), None)
     if well is None:
         return (
             active,
-            "the first region of the order that can" if earlier else "the first region of the order",
+            "the first region of the order with capacity" if earlier else "the first region of the order",
             None,
         )
     if policy.failback is Failback.MANUAL:
-        return active, f"{well} is well again; going back is by hand", None
+        return active, f"{well} has recovered; failback is manual", None
     if lasted_s < policy.failback_after:
-        return active, f"{well} is well again, and serves once that has lasted", since_s
-    return well, "well again for long enough", None
+        return active, f"{well} has recovered, and takes over if this lasts", since_s
+    return well, "recovered for long enough", None
 
 
 def _failover(
@@ -365,14 +364,14 @@ def _settled(
 
 
 def _tiers(able: Mapping[str, float], order: Sequence[str]) -> list[dict[str, float]]:
-    """Who is asked when nobody before has an engine left: those of the order one by one, the others together."""
+    """Failover tiers: regions of the order one by one, the others together."""
     listed = [{region: able[region]} for region in order if region in able]
     rest = {region: one for region, one in sorted(able.items()) if region not in order}
     return [*listed, rest] if rest else listed
 
 
 def _room(inputs: _RegionInputs, others: Mapping[str, float]) -> dict[str, float]:
-    """Requests per second that others can serve beside what their own callers ask."""
+    """Requests per second that other regions can serve besides their own callers."""
     return {region: max(0.0, able - inputs.asked.get(region, 0.0)) for region, able in others.items()}
 
 
@@ -389,7 +388,7 @@ def _spread(
     shares: dict[str, float] = {}
     left = part
     for region in (one for one in order if one in able):
-        # Where nobody tells how much it is, the first takes it.
+        # If demand is unknown, the first takes it.
         takes = left if not asked else min(left, room[region] / asked)
         if takes > 0:
             shares[region] = takes
@@ -410,7 +409,7 @@ def _in_parts(amounts: Mapping[str, float]) -> dict[str, float]:
 
 
 def _fits(able: float, asked: float | None) -> float:
-    """The share of what is asked that is served; without a word about that, all of it."""
+    """The share of demand that can be served; if demand is unknown, all."""
     return able / asked if asked else (math.inf if able else 0.0)
 
 

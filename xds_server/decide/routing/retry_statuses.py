@@ -1,17 +1,16 @@
-"""Which answers are tried again: 503 always, and 500 while failures look like the engines' and not the requests'.
+"""Which statuses are retried: 503 always, 500 while failures look like the engines' and not the requests'.
 
-An engine whose GPU fails while its process lives answers 500, and another engine would have served the request. A
-request that makes engines fail gets a 500 from each of them, and every further try is work thrown away. One answer
-does not tell which it is, but the pool does: whatever is wrong with requests or the model fails on *every* engine,
-at the same time. So 500 is tried again unless nearly all engines that have traffic fail; an engine that serves its
-share without failing speaks for the requests.
+An engine with a failed GPU and a live process answers 500, and another engine would have served the request. A bad
+request gets a 500 from every engine, and every further try is wasted. One answer cannot tell them apart, but the
+pool can: a fault of requests or model fails on *every* engine at the same time. So 500 is retried unless nearly
+all engines with traffic fail; an engine that serves its share without failures proves that requests are fine.
 
-Counted in calls rather than in seconds where that is possible, so that it means the same at any rate. Engines that
-fail one after the other, as when all are restarted in turn, are not failing at the same time: those that are back
-have many good calls since.
+Counts use calls rather than seconds where possible, so that they mean the same at any rate. Engines that fail one
+after the other, as in a rolling restart, do not fail at the same time: those that are back have had many good
+calls since.
 
-Nobody knows (no telemetry): 500 is tried again, as before anything was known. That is bounded without us, by
-``retries.attempts``, the retry budget and the ceiling; what a broken engine does that nobody sees is not.
+Without telemetry 500 is retried. ``retries.attempts``, the retry budget and the ceiling bound that; an unnoticed
+broken engine is not bounded.
 """
 
 import math
@@ -26,26 +25,26 @@ from xds_server.model.fleet import EngineId
 from xds_server.model.pool_traffic import STALE_S, EngineTraffic, PoolTraffic
 
 MIN_ENGINES: Final = 3
-"""Of two engines that both fail nobody can say whose fault it is."""
+"""With two failing engines, either requests or engines may be the cause."""
 
 SHARE: Final = 0.75
 """More than this share of the engines with traffic must fail: half a fleet was seen to break, and more may."""
 
 FAILURES: Final = 3
 FAILURES_WITHIN_CALLS: Final = 150
-"""So many of its newest calls failed: 2 %. One bad request leaves one failure on each engine that it visits."""
+"""Window of newest calls with failures (2 %). One bad request leaves one failure on each engine it visits."""
 
 NEWEST_WITHIN_CALLS: Final = 50
-"""The newest failure is among these: at 5 % that is so 92 times in 100, and who recovered is soon past it."""
+"""The newest failure must be within these: at 5 % it is 92 times in 100, and a recovered engine soon passes it."""
 
 MEMORY_S: Final = 20.0
-"""Failures older than this say nothing, however few calls came since."""
+"""Older failures do not count, however few calls came since."""
 
 HOLD_S: Final = 30.0
-"""How long after the last sign 500 is tried again."""
+"""Time after the last sign before 500 is retried again."""
 
 ON_INTERVAL_S: Final = 10.0
-"""Least time for which it then is."""
+"""Minimum time for which it then is."""
 
 
 def retry_statuses(
@@ -56,13 +55,11 @@ def retry_statuses(
     engines: Mapping[EngineId, EngineDecision],
     now_s: float,
 ) -> RetryMemory:
-    """Statuses that are tried again now: as the policy says; in shadow mode, those of the start."""
+    """Statuses to retry now, by the policy; in shadow mode, the initial ones."""
     if resilience.retries.statuses is not None:
         since_s = now_s if before is None else before.decided.since_s
         return RetryMemory(
-            decided=RetryDecision(
-                statuses=resilience.retries.statuses, reason="as the policy says", since_s=since_s
-            )
+            decided=RetryDecision(statuses=resilience.retries.statuses, reason="from the policy", since_s=since_s)
         )
     known = None if before is None else replace(before, decided=before.decided.shadow or before.decided)
     memory = _next(known, traffic=traffic, engines=engines, now_s=now_s)
@@ -73,7 +70,7 @@ def retry_statuses(
         memory,
         decided=RetryDecision(
             statuses=ENGINE_FAILED,
-            reason=f"shadow, 500 is tried again whatever happens: {decision.reason}",
+            reason=f"shadow mode, 500 is always retried: {decision.reason}",
             since_s=decision.since_s,
             shadow=decision,
         ),
@@ -81,7 +78,7 @@ def retry_statuses(
 
 
 def retries_due_s(decision: RetryDecision, now_s: float) -> float:
-    """When to decide again without new evidence; infinite where time alone changes nothing."""
+    """When to decide again without new evidence; infinite if time alone changes nothing."""
     known = decision.shadow or decision
     due_s = math.inf if known.sign_at_s is None else known.sign_at_s + HOLD_S
     return due_s if due_s > now_s else math.inf
@@ -112,8 +109,8 @@ def _next(
     if sign and rested:
         decided = RetryDecision(
             statuses=REPORTED_BEFORE_WORK,
-            reason=f"500 is not tried again: {sign}, so it is the requests or the model; again {HOLD_S:g} s after "
-            "the last sign of that",
+            reason=f"500 not retried: {sign}, so suspect requests or the model; retried again {HOLD_S:g} s after "
+            "the last sign",
             since_s=now_s,
             sign_at_s=now_s,
         )
@@ -121,11 +118,11 @@ def _next(
     return replace(before, failed=failed)
 
 
-_RETRIED: Final = "500 is tried again, too: nothing says that it is the requests which fail"
+_RETRIED: Final = "500 retried: no sign that requests cause the failures"
 
 
 def _counted(before: RecentFailures | None, now: EngineTraffic, now_s: float) -> RecentFailures:
-    """The newest failures of an engine, by how many calls it had answered then."""
+    """The newest failures of an engine, by its number of answered calls at the time."""
     calls = now.succeeded + now.failed
     if before is None or calls < before.calls or now.failed < before.failed:
         before = RecentFailures(calls=0, failed=0, called_at_s=-math.inf)
@@ -146,10 +143,10 @@ def _sign(
     holding: bool,
     now_s: float,
 ) -> str:
-    """What says that it is the requests which fail; empty where nothing does.
+    """Evidence that requests cause the failures; empty without.
 
-    Without further tries a bad request fails once and not on four engines, so while ``holding`` one failure of an
-    engine is as much as several are otherwise.
+    Without retries a bad request fails once and not on four engines, so while ``holding`` one failure of an engine
+    counts like several otherwise.
     """
     counts = list(_fails(failed, traffic, engines, at_least=1 if holding else FAILURES, now_s=now_s))
     failing = sum(counts)
@@ -166,7 +163,7 @@ def _fails(
     at_least: int,
     now_s: float,
 ) -> Iterator[bool]:
-    """For each engine that has a say, whether it fails: one that has traffic, and is in or fails."""
+    """For each engine that has traffic, and is in rotation or fails: whether it fails."""
     for key, decision in engines.items():
         one = failed.get(key.engine)
         if one is None:

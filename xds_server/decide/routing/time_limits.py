@@ -1,24 +1,24 @@
-"""Time limits: what the policy says, and for what it leaves out, limits that only a hung engine can miss.
+"""Time limits: those of the policy, and for the rest derived ones that only a hung engine misses.
 
-A limit below allowed wait plus longest service throws healthy work away and begins it again, which makes the queue
-longer, which ends more of it: seen to turn 86 % goodput into 62 %. A limit too long only lets a hung engine hold
-its requests a little longer, and mostly at proxies that cannot cut. So everything here leans towards too long:
+A limit below allowed wait plus longest service cuts healthy work and restarts it, which lengthens the queue, which
+cuts more: measured to turn 86 % goodput into 62 %. A limit that is too long only lets a hung engine hold its
+requests a little longer, and mostly at proxies that cannot cut. So everything here errs on the long side:
 
     try          max(1.1 x (W + longest service declared), W + 1.5 x longest answer seen)
     first token  W + max(1 s, stallAfter, 3 x longest wait for a first byte seen)
 
-``W`` is the wait the ceiling allows, so waiting under overload does not lengthen what it is measured by: longest
-times are learned while the pool has room, and otherwise less ``W``. Where healthy calls come near a limit all the
-same, the promise of ``W`` is not being kept, and the limit follows their tail instead.
+``W`` is the wait that the ceiling allows, so overload does not lengthen its own yardstick: longest times are
+learned while the pool has room, otherwise less ``W``. Where healthy calls still come near a limit, the promise of
+``W`` is broken, and the limit follows their tail instead.
 
-A limit hides what it ends: requests longer than any before it fail for ever, and are never measured. So where most
-engines of a pool fail some calls while a derived limit is in force, the limit is doubted and doubled, until it
-is as long as the total. What one engine alone fails is that engine's doing.
+A limit hides what it cuts: longer requests than any before would fail forever, unmeasured. So if most engines of a
+pool fail some calls under a derived limit, the limit is doubted and doubled, up to the total. What one engine
+alone fails is that engine's fault.
 
-Silence between tokens and the totals are always the policy's, defaults included: no healthy stream was seen to
-pause for 30 s, and a total is a promise to the caller, not a measurement. There is one limit for all lengths of
-answer. Where nobody tells how long calls take, nothing is derived; but limits that the last run of the server left
-hold until proxies had time to come back and tell.
+The silence between tokens and the totals always come from the policy, defaults included: no healthy stream was
+seen to pause for 30 s, and a total is a promise to the caller, not a measurement. One limit covers all lengths of
+answers. Without reported call durations nothing is derived, but limits restored from the last run hold until
+proxies had time to reconnect and report.
 """
 
 import math
@@ -35,26 +35,26 @@ from xds_server.model.memo import reuse_equal
 from xds_server.model.pool_traffic import STALE_S, EngineTraffic, LatencyTail, PoolTraffic
 
 MIN_CALLS: Final = 200
-"""Healthy calls of the window before anything is derived: of fewer, the longest says little about the next."""
+"""Healthy calls in the window before anything is derived: of fewer, the longest says little about the next."""
 
 DOWN_INTERVAL_S: Final = 30.0
-"""A limit begins, and shrinks, no sooner than so long after the last change; it grows at once."""
+"""A limit starts, and shrinks, only this long after its last change; it grows at once."""
 
 MOVE: Final = 0.2
-"""A limit moves by more than this share of itself."""
+"""Relative change that moves a limit."""
 
 REMEMBER_S: Final = 600.0
-"""How long the longest call is remembered when none as long comes again."""
+"""How long the longest call is remembered if no longer one comes."""
 
 _DECLARED_LEEWAY: Final = 1.1
 _ANSWERS: Final = 1.5
-_FIRST_BYTES: Final = 3.0  # a prefill varies with the length of the prompt more than an answer with its own
+_FIRST_BYTES: Final = 3.0  # prefill varies more with the prompt's length than an answer with its own
 _SHORTEST_FIRST_BYTE_S: Final = 1.0
 _LONGEST_PER_MEAN: Final = 4.0  # EnginePool.spec.longestServiceTime: four times serviceTime when absent
-_NEAR: Final = 0.95  # under the deepest queue allowed the 99th percentile was 2.9 s, where a limit is 3.1 s
+_NEAR: Final = 0.95  # at the deepest allowed queue the 99th percentile was 2.9 s with a limit of 3.1 s
 _BEYOND_TAIL: Final = 1.5
-_CALM: Final = 0.85  # share of slots in use; up to here waiting adds little, and at 80 % load a sixth
-_NOTICED: Final = 0.1  # a longest time that differs by less is the same
+_CALM: Final = 0.85  # share of slots in use; up to here waiting adds little: a sixth at 80 % load
+_NOTICED: Final = 0.1  # smaller relative changes of a longest time are ignored
 _CONFIRM_S: Final = REMEMBER_S / 10
 _WINDOW_CALLS: Final = 8
 _FAILING: Final = 0.02
@@ -66,7 +66,7 @@ _STEP_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Derived:
-    """A limit that the policy leaves out; None with the reason in ``how``, which then names no live number."""
+    """A limit that the policy leaves out; None with the reason in ``how``, which then has no live number."""
 
     limit_s: float | None
     how: str
@@ -74,11 +74,11 @@ class _Derived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Measured:
-    """What measurements say of one limit.
+    """Measurements for one limit.
 
     ``longest`` and ``tail`` are of the calls that the limit bounds. ``promised_s`` is the wait that the ceiling
-    allows (None: no ceiling is in force). ``widened`` is the factor on the sum. ``known``: proxies report how long
-    calls take, or the last run of the server left the limit.
+    allows (None: no ceiling in force). ``widened`` is the factor on the sum. ``known``: proxies report call
+    durations, or the limit was restored from the last run.
     """
 
     longest: LongestCall | None
@@ -90,7 +90,7 @@ class _Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bounds:
-    """The rule for one limit: the factor on the longest call, the shortest and the longest limit, and the last."""
+    """The rule for one limit: factor on the longest call, minimum, maximum, and the last limit."""
 
     factor: float
     least_s: float
@@ -100,9 +100,9 @@ class _Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Evidence:
-    """What a round knows of calls: fresh telemetry, the ceiling, and how long engines report a first token takes.
+    """What a round knows of calls: fresh telemetry, the ceiling, and the times to first token that engines report.
 
-    ``shortened``: a hedge ends the calls that would have shown how long they take. ``obeyed``: the policy enforces
+    ``shortened``: hedges cut the calls that would have shown their duration. ``obeyed``: the policy enforces
     limits.
     """
 
@@ -124,13 +124,13 @@ def time_limits(
     hedge: HedgeDecision | None,
     now_s: float,
 ) -> TimeLimitMemory:
-    """The limits now; the very same ``decided`` as before where nothing became different.
+    """The limits now; the same ``decided`` as before if nothing changed.
 
-    In shadow mode, and with ``timeouts.adaptive`` false, they are what the policy says and nothing else.
+    In shadow mode, and with ``timeouts.adaptive`` false, only those of the policy.
     """
     declared = _as_declared(resilience, now_s)
     if not resilience.timeouts.adaptive:
-        limits = replace(declared, reason="as the policy says; timeouts.adaptive is false")
+        limits = replace(declared, reason="from the policy; timeouts.adaptive is false")
         return TimeLimitMemory(decided=_since(before, limits))
     shadow = resilience.shadowed(None)
     memory = _next(
@@ -149,7 +149,7 @@ def time_limits(
     )
     limits = memory.decided
     if shadow:
-        limits = replace(declared, reason=f"as the policy says; shadow: {limits.reason}", shadow=limits)
+        limits = replace(declared, reason=f"from the policy; shadow mode: {limits.reason}", shadow=limits)
     return replace(memory, decided=_since(before, limits))
 
 
@@ -161,10 +161,10 @@ def _since(before: TimeLimitMemory | None, limits: TimeLimits) -> TimeLimits:
 
 
 def limits_for_cutting_proxies(limits: TimeLimits, timeouts: Timeouts) -> TimeLimits:
-    """``limits`` for a proxy that can be told to end what a hung engine holds: derived ones three times as long.
+    """``limits`` for a proxy that can cut a hung engine's requests on order: derived ones three times as long.
 
-    A verdict ends those calls long before a limit does, so a limit is left with what no verdict sees: a proxy's
-    own broken way to an engine. In exchange it spares slow engines, whose calls would be thrown away half done.
+    A verdict ends those calls long before a limit does, so only faults without verdict are left, such as a broken
+    path between proxy and engine. In return slow engines keep calls that would be thrown away half done.
     """
 
     def longer(limit_s: float | None, said_s: float | None, most_s: float) -> float | None:
@@ -181,7 +181,7 @@ def limits_for_cutting_proxies(limits: TimeLimits, timeouts: Timeouts) -> TimeLi
 
 
 def limits_due_s(memory: TimeLimitMemory, now_s: float) -> float:
-    """When to decide again without new evidence: a limit may shrink, or end; infinite where none may."""
+    """When to decide again without new evidence: a limit may shrink or end; infinite if none may."""
     limits = memory.decided.shadow or memory.decided
     dues_s = (limits.since_s + DOWN_INTERVAL_S, memory.restored_until_s)
     return min((due_s for due_s in dues_s if due_s is not None and due_s > now_s), default=math.inf)
@@ -213,7 +213,7 @@ def _next(
     calm = admission is not None and admission.utilization is not None and admission.utilization < _CALM
     promised_s = admission.wait_s if admission is not None and admission.in_force else None
     answer, first_byte = (None, None) if before is None else (before.answer, before.first_byte)
-    # Also with telemetry: the first proxy that reconnects, and is then silent for a moment, is not all of them.
+    # Even with telemetry: the first proxy to reconnect, silent for a moment, is not all of them.
     left_until_s = None if before is None else before.restored_until_s
     if left_until_s is not None and now_s >= left_until_s:
         left_until_s = None
@@ -272,7 +272,7 @@ def _next(
     if last is None or _in_force(last) != _in_force(limits):
         limits = replace(limits, reason=reason)
     else:
-        # Numbers in a reason are those of the moment at which a limit changed; those of every round would move.
+        # Numbers in a reason are from when a limit changed; live ones would change every round.
         kept = all(part in last.reason for part in parts if " off" in part)
         limits = replace(limits, since_s=last.since_s, reason=last.reason if kept else reason)
     return TimeLimitMemory(
@@ -288,10 +288,10 @@ def _next(
 def _longest(
     known: LongestCall | None, tail: LatencyTail | None, wait_s: float, *, keep: bool, now_s: float
 ) -> LongestCall | None:
-    """The longest time of healthy calls, ``wait_s`` for a slot taken off; ``keep``: nothing is forgotten now."""
+    """The longest time of healthy calls, less ``wait_s`` for a slot; ``keep``: nothing is forgotten now."""
     if tail is None or tail.calls < MIN_CALLS:
         return known
-    # Where the longest is not told, twice the 99th percentile has to do.
+    # If the longest is not reported, use twice the 99th percentile.
     seen_s = tail.longest_s or 2 * tail.p99_s
     if known is None:
         return LongestCall(time_s=seen_s, seen_at_s=now_s)
@@ -315,7 +315,7 @@ def _widened(
     obeyed: bool,
     now_s: float,
 ) -> tuple[float, float | None]:
-    """By how much limits are wider than their formula asks for, and when they were last doubted."""
+    """The factor by which limits exceed their formula, and when they were last doubted."""
     if before is None or not obeyed:
         return 1.0, None
     timeouts, doubted_at_s, last = resilience.timeouts, before.doubted_at_s, before.decided
@@ -339,25 +339,25 @@ def _most_engines_fail(engines: Iterable[EngineTraffic]) -> bool:
 def _derived(seen: _Measured, bounds: _Bounds) -> _Derived:
     longest, tail, promised_s = seen.longest, seen.tail, seen.promised_s
     if promised_s is None:
-        return _Derived(limit_s=None, how="no ceiling is in force, so nothing bounds the wait")
+        return _Derived(limit_s=None, how="no admission limit in force, so the wait is unbounded")
     if not seen.known:
-        return _Derived(limit_s=None, how="no proxy tells how long calls take")
+        return _Derived(limit_s=None, how="no call durations reported")
     if longest is None:
-        return _Derived(limit_s=None, how=f"fewer than {MIN_CALLS} healthy calls are too few to go by")
+        return _Derived(limit_s=None, how=f"fewer than {MIN_CALLS} healthy calls")
     limit_s = max(bounds.least_s, promised_s + bounds.factor * longest.time_s)
     measured = f"{promised_s:.3g} s wait + {bounds.factor:g} x {longest.time_s:.3g} s"
-    how = f"the longer of {bounds.least_s:.3g} s as declared and {measured} as measured"
-    # Against the limit in force, too: what it ends is not measured, so a tail never quite reaches it.
+    how = f"the longer of {bounds.least_s:.3g} s (declared) and {measured} (measured)"
+    # The limit in force counts, too: it cuts longer calls, so a measured tail never quite reaches it.
     near_s = _NEAR * min(limit_s, bounds.in_force_s or limit_s)
     if tail is not None and tail.p99_s > near_s and _BEYOND_TAIL * tail.p99_s > limit_s:
         limit_s = _BEYOND_TAIL * tail.p99_s
-        how = f"{_BEYOND_TAIL:g} x {tail.p99_s:.3g} s, as calls take longer than the allowed wait explains"
+        how = f"{_BEYOND_TAIL:g} x {tail.p99_s:.3g} s, because calls exceed the allowed wait"
     if seen.widened > 1:
         limit_s *= seen.widened
-        how += f", x {seen.widened:g} since most engines failed calls under it"
+        how += f", x {seen.widened:g} because most engines failed calls under it"
     limit_s = _STEP_S * math.ceil(limit_s / _STEP_S)
     if bounds.most_s and limit_s >= bounds.most_s:
-        return _Derived(limit_s=None, how="the total is shorter than what it would be")
+        return _Derived(limit_s=None, how="the total is shorter")
     return _Derived(limit_s=limit_s, how=how)
 
 
@@ -365,7 +365,7 @@ def _steadied(
     old_s: float | None, derived: _Derived, since_s: float, now_s: float, admission: AdmissionDecision | None
 ) -> float | None:
     new_s = derived.limit_s
-    # While no engine is in there is no wait to go by.
+    # Without an engine in rotation the wait is unknown.
     rested = now_s - since_s >= DOWN_INTERVAL_S and admission is not None and admission.slots > 0
     if new_s is None or old_s is None:
         return new_s if new_s is None or rested else None
@@ -386,14 +386,14 @@ def _in_force(limits: TimeLimits) -> tuple[float | None, ...]:
 
 def _sentence(name: str, limit_s: float | None, derived: _Derived, *, given: bool) -> str:
     if given:
-        return f"{name} as given"
+        return f"{name} from the policy"
     if limit_s is not None:
         return f"{name} {limit_s:.4g} s: {derived.how}"
     return f"{name} off: {derived.how if derived.limit_s is None else 'being measured'}"
 
 
 def _reported_s(engines: Sequence[Engine], now_s: float) -> float:
-    """The longest of the engines' own 99th percentiles of the time to the first token; 0 where none tells."""
+    """The longest 99th percentile of time to first token that engines report; 0 without reports."""
     return max(
         (
             engine.report.time_to_first_token.p99_s

@@ -1,18 +1,17 @@
-"""Which zones serve the callers of a zone, and in what proportion.
+"""Zone weights: which zones serve the callers of a zone, and in what proportion.
 
-Local first, up to what the local engines can serve; the rest goes to zones by what they have to spare. What
-engines can serve is their capacity, slots over service time, not their number; what a zone's callers ask is what
-its proxies tell. Local engines are filled to nine tenths, or as far as the whole fleet is filled where that is
-more: then every engine ends up equally loaded, wherever the failures are. Where nobody tells what is asked,
-callers are taken to ask evenly from every zone that has proxies, for as much as the fleet can serve.
+Local first, up to the local capacity; the rest goes to other zones by their room. Capacity is slots over service
+time, not the number of engines; a zone's demand is what its proxies report. Local engines are filled to nine
+tenths, or to the fleet's utilization if that is higher: then every engine is equally loaded, wherever failures
+are. Unknown demand is assumed to be even over the zones with proxies, and equal to the fleet's capacity.
 
-Envoy multiplies a zone's weight by the share of its listed hosts that are healthy (overprovisioning factor 100,
-which ``translate`` says in each assignment). So a weight here is the wanted share *divided* by that share: the
-product is what is wanted, in the same push as the health it was computed from, and when Envoy ejects a host on
-its own, or the control plane is away, the weight still follows. See ``docs/adr/0003-zone-weights.md``.
+Envoy multiplies a zone's weight by the healthy share of its listed hosts (overprovisioning factor 100, set by
+``translate`` in each assignment). So a weight here is the wanted share *divided* by that share: the product is
+what is wanted, in the same push as the health it was computed from. When Envoy ejects a host itself, or the
+control plane is away, the weight still follows. See ``docs/adr/0003-zone-weights.md``.
 
-Each change of weights rebuilds Envoy's balancer: demand is averaged until chance does not move it, weights are
-rounded, small moves are skipped, and other moves wait for half a second, except where a zone comes or goes.
+Each change of weights rebuilds Envoy's balancer. So demand is averaged until chance does not move it, weights are
+rounded, small moves are skipped, and others wait half a second, unless a zone comes or goes.
 """
 
 import math
@@ -34,17 +33,17 @@ _SMALL_MOVE: Final = 20
 MIN_INTERVAL_S: Final = 0.5
 
 _FULL: Final = 0.9
-"""Of what a zone can serve: above it requests wait there by chance while engines idle elsewhere."""
+"""Share of a zone's capacity above which requests wait there by chance while engines idle elsewhere."""
 
 _SLOW_S: Final = 10.0
 _FAST_S: Final = 1.0
 _CHANCE: Final = 3.0
-"""Demand is averaged over ten seconds, and over one where it is off by more standard deviations than these."""
+"""Demand is averaged over 10 s, or over 1 s if it is off by more standard deviations than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Zones:
-    """By zone: calls per second of healthy engines, number of engines Envoy is told of, and of healthy ones."""
+    """By zone: calls per second of healthy engines, engines listed in Envoy, and healthy ones."""
 
     per_s: Mapping[str, float]
     listed: Mapping[str, int]
@@ -61,10 +60,10 @@ def zone_shares(
     weighed_at_s: float = -math.inf,
     now_s: float,
 ) -> ZoneMemory:
-    """Shares for callers of each calling zone, and of each zone with engines, and of no zone.
+    """Shares for callers of each calling zone, of each zone with engines, and of no zone.
 
-    ``weighed_at_s`` is when weights within zones last moved. When no engine is ready the last shares stay, so that
-    recovery needs no second push. In ``shadow`` mode every caller shares the engines by their capacity.
+    ``weighed_at_s`` is when weights within zones last moved. Without a ready engine the last shares stay, so that
+    recovery needs no second push. In ``shadow`` mode all callers share the engines by capacity.
     """
     zones = _zones(engines)
     asking = frozenset(callers.zones)
@@ -77,12 +76,12 @@ def zone_shares(
             shares={caller: before.shares[caller] for caller in kept},
             demand={caller: before.demand[caller] for caller in kept if caller in before.demand},
         )
-    # Proxies that do not say where they are add no demand of their own: they are taken to be everywhere.
+        # Proxies without zone add no demand of their own: they are assumed to be everywhere.
     assumed = _assumed((asking - {""}) or frozenset(zones.per_s), asked, sum(zones.per_s.values()))
     shares, demand = {}, {}
     for caller in all_callers:
         if shadow:
-            wanted, reason = _by_capacity(zones.per_s), "not in force: by the capacity of healthy engines"
+            wanted, reason = _by_capacity(zones.per_s), "not enforced: by the capacity of healthy engines"
         else:
             wanted, reason = _wanted(caller, zones.per_s, assumed, policy)
         raw = {zone: share * zones.listed[zone] / zones.healthy[zone] for zone, share in wanted.items()}
@@ -111,7 +110,7 @@ def _zones(engines: PoolEngines) -> _Zones:
 
 
 def _reported_demand(demand: Mapping[str, Demand], proxies: Mapping[str, Proxy]) -> dict[str, float]:
-    """Requests per second by calling zone, as its proxies tell now."""
+    """Requests per second by calling zone, as its proxies report now."""
     told: dict[str, float] = {}
     for node, one in demand.items():
         proxy = proxies.get(node)
@@ -121,7 +120,7 @@ def _reported_demand(demand: Mapping[str, Demand], proxies: Mapping[str, Proxy])
 
 
 def _averaged(told_per_s: float | None, before: ZoneDemand | None, now_s: float) -> float | None:
-    """The demand to go by: a move that chance explains is taken in slowly."""
+    """The demand in use: moves that chance explains are averaged slowly."""
     if told_per_s is None or before is None or before.per_s is None:
         return told_per_s
     known = before.per_s
@@ -135,7 +134,7 @@ def _averaged(told_per_s: float | None, before: ZoneDemand | None, now_s: float)
 
 
 def _assumed(demanding: frozenset[str], asked: Mapping[str, float | None], able_per_s: float) -> dict[str, float]:
-    """Requests per second each calling zone is taken to ask for: one that does not tell asks as the others do."""
+    """Assumed demand per calling zone in requests per second; a zone without reports is assumed to be average."""
     known = {zone: per_s for zone in demanding if (per_s := asked.get(zone)) is not None}
     other = sum(known.values()) / len(known) if known else able_per_s / len(demanding)
     return {zone: known.get(zone, other) for zone in demanding}
@@ -149,7 +148,7 @@ def _by_capacity(per_s: Mapping[str, float]) -> dict[str, float]:
 def _wanted(
     caller: str, per_s: Mapping[str, float], assumed: Mapping[str, float], policy: Zones
 ) -> tuple[dict[str, float], str]:
-    """Share of the caller's requests each zone should get; they add up to 1."""
+    """Share of the caller's requests for each zone; they add up to 1."""
     if not caller:
         return _by_capacity(per_s), "by the capacity of healthy engines"
     able = sum(per_s.values())
@@ -161,13 +160,13 @@ def _wanted(
         share, reason = local / able, "by the capacity of healthy engines"
     else:
         asks = assumed.get(caller)
-        if asks is None:  # nobody there yet: whoever comes will ask as the others do
+        if asks is None:  # no demand yet: assume the average
             asks = sum(assumed.values()) / len(assumed)
             assumed = {**assumed, caller: asks}
         filled = max(_FULL, sum(assumed.values()) / able)
         share = min(1.0, filled * local / asks) if asks > 0 else 1.0
         reason = (
-            f"{share:.0%} of {asks:.3g}/s fit the healthy engines of the zone ({local:.3g}/s), the rest by room"
+            f"{share:.0%} of {asks:.3g}/s fits the zone's healthy engines ({local:.3g}/s), the rest follows room"
         )
         room = {zone: filled * one - min(filled * one, assumed.get(zone, 0.0)) for zone, one in others.items()}
         others = room if sum(room.values()) > 1e-9 * able else others
@@ -176,7 +175,7 @@ def _wanted(
         share = 1 - most_abroad
         reason = f"at most {most_abroad:.0%} leaves the zone while it has a ready engine"
     elif not local:
-        share, reason = 0.0, "no ready engine in the zone: by the room elsewhere"
+        share, reason = 0.0, "no ready engine in the zone: by room elsewhere"
     whole = sum(others.values())
     wanted = {zone: (1 - share) * room / whole for zone, room in others.items()}
     if local:
@@ -188,7 +187,7 @@ def _weights(raw: Mapping[str, float], policy: Zones) -> dict[str, int]:
     """Rounded weights that add up to about a thousand.
 
     A zone that should get nothing still gets the smallest weight where crossing is allowed: one request in a
-    thousand in good times is the price for having somewhere to go at once when the own zone is lost.
+    thousand is the price of an immediate alternative when the own zone is lost.
     """
     total = sum(raw.values())
     crossing = policy.max_cross_zone_percent > 0 and (policy.spill or not policy.prefer_local)
@@ -203,7 +202,7 @@ def _weights(raw: Mapping[str, float], policy: Zones) -> dict[str, int]:
 def _steadied(
     weights: dict[str, int], reason: str, before: ZoneShares | None, weighed_at_s: float, now_s: float
 ) -> ZoneShares:
-    """The new shares, or the old ones where the difference is not worth a rebuild yet."""
+    """The new shares, or the old ones if the difference is not worth a rebuild yet."""
     if before is not None and before.weights.keys() == weights.keys():
         move = max((abs(weights[zone] - before.weights[zone]) for zone in weights), default=0)
         if move <= _SMALL_MOVE or now_s - max(before.since_s, weighed_at_s) < MIN_INTERVAL_S:

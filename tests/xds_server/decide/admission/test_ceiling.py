@@ -129,7 +129,7 @@ def test_requests_stuck_on_ejected_engines_raise_max_requests_of_their_proxy() -
     held = pool.decide(a=pool.told(50, **loaded), b=pool.told(50))
     assert held.held == 9
     assert parts(held) == {"a": free["a"] + 9, "b": free["b"]}
-    assert "9 that engines hold" in held.by_proxy["a"].reason
+    assert "9 held by ejected engines" in held.by_proxy["a"].reason
     stale = {**loaded, "load_at_s": pool.now_s - 10}
     assert pool.decide(a=pool.told(50, **stale), b=pool.told(50)).held == 0
 

@@ -94,8 +94,8 @@ def test_ejection_and_readmission_events_name_the_ruling_field() -> None:
 @pytest.mark.parametrize(
     ("decision", "expected"),
     [
-        (replace(WELL, ejector=Ejector.ERRORS, floor=True), ("kept", "chat/r0", "free to leave", "kept in")),
-        (replace(WELL, traffic_percent=25.0), ("trial", "chat/r0", "100 % of its share", "25 % of its share")),
+        (replace(WELL, ejector=Ejector.ERRORS, floor=True), ("kept", "chat/r0", "ejectable", "kept in rotation")),
+        (replace(WELL, traffic_percent=25.0), ("trial", "chat/r0", "100 %", "25 %")),
         (replace(WELL, shadow=OUT), ("shadow", "chat/r0", "as decided", "would be UNHEALTHY")),
         (replace(WELL, verdict=Verdict.HUNG), ("verdict", "chat/r0", "producing", "hung")),
     ],
@@ -109,7 +109,7 @@ def test_every_engine_flag_change_is_an_event_both_ways(
 
 
 def test_a_cut_and_another_reason_to_stay_out_are_told() -> None:
-    assert told(pool(OUT), pool(replace(OUT, cut=True))) == [("cut", "chat/r0", "not cut", "cut")]
+    assert told(pool(OUT), pool(replace(OUT, cut=True))) == [("cut", "chat/r0", "off", "on")]
     assert told(pool(OUT), pool(replace(OUT, ejector=Ejector.OPERATOR))) == [
         ("ejector", "chat/r0", "verdict", "operator")
     ]
@@ -122,16 +122,16 @@ def test_circuit_breaker_and_straggler_phases_are_events() -> None:
     again = replace(is_open, opens=3)
     assert told(pool(breakers={KEYS[0]: is_open}), pool(breakers={KEYS[0]: again})) == []
     slow, recovered = pool(slow={KEYS[1]: True}), pool(slow={KEYS[1]: False})
-    assert told(pool(), slow) == [("straggler", "chat/r1", "in step", "slow")]
-    assert told(slow, recovered) == [("straggler", "chat/r1", "slow", "in step")]
+    assert told(pool(), slow) == [("straggler", "chat/r1", "normal", "slow")]
+    assert told(slow, recovered) == [("straggler", "chat/r1", "slow", "normal")]
     assert told(slow, pool()) == told(recovered, recovered) == []
 
 
 def test_zone_loss_event_precedes_its_engines() -> None:
     found = told(pool(), pool(OUT, OUT))
-    assert found[0] == ("zone", "chat a", "there", "lost")
+    assert found[0] == ("zone", "chat a", "available", "lost")
     assert len(found) == 3
-    assert told(pool(OUT, OUT), pool())[0] == ("zone", "chat a", "lost", "there")
+    assert told(pool(OUT, OUT), pool())[0] == ("zone", "chat a", "lost", "available")
     assert [kind for kind, *_ in told(pool(), pool(OUT))] == ["health"]  # half of a zone is not most of it
 
 
@@ -154,9 +154,11 @@ def test_drift_is_told_when_it_has_come_far_from_what_was_told() -> None:
 
 def test_pressure_degradation_hedging_and_time_limit_events() -> None:
     full = replace(ADMISSION, pressure=1.2, crowded=True)
-    assert told(pool(admission=ADMISSION), pool(admission=full)) == [("demand", "chat", "room", "full")]
+    assert told(pool(admission=ADMISSION), pool(admission=full)) == [
+        ("demand", "chat", "below capacity", "above capacity")
+    ]
     assert told(pool(admission=full), pool(admission=replace(full, pressure=None, crowded=False))) == [
-        ("demand", "chat", "full", "room")
+        ("demand", "chat", "above capacity", "below capacity")
     ]
     level = only(
         ChangeKind.LADDER,

@@ -80,4 +80,4 @@ def test_readings_count_per_boot_id_and_source() -> None:
 
 
 def test_unreported_engine_waits_for_its_agent() -> None:
-    assert "nothing heard yet" in report_request(engine(), Probe(enabled=False), None, 0.0).reason
+    assert "no report yet" in report_request(engine(), Probe(enabled=False), None, 0.0).reason

@@ -129,7 +129,7 @@ def test_straggler_ejection_and_readmission(seed: int) -> None:
     for engine in ("e0", "e1"):
         assert world.first_s(began_s, is_out(engine)) < 2.0
         assert world.decision(engine).ejector is Ejector.SLOWNESS
-        assert "slower is out" in world.decision(engine).reason
+        assert "times slower)" in world.decision(engine).reason
         world.engines[engine].slower = 1.0
     healed_s = world.now_s
     world.run(8)

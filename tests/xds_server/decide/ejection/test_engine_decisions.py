@@ -113,7 +113,7 @@ def test_flap_damping_ejection_time_backs_off() -> None:
         well_s = world.now_s
         world.run(0.1)
         while world.decision("e0").health is not IN:
-            assert "came back" in world.decision("e0").reason
+            assert "it flaps" in world.decision("e0").reason
             world.run(0.1)
         waits.append(round(world.now_s - well_s - 0.1))
     assert waits == [0, 0, 0, 1, 2, 4, 8]
@@ -135,7 +135,7 @@ def test_max_ejection_percent_ejects_the_worst_first() -> None:
     assert world.letters() == "UUHH"
     kept = world.decision("e2")
     assert (kept.floor, kept.ejector, kept.health) == (True, Ejector.VERDICT, IN)
-    assert "25 % of its slots, floor 50 %" in kept.reason
+    assert "25 % of its slots (floor: 50 %)" in kept.reason
     assert kept.returns
 
 
@@ -201,7 +201,7 @@ def test_orders_are_in_force_until_they_expire() -> None:
     order(world, "e0", OrderAction.EJECT, seconds=5)
     order(world, "e1", OrderAction.DRAIN, seconds=5)
     assert world.letters() == "UDHH"
-    assert "ordered by ada to eject: a test" in world.decision("e0").reason
+    assert "operator order by ada: eject (a test)" in world.decision("e0").reason
     assert world.decision("e0").ejector is Ejector.OPERATOR
     world.run(5.1)
     assert world.letters() == "HHHH"
@@ -224,7 +224,7 @@ def test_restore_order_overrides_soft_evidence_never_hard() -> None:
     order(world, "e0", OrderAction.RESTORE)
     order(world, "e1", OrderAction.RESTORE)
     assert world.letters() == "HUHH"
-    assert "against it: degraded" in world.decision("e0").reason
+    assert "overruled: degraded" in world.decision("e0").reason
     world.run(61)
     said(world, "e0", Verdict.DEGRADED).decide()
     assert world.letters()[0] == "U"

@@ -49,7 +49,7 @@ def beside(first: list[bool], *others: EngineTraffic) -> dict[str, EngineTraffic
 
 def test_consecutive_failures_are_significant_among_healthy_peers() -> None:
     engines = beside([False] * 22 + [True] * 3, *[CLEAN] * 7)
-    assert opens(engines) == "3 of its last 3 calls failed, and only 0 of 133 to the others"
+    assert opens(engines) == "3 of its last 3 calls failed, but only 0 of 133 on its peers"
     assert not opens(engines, weighPeers=False)
     assert not opens(beside([False] * 23 + [True] * 2, *[CLEAN] * 7))
 
@@ -65,7 +65,7 @@ def test_success_rate_needs_enough_peer_calls() -> None:
 
 def test_half_of_its_calls_failing_is_seen_before_the_window_is_full_of_them() -> None:
     engines = beside([False] * 17 + [True, False, True, False, True, False, False, True], *[CLEAN] * 7)
-    assert opens(engines) == "4 of its last 8 calls failed, and only 0 of 133 to the others"
+    assert opens(engines) == "4 of its last 8 calls failed, but only 0 of 133 on its peers"
     assert not opens(beside([False, False, False, True] * 6, *[CLEAN] * 7)), "the rate is the policy's"
 
 

@@ -67,7 +67,7 @@ def test_floor_limits_ejections_by_soft_pod_states() -> None:
     world = told(still("aaaa"), e0=PodPhase.UNFIT, e1=PodPhase.UNFIT, e2=PodPhase.NOT_READY)
     assert world.letters() == "DHUH"
     assert world.decision("e1").floor
-    assert "floor 50 %" in world.decision("e1").reason
+    assert "floor: 50 %" in world.decision("e1").reason
 
 
 @pytest.mark.parametrize("standing", FINAL)
@@ -111,7 +111,7 @@ def test_pool_wide_pod_evidence_is_distrusted() -> None:
     world = still("aabb")
     everyone = dict.fromkeys(("e0", "e1", "e2", "e3"), PodPhase.NOT_READY)
     assert told(world, **everyone).letters() == "HHHH"
-    assert "in doubt" in world.decision("e0").reason
+    assert "suspect the observer" in world.decision("e0").reason
     assert world.decision("e0").ejector is Ejector.ORCHESTRATOR
     assert told(world, **{**everyone, "e3": PodPhase.PRESENT}).letters().count("U") == 2
 
@@ -195,7 +195,7 @@ def test_pod_state_without_effect_is_still_an_event() -> None:
     assert (change.kind, change.before, change.after) == (ChangeKind.STANDING, "present", "not-ready")
     assert change.reason == "a test says not-ready"
     (back,) = engine_changes(subject, after, replace(after, pod_state=None))
-    assert (back.after, back.reason) == ("present", "nothing is said against it any more")
+    assert (back.after, back.reason) == ("present", "the orchestrator reports no problem")
 
 
 def test_drain_by_pod_state_is_one_event() -> None:

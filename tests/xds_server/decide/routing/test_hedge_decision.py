@@ -89,7 +89,7 @@ def test_hedging_turns_off_at_once_and_on_with_hysteresis() -> None:
     on = decided(used=0.3, now_s=0.0)
     off = decided(on, used=0.61, now_s=50.0)
     assert not off.decided.on
-    assert "61 % of the slots are in use, limit 60 %" in off.decided.reason
+    assert "61 % of slots in use (limit 60 %)" in off.decided.reason
     still = decided(off, used=0.55, now_s=70.0)
     assert (still.decided.on, still.calm_since_s) == (False, None)
     calm = decided(still, used=0.49, now_s=80.0)

@@ -158,7 +158,7 @@ def test_shadow_mode_zone_weights_follow_capacity() -> None:
     site = Map(shadow=True)
     shares = site.decide({"a": 90, "b": 1, "c": 1})
     assert shares["a"].weights == shares["b"].weights == shares[""].weights == dict.fromkeys("abc", 330)
-    assert "not in force" in shares["a"].reason
+    assert "not enforced" in shares["a"].reason
 
 
 def test_chance_moves_nothing_and_a_real_change_is_followed_in_seconds() -> None:
