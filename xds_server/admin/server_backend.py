@@ -251,7 +251,7 @@ class ServerBackend:
                 scene.policies.effective[key.pool].breaker,
             )
             if short is not None and short.now:
-                raise RefusedOrderError(f"{short.sentence}; use --force to override")
+                raise RefusedOrderError(f"{short.sentence}. Use --force to override")
             note = "" if short is None else short.later
         self._orders.give(
             Order(

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from xds_server.admin_api.live_types import EngineRow, ServerRow
 from xds_server.cli.diagnostics import printable
+from xds_server.diagnosis.event_text import change_text
 from xds_server.diagnosis.live_state import LiveState, bar, utilization, window
 from xds_server.model.text import age_text, count_text
 
@@ -178,10 +179,9 @@ def _events(board: LiveState, choice: TopSelection) -> list[Text]:
         return []
     lines = [Text("last events", style="bold")]
     for one in latest:
-        before = f"{one.before} -> " if one.before else ""
         times = f" x{one.times}" if one.times > 1 else ""
         ago, whom = age_text(max(0.0, board.at_unix_s - one.at)), one.subject or "server"
-        text = f"{ago:>6} ago  {whom}: {one.kind} {before}{one.after}{times}: {one.evidence}"
+        text = f"{ago:>6} ago  {whom}: {change_text(one.kind, one.before, one.after)}{times}: {one.evidence}"
         lines.append(Text(printable(text).replace("\n", " "), style="red" if one.alarm else ""))
     return lines
 

@@ -14,6 +14,7 @@ from xds_server.cli.admin_client import fetch
 from xds_server.cli.completion import complete_names
 from xds_server.cli.connection_options import connection_options
 from xds_server.cli.diagnostics import printable
+from xds_server.diagnosis.event_text import change_text
 from xds_server.model.text import age_text
 
 _WIDTH: Final = 100
@@ -77,9 +78,9 @@ def _lines(story: Explanation) -> Iterator[str]:
             yield f"  {rule.field}{value} ({rule.place})"
     if story.returns:
         until = story.until_in_s
-        latest = "" if until is None else f"; looked at again in {age_text(until)} at the latest"
+        latest = "" if until is None else f"; evaluated again within {age_text(until)}"
         yield ""
-        yield f"What would change it: {story.returns}{latest}."
+        yield f"Recovers after: {story.returns}{latest}."
     yield ""
     yield "Before:" if story.past else "Before: nothing is remembered."
     for event in story.past:
@@ -87,14 +88,13 @@ def _lines(story: Explanation) -> Iterator[str]:
 
 
 def event_line(event: EventStatus, *, whose: bool = False) -> str:
-    """``41s ago: health HEALTHY -> UNHEALTHY: hung: ...``."""
+    """``41s ago: ejected: hung: ...``."""
     subject = f"{event.subject}: " if whose else ""
-    before = f"{event.before} -> " if event.before else ""
     times = ""
     if event.times > 1:
         times = f" ({event.times} times in {age_text(event.first_age_s - event.age_s)})"
     return (
-        f"{age_text(event.age_s)} ago: {subject}{event.kind} {before}{event.after}{times}: "
+        f"{age_text(event.age_s)} ago: {subject}{change_text(event.kind, event.before, event.after)}{times}: "
         f"{event.evidence}"
         f"{failed_requests(event)}"
     )

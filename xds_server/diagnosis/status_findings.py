@@ -99,9 +99,8 @@ def on_rolled_back(rolled_back: Sequence[RolledBackResource], *, aged: bool = Tr
         )
         instead = "; ".join(f"{_proxies(count)} {what}" for count, what in has if count)
         reason = f": {one.reason}" if one.reason else ""
-        sentence = (
-            f"refused by {by}{_since(one.age_s if aged else None)} and rolled back: {instead} ({places}){reason}"
-        )
+        when = f" {age_text(one.age_s)} ago" if aged and one.age_s is not None else ""
+        sentence = f"refused by {by}{when} and rolled back: {instead} ({places}){reason}"
         yield fail(f"{one.type} {one.name}", "SG217", sentence)
 
 
@@ -110,7 +109,7 @@ def on_canary(canary: CanaryStatus | None, *, aged: bool = True) -> Iterator[Che
     ended_s = None if canary is None else canary.ended_s
     if canary is None or canary.state != "rolled-back" or ended_s is None or ended_s > CANARY_RECENT_S:
         return
-    whose = f"canary {canary.digest[:12]} by {canary.by or 'unknown'}"
+    whose = f"{canary.digest[:12]} by {canary.by or 'unknown'}"
     reasons = "; ".join(canary.reasons) or "no reason given"
     when = f" {age_text(ended_s)} ago" if aged else ""
     yield warn("canary", "SG219", f"{whose} rolled back{when}: {reasons}")
@@ -130,7 +129,7 @@ def _proxies(count: int) -> str:
 
 
 def _since(age_s: float | None) -> str:
-    return "" if age_s is None else f" for {age_text(age_s)}"
+    return "" if age_s is None else f" (for {age_text(age_s)})"
 
 
 def on_engines(engines: Sequence[EngineStatus]) -> Iterator[Check]:

@@ -166,7 +166,7 @@ def test_ejection_and_readmission_are_explained_by_why(server: Server, engines: 
     assert out.startswith("chat/r1 (zone a) has been ejected for ")
     assert "connection refused" in out
     assert "spec.probe.unhealthyAfter: 2 (built-in default)" in out
-    assert re.search(r"ago: health HEALTHY -> UNHEALTHY: dead: ", out)
+    assert re.search(r"ago: ejected: dead: ", out)
     code, out, _ = server.run("why", "chat/r1", "-o", "json")
     story = json.loads(out)
     assert (code, story["well"], story["kind"]) == (1, False, "engine")
@@ -211,7 +211,7 @@ def test_eject_order_survives_a_restart_until_restore(server: Server) -> None:
     assert 1700 < order["left_s"] <= 1800
     told = server.run("why", "r0")[1]
     assert re.search(r"Operator order by ann in force for (30|29|28) m: eject \(bad link\)\.", told)
-    assert "order none -> eject" in told  # read from the ledger's file
+    assert "operator order: none -> eject" in told  # read from the ledger's file
     code, out, _ = server.run("restore", "r0", "-o", "yaml")
     assert (code, yaml.safe_load(out)) == (0, {"outcome": "ended", "reason": "", "order": None})
     server.until(lambda: server.engine("r0")["health"] == "HEALTHY")
@@ -279,7 +279,7 @@ def test_eject_order_of_an_ejected_engine_warns_of_the_floor(server: Server, eng
     )
     code, out, remark = server.run("drain", "r1", "--for", "5m", "--reason", "x")
     assert (code, out) == (0, "drain chat/r1 for 5m: x\n")
-    assert "note: it is out already" in remark
+    assert "note: already ejected" in remark
     assert "once it is well it goes in again in spite of the order" in remark
     assert server.run("drain", "r1", "--for", "5m", "--reason", "x", "--force")[2] == ""
 

@@ -248,9 +248,7 @@ def test_canary_rollback_is_reported_for_an_hour_with_its_reason(
     server.pages["/v1/history"] = {"versions": [], "kept": True, "stands": 0}
     server.pages["/v1/apply"] = rolled_back_canary()
     assert main(["status", "--admin", server.url]) == 0, "all have what they had: nothing is out of force"
-    said = (
-        "SG219 canary: 5c1d0ffee5c1 of bob was rolled back 12m ago: 30 % of 100 requests fail; 2 % of the others\n"
-    )
+    said = "SG219 canary: 5c1d0ffee5c1 by bob rolled back 12m ago: 30 % of 100 requests fail; 2 % of the others\n"
     shown = capsys.readouterr().out
     assert said in shown
     assert "get events" in shown.partition(said)[2].splitlines()[0], "with its way out"
@@ -259,8 +257,7 @@ def test_canary_rollback_is_reported_for_an_hour_with_its_reason(
     server.pages["/v1/apply"] = rolled_back_canary(reasons=["p0 refuses:\nbad\x1b[31m"], by="")
     main(["status", "--admin", server.url])
     assert (
-        "of somebody was rolled back 12m ago: p0 refuses: bad\N{REPLACEMENT CHARACTER}[31m\n"
-        in capsys.readouterr().out
+        "by unknown rolled back 12m ago: p0 refuses: bad\N{REPLACEMENT CHARACTER}[31m\n" in capsys.readouterr().out
     )
     served = rolled_back_canary(state="served")
     older = {name: value for name, value in rolled_back_canary().items() if name != "ended_s"}
@@ -294,7 +291,7 @@ def rolled_back(**said: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("found", "answer", "line"),
     [
-        (trouble("certificate", "unusable", "/t/tls.crt"), 1, "SG210 certificate: /t/tls.crt: why, for 40s now"),
+        (trouble("certificate", "unusable", "/t/tls.crt"), 1, "SG210 certificate: /t/tls.crt: why (for 40s)"),
         (trouble("certificate", "ends", "/t/tls.crt"), 0, "SG211 certificate: /t/tls.crt: why"),
         (trouble("certificate", "ended", "/t/tls.crt"), 1, "SG212 certificate: /t/tls.crt: why"),
         (trouble("rules", "unusable", "/t/a.yaml", sentence="/t/a.yaml:1: no"), 1, "SG213 rules: /t/a.yaml:1: no"),
@@ -327,17 +324,17 @@ def test_rolled_back_nack_is_exit_status_1_even_when_in_sync(
     server.pages["/v1/troubles"] = {"troubles": [], "rolled_back": [rolled_back()]}
     assert main(["status", "--admin", server.url]) == 1
     assert (
-        "SG217 RDS port-10000: refused by n1, for 4m now, and rolled back: 2 proxies have the content that was "
-        "accepted before it; 1 proxy has nothing of that name (routes.yaml:7:3): bad regex\n"
+        "SG217 RDS port-10000: refused by n1 4m ago and rolled back: 2 proxies have the previously accepted "
+        "content; 1 proxy has no such resource (routes.yaml:7:3): bad regex\n"
     ) in capsys.readouterr().out
     many = rolled_back(refused_by=[f"n{one}" for one in range(10)], refusals=300, on_nothing=0, origins=[])
     unknown = rolled_back(refused_by=[], refusals=0, age_s=None, reason="", on_content_before=1, on_nothing=0)
     server.pages["/v1/troubles"]["rolled_back"] = [many, unknown]
     assert main(["status", "--admin", server.url]) == 1
     out = capsys.readouterr().out
-    assert "refused by n0, n1, n2, n3, n4 and 295 more, for 4m now" in out
+    assert "refused by n0, n1, n2, n3, n4 and 295 more 4m ago" in out
     assert "(built-in defaults)" in out
-    assert "refused by a proxy, in an earlier run of the server, and rolled back: 1 proxy has" in out
+    assert "refused by a proxy, in an earlier run of the server and rolled back: 1 proxy has" in out
 
 
 def test_names_that_a_peer_chose_do_nothing_to_the_terminal(

@@ -179,7 +179,7 @@ def test_a_pipe_gets_one_picture_without_colours(server: Server) -> None:
     assert engines[:2] == ["chat/r2", "chat/r1"], "the worst first"
     assert "SG208 hung: no token for 5 s" in done.stdout
     assert "SG204 proxy n1: RDS NACK: RDS port-1: bad regex" in done.stdout
-    assert "10s ago  chat/r2: health HEALTHY -> UNHEALTHY" in done.stdout
+    assert "10s ago  chat/r2: ejected" in done.stdout
 
 
 def test_a_dumb_terminal_gets_one_picture_too(server: Server) -> None:

@@ -123,8 +123,8 @@ def test_what_is_on_one_side_only_is_told() -> None:
         TYPES,
     )
     assert [(one.name, one.what) for one in answer.differences] == [
-        ("extra", "the proxy has it, and nobody here means it to"),
-        ("gone", "the proxy does not have it"),
+        ("extra", "in the proxy, but not intended"),
+        ("gone", "missing in the proxy"),
     ]
 
 
@@ -191,10 +191,10 @@ def test_a_dump_is_read_part_by_part() -> None:
     assert found == {
         ("CDS", "chat"): "a newer version is warming",
         ("CDS", "hop"): "",
-        ("CDS", "new"): "it is warming, and not in use yet",
+        ("CDS", "new"): "warming, not in use yet",
         ("EDS", "chat"): "",
         ("LDS", "in"): "Envoy refused a newer version: no port",
-        ("LDS", "warm"): "it is warming, and not in use yet",
+        ("LDS", "warm"): "warming, not in use yet",
         ("LDS", "bad"): "Envoy refused a newer version: worse",
         ("RDS", "r"): "",
         ("SDS", "tls"): "",
@@ -229,7 +229,7 @@ def test_what_somebody_set_by_hand_over_the_runtime_layer_is_a_difference() -> N
     (layer,) = [one for one in runtime_layers(page) if one.name == "switchgear"]
     answer = config_diff([meant("RTDS", "switchgear", {"layer": {"a.b": 384, "a.c": 7}})], [layer], {}, ("RTDS",))
     (found,) = answer.differences
-    assert found.what == "a.b is overruled by the layer admin"
+    assert found.what == "a.b is overridden by layer admin"
     assert [line for line in found.lines if line[0] in "+-"][2:] == ["-a.b: '384'", "+a.b: '5'"]
 
 
@@ -251,7 +251,7 @@ def test_a_page_that_is_no_dump_is_called_so(dump: Any) -> None:
 def test_a_resource_that_envoy_does_not_write_so_is_told_as_one(content: Any) -> None:
     held_so = DumpedResource(type="EDS", name="x", content=content)
     (found,) = config_diff([meant("EDS", "x", assignment(endpoint(1)))], [held_so], {}, ("EDS",)).differences
-    assert found.what.startswith("it is not as Envoy writes it")
+    assert found.what.startswith("not valid for Envoy")
 
 
 def secrets(**lists: list[dict[str, Any]]) -> dict[str, Any]:
@@ -275,12 +275,12 @@ def test_a_certificate_that_was_rotated_and_has_not_arrived_is_a_difference() ->
     ]
     answer = config_diff(intended, found, {}, ("SDS",))
     assert [(one.name, one.what) for one in answer.differences] == [
-        ("e/certificate", "it differs"),
-        ("late", "it has not arrived yet"),
+        ("e/certificate", "differs"),
+        ("late", "not received yet"),
     ]
     assert answer.same == {"SDS": 1}
     bad = {"name": "x", "secret": {"validation_context": {"trusted_ca": {"inline_bytes": "%"}}}}
-    with pytest.raises(DumpError, match="no base64"):
+    with pytest.raises(DumpError, match="not base64"):
         dumped_resources(secrets(dynamic_active_secrets=[bad]))
 
 

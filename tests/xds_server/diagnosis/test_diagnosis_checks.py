@@ -40,7 +40,7 @@ def test_clocks_that_are_apart_are_told_with_the_direction() -> None:
     assert process_checks.on_clock("x", 2.0) is None
     ahead, behind = process_checks.on_clock("x", 30.0), process_checks.on_clock("x", -30.0)
     assert ahead is not None
-    assert ahead.sentence == "30 s ahead of the clock of this machine"
+    assert ahead.sentence == "30 s ahead of this machine's clock"
     assert behind is not None
     assert behind.code == "SG232"
 
@@ -48,7 +48,7 @@ def test_clocks_that_are_apart_are_told_with_the_direction() -> None:
 def test_old_versions_fail_and_others_of_ours_warn() -> None:
     (old,) = process_checks.on_versions("the server", "3.11.2", {"grpcio": "1.60.1", "protobuf": ""})
     assert (old.state, old.code) == (CheckState.FAIL, "SG231")
-    assert "grpcio 1.60.1 (least 1.70)" in old.sentence
+    assert "grpcio 1.60.1 (minimum 1.70)" in old.sentence
     assert "protobuf missing" in old.sentence
     (fine,) = process_checks.on_versions("the server", "3.12.0rc1", {"grpcio": "1.70.0"})
     assert fine.state is CheckState.OK

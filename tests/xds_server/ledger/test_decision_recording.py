@@ -211,11 +211,11 @@ async def test_the_command_says_what_would_have_been_different(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", ":1: this is no recording"),
-        ("hello\n", ":1: this is no recording"),
+        ("", ":1: not a recording"),
+        ("hello\n", ":1: not a recording"),
         ('{"format": "switchgear-recording/9", "begun_at_unix_s": 1}\n', ":1: format 'switchgear-recording/9'"),
         ('{"format": "switchgear-recording/1", "begun_at_unix_s": 1}\n{"now_s": 1}\n', ":2: unix_s"),
-        ('{"format": "switchgear-recording/1", "begun_at_unix_s": 1}\n', "it has no rounds"),
+        ('{"format": "switchgear-recording/1", "begun_at_unix_s": 1}\n', "no rounds recorded"),
     ],
 )
 def test_what_is_no_recording_is_refused_by_line(
@@ -238,7 +238,7 @@ async def test_half_a_last_line_is_left_out_and_half_a_line_within_is_refused(tm
     file.write_text(whole[:-20])
     report = replay(file, read())
     assert report.rounds == 9
-    assert "the last line is not whole and was left out" in report.remarks
+    assert "the last line was incomplete and was skipped" in report.remarks
     lines = whole.splitlines()
     lines[4] = lines[4][:-20]
     file.write_text("\n".join(lines) + "\n")

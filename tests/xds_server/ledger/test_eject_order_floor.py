@@ -32,7 +32,7 @@ def test_eject_order_below_the_floor_is_denied(policies: PolicySet, fleet: Fleet
     found = short(policies, fleet, "r1", r2=DEAD)
     assert found is not None
     assert found.now
-    assert found.sentence == "without it zone a has 0 % of its slots, capacityFloorPercent is 50 %"
+    assert found.sentence == "this would leave zone a with 0 % of its slots (floor: 50 %)"
 
 
 @pytest.mark.parametrize(("own", "now"), [(DEAD, False), (ORDERED, True)])

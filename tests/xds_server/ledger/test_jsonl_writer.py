@@ -117,10 +117,10 @@ def test_what_is_no_file_has_no_lines(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("held", ["apiVersion: switchgear.dev/v1alpha1\n", "\0"])
 def test_nothing_is_added_to_a_file_of_another_kind(tmp_path: Path, held: str) -> None:
     (tmp_path / "policy.yaml").write_text(held)
-    with pytest.raises(ConfigError, match=r"policy\.yaml is no file of lines of JSON"):
+    with pytest.raises(ConfigError, match=r"policy\.yaml is not a JSON lines file"):
         JsonlWriter(tmp_path / "policy.yaml", 1000)
 
 
 def test_a_folder_is_no_file_of_lines(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="name another"):
+    with pytest.raises(ConfigError, match="Use another path"):
         JsonlWriter(tmp_path, 1000)

@@ -91,7 +91,7 @@ def test_silence_of_telemetry_is_news_once_and_so_is_its_return(policies: Policy
     for lost in ({}, silent, silent, {"access_log": frozenset[str]()}):
         events = ledger.observe(policies, fleet, decided(fleet), lost)
         told.extend((str(one.subject), one.after, one.alarm) for one in events)
-    assert told == [("gw-1", "access logs lost", True), ("gw-1", "access logs heard", False)]
+    assert told == [("gw-1", "access logs missing", True), ("gw-1", "access logs received", False)]
 
 
 async def _written(lines: JsonlWriter) -> None:
@@ -154,7 +154,7 @@ def test_what_came_back_while_nobody_looked_is_told_once(policies: PolicySet, fl
         ("r3", "", "UNHEALTHY"),
         ("r1", "UNHEALTHY", "HEALTHY"),
     ]
-    assert told[1].evidence == "found so at the start of the control plane: five good trial calls"
+    assert told[1].evidence == "found at startup of the control plane: five good trial calls"
     assert again.observe(policies, fleet, decided(fleet, r1=BACK, r3=OUT)) == []
 
 

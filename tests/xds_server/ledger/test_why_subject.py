@@ -90,7 +90,7 @@ def test_why_deleted_pod_never_recovers(policies: PolicySet, fleet: Fleet) -> No
         since_s=98.0,
         pod_state=word,
         ejector=Ejector.ORCHESTRATOR,
-        returns="nothing, for it ends",
+        returns="nothing: the pod is being deleted",
     )
     spoken = with_pod_states(fleet, {EngineId("chat", "r1"): word})
     found = why("r1", scene(policies, spoken, decided(fleet, r1=out)))
@@ -98,14 +98,14 @@ def test_why_deleted_pod_never_recovers(policies: PolicySet, fleet: Fleet) -> No
     assert "draining" in found.now
     assert found.now.endswith("because its pod is being deleted.")
     assert "Orchestrator state: leaving: its pod is being deleted." in found.because
-    assert (found.returns, found.ruled_by) == ("nothing, for it ends", ())
+    assert (found.returns, found.ruled_by) == ("nothing: the pod is being deleted", ())
 
 
 def test_why_unfit_node_kept_by_floor_names_both(policies: PolicySet, fleet: Fleet) -> None:
     word = PodState(standing=PodPhase.UNFIT, reason="node gpu-7 has taint gpu-broken")
     kept = EngineDecision(
         health=Health.HEALTHY,
-        reason="kept: too few; unfit: node gpu-7 has taint gpu-broken",
+        reason="kept in rotation: too few; unfit: node gpu-7 has taint gpu-broken",
         since_s=0.0,
         pod_state=word,
         ejector=Ejector.ORCHESTRATOR,
@@ -117,7 +117,7 @@ def test_why_unfit_node_kept_by_floor_names_both(policies: PolicySet, fleet: Fle
     assert "Kept in rotation by the capacity floor although its orchestrator reports it unavailable" in told(found)
     assert [rule.field for rule in found.ruled_by] == ["spec.breaker.capacityFloorPercent"]
     # Ignored as doubtful: in rotation without the floor.
-    doubted = replace(kept, floor=False, reason="kept: all 4 engines are said not to be ready at once")
+    doubted = replace(kept, floor=False, reason="kept in rotation: all 4 engines are unready at once")
     found = why("r1", scene(policies, spoken, decided(fleet, r1=doubted)))
     assert "In rotation although its orchestrator reports it unavailable" in told(found)
 
@@ -173,7 +173,7 @@ def test_why_order_names_author_reason_and_duration(policies: PolicySet, fleet: 
     )
     view = replace(scene(policies, fleet, decided(fleet, r1=out)), orders={order.engine: order})
     found = why("chat/r1", view)
-    assert "Operator order by ann in force for 12 m: eject (bad NVLink)." in found.why_not
+    assert "Operator order by ann in force for 12m: eject (bad NVLink)." in found.why_not
     assert "switchgear restore" in found.returns
     assert found.ruled_by == ()
 
@@ -207,9 +207,9 @@ def test_why_pool_reports_limit_refusals_and_level(policies: PolicySet, fleet: F
 
 
 def test_why_pool_reports_retried_statuses(policies: PolicySet, fleet: Fleet) -> None:
-    retries = RetryDecision(statuses=(503,), reason="500 is not tried again: all fail", since_s=0.0)
+    retries = RetryDecision(statuses=(503,), reason="500 not retried: all fail", since_s=0.0)
     found = why("chat", scene(policies, fleet, with_pool(decided(fleet), retries=retries)))
-    assert "Retried statuses: 503 (500 is not tried again: all fail)." in found.because
+    assert "Retried statuses: 503 (500 not retried: all fail)." in found.because
 
 
 def test_why_zone_counts_engines(policies: PolicySet, fleet: Fleet) -> None:

@@ -36,7 +36,11 @@ _STATES: Sequence[tuple[str, str, str]] = (
     ("draining", "DRAINING", "drained by its agent"),
     ("ready", "HEALTHY", ""),
     ("dead", "UNHEALTHY", "dead: connection refused"),
-    ("degraded", "HEALTHY", "kept: ejecting it would leave the pool 40 % of its slots; XID 63"),
+    (
+        "degraded",
+        "HEALTHY",
+        "kept in rotation: this would leave the pool with 40 % of its slots (floor: 50 %); XID 63",
+    ),
     ("ready", "HEALTHY", ""),
     ("ready", "HEALTHY", ""),
 )
@@ -256,6 +260,6 @@ class FakeServerBackend:
             now=f"{name} is {row.health}.",
             because=(row.reason or "Nothing speaks against it.",),
             ruled_by=(RuleStatus(field="spec.probe.stallAfter", value="1s", place="chat.yaml:7"),),
-            returns="1 good look in a row",
+            returns="1 successful probe",
             past=tuple(self.happened[-3:]),
         )

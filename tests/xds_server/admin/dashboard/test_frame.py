@@ -136,7 +136,7 @@ def test_a_canary_that_was_rolled_back_is_told_for_an_hour_and_once() -> None:
     )
     told = frame(made, 2.0)
     assert told.tables.server["server"].troubles == (
-        "SG219 canary: 5c1d0ffee5c1 of bob was rolled back: 30 % of 100 requests fail",
+        "SG219 canary: 5c1d0ffee5c1 by bob rolled back: 30 % of 100 requests fail",
     )
     made.tried = replace(made.tried, ended_s=4.0)
     assert "server" not in delta_message(told, frame(made, 3.0))["tables"]

@@ -62,7 +62,7 @@ function ofEngines(engines) {
     for (const [name, row] of many ? members.slice(0, 1) : members) {
       const state = stateOf(row);
       const what = state === "kept" ? "kept in rotation by the capacity floor:" : "ejected:";
-      const why = row.reason.replace(/^kept: /, "");
+      const why = row.reason.replace(/^kept in rotation: /, "");
       const head = many ? `${members.length} engines of ${row.pool}, ${row.zone || "no zone"}` : name;
       const text = many ? `${what} ${row.verdict ?? "unknown"}, e.g. ${name}: ${why}` : `${what} ${why || row.verdict}`;
       lines.push({ key: many ? key : name, sign: STATES[state][0], name, head, text, weight: members.length, out: state === "bad" });
