@@ -68,7 +68,7 @@ docs: $(READY)
 # The report of the standard suite, in the site: a quarter of an hour. `make docs` empties the site, so run it first.
 report: $(READY)
 	@mkdir -p site/chaos
-	$(BIN)/switchgear-chaos verify --policies policies/examples/single-pool.yaml --suite standard \
+	$(BIN)/switchgear-chaos verify -f policies/examples/single-pool.yaml --suite standard \
 		--html site/chaos/standard.html
 
 bench: $(READY)

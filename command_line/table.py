@@ -40,10 +40,11 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableColumn:
-    """Header and role of a column."""
+    """Header and role of a column. ``verbatim``: the header is a name and keeps its case."""
 
     title: str
     role: Role = Role.WORD
+    verbatim: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def table_lines(
     """The lines of the table, at most ``width`` columns wide; rows are whole where it is None."""
     cells = [[one if isinstance(one, StyledText) else StyledText(one) for one in row] for row in rows]
     cells = [[replace(one, text=_one_line(one.text)) for one in row] for row in cells]
-    titles = [StyledText(column.title.upper(), "bold") for column in columns]
+    titles = [StyledText(column.title if column.verbatim else column.title.upper(), "bold") for column in columns]
     table = [titles, *cells] if headers else cells
     if not table:
         return []

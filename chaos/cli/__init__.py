@@ -1,6 +1,6 @@
 """The ``switchgear-chaos`` command: one module per subcommand, imported only when that subcommand runs.
 
-Exit codes: 0 the promise was kept, 1 it was not, 2 asked wrongly or could not run, 3 nobody can say.
+Exit codes: 0 every promise held, 1 one was broken, 2 usage error or cannot run, 3 unknown, 130 Ctrl-C.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,8 @@ import click
 from command_line.group_runner import run_group, run_program
 from command_line.lazy_group import LazyCommand, LazyGroup
 
+PROGRAM: Final = "switchgear-chaos"
+
 
 def _entry(module: str, summary: str, name: str = "command") -> LazyCommand:
     return LazyCommand(module=f"{__name__}.{module}", summary=summary, name=name)
@@ -19,32 +21,34 @@ def _entry(module: str, summary: str, name: str = "command") -> LazyCommand:
 
 _COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
     {
-        "demo": _entry("demo", "See Switchgear beside plain Envoy while engines hang and crash."),
-        "verify": _entry("verify", "Judge policies by a suite of scenarios, for a CI pipeline."),
-        "run": _entry("run", "Run scenarios against policies, or several side by side."),
-        "simulate": _entry("simulate", "Play scenarios in simulated time, on fleets of any size."),
-        "check": _entry("check", "Judge a recorded history again."),
-        "scenarios": _entry("scenarios", "List the scenarios of the library, and what each rehearses."),
-        "faults": _entry("faults", "List the kinds of faults and their settings."),
+        "demo": _entry("demo", "Compare Switchgear with plain Envoy while engines hang and crash."),
+        "verify": _entry("verify", "Check policies against a suite of scenarios, for CI."),
+        "run": _entry("run", "Run scenarios against policies, with real Envoys."),
+        "simulate": _entry("simulate", "Run scenarios in simulated time, on fleets of any size."),
+        "check": _entry("check", "Recompute the verdict of a recorded history."),
+        "get": _entry("get", "List scenarios or faults."),
+        "describe": _entry("describe", "Show a scenario or a fault in detail."),
         "schema": _entry("schema", "Print the JSON Schema of scenario files, for editors."),
-        "export": _entry("export", "Write a scenario as Chaos Mesh or Litmus manifests."),
-        "lab": _entry("lab", "Stand up a lab and hold it open, for experiments by hand."),
-        "inject": _entry("inject", "Break something in a lab that is held open."),
+        "export": _entry("export", "Convert scenarios to Chaos Mesh or Litmus manifests."),
+        "lab": _entry("lab", "Start a lab and keep it running, for manual experiments."),
+        "inject": _entry("inject", "Inject a fault into a running lab."),
+        "completion": _entry("completion", "Print the completion script for a shell."),
+        "version": _entry("version", "Show the version."),
     }
 )
 
 
 @click.group(cls=LazyGroup, entries=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="switchgear", prog_name="switchgear-chaos")
+@click.version_option(package_name="switchgear", prog_name=PROGRAM)
 def group() -> None:
-    """Break things on purpose, and judge how well they were kept going."""
+    """Inject faults, and check that policies keep their promises."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run one subcommand and return its exit code."""
-    return run_group(group, argv, "switchgear-chaos")
+    return run_group(group, argv, PROGRAM)
 
 
 def entry() -> None:
-    """The console script."""
-    run_program(group, "switchgear-chaos")
+    """The console script, without the guard of ``chaos.cli.__main__`` against Ctrl-C while importing."""
+    run_program(group, PROGRAM)

@@ -1,4 +1,4 @@
-"""``switchgear-chaos check``: a recorded history, judged again without running anything."""
+"""``switchgear-chaos check``: recompute the verdict of a recorded history."""
 
 from pathlib import Path
 
@@ -14,9 +14,9 @@ from chaos.history.history_reader import read_history
 @click.argument("histories", nargs=-1, required=True, metavar="HISTORY...", type=click.Path(path_type=Path))
 @output_options
 def command(*, histories: tuple[Path, ...], outputs: VerdictOutputs) -> int:
-    """Judge each HISTORY, a file that `run` or `verify` kept (--out), or every one in a folder.
+    """Recompute the verdict of each HISTORY: a file that `run --out` or `verify --out` wrote, or a folder of them.
 
-    Exits 0 when every promise held, 1 when one was broken, 2 for what is no history, 3 when that is not known.
+    Exit code: 0 every promise held, 1 one was broken, 2 not a history, 3 unknown.
     """
     prepare_outputs(None, outputs)
     try:
@@ -31,6 +31,6 @@ def _files(paths: tuple[Path, ...]) -> list[Path]:
     for path in paths:
         inside = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
         if not inside:
-            raise click.ClickException(f"{path}: there is no history (*.jsonl) in this folder")
+            raise click.ClickException(f"{path}: no history (*.jsonl) in this folder")
         found += inside
     return found

@@ -1,4 +1,4 @@
-"""Errors in scenarios and policies, printed as ``switchgear validate`` prints them."""
+"""Errors in scenarios and policies, printed as by ``switchgear validate``."""
 
 import click
 
@@ -8,6 +8,6 @@ from xds_server.cli.diagnostics import as_text, from_errors
 
 
 def print_errors(errors: PolicyErrors) -> int:
-    """The exit code of who asked wrongly, after every error went to stderr with its place and its way out."""
+    """Print every error to stderr with its location and fix; return the exit code for usage errors."""
     click.echo(as_text(from_errors(errors)), err=True)
     return USAGE_ERROR

@@ -1,4 +1,4 @@
-"""Experiments one after another, told as they go: each scenario with each subject, and what each came to."""
+"""Run experiments one after another, each scenario with each subject, and report progress."""
 
 import asyncio
 import itertools
@@ -48,21 +48,21 @@ NOT_RUN: Final = (
     ProcessError,
     RequestShapeError,
 )
-"""Why an experiment cannot be done, or not here; the message says what to change."""
+"""Errors that prevent an experiment; the message names the fix."""
 
 _STYLE: Final = {CheckResult.YES: "green", CheckResult.NO: "bold red", CheckResult.UNKNOWN: "yellow"}
-_WORD: Final = {CheckResult.YES: "passed", CheckResult.NO: "FAILED", CheckResult.UNKNOWN: "not known"}
+_WORD: Final = {CheckResult.YES: "passed", CheckResult.NO: "FAILED", CheckResult.UNKNOWN: "unknown"}
 
 
 class InterruptedRunError(Exception):
-    """Ctrl-C or SIGTERM; everything is healed and gone."""
+    """Ctrl-C or SIGTERM; faults are healed and processes stopped."""
 
     exit_code: Final = INTERRUPTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentTask:
-    """One experiment to do, and the file that keeps its history."""
+    """One experiment, and the file for its history."""
 
     name: str
     experiment: Experiment
@@ -73,9 +73,9 @@ class ExperimentTask:
 def experiment_tasks(
     scenarios: Sequence[LoadedScenario], subjects: Sequence[Subject], *, seed: int | None, folder: Path | None
 ) -> tuple[ExperimentTask, ...]:
-    """Every scenario with every subject; subjects of one scenario meet the same engines and the same arrivals.
+    """Pair every scenario with every subject; subjects of a scenario share engines and arrivals.
 
-    Raises FittingError or ShapeError for policies that cannot be rehearsed.
+    Raises PolicyFitError or RequestShapeError for policies that cannot be rehearsed.
     """
     found = []
     for place, scenario in enumerate(scenarios):
@@ -99,16 +99,16 @@ def run_rehearsal(
     tasks: Callable[[], Sequence[ExperimentTask]],
     folder: Path | None,
     outputs: VerdictOutputs,
-    beside: Callable[[], Collection[str]] = tuple,
+    baselines: Callable[[], Collection[str]] = tuple,
 ) -> int:
-    """The exit code after all tasks; what cannot be read or does not fit is said before anything is run.
+    """Run all tasks and return the exit code; report invalid input before anything runs.
 
-    Verdicts on the subjects ``beside`` are shown and do not count.
+    Verdicts on ``baselines`` are shown and do not count.
     """
     try:
-        some, uncounted = tasks(), beside()
+        experiments, uncounted = tasks(), baselines()
         prepare_outputs(folder, outputs)
-        verdicts = run_tasks(some, outputs.console)
+        verdicts = run_tasks(experiments, outputs.console)
     except PolicyErrors as errors:
         return print_errors(errors)
     except (PolicyFitError, RequestShapeError) as problem:
@@ -118,39 +118,40 @@ def run_rehearsal(
     return write_verdicts(verdicts, outputs, uncounted)
 
 
-def run_tasks(some: Sequence[ExperimentTask], console: Console) -> tuple[ExperimentVerdict, ...]:
-    """Do them in order, with a line on each; raises ClickException when one cannot be done."""
-    _refuse_what_cannot_be(some)
+def run_tasks(tasks: Sequence[ExperimentTask], console: Console) -> tuple[ExperimentVerdict, ...]:
+    """Run the tasks in order, with a line on each; ClickException if one cannot run."""
+    _refuse_impossible(tasks)
     found = []
-    for number, task in enumerate(some, start=1):
+    for number, task in enumerate(tasks, start=1):
         seconds = task.experiment.seconds
-        said = f"[{number}/{len(some)}] {task.name} | {task.subject.name} ({seconds:g} s)"
-        with console.status(said):
+        title = f"[{number}/{len(tasks)}] {task.name} | {task.subject.name} ({seconds:g} s)"
+        with console.status(title):
             history = _history(task)
         judged = verdict(history)
-        console.print(Text.assemble(f"{said} ", (_WORD[judged.answer], _STYLE[judged.answer])))
+        console.print(Text.assemble(f"{title} ", (_WORD[judged.answer], _STYLE[judged.answer])))
         for line in _first_reasons(judged):
             console.print(Text(f"      {line}"))
         found.append(judged)
     return tuple(found)
 
 
-def _refuse_what_cannot_be(some: Sequence[ExperimentTask]) -> None:
-    """Before minutes have gone into the experiments that can be done on this machine."""
-    reasons = {task.name: why for task in some if (why := _obstacle(task))}
+def _refuse_impossible(tasks: Sequence[ExperimentTask]) -> None:
+    """Raise ClickException for experiments that this machine cannot run, before minutes go into the others."""
+    reasons = {task.name: why for task in tasks if (why := _obstacle(task))}
     if reasons:
         raise click.ClickException("; ".join(f"{name}: {why}" for name, why in reasons.items()))
 
 
 def _obstacle(task: ExperimentTask) -> str:
-    """What this machine lacks for the experiment; empty where it has everything."""
-    steered = isinstance(task.subject, PolicySubject)
-    pulls = [pull for outage in task.experiment.outages for pull in outage_actions(outage)]
-    if any(isinstance(one, ShapeLink) and (one.black_hole or one.loss_percent) for one in pulls) and (
+    """What this machine lacks for the experiment; empty if nothing."""
+    has_control_plane = isinstance(task.subject, PolicySubject)
+    actions = [action for outage in task.experiment.outages for action in outage_actions(outage)]
+    if any(isinstance(one, ShapeLink) and (one.black_hole or one.loss_percent) for one in actions) and (
         why := unavailable_reason()
     ):
         return why
-    if steered and task.experiment.spec.topology.agents and any(isinstance(one, SetGpuState) for one in pulls):
+    gpu_faults = any(isinstance(one, SetGpuState) for one in actions)
+    if has_control_plane and task.experiment.spec.topology.agents and gpu_faults:
         try:
             needed_compiler()
         except CompilerError as problem:
@@ -158,8 +159,8 @@ def _obstacle(task: ExperimentTask) -> str:
     return ""
 
 
-async def _tried_again(task: ExperimentTask) -> History:
-    """The experiment, begun once more where something of the lab did not start: a suite is too long to lose it."""
+async def _run_with_retry(task: ExperimentTask) -> History:
+    """Run the experiment; once more if the lab did not start, because a suite is too long to lose."""
     try:
         return await run_experiment(task.experiment, task.subject, task.history_path)
     except (NotReadyError, ProcessError):
@@ -168,7 +169,7 @@ async def _tried_again(task: ExperimentTask) -> History:
 
 def _history(task: ExperimentTask) -> History:
     try:
-        return asyncio.run(run_until_signal(_tried_again(task)))
+        return asyncio.run(run_until_signal(_run_with_retry(task)))
     except asyncio.CancelledError:
         raise InterruptedRunError from None
     except NOT_RUN as problem:
@@ -181,5 +182,5 @@ def _first_reasons(one: ExperimentVerdict) -> Iterator[str]:
 
 
 def _file_part(name: str) -> str:
-    """A name that any file system takes."""
+    """A name valid on any file system."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[-80:] or "subject"

@@ -1,4 +1,4 @@
-"""``switchgear-chaos inject``: one fault in a lab that is held open, for as long as this command runs."""
+"""``switchgear-chaos inject``: one fault in a running lab, for as long as this command runs."""
 
 import asyncio
 import json
@@ -9,78 +9,82 @@ import aiohttp
 import click
 import yaml
 
+from chaos.cli.fault_text import known_fault
 from chaos.cli.interruption import run_until_signal
-from chaos.scenario.scenario_schema import fault_kinds
-from policies.findings import did_you_mean
+from chaos.cli.resource_names import complete_faults
 
 
 @click.command(name="inject")
-@click.argument("kind", metavar="FAULT")
-@click.option("--lab", required=True, metavar="URL", help="The lab's control port, as it said when it started.")
+@click.argument("kind", metavar="FAULT", shell_complete=complete_faults)
 @click.option(
-    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the fault; may be repeated."
+    "--lab", required=True, metavar="URL", help="Control port of the lab: `lab` in the first line it prints."
 )
-@click.option("--zone", help="Hit those of this zone.")
-@click.option("--engine", type=int, help="Hit the engine of this number, from 0.")
-@click.option("--proxy", type=int, help="Hit the Envoy of this number, from 0.")
-@click.option("--fraction", type=float, help="Hit so large a part of them.")
-@click.option("--count", type=int, help="Hit so many of them.")
-@click.option("--for", "lasts", metavar="DURATION", help="Heal after this long, such as 10s; else at Ctrl-C.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set a field of the fault. Repeatable."
+)
+@click.option("--zone", help="Target this zone.")
+@click.option("--engine", type=int, help="Target the engine with this index, from 0.")
+@click.option("--proxy", type=int, help="Target the Envoy with this index, from 0.")
+@click.option("--fraction", type=float, help="Target this fraction of them, 0 to 1.")
+@click.option("--count", type=int, help="Target this number of them.")
+@click.option("--for", "lasts", metavar="DURATION", help="Heal after this time, e.g. 10s. [default: at Ctrl-C]")
 def command(*, kind: str, lab: str, settings: tuple[str, ...], lasts: str | None, **target: Any) -> int:
-    """Break something in the lab at URL: FAULT is a kind that `switchgear-chaos faults` lists.
+    """Inject FAULT into a running lab; `switchgear-chaos get faults` lists the kinds.
 
-    It is healed when its time is over, at Ctrl-C, and when this command dies. Exits 0 when it has bitten and is
-    healed, 1 when the lab cannot do it, 2 when asked wrongly.
+    The fault is healed after --for, at Ctrl-C, and when this command dies.
+
+    Exit code: 0 injected and healed, 1 refused by the lab, 2 usage error or no lab.
     """
-    known = fault_kinds()
-    if kind not in known:
-        hint = did_you_mean(kind, known) or "`switchgear-chaos faults` lists them"
-        raise click.ClickException(f"there is no fault {kind}: {hint}")
+    known_fault(kind)
     order = {
         "fault": {"kind": kind, **dict(_setting(one) for one in settings)},
         "target": {name: value for name, value in target.items() if value is not None},
         **({} if lasts is None else {"lasts": lasts}),
     }
     try:
-        return asyncio.run(run_until_signal(_held(lab.rstrip("/"), order)))
+        return asyncio.run(run_until_signal(_hold(lab.rstrip("/"), order)))
     except asyncio.CancelledError:
         click.echo("healed")
         return 0
     except aiohttp.InvalidURL as problem:
-        raise click.ClickException(f"--lab {lab}: write http://127.0.0.1:PORT, as the lab said it") from problem
+        raise click.ClickException(f"--lab {lab}: write http://127.0.0.1:PORT, as the lab printed it") from problem
     except aiohttp.ClientConnectorError as problem:
-        raise click.ClickException(f"{lab}: there is no lab; `switchgear-chaos lab` holds one open") from problem
+        raise click.ClickException(
+            f"{lab}: no lab listens here; start one with `switchgear-chaos lab`"
+        ) from problem
     except json.JSONDecodeError as problem:
-        raise click.ClickException(f"{lab}: what answers there is no lab") from problem
+        raise click.ClickException(f"{lab}: the server there is not a lab") from problem
     except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError) as problem:
-        raise click.ClickException(f"{lab}: the lab went away meanwhile, and what was broken with it") from problem
+        raise click.ClickException(f"{lab}: the lab stopped, and the fault with it") from problem
     except aiohttp.ClientError as problem:
         raise click.ClickException(f"{lab}: {problem}") from problem
 
 
-async def _held(lab: str, order: Mapping[str, Any]) -> int:
+async def _hold(lab: str, order: Mapping[str, Any]) -> int:
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0)
     async with (
         aiohttp.ClientSession(timeout=timeout) as session,
         session.post(f"{lab}/v1/faults", json=order) as answer,
     ):
         if answer.status != 200:
-            said = await answer.json(content_type=None)
-            click.echo(f"refused: {said.get('error', said) if isinstance(said, dict) else said}", err=True)
+            body = await answer.json(content_type=None)
+            click.echo(f"refused: {body.get('error', body) if isinstance(body, dict) else body}", err=True)
             return 1
         healed = False
         async for line in answer.content:
             record = json.loads(line)
             healed = record.get("healed", False)
-            click.echo("healed" if healed else f"{order['fault']['kind']} bites: {', '.join(record['targets'])}")
+            click.echo(
+                "healed" if healed else f"{order['fault']['kind']} injected: {', '.join(record['targets'])}"
+            )
         return 0 if healed else 1
 
 
 def _setting(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise click.ClickException(f"--set {text}: write NAME=VALUE, such as --set factor=4")
+        raise click.ClickException(f"--set {text}: write NAME=VALUE, e.g. --set factor=4")
     try:
         return name, yaml.safe_load(value)
     except yaml.YAMLError as problem:
-        raise click.ClickException(f"--set {text}: the value cannot be read") from problem
+        raise click.ClickException(f"--set {text}: the value is not valid YAML") from problem

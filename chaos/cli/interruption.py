@@ -1,4 +1,4 @@
-"""Work that a signal ends in order: what was broken is healed, and what was started is stopped."""
+"""Work that a signal ends cleanly: faults are healed and processes stopped."""
 
 import asyncio
 import signal
@@ -9,7 +9,7 @@ _T = TypeVar("_T")
 
 
 async def run_until_signal(work: Coroutine[Any, Any, _T]) -> _T:
-    """The result of ``work``; SIGINT and SIGTERM cancel it, also where a shell had them ignored."""
+    """Return the result of ``work``; SIGINT and SIGTERM cancel it, even if the shell had them ignored."""
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,4 +1,4 @@
-"""Options that several subcommands have, and what they come to: whom to judge, with what, and where to keep it."""
+"""Options shared by subcommands: what to test, with which scenarios, and where to keep histories."""
 
 import functools
 from collections.abc import Callable
@@ -9,29 +9,46 @@ from typing import Any, Final
 import click
 
 from chaos.cli.experiment_series import ExperimentTask, experiment_tasks
+from chaos.cli.resource_names import complete_scenarios
 from chaos.cli.verdict_outputs import VerdictOutputs, output_options
 from chaos.scenario.scenario_library import chosen_scenarios
-from chaos.testbed.subjects import subjects
+from chaos.testbed.subjects import STATICS, combined_subjects, subjects
 
+_PRESETS: Final = ", ".join(STATICS)
+
+# Text, not Path: ./naive is a folder, naive is the preset.
 SUBJECT: Final = click.option(
-    "--policies", required=True, metavar="SUBJECT", help="A file or folder of policies, or a static Envoy."
+    "--filename",
+    "-f",
+    multiple=True,
+    required=True,
+    type=click.Path(allow_dash=True),
+    metavar="FILE|DIR|-|PRESET",
+    help=f"Policies under test, or a preset Envoy without control plane ({_PRESETS}). Repeatable.",
 )
 AGAINST: Final = click.option(
-    "--against", multiple=True, metavar="SUBJECT", help="Another one, to stand beside it; may be repeated."
+    "--against",
+    multiple=True,
+    metavar="FILE|DIR|PRESET",
+    type=click.Path(),
+    help="Compare with these policies or this preset; does not change the exit code. Repeatable.",
 )
-POOL: Final = click.option("--pool", help="The pool under test; else the one that routes send most to.")
-SEED: Final = click.option("--seed", type=click.IntRange(min=0), help="Instead of that of each scenario.")
+POOL: Final = click.option("--pool", help="Pool under test. [default: the one with the largest route weight]")
+SEED: Final = click.option("--seed", type=click.IntRange(min=0), help="Override the seed of each scenario.")
 OUT: Final = click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Keep the histories in this folder."
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write the histories to this folder.",
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsalOptions:
-    """Scenarios to do with one subject, and with those that stand beside it."""
+    """Scenarios to run with one subject, and with baselines."""
 
     scenarios: tuple[str, ...]
-    policies: str
+    filename: tuple[str, ...]
     against: tuple[str, ...]
     pool: str | None
     seed: int | None
@@ -39,27 +56,29 @@ class RehearsalOptions:
 
     @property
     def baseline_names(self) -> frozenset[str]:
-        """The names of those that stand beside; PolicyErrors where one is wrong."""
+        """Names of the baselines; PolicyErrors if one is invalid."""
         return frozenset(one.name for one in subjects(self.against, self.pool))
 
     def experiment_tasks(self) -> tuple[ExperimentTask, ...]:
-        """All experiments; raises PolicyErrors, FittingError or ShapeError for what cannot be rehearsed."""
-        everyone = subjects([self.policies, *self.against], self.pool)
-        return experiment_tasks(chosen_scenarios(self.scenarios), everyone, seed=self.seed, folder=self.out)
+        """All experiments; raises PolicyErrors, PolicyFitError or RequestShapeError."""
+        every = (*combined_subjects(self.filename, self.pool), *subjects(self.against, self.pool))
+        return experiment_tasks(chosen_scenarios(self.scenarios), every, seed=self.seed, folder=self.out)
 
 
 def rehearsal_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Gives a subcommand SCENARIO, --policies, --against, --pool, --seed, --out and the forms of the answer.
+    """Add SCENARIO, -f, --against, --pool, --seed, --out and the output options to a subcommand.
 
-    Its function gets one ``rehearsal`` and one ``outputs``.
+    Its function gets ``rehearsal`` and ``outputs``.
     """
 
     @functools.wraps(function)
-    def taken(*, outputs: VerdictOutputs, **asked: Any) -> int:
-        return function(rehearsal=RehearsalOptions(**asked), outputs=outputs)
+    def wrapped(*, outputs: VerdictOutputs, **values: Any) -> int:
+        return function(rehearsal=RehearsalOptions(**values), outputs=outputs)
 
-    scenarios = click.argument("scenarios", nargs=-1, required=True, metavar="SCENARIO...")
-    subcommand = output_options(taken)
+    scenarios = click.argument(
+        "scenarios", nargs=-1, required=True, metavar="SCENARIO...", shell_complete=complete_scenarios
+    )
+    subcommand = output_options(wrapped)
     for option in (OUT, SEED, POOL, AGAINST, SUBJECT, scenarios):
         subcommand = option(subcommand)
     return subcommand

@@ -1,4 +1,4 @@
-"""``switchgear-chaos run``: scenarios with policies, or with several side by side."""
+"""``switchgear-chaos run``: run scenarios against policies, and compare subjects."""
 
 import click
 
@@ -10,13 +10,12 @@ from chaos.cli.verdict_outputs import VerdictOutputs
 @click.command(name="run")
 @rehearsal_options
 def command(*, rehearsal: RehearsalOptions, outputs: VerdictOutputs) -> int:
-    """Run each SCENARIO (a file, a folder, or a name of the library) with real Envoys, and judge what came of it.
+    """Run each SCENARIO (a file, a folder, or a name of the library) with real Envoys, and print the verdict.
 
-    SUBJECT is a file or folder of policies, or an Envoy without a control plane: envoy (no retries), naive (five
-    retries), tuned (by hand) or static (with a ceiling set by hand). All subjects of a scenario meet the same
-    engines, the same arrivals and the same faults.
+    Presets are Envoys without a control plane: envoy (no retries), naive (five retries), tuned (by hand) and
+    static (hand-set admission limit). All subjects of a scenario get the same engines, arrivals and faults.
 
-    Exits 0 when --policies kept every promise, 1 when they broke one, 2 when asked wrongly, 3 when that is not
-    known; those --against do not count.
+    Exit code: 0 every promise held, 1 one was broken, 2 usage error or cannot run, 3 unknown. Subjects of
+    --against do not count.
     """
     return run_rehearsal(rehearsal.experiment_tasks, rehearsal.out, outputs, lambda: rehearsal.baseline_names)

@@ -1,4 +1,4 @@
-"""``switchgear-chaos simulate``: scenarios in simulated time, in seconds and without processes."""
+"""``switchgear-chaos simulate``: run scenarios in simulated time, in seconds and without processes."""
 
 from pathlib import Path
 
@@ -22,18 +22,18 @@ from policies.findings import PolicyErrors
 @click.command(name="simulate")
 @rehearsal_options
 def command(*, rehearsal: RehearsalOptions, outputs: VerdictOutputs) -> int:
-    """Play each SCENARIO in simulated time, with the control plane's own decisions, and judge what came of it.
+    """Run each SCENARIO in simulated time, with the control plane's own decisions, and print the verdict.
 
-    Arguments and report are those of `run`; the fleet may be one that no laptop holds. A scenario with a fault
-    that the simulator cannot express is refused. How far to believe it: docs/simulator.md.
+    Takes the arguments of `run`, and fleets of any size. Refuses a scenario with a fault that cannot be simulated.
+    docs/simulator.md states the accuracy.
 
-    Exits 0 when --policies kept every promise, 1 when they broke one, 2 when asked wrongly, 3 when that is not
-    known; those --against do not count.
+    Exit code: 0 every promise held, 1 one was broken, 2 usage error or cannot run, 3 unknown. Subjects of
+    --against do not count.
     """
     verdicts = []
     try:
-        some, beside = rehearsal.experiment_tasks(), rehearsal.baseline_names
-        simulations = [(one, Simulation(one.experiment, one.subject)) for one in some]
+        tasks, baselines = rehearsal.experiment_tasks(), rehearsal.baseline_names
+        simulations = [(one, Simulation(one.experiment, one.subject)) for one in tasks]
         prepare_outputs(rehearsal.out, outputs)
         for task, simulation in simulations:
             with outputs.console.status(f"{task.name} | {task.subject.name}"):
@@ -46,7 +46,7 @@ def command(*, rehearsal: RehearsalOptions, outputs: VerdictOutputs) -> int:
         return print_errors(errors)
     except (PolicyFitError, HistoryError, NotSimulatedError, RequestShapeError) as problem:
         raise click.ClickException(str(problem)) from problem
-    return write_verdicts(verdicts, outputs, beside)
+    return write_verdicts(verdicts, outputs, baselines)
 
 
 def _write(path: Path, events: tuple[HistoryEvent, ...]) -> None:

@@ -1,4 +1,4 @@
-"""``switchgear-chaos verify``: may these policies ship? The gate of a CI pipeline."""
+"""``switchgear-chaos verify``: check policies against a suite, as a gate in CI."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,27 +7,31 @@ import click
 
 from chaos.cli.experiment_series import ExperimentTask, experiment_tasks, run_rehearsal
 from chaos.cli.rehearsal_options import OUT, POOL, SEED
+from chaos.cli.resource_names import complete_scenarios
 from chaos.cli.verdict_outputs import VerdictOutputs, output_options
 from chaos.scenario.scenario_library import QUICK, SUITES, suite
 from chaos.scenario.scenario_reader import LoadedScenario
 from chaos.testbed.subjects import PolicySubject, policy_sets
 from policies.findings import did_you_mean
+from xds_server.cli.policies_option import policies_option
 
 
 @click.command(name="verify")
+@policies_option("Policies to check: file or folder, - for stdin. Repeatable.", required=True)
 @click.option(
-    "--policies",
-    required=True,
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="A file or folder of policies; may be repeated.",
+    "--suite",
+    "suite_name",
+    type=click.Choice(SUITES),
+    default=QUICK,
+    show_default=True,
+    help="Suite of scenarios to run.",
 )
-@click.option("--suite", "suite_name", type=click.Choice(SUITES), default=QUICK, show_default=True)
 @click.option(
     "--leave-out",
     multiple=True,
     metavar="SCENARIO",
-    help="Of the suite, one that cannot be done here; nothing is shown of it. May be repeated.",
+    shell_complete=complete_scenarios,
+    help="Skip this scenario of the suite. Repeatable.",
 )
 @POOL
 @SEED
@@ -35,7 +39,7 @@ from policies.findings import did_you_mean
 @output_options
 def command(
     *,
-    policies: tuple[Path, ...],
+    filename: tuple[Path, ...],
     suite_name: str,
     leave_out: tuple[str, ...],
     pool: str | None,
@@ -43,19 +47,19 @@ def command(
     out: Path | None,
     outputs: VerdictOutputs,
 ) -> int:
-    """Judge policies by a suite of scenarios: quick, standard or full.
+    """Check policies against a suite of scenarios: quick, standard or full.
 
-    For each policy set quick takes half a minute, standard a quarter of an hour, and full, which is the whole
-    library, half an hour. Files that contradict each other although each is complete in itself, as a folder of
-    examples, are judged one by one. A scenario that needs more than this machine has (a C compiler for broken
-    GPUs, root for lost packets on some kernels) is refused before anything is run.
+    Per policy set, quick takes 30 s, standard 15 minutes and full (the whole library) 30 minutes. Files that are
+    complete by themselves but contradict each other, such as a folder of examples, are checked one by one. A
+    scenario that this machine cannot run is refused before anything starts: GPU faults need a C compiler, packet
+    loss needs root on some kernels.
 
-    Exits 0 when every promise held, 1 when one was broken, 2 when asked wrongly, 3 when that is not known.
+    Exit code: 0 every promise held, 1 one was broken, 2 usage error or cannot run, 3 unknown.
     """
 
-    def some() -> list[ExperimentTask]:
-        sets = policy_sets(policies)
-        scenarios = _left(suite(suite_name), leave_out)
+    def tasks() -> list[ExperimentTask]:
+        sets = policy_sets(filename)
+        scenarios = _remaining(suite(suite_name), leave_out)
         return [
             task
             for one in sets
@@ -67,19 +71,17 @@ def command(
             )
         ]
 
-    return run_rehearsal(some, out, outputs)
+    return run_rehearsal(tasks, out, outputs)
 
 
-def _left(scenarios: Sequence[LoadedScenario], left_out: Sequence[str]) -> tuple[LoadedScenario, ...]:
-    """Those of the suite that are not left out; some must be left, and a name must be one of them."""
+def _remaining(scenarios: Sequence[LoadedScenario], left_out: Sequence[str]) -> tuple[LoadedScenario, ...]:
+    """The suite without ``left_out``; usage error for an unknown name or an empty rest."""
     known = {one.name for one in scenarios}
     for name in left_out:
         if name not in known:
             hint = did_you_mean(name, known)
-            raise click.UsageError(
-                f"--leave-out {name}: the suite has no such scenario{f'; {hint}' if hint else ''}"
-            )
+            raise click.UsageError(f"--leave-out {name}: not in this suite{f'; {hint}' if hint else ''}")
     left = tuple(one for one in scenarios if one.name not in left_out)
     if not left:
-        raise click.UsageError("--leave-out leaves nothing of the suite")
+        raise click.UsageError("--leave-out removes every scenario of the suite")
     return left

@@ -116,7 +116,7 @@ _ALL: Final = (
         title="unknown suite or scenario",
         meaning="The argument is neither a file nor a suite or scenario of the library.",
         situation="`switchgear-chaos verify --suite quik`",
-        fix="`switchgear-chaos scenarios` lists them.",
+        fix="`switchgear-chaos get scenarios` lists them.",
     ),
 )
 

@@ -65,7 +65,7 @@ def chosen_scenarios(words: Sequence[str]) -> tuple[LoadedScenario, ...]:
 
 
 def _unknown(word: str, known: Sequence[str], message: str) -> PolicyError:
-    hint = did_you_mean(word, known) or "`switchgear-chaos scenarios` lists them"
+    hint = did_you_mean(word, known) or "`switchgear-chaos get scenarios` lists them"
     return Problem(
         code="SC014", at=WHOLE_FILE, message=message, found=word, allowed=", ".join(known), hint=hint
     ).error(word)

@@ -1,5 +1,6 @@
-"""Who is judged: policies, as files, or an Envoy as people configure it without a control plane."""
+"""Subjects under test: policies from files, or a preset Envoy without a control plane."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,19 +9,19 @@ from typing import Final
 
 from chaos.testbed.static_envoy import CEILING, NAIVE, PLAIN, TUNED, StaticEnvoyConfig
 from policies.findings import PolicyErrors
-from policies.load import load
+from policies.load import load_contents, load_found
 from policies.model import PolicySet
-from policies.policy_files import search
+from policies.policy_files import read, read_from, search
 
 STATICS: Final[Mapping[str, StaticEnvoyConfig]] = MappingProxyType(
     {"envoy": PLAIN, "naive": NAIVE, "tuned": TUNED, "static": CEILING}
 )
-"""By the word that names each: no retries, five naive ones, hand-tuned, with a hand-set ceiling."""
+"""Presets by name: no retries, five retries, hand-tuned, hand-set admission limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySetFiles:
-    """Policies that are consistent together, and the files they stand in. ``name`` is a path."""
+    """Consistent policies and their files. ``name`` is a path."""
 
     name: str
     files: tuple[Path, ...]
@@ -29,7 +30,7 @@ class PolicySetFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySubject:
-    """Switchgear with these policies. ``pool`` is the one under test; None for the usual choice."""
+    """Switchgear with these policies. ``pool`` is under test; None: the one with the largest route weight."""
 
     name: str
     policies: PolicySet
@@ -38,7 +39,7 @@ class PolicySubject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticSubject:
-    """An Envoy whose configuration never changes."""
+    """A preset Envoy; its configuration never changes."""
 
     name: str
     static: StaticEnvoyConfig
@@ -46,38 +47,55 @@ class StaticSubject:
 
 Subject = PolicySubject | StaticSubject
 
+STDIN: Final = Path("-")
+
 
 def policy_sets(paths: Sequence[Path]) -> tuple[PolicySetFiles, ...]:
-    """The policies in these files and folders: one set, or one of each file.
+    """The policies in these files and folders (``-``: stdin), as one set, or as one set per file.
 
-    Files that contradict each other although each is complete in itself are no single set: a folder of examples,
-    say. PolicyErrors, of all files together, where some file is wrong by itself too.
+    Files that are complete by themselves but contradict each other, such as a folder of examples, are separate
+    sets. Raises PolicyErrors for all files together if a file is invalid by itself.
     """
-    files = tuple(search(paths).files)
+    found = search([path for path in paths if path != STDIN])
+    contents = {path: read(path) for path in found.files}
+    if STDIN in paths:
+        contents[Path("<stdin>")] = read_from(sys.stdin.buffer)
     try:
-        together = load(paths)
+        together = load_found(found, contents, paths)
     except PolicyErrors as problem:
+        if len(contents) < 2:
+            raise
         try:
-            alone = {file: load([file]) for file in files}
+            alone = {file: load_contents({file: one}) for file, one in contents.items() if isinstance(one, bytes)}
         except PolicyErrors:
             raise problem from None
-        if len(alone) < 2:
+        if len(alone) < len(contents) or found.problems:
             raise
         return tuple(PolicySetFiles(name=str(file), files=(file,), policies=one) for file, one in alone.items())
-    return (PolicySetFiles(name=", ".join(map(str, paths)), files=files, policies=together),)
+    name = ", ".join("<stdin>" if path == STDIN else str(path) for path in paths)
+    return (PolicySetFiles(name=name, files=tuple(contents), policies=together),)
+
+
+def combined_subjects(words: Sequence[str], pool: str | None = None) -> tuple[Subject, ...]:
+    """The subjects of ``-f``: each preset by itself, and all paths together."""
+    presets = [word for word in words if word in STATICS]
+    paths = [Path(word) for word in words if word not in STATICS]
+    return (*subjects(presets), *(_policy_subjects(paths, pool) if paths else ()))
 
 
 def subjects(words: Sequence[str], pool: str | None = None) -> tuple[Subject, ...]:
-    """One or more for each word: the name of a static Envoy, or else a path of policies.
+    """The subjects of ``--against``: each word is a preset or a path of policies.
 
-    Policies in a folder that is called so are named by ``./naive`` and the like.
+    A folder with the name of a preset is written ``./naive``.
     """
     found: list[Subject] = []
     for word in words:
         if word in STATICS:
             found.append(StaticSubject(name=word, static=STATICS[word]))
         else:
-            found += [
-                PolicySubject(name=one.name, policies=one.policies, pool=pool) for one in policy_sets([Path(word)])
-            ]
+            found += _policy_subjects([Path(word)], pool)
     return tuple(found)
+
+
+def _policy_subjects(paths: Sequence[Path], pool: str | None) -> list[Subject]:
+    return [PolicySubject(name=one.name, policies=one.policies, pool=pool) for one in policy_sets(paths)]

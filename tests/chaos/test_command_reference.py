@@ -1,4 +1,4 @@
-"""The reference of commands is what the commands say."""
+"""docs/cli.md matches the commands."""
 
 from pathlib import Path
 
@@ -7,11 +7,11 @@ from chaos.command_reference import commands_markdown
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 
-def test_the_page_is_what_the_commands_say() -> None:
+def test_page_matches_the_commands() -> None:
     assert PAGE.read_text() == commands_markdown(), "run: python -m chaos.command_reference > docs/cli.md"
 
 
-def test_every_command_is_in_it() -> None:
+def test_page_has_every_command() -> None:
     text = commands_markdown()
     for heading in (
         "### switchgear serve",

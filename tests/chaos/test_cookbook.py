@@ -1,4 +1,4 @@
-"""What the pages for operators tell people to type is understood, and rehearses scenarios that there are."""
+"""Commands in the operators' pages parse, and name existing scenarios."""
 
 import re
 import shlex
@@ -18,7 +18,7 @@ LIBRARY = {one.stem for one in Path("chaos/scenarios").glob("*.yaml")}
 
 
 def typed(page: Path) -> list[str]:
-    """The command lines of a page that are ours, whole."""
+    """Our command lines on a page, continuation lines joined."""
     blocks = re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     return [line for line in lines if line.split(" ", 1)[0] in COMMANDS]
@@ -28,7 +28,7 @@ LINES = [line for page in PAGES for line in typed(page)]
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_what_is_typed_is_understood(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_on_page_parses(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("policies", "a", "b", "certs", "histories"):
         (tmp_path / folder).mkdir()
     for file in (
@@ -52,20 +52,20 @@ def test_what_is_typed_is_understood(line: str, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("line", [line for line in LINES if re.match(r"switchgear-chaos (run|simulate) ", line)])
-def test_what_is_rehearsed_is_in_the_library(line: str) -> None:
+def test_scenarios_on_page_exist(line: str) -> None:
     names = shlex.split(line, comments=True)[2:]
-    scenarios = names[: next(place for place, word in enumerate(names) if word.startswith("--"))]
+    scenarios = names[: next(place for place, word in enumerate(names) if word.startswith("-"))]
     assert scenarios
     assert not set(scenarios) - LIBRARY - {"mine.yaml"}
 
 
-def test_there_are_ten_recipes_and_each_has_something_to_type() -> None:
+def test_each_of_ten_recipes_has_a_command() -> None:
     recipes = re.split(r"^## \d+\. ", COOKBOOK.read_text(), flags=re.MULTILINE)[1:]
     assert len(recipes) == 10
     assert all("```sh\nswitchgear" in one for one in recipes)
 
 
-def test_the_scenario_of_the_cookbook_resolves() -> None:
+def test_cookbook_scenario_resolves() -> None:
     (example,) = re.findall(r"```yaml\n(.*?)```", COOKBOOK.read_text(), re.DOTALL)
     (only,), problems = checked_scenarios(example.encode(), COOKBOOK)
     assert not problems
@@ -73,7 +73,7 @@ def test_the_scenario_of_the_cookbook_resolves() -> None:
     assert not set(slow.targets) & set(crash.targets)
 
 
-def test_promises_that_are_named_exist() -> None:
+def test_named_promises_exist() -> None:
     known = Path("docs/chaos/verdict.md").read_text()
     names = set(re.findall(r"`([a-z]+[A-Z][A-Za-z0-9]+)`", COOKBOOK.read_text()))
     assert len(names) > 8

@@ -455,8 +455,8 @@ async def experiments(folder: Path, scratch: Path) -> None:
     examples = Path(find_spec("policies").origin).parent / "examples"
     shutil.copy(examples / "single-pool.yaml", scratch / "single-pool.yaml")
     made = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "chaos.cli", "run", "quick", "--policies", "single-pool.yaml"),
-        *("--out", "run", "--json"),
+        *(sys.executable, "-m", "chaos.cli", "run", "quick", "-f", "single-pool.yaml"),
+        *("--out", "run", "-o", "json"),
         stdout=asyncio.subprocess.PIPE,
     )
     verdict, _ = await made.communicate()

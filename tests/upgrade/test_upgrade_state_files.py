@@ -151,7 +151,7 @@ def test_a_history_of_the_lab_is_judged_as_then(
     assert len(seen.requests) > 1_000
     assert [one.fault["kind"] for one in seen.outages if one.end_s is None] == []
     assert verdict(seen).answer.value == said["answer"]
-    assert chaos(["check", str(path), "--json"]) == {"yes": 0, "no": 1, "unknown": 3}[said["answer"]]
+    assert chaos(["check", str(path), "-o", "json"]) == {"yes": 0, "no": 1, "unknown": 3}[said["answer"]]
     (now,) = json.loads(capsys.readouterr().out)
     found = {one["check"]: one for one in now["findings"]}
     for one in said["findings"]:

@@ -15,7 +15,6 @@ import click
 from click.shell_completion import CompletionItem
 
 from command_line.global_option import GlobalOption
-from policies.quantity import parse_duration
 
 DEFAULT_ADMIN: Final = "http://127.0.0.1:18001"
 TIMEOUT_S: Final = 5.0
@@ -51,6 +50,8 @@ class Timeout(click.ParamType):  # type: ignore[type-arg]  # it takes none befor
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The seconds."""
+        from policies.quantity import parse_duration  # noqa: PLC0415 - pydantic, which --help does not need
+
         try:
             timeout_s = parse_duration(str(value))
         except ValueError as error:

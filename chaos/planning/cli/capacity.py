@@ -25,6 +25,7 @@ from chaos.planning.fleet_capacity import FleetCapacity, Headroom, WaitPromise, 
 from chaos.planning.pool_situation import PoolSituation
 from chaos.planning.queueing import SlotQueue, queue_stats
 from chaos.planning.spare_engines import SpareEngines
+from command_line.output_format import OutputForm, output_option
 
 _NINES: Final = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
@@ -35,7 +36,7 @@ _NINES: Final = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 @click.option("--availability", help="Share of time one engine is up; adds the cost of each nine.")
 @click.option("--cost-per-hour", type=float, help="Price of one engine per hour.")
 @click.option("--survive-zone", is_flag=True, help="Exit 0 only if the pool survives the loss of any one zone.")
-@plan_options.json_option
+@output_option()
 @plan_options.plot_option
 def command(
     *,
@@ -44,7 +45,7 @@ def command(
     availability: str | None,
     cost_per_hour: float | None,
     survive_zone: bool,
-    as_json: bool,
+    output: OutputForm,
     plot: Path | None,
     **asked: Any,
 ) -> int:
@@ -78,7 +79,7 @@ def command(
         yes=found.whole.kept and (not survive_zone or all(one.kept for one in found.without_zone)),
         draw=lambda axes: _draw(axes, pool, found, promise),
     )
-    return print_answer(answer, as_json=as_json, plot=plot)
+    return print_answer(answer, output=output, plot=plot)
 
 
 def _grids(

@@ -19,6 +19,7 @@ from chaos.planning.cli.plan_answer import (
 )
 from chaos.planning.demand_growth import GrowthProjection, growth_projection
 from chaos.planning.pool_situation import PoolSituation
+from command_line.output_format import OutputForm, output_option
 
 
 @click.command(name="growth")
@@ -35,7 +36,7 @@ from chaos.planning.pool_situation import PoolSituation
     "--lead-months", type=float, default=0.0, show_default=True, help="Lead time from order to use, in months."
 )
 @click.option("--months", type=int, default=12, show_default=True, help="Months to project.")
-@plan_options.json_option
+@output_option()
 @plan_options.plot_option
 def command(
     *,
@@ -44,7 +45,7 @@ def command(
     growth: float,
     lead_months: float,
     months: int,
-    as_json: bool,
+    output: OutputForm,
     plot: Path | None,
     **asked: Any,
 ) -> int:
@@ -84,7 +85,7 @@ def command(
         yes=found.order_by is None or found.order_by >= 0,
         draw=lambda axes: _draw(axes, found),
     )
-    return print_answer(answer, as_json=as_json, plot=plot)
+    return print_answer(answer, output=output, plot=plot)
 
 
 def _notes(pool: PoolSituation, found: GrowthProjection, lead_months: float) -> Iterator[str]:

@@ -2,22 +2,18 @@
 
 import base64
 import io
-import json
 import math
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from chaos.planning.error import PlanError
-
-_UNBOUNDED: Final = 200
+from command_line.output_format import DATA, OutputForm, as_data
+from command_line.table import Role, TableColumn, coloured, show_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +27,9 @@ class AnswerGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanAnswer:
-    """What ``--json`` prints is ``data``; ``yes`` decides the exit status, ``notes`` stand below the tables.
+    """``data`` is what ``-o json`` prints; ``yes`` decides the exit code; ``notes`` follow the tables.
 
-    ``draw`` paints the picture of ``--plot`` on matplotlib's axes.
+    ``draw`` plots on matplotlib's axes for ``--plot``.
     """
 
     question: str
@@ -44,23 +40,23 @@ class PlanAnswer:
     draw: Callable[[Any], None] = field(repr=False)
 
 
-def print_answer(answer: PlanAnswer, *, as_json: bool, plot: Path | None) -> int:
-    """Print and draw the answer; the exit status."""
+def print_answer(answer: PlanAnswer, *, output: OutputForm, plot: Path | None) -> int:
+    """Print and plot the answer; return the exit code."""
     if plot is not None:
         _draw(answer, plot)
-    if as_json:
-        click.echo(json.dumps(_finite(answer.data), indent=2, ensure_ascii=False))
+    if output in DATA:
+        click.echo(as_data(_finite(answer.data), output), nl=False)
     else:
-        console = Console() if sys.stdout.isatty() else Console(width=_UNBOUNDED)
         for grid in answer.grids:
-            table = Table(title=grid.title, title_justify="left", title_style="bold")
-            for number, column in enumerate(grid.columns):
-                table.add_column(column, justify="right" if number else "left")
-            for row in grid.rows:
-                table.add_row(*row)
-            console.print(table)
+            click.echo(click.style(f"{grid.title}:", bold=coloured() or None))
+            columns = [
+                TableColumn(title=title, role=Role.FIGURE if number else Role.IDENTITY)
+                for number, title in enumerate(grid.columns)
+            ]
+            show_table(columns, grid.rows)
+            click.echo()
         for sentence in answer.notes:
-            console.print(f"- {sentence}", markup=False, highlight=False, soft_wrap=True)
+            click.echo(f"- {sentence}")
     return 0 if answer.yes else 1
 
 

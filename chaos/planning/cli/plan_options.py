@@ -16,10 +16,11 @@ from chaos.planning.recorded_pool import recorded_pool
 from policies.quantity import parse_duration
 from xds_server.admin_api.endpoints import ENGINES, POOLS
 from xds_server.cli.admin_client import fetch
+from xds_server.cli.completion import complete_names
+from xds_server.cli.connection_options import META, connection_options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_DEFAULT_ADMIN: Final = "http://127.0.0.1:18001"
 MOST_ARRIVALS_PER_S: Final = 1e9
 """Far above any fleet, and within float precision of one request."""
 _USUAL_WAIT_S: Final = 2.0  # limits.maxWait where no policy sets it
@@ -47,7 +48,6 @@ def share(value: str) -> float:
     return found
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object on stdout.")
 plot_option = click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -96,13 +96,19 @@ def promise(wait_s: float, late: float) -> WaitPromise:
 def pool_options(function: F) -> F:
     """Add the options that choose the pool and the source of its numbers."""
     options = (
-        click.option("--admin", metavar="URL", help=f"Ask the server there. [default: {_DEFAULT_ADMIN}]"),
+        connection_options,
         click.option(
             "--recording",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             help="Read a recording of `switchgear serve --record`, at its busiest, instead of a server.",
         ),
-        click.option("--pool", default="", metavar="NAME", help="Pool to plan; required if there are several."),
+        click.option(
+            "--pool",
+            default="",
+            metavar="NAME",
+            shell_complete=complete_names("pools"),
+            help="Pool to plan; required if there are several.",
+        ),
         click.option("--engines", type=int, help="Number of identical engines (no server needed)."),
         click.option("--slots", type=float, help="Concurrent requests per engine; overrides the measured value."),
         click.option(
@@ -124,7 +130,7 @@ def pool_options(function: F) -> F:
 
 def situation(
     *,
-    admin: str | None,
+    admin: str,
     recording: Path | None,
     pool: str,
     engines: int | None,
@@ -142,8 +148,9 @@ def situation(
         raise PlanError(f"--arrivals {arrivals_per_s:g}: must be finite and not negative")
     if arrivals_per_s is not None and arrivals_per_s > MOST_ARRIVALS_PER_S:
         raise PlanError(f"--arrivals {arrivals_per_s:g}: the limit is 1e9 requests per second")
+    admin_given = "admin" in click.get_current_context().meta.get(META, {})
     if engines is not None:
-        if admin or recording:
+        if admin_given or recording:
             raise click.UsageError("--engines plans without a server: remove --admin and --recording")
         if slots is None or service_s is None or arrivals_per_s is None:
             raise click.UsageError("--engines needs --slots, --service-time and --arrivals")
@@ -151,12 +158,11 @@ def situation(
             engines=engines, slots=slots, service_s=service_s, arrivals_per_s=arrivals_per_s, zones=zones
         )
     if recording is not None:
-        if admin:
+        if admin_given:
             raise click.UsageError("--admin and --recording are mutually exclusive")
         found = recorded_pool(recording, pool)
     else:
-        url = admin or _DEFAULT_ADMIN
-        found = pool_from_server(fetch(url, POOLS).value.pools, fetch(url, ENGINES).value.engines, pool)
+        found = pool_from_server(fetch(admin, POOLS).value.pools, fetch(admin, ENGINES).value.engines, pool)
 
     def with_given(one: EngineSlots) -> EngineSlots:
         return replace(one, slots=slots or one.slots, service_s=service_s or one.service_s)

@@ -9,12 +9,13 @@ import click
 from chaos.planning import correlated_failures, standby_region
 from chaos.planning.availability import HOURS_PER_MONTH, down_share, unavailability
 from chaos.planning.cli.plan_answer import PlanAnswer, plot_path, print_answer
-from chaos.planning.cli.plan_options import duration, json_option, plot_option, targets
+from chaos.planning.cli.plan_options import duration, plot_option, targets
 from chaos.planning.cli.redundancy_answer import CorrelatedSpares, answer_grids, answer_plot, answer_sentences
 from chaos.planning.correlated_failures import FailureDomains
 from chaos.planning.error import PlanError
 from chaos.planning.spare_engines import monthly_cost, spares_for, spares_steps
 from chaos.planning.standby_region import RegionOutage, StandbyComparison
+from command_line.output_format import OutputForm, output_option
 
 _SHOWN_BEYOND: Final = 1
 
@@ -67,9 +68,9 @@ _SHOWN_BEYOND: Final = 1
     show_default=True,
     help="Duration of one failover.",
 )
-@json_option
+@output_option()
 @plot_option
-def command(*, as_json: bool, plot: Path | None, **asked: Any) -> int:
+def command(*, output: OutputForm, plot: Path | None, **asked: Any) -> int:
     """Compute the fewest spares that keep enough engines up with the target probability.
 
     Write shares as 0.01 or 1%. Independent failures (binomial), zones and racks are exact; more than six failing
@@ -80,7 +81,7 @@ def command(*, as_json: bool, plot: Path | None, **asked: Any) -> int:
     plot = plot_path(plot)
     if asked["need"] is None:
         raise click.UsageError("missing --need: the number of engines needed")
-    return print_answer(_answer(asked), as_json=as_json, plot=plot)
+    return print_answer(_answer(asked), output=output, plot=plot)
 
 
 def _answer(asked: dict[str, Any]) -> PlanAnswer:

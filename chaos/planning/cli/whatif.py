@@ -19,6 +19,7 @@ from chaos.planning.cli.plan_answer import (
 )
 from chaos.planning.pool_change import PoolOutcome, WhatIfChange, changed_pool, pool_outcome
 from chaos.planning.pool_situation import PoolSituation
+from command_line.output_format import OutputForm, output_option
 
 
 @click.command(name="whatif")
@@ -47,7 +48,7 @@ from chaos.planning.pool_situation import PoolSituation
     show_default=True,
     help="Maximum share of refused requests for exit code 0.",
 )
-@plan_options.json_option
+@output_option()
 @plan_options.plot_option
 def command(
     *,
@@ -58,7 +59,7 @@ def command(
     wait_s: float | None,
     no_ceiling: bool,
     shed: float,
-    as_json: bool,
+    output: OutputForm,
     plot: Path | None,
     **asked: Any,
 ) -> int:
@@ -94,7 +95,7 @@ def command(
         yes=after.refused <= shed and after.wait_mean_s != float("inf"),
         draw=lambda axes: _draw(axes, pool, then),
     )
-    return print_answer(answer, as_json=as_json, plot=plot)
+    return print_answer(answer, output=output, plot=plot)
 
 
 def _named(change: WhatIfChange) -> str:

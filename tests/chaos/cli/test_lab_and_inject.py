@@ -1,4 +1,4 @@
-"""A lab held open by one command, and broken by another."""
+"""`lab` keeps a lab running, `inject` injects faults into it."""
 
 import asyncio
 import signal
@@ -14,13 +14,13 @@ from chaos.processes import ChildProcesses
 
 EXAMPLE = Path(__file__).parents[3] / "policies" / "examples" / "single-pool.yaml"
 LIMIT_S = 90.0
-# As many engines as it takes to break two of them, and little to ask of them.
+# Enough engines to break two of them, at little load.
 SMALL = """\
 apiVersion: switchgear.dev/v1alpha1
 kind: Scenario
 metadata: {name: small}
 spec:
-  title: a lab to break by hand
+  title: a lab for manual faults
   incident: none
   topology: {engines: [{count: 4, slots: 2}]}
   load: {percent: 20}
@@ -33,30 +33,30 @@ async def inject(lab: str, *words: str) -> tuple[int, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    said, _ = await asyncio.wait_for(process.communicate(), LIMIT_S)
-    return process.returncode or 0, said.decode()
+    out, _ = await asyncio.wait_for(process.communicate(), LIMIT_S)
+    return process.returncode or 0, out.decode()
 
 
-async def biting(session: aiohttp.ClientSession, lab: str) -> Any:
+async def active_faults(session: aiohttp.ClientSession, lab: str) -> Any:
     async with session.get(f"{lab}/v1/lab") as answer:
         return (await answer.json())["faults"]
 
 
-async def until_biting(session: aiohttp.ClientSession, lab: str, count: int) -> Any:
+async def until_active(session: aiohttp.ClientSession, lab: str, count: int) -> Any:
     async with asyncio.timeout(LIMIT_S):
-        while len(found := await biting(session, lab)) != count:
+        while len(found := await active_faults(session, lab)) != count:
             await asyncio.sleep(0.02)
     return found
 
 
 @pytest.mark.envoy
 @pytest.mark.timeout(400)
-async def test_a_lab_is_held_and_broken_and_healed(tmp_path: Path) -> None:
+async def test_lab_runs_and_inject_heals(tmp_path: Path) -> None:
     history, scenario = tmp_path / "history.jsonl", tmp_path / "small.yaml"
     scenario.write_text(SMALL, encoding="utf-8")
     command = [
-        *(sys.executable, "-m", "chaos.cli", "lab", "--policies", str(EXAMPLE)),
-        *("--scenario", str(scenario), "--load", "--history", str(history)),
+        *(sys.executable, "-m", "chaos.cli", "lab", "-f", str(EXAMPLE)),
+        *("--scenario", str(scenario), "--load", "--out", str(history)),
     ]
     async with (
         ChildProcesses(log_dir=tmp_path / "logs", stop_limit_s=LIMIT_S) as children,
@@ -64,18 +64,18 @@ async def test_a_lab_is_held_and_broken_and_healed(tmp_path: Path) -> None:
     ):
         child = await children.start("lab", command, ready_within_s=LIMIT_S)
         lab = str(child.ready["lab"])
-        # For a time.
-        status, said = await inject(lab, "hang", "--engine", "1", "--for", "500ms")
-        assert (status, said.splitlines()) == (0, ["hang bites: e1", "healed"])
-        # For as long as the caller lives, however it dies.
+        # Injected for a fixed time.
+        status, out = await inject(lab, "hang", "--engine", "1", "--for", "500ms")
+        assert (status, out.splitlines()) == (0, ["hang injected: e1", "healed"])
+        # Injected while the command lives, however it dies.
         holder = await children.start(
             "inject", [sys.executable, "-m", "chaos.cli", "inject", "slow", "--lab", lab, "--count", "2"]
         )
-        (fault,) = (await until_biting(session, lab, 1)).values()
+        (fault,) = (await until_active(session, lab, 1)).values()
         assert (fault["fault"]["kind"], len(fault["targets"])) == ("slow", 2)
         holder.signal_group(signal.SIGKILL)
-        assert await until_biting(session, lab, 0) == {}
-        # What cannot be is refused, and changes nothing.
+        assert await until_active(session, lab, 0) == {}
+        # Invalid faults are refused and change nothing.
         assert await inject(lab, "slow", "--set", "factor=fast") == (
             1,
             "refused: fault.slow.factor: Input should be a valid number, unable to parse string as a number\n",
@@ -92,7 +92,7 @@ async def test_a_lab_is_held_and_broken_and_healed(tmp_path: Path) -> None:
     assert any(one.ok for one in seen.requests)
 
 
-async def test_without_a_lab_there_is_nothing_to_break() -> None:
-    status, said = await inject("http://127.0.0.1:1", "hang")
+async def test_inject_without_a_lab_exits_2() -> None:
+    status, out = await inject("http://127.0.0.1:1", "hang")
     assert status == 2
-    assert "127.0.0.1:1" in said
+    assert "127.0.0.1:1" in out

@@ -1,13 +1,15 @@
 """``switchgear-chaos export`` at the command line."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
 from chaos.cli import main
 
 
-def test_manifests_go_to_stdout_and_remarks_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["export", "quick", "bad-policy-push", "--format", "chaos-mesh", "--engines", "app=llm,tier=model"]
+def test_export_writes_manifests_and_reports_losses(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["export", "quick", "bad-policy-push", "--tool", "chaos-mesh", "--engines", "app=llm,tier=model"]
     assert main(words) == 0
     out, err = capsys.readouterr()
     documents = [one for one in yaml.safe_load_all(out) if one]
@@ -17,8 +19,8 @@ def test_manifests_go_to_stdout_and_remarks_to_stderr(capsys: pytest.CaptureFixt
     assert err == "bad-policy-push: no counterpart in Chaos Mesh: push\n"
 
 
-def test_litmus_writes_one_engine_per_fault(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", "quick", "--format", "litmus", "--namespace", "llm"]) == 0
+def test_litmus_export_has_an_engine_per_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "quick", "--tool", "litmus", "--namespace", "llm"]) == 0
     documents = list(yaml.safe_load_all(capsys.readouterr().out))
     assert [one["metadata"]["name"] for one in documents] == [
         "quick-hang",
@@ -32,11 +34,17 @@ def test_litmus_writes_one_engine_per_fault(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["export", "quik", "--format", "litmus"], "did you mean quick?"),
-        (["export", "quick", "--format", "litmus", "--engines", "app"], "not a list of labels"),
-        (["export", "quick"], "--format"),
+        (["export", "quik", "--tool", "litmus"], "did you mean quick?"),
+        (["export", "quick", "--tool", "litmus", "--engines", "app"], "not a list of labels"),
+        (["export", "quick"], "--tool"),
     ],
 )
-def test_who_asks_wrongly_is_told(capsys: pytest.CaptureFixture[str], words: list[str], says: str) -> None:
+def test_export_usage_errors_exit_2(capsys: pytest.CaptureFixture[str], words: list[str], says: str) -> None:
     assert main(words) == 2
     assert says in capsys.readouterr().err
+
+
+def test_export_writes_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "quick", "--tool", "litmus", "--out", str(tmp_path / "quick.yaml")]) == 0
+    assert capsys.readouterr().out == ""
+    assert "kind: ChaosEngine" in (tmp_path / "quick.yaml").read_text()

@@ -1,4 +1,4 @@
-"""The gate of a pipeline, end to end: good policies pass, and what must not ship is stopped with its reasons."""
+"""`verify` as a CI gate: good policies pass, bad ones fail with reasons."""
 
 import sys
 from dataclasses import dataclass
@@ -9,22 +9,22 @@ import pytest
 
 from chaos.processes import ChildProcesses
 
-# Half a minute of experiment; several times where the machine was too busy for it to show anything.
+# One experiment takes 30 s; it is repeated if the machine was too busy for a verdict.
 pytestmark = [pytest.mark.envoy, pytest.mark.timeout(900)]
 
 GOOD = Path(__file__).parents[3] / "policies" / "examples" / "single-pool.yaml"
 BAD = Path(__file__).with_name("five-retries.yaml")
-PASSED, BROKEN, NOT_KNOWN = 0, 1, 3
+PASSED, BROKEN, UNKNOWN = 0, 1, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     status: int
-    said: str
+    output: str
     suite: ET.Element
 
     def cases(self, tag: str) -> dict[str, ET.Element]:
-        """Promises that came out as ``tag``: failure or error."""
+        """Promises reported as ``tag``: failure or error."""
         return {
             str(case.get("name")): found
             for case in self.suite.iter("testcase")
@@ -33,8 +33,8 @@ class Answer:
 
 
 async def verified(policies: Path, folder: Path) -> Answer:
-    """What the gate says; asked again where it does not know."""
-    said = ""
+    """Result of the gate; repeated while it is unknown."""
+    output = ""
     async with ChildProcesses(log_dir=folder) as processes:
         for number in range(6):
             report = folder / f"{number}.xml"
@@ -43,34 +43,34 @@ async def verified(policies: Path, folder: Path) -> Answer:
                 "-m",
                 "chaos.cli",
                 "verify",
-                "--policies",
+                "-f",
                 str(policies),
                 "--suite",
                 "quick",
             ]
             child = await processes.start(f"verify-{number}", [*command, "--junit", str(report)])
             status = await child.wait()
-            said = child.log_path.read_text()
-            assert status in {PASSED, BROKEN, NOT_KNOWN}, said
-            if status != NOT_KNOWN:
+            output = child.log_path.read_text()
+            assert status in {PASSED, BROKEN, UNKNOWN}, output
+            if status != UNKNOWN:
                 (suite,) = ET.parse(report).getroot().iter("testsuite")
-                return Answer(status=status, said=said, suite=suite)
-    pytest.fail(f"six times it could not be told:\n{said}")
+                return Answer(status=status, output=output, suite=suite)
+    pytest.fail(f"six runs without a verdict:\n{output}")
 
 
-async def test_what_the_examples_say_passes(tmp_path: Path) -> None:
+async def test_example_policies_pass(tmp_path: Path) -> None:
     answer = await verified(GOOD, tmp_path)
-    assert answer.status == PASSED, answer.said
+    assert answer.status == PASSED, answer.output
     assert int(answer.suite.get("tests", "0")) > 10
     assert not answer.cases("failure")
     assert not answer.cases("error")
 
 
-async def test_what_multiplies_load_is_stopped_and_told_why(tmp_path: Path) -> None:
+async def test_load_amplification_fails_with_its_reason(tmp_path: Path) -> None:
     answer = await verified(BAD, tmp_path)
-    assert answer.status == BROKEN, answer.said
+    assert answer.status == BROKEN, answer.output
     failure = answer.cases("failure")["amplification"]
-    # A number, the promise, and words that say what multiplied it.
+    # The reason has the measured value, the promise and the cause.
     assert "promised: <= 1.30" in (failure.text or "")
     assert "calls at engines" in (failure.text or "")
-    assert "amplification BROKEN" in " ".join(answer.said.split())
+    assert "amplification BROKEN" in " ".join(answer.output.split())

@@ -27,7 +27,7 @@ def plan(*argv: str) -> int:
 
 
 def asked(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, dict[str, Any]]:
-    code = plan(*argv, "--json")
+    code = plan(*argv, "-o", "json")
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return code, found
 

@@ -103,7 +103,7 @@ async def test_whatif_reads_a_recording(tmp_path: Path, capsys: pytest.CaptureFi
     assert main([*argv, "--load-times", "0.5"]) == 0
     assert main([*argv, "--lose-zone", "a"]) == 1
     capsys.readouterr()
-    assert main([*argv, "--lose-zone", "a", "--json"]) == 1
+    assert main([*argv, "--lose-zone", "a", "-o", "json"]) == 1
     # 3 requests/s of 2 s each for 4 slots: a third is refused.
     assert json.loads(capsys.readouterr().out)["after"]["refused"] == pytest.approx(1 / 3, abs=0.05)
     assert main([*argv, "--lose-zone", "c"]) == 2
@@ -116,5 +116,5 @@ async def test_recording_without_traffic_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="no traffic reported"):
         recorded_pool(tmp_path / "r")
     (tmp_path / "x").write_text("no\n")
-    with pytest.raises(PlanError, match="no recording"):
+    with pytest.raises(PlanError, match="not a recording"):
         recorded_pool(tmp_path / "x")

@@ -3,12 +3,13 @@
 import io
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from chaos.checks.check_finding import CheckResult
 from chaos.checks.experiment_verdict import ExperimentVerdict, verdict
 from chaos.report.report_rows import measure_rows, objections, promise_rows, timeline_rows
-from chaos.report.terminal_report import overview, print_report
+from chaos.report.terminal_report import overview, print_report, terminal_report
 from tests.chaos.simulated_history import Play, played
 
 GOOD = Play(
@@ -70,10 +71,19 @@ def test_report_names_failures_and_escapes_markup() -> None:
         answer=some[0].answer,
     )
     assert "[red]x" in shown([odd])
-    text = io.StringIO()
-    Console(file=text, width=200).print(overview([odd]))
-    assert "[red]x" in text.getvalue()
+    assert "[red]x" in "\n".join(line.plain for line in overview([odd], None))
 
 
-def test_report_fits_a_narrow_terminal() -> None:
-    assert all(len(line) <= 80 for line in shown(both(), width=80).splitlines())
+@pytest.mark.parametrize("width", [40, 80])
+def test_report_fits_a_narrow_terminal(width: int) -> None:
+    lines = [line.plain for line in terminal_report(both(), width)]
+    tables = [line for line in lines if "  " in line.strip()]
+    assert len(tables) > 20
+    assert all(len(line) <= width for line in tables)
+
+
+def test_report_keeps_rows_whole_on_a_pipe() -> None:
+    lines = shown(both(), width=40).splitlines()
+    (header,) = [line for line in lines if line.startswith("SCENARIO")]
+    assert header.split() == ["SCENARIO", "VERDICT", "SUBJECT", "BROKEN", "UNKNOWN"]
+    assert not [line for line in lines if "…" in line]
