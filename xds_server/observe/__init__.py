@@ -1,1 +1,1 @@
-"""What is measured of the control plane's own work: ejection latency, pushes, traces."""
+"""Measurements of the control plane itself: ejection latency, pushes, traces."""

@@ -1,19 +1,19 @@
-"""How long each hop takes on the way of an engine that leaves: from what is wrong with it to its last request.
+"""Latency of each hop of an ejection: from the fault of an engine to its last request.
 
-A departure is one round that takes engines of a pool out. Its hops, all on the monotonic clock of this process:
+A departure is one round that ejects engines of a pool. Its hops, on the monotonic clock of this process:
 
-- ``detect``: how long what the judge goes by had been so when it was decided on: the age of the deciding evidence,
-  by the judge's own clock, and the time since its report came. What was wrong before anyone could read it is in no
-  report, so this is a lower bound; engines that are taken out for their calls, or on order, have none.
-- ``decide``: from the arrival of the oldest news that the round took up to snapshots without the engine.
-- ``push``: from there to the first endpoints that are written to a proxy that was connected; one per proxy.
-- ``ack``: from there to the proxy's confirmation; one per proxy.
-- ``news_to_ack``: from the arrival of the news to the confirmation; one per proxy. Quantiles do not add up.
-- ``last_request``: from the snapshots to the beginning of the last call that a proxy sent there all the same, of
-  those that ended within ``FOLLOWED_S`` and were told of; 0 where none began later. Proxies wait up to 0.1 s
-  before they tell of a call, and by as much it may be too long.
+- ``detect``: age of the deciding evidence at the decision, by the judge's clock, plus the time since its report
+  arrived. A lower bound: the fault precedes its evidence. Engines ejected for their calls or by order have no
+  such hop.
+- ``decide``: from the arrival of the oldest news in the round to snapshots without the engine.
+- ``push``: from there to the first endpoints written to a connected proxy; one per proxy.
+- ``ack``: from there to the proxy's ACK; one per proxy.
+- ``news_to_ack``: from the arrival of the news to the ACK; one per proxy. Quantiles do not add up.
+- ``last_request``: from the snapshots to the start of the last later call to the engine, among calls that ended
+  within ``FOLLOWED_S`` and were reported; 0 without one. Proxies report calls with up to 0.1 s delay, so it may
+  be that much too long.
 
-A proxy that does not confirm within ``FOLLOWED_S`` counts as that long: leaving it out would flatter.
+A proxy without ACK within ``FOLLOWED_S`` counts as that long: omitting it would flatter the result.
 """
 
 import time
@@ -32,17 +32,17 @@ from xds_server.model.type_urls import ENDPOINT
 from xds_server.model.view import GRPC_ROLE, View
 
 FOLLOWED_S: Final = 30.0
-"""How long a departure is followed."""
+"""Time a departure is tracked."""
 
 MOST_FOLLOWED: Final = 100
-"""Departures that are followed at once; of those beyond only ``detect`` and ``decide`` are measured."""
+"""Departures tracked at once; beyond that only ``detect`` and ``decide`` are measured."""
 
 _SAME_MOMENT_S: Final = 0.001
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Leaving:
-    """One departure; ``waiting`` has the proxies that are to hear of it, and when they were written to."""
+    """One departure; ``waiting``: proxies without ACK, with the time of the write."""
 
     news_s: float
     published_s: float
@@ -51,7 +51,7 @@ class _Leaving:
 
 
 class EjectLatency:
-    """Watches rounds and proxies go by. ``began_at_s`` says when the newest call to an engine began."""
+    """Observes rounds and proxies. ``began_at_s``: start of the latest call to an engine."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class EjectLatency:
     ) -> None:
         self._hops: Histogram = metrics.departure_hop_seconds
         for hop in HOPS:
-            # At 0 from the start: to Prometheus what comes up with a count has not risen, and would count nobody.
+            # Start at 0: a counter that appears with a value shows no increase in Prometheus.
             self._hops.labels(hop=hop)
         self._began_at_s = began_at_s
         self._clock = clock
@@ -70,12 +70,12 @@ class EjectLatency:
         self._open: list[_Leaving] = []
         self._counts: dict[EngineId, int] = {}
 
-    # -- what is told --------------------------------------------------------------------------------------
+    # -- inputs --------------------------------------------------------------------------------------------
 
     def on_round(
         self, decisions: Decisions, fleet: Fleet, nodes: Mapping[str, View], news_s: float | None
     ) -> None:
-        """Snapshots of these decisions were published; ``news_s``: when the oldest news came that led to them."""
+        """Snapshots of these decisions were published; ``news_s``: arrival of the oldest news behind them."""
         now_s = self._clock()
         before, self._decisions = self._decisions, decisions
         self._settle(decisions, now_s)
@@ -103,35 +103,35 @@ class EjectLatency:
             return
         now_s = self._clock()
         for one in self._open:
-            # Streams know only the newest: whatever is written after a round carries it.
+            # Streams send only the latest version, so any write after a round carries it.
             if one.waiting.get(node, 0.0) is None:
                 one.waiting[node] = now_s
                 self._observe("push", now_s - one.published_s)
 
     def on_ack(self, node: str, type_url: str, latency_s: float) -> None:
-        """A proxy confirmed what was written to it ``latency_s`` ago."""
+        """A proxy accepted (ACK) a response written ``latency_s`` ago."""
         if type_url != ENDPOINT or not self._open:
             return
         now_s = self._clock()
         for one in self._open:
             pushed_s = one.waiting.get(node)
-            # Both times of the write are taken at the same moment, by the same clock, in two places.
+            # The write is timed in two places; both use the same clock at the same moment.
             if pushed_s is not None and now_s - latency_s >= pushed_s - _SAME_MOMENT_S:
                 del one.waiting[node]
                 self._observe("ack", now_s - pushed_s)
                 self._observe("news_to_ack", now_s - one.news_s)
 
     def on_disconnect(self, node: str) -> None:
-        """A proxy has left: it sends nothing more."""
+        """A proxy has disconnected."""
         for one in self._open:
             one.waiting.pop(node, None)
 
     def families(self) -> Iterable[Metric]:
-        """How often each engine was taken out."""
+        """Ejections of each engine."""
         known = self._decisions.engines if self._decisions is not None else {}
         yield EngineMetrics.engine_departures.family({key: self._counts.get(key, 0) for key in known})
 
-    # -- what comes of it ----------------------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------------------
 
     def _begin(
         self, pool: str, left: set[EngineId], fleet: Fleet, nodes: Mapping[str, View], news_s: float
@@ -144,7 +144,7 @@ class EjectLatency:
             if detected_s is not None:
                 self._observe("detect", detected_s)
         if len(self._open) < MOST_FOLLOWED:
-            # Clients of gRPC ask for endpoints one by one: that they are not written to says nothing.
+            # gRPC clients request endpoints one by one: ignore unsent ones.
             waiting: dict[str, float | None] = {
                 node: None
                 for node, view in nodes.items()
@@ -158,7 +158,7 @@ class EjectLatency:
         return None if decision is None or engine is None else detected_s(decision, engine, now_s)
 
     def _settle(self, decisions: Decisions, now_s: float) -> None:
-        """Close what is over: engines that are back or were followed long enough, proxies that never answered."""
+        """Finish departures: engines back in rotation or tracked long enough, proxies without ACK."""
         for one in list(self._open):
             late = now_s - one.published_s >= FOLLOWED_S
             for key in list(one.engines):
@@ -180,7 +180,7 @@ class EjectLatency:
 
 
 def detected_s(decision: EngineDecision, engine: Engine, now_s: float) -> float | None:
-    """How long what the judge goes by has been so; None where no judge decided."""
+    """Age of the deciding evidence; None if no verdict decided."""
     if decision.ejector is not Ejector.VERDICT or engine.report is None or engine.received_at_s is None:
         return None
     return engine.report.reasons[0].age_s + now_s - engine.received_at_s if engine.report.reasons else None

@@ -1,4 +1,4 @@
-"""What proxies do, as log lines and counts: one line per transition, none per push."""
+"""Logs and counts proxy activity: one line per state change, none per push."""
 
 from collections.abc import Callable
 from typing import Final
@@ -13,7 +13,7 @@ from xds_server.publish import Nack
 from xds_server.xds import NodeInfo, StuckResponse, XdsVariant
 
 OTHER: Final = "other"
-"""Label of every type that is not ours: peers choose type URLs, and label sets must stay closed."""
+"""Label for unknown types: peers choose type URLs, but label sets must stay closed."""
 
 _log = structlog.get_logger()
 
@@ -25,7 +25,7 @@ class ProxyObserver:
         self._metrics = metrics
 
     def on_connect(self, node: NodeInfo, mode: XdsVariant) -> None:
-        """A stream has said who it is."""
+        """A stream sent its node."""
         _log.info(
             "xds.connected",
             node=node.id,
@@ -40,20 +40,20 @@ class ProxyObserver:
         log("xds.disconnected", node=node.id, zone=node.zone, protocol=mode.value, reason=reason)
 
     def on_push(self, node: NodeInfo, type_url: str, size_bytes: int) -> None:
-        """A response goes out."""
+        """A response is sent."""
         label = _label(type_url)
         self._metrics.pushes.labels(type=label).inc()
         self._metrics.push_bytes.labels(type=label).inc(size_bytes)
         _log.debug("xds.push", node=node.id, type=label, size_bytes=size_bytes)
 
     def on_ack(self, node: NodeInfo, type_url: str, latency_s: float) -> None:
-        """A response was applied."""
+        """A response was accepted (ACK)."""
         label = _label(type_url)
         self._metrics.push_to_ack_seconds.labels(type=label).observe(latency_s)
         _log.debug("xds.ack", node=node.id, type=label, latency_s=round(latency_s, 6))
 
     def on_nack(self, nack: Nack) -> None:
-        """A response was refused: the one thing an operator must read, so the place in the policies is in it."""
+        """A response was refused (NACK): the log line gives the origin in the policies."""
         label = _label(nack.type_url)
         self._metrics.nacks.labels(type=label).inc()
         if not nack.resources:
@@ -72,7 +72,7 @@ class ProxyObserver:
             )
 
     def on_stuck(self, node: NodeInfo, stuck: StuckResponse) -> None:
-        """A response was answered neither way for long."""
+        """A response has had no ACK or NACK for long."""
         label = _label(stuck.type_url)
         self._metrics.stuck.labels(type=label).inc()
         _log.warning(
@@ -84,7 +84,7 @@ class ProxyObserver:
         )
 
     def on_unknown_type(self, node: NodeInfo, type_url: str) -> None:
-        """A peer asks for a type that is not served."""
+        """A peer requests an unknown type."""
         _log.info("xds.unknown_type", node=node.id, type=type_url)
 
 
@@ -93,7 +93,7 @@ def _label(type_url: str) -> str:
 
 
 class NotifyingObserver(ProxyObserver):
-    """Also says that a proxy came or went, and that it confirmed or refused something."""
+    """Also notifies about connects, disconnects, ACKs and NACKs."""
 
     def __init__(
         self,

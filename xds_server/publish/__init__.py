@@ -1,7 +1,7 @@
-"""From desired snapshots to streams: what each proxy is served, and what follows from its NACK.
+"""Serves desired snapshots to proxies, and handles their NACKs.
 
-``Publisher`` joins the streams of all proxies to the snapshots of their views, and ``NackPolicy`` decides what is
-served instead of rejected content.
+``Publisher`` connects streams to the snapshots of their views; ``NackPolicy`` decides what replaces rejected
+content.
 """
 
 from xds_server.publish.nack_decision import NackDecision, NackReport, RollbackScope

@@ -1,7 +1,7 @@
-"""Content that proxies have accepted: what may be served in place of what one rejected.
+"""Content accepted by proxies: fallback for rejected content.
 
-Fallback content comes from the same view, else from any view that may see the same: routes and limits have one
-name in all views, and name pools that not every proxy may see.
+A fallback comes from the same view, else from any view with the same visibility: routes and limits have one name
+in all views, and they name pools that some proxies may not see.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
@@ -17,14 +17,14 @@ ResourceKey = tuple[str, str]
 """Type URL and name."""
 
 FORGET_AFTER_S: Final = 600.0
-"""Accepted content that no policy wants any more is kept this long for a rollback that may still name it."""
+"""Keep unused accepted content this long, for a rollback that still names it."""
 
 _NONE: Final[Mapping[Hashable, Resource]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
 class _ViewContent:
-    """What proxies of a view accepted; ``former`` is what they had of a secret before that."""
+    """Content accepted by proxies of a view; ``former``: previous versions of its secrets."""
 
     accepted: dict[ResourceKey, Resource] = field(default_factory=dict)
     former: dict[ResourceKey, Resource] = field(default_factory=dict)
@@ -32,14 +32,14 @@ class _ViewContent:
 
 
 class AckedContent:
-    """The last accepted content of each resource, by view and by the proxies that may see it."""
+    """Last accepted content of each resource, by view and by visibility."""
 
     def __init__(self) -> None:
         self._views: dict[Hashable, _ViewContent] = {}
         self._by_audience: dict[ResourceKey, dict[Hashable, Resource]] = {}
 
     def record(self, view: Hashable, resources: Iterable[Resource]) -> list[Resource]:
-        """Note that a proxy of ``view`` holds these; return those that were not the last accepted."""
+        """Record that a proxy of ``view`` accepted these; returns those that are new."""
         known = self._views.setdefault(view, _ViewContent())
         new = []
         for item in resources:
@@ -56,20 +56,20 @@ class AckedContent:
         return new
 
     def restore(self, item: Resource) -> None:
-        """Note what an earlier process knew as accepted; what any proxy accepts from now on outweighs it."""
+        """Restore content accepted in an earlier run; any later ACK overrides it."""
         self._by_audience.setdefault(key_of(item), {}).setdefault(None, item)
 
     def of_view(self, view: Hashable) -> Mapping[ResourceKey, Resource]:
-        """What proxies of a view accepted last."""
+        """Content last accepted by proxies of a view."""
         known = self._views.get(view)
         return {} if known is None else known.accepted
 
     def for_everyone(self, key: ResourceKey) -> Resource | None:
-        """What was accepted last by a proxy that may see everything."""
+        """Content last accepted by a proxy that may see everything."""
         return self._by_audience.get(key, _NONE).get(None)
 
     def is_acked(self, item: Resource) -> bool:
-        """Whether some proxy has accepted this content last."""
+        """Whether a proxy last accepted this content."""
         key, content = key_of(item), content_of(item.version)
         return any(
             content_of(accepted.version) == content
@@ -78,15 +78,15 @@ class AckedContent:
         )
 
     def fallback(self, view: Hashable, key: ResourceKey, rejected: Collection[str]) -> Resource | None:
-        """What to serve a view of a name whose content hashes ``rejected`` are not to be served."""
-        # Reading must not add an entry for a view that has no proxy.
+        """Replacement for a resource whose content hashes ``rejected`` must not be served to a view."""
+        # Reading must not create an entry for a view without proxies.
         known = self._views.get(view) or _ViewContent()
         shared = self._by_audience.get(key, _NONE).get(_audience(view, key))
         choices = (known.accepted.get(key), known.former.get(key), shared)
         return next((item for item in choices if item and content_of(item.version) not in rejected), None)
 
     def expire(self, desired: Collection[Snapshot], now_s: float) -> None:
-        """Forget what has been in no desired snapshot for long."""
+        """Forget content that has long been in no desired snapshot."""
         for known in self._views.values():
             for key in list(known.accepted):
                 if any(key[1] in snapshot.of(key[0]) for snapshot in desired):
@@ -97,7 +97,7 @@ class AckedContent:
                     self._by_audience.pop(key, None)
 
     def forget(self, view: Hashable) -> None:
-        """Drop what is known of a view that has no proxies any more."""
+        """Forget a view without proxies."""
         self._views.pop(view, None)
 
 
@@ -107,10 +107,10 @@ def key_of(item: Resource) -> ResourceKey:
 
 
 def _audience(view: Hashable, key: ResourceKey) -> Hashable:
-    """Whose content may stand in for a view's: None for that of all who may see everything.
+    """Visibility class of a resource: None if every proxy may see everything.
 
-    A cluster and its endpoints are one pool's, and who is served one of them may see that pool. A secret stands in
-    for another only where keys may be sent, or may not, in both.
+    A cluster and its endpoints belong to one pool, and a proxy served one of them may see that pool. A secret
+    replaces another only between views with equal permission for keys.
     """
     if not isinstance(view, View) or key[0] in (CLUSTER, ENDPOINT):
         return None

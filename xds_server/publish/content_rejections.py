@@ -1,4 +1,4 @@
-"""Content that proxies have rejected, the trials of suspects, and who rejected which secret."""
+"""Rejected content, trials of suspects, and the nodes that rejected each secret."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -10,7 +10,7 @@ Suspect = tuple[str, str]
 
 
 class ContentRejections:
-    """The rejected content hashes of each name. All of them are rolled back, except the suspect on trial."""
+    """Rejected content hashes by name. All are rolled back, except the suspect on trial."""
 
     def __init__(self) -> None:
         self._contents: dict[ResourceKey, set[str]] = {}
@@ -19,11 +19,11 @@ class ContentRejections:
 
     @property
     def contents(self) -> Mapping[ResourceKey, Collection[str]]:
-        """The rejected content hashes, by type and name."""
+        """Rejected content hashes, by type and name."""
         return self._contents
 
     def is_rejected(self, item: Resource) -> bool:
-        """Whether this content is rejected, be it on trial."""
+        """Whether this content is rejected, on trial or not."""
         return content_of(item.version) in self._contents.get(key_of(item), ())
 
     def is_rolled_back(self, item: Resource) -> bool:
@@ -31,35 +31,35 @@ class ContentRejections:
         return self.is_rejected(item) and self.trial(item.type_url) != suspect_of(item)
 
     def trial(self, type_url: str) -> Suspect | None:
-        """The suspect that is on trial, if any."""
+        """The suspect on trial, if any."""
         suspects = self._trials.get(type_url)
         return suspects[0] if suspects else None
 
     def nacked_by(self, secret: Resource) -> frozenset[str]:
-        """The nodes that rejected this content of a secret, while no proxy has accepted it."""
+        """Nodes that rejected this content of a secret, while no proxy has accepted it."""
         content, nodes = self._secret_nacks.get(key_of(secret), ("", frozenset[str]()))
         return nodes if content == content_of(secret.version) else frozenset()
 
     def reject(self, key: ResourceKey, contents: Iterable[str]) -> None:
-        """Roll these contents of a name back from now on."""
+        """Roll back these contents of a name."""
         self._contents.setdefault(key, set()).update(contents)
 
     def begin_trials(self, suspects: Iterable[Resource]) -> None:
-        """Put these on trial, one after another."""
+        """Schedule these for trial, one after another."""
         for item in suspects:
             self._trials.setdefault(item.type_url, []).append(suspect_of(item))
 
     def end_trial(self, item: Resource) -> bool:
-        """End the trial of this content; whether it was to be tried."""
+        """End the trial of this content; returns whether it was on trial or scheduled."""
         return self._end_trial(item.type_url, suspect_of(item))
 
     def note_secret_nack(self, secret: Resource, node: str) -> None:
-        """Note that a node rejected this content of a secret."""
+        """Record that a node rejected this content of a secret."""
         nodes = self.nacked_by(secret) | {node}
         self._secret_nacks[key_of(secret)] = (content_of(secret.version), nodes)
 
     def clear(self, item: Resource) -> bool:
-        """Note that a proxy accepted this content; whether it was rejected or to be tried."""
+        """Record an ACK of this content; returns whether it was rejected or scheduled for trial."""
         key, content = key_of(item), content_of(item.version)
         if self._secret_nacks.get(key, ("",))[0] == content:
             del self._secret_nacks[key]
@@ -69,7 +69,7 @@ class ContentRejections:
         return self.end_trial(item) or was_rejected
 
     def retain(self, desired: Collection[Snapshot]) -> None:
-        """Forget what is in no desired snapshot any more."""
+        """Forget content that is in no desired snapshot."""
         self._secret_nacks = {
             key: known
             for key, known in self._secret_nacks.items()

@@ -1,8 +1,8 @@
-"""How far draining engines have left the proxies: only an xDS server can know that.
+"""Drain progress of engines over all proxies; only the xDS server knows it.
 
-An engine has left a proxy when the proxy has confirmed some version of the pool's endpoints in which the engine
-takes nothing new. Every version published since its ejection is remembered: the proxies of a pool whose weights
-move all the time are always one version behind.
+An engine has left a proxy once the proxy accepted a version of the pool's endpoints in which it gets no new
+requests. All versions since the ejection are remembered: with weights that change continuously, proxies are
+always one version behind.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
@@ -20,29 +20,29 @@ from xds_server.model.view import View
 from xds_server.xds.acked_resources import GONE
 
 MAX_VERSIONS: Final = 1000
-"""Remembered per view; beyond that the oldest are forgotten, and a proxy that far behind is not there yet."""
+"""Versions remembered per view; a proxy further behind counts as not drained."""
 
 
 @dataclass(slots=True)
 class _Out:
-    """The versions of the pool's endpoints without the engine, by view, oldest first; empty: not out yet."""
+    """Versions of the pool's endpoints without the engine, by view, oldest first; empty: still in rotation."""
 
     versions: dict[Hashable, BoundedDict[str, None]] = field(default_factory=dict)
 
 
 class DrainTracker:
-    """The engines that drain."""
+    """Engines that drain."""
 
     def __init__(self) -> None:
         self._engines: dict[EngineId, _Out] = {}
 
     @property
     def engines(self) -> Collection[EngineId]:
-        """Those that drain now."""
+        """Engines that drain now."""
         return self._engines.keys()
 
     def on_report(self, report: EngineReport) -> bool:
-        """Note a report; whether its engine drains."""
+        """Record a report; returns whether its engine drains."""
         key = EngineId(report.pool, report.engine)
         if report.drain is None:
             self._engines.pop(key, None)
@@ -51,11 +51,11 @@ class DrainTracker:
         return True
 
     def on_published(self, decisions: Decisions, snapshots: Mapping[View, Snapshot]) -> None:
-        """Note what proxies are served from now on."""
+        """Record the served snapshots."""
         for key, out in list(self._engines.items()):
             decision = decisions.engines.get(key)
             if decision is None:
-                del self._engines[key]  # no longer in the policies
+                del self._engines[key]  # removed from the policies
             elif decision.health is Health.HEALTHY:
                 out.versions.clear()
             else:
@@ -65,9 +65,9 @@ class DrainTracker:
                         known.setdefault(item.version, None)
 
     def progress(self, key: EngineId, held: Iterable[tuple[Hashable, str]]) -> DrainProgress | None:
-        """How far it has come; None while the engine is not out, or does not drain.
+        """Drain progress; None if the engine is in rotation or does not drain.
 
-        ``held`` are view and confirmed version of every proxy that wants the endpoints of the engine's pool.
+        ``held``: view and accepted version of each proxy subscribed to the pool's endpoints.
         """
         out = self._engines.get(key)
         if out is None or not out.versions:

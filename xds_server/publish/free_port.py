@@ -1,4 +1,4 @@
-"""Whether a port is free, before there is anything to serve on it."""
+"""Check a port before the server has anything to serve."""
 
 import socket
 
@@ -7,15 +7,15 @@ from xds_server.serve_config import ConfigError
 
 
 def check_port_free(address: ListenAddress) -> None:
-    """ConfigError with the reason of the system when the port cannot be opened; gRPC does not report the reason.
+    """Raise ``ConfigError`` with the system's reason if the port is unavailable; gRPC reports no reason.
 
-    The port itself opens only when there is something to serve.
+    The port itself opens once there is something to serve.
     """
     try:
         info = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, place = info[0]
         with socket.socket(family, kind, protocol) as probe:
-            # As the server will: what a closed connection still holds for a minute does not count.
+            # Like the server: ignore closed connections in TIME_WAIT.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
     except OSError as error:

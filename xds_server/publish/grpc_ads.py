@@ -1,8 +1,8 @@
-"""ADS over grpc.aio, with bytes in and bytes out.
+"""ADS over grpc.aio, on bytes.
 
-gRPC knows no message type: the publisher encodes a response once and every stream writes the same bytes
-object. A stream has no queue. When it can write it polls its session for what is due now, so a slow peer skips
-what it was too slow for and costs nothing while it is stalled.
+gRPC sees no message types: the publisher encodes a response once and all streams write the same bytes. A stream
+has no queue. When writable, it polls its session for what is due, so a slow peer skips intermediate versions and
+costs nothing while stalled.
 """
 
 from __future__ import annotations
@@ -31,42 +31,42 @@ _MODES: Final = {
 }
 
 TICK_S: Final = 0.5
-"""Waits that only time ends are seconds long; half a second is early enough to notice."""
+"""Tick interval; timeouts are seconds long."""
 
 STOP_GRACE_S: Final = 2.0
-"""Streams end at once; this is for the last bytes on their way."""
+"""Time at shutdown to flush the last bytes."""
 
 MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
-"""A real Envoy's first request has 61 KB; ten thousand names of a hundred characters have 1 MB."""
+"""Request limit. Envoy's first request has 61 KB; ten thousand names of a hundred characters have 1 MB."""
 
 MAX_STREAMS: Final = 16_384
-"""Discovery streams of all proxies together: ten thousand, and room for reconnects before the old ones end."""
+"""Limit of discovery streams: ten thousand, plus reconnects before the old ones end."""
 
 MAX_STREAMS_OF_HOST: Final = 4_096
-"""Of these, those of one host: all sidecars behind one gateway, and a quarter of all."""
+"""Limit per host: all sidecars behind one gateway; a quarter of the total."""
 
 FIRST_REQUEST_S: Final = 30.0
-"""A proxy sends a request as soon as it has a stream. One without a request only takes up a place."""
+"""Time to the first request; proxies send it at once, and an idle stream takes up a place."""
 
 _MOST_INT32: Final = 2**31 - 1
 _OTHERS: Final = 1024
-"""Descriptors left to the admin port, agents and files, where there are plenty."""
+"""Descriptors reserved for admin port, agents and files, if there are plenty."""
 
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.max_send_message_length", -1),
-    # One server per port: with the default a second one would silently take half of the proxies.
+    # Exclusive port: by default a second server would silently take half of the proxies.
     ("grpc.so_reuseport", 0),
-    # A thousand proxies reconnect at once after a restart; beyond the default of 1000 grpc rejects them at random.
+    # After a restart a thousand proxies reconnect at once; above the default of 1000 grpc rejects them at random.
     # https://grpc.github.io/grpc/core/group__grpc__arg__keys.html
     ("grpc.server.max_pending_requests", 16_384),
     ("grpc.server.max_pending_requests_hard_limit", 32_768),
-    # An Envoy holds three streams to its control plane: discovery, access logs, load reports.
+    # An Envoy opens three streams to its control plane: discovery, access logs, load reports.
     ("grpc.max_concurrent_streams", 128),
-    # A connection without handshake or stream only holds a descriptor.
+    # A connection without handshake or stream only uses up a descriptor.
     ("grpc.server_handshake_timeout_ms", 20_000),
     ("grpc.max_connection_idle_ms", 60_000),
-    # Peers that vanished are noticed within 20 s, and may send pings of their own.
+    # Detects vanished peers within 20 s; peers may ping, too.
     ("grpc.keepalive_time_ms", 15_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -79,7 +79,7 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamLimits:
-    """Streams that the server takes at once, of all hosts and of each; the time to the first request of one."""
+    """Limits of concurrent streams, in total and per host, and of the time to the first request."""
 
     streams: int = MAX_STREAMS
     streams_per_host: int = MAX_STREAMS_OF_HOST
@@ -87,10 +87,10 @@ class StreamLimits:
 
 
 class GrpcAdsServer:
-    """Serves delta and state-of-the-world ADS on ``host:port`` (port 0: any free one).
+    """Serves delta and state-of-the-world ADS on ``host:port`` (port 0: any free port).
 
-    ``handlers`` are further services of the same port. Without ``credentials`` the port speaks plain text.
-    ``on_flaw`` is called for each stream that is ended for its peer's mistake.
+    ``handlers``: further services on the port. Without ``credentials`` the port is plaintext. ``on_flaw`` is
+    called for each stream closed because of a peer error.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class GrpcAdsServer:
         self._stopping = False
 
     async def start(self) -> int:
-        """Open the port and return its number; ``OSError`` when it is taken."""
+        """Open the port and return its number; ``OSError`` if it is in use."""
         most = (
             "grpc.max_allowed_incoming_connections",
             most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
@@ -143,7 +143,7 @@ class GrpcAdsServer:
             self._publisher.tick(self._clock())
 
     async def stop(self) -> None:
-        """Close the port and end every stream, with status OK: peers see no error."""
+        """Close the port and all streams with status OK: peers see no error."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -170,8 +170,8 @@ class GrpcAdsServer:
         self._streams.add(stream)
         self._limiter.acquire(host)
         try:
-            # Before any response: gRPC sends no status on a stream whose first write was cancelled on its way.
-            with contextlib.suppress(grpc.aio.InternalError):  # reading finds that the peer has gone
+            # Before any response: gRPC sends no status on a stream whose first write was cancelled in flight.
+            with contextlib.suppress(grpc.aio.InternalError):  # reading finds the peer gone
                 await context.send_initial_metadata(())
             await call.read(self._first_request_s)
         except StreamError as error:
@@ -192,20 +192,20 @@ class GrpcAdsServer:
 
 
 async def _abort(context: Context, code: grpc.StatusCode, text: str) -> None:
-    """End a stream with this status; nothing where its peer has gone."""
+    """End a stream with this status; no-op if its peer is gone."""
     with contextlib.suppress(grpc.aio.InternalError):
         await context.abort(code, text)
 
 
 def most_connections(descriptors: int) -> int:
-    """How many connections to take where there may be so many descriptors: half of few, all but some of many."""
+    """Connection limit for this many descriptors: half of few, all but some of many."""
     if descriptors == resource.RLIM_INFINITY:
         return _MOST_INT32
     return min(_MOST_INT32, max(descriptors // 2, descriptors - _OTHERS))
 
 
 class _Discovery(grpc.GenericRpcHandler):
-    """Finds the handler of a discovery method; with no serializers named, gRPC passes bytes through."""
+    """Handler lookup for discovery methods; without serializers, gRPC passes bytes."""
 
     def __init__(self, serve: Callable[[XdsVariant, Context], Awaitable[None]]) -> None:
         def handler(mode: XdsVariant) -> grpc.RpcMethodHandler[bytes, bytes]:
@@ -218,12 +218,12 @@ class _Discovery(grpc.GenericRpcHandler):
         self._methods = {method: handler(mode) for method, mode in _MODES.items()}
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        """The handler of one of our two methods."""
+        """Handler of one of our two methods."""
         return self._methods.get(str(handler_call_details.method))
 
 
 class _Call:
-    """One stream: the task ``stream`` reads, and another writes while anything is due.
+    """One stream: the task ``stream`` reads; another writes while anything is due.
 
     gRPC allows one write at a time, so that task is the only writer; between pushes there is none.
     """
@@ -252,21 +252,21 @@ class _Call:
         )
 
     async def read(self, first_within_s: float) -> None:
-        """Take requests until the peer has no more."""
+        """Process requests until the peer ends the stream."""
         try:
             async with asyncio.timeout(first_within_s):
                 data = await self._context.read()
         except TimeoutError:
             raise StreamError(f"no request within {first_within_s:g} s", StreamErrorKind.SILENT) from None
-        while isinstance(data, bytes):  # anything else is the end
+        while isinstance(data, bytes):  # anything else ends the stream
             self._session.request(data, self._clock())
-            # Most requests are ACKs that make nothing due: find that out without starting a task.
+            # Most requests are ACKs that make nothing due: check without starting a task.
             if self._writer is None and (due := self._session.poll(self._clock())) is not None:
                 self._start(due)
             data = await self._context.read()
 
     async def close(self, reason: str) -> None:
-        """End the session and its writer; a bug that ended the writer is raised here."""
+        """End the session and its writer; raises the writer's exception, if any."""
         self._closed = True
         self._session.close(reason)
         if self._writer is not None:
@@ -276,7 +276,7 @@ class _Call:
             raise self._failure
 
     def _end(self, why: StreamError) -> None:
-        """End the stream, whatever it is doing."""
+        """End the stream."""
         if self.ended is None and not self._closed:
             self.ended = why
             self._stream.cancel()
@@ -298,7 +298,7 @@ class _Call:
                 await self._context.write(due)
                 due = self._session.poll(self._clock())
         except (grpc.aio.InternalError, grpc.aio.UsageError):
-            # The peer went during a write; the reading side sees the same and reports it.
+            # The peer disconnected during a write; the reader notices and reports it.
             self._closed = True
         finally:
             self._writer = None

@@ -1,17 +1,17 @@
-"""What follows from one NACK, decided from what is known and before anything is changed.
+"""Decide the effect of one NACK, without changing any state.
 
-Envoy does not always say what was wrong, and not every NACK is the fault of the content:
+Envoy does not always name the fault, and not every NACK is caused by the content:
 
-- Envoy names the resource ("Error adding/updating cluster(s) c: ..."): that one is at fault.
-- Envoy names none (a constraint of the message itself): only content that no proxy has accepted is suspect.
-  One suspect is at fault. Several are all rejected, then tried one at a time: an ACK clears the one on trial,
-  a NACK rolls it back, and the next one is tried.
-- What another proxy has accepted is not the fault of the content but of the proxy (a port in use on its host): it
-  is rolled back for no other proxy. The stream remembers not to send it to that proxy again.
-- A certificate is at fault once ``SECRET_NACK_LIMIT`` proxies rejected it and none has accepted it; until then it
-  is rolled back only for the proxies that reject it. The one before it expires by itself, so one broken proxy, be
-  it the only one there, must not keep the new one from the others. None is ever tried again: Envoy confirms
-  unchecked what it has rejected before.
+- Envoy names the resource ("Error adding/updating cluster(s) c: ..."): that resource is at fault.
+- Envoy names none (a constraint of the message itself): only content that no proxy has accepted is suspect. A
+  single suspect is at fault. Several are all rejected, then tried one at a time: an ACK clears the suspect on
+  trial, a NACK rolls it back, and the next one follows.
+- Content accepted by another proxy is not at fault, but the proxy is (a port in use on its host): it is rolled
+  back for no other proxy. The stream remembers not to send it to that proxy again.
+- A certificate is at fault once ``SECRET_NACK_LIMIT`` proxies rejected it and none accepted it; until then it is
+  rolled back only for the proxies that reject it. The previous one expires, so one broken proxy, even the only
+  one, must not keep the new one from the others. Certificates are never tried again: Envoy acknowledges,
+  unchecked, content that it rejected before.
 """
 
 import re
@@ -26,29 +26,29 @@ from xds_server.publish.acked_content import AckedContent
 from xds_server.publish.content_rejections import ContentRejections, suspect_of
 
 SECRET_NACK_LIMIT: Final = 3
-"""Proxies that reject a certificate before the certificate counts as at fault."""
+"""Rejections by distinct proxies after which a certificate is at fault."""
 
 _NEAR: Final = 64
-"""Characters before a name that tell whether a NACK means it: white space may stand between."""
+"""Characters before a name that show whether a NACK means it; may include white space."""
 
 _LISTED: Final = re.compile(r"(?:\(s\)|[,;\n])\s*\Z")
 _QUOTED: Final = re.compile(r"name:\s*\Z")
 
 
 class RollbackScope(Enum):
-    """For which proxies rejected content is rolled back."""
+    """Proxies for which rejected content is rolled back."""
 
-    EVERYONE = "everyone"  # rejected, and accepted by no proxy
-    PEER = "peer"  # others accepted it: only the proxy that rejected it goes without
-    SUSPECT = "suspect"  # one of several; each is tried on its own
+    EVERYONE = "everyone"  # rejected, accepted by no proxy
+    PEER = "peer"  # accepted by others: only for the proxy that rejected it
+    SUSPECT = "suspect"  # one of several suspects, tried one at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NackReport:
-    """One NACK of the proxy ``node``; ``suspects`` is everything in the response that was new to it.
+    """One NACK of proxy ``node``; ``suspects``: content of the response that was new to it.
 
-    ``answers_trial`` is false when the response went out before the current trial of its type began.
-    ``co_rejected`` is the secret that Envoy rejected where the only suspect is another one.
+    ``answers_trial`` is false if the response was sent before the current trial of its type. ``co_rejected``: the
+    secret that Envoy rejected where the only suspect is another one.
     """
 
     type_url: str
@@ -61,12 +61,11 @@ class NackReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NackDecision:
-    """What follows from one NACK.
+    """Effect of one NACK.
 
-    ``at_fault`` are rolled back for ``scope``. ``rejected`` and ``tried`` change what is served to all:
-    the first are rejected from now on, the second tried on their own later. ``ended_trial`` is the suspect
-    whose trial ends. ``counted_secrets`` are secrets of which the NACK of this node counts. ``resend`` are the
-    names that the proxy may be sent again unchanged.
+    ``at_fault`` is rolled back for ``scope``. ``rejected`` and ``tried`` affect all proxies: rejected now, and
+    tried individually later. ``ended_trial``: suspect whose trial ends. ``counted_secrets``: secrets for which
+    this node's NACK counts. ``resend``: names that may be sent to the proxy again unchanged.
     """
 
     report: NackReport
@@ -80,9 +79,9 @@ class NackDecision:
 
 
 def decide_nack(report: NackReport, acked: AckedContent, rejections: ContentRejections) -> NackDecision:
-    """What follows from this NACK; changes nothing."""
+    """Effect of this NACK; changes no state."""
     if not report.suspects:
-        # The peer rejected nothing but removals: there is nothing to roll back.
+        # The peer rejected only removals: nothing to roll back.
         return NackDecision(report=report)
     if report.type_url == SECRET:
         return _decide_secrets(report, acked, rejections)
@@ -94,12 +93,12 @@ def decide_nack(report: NackReport, acked: AckedContent, rejections: ContentReje
 
 
 def _decide_trial(report: NackReport, rejections: ContentRejections) -> NackDecision | None:
-    """What follows where the response was sent to try one suspect; ``None`` where it was not."""
+    """Effect if the response tried one suspect; ``None`` if it did not."""
     trial = rejections.trial(report.type_url)
     on_trial = tuple(item for item in report.suspects if suspect_of(item) == trial)
     if not on_trial or not report.answers_trial:
         return None
-    # Whatever else was in the response, the one on trial was sent because it is suspected.
+    # Regardless of other content, the suspect on trial is the cause.
     return NackDecision(
         report=report,
         scope=RollbackScope.EVERYONE,
@@ -111,7 +110,7 @@ def _decide_trial(report: NackReport, rejections: ContentRejections) -> NackDeci
 
 
 def _decide_named(report: NackReport, acked: AckedContent) -> NackDecision | None:
-    """What follows where Envoy names suspects; ``None`` where it names none."""
+    """Effect if Envoy names suspects; ``None`` if it names none."""
     named = tuple(item for item in report.suspects if _is_named(report.reason, item.name))
     if not named:
         return None
@@ -126,7 +125,7 @@ def _decide_named(report: NackReport, acked: AckedContent) -> NackDecision | Non
 
 
 def _decide_unnamed(report: NackReport, acked: AckedContent, rejections: ContentRejections) -> NackDecision:
-    """What follows where any content that no proxy has accepted may be at fault."""
+    """Effect if any content without ACK may be at fault."""
     suspects = report.suspects
     unacked = tuple(item for item in suspects if not acked.is_acked(item))
     if not unacked:
@@ -140,7 +139,7 @@ def _decide_unnamed(report: NackReport, acked: AckedContent, rejections: Content
             rejected=new,
             resend=_names_without(suspects, unacked),
         )
-    # The NACK may be a late one of the same push: the suspect on trial then goes to this proxy too.
+    # This may be a late NACK of the same push: the suspect on trial is then sent to this proxy, too.
     next_trial = rejections.trial(report.type_url) or (suspect_of(new[0]) if new else None)
     return NackDecision(
         report=report,
@@ -177,19 +176,19 @@ def _names_without(suspects: Collection[Resource], at_fault: Collection[Resource
 
 
 def _is_named(reason: str, name: str) -> bool:
-    """Whether a NACK names the resource, the way Envoy does.
+    """Whether a NACK names the resource in Envoy's format.
 
-    ``Error adding/updating cluster(s) a: ..., b: ...`` for what it could not apply; ``name: "a"`` in the text of a
-    message that breaks its own constraints.
+    ``Error adding/updating cluster(s) a: ..., b: ...`` for what it could not apply; ``name: "a"`` in the text of
+    a message that violates its own constraints.
     """
-    # Not an expression for each name: compiling one for each suspect of a large push takes long, and fills the
-    # cache of expressions with those that are not used again.
+    # No regular expression per name: compiling one per suspect of a large push takes long, and displaces useful
+    # entries of the regex cache.
     listed = any(_LISTED.search(before) for before in _before(reason, f"{name}:"))
     return listed or any(_QUOTED.search(before) for before in _before(reason, f'"{name}"'))
 
 
 def _before(reason: str, text: str) -> Iterator[str]:
-    """For each time the text stands in the reason, the end of what stands before it."""
+    """Text before each occurrence of ``text`` in the reason."""
     at = reason.find(text)
     while at >= 0:
         yield reason[max(0, at - _NEAR) : at]

@@ -1,7 +1,7 @@
-"""What is rolled back: which proxies rejected it, why, since when, and what proxies have instead.
+"""Log of rollbacks: which proxies rejected what, why, since when, and what they have instead.
 
-A proxy that reconnects has rejected nothing, and still has something else than the policies want. No stream shows
-that; this log does.
+A reconnected proxy has rejected nothing on its new stream, but still lacks the desired content. Only this log
+shows it.
 """
 
 import time
@@ -21,7 +21,7 @@ from xds_server.publish.publisher import Publisher
 
 MOST_NAMED: Final = 10
 MAX_NACKS: Final = 1_000
-"""Rejected contents, and proxies of each: as many as an operator may try in a row."""
+"""Limit of rejected contents, and of proxies for each."""
 
 _Key = tuple[str, str, str]
 """Type URL, name and content."""
@@ -36,7 +36,7 @@ class _NackRecord:
 
 @dataclass(slots=True, kw_only=True)
 class _Effect:
-    """How many proxies have what, of those that should have the rejected content."""
+    """Number of proxies by what they have instead of the rejected content."""
 
     wanted: Resource
     before: int = 0
@@ -45,14 +45,14 @@ class _Effect:
 
 
 class NackLog:
-    """Remembers NACKs. ``note`` each; ``rolled_back`` gives those that still change what is served."""
+    """Log of NACKs. ``note`` each; ``rolled_back`` returns those that still affect proxies."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._known: BoundedDict[_Key, _NackRecord] = BoundedDict(MAX_NACKS)
 
     def note(self, nack: Nack) -> None:
-        """Remember a NACK."""
+        """Record a NACK."""
         for item in nack.resources:
             key = (item.type_url, item.name, content_of(item.version))
             known = self._known.get(key)
@@ -63,7 +63,7 @@ class NackLog:
                 known.nodes[nack.node.id] = None
 
     def rolled_back(self, publisher: Publisher) -> tuple[RolledBackResource, ...]:
-        """What connected proxies should have and are not served, because it was rejected."""
+        """Resources that connected proxies should have and lack because of a rejection."""
         now_s = self._clock()
         rejected = publisher.nack_policy.rejected_contents
         for key in [key for key in self._known if key[2] not in rejected.get(key[:2], ())]:
@@ -93,7 +93,7 @@ class NackLog:
 
 
 def rolled_back_metric(found: Sequence[RolledBackResource]) -> Metric:
-    """How many resources are rolled back, by type, for a scrape."""
+    """Number of rolled-back resources by type, for a scrape."""
     counts: dict[tuple[str, ...], float] = {(kind,): 0 for kind in SHORT_NAMES.values()}
     for one in found:
         counts[one.type,] = counts.get((one.type,), 0) + 1

@@ -1,8 +1,8 @@
-"""What is served in place of what proxies have rejected.
+"""Content served in place of rejected content.
 
 Rejected content is replaced by the last accepted content, else by nothing. While a listener or route is rolled
-back, accepted clusters, endpoints and secrets that are no longer wanted stay; while a cluster is, secrets stay.
-What is rolled back may still name them. A rollback ends with the next different content of that name.
+back, accepted clusters, endpoints and secrets that are no longer wanted stay; while a cluster is, secrets stay:
+the rolled-back resource may still name them. A rollback ends with the next different content of that name.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
@@ -21,7 +21,7 @@ _NO_VERSIONS: Final[Mapping[str, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedContent:
-    """What a restart should know of a rollback: rejected content hashes of a name, and what is served instead."""
+    """Rollback data for a restart: rejected content hashes of a name, and what is served instead."""
 
     type_url: str
     name: str
@@ -30,9 +30,9 @@ class RejectedContent:
 
 
 class NackPolicy:
-    """The ACKs and NACKs of all proxies; ``effective`` applies them to a desired snapshot.
+    """ACKs and NACKs of all proxies; ``effective`` applies them to a desired snapshot.
 
-    A NACK takes two steps: ``decide`` changes nothing, ``apply`` does what was decided.
+    A NACK takes two steps: ``decide`` without effect, then ``apply``.
     """
 
     def __init__(self) -> None:
@@ -41,11 +41,11 @@ class NackPolicy:
 
     @property
     def rejected_contents(self) -> Mapping[ResourceKey, Collection[str]]:
-        """The rejected content hashes, by type and name."""
+        """Rejected content hashes, by type and name."""
         return self._rejections.contents
 
     def rejections(self) -> tuple[RejectedContent, ...]:
-        """Every rollback, with its fallback; none of secrets, because this goes to disk."""
+        """Every rollback with its fallback; without secrets, because this is written to disk."""
         return tuple(
             RejectedContent(
                 type_url=type_url,
@@ -58,27 +58,27 @@ class NackPolicy:
         )
 
     def restore(self, rejections: Iterable[RejectedContent]) -> None:
-        """Begin with what an earlier process learned."""
+        """Restore rollbacks of an earlier run."""
         for known in rejections:
             self._rejections.reject((known.type_url, known.name), known.contents)
             if known.instead is not None:
                 self._acked.restore(known.instead)
 
     def trial(self, type_url: str) -> Suspect | None:
-        """The name and content hash of the suspect that is on trial, if any."""
+        """Name and content hash of the suspect on trial, if any."""
         return self._rejections.trial(type_url)
 
     def record_ack(self, view: Hashable, resources: Iterable[Resource]) -> bool:
-        """Note that a proxy of ``view`` holds these; whether that changes what is served."""
+        """Record an ACK by a proxy of ``view``; returns whether the served content changes."""
         cleared = [self._rejections.clear(item) for item in self._acked.record(view, resources)]
         return any(cleared)
 
     def decide(self, report: NackReport) -> NackDecision:
-        """What follows from this NACK; changes nothing."""
+        """Effect of this NACK; changes no state."""
         return decide_nack(report, self._acked, self._rejections)
 
     def apply(self, decision: NackDecision) -> None:
-        """Do what was decided on a NACK."""
+        """Apply the decision on a NACK."""
         for item in decision.counted_secrets:
             self._rejections.note_secret_nack(item, decision.report.node)
         if decision.ended_trial is not None:
@@ -88,23 +88,23 @@ class NackPolicy:
         self._rejections.begin_trials(decision.tried)
 
     def record_timeout(self, resources: Collection[Resource]) -> bool:
-        """Roll back whichever of these is on trial, for want of an answer; whether that changes what is served."""
+        """Roll back the suspect on trial, for lack of an answer; returns whether the served content changes."""
         ended = [self._rejections.end_trial(item) for item in resources]
         return any(ended)
 
     def prune(self, desired: Collection[Snapshot], now_s: float) -> None:
-        """Forget rejections of what no view has any more, and accepted content that none has had for long."""
+        """Forget rejections of removed content, and accepted content unused for long."""
         if not desired:
-            return  # with no proxy connected, nothing is known of what is wanted
+            return  # without connected proxies the desired content is unknown
         self._rejections.retain(desired)
         self._acked.expire(desired, now_s)
 
     def effective(
         self, view: Hashable, desired: Snapshot, rejected_secrets: Mapping[str, str] = _NO_VERSIONS
     ) -> Snapshot:
-        """What to serve: ``desired`` itself when nothing in it is rolled back.
+        """Snapshot to serve: ``desired`` itself if nothing in it is rolled back.
 
-        ``rejected_secrets`` are versions of secrets by name that are rolled back for the proxy in question alone.
+        ``rejected_secrets``: versions of secrets by name rolled back for this proxy only.
         """
         rejected = [
             item
@@ -136,12 +136,12 @@ class NackPolicy:
         return snapshot(served.values(), assignments=desired.assignments, rolled_back=rolled_back)
 
     def forget(self, view: Hashable) -> None:
-        """Drop what is known of a view that has no proxies any more."""
+        """Forget a view without proxies."""
         self._acked.forget(view)
 
 
 def _named_by(rolled_back: Collection[str]) -> Collection[str]:
-    """The types of what may still be named by what is rolled back of these types."""
+    """Types that rolled-back resources of these types may name."""
     if LISTENER in rolled_back or ROUTE in rolled_back:
         return (CLUSTER, ENDPOINT, SECRET)
     return (SECRET,) if CLUSTER in rolled_back else ()

@@ -1,4 +1,4 @@
-"""The events of a publisher, for logs and metrics: one method per transition."""
+"""Events of a publisher, for logs and metrics: one method per state change."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,8 +12,8 @@ from xds_server.xds import NodeInfo, StuckResponse, XdsVariant
 class Nack:
     """A proxy rejected a response.
 
-    ``resources`` are those at fault, with their ``origins`` in the policies; ``reason`` is the end of the text
-    that the proxy sent; ``scope`` says for which proxies they are rolled back.
+    ``resources``: those at fault, with their ``origins`` in the policies. ``reason``: end of the proxy's error
+    message. ``scope``: proxies for which they are rolled back.
     """
 
     node: NodeInfo
@@ -24,28 +24,28 @@ class Nack:
 
 
 class PublisherObserver(Protocol):
-    """Called from the event loop that serves the streams: return at once."""
+    """Called on the event loop that serves the streams: return at once."""
 
     def on_connect(self, node: NodeInfo, mode: XdsVariant) -> None:
         """A stream has sent its node."""
 
     def on_disconnect(self, node: NodeInfo, mode: XdsVariant, reason: str) -> None:
-        """A stream has ended; ``reason`` is empty when the peer simply went."""
+        """A stream has ended; ``reason`` is empty if the peer closed it."""
 
     def on_push(self, node: NodeInfo, type_url: str, size_bytes: int) -> None:
-        """A response goes out."""
+        """A response is sent."""
 
     def on_ack(self, node: NodeInfo, type_url: str, latency_s: float) -> None:
-        """A response was applied, ``latency_s`` after it went out."""
+        """A response was accepted (ACK) ``latency_s`` after it was sent."""
 
     def on_nack(self, nack: Nack) -> None:
-        """A response was rejected."""
+        """A response was refused (NACK)."""
 
     def on_stuck(self, node: NodeInfo, stuck: StuckResponse) -> None:
-        """A response has waited long for its ACK or NACK."""
+        """A response has had no ACK or NACK for long."""
 
     def on_unknown_type(self, node: NodeInfo, type_url: str) -> None:
-        """A peer requests a type that is not served."""
+        """A peer requests an unknown type."""
 
 
 class NullObserver:

@@ -1,10 +1,10 @@
-"""Joins the streams of all proxies to the snapshots of their views. No I/O: ``GrpcAdsServer`` does that.
+"""Connects the streams of all proxies to the snapshots of their views. I/O is in ``GrpcAdsServer``.
 
-The server opens a ``Session`` per stream, hands it the bytes that come in, and polls it for bytes to write
-whenever it is woken and able to write. The application publishes what each view should have, and provides the
-first snapshot when the first proxy of a view appears.
+The server opens a ``Session`` per stream, passes incoming bytes, and polls it for bytes to write when woken and
+writable. The application publishes the desired snapshot of each view, and provides the first one when a view's
+first proxy connects.
 
-Everything here runs in one thread and returns at once.
+Single-threaded; every call returns at once.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
@@ -35,17 +35,17 @@ from xds_server.xds import (
 )
 
 REVIEW_EVERY_S: Final = 10.0
-"""How often to forget accepted content that no view has any more."""
+"""Interval of forgetting unused accepted content."""
 
 _NOTHING_OWN: Final[Mapping[str, Resource]] = MappingProxyType({})
 _NO_REJECTIONS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Publisher:
-    """All views, all sessions, and the push counter they share.
+    """All views and sessions, and their push counter.
 
-    ``view_of`` gives the view of a proxy, ``snapshot_for`` what a view should have now; ``epoch`` keeps the nonces
-    of this process apart from those of another, ``identifier`` is what Envoy shows as its control plane.
+    ``view_of``: view of a proxy. ``snapshot_for``: desired snapshot of a view. ``epoch`` distinguishes this
+    process's nonces. ``identifier``: control plane name shown by Envoy.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class Publisher:
 
     @property
     def views(self) -> tuple[Hashable, ...]:
-        """The views that have a proxy now: those worth building a snapshot for."""
+        """Views with connected proxies: those worth building."""
         return tuple(self._views)
 
     @property
     def nodes(self) -> Mapping[str, Hashable]:
-        """The view of every connected proxy by its node id; the same object while no proxy comes or goes."""
+        """View of each connected proxy by node id; the same object until a proxy connects or disconnects."""
         if self._nodes is None:
             self._nodes = MappingProxyType(
                 {
@@ -96,21 +96,21 @@ class Publisher:
 
     @property
     def proxies_by_view(self) -> Mapping[Hashable, int]:
-        """How many proxies each view has: cheap, where ``proxies`` is not."""
+        """Number of proxies by view; cheaper than ``proxies``."""
         return {key: len(view.sessions) for key, view in self._views.items()}
 
     def speaks_for(self, node: str, identities: tuple[str, ...]) -> bool:
-        """Whether a proxy with these identities is connected as ``node``, so that it may report for it."""
+        """Whether a proxy with these identities is connected as ``node`` and may report for it."""
         return any(_same_peer(session.identities, identities) for session in self._sessions_of.get(node, ()))
 
     def reauthorize(self) -> None:
-        """End the streams of proxies that ``view_of`` now gives another view."""
+        """End the streams of proxies whose ``view_of`` changed."""
         for view in list(self._views.values()):
             for session in list(view.sessions):
                 session.reauthorize(self._view_of)
 
     def regroup(self) -> None:
-        """Move proxies to the view that ``view_of`` now gives them."""
+        """Move proxies to the view that ``view_of`` returns now."""
         for view in list(self._views.values()):
             for session in list(view.sessions):
                 session.regroup(self._view_of)
@@ -121,11 +121,11 @@ class Publisher:
         now_s: float,
         own: Mapping[str, Resource] = _NOTHING_OWN,
     ) -> None:
-        """Serve these from now on; views that have no proxy are skipped, views not mentioned stay.
+        """Serve these snapshots; ignores views without proxies and keeps views not mentioned.
 
-        ``own`` is by node id: such a proxy is served this resource in place of its view's of the same type and
-        name. It replaces the ``own`` of the call before: a proxy that is no longer in it gets the view's again.
-        Own resources are not tried on the proxies of the view: they are for values that no proxy rejects (RTDS).
+        ``own``, by node id, replaces the view's resource of the same type and name for that proxy. It replaces
+        the ``own`` of the previous call: a missing proxy gets the view's resource again. Own resources have no
+        trials: use them for values that no proxy rejects (RTDS).
         """
         for key, desired in snapshots.items():
             if view := self._views.get(key):
@@ -136,17 +136,17 @@ class Publisher:
         self._serve()
 
     def desired(self, view: Hashable) -> Snapshot | None:
-        """What a view should have; ``None`` when it has no proxy."""
+        """Desired snapshot of a view; ``None`` without proxies."""
         served = self._views.get(view)
         return served.desired if served else None
 
     def effective(self, view: Hashable) -> Snapshot | None:
-        """What a view is served: as desired, with rejected content rolled back; ``None`` when it has no proxy."""
+        """Served snapshot of a view: as desired, with rejected content rolled back; ``None`` without proxies."""
         served = self._views.get(view)
         return served.effective if served else None
 
     def proxies(self, nodes: Collection[str] | None = None) -> tuple[ProxyState, ...]:
-        """Every connected proxy that has sent its node, in the order they came; of these ``nodes`` only."""
+        """Connected proxies that sent their node, in order of connection; optionally only these ``nodes``."""
         if nodes is not None:
             found = (session for node in nodes for session in self._sessions_of.get(node, ()))
             return tuple(state for session in found if (state := session.state()))
@@ -155,18 +155,18 @@ class Publisher:
         )
 
     def sync_states(self) -> Iterator[ProxySync]:
-        """How far each connected proxy is: a part of ``proxies``, at a small part of its cost."""
+        """Sync state of each connected proxy; much cheaper than ``proxies``."""
         return (one for view in self._views.values() for session in view.sessions if (one := session.sync()))
 
     def snapshot_served_to(self, node: str) -> Snapshot | None:
-        """What a connected proxy is served, its own resources included; ``None`` for another."""
+        """Snapshot served to a connected proxy, its own resources included; ``None`` if not connected."""
         for session in self._sessions_of.get(node, ()):
             if view := self._views.get(session.view):
                 return self._snapshot(view, node, session.rejected_versions(SECRET))
         return None
 
     def acked_versions(self, type_url: str, name: str) -> tuple[tuple[Hashable, str], ...]:
-        """View and confirmed version (see ``Stream.held``) of every proxy that wants this resource."""
+        """View and accepted version (see ``Stream.held``) of each proxy subscribed to this resource."""
         return tuple(
             (key, version)
             for key, view in self._views.items()
@@ -185,14 +185,14 @@ class Publisher:
         identities: tuple[str, ...] = (),
         end: Callable[[StreamError], None] = lambda _: None,
     ) -> Session:
-        """A session for a new stream; ``wake`` is called when ``Session.poll`` may have something.
+        """Session for a new stream; ``wake`` is called when ``Session.poll`` may have output.
 
-        ``identities`` are what the peer's certificate proved. ``end`` is called when the stream has to end.
+        ``identities``: proven by the peer's certificate. ``end`` is called to close the stream.
         """
         return Session(self, mode, peer, wake, identities=identities, end=end)
 
     def tick(self, now_s: float) -> None:
-        """Do what only time brings, on all sessions; call it about twice a second."""
+        """Process timeouts of all sessions; call about twice a second."""
         for view in list(self._views.values()):
             for session in list(view.sessions):
                 session.tick(now_s)
@@ -202,11 +202,11 @@ class Publisher:
     # For sessions
 
     def attach(self, session: Session, node: NodeInfo, now_s: float) -> tuple[SessionView, Stream]:
-        """The view of ``node`` and a new stream on it."""
+        """View of ``node`` and a new stream on it."""
         key = self._view_of(node)
         self._founding.admit(key, session.host)
         if not all(_same_peer(one.identities, session.identities) for one in self._sessions_of.get(node.id, ())):
-            raise DeniedPeerError(f"node {node.id!r} is connected by another certificate")
+            raise DeniedPeerError(f"node {node.id!r} is already connected with another certificate")
         view = self._served(key, session.host)
         view.sessions[session] = None
         self._sessions_of.setdefault(node.id, {})[session] = None
@@ -224,8 +224,8 @@ class Publisher:
         return view, stream
 
     def move(self, session: Session, view: SessionView, key: Hashable) -> SessionView:
-        """The view of this key, with the session, which leaves ``view``."""
-        # First: a proxy counted in both views while the new one is built would share limits with itself.
+        """Move the session from ``view`` to the view of this key."""
+        # Leave first: a proxy counted in both views would share its limits with itself.
         view.sessions.pop(session, None)
         self._nodes = None
         found = self._served(key, session.host, instead=view.desired)
@@ -234,7 +234,7 @@ class Publisher:
         return found
 
     def detach(self, session: Session, view: SessionView, node: NodeInfo, reason: str) -> None:
-        """Forget a session; a view that has none left is no longer built."""
+        """Forget a session; a view without sessions is no longer built."""
         view.sessions.pop(session, None)
         self._nodes = None
         if of_node := self._sessions_of.get(node.id):
@@ -245,9 +245,9 @@ class Publisher:
         self._founding.retire(view)
 
     def _served(self, key: Hashable, host: str, instead: Snapshot | None = None) -> SessionView:
-        """The view of this key, which has or is about to have a proxy.
+        """View of this key, which has or is about to have a proxy.
 
-        ``instead`` is served where nothing can be made for it: a proxy that has something keeps it.
+        ``instead`` is served if no snapshot can be built: a proxy keeps its content.
         """
         view = self._views.get(key)
         if view is None:
@@ -260,14 +260,14 @@ class Publisher:
         return view
 
     def offer(self, stream: Stream, view: SessionView) -> None:
-        """Bring a stream up to the newest snapshot of its view, with what is its proxy's own."""
+        """Update a stream to the latest snapshot of its view, with the proxy's own resources."""
         stream.offer(self._snapshot(view, stream.node.id, stream.rejected_versions(SECRET)), self._sequence)
 
     def _snapshot(self, view: SessionView, node: str, rejected: Mapping[str, str] = _NO_REJECTIONS) -> Snapshot:
         return view.snapshot_for(self._own.get(node), rejected, self.nack_policy)
 
     def encode(self, stream: Stream, now_s: float) -> bytes | None:
-        """The next response due on a stream as bytes, shared with all streams that are due the same."""
+        """Next due response as bytes, shared by all streams that need the same."""
         response = stream.poll(now_s)
         if response is None:
             return None
@@ -276,7 +276,7 @@ class Publisher:
         return data
 
     def take(self, session: Session, view: SessionView, stream: Stream, event: Event) -> None:
-        """Act on one event of a stream."""
+        """Handle one event of a stream."""
         node = stream.node
         match event:
             case Acked():
@@ -296,16 +296,16 @@ class Publisher:
 
     def _accept(self, view: SessionView, stream: Stream, resources: tuple[Resource, ...]) -> None:
         if own := self._own.get(stream.node.id):
-            # The own resource of one proxy says nothing about its view, and must never be served to another.
+            # An own resource says nothing about its view, and must never be served to another proxy.
             resources = tuple(item for item in resources if item.type_url != own.type_url)
         if rejected := stream.rejected_versions(SECRET):
-            # Nor does the fallback of what it rejected: others may have accepted that long ago.
+            # The fallback of rejected content says nothing, either: it may have been accepted long ago.
             resources = tuple(item for item in resources if item.type_url != SECRET or item.name not in rejected)
         if self.nack_policy.record_ack(view.key, resources):
             self._serve()
 
     def _nack_report(self, view: SessionView, stream: Stream, event: Nacked) -> NackReport:
-        """The NACK as the policy takes it. A NACK of a secret may be the fault of one that came before it."""
+        """The NACK as input of the policy. A secret's NACK may be caused by an earlier secret."""
         suspects, co_rejected = event.suspects, None
         if event.type_url == SECRET and suspects:
             named = rejected_secret(suspects[0].name, event.reason)
@@ -323,7 +323,7 @@ class Publisher:
         )
 
     def _apply(self, session: Session, stream: Stream, decision: NackDecision) -> None:
-        """Do what was decided on a NACK of this stream."""
+        """Apply the decision on a NACK of this stream."""
         report = decision.report
         if report.co_rejected is not None:
             (item,) = report.suspects
@@ -346,7 +346,7 @@ class Publisher:
             session.wake()
 
     def _serve(self) -> None:
-        """Compute what every view is served, and wake the sessions that are served something else."""
+        """Compute the served snapshot of each view, and wake sessions with changes."""
         self._sequence += 1
         for view in self._views.values():
             effective = self.nack_policy.effective(view.key, view.desired)
@@ -357,7 +357,7 @@ class Publisher:
         self._begin_trials()
 
     def _set_own(self, own: Mapping[str, Resource]) -> None:
-        """Note the own resources of proxies, and wake those that get another one."""
+        """Set the own resources of proxies, and wake those with changes."""
         before, self._own = self._own, own
         if before is own:
             return
@@ -371,7 +371,7 @@ class Publisher:
             view.keep_personal(wanted)
 
     def _begin_trials(self) -> None:
-        """Let every proxy that rejected a suspect be sent it once more, now that it is on trial."""
+        """Let the suspect on trial be sent again to every proxy that rejected it."""
         rejected_types = {type_url for type_url, _ in self.nack_policy.rejected_contents}
         for type_url in rejected_types | self._trials.keys():
             trial = self.nack_policy.trial(type_url)
@@ -392,5 +392,5 @@ class Publisher:
 
 
 def _same_peer(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Whether two certificates are of one peer: they prove the same, or something in common."""
+    """Whether two certificates belong to one peer: equal identities, or one in common."""
     return one == other or not set(one).isdisjoint(other)

@@ -1,4 +1,4 @@
-"""One stream between the server and the publisher."""
+"""One stream, between server and publisher."""
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from xds_server.xds.messages import SubscriptionStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyState:
-    """One connected proxy in full. Clocks are those of the calls."""
+    """Full state of one connected proxy. Clocks are those of the calls."""
 
     node: NodeInfo
     view: Hashable
@@ -25,7 +25,7 @@ class ProxyState:
 
 
 class ProxySync(NamedTuple):
-    """How far one connected proxy is, type by type."""
+    """Sync state of one connected proxy, by type."""
 
     node: NodeInfo
     view: Hashable
@@ -33,29 +33,29 @@ class ProxySync(NamedTuple):
 
 
 class SessionPublisher(Protocol):
-    """What a session needs of the publisher, which joins it to the snapshot of its view."""
+    """Publisher interface for sessions."""
 
     def attach(self, session: "Session", node: NodeInfo, now_s: float) -> tuple["SessionView", Stream]:
-        """The view of ``node`` and a new stream on it; ``StreamError`` where it is not served."""
+        """View of ``node`` and a new stream on it; ``StreamError`` if it is not served."""
 
     def move(self, session: "Session", view: "SessionView", key: Hashable) -> "SessionView":
-        """The view of this key, with the session, which leaves ``view``."""
+        """Move the session from ``view`` to the view of this key."""
 
     def detach(self, session: "Session", view: "SessionView", node: NodeInfo, reason: str) -> None:
         """Forget a session."""
 
     def offer(self, stream: Stream, view: "SessionView") -> None:
-        """Bring a stream up to the newest snapshot of its view."""
+        """Update a stream to the latest snapshot of its view."""
 
     def encode(self, stream: Stream, now_s: float) -> bytes | None:
-        """The next response due on a stream as bytes; ``None`` when nothing is due."""
+        """Next due response as bytes; ``None`` if nothing is due."""
 
     def take(self, session: "Session", view: "SessionView", stream: Stream, event: Event) -> None:
-        """Act on one event of a stream."""
+        """Handle one event of a stream."""
 
 
 class Session:
-    """One stream between the server and the publisher."""
+    """One stream, between server and publisher."""
 
     __slots__ = (
         *("_closed", "_end", "_publisher", "_stream", "_view"),
@@ -78,7 +78,7 @@ class Session:
         self.wake = wake
         self.identities = identities
         self.co_rejected_secrets: dict[str, Resource] = {}
-        """Secrets that Envoy rejected for the fault of another secret, by the name of the other."""
+        """Secrets rejected because of another secret, by the name of the other."""
         self._end = end
         self._publisher = publisher
         self._stream: Stream | None = None
@@ -87,33 +87,33 @@ class Session:
 
     @property
     def view(self) -> Hashable | None:
-        """The view of this proxy; ``None`` until it has sent its node."""
+        """View of this proxy; ``None`` until it sent its node."""
         return None if self._view is None else self._view.key
 
     def request(self, data: bytes, now_s: float) -> None:
-        """Take the bytes of one request; ``StreamError`` ends the stream."""
+        """Process one request; ``StreamError`` ends the stream."""
         request = decode_request(self.mode, data)
         if self._stream is None or self._view is None:
             if request.node is None or not request.node.id:
-                raise StreamError("the first request on a stream must carry node.id")
+                raise StreamError("the first request must contain node.id")
             node = replace(request.node, identities=self.identities)
             self._view, self._stream = self._publisher.attach(self, node, now_s)
         elif request.node is not None and request.node.id not in ("", self._stream.node.id):
-            # Authorization, status and counters go by the id of the first request.
-            raise StreamError("a stream is of one node: node.id may not change")
+            # Authorization, status and counters use the id of the first request.
+            raise StreamError("node.id must not change within a stream")
         self._publisher.offer(self._stream, self._view)
         for event in self._stream.request(request, now_s):
             self._publisher.take(self, self._view, self._stream, event)
 
     def poll(self, now_s: float) -> bytes | None:
-        """The next response to write, ``None`` when nothing is due. What it returns must be written, in order."""
+        """Next response to write, ``None`` if nothing is due. Write every result, in order."""
         if self._stream is None or self._view is None:
             return None
         self._publisher.offer(self._stream, self._view)
         return self._publisher.encode(self._stream, now_s)
 
     def tick(self, now_s: float) -> None:
-        """Do what only time brings."""
+        """Process timeouts."""
         if self._stream is None or self._view is None:
             return
         for event in self._stream.tick(now_s):
@@ -122,14 +122,14 @@ class Session:
             self.wake()
 
     def clear_nack(self, type_url: str, name: str) -> None:
-        """Let a rejected resource be sent again unchanged."""
+        """Allow sending a rejected resource again unchanged."""
         if self._stream is not None and self._view is not None:
             self._publisher.offer(self._stream, self._view)
             self._stream.clear_nack(type_url, [name])
             self.wake()
 
     def reauthorize(self, view_of: Callable[[NodeInfo], Hashable]) -> None:
-        """End the stream where its proxy may no longer be served, or what it may see has changed."""
+        """End the stream if its proxy is no longer authorized, or its visibility changed."""
         if self._stream is None or self._view is None:
             return
         try:
@@ -138,10 +138,10 @@ class Session:
             self._end(error)
         else:
             if key != self._view.key:
-                self._end(StreamError("what this proxy may see has changed: connect again"))
+                self._end(StreamError("visibility of this proxy changed: reconnect"))
 
     def regroup(self, view_of: Callable[[NodeInfo], Hashable]) -> None:
-        """Move to the view that the proxy belongs to now; the stream goes on."""
+        """Move to the proxy's current view; the stream continues."""
         if self._stream is None or self._view is None or self._closed:
             return
         try:
@@ -158,11 +158,11 @@ class Session:
         if self._stream is not None and self._view is not None and not self._closed:
             self._publisher.detach(self, self._view, self._stream.node, reason)
         self._closed = True
-        # Drop the references to the caller: a reference cycle would stay until the next collection.
+        # Drop the references to the caller: a cycle would stay until the next garbage collection.
         self.wake, self._end = _ignore_wake, _ignore_end
 
     def with_co_rejected(self, accepted: tuple[Resource, ...]) -> tuple[Resource, ...]:
-        """What was accepted, and the secrets that were rejected only for the fault of one of these."""
+        """Accepted resources, plus secrets that were rejected only because of one of these."""
         names = [item.name for item in accepted if item.type_url == SECRET]
         return (
             *accepted,
@@ -170,22 +170,22 @@ class Session:
         )
 
     def acked_version(self, type_url: str, name: str) -> str | None:
-        """The confirmed version of a resource; ``None`` when this proxy does not want it."""
+        """Accepted version of a resource; ``None`` if not subscribed."""
         return None if self._stream is None else self._stream.acked_version(type_url, name)
 
     def rejected_versions(self, type_url: str) -> Mapping[str, str]:
-        """The versions of a type that this proxy has rejected, by name."""
+        """Versions of a type rejected by this proxy, by name."""
         return {} if self._stream is None else self._stream.rejected_versions(type_url)
 
     def sync(self) -> ProxySync | None:
-        """How far this proxy is; ``None`` until it has sent its node."""
+        """Sync state of this proxy; ``None`` until it sent its node."""
         if self._stream is None or self._view is None:
             return None
         self._publisher.offer(self._stream, self._view)
         return ProxySync(self._stream.node, self._view.key, self._stream.type_syncs())
 
     def state(self) -> ProxyState | None:
-        """This proxy in full; ``None`` until it has sent its node."""
+        """Full state of this proxy; ``None`` until it sent its node."""
         if self._stream is None or self._view is None:
             return None
         self._publisher.offer(self._stream, self._view)
@@ -200,11 +200,11 @@ class Session:
 
 
 def _ignore_wake() -> None:
-    """Wake nothing: the stream has ended."""
+    """No-op: the stream has ended."""
 
 
 def _ignore_end(_: StreamError) -> None:
-    """End nothing: the stream has ended."""
+    """No-op: the stream has ended."""
 
 
 SessionView: TypeAlias = ViewState[Session]

@@ -1,4 +1,4 @@
-"""The views that have proxies: added for the first proxy of a view, retired with the last, and never too many."""
+"""Views with proxies: added with their first proxy, retired with the last, limited in number."""
 
 from collections.abc import Callable, Hashable
 from typing import Final
@@ -9,18 +9,19 @@ from xds_server.publish.session import SessionView
 from xds_server.xds import StreamError, StreamErrorKind
 
 MAX_VIEWS: Final = 1_024
-"""Views with proxies: each is built in every round. Zones times kinds of proxies are tens; more come from a peer
-with another node on each stream."""
+"""Limit of views with proxies: each is built in every round. Zones times kinds of proxies are tens; more come
+from a peer that varies its node.
+"""
 
 MAX_VIEWS_OF_HOST: Final = 128
-"""Views that exist because of proxies of one host: all zones and kinds of proxies behind one gateway."""
+"""Limit of views per host: all zones and kinds of proxies behind one gateway."""
 
 MAX_IDLE_VIEWS: Final = 256
-"""Views without proxies whose accepted content is remembered, for a proxy that reconnects."""
+"""Views without proxies whose accepted content is kept for reconnects."""
 
 
 class ViewRegistry:
-    """``by_key`` are the views that have a proxy; ``forget`` is called with each that was idle for too long."""
+    """``by_key``: views with proxies; ``forget`` is called for each view idle too long."""
 
     def __init__(self, forget: Callable[[Hashable], None]) -> None:
         self.by_key: dict[Hashable, SessionView] = {}
@@ -28,7 +29,7 @@ class ViewRegistry:
         self._idle: BoundedDict[Hashable, None] = BoundedDict(MAX_IDLE_VIEWS, on_evict=forget)
 
     def admit(self, key: Hashable, host: str) -> None:
-        """``StreamError`` where a proxy of this view and host would make one view too many."""
+        """Raise ``StreamError`` if a proxy of this view and host would exceed a limit."""
         if key in self.by_key:
             return
         for flaw, full in (
@@ -39,13 +40,13 @@ class ViewRegistry:
                 raise StreamError(full, flaw)
 
     def add(self, view: SessionView) -> None:
-        """Add a view, which is about to have a proxy."""
+        """Add a view that is about to have a proxy."""
         self.by_key[view.key] = view
         self._kinds.acquire(view.founder)
         self._idle.pop(view.key, None)
 
     def retire(self, view: SessionView) -> None:
-        """Remove a view that has no proxy left."""
+        """Remove a view without proxies."""
         if view.sessions or view.key not in self.by_key:
             return
         del self.by_key[view.key]

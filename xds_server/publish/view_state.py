@@ -1,4 +1,4 @@
-"""One view of the publisher: what its proxies should have, and what they are served."""
+"""One view of the publisher: desired and served content."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -8,18 +8,16 @@ from xds_server.model.snapshot import Resource, Snapshot, with_resource
 from xds_server.publish.nack_policy import NackPolicy
 
 S = TypeVar("S")
-"""A session. Nothing here needs to know what that is."""
+"""Session type, opaque here."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class ViewState(Generic[S]):
-    """One view: what it should have, and what it gets in the meantime.
+    """One view: its desired and its served snapshot.
 
-    ``founder`` is the host of the proxy that it was first made for.
-
-    ``by_rejections`` holds what is served to proxies that rejected secrets, by what they rejected. ``personal``
-    holds ``effective``, or one of these, with the own resource of single proxies in it, by the identity of both:
-    proxies with the same are served the same snapshot.
+    ``founder``: host of its first proxy. ``by_rejections``: snapshots for proxies that rejected secrets, by
+    rejections. ``personal``: snapshots with the own resource of single proxies, keyed by the identity of both
+    parts, so that proxies with equal parts share one.
     """
 
     key: Hashable
@@ -31,16 +29,16 @@ class ViewState(Generic[S]):
     personal: dict[tuple[int, int], tuple[Resource, Snapshot, Snapshot]] = field(default_factory=dict)
 
     def serve(self, effective: Snapshot) -> None:
-        """Serve this from now on."""
+        """Serve this snapshot."""
         self.effective = effective
         self.by_rejections.clear()
         self.personal.clear()
 
     def snapshot_for(self, own: Resource | None, rejected: Mapping[str, str], nack_policy: NackPolicy) -> Snapshot:
-        """What a proxy of this view is served that has ``own`` in place of the view's resource of that name.
+        """Snapshot of a proxy whose ``own`` replaces the view's resource of that name.
 
-        A view without a resource of that name, or with nothing to serve yet, gets none by this. ``rejected`` are
-        versions of secrets by name that this proxy rejected; it is served the versions before them.
+        Without such a resource, or before the first snapshot, nothing is replaced. ``rejected``: versions of
+        secrets by name rejected by this proxy; it gets the previous ones.
         """
         served = self.effective if not rejected else self._without_rejected(rejected, nack_policy)
         if own is None or own.name not in served.of(own.type_url):
@@ -58,6 +56,6 @@ class ViewState(Generic[S]):
         return self.by_rejections[key]
 
     def keep_personal(self, wanted: Mapping[int, Resource]) -> None:
-        """Forget the snapshots of resources that no proxy has any more."""
+        """Forget snapshots of unused own resources."""
         for key in [key for key in self.personal if key[0] not in wanted]:
             del self.personal[key]

@@ -1,1 +1,1 @@
-"""Certificates towards engines: the value that is translated, the folder it comes from, and who judges that."""
+"""Certificates for engines: their value, the folder they come from, and their validation."""

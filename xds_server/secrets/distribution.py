@@ -1,7 +1,8 @@
-"""What proxies are entrusted with: certificates for engines, those that policies ask for, and who is sent none.
+"""Distribution of engine certificates to proxies: which policies name them, and which proxies are refused keys.
 
-Private keys go to proxies that proved who they are, or that can only be on this machine. Others are served all the
-rest: their connections to engines that ask for a certificate fail, and it is told here who and why.
+Private keys are sent only to proxies that proved their identity or can only be on this machine. Other proxies get
+everything else: their connections to engines that require a certificate fail, and this module reports which and
+why.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -29,12 +30,12 @@ from xds_server.translate.visibility import visible_policies
 
 WITHHOLDING_REASONS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "plaintext": "they come in plain text, where anybody could ask for it: give this server --tls-cert",
-        "nameless": "their certificates prove no name: give them a URI or a DNS name",
-        "grpc": "a gRPC client takes no certificates by xDS: give its channel credentials of its own",
+        "plaintext": "plaintext connection; start this server with --tls-cert",
+        "nameless": "their certificates contain no name; add a URI or DNS name",
+        "grpc": "a gRPC client accepts no certificates by xDS; configure its channel credentials",
     }
 )
-"""Why a proxy is sent no private key, or in the last case nothing at all of TLS."""
+"""Why a proxy gets no private key; in the last case nothing about TLS."""
 
 _SHOWN: Final = 3
 _log = structlog.get_logger()
@@ -42,28 +43,28 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class _Withheld:
-    """One secret that some proxies are not sent, for one reason."""
+    """A secret withheld from some proxies, with the reason."""
 
     reason: str
     secret: str
 
 
 class PoliciesInUse(Protocol):
-    """The policies whose secrets are kept: the reconciler's."""
+    """Policies whose secrets are kept: the reconciler's."""
 
     @property
     def serving(self) -> ServingPolicies | None:
-        """What is served now."""
+        """The served policies."""
         ...
 
     @property
     def pending_policies(self) -> Iterable[PolicySet]:
-        """What was judged already and may be served yet."""
+        """Validated policies that may be served later."""
         ...
 
 
 class SecretDistributor:
-    """``nodes`` gives the view of each connected proxy. Until ``follow`` no policy names a secret."""
+    """``nodes``: view of each connected proxy. Until ``follow`` no policy names a secret."""
 
     def __init__(self, config: ServeConfig, nodes: Callable[[], Mapping[str, View]]) -> None:
         self._nodes = nodes
@@ -75,11 +76,11 @@ class SecretDistributor:
         self.folder = SecretFolder(config.secrets, in_use=self._in_use)
 
     def follow(self, policies: PoliciesInUse) -> None:
-        """Keep the secrets of these policies from now on."""
+        """Keep the secrets of these policies."""
         self._policies = policies
 
     async def run(self, *on_change: Callable[[], None]) -> None:
-        """Follow the folder until cancelled; tells when what can be used is different."""
+        """Watch the folder until cancelled; calls back when usable secrets change."""
 
         def tell() -> None:
             for one in on_change:
@@ -88,27 +89,27 @@ class SecretDistributor:
         await self.folder.run(tell)
 
     def certificates(self) -> Certificates:
-        """What is translated with; the same object while nothing changes."""
+        """Certificates for translation; the same object while unchanged."""
         current, restored = self.folder.current, self._restored
         return self._certificates.of(
             (current, restored), lambda: Certificates(secrets=current, certified=restored)
         )
 
     def engine_credentials(self) -> Secrets:
-        """What engines are asked by."""
+        """Credentials for connections to engines."""
         return self.folder.current
 
     def restore(self, certified: Collection[str]) -> None:
-        """Note which secrets had a certificate for proxies when the last run ended."""
+        """Restore which secrets had a client certificate at the end of the last run."""
         self._restored = frozenset(certified)
 
     def certified(self) -> tuple[str, ...]:
-        """Which of those that are asked for have a certificate for proxies, for the next run to know."""
+        """Secrets in use with a client certificate, for the next run."""
         now = self.certificates()
         return tuple(sorted(name for name in self._asked_for() if now.has_certificate(name)))
 
     def errors(self, policies: PolicySet) -> tuple[PolicyError, ...]:
-        """Every pool that names a secret which cannot be used."""
+        """Error for every pool that names an unusable secret."""
         found = (
             self.error(
                 tls.secret, policies.origin("EnginePool", name, "spec.tls.secret") or origin(name, WHOLE_FILE)
@@ -119,31 +120,31 @@ class SecretDistributor:
         return tuple(one for one in found if one is not None)
 
     def error(self, name: str, at: Origin) -> PolicyError | None:
-        """That a pool names a secret, at this place, which cannot be used; None where it can."""
+        """Error for a pool that names an unusable secret at this origin; None if usable."""
         current = self.folder.current
         return None if name in current else unusable_secret(at, name, self.folder.why_not(name), current)
 
     def file_problems(self) -> Iterable[FileProblem]:
-        """What is wrong with secrets now, and who is not sent them."""
+        """Current problems with secrets, and the proxies they are withheld from."""
         found = tuple(self.folder.problems())
         yield from found
-        # Served as before a restart, or as another replica accepted it: nothing else says that they are missing.
+        # Served as before a restart, or as another replica accepted it: only this shows that they are missing.
         for name in sorted(
             self._asked_for() - self.folder.current.keys() - {Path(one.file).name for one in found}
         ):
-            sentence = f"{self.folder.why_not(name)}, and policies that are served name it: proxies are sent none"
+            sentence = f"{self.folder.why_not(name)}, but served policies name it: no proxy gets it"
             yield FileProblem(what="secret", defect=FileDefect.UNUSABLE, file=name, sentence=sentence)
         withheld = self._withheld()
         for one, nodes in withheld.items():
             shown = f"{', '.join(nodes[:_SHOWN])}{' and others' if len(nodes) > _SHOWN else ''}"
-            sentence = f"not sent to {shown} ({len(nodes)}): {WITHHOLDING_REASONS[one.reason]}"
+            sentence = f"withheld from {shown} ({len(nodes)}): {WITHHOLDING_REASONS[one.reason]}"
             if one not in self._told:
                 _log.warning("secret.withheld", secret=one.secret, reason=one.reason, nodes=nodes[:_SHOWN])
             yield FileProblem(what="secret", defect=FileDefect.WITHHELD, file=one.secret, sentence=sentence)
         self._told = frozenset(withheld)
 
     def families(self) -> Iterable[Metric]:
-        """What an alert needs."""
+        """Metrics for alerts."""
         yield from self.folder.families()
         counts = dict.fromkeys(WITHHOLDING_REASONS, 0)
         for one, nodes in self._withheld().items():
@@ -164,7 +165,7 @@ class SecretDistributor:
         return frozenset() if serving is None else _named(serving.policies)
 
     def _withheld(self) -> Mapping[_Withheld, list[str]]:
-        """Who is not sent what, and why; node ids in order."""
+        """Withheld secrets with the node ids in order."""
         serving, now = self._serving(), self.certificates()
         if serving is None or not self._asked_for():
             return {}

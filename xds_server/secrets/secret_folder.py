@@ -1,11 +1,11 @@
-"""Certificates for engines from a folder: one folder in it per secret, as Kubernetes mounts a TLS Secret.
+"""Engine certificates from a folder with one subfolder per secret, like mounted Kubernetes TLS Secrets.
 
-Rotations write several files and not at once, or swap a link. So content counts and not events: it has to be the
-same at two looks in a row, and of one piece, before it takes the place of what was there. What was good stays in
-use while what is there now is not, and that is told once.
+Rotations write several files one after another, or swap a link. So content decides, not file events: it must be
+equal at two polls in a row, and consistent, before it replaces the previous content. Good content stays in use
+while the present content is invalid; the problem is reported once.
 
-Only what lies in the folder is read, wherever links in it lead, also while they are changed: who may put a link
-there cannot have another file of this machine sent to proxies.
+Links must stay inside the folder, even while they change: a user who can create links there must not make the
+server send other files to proxies.
 """
 
 import asyncio
@@ -39,13 +39,13 @@ from xds_server.secrets.secret_validation import (
 POLL_EVERY_S: Final = 1.0
 MAX_SECRETS: Final = 1000
 MAX_BYTES: Final = 1024 * 1024
-"""A bundle of all public authorities has a quarter of it."""
+"""A bundle of all public CAs has a quarter of this."""
 
 MAX_BYTES_TOGETHER: Final = 64 * 1024 * 1024
-"""Of all secrets: a thousand with a chain of public authorities each, or all of them small."""
+"""Limit over all secrets: a thousand with a chain of public CAs each."""
 
 REVALIDATE_EVERY_S: Final = 10.0
-"""What was refused is judged again after this, for time may have mended it; to judge it each second would cost."""
+"""Rejected content is validated again after this time, since dates may have made it valid."""
 
 _FOLDER: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 _NAME_CHARACTERS: Final = 63
@@ -53,19 +53,19 @@ _SHOWN: Final = 80
 _log = structlog.get_logger()
 
 _Content = tuple[bytes | None, ...]
-"""What ca.crt, tls.crt and tls.key hold; None for one that is not there."""
+"""Content of ca.crt, tls.crt and tls.key; None if missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Unreadable:
-    """Why a folder's files cannot even be read."""
+    """Why a folder's files cannot be read."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """Content that cannot be used, when it was judged, and why."""
+    """Invalid content, with the reason and the time of validation."""
 
     content: _Content
     at_unix_s: float
@@ -73,10 +73,10 @@ class _Refused:
 
 
 class SecretFolder:
-    """The secrets in ``folder`` as they are now, none where there is none; read at once, then at each ``look``.
+    """Usable secrets in ``folder``; read at once, then at each ``poll``.
 
-    ``in_use`` says which names policies ask for: what is gone from the folder and asked for by nobody is
-    forgotten. ``wall`` is the clock that certificates end by.
+    ``in_use``: whether policies name a secret; unused secrets missing in the folder are forgotten. ``wall``:
+    clock for expiry.
     """
 
     def __init__(
@@ -96,35 +96,35 @@ class SecretFolder:
         self._reasons: Mapping[str, str] = {}
         self._folder_reason = ""
         self.current: Secrets = MappingProxyType({})
-        """All that can be used, by name; the same object while nothing changes."""
+        """All usable secrets by name; the same object while unchanged."""
         self._look(settled=True)
 
     async def run(self, on_change: Callable[[], None]) -> None:
-        """Look until cancelled; tells when something can be used that could not, or is different."""
+        """Poll until cancelled; calls back when usable secrets change."""
         while self._folder is not None:
             await asyncio.sleep(POLL_EVERY_S)
-            # Beside the loop: the folder may be a mount that does not answer.
+            # In a thread: the folder may be on a mount that does not answer.
             if await asyncio.to_thread(self.poll):
                 on_change()
 
     def poll(self) -> bool:
-        """Look once; whether ``current`` is another."""
+        """Poll once; returns whether ``current`` changed."""
         return self._look(settled=False)
 
     def why_not(self, name: str) -> str:
-        """Why a secret cannot be used, for who asks for one that is not among ``current``."""
+        """Why a secret that is not in ``current`` is unusable."""
         if self._folder is None:
             return "this server was started without --secrets"
-        return self._reasons.get(name) or self._folder_reason or f"there is no folder {self._folder / name}"
+        return self._reasons.get(name) or self._folder_reason or f"no folder {self._folder / name}"
 
     def problems(self) -> Iterable[FileProblem]:
-        """What is wrong now."""
+        """Current problems."""
         if self._folder is None:
             return
         if self._folder_reason:
-            yield _unusable(self._folder, f"{self._folder_reason}; secrets that were read stay in use")
+            yield _unusable(self._folder, f"{self._folder_reason}; previously read secrets stay in use")
         for name, reason in self._reasons.items():
-            instead = "what it held before stays in use" if name in self._held else "policies cannot name it"
+            instead = "the previous content stays in use" if name in self._held else "policies cannot name it"
             yield _unusable(self._folder / name, f"{reason}; {instead}")
         for name, one in dict(self._held).items():
             yield from expiry_problem(
@@ -136,7 +136,7 @@ class SecretFolder:
             )
 
     def families(self) -> Iterable[Metric]:
-        """What an alert needs."""
+        """Metrics for alerts."""
         if self._folder is None:
             return
         now_s, held, reasons = self._wall(), dict(self._held), self._reasons
@@ -150,7 +150,7 @@ class SecretFolder:
             {(name,): float(name in reasons or bool(self._folder_reason)) for name in {*held, *reasons}}
         )
 
-    # -- one look ------------------------------------------------------------------------------------------
+    # -- polling -------------------------------------------------------------------------------------------
 
     def _look(self, *, settled: bool) -> bool:
         if self._folder is None:
@@ -166,9 +166,9 @@ class SecretFolder:
         together = 0
         for name in found:
             if not _is_name(name):
-                # Whoever made it chose it: it is shown, and is the label of a metric.
+                # Untrusted name: it is displayed, and used as a metric label.
                 shown = ascii(name)[1:-1][:_SHOWN]
-                reasons[shown] = "a secret is named by lower-case letters, digits and dashes, at most 63"
+                reasons[shown] = "secret names have lower-case letters, digits and dashes, at most 63"
                 continue
             content, before = _read(self._folder, name, MAX_BYTES_TOGETHER - together), self._seen.get(name)
             together += _size(content)
@@ -176,9 +176,9 @@ class SecretFolder:
             if isinstance(content, _Unreadable):
                 reasons[name] = content.reason
             elif content == self._contents.get(name):
-                self._seen[name] = self._contents[name]  # not the same bytes twice
+                self._seen[name] = self._contents[name]  # changed since the last poll
             elif not settled and content != before:
-                # Somebody is writing; a reason that stood before stands until the next look.
+                # A write is in progress; keep an earlier reason until the next poll.
                 reasons |= {name: self._reasons[name]} if name in self._reasons else {}
             else:
                 changed = self._judge(name, content, reasons) or changed
@@ -189,12 +189,12 @@ class SecretFolder:
         return changed
 
     def _forget(self, found: Collection[str], reasons: dict[str, str]) -> bool:
-        """Let go of what is gone and asked for by nobody; whether there was any."""
+        """Forget missing secrets that are unused; returns whether there were any."""
         gone = [name for name in self._held if name not in found]
         wanted = frozenset(self._in_use()) if gone else frozenset[str]()
         for name in gone:
             if name in wanted:
-                reasons[name] = "its folder is gone, and policies ask for it"
+                reasons[name] = "folder deleted, but policies name it"
             else:
                 del self._held[name], self._contents[name]
                 _log.info("secret.gone", secret=name)
@@ -210,9 +210,7 @@ class SecretFolder:
             return False
         try:
             if authorities is None:
-                raise UnusableSecretError(
-                    f"{AUTHORITIES} is missing: without it no engine can be told from another"
-                )
+                raise UnusableSecretError(f"{AUTHORITIES} is missing: it is required to verify engines")
             one = validate_secret(name, authorities=authorities, chain=chain, key=key, now_unix_s=now_s)
         except UnusableSecretError as error:
             self._refused[name] = _Refused(content, now_s, str(error))
@@ -222,7 +220,7 @@ class SecretFolder:
         _log.info(
             "secret.changed",
             secret=name,
-            subject=one.subject or "none: proxies prove nothing",
+            subject=one.subject or "none: server authentication only",
             ends=datetime.fromtimestamp(one.secret.ends_unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         )
         return True
@@ -230,24 +228,24 @@ class SecretFolder:
     def _tell(self, reasons: Mapping[str, str]) -> None:
         for name, reason in reasons.items():
             if self._reasons.get(name) != reason:
-                effect = "what it held before stays in use" if name in self._held else "policies cannot name it"
+                effect = "the previous content stays in use" if name in self._held else "policies cannot name it"
                 _log.error("secret.refused", secret=name, reason=reason, effect=effect)
 
 
 def _listed(folder: Path) -> tuple[list[str], str]:
-    """The names of the folders in this one; or why they cannot be told."""
+    """Names of the subfolders, and the error if unreadable."""
     try:
         with os.scandir(folder) as entries:
             found = sorted(one.name for one in entries if not one.name.startswith(".") and _is_folder(one))
     except OSError as error:
         return [], f"{error.strerror or error}"
     if len(found) > MAX_SECRETS:
-        return [], f"it has {len(found)} folders; at most {MAX_SECRETS} secrets are read"
+        return [], f"{len(found)} folders; limit {MAX_SECRETS} secrets"
     return found, ""
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is one, or cannot be told: then it is told of when it is read, and stands in nobody's way."""
+    """Whether it is a folder, or unreadable: then reading it reports the error."""
     try:
         return entry.is_dir()
     except OSError:
@@ -260,7 +258,7 @@ def _read(folder: Path, name: str, room_bytes: int) -> _Content | _Unreadable:
     except UnusableSecretError as error:
         return _Unreadable(str(error))
     if _size(content) > room_bytes:
-        return _Unreadable(f"all secrets together are larger than {MAX_BYTES_TOGETHER} bytes")
+        return _Unreadable(f"all secrets together exceed {MAX_BYTES_TOGETHER} bytes")
     return content
 
 
@@ -269,10 +267,10 @@ def _size(content: _Content | _Unreadable) -> int:
 
 
 def _file(folder: Path, path: Path) -> bytes | None:
-    """What a file holds, None where there is none; ``UnusableSecretError`` where it is not to be read."""
+    """Content of a file, None if missing; ``UnusableSecretError`` if it must not be read."""
     root, real = os.path.realpath(folder), os.path.realpath(path)
     if os.path.commonpath((root, real)) != root:
-        raise UnusableSecretError(f"{path.name} leads out of the folder of secrets; only what is in it is sent")
+        raise UnusableSecretError(f"{path.name} leads outside the secrets folder; only content inside it is sent")
     try:
         descriptor = _opened(root, real)
     except (FileNotFoundError, NotADirectoryError):
@@ -280,7 +278,7 @@ def _file(folder: Path, path: Path) -> bytes | None:
     except OSError as error:
         raise UnusableSecretError(f"{path.name}: {error.strerror or error}") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        # Before a file is made of it, which a folder refuses and then leaves open.
+        # Before opening: open() of a folder fails after allocating the descriptor.
         os.close(descriptor)
         raise UnusableSecretError(f"{path.name} is not a file")
     with os.fdopen(descriptor, "rb") as file:
@@ -289,12 +287,12 @@ def _file(folder: Path, path: Path) -> bytes | None:
         except OSError as error:
             raise UnusableSecretError(f"{path.name}: {error.strerror or error}") from error
     if len(content) > MAX_BYTES:
-        raise UnusableSecretError(f"{path.name} is larger than {MAX_BYTES} bytes, so no certificate")
+        raise UnusableSecretError(f"{path.name} exceeds {MAX_BYTES} bytes: not a certificate")
     return content
 
 
 def _opened(root: str, real: str) -> int:
-    """A descriptor of this file below ``root``, by no link: who puts one there after all was resolved is late."""
+    """Descriptor of a file below ``root``, opened without following links created after resolution."""
     *folders, file = Path(real).relative_to(root).parts or (".",)
     at = os.open(root, _FOLDER)
     try:
@@ -302,7 +300,7 @@ def _opened(root: str, real: str) -> int:
             below = os.open(one, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
             os.close(at)
             at = below
-        # Not waiting: a pipe opened for reading waits for somebody who writes.
+        # Non-blocking: opening a pipe would wait for a writer.
         return os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
     finally:
         os.close(at)

@@ -158,7 +158,7 @@ def test_a_node_is_one_peers_alone() -> None:
     first = connect("spiffe://prod/gateway", "gateway.prod")
     connect("spiffe://prod/gateway")
     for stranger in (("spiffe://prod/chat",), ()):
-        with pytest.raises(DeniedPeerError, match="connected by another certificate"):
+        with pytest.raises(DeniedPeerError, match="already connected with another certificate"):
             connect(*stranger)
     assert publisher.speaks_for("gateway-1", ("gateway.prod",))
     assert not publisher.speaks_for("gateway-1", ("spiffe://prod/chat",))

@@ -80,7 +80,7 @@ def test_a_secret_that_is_not_there_is_an_error_until_it_is(tmp_path: Path) -> N
     around = FakeServer(folder)
     [error] = around.entrusted.errors(policies())
     assert str(error).startswith("p.yaml:5:")
-    assert "spec.tls.secret: the secret engines cannot be used: there is no folder" in str(error)
+    assert "spec.tls.secret: the secret engines cannot be used: no folder" in str(error)
     put(folder / "engines")
     around.entrusted.folder.poll()
     around.entrusted.folder.poll()
@@ -127,7 +127,7 @@ def test_who_is_sent_no_key_is_told_once_and_why(tmp_path: Path, secure: bool, v
     assert told[0] == told[2]
     assert len([one for one in logs if one["event"] == "secret.withheld"]) == (1 if reason else 0)
     if reason:
-        assert "not sent to n1, n2 (2): " in told[0][0]
+        assert "withheld from n1, n2 (2): " in told[0][0]
     else:
         assert told[0] == []
 
@@ -148,7 +148,7 @@ def test_a_secret_that_is_served_and_not_there_is_told(tmp_path: Path) -> None:
     around.serve()
     [trouble] = around.entrusted.file_problems()
     assert (trouble.defect, trouble.file) == (FileDefect.UNUSABLE, "engines")
-    assert trouble.sentence.startswith("there is no folder ")
+    assert trouble.sentence.startswith("no folder ")
     (folder / "engines").mkdir()
     for _ in range(2):
         around.entrusted.folder.poll()

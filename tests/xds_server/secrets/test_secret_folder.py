@@ -100,7 +100,7 @@ def test_partial_secret_rotation_keeps_the_previous_secret(folder: Path, one: Pa
             assert not followed.poll()
     told = [line for line in logs if line["event"] == "secret.refused"]
     assert len(told) == 1
-    assert "not the key" in told[0]["reason"]
+    assert "does not match" in told[0]["reason"]
     assert followed.current["a"].chain == (one / "proxy.crt").read_bytes()
     assert "stays in use" in reasons(followed)[0]
     assert [line.defect for line in followed.problems()] == [FileDefect.UNUSABLE]
@@ -152,7 +152,7 @@ def test_secret_symlink_out_of_the_folder_is_not_read(folder: Path, one: Path, t
         (folder / "a" / "tls.key").symlink_to(tmp_path / "outside" / "tls.key")
     followed = SecretFolder(folder)
     assert not followed.current
-    assert "leads out of the folder" in followed.why_not("a")
+    assert "leads outside the secrets folder" in followed.why_not("a")
 
 
 def not_key(folder: Path, _: Path) -> None:
@@ -216,13 +216,13 @@ def looping(folder: Path, _: Path) -> None:
         (no_key, "tls.key is missing"),
         (no_certificate, "tls.crt is missing"),
         (no_authorities, "ca.crt is missing"),
-        (empty_authorities, "ca.crt holds no PEM certificate"),
-        (leaf_for_authority, "is no authority"),
+        (empty_authorities, "ca.crt contains no PEM certificate"),
+        (leaf_for_authority, "is not a CA certificate"),
         (locked_key, "without a passphrase"),
-        (huge, "larger than"),
+        (huge, "exceeds"),
         (pipe, "ca.crt is not a file"),
         (folder_for_file, "ca.crt is not a file"),
-        (strange_curve, "tls.crt has a certificate of a form or a kind of key that is not known"),
+        (strange_curve, "tls.crt has a certificate of an unsupported form or key type"),
         (looping, "ca.crt: Too many levels of symbolic links"),
     ],
 )
@@ -248,7 +248,7 @@ def test_names_are_labels(folder: Path, one: Path) -> None:
     followed = SecretFolder(folder)
     assert not followed.current
     assert "lower-case letters" in reasons(followed)[0]
-    assert "there is no folder" in followed.why_not("another")
+    assert "no folder" in followed.why_not("another")
 
 
 def test_what_has_ended_takes_no_place_and_what_ends_is_told(folder: Path, one: Path, tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_what_has_ended_takes_no_place_and_what_ends_is_told(folder: Path, one: 
     write(folder / "old", old)
     followed = SecretFolder(folder)
     assert list(followed.current) == ["new"]
-    assert "ended at" in followed.why_not("old")
+    assert "expired at" in followed.why_not("old")
     later = SecretFolder(folder, wall=(now + 29.9 * DAY).timestamp)
     assert FileDefect.ENDS in {line.defect for line in later.problems()}
     ended = {
@@ -274,7 +274,7 @@ def test_what_is_not_valid_yet_is_taken_once_it_is(folder: Path, tmp_path: Path)
     clock = [now.timestamp()]
     write(folder / "a", made(tmp_path / "early", now=now + DAY))
     followed = SecretFolder(folder, wall=lambda: clock[0])
-    assert "it is not then yet" in followed.why_not("a")
+    assert "is not valid before" in followed.why_not("a")
     clock[0] += 2 * DAY.total_seconds()
     assert followed.poll()
 
@@ -287,7 +287,7 @@ def test_what_is_gone_stays_while_policies_ask_for_it(folder: Path, one: Path) -
     shutil.rmtree(folder / "other")
     assert followed.poll()
     assert list(followed.current) == ["asked"]
-    assert "its folder is gone" in reasons(followed)[0]
+    assert "folder deleted" in reasons(followed)[0]
     shutil.rmtree(folder)
     assert not followed.poll()
     assert list(followed.current) == ["asked"]
@@ -316,7 +316,7 @@ def test_of_several_authorities_one_that_holds_is_enough() -> None:
     old, new = authority(ends=now - DAY), authority(ends=now + DAY)
     found = validate_secret("a", authorities=old + new, chain=None, key=None, now_unix_s=now.timestamp())
     assert found.secret.ends_unix_s == pytest.approx((now + DAY).timestamp(), abs=1)
-    with pytest.raises(UnusableSecretError, match="ended at"):
+    with pytest.raises(UnusableSecretError, match="expired at"):
         validate_secret("a", authorities=old, chain=None, key=None, now_unix_s=now.timestamp())
 
 
@@ -343,7 +343,7 @@ def test_keys_that_envoy_refuses_are_refused_here(kind: str) -> None:
         .public_bytes(Encoding.PEM)
     )
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    with pytest.raises(UnusableSecretError, match="of a kind that Envoy refuses"):
+    with pytest.raises(UnusableSecretError, match="has a type that Envoy refuses"):
         validate_secret(
             "a", authorities=authority(ends=now + DAY), chain=chain, key=pem, now_unix_s=now.timestamp()
         )

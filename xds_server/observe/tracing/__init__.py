@@ -1,1 +1,1 @@
-"""Traces: each change that reaches proxies, from what caused it to the last request it stopped."""
+"""Traces of changes, from their cause through the proxies to the last request they stopped."""

@@ -1,8 +1,7 @@
-"""Traces to a collector, by OpenTelemetry's own library: OTLP over HTTP, from a thread of its own.
+"""Sends traces to a collector with OpenTelemetry's library: OTLP over HTTP, in its own thread.
 
-The server hands a trace over and goes on. What a dead or slow collector does not take waits in a short queue; what
-finds that full is dropped and counted. At the end the thread has ``LAST_S`` for what still waits, and is left to
-itself after that. The library is imported only when traces are asked for.
+The server queues a trace and continues. The queue is short; traces that find it full are dropped and counted. At
+shutdown the thread has ``LAST_S`` to send the rest. The library is imported only with --otlp.
 """
 
 import contextlib
@@ -23,16 +22,16 @@ from xds_server.observe.tracing.spans import Span, attribute_text
 from xds_server.serve_config import ConfigError
 
 MOST_WAITING: Final = 200
-"""Traces that may wait for the collector: minutes of a bad day."""
+"""Queue limit: minutes of a bad day."""
 
 BATCH: Final = 20
-"""Traces sent at once."""
+"""Traces per request."""
 
 LAST_S: Final = 2.0
-"""How long a server that stops waits for what still waits."""
+"""Time to send queued traces at shutdown."""
 
 PATH: Final = "/v1/traces"
-"""Where collectors take traces. Source: OpenTelemetry, "OTLP Specification"."""
+"""Path of the collector. Source: OpenTelemetry, "OTLP Specification"."""
 
 EXTRA: Final = "--otlp needs the extra `otel`: pip install 'switchgear[otel]'"
 
@@ -42,54 +41,52 @@ _log = structlog.get_logger()
 
 
 class TraceExporter(Protocol):
-    """What takes traces to a collector, in its own time."""
+    """Sends traces to a collector; may block."""
 
     def send(self, traces: Sequence[Span]) -> str:
-        """Send these; why it did not work, empty when it did. May take long."""
+        """Send these traces; returns the error, empty on success. May take long."""
         ...
 
     def hurry(self) -> None:
-        """End what is being sent soon, and do not try it again."""
+        """Shorten the current request and do not retry it."""
         ...
 
 
 class BatchProcessor:
-    """Keeps traces for ``sender`` and has them sent, one batch after the other."""
+    """Queues traces and sends them in batches through ``sender``."""
 
     def __init__(self, sender: TraceExporter, *, most_waiting: int = MOST_WAITING) -> None:
         self._sender = sender
         self._waiting: queue.Queue[Span | None] = queue.Queue(most_waiting)
         self._counts = {"sent": 0, "failed": 0, "dropped": 0}
         self._failing = False
-        # A daemon: a collector that never answers must not keep the process from ending.
+        # A daemon thread: a collector that never answers must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name="otlp", daemon=True)
         self._thread.start()
 
     def offer(self, trace: Span) -> None:
-        """Have a trace sent soon; dropped and counted where too many wait."""
+        """Queue a trace; drops and counts it if the queue is full."""
         try:
             self._waiting.put_nowait(trace)
         except queue.Full:
             self._counts["dropped"] += trace.count
 
     def skip(self) -> None:
-        """Count a trace that was not even made."""
+        """Count a trace that was not created."""
         self._counts["dropped"] += 1
 
     def stop(self, within_s: float = LAST_S) -> None:
-        """Send what waits, for so long; blocks."""
+        """Send queued traces, at most for this long; blocks."""
         give_up_s = time.monotonic() + within_s
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=within_s)
         self._thread.join(max(0.0, give_up_s - time.monotonic()))
         if self._thread.is_alive():
             self._sender.hurry()
-            _log.warning(
-                "otlp.left_behind", traces=self._waiting.qsize(), reason="the collector did not take them"
-            )
+            _log.warning("otlp.left_behind", traces=self._waiting.qsize(), reason="refused by the collector")
 
     def families(self) -> Iterable[Metric]:
-        """What became of spans."""
+        """Spans by outcome."""
         yield ControlPlaneMetrics.trace_spans.family({(result,): count for result, count in self._counts.items()})
 
     def _run(self) -> None:
@@ -115,7 +112,7 @@ class BatchProcessor:
 
 
 def batch_processor(url: str) -> BatchProcessor:
-    """Traces to the collector at ``url``; ``ConfigError`` where that cannot be."""
+    """Processor for the collector at ``url``; ``ConfigError`` if impossible."""
     to = endpoint(url)
     try:
         from xds_server.observe.tracing.otlp import OtlpTraceExporter  # noqa: PLC0415 - an extra, and slow to import
@@ -125,10 +122,12 @@ def batch_processor(url: str) -> BatchProcessor:
 
 
 def endpoint(url: str) -> str:
-    """Where traces are posted to; secrets that would go there in plain text are a ``ConfigError``."""
+    """URL for traces; ``ConfigError`` if secrets would be sent in plaintext."""
     parts = urlsplit(url)
     if parts.scheme == "http" and not ListenAddress(parts.hostname or "", 0).is_loopback:
         told = next((name for name in _SECRETS if os.environ.get(name)), "")
         if told:
-            raise ConfigError(f"{told} would go to {parts.netloc} in plain text: give --otlp an https:// URL")
+            raise ConfigError(
+                f"{told} would be sent to {parts.netloc} in plaintext: use an https:// URL for --otlp"
+            )
     return url if parts.path.strip("/") else f"{url.rstrip('/')}{PATH}"

@@ -1,11 +1,11 @@
-"""Follows changes to proxies: told of rounds, writes and answers, it hands over a trace when one has arrived.
+"""Follows changes to proxies: observes rounds, writes and answers, and emits a trace when a change has arrived.
 
-It only watches. It is told after proxies are served, and nothing it does can make a round wait: what is too much
-is not followed, and counted. A change is over when every proxy that it concerns has answered; one that takes
-engines out, when these are back or ``FOLLOWED_S`` have passed, for the last request to them may still be told of.
+It only observes, after proxies are served, and never delays a round: excess changes are not followed, and
+counted. A change ends when every affected proxy has answered. An ejection ends when the engines are back in
+rotation or after ``FOLLOWED_S``, since their last request may still be reported.
 
-Which proxies a change concerns comes from what they are served: those for which a type has another content than
-before. Runtime layers are left out. They move all the time, and are each proxy's own.
+A change affects the proxies for which the content of a type differs. Runtime layers are ignored: they change
+continuously and are per proxy.
 """
 
 import time
@@ -27,20 +27,20 @@ from xds_server.observe.tracing.trace_builder import MOST_DECISIONS, trace_of, u
 from xds_server.publish import Nack
 
 FOLLOWED_S: Final = 30.0
-"""How long a change is followed at most."""
+"""Maximum time a change is followed."""
 
 MOST_FOLLOWED: Final = 50
-"""Changes that are followed at once."""
+"""Changes followed at once."""
 
 MOST_EVENTS: Final = 1_000
-"""Events that wait for their round: what is told between two."""
+"""Events buffered until their round."""
 
 _PLACE: Final = {ChangeKind(name): place for place, name in enumerate(CHANGES)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedRound:
-    """A round that was published; ``news_s`` and ``offered_s`` say when what it took up came (monotonic)."""
+    """A published round; ``news_s`` and ``offered_s``: when its inputs arrived (monotonic)."""
 
     decisions: Decisions
     fleet: Fleet
@@ -53,7 +53,7 @@ class PublishedRound:
 
 
 class ChangeTracer:
-    """See the module. ``done`` is given each trace, ``skipped`` is called for each change that is not followed."""
+    """See the module. ``done`` receives each trace; ``skipped`` is called for each change not followed."""
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class ChangeTracer:
         self._snapshots: Mapping[View, Snapshot] = {}
         self._nodes: Mapping[str, View] = {}
 
-    # -- what is told --------------------------------------------------------------------------------------
+    # -- inputs --------------------------------------------------------------------------------------------
 
     def on_event(self, event: Event) -> None:
-        """Something became different; it belongs to the next round."""
+        """A state changed; the event belongs to the next round."""
         if len(self._events) < MOST_EVENTS:
             self._events.append(event)
 
@@ -111,7 +111,7 @@ class ChangeTracer:
                 spread.on_push(node, self._clock())
 
     def on_ack(self, node: str, type_url: str, latency_s: float) -> None:
-        """A proxy confirmed what was written to it ``latency_s`` ago."""
+        """A proxy accepted (ACK) a response written ``latency_s`` ago."""
         if not self._open:
             return
         now_s = self._clock()
@@ -121,9 +121,9 @@ class ChangeTracer:
         self._close_arrived(now_s)
 
     def on_nack(self, nack: Nack) -> None:
-        """A proxy refused something."""
+        """A proxy refused (NACK) a response."""
         now_s = self._clock()
-        # Not any(): each change that is on its way to the proxy is refused.
+        # Not any(): the NACK applies to each change in flight to the proxy.
         hits = [
             spread.on_nack(nack, now_s)
             for journey in self._open
@@ -134,18 +134,18 @@ class ChangeTracer:
         self._close_arrived(now_s)
 
     def on_disconnect(self, node: str) -> None:
-        """A proxy has left: it answers nothing more."""
+        """A proxy has disconnected."""
         for journey in self._open:
             for spread in journey.propagations.values():
                 spread.on_disconnect(node)
         self._close_arrived(self._clock())
 
     def stop(self) -> None:
-        """Hand over what is still followed, as far as it has come."""
+        """Emit the changes still followed, as far as they are."""
         for journey in list(self._open):
             self._close(journey, self._clock())
 
-    # -- what comes of it ----------------------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------------------
 
     def _begin(self, made: PublishedRound, events: tuple[Event, ...], now_s: float) -> TracedChange:
         first = events[0]
@@ -198,7 +198,7 @@ class ChangeTracer:
         self._done(trace_of(journey, self._unix(now_s)))
 
     def _unix(self, now_s: float) -> Callable[[float], int]:
-        """The wall clock of one trace, by what it says now."""
+        """Wall clock of one trace, based on the current time."""
         wall_ns = self._wall_ns()
         return lambda moment_s: wall_ns + round((moment_s - now_s) * 1e9)
 
@@ -206,12 +206,12 @@ class ChangeTracer:
 def _spreads(
     before: Mapping[View, Snapshot], nodes: Mapping[str, View], made: PublishedRound
 ) -> dict[str, Propagation]:
-    """By type, the proxies that get another content by this round than they had."""
+    """By type, the proxies whose content changes in this round."""
     waiting: dict[str, dict[str, float | None]] = {}
     known: dict[tuple[View, View], tuple[str, ...]] = {}
     for node, view in made.nodes.items():
         was = nodes.get(node)
-        # Who has just come gets everything, and clients of gRPC ask for resources one by one: both say nothing.
+        # A new proxy gets everything, and gRPC clients request resources one by one: ignore both.
         if was is None or view.role == GRPC_ROLE:
             continue
         kinds = known.get((was, view))
@@ -234,7 +234,7 @@ def _different(before: Snapshot | None, after: Snapshot | None) -> Iterable[str]
 
 
 def _cause(events: Iterable[Event], made: PublishedRound) -> str:
-    """What began it, in a word."""
+    """Cause of the round, as one word."""
     events = tuple(events)
     first = events[0]
     if first.kind is ChangeKind.POLICIES:

@@ -1,8 +1,8 @@
-"""Traces to a collector, by OpenTelemetry's SDK and its exporter: the one module that knows them.
+"""Trace exporter based on OpenTelemetry's SDK; the only module that imports it.
 
-``OTEL_EXPORTER_OTLP_*`` (headers, certificates, time limit, compression), ``OTEL_SERVICE_NAME``,
-``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_TRACES_SAMPLER`` mean what OpenTelemetry says. ``OtlpTraceExporter`` is for
-one thread.
+``OTEL_EXPORTER_OTLP_*`` (headers, certificates, timeout, compression), ``OTEL_SERVICE_NAME``,
+``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_TRACES_SAMPLER`` have their standard meaning. ``OtlpTraceExporter`` is not
+thread-safe.
 """
 
 import contextlib
@@ -25,14 +25,14 @@ from xds_server.observe.tracing.spans import Span
 SERVICE: Final = "switchgear"
 
 MOST_ANSWER_BYTES: Final = 64 * 1024
-"""What a collector answers is a few bytes, and nothing is done with it."""
+"""Limit of a collector's answer, which is a few bytes and ignored."""
 
 
 class OtlpTraceExporter:
     """Sends to the collector at ``url``."""
 
     def __init__(self, url: str) -> None:
-        # Environment before ours: OpenTelemetry lets what is given in code win.
+        # Environment first: values given in code would override it.
         named = os.environ.get("OTEL_SERVICE_NAME") or _in_resource("service.name")
         version = metadata.version(SERVICE)
         resource = Resource.create({"service.version": version, **({} if named else {"service.name": SERVICE})})
@@ -44,18 +44,18 @@ class OtlpTraceExporter:
         self._exporter = OTLPSpanExporter(endpoint=url, session=_Session())
 
     def send(self, traces: Sequence[Span]) -> str:
-        """Why they were not taken; empty when they were. As long as the exporter's time limit allows."""
+        """Send the traces; returns the error, empty on success. Blocks up to the exporter's timeout."""
         self._words.heard.clear()
         for trace in traces:
             self._put(trace, Context())
         batch, self._ended.spans = self._ended.spans, []
-        # None, where a sampler chose so.
+        # None if a sampler dropped it
         if not batch or self._exporter.export(batch) is SpanExportResult.SUCCESS:
             return ""
-        return self._words.said or "the collector did not take them"
+        return self._words.said or "refused by the collector"
 
     def hurry(self) -> None:
-        """Wait for no further try."""
+        """Skip further retries."""
         self._exporter.shutdown()  # type: ignore[no-untyped-call]  # the library's own omission
 
     def _put(self, span: Span, within: Context) -> None:
@@ -71,34 +71,34 @@ class OtlpTraceExporter:
 
 
 class _Session(requests.Session):
-    """Goes by the certificate that was given for this, also where ``REQUESTS_CA_BUNDLE`` names another.
+    """Uses the configured certificate even if ``REQUESTS_CA_BUNDLE`` is set.
 
-    It goes nowhere else than it was told, and reads only the beginning of an answer.
+    Follows no redirects, and reads only the beginning of an answer.
     """
 
     def send(self, request, **kwargs):  # type: ignore[no-untyped-def]
-        """The answer to one request."""
-        # Headers have secrets in them, which requests would take along to another host.
+        """Answer to one request."""
+        # Headers contain secrets, which requests would send to another host.
         answer = super().send(request, **{**kwargs, "allow_redirects": False, "stream": True})
         with contextlib.closing(answer):
-            # Once: an honest answer is read whole by that, and its connection is used again.
+            # Read once: this consumes a normal answer, so its connection is reused.
             answer.raw.read1(MOST_ANSWER_BYTES, decode_content=False)
-        # Else the library reads all of it.
+        # Otherwise the library reads all of it.
         answer._content, answer._content_consumed = b"", True
         if answer.is_redirect:
-            # The library takes every status below 400 for taken.
-            raise requests.TooManyRedirects(f"{answer.status_code}: it sends elsewhere, which is not followed")
+            # The library treats every status below 400 as success.
+            raise requests.TooManyRedirects(f"{answer.status_code}: redirect not followed")
         return answer
 
     def merge_environment_settings(self, url, proxies, stream, verify, cert):  # type: ignore[no-untyped-def]
-        """What goes for one request: the library prefers the environment to the session."""
+        """Settings of one request; the library would prefer the environment."""
         return super().merge_environment_settings(
             url, proxies, stream, self.verify if verify is None else verify, cert
         )
 
 
 class _Ended(SpanProcessor):
-    """Spans that have ended, in that order."""
+    """Collects ended spans in order."""
 
     def __init__(self) -> None:
         self.spans: list[ReadableSpan] = []
@@ -108,7 +108,7 @@ class _Ended(SpanProcessor):
 
 
 class _Words(logging.Handler):
-    """Hears what the library says, and says nothing: a line for each try is too many."""
+    """Captures the library's log messages, which would be one line per retry."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class _Words(logging.Handler):
 
     @property
     def said(self) -> str:
-        """The first of it, which has the reason, and the last, which says that it gives up."""
+        """The first message (the cause) and the last (giving up)."""
         return "; ".join(dict.fromkeys((*self.heard[:1], *self.heard[-1:])))
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -1,7 +1,7 @@
-"""One change on its way to proxies: what it began with, and how far it has come, type by type.
+"""Progress of one change to proxies, by type.
 
-Times are monotonic. A thousand proxies are not a thousand spans: of each type there are counts, the first, the
-last and the slowest, and the first few refusals.
+Times are monotonic. Spans do not scale with proxies: each type has counts, the first, last and slowest proxy, and
+the first few refusals.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,14 +12,14 @@ from xds_server.ledger.event import Event
 from xds_server.publish import Nack
 
 MAX_NACKS: Final = 5
-"""Refusals told per type; the others are counted."""
+"""Refusals listed per type; further ones are counted."""
 
 _SAME_MOMENT_S: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedPolicies:
-    """The policies a change was decided by."""
+    """Policies behind a change."""
 
     version: int = 0
     digest: str = ""
@@ -29,7 +29,7 @@ class TracedPolicies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedNack:
-    """A proxy refused a response."""
+    """A proxy refused (NACK) a response."""
 
     node: str
     at_s: float
@@ -40,8 +40,7 @@ class TracedNack:
 
 @dataclass(eq=False, slots=True)
 class Propagation:
-    """How one type of resources reaches proxies; ``waiting`` has those that have not answered, and when each was
-    written to."""
+    """Progress of one resource type; ``waiting``: proxies without answer, with the time of the write."""
 
     waiting: dict[str, float | None]
     expected: int = 0
@@ -60,7 +59,7 @@ class Propagation:
         self.expected = len(self.waiting)
 
     def on_push(self, node: str, now_s: float) -> None:
-        """Something of this type was written to a proxy. Streams know only the newest: it carries the change."""
+        """This type was written to a proxy. Streams send only the latest version, so it carries the change."""
         if self.waiting.get(node, 0.0) is not None:
             return
         self.waiting[node] = self.last_push_s = now_s
@@ -69,7 +68,7 @@ class Propagation:
         self.pushed += 1
 
     def on_ack(self, node: str, latency_s: float, now_s: float) -> None:
-        """A proxy confirmed what was written to it ``latency_s`` ago."""
+        """A proxy accepted (ACK) a response written ``latency_s`` ago."""
         pushed_s = self._answers(node, latency_s, now_s)
         if pushed_s is None:
             return
@@ -82,7 +81,7 @@ class Propagation:
             self.slowest, self.slowest_s = node, now_s - pushed_s
 
     def on_nack(self, nack: Nack, now_s: float) -> bool:
-        """A proxy refused something of this type; whether it was this change's."""
+        """A proxy refused (NACK) this type; returns whether the refusal concerns this change."""
         if self.waiting.get(nack.node.id) is None:
             return False
         del self.waiting[nack.node.id]
@@ -92,28 +91,28 @@ class Propagation:
         return True
 
     def on_disconnect(self, node: str) -> None:
-        """A proxy has left."""
+        """A proxy has disconnected."""
         if self.waiting.pop(node, 0.0) is None:
-            self.expected -= 1  # before it was told
+            self.expected -= 1  # before the write
 
     @property
     def unsent(self) -> int:
-        """Proxies that were not written to."""
+        """Proxies without a write."""
         return sum(pushed_s is None for pushed_s in self.waiting.values())
 
     def _answers(self, node: str, latency_s: float, now_s: float) -> float | None:
         pushed_s = self.waiting.get(node)
-        # Both times of the write are taken at the same moment, by the same clock, in two places.
+        # The write is timed in two places; both use the same clock at the same moment.
         return pushed_s if pushed_s is not None and now_s - latency_s >= pushed_s - _SAME_MOMENT_S else None
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class TracedChange:
-    """A change that was published at ``published_s``; ``events`` are what was decided, the weightiest first.
+    """A change published at ``published_s``; ``events``: decisions, most important first.
 
-    Of ``decided`` events these are the first few. ``offered_s`` is when the texts of new policies came,
-    ``detected_s`` since when the deciding evidence had been so, ``news_s`` when the oldest news of the round came.
-    ``leaving`` are the engines that leave by it and have not come back.
+    ``events`` holds the first few of ``decided``. ``offered_s``: arrival of new policy texts. ``detected_s``:
+    start of the deciding evidence. ``news_s``: arrival of the oldest news. ``leaving``: engines ejected by the
+    change and not back in rotation.
     """
 
     change: str
@@ -137,7 +136,7 @@ class TracedChange:
 
 
 def traced_nack(nack: Nack, now_s: float) -> TracedNack:
-    """What a trace keeps of a refusal."""
+    """Trace data of a refusal."""
     return TracedNack(
         node=nack.node.id,
         at_s=now_s,

@@ -1,7 +1,7 @@
-"""A trace as a value: a tree of spans, with names and attributes from closed sets.
+"""Traces as values: a tree of spans with names and attributes from closed sets.
 
-What is text in here may come from peers and from policies, so it is cut to a length and holds nothing that moves a
-cursor. ``docs/tracing.md`` describes every name.
+Text may come from peers and policies, so it is truncated and stripped of control characters. ``docs/tracing.md``
+describes every name.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Final
 Value = str | int | float | tuple[str, ...]
 
 LONGEST_TEXT: Final = 500
-"""Characters of one attribute."""
+"""Maximum characters of an attribute."""
 
 POOL: Final = "switchgear.pool"
 ENGINE: Final = "switchgear.engine"
@@ -45,10 +45,10 @@ ATTRIBUTES: Final = frozenset(
         AUTHOR, TYPE, PROXIES, UNSENT, UNCONFIRMED, REFUSED, FIRST_S, SLOWEST, SLOWEST_S, PROXY, RESOURCES,
     }
 )  # fmt: skip
-"""Every attribute there is."""
+"""All attributes."""
 
 CHANGES: Final = ("policies", "ladder", "health", "cut", "trial")
-"""What a trace may be about, the weightiest first; the words are those of ``switchgear get events``."""
+"""Kinds of traces, most important first; named as in ``switchgear get events``."""
 
 STAGES: Final = ("decide", "translate", "assemble")
 
@@ -56,14 +56,14 @@ NAMES: Final = frozenset(
     {*(f"{change} change" for change in CHANGES), *STAGES}
     | {"offered", "detect", "decision", "push", "ack", "refused", "last request"}
 )
-"""Every name of a span there is."""
+"""All span names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Something that took from ``start_ns`` to ``end_ns`` (Unix time); with ``error`` set, it went wrong.
+    """Work from ``start_ns`` to ``end_ns`` (Unix time); ``error`` is set if it failed.
 
-    ``children`` are what it consisted of.
+    ``children``: its parts.
     """
 
     name: str
@@ -75,19 +75,19 @@ class Span:
 
     @property
     def count(self) -> int:
-        """It and all below it."""
+        """Number of spans in this tree."""
         return 1 + sum(child.count for child in self.children)
 
 
 def attribute_text(said: str) -> str:
-    """What was said, fit to be shown: printable, and at most ``LONGEST_TEXT`` characters of it."""
+    """Text as an attribute: printable, and truncated to ``LONGEST_TEXT`` characters."""
     if not said.isprintable():
         said = "".join(one if one.isprintable() else " " for one in said)
     return said if len(said) <= LONGEST_TEXT else f"{said[: LONGEST_TEXT - 3]}..."
 
 
 def span_attributes(*pairs: tuple[str, Value]) -> dict[str, Value]:
-    """Attributes of these pairs, without what is empty."""
+    """Attributes from these pairs, without empty values."""
     return {
         name: attribute_text(value) if isinstance(value, str) else value
         for name, value in pairs

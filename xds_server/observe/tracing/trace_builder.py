@@ -1,8 +1,7 @@
-"""A journey as a tree of spans: pure.
+"""Builds the span tree of a change. Pure.
 
-What was measured is monotonic; ``unix_ns`` puts all of one trace on the same wall clock, so that a clock that is
-set meanwhile cannot tear it apart. The stages of a round are known by how long they took: their places are counted
-back from the moment of publishing, which followed them.
+Measurements are monotonic; ``unix_ns`` maps all times of a trace to one wall clock, so that setting the clock
+cannot tear it apart. Stages of a round are known by duration, counted back from the publication.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,16 +14,16 @@ from xds_server.observe.tracing.propagation import Propagation, TracedChange, Tr
 from xds_server.observe.tracing.spans import STAGES, Span, span_attributes
 
 MOST_DECISIONS: Final = 10
-"""Decisions of one round that have a span; more are counted."""
+"""Decisions of a round with a span; further ones are counted."""
 
 OTHER: Final = "other"
 
 Clock = Callable[[float], int]
-"""The Unix time in nanoseconds of a monotonic time in seconds."""
+"""Converts monotonic seconds to Unix nanoseconds."""
 
 
 def trace_of(journey: TracedChange, unix_ns: Clock) -> Span:
-    """The trace of a change that has arrived, or was followed long enough."""
+    """Trace of a change that has arrived, or was followed long enough."""
     children = (*_before(journey, unix_ns), *_round(journey, unix_ns), *_after(journey, unix_ns))
     first = journey.events[0]
     proxies = {node for spread in journey.propagations.values() for node in spread.waiting}
@@ -49,7 +48,7 @@ def trace_of(journey: TracedChange, unix_ns: Clock) -> Span:
 
 
 def unattributed_nack(type_url: str, refusal: TracedNack, unix_ns: Clock) -> Span:
-    """The trace of a refusal that belongs to no change that is followed: of a proxy that came later, say."""
+    """Trace of a refusal outside any followed change, e.g. of a proxy that connected later."""
     return _refused(type_url, refusal, refusal.at_s, unix_ns)
 
 
@@ -70,12 +69,12 @@ def _about(event: Event) -> tuple[tuple[str, spans.Value], ...]:
 
 
 def _began_s(journey: TracedChange) -> float:
-    """When the round began, as far as its stages tell."""
+    """Start of the round, according to its stages."""
     return journey.published_s - sum(journey.stages_s.get(stage, 0.0) for stage in STAGES)
 
 
 def _before(journey: TracedChange, unix_ns: Clock) -> Iterator[Span]:
-    """What went before the round."""
+    """Spans before the round."""
     if journey.offered_s is not None:
         yield _span("offered", journey.offered_s, max(journey.offered_s, _began_s(journey)), unix_ns)
     if journey.detected_s is not None:
@@ -84,7 +83,7 @@ def _before(journey: TracedChange, unix_ns: Clock) -> Iterator[Span]:
 
 
 def _round(journey: TracedChange, unix_ns: Clock) -> Iterator[Span]:
-    """The stages of the round, up to the moment of publishing."""
+    """Stages of the round, up to publication."""
     at_s = _began_s(journey)
     for stage in STAGES:
         until_s = at_s + journey.stages_s.get(stage, 0.0)
@@ -98,7 +97,7 @@ def _round(journey: TracedChange, unix_ns: Clock) -> Iterator[Span]:
 
 
 def _after(journey: TracedChange, unix_ns: Clock) -> Iterator[Span]:
-    """How it reached proxies, and what was still sent to engines that left."""
+    """Propagation to proxies, and late requests to ejected engines."""
     known = [kind for kind in PUSH_ORDER if kind in journey.propagations]
     for type_url in (*known, *(kind for kind in journey.propagations if kind not in known)):
         yield _pushed(type_url, journey.propagations[type_url], journey.published_s, unix_ns)

@@ -1,4 +1,4 @@
-"""Traces as one part of the server: joined to what goes by, or nothing at all where no collector is named."""
+"""Tracing as a part of the server; does nothing without a collector."""
 
 import asyncio
 import time
@@ -18,10 +18,9 @@ from xds_server.rollout.history.policy_version import PolicyVersion
 
 
 class Tracing:
-    """``change_tracer`` is to be told what proxies do; None without a collector. As a context it ends what it
-    began.
+    """``change_tracer`` receives proxy events; None without a collector. As a context manager it flushes at exit.
 
-    ``ConfigError`` when traces cannot go to ``url``.
+    Raises ``ConfigError`` if traces cannot be sent to ``url``.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class Tracing:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Send what is still followed and what waits, for a bounded time."""
+        """Send what is followed or queued, within a time limit."""
         if self.change_tracer is not None:
             self.change_tracer.stop()
         if self._exporter is not None:
@@ -55,15 +54,15 @@ class Tracing:
 
     @property
     def event(self) -> Callable[[Event], None] | None:
-        """Who is to be told of each event of the ledger."""
+        """Handler of ledger events; None without a collector."""
         return None if self.change_tracer is None else self.change_tracer.on_event
 
     def offered(self, digest: str) -> None:
-        """Policies were read, or somebody had them served."""
+        """Policies were read or applied."""
         self._offered = digest, self._clock()
 
     def adopted(self, digest: str, newest: PolicyVersion | None) -> None:
-        """These policies are served from now on; ``newest`` is the last version of the history."""
+        """These policies are served now; ``newest``: last version in the history."""
         offered, self._offered = self._offered, None
         self._taken_up_s = offered[1] if offered is not None and offered[0] == digest else None
         known = newest if newest is not None and newest.digest == digest else None
@@ -77,7 +76,7 @@ class Tracing:
         """A round was published."""
         if self.change_tracer is None:
             return
-        # Of the round that follows: what comes later, a canary say, is not what was offered then.
+        # Only for the round that follows: later events, e.g. of a canary, have another cause.
         offered_s, self._taken_up_s = self._taken_up_s, None
         self.change_tracer.on_round(
             PublishedRound(
@@ -93,5 +92,5 @@ class Tracing:
         )
 
     def families(self) -> Iterable[Metric]:
-        """What became of spans; nothing without a collector."""
+        """Span outcomes; empty without a collector."""
         return () if self._exporter is None else self._exporter.families()
