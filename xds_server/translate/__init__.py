@@ -1,1 +1,1 @@
-"""Policies, fleet and decisions as Envoy configuration: one module per kind of resource."""
+"""Translates policies, fleet and decisions into Envoy configuration, one module per resource kind."""

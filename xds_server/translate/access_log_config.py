@@ -1,14 +1,13 @@
-"""What every Envoy tells the control plane of its calls: one entry per attempt, and the few its listener must add.
+"""Access log configuration of Envoy: one entry per attempt, plus entries that only the listener sees.
 
-Attempts are logged where they end, by the router, because the log of the listener knows only the last of them. A
-refusal at the admission ceiling is such an attempt too, one that reached nobody. What the router does not log are
-requests that never became an attempt (no engine to choose, a pool in maintenance, a share shed by the
-endpoints), and it does not say of an attempt that a time limit of the *route* ended it. Those two the
-listener adds.
+Attempts are logged by the router when they end; the listener's log knows only the last one. A refusal at the
+admission limit is also an attempt, without an engine. The router misses requests without an attempt (no engine
+available, pool in maintenance, share shed by the endpoints), and does not show that a *route* timeout ended an
+attempt. The listener adds those two.
 
-Both loggers have the same configuration, byte for byte, so that Envoy sends both over one stream per worker. Both
-stand behind the same runtime key: the control plane lowers the share of calls it is told of without touching a
-listener. Nothing in here follows a policy.
+Both loggers have identical configuration, byte for byte, so that Envoy sends both over one stream per worker.
+Both use the same runtime key, so that the control plane can lower the sampling ratio without changing a listener.
+Nothing here depends on a policy.
 """
 
 from typing import Final
@@ -36,21 +35,21 @@ from envoy_data_plane.envoy.type.v3 import FractionalPercent, FractionalPercentD
 from xds_server.translate.envoy_values import pack_any, seconds
 
 SERVER_CLUSTER: Final = "switchgear"
-"""The cluster of the control plane, static in every bootstrap of ours."""
+"""Cluster of the control plane, static in every bootstrap."""
 
 LOG_NAME: Final = "switchgear"
 
 SAMPLING_KEY: Final = "switchgear.access_log.percent"
-"""Runtime key: percentage of calls that are told of. Whole numbers; 100 where nothing is said."""
+"""Runtime key: percentage of reported calls, a whole number; default 100."""
 
 ATTEMPT_HEADER: Final = "x-envoy-attempt-count"
-"""Which attempt of its request it is; Envoy leaves its own field for that empty in the router's log."""
+"""Attempt number within its request; Envoy leaves its own field empty in the router's log."""
 
 FLUSH_S: Final = 0.1
-"""Entries wait at most this long in Envoy; a breaker cannot be faster than what it is told."""
+"""Maximum delay of entries in Envoy; a lower bound for the breaker's reaction time."""
 
 BUFFER_BYTES: Final = 16 * 1024
-"""Envoy's own default, some thirty entries; said here because a message is about as large."""
+"""Envoy's default, about thirty entries; set because it determines the message size."""
 
 
 def attempt_log() -> AccessLog:
@@ -59,7 +58,7 @@ def attempt_log() -> AccessLog:
 
 
 def listener_log() -> AccessLog:
-    """One entry per request that was refused before it became an attempt, or that the route's time limit ended."""
+    """One entry per request refused without an attempt, or ended by the route timeout."""
     unavailable = AccessLogFilter(
         status_code_filter=StatusCodeFilter(
             comparison=ComparisonFilter(
@@ -68,14 +67,14 @@ def listener_log() -> AccessLog:
             )
         )
     )
-    # The router writes this header into the request when it looks for an engine.
+    # The router adds this header when it selects an engine.
     never_tried = AccessLogFilter(
         header_filter=HeaderFilter(
             header=HeaderMatcher(name=ATTEMPT_HEADER, present_match=True, invert_match=True)
         )
     )
     refused = AccessLogFilter(and_filter=AndFilter(filters=[unavailable, never_tried]))
-    # No engine to choose, and the time limits: those of a try come too, because only details tell them apart.
+    # No engine available, and timeouts. Per-try timeouts match, too: only response details distinguish them.
     flagged = AccessLogFilter(response_flag_filter=ResponseFlagFilter(flags=["UH", "UT", "SI"]))
     wanted = AccessLogFilter(or_filter=OrFilter(filters=[refused, flagged]))
     return _logger(AccessLogFilter(and_filter=AndFilter(filters=[wanted, _sampled()])))
@@ -86,7 +85,8 @@ def _sampled() -> AccessLogFilter:
         runtime_filter=RuntimeFilter(
             runtime_key=SAMPLING_KEY,
             percent_sampled=FractionalPercent(numerator=100, denominator=FractionalPercentDenominatorType.HUNDRED),
-            # By request id every attempt of a request, or none, would be told; each attempt is a fact of its own.
+            # Sampling by request id would report all or no attempts of a request; attempts are sampled
+            # independently.
             use_independent_randomness=True,
         )
     )

@@ -1,7 +1,7 @@
-"""Where each route's requests go now: declared weights, moved off pools that are gone, failing or full.
+"""Live weights of each route: declared weights, moved off pools that are gone, failing or full.
 
-No Envoy mechanism fails over on its own when a pool is full or gone and also keeps what is in flight, so the
-control plane moves weights, by RTDS, in milliseconds.
+Envoy has no failover for full or missing pools that also keeps requests in flight, so the control plane moves
+weights by RTDS, in milliseconds.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,22 +21,22 @@ from xds_server.translate.route_configuration import (
 )
 
 WEIGHT_RESOLUTION: Final = 10_000
-"""What all weights of a route come to while a share of them is moved: shares are as fine as 0.01 %."""
+"""Sum of a route's weights while a share is moved: resolution 0.01 %."""
 
 
 UsableShares: TypeAlias = Mapping[str, float]
-"""Pool -> how much of its traffic it can take, in percent above 0; a pool that can take none is absent."""
+"""Pool -> percent of its traffic that it can take, above 0; pools that can take none are absent."""
 
 
 def ready_pools(
     fleet: Fleet, decisions: Decisions, inside: Collection[str] | None = None
 ) -> tuple[UsableShares, UsableShares]:
-    """Pools that serve, and pools with any engine that takes new requests, for where none of the first are left.
+    """Pools that serve; and, as a last resort, pools with any engine in rotation.
 
-    A pool serves while one engine is in on its own merits. Engines that answer errors and are in only because too
-    few others are left are better than nobody, but a fallback is better than they. Where the only others are on
-    trial, the pool is on trial itself. An engine nothing was decided of counts as well. With ``inside`` only
-    engines of these regions count.
+    A pool serves while one engine is in rotation on its own merits. Engines that fail but are kept in rotation by
+    the capacity floor are better than none; a fallback is better than they. If the only others are on trial, the
+    pool is on trial. An engine without decision counts as well. With ``inside`` only engines of these regions
+    count.
     """
     taking = {
         pool: [
@@ -60,9 +60,9 @@ def ready_pools(
 
 
 def incompatible_fallback(route: ModelRoute, policies: PolicySet, fleet: Fleet) -> str:
-    """The fallback, where it serves the same model in another revision than the first pool and must not; or empty.
+    """The fallback if it serves another revision of the same model and must not; else empty.
 
-    Pools of different models have revisions that mean nothing to each other; there ``modelChange`` rules.
+    Revisions of different models are not comparable; ``modelChange`` governs those.
     """
     first, fallback = route.spec.pools[0].pool, route.spec.fallback
     if fallback is None or policies.pools[first].spec.model != policies.pools[fallback].spec.model:
@@ -76,7 +76,7 @@ def incompatible_fallback(route: ModelRoute, policies: PolicySet, fleet: Fleet) 
 
 
 def without_pool(ready: Sequence[UsableShares], pool: str) -> Sequence[UsableShares]:
-    """The pools to use, without this one."""
+    """The usable pools without this one."""
     return tuple([{name: percent for name, percent in usable.items() if name != pool} for usable in ready])
 
 
@@ -90,7 +90,7 @@ def route_weights(
     ladders: Mapping[str, DegradationState],
     models: Mapping[str, str],
 ) -> Mapping[str, Mapping[str, int]]:
-    """The live weights of a route by their name in the runtime layer; none where there is nothing to choose."""
+    """Live weights of a route by name in the runtime layer; empty without a choice."""
     sets = (reachable_pools(route, who) for who in fallback_variants(route, models))
     return {
         weights_name(route, pools): live_weights(route, pools, ready, ladders) for pools in sets if len(pools) > 1
@@ -100,11 +100,11 @@ def route_weights(
 def live_weights(
     route: ModelRoute, pools: Sequence[str], ready: Sequence[UsableShares], ladders: Mapping[str, DegradationState]
 ) -> Mapping[str, int]:
-    """Weight of each of these pools of a route now; ``ready`` is which pools to use, the best ones first.
+    """Live weight of each of these pools of a route; ``ready``: usable pools, best first.
 
-    The weight of a pool that is not ready moves to the fallback; without a ready fallback the other pools of the
-    route share it by their own weights. Of a pool that is full the share moves that its ladder says. With nothing
-    ready the weights stay as declared.
+    The weight of an unusable pool moves to the fallback; without a usable fallback the route's other pools share
+    it by their own weights. A full pool gives up the share set by its degradation level. If no pool is usable,
+    the declared weights stay.
     """
     declared = declared_weights(route, pools)
     for usable in ready:
@@ -130,7 +130,7 @@ def _moved(
         whole = {pool: declared[pool] if share else 0 for pool, share in kept.items()}
         return {**whole, fallback: total - sum(whole.values())}
     parts = {pool: round(share * WEIGHT_RESOLUTION / total) for pool, share in kept.items()}
-    # Shares that are each rounded up may come to more than all of it.
+    # Shares that are rounded up individually may exceed the total.
     return {**parts, fallback: max(0, WEIGHT_RESOLUTION - sum(parts.values()))}
 
 

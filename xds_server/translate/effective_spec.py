@@ -1,7 +1,6 @@
-"""The rules in force for a route: what its policy says, with what was decided live in place of it.
+"""Effective rules of a route: its policy with live decisions applied.
 
-Decisions are folded into the policy's own shape, so that everything after this reads one set of rules and cannot
-tell whether a number was written or decided.
+Decisions are folded into the policy's own model, so later code reads one set of rules.
 """
 
 from dataclasses import dataclass
@@ -23,14 +22,14 @@ _BEFORE_SENT: Final = (
     RetryCondition.REFUSED_STREAM,
     RetryCondition.RESET_BEFORE_REQUEST,
 )
-"""The engine has not seen the request: Envoy could not connect, or was told that nothing was read."""
+"""The engine has not seen the request: connect failure, or a reset before it was read."""
 
 _IMPLY_THEM: Final = frozenset({RetryCondition.RESET, RetryCondition.GATEWAY_ERROR, RetryCondition.SERVER_ERROR})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteDecisions:
-    """The decisions on a pool that its routes carry; None: as the policy says."""
+    """Decisions on a pool that its routes carry; None: as in the policy."""
 
     hedge: HedgeDecision | None = None
     retries: RetryDecision | None = None
@@ -39,7 +38,7 @@ class RouteDecisions:
 
     @property
     def route_inputs(self) -> tuple[object, ...]:
-        """What routes are made of, without the reasons and times that change with every round."""
+        """Inputs of routes, without reasons and times that change every round."""
         hedge, limits, degradation = self.hedge, self.limits, self.degradation
         return (
             hedge and (hedge.on, hedge.delay_s, hedge.answer_delay_s),
@@ -60,7 +59,7 @@ NO_ROUTE_DECISIONS: Final = RouteDecisions()
 
 
 def route_decisions(pool: PoolDecisions | None, spec: ResilienceSpec, *, cuts: bool) -> RouteDecisions:
-    """The decisions on a pool for the routes of a proxy; ``cuts``: it can end what a hung engine holds."""
+    """Decisions on a pool for the routes of a proxy; ``cuts``: it can cut requests held by a hung engine."""
     if pool is None:
         return NO_ROUTE_DECISIONS
     limits = pool.limits
@@ -70,7 +69,7 @@ def route_decisions(pool: PoolDecisions | None, spec: ResilienceSpec, *, cuts: b
 
 
 def effective_spec(spec: ResilienceSpec, decided: RouteDecisions, *, streaming: bool) -> ResilienceSpec:
-    """The policy for one kind of request with these decisions in it."""
+    """Policy for one kind of request with these decisions applied."""
     hedge, retries, limits, degradation = decided.hedge, decided.retries, decided.limits, decided.degradation
     changes: dict[str, object] = {}
     if hedge is not None:
@@ -99,9 +98,9 @@ def effective_spec(spec: ResilienceSpec, decided: RouteDecisions, *, streaming: 
 
 
 def at_most_once_spec(spec: ResilienceSpec) -> ResilienceSpec:
-    """The rules for requests that must not run twice: another try only where the first never reached an engine.
+    """Rules for requests that must not run twice: retry only if the first try never reached an engine.
 
-    Limits that exist to try elsewhere go, too: without another try they would only end what may yet succeed.
+    Omits timeouts that exist to retry elsewhere: without a retry they would only end requests that may succeed.
     """
     said = frozenset(spec.retries.conditions)
     conditions = tuple(one for one in _BEFORE_SENT if one in said or said & _IMPLY_THEM)

@@ -1,17 +1,16 @@
-"""Endpoints: which engines of a pool take requests, and how much of the traffic each zone gets.
+"""Endpoints: engines that receive requests, and the traffic share of each zone.
 
-Everything that follows telemetry and can be said per engine is said here: a push changes health and weights in
-milliseconds and leaves what is in flight alone.
+All per-engine telemetry results go here: a push changes health and weights in milliseconds, without affecting
+requests in flight.
 
-* An engine that is out stays listed, so that Envoy keeps counting what it has in flight. One that is dead has
-  nothing in flight and is left out: when it comes back it is a new host to Envoy, free of the ejection that its
-  death earned it, which would otherwise keep a recovered engine out for the whole cooldown.
-* An engine on trial gets a part of its share by a lower weight. Equal weights are better to pick by, so weights
-  of like engines differ only while a trial lasts.
-* Engines of a zone that hold different numbers of slots or differ in speed get different weights; see
-  ``engine_weights``.
-* Every zone stays listed, too. One without a weight gets no traffic from Envoy (nor from gRPC), but its hosts keep
-  their in-flight counts for the moment the zone is needed.
+* An ejected engine stays listed, so that Envoy keeps counting its requests in flight. A dead engine has none and
+  is omitted: when it returns it is a new host for Envoy, free of the local ejection that its death caused, which
+  would otherwise block it for the whole cooldown.
+* An engine on trial gets part of its share by a lower weight. Picking works best with equal weights, so those of
+  similar engines differ only during a trial.
+* Engines of a zone with different slots or speeds get different weights; see ``engine_weights``.
+* Every zone stays listed, too. A zone without weight gets no traffic from Envoy (nor from gRPC), but its hosts
+  keep their counts for when the zone is needed.
 """
 
 import math
@@ -31,16 +30,16 @@ from xds_server.translate.residency import RESERVED_LABEL_PREFIX, AllowedRegions
 from xds_server.wire.assignment import AssignmentSpec, EndpointSpec, HostPort, InternalListener, LocalitySpec
 
 ENGINE_LABEL: Final = "engine"
-"""Label with the engine's name, before the labels the operator gave it."""
+"""Label with the engine's name, before the operator's labels."""
 
 HEALTH_STATUS: Final[Mapping[Health, int]] = MappingProxyType(
     {Health.HEALTHY: 1, Health.UNHEALTHY: 2, Health.DRAINING: 3}
 )
-"""Numbers of envoy.config.core.v3.HealthStatus."""
+"""Values of envoy.config.core.v3.HealthStatus."""
 
 
 TYPICAL_IN_FLIGHT: Final = 1.5
-"""Requests of one proxy in flight on one engine, for which the weight of an engine on trial is right."""
+"""Requests in flight per proxy and engine for which the weight of an engine on trial is exact."""
 
 _ALL_PERCENT: Final = 100.0
 _FINENESS: Final = 1000
@@ -50,16 +49,16 @@ _NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 _NO_FACTORS: Final[Mapping[EngineId, float]] = MappingProxyType({})
 
 _HEAVIEST: Final = 10_000
-"""Largest weight computed here: engines a hundred times as large as others are told apart, and no more."""
+"""Largest computed weight: distinguishes engines up to a hundred times as large as others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointForm:
-    """What every endpoint of a pool carries.
+    """Common form of a pool's endpoints.
 
-    With ``hop`` every engine is a listener inside the proxy, which passes on to its address. ``allowed`` are the
-    sets of regions that routes to the pool are bound to. ``names`` are the host names that engines have to prove,
-    by engine.
+    With ``hop`` every engine is a listener inside the proxy that forwards to its address. ``allowed``: sets of
+    regions that routes to the pool are limited to. ``names``: host names required in engine certificates, by
+    engine.
     """
 
     hop: bool = False
@@ -80,9 +79,9 @@ def load_assignment(
     region: str = "",
     form: EndpointForm = _PLAIN,
 ) -> AssignmentSpec:
-    """The endpoints of a pool for callers in ``zone`` of ``region``, engines in the order of the policy.
+    """Endpoints of a pool for callers in ``zone`` of ``region``, engines in policy order.
 
-    Addresses must be IP addresses: host names are resolved before the fleet gets here.
+    Addresses must be IP addresses: host names are resolved earlier.
     """
     hop = form.hop
     in_tiers = locality_priorities(decisions, pool, engines, zone=zone, region=region)
@@ -93,7 +92,7 @@ def load_assignment(
     decided = decisions.pools.get(pool)
     factors = decided.weight_factors if decided is not None else _NO_FACTORS
     for place, there in peers.items():
-        # Of all that are declared, so that no weight moves when an engine comes or goes.
+        # Computed from all declared engines, so that weights do not change when an engine comes or goes.
         shares = [_traffic_percent(engine, decisions) for engine in there]
         for engine, weight in zip(there, trial_weights(engine_weights(there, factors), shares), strict=True):
             decision = decisions.engines.get(engine.id)
@@ -113,7 +112,7 @@ def load_assignment(
             _locality(pool, place, weights.get(place[1]) or None, tuple(by_place[place]), memo, hop=hop)
             for place in sorted(by_place)
         ),
-        # The weights were divided by the healthy share that Envoy multiplies them with, and by no more than that.
+        # The weights were divided by exactly the healthy share that Envoy multiplies them with.
         overprovisioning_percent=OVERPROVISIONING_PERCENT,
     )
 
@@ -126,7 +125,7 @@ def _tiered(
     *,
     hop: bool,
 ) -> AssignmentSpec:
-    """Engines that are in by tier, then all others; priorities without a gap, which gRPC's own client refuses."""
+    """Engines in rotation by tier, then all others; priorities without gaps, which gRPC's client refuses."""
     ready, others = (
         {
             place: kept
@@ -150,13 +149,13 @@ def _tiered(
 
 
 def engine_weights(engines: Sequence[Engine], factors: Mapping[EngineId, float] = _NO_FACTORS) -> tuple[int, ...]:
-    """Weight of each engine among its peers in a zone, in the order given; 1 for each where nothing differs.
+    """Weight of each engine among its peers in a zone, in input order; all 1 if equal.
 
-    Between equal weights Envoy picks the engine with fewer requests, so all hold the same number, whatever their
-    slots. With unequal ones it picks by weight / (requests in flight + 1): what an engine holds then follows the
-    square root of its weight (10:20:30:40 was seen to give 16:23:28:33 %). Weights that follow the square of the
-    slots therefore fill engines in proportion to their slots. ``factors`` lower those of engines found to be
-    slower than others (``decide.routing.picking``).
+    With equal weights Envoy picks the engine with fewer requests, so all hold the same number, whatever their
+    slots. With unequal weights it picks by weight / (requests in flight + 1): the requests of an engine then
+    follow the square root of its weight (measured: 10:20:30:40 gives 16:23:28:33 %). Weights proportional to the
+    square of the slots therefore fill engines in proportion to their slots. ``factors`` lower the weights of
+    slower engines (``decide.routing.picking``).
     """
     alike = len({engine.slots for engine in engines}) == 1
     declared = [engine.weight * (1 if alike else engine.slots**2) for engine in engines]
@@ -174,12 +173,12 @@ def engine_weights(engines: Sequence[Engine], factors: Mapping[EngineId, float] 
 
 
 def trial_weights(weights: Sequence[int], percents: Sequence[float]) -> tuple[int, ...]:
-    """The weights with those of engines on trial lowered, so that they get these shares of their normal traffic.
+    """Lower the weights of engines on trial so that they get these shares of their normal traffic.
 
-    Where nobody is on trial, the weights as they are. Between unequal weights Envoy picks by weight / (requests in
-    flight + 1): one lowered to 25 % gives 25 % of the traffic in an idle pool, and 50 % in a busy one. So it is
-    lowered to what gives the wanted share where the others have ``TYPICAL_IN_FLIGHT`` each. For 25 % an Envoy gave
-    14 % to an idle engine and 34 % to one in a pool with 30 in flight on each.
+    Without a trial the weights are unchanged. With unequal weights Envoy picks by weight / (requests in flight +
+    1): a weight lowered to 25 % gives 25 % of the traffic in an idle pool, and 50 % in a busy one. So it is
+    lowered to give the wanted share where the others have ``TYPICAL_IN_FLIGHT`` each. Measured for 25 %: 14 % for
+    an idle engine, 34 % in a pool with 30 in flight on each.
     """
     if all(percent >= _ALL_PERCENT for percent in percents):
         return tuple(weights)
@@ -196,9 +195,9 @@ def _weight_for(share: float) -> float:
 
 
 def zone_weights(pool: str, engines: tuple[Engine, ...], decisions: Decisions, zone: str) -> Mapping[str, int]:
-    """Weight of each engine zone for callers in ``zone``; absent means no traffic.
+    """Weight of each engine zone for callers in ``zone``; absent zones get no traffic.
 
-    Callers from a zone nobody has decided about yet share the engines by their slots.
+    Callers from a zone without decision are shared over the engines by slots.
     """
     for caller in (zone, ""):
         decided = decisions.zone_weights.get((pool, caller))
@@ -241,7 +240,7 @@ def _endpoint(
 ) -> EndpointSpec:
     address = HostPort(host=engine.address, port=engine.port)
     inside = subset_labels(engine.region, allowed)
-    # The same object as last time where nothing has changed: the encoder then has its bytes already.
+    # Reuse the previous object if unchanged: the encoder has its bytes cached.
     return memo.of(
         ("endpoint", engine.id, health, hop),
         (engine.address, engine.port, weight, engine.labels, inside, hostname),
@@ -264,12 +263,12 @@ def _listener_of(engine: Engine, address: HostPort) -> InternalListener:
 
 
 def _traffic_percent(engine: Engine, decisions: Decisions) -> float:
-    """How much of its normal traffic an engine gets; what is out has no say in the weights of the others."""
+    """Percent of its normal traffic that an engine gets; ejected engines do not affect the weights of others."""
     decision = decisions.engines.get(engine.id)
     return decision.traffic_percent if decision and decision.health is Health.HEALTHY else _ALL_PERCENT
 
 
 def _health(engine: Engine, decisions: Decisions) -> Health:
-    """An engine nothing was decided of takes requests, as it does when the control plane is gone."""
+    """An engine without decision is healthy, as it is without a control plane."""
     decision = decisions.engines.get(engine.id)
     return Health.HEALTHY if decision is None else decision.health

@@ -1,4 +1,4 @@
-"""Resources in Envoy's JSON form, for people, for golden tests and for an Envoy without a control plane."""
+"""Resources in Envoy's JSON form, for operators, golden tests and an Envoy without control plane."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
@@ -22,7 +22,7 @@ from xds_server.wire.assignment import (
 _CONNECTION_MANAGER: Final = "envoy.filters.network.http_connection_manager"
 _INTERNAL_LISTENERS: Final = "type.googleapis.com/envoy.extensions.bootstrap.internal_listener.v3.InternalListener"
 STATIC_SECRETS: Final = "secrets"
-"""Folder, beside where a static Envoy is started, that has the certificates as ``serve --secrets`` has them."""
+"""Folder with the certificates of a static Envoy, next to its working directory, as for ``serve --secrets``."""
 
 _HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
@@ -32,18 +32,18 @@ def as_json(item: TranslatedResource) -> dict[str, Any]:
     if isinstance(item.message, AssignmentSpec):
         return _assignment(item.message)
     if item.type_url == SECRET:
-        return {"name": item.name}  # never what is in it
+        return {"name": item.name}  # never its content
     plain: dict[str, Any] = _plain(item.message.to_dict(casing=cast("Casing", _as_in_proto)))
     return plain
 
 
 def as_yaml(items: Iterable[TranslatedResource]) -> str:
-    """One YAML document per resource, each under a comment that says what it is and where it came from."""
+    """One YAML document per resource, each with a comment on its kind and origins."""
     return "".join(_document(item) for item in items)
 
 
 class _Dumper(yaml.CSafeDumper):
-    """Writes a text of several lines, a script say, as the lines it has."""
+    """Writes multi-line text, e.g. a script, as a block."""
 
 
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
@@ -61,7 +61,7 @@ def _document(item: TranslatedResource) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The value with whole numbers written as such; the runtime layer knows only floating point."""
+    """Convert integral floats to int; the runtime layer has only floating point."""
     match value:
         case dict():
             return {key: _plain(one) for key, one in value.items()}
@@ -74,11 +74,10 @@ def _plain(value: Any) -> Any:
 
 
 def static_bootstrap(items: Iterable[TranslatedResource], server: tuple[str, int] | None = None) -> dict[str, Any]:
-    """A bootstrap in which everything is static: what ``envoy --mode validate`` and an air-gapped Envoy need.
+    """Fully static bootstrap, for ``envoy --mode validate`` and an air-gapped Envoy.
 
-    Endpoints and routes stand inside their clusters and listeners, the runtime layer is a static one. Certificates
-    are read from ``STATIC_SECRETS``, and nothing of them is in here. ``server`` is the host and port that access
-    logs go to; nowhere when absent.
+    Endpoints and routes are inlined in clusters and listeners; the runtime layer is static. Certificates are read
+    from ``STATIC_SECRETS`` and are not included. ``server``: host and port for access logs; None: no logs.
     """
     by_type: dict[str, dict[str, dict[str, Any]]] = {}
     for item in items:
@@ -104,7 +103,7 @@ def static_bootstrap(items: Iterable[TranslatedResource], server: tuple[str, int
 
 
 def _server_cluster(server: tuple[str, int] | None) -> dict[str, Any]:
-    """The cluster that listeners send their access logs to; Envoy refuses listeners that name an unknown one."""
+    """Cluster for access logs; Envoy refuses listeners that name an unknown cluster."""
     cluster: dict[str, Any] = {"name": SERVER_CLUSTER, "type": "STATIC"}
     if server is None:
         return cluster
@@ -125,7 +124,7 @@ def _server_cluster(server: tuple[str, int] | None) -> dict[str, Any]:
 
 
 def _as_in_proto(field: str) -> str:
-    # betterproto2's own snake case turns consecutive_5xx and http2 into names that Envoy does not know.
+    # betterproto2's snake case turns consecutive_5xx and http2 into names that Envoy rejects.
     return field
 
 
@@ -139,7 +138,7 @@ def _static_cluster(cluster: dict[str, Any], endpoints: Mapping[str, dict[str, A
 
 
 def _static_socket(socket: dict[str, Any]) -> dict[str, Any]:
-    """The socket with certificates from files, at whatever depth it speaks TLS."""
+    """The socket with certificates from files, at any nesting of TLS."""
     said = dict(socket["typed_config"])
     if "transport_socket" in said:
         said["transport_socket"] = _static_socket(said["transport_socket"])

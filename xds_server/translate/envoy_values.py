@@ -1,4 +1,4 @@
-"""Small pieces of Envoy configuration that several kinds of resource are made of."""
+"""Building blocks shared by several kinds of Envoy resources."""
 
 from datetime import timedelta
 from typing import Final
@@ -8,7 +8,9 @@ from envoy_data_plane.envoy.config.core.v3 import AggregatedConfigSource, ApiVer
 from envoy_data_plane.google.protobuf import Any
 
 EDS_FETCH_TIMEOUT_S: Final = 1.0
-"""How long a changed cluster waits for endpoints. Envoy's 15 s was seen to hold a change back for all of them."""
+"""Wait of a changed cluster for its endpoints. Envoy's default of 15 s delayed changes of all clusters
+(measured).
+"""
 
 
 def seconds(value_s: float) -> timedelta:
@@ -17,7 +19,7 @@ def seconds(value_s: float) -> timedelta:
 
 
 def ads_config_source(fetch_timeout_s: float | None = None) -> ConfigSource:
-    """Subscribe on the stream that this configuration itself came by."""
+    """Subscribe on the stream that delivered this configuration."""
     return ConfigSource(
         ads=AggregatedConfigSource(),
         resource_api_version=ApiVersion.V3,

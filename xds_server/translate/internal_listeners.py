@@ -1,15 +1,15 @@
-"""Engines behind listeners of Envoy's own, so that what one engine holds can be ended and nothing else is touched.
+"""Engines behind internal listeners, so that requests held by one engine can be cut without side effects.
 
-No change of endpoints or clusters ends a request that an engine holds. The removal of the listener it went through
-does, within milliseconds, where Envoy runs with a drain time of zero. So a proxy that is able to is told that each
-engine is a listener inside itself, which passes on to the address that its endpoint carries:
+No change of endpoints or clusters ends a request held by an engine. Removing the listener it passed through does,
+within milliseconds, if Envoy runs with a drain time of zero. So a capable proxy sees each engine as an internal
+listener that forwards to the address in its endpoint:
 
-    pool's cluster -> endpoint ``engine/<pool>/<engine>`` -> that listener -> ``hop/<pool>`` -> the engine
+pool's cluster -> endpoint ``engine/<pool>/<engine>`` -> that listener -> ``hop/<pool>`` -> the engine
 
-A listener is made of names only: addresses that change do not change it, and so end nothing. The listeners of a
-thousand engines are encoded once, for all proxies and for good.
+A listener contains only names: a changed address does not change it, so ends no request. The listeners of a
+thousand engines are encoded once, for all proxies.
 
-Measured, with alternatives and prices: docs/adr/0002.
+Measurements and alternatives: docs/adr/0002.
 """
 
 from dataclasses import dataclass
@@ -44,10 +44,10 @@ from xds_server.translate.envoy_values import pack_any, seconds
 from xds_server.wire.assignment import DESTINATION_METADATA
 
 ENGINE_LISTENER_PREFIX: Final = "engine/"
-"""What the names of all listeners of engines begin with."""
+"""Prefix of the names of engine listeners."""
 
 HOP_CLUSTER_PREFIX: Final = "hop/"
-"""What the names of all clusters behind such listeners begin with."""
+"""Prefix of the names of clusters behind engine listeners."""
 
 _RETRIES_A_CUT: Final = frozenset(
     (RetryCondition.RESET, RetryCondition.GATEWAY_ERROR, RetryCondition.SERVER_ERROR)
@@ -55,39 +55,39 @@ _RETRIES_A_CUT: Final = frozenset(
 
 
 def engine_listener_name(pool: str, engine: str) -> str:
-    """Name of the listener that an engine is reached through, and the address that access logs show of it."""
+    """Name of an engine's listener, which is also the engine's address in access logs."""
     return f"{ENGINE_LISTENER_PREFIX}{pool}/{engine}"
 
 
 def hop_cluster_name(pool: str) -> str:
-    """Name of the cluster that listeners of a pool's engines pass on to."""
+    """Name of the cluster that a pool's engine listeners forward to."""
     return f"{HOP_CLUSTER_PREFIX}{pool}"
 
 
 def uses_internal_listeners(spec: ResilienceSpec) -> bool:
-    """Whether the engines of a pool with this policy are reached through listeners, by proxies that are able to.
+    """Whether capable proxies reach the engines of a pool with this policy through listeners.
 
-    Through a listener a refused connection looks like a reset after the request was sent. Where that is not
-    retried, requests caught by a crashed engine would be lost that are tried elsewhere now; so there the engines
-    are reached directly, and time limits end what hung ones hold.
+    Through a listener a refused connection looks like a reset after the request was sent. If that is not retried,
+    requests hit by a crashed engine would be lost; such engines are reached directly, and timeouts end requests
+    held by hung ones.
     """
     return not _RETRIES_A_CUT.isdisjoint(spec.retries.conditions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerTemplate:
-    """What the listeners of a pool's engines do with connections; packing it for each took seconds for 1 000."""
+    """Shared part of a pool's engine listeners; packing it for each took seconds for 1 000 engines."""
 
     listener_filter: ListenerFilter
     filter_chain: FilterChain
 
 
 def listener_template(pool: str) -> ListenerTemplate:
-    """What the listeners of this pool's engines have in common."""
+    """Shared part of this pool's engine listeners."""
     proxy = TcpProxy(
         stat_prefix=hop_cluster_name(pool),
         cluster=hop_cluster_name(pool),
-        # The pool's cluster and its routes know when a connection has been silent for too long.
+        # The pool's cluster and routes enforce the idle timeouts.
         idle_timeout=seconds(0),
     )
     return ListenerTemplate(
@@ -101,7 +101,7 @@ def listener_template(pool: str) -> ListenerTemplate:
 
 
 def engine_listener(pool: str, engine: str, through: ListenerTemplate) -> Listener:
-    """The listener that an engine is reached through, with the ``listener_template`` of its pool."""
+    """Listener of an engine, based on its pool's ``listener_template``."""
     return Listener(
         name=engine_listener_name(pool, engine),
         internal_listener=ListenerInternalListenerConfig(),
@@ -111,7 +111,7 @@ def engine_listener(pool: str, engine: str, through: ListenerTemplate) -> Listen
 
 
 def hop_cluster(pool: str, spec: ResilienceSpec) -> Cluster:
-    """Where the listeners of a pool's engines pass on to: whatever address the connection was opened for."""
+    """Cluster behind a pool's engine listeners: forwards to the connection's destination address."""
     return Cluster(
         name=hop_cluster_name(pool),
         type=ClusterDiscoveryType.ORIGINAL_DST,
@@ -128,10 +128,10 @@ def hop_cluster(pool: str, spec: ResilienceSpec) -> Cluster:
 
 
 def internal_upstream_socket(inside: TransportSocket | None = None) -> TransportSocket:
-    """How the pool's cluster connects: inside Envoy, with the engine's address passed along.
+    """Socket of the pool's cluster: connects inside Envoy and passes the engine's address along.
 
-    ``inside`` is how it speaks to the engine itself. Where that is TLS, it goes from the cluster to the engine,
-    and the listener and the hop pass on what they cannot read.
+    ``inside``: transport to the engine itself. TLS runs from the cluster to the engine; listener and hop forward
+    it unread.
     """
     passed_on = InternalUpstreamTransportMetadataValueSource(
         kind=MetadataKind(host=MetadataKindHost()), name=DESTINATION_METADATA

@@ -1,8 +1,8 @@
-"""Listeners: one per port, and the same bytes for ever.
+"""Listeners: one per port, with bytes that never change.
 
-Any changed byte of a listener cuts the streams in it when Envoy's drain time ends. So a listener holds only what
-every policy needs alike (reading the model, ``stream`` and the asked length out of bodies, answers that say why,
-reports of what became no attempt), and everything an operator edits is in the routes.
+Any changed byte of a listener cuts its streams when Envoy's drain time ends. So a listener contains only what all
+policies need (reading model, ``stream`` and token limit from bodies, local replies with reasons, logs of requests
+without attempt). Everything that operators edit is in the routes.
 """
 
 from typing import Final
@@ -62,30 +62,30 @@ from xds_server.translate.route_configuration import route_configuration_name
 REASON_HEADER: Final = "x-switchgear-reason"
 
 LOCAL_REPLY_REASONS: Final = (
-    # Response flag of Envoy, what we call it, seconds after which the caller may try again.
+    # Envoy's response flag, our reason, Retry-After in seconds.
     ("UO", "overload", "1"),
     ("UH", "no-engine", "1"),
     ("NC", "no-pool", "1"),
     ("UF", "connect-failure", None),
     ("UC", "engine-reset", None),
 )
-"""Why Envoy answered itself. UO is a full admission ceiling: the engines never saw the request.
+"""Reasons of Envoy's local replies. UO: the admission limit is reached; the engines never saw the request.
 
-Callers read of these, and of those that routes refuse with, in ``docs/answers.md``.
+``docs/answers.md`` describes these, and the refusals of routes, for callers.
 """
 
 TIMEOUT_REASON: Final = "timeout"
-"""Why, where Envoy itself answers 504."""
+"""Reason of Envoy's local 504."""
 
 JSON_CONTENT_TYPES: Final = r"(?i)application/json\s*(;.*)?"
-"""With parameters, too: an exact match misses ``application/json; charset=utf-8``."""
+"""With parameters: an exact match misses ``application/json; charset=utf-8``."""
 
 REQUEST_HEADERS_TIMEOUT_S: Final = 30.0
 
 ANY_IPV6: Final = "::"
 
 UNUSED_ADDRESS: Final = "255.255.255.255"
-"""An address that no request comes from. Without any range Envoy takes all private addresses for internal."""
+"""An address without requests. Without any range Envoy treats all private addresses as internal."""
 
 
 def listener_name(port: int) -> str:
@@ -94,7 +94,7 @@ def listener_name(port: int) -> str:
 
 
 def connection_manager(port: int) -> Any:
-    """What the listener of a port does with connections, packed; it is the same at every address."""
+    """Packed connection manager of a port's listener; the same at every address."""
     manager = HttpConnectionManager(
         stat_prefix=listener_name(port),
         rds=Rds(config_source=ads_config_source(), route_config_name=route_configuration_name(port)),
@@ -106,28 +106,28 @@ def connection_manager(port: int) -> Any:
             ),
         ],
         access_log=[listener_log()],
-        # Every limit on a stream is the route's; these are Envoy's own and would cut healthy generations.
+        # All stream timeouts are in the routes; Envoy's defaults would cut healthy generations.
         stream_idle_timeout=seconds(0),
         request_timeout=seconds(0),
         request_headers_timeout=seconds(REQUEST_HEADERS_TIMEOUT_S),
         server_name="switchgear",
         normalize_path=True,
         merge_slashes=True,
-        # No caller is internal: x-envoy-* request headers could otherwise change retries and timeouts. Nor is an
-        # x-request-id of theirs believed: Envoy makes its own, under which logs and engines know the request.
+        # No caller is internal: x-envoy-* request headers could otherwise change retries and timeouts. A caller's
+        # x-request-id is not trusted, either: Envoy creates its own, used in logs and engines.
         use_remote_address=True,
         internal_address_config=HttpConnectionManagerInternalAddressConfig(
             unix_sockets=False, cidr_ranges=[CidrRange(address_prefix=UNUSED_ADDRESS, prefix_len=32)]
         ),
-        # Those that Envoy itself leaves standing: an attempt count of a caller's own would hide its refusals from
-        # our log, and engines take for Envoy's word whatever is named so.
+        # Headers that Envoy itself leaves: a caller's attempt count would hide its refusals from our log, and
+        # engines trust headers with these names.
         early_header_mutation_extensions=[
             TypedExtensionConfig(
                 name="envoy.http.early_header_mutation.header_mutation",
                 typed_config=pack_any(_remove_envoy_headers()),
             )
         ],
-        # In refusals, too: whoever asks why has a name for what was refused.
+        # Also in refusals, so that callers can name the refused request.
         always_set_request_id_in_response=True,
         local_reply_config=_local_replies(),
     )
@@ -135,10 +135,10 @@ def connection_manager(port: int) -> Any:
 
 
 def listener(port: int, address: str, manager: Any) -> Listener:
-    """The listener on ``address``:``port`` with the ``connection_manager`` of the port."""
+    """Listener on ``address``:``port`` with the port's ``connection_manager``."""
     return Listener(
         name=listener_name(port),
-        # `::` by itself takes IPv6 alone: Envoy does not go by the system's default.
+        # `::` alone accepts IPv6 only: Envoy ignores the system's default.
         address=Address(
             socket_address=SocketAddress(address=address, port_value=port, ipv4_compat=address == ANY_IPV6)
         ),
@@ -151,13 +151,13 @@ def listener(port: int, address: str, manager: Any) -> Listener:
 
 
 def _remove_envoy_headers() -> HeaderMutation:
-    """Takes from each request, before anything reads it, the headers that only Envoy may write."""
+    """Removes headers reserved for Envoy from each request, before any filter reads them."""
     envoys = StringMatcher(prefix=ENVOYS_HEADERS)
     return HeaderMutation(mutations=[MutationRule(remove_on_match=MutationRuleRemoveOnMatch(key_matcher=envoys))])
 
 
 def _request_fields() -> JsonToMetadata:
-    """Reads what routes ask about out of JSON bodies, after which Envoy chooses the route again."""
+    """Reads the fields used by routes from JSON bodies; Envoy then selects the route again."""
     return JsonToMetadata(
         request_rules=JsonToMetadataMatchRules(
             rules=[
@@ -174,7 +174,7 @@ def _request_fields() -> JsonToMetadata:
 
 
 def _local_replies() -> LocalReplyConfig:
-    """Answers of Envoy's own in the shape of the OpenAI API, with the reason in a header."""
+    """Envoy's local replies in the shape of the OpenAI API, with the reason in a header."""
     message = {
         "message": Value(string_value="%LOCAL_REPLY_BODY%"),
         "type": Value(string_value="switchgear"),
@@ -184,7 +184,7 @@ def _local_replies() -> LocalReplyConfig:
         mappers=[
             _no_route(),
             *(_reply(_flag(flag), reason, retry_after) for flag, reason, retry_after in LOCAL_REPLY_REASONS),
-            # By the status: the limit of a whole stream has no flag of its own.
+            # By status: the timeout of a whole stream has no response flag.
             _reply(_status(504, "timeout"), TIMEOUT_REASON, None),
         ],
         body_format=SubstitutionFormatString(
@@ -201,7 +201,7 @@ def _reply(when: AccessLogFilter, reason: str, retry_after: str | None) -> Respo
 
 
 def _no_route() -> ResponseMapper:
-    # The route that catches what no other matches leads to a cluster that is not there, and says 404.
+    # The catch-all route leads to a missing cluster and returns 404.
     status = _status(404, "no_route")
     return ResponseMapper(
         filter=AccessLogFilter(and_filter=AndFilter(filters=[status, _flag("NC")])),

@@ -1,7 +1,7 @@
-"""Routes that answer instead of an engine: nothing matches, maintenance, more asked for than is served now.
+"""Routes that reply locally: no match, maintenance, too many tokens requested.
 
-All of them forward to a cluster that does not exist rather than answer directly: a body is read before its route
-is known, and only a forwarding route lets one above 1 MiB be read at all.
+They forward to a missing cluster instead of replying directly: the body is read before its route is known, and
+only a forwarding route allows bodies above 1 MiB.
 """
 
 from dataclasses import dataclass
@@ -21,26 +21,26 @@ from xds_server.translate.lua_scripts import lua_local_reply
 from xds_server.translate.route_match import body_field_matcher, route_match
 
 NO_ROUTE: Final = "no_route"
-"""Route and cluster of what nothing matches. No pool can have this name, so Envoy knows no such cluster."""
+"""Catch-all route and its cluster. No pool can have this name, so the cluster is always missing."""
 
 TOKEN_LIMIT_FIELDS: Final = ("max_tokens", "max_completion_tokens")
-"""Where a body says how many tokens it asks for."""
+"""Body fields with the requested number of tokens."""
 
 MAINTENANCE_RETRY_AFTER_S: Final = 30
-"""Somebody is at work; nothing is won by asking each second."""
+"""Maintenance takes time; frequent retries are useless."""
 
 TOKEN_LIMIT_RETRY_AFTER_S: Final = 5
-"""The least time after which the ladder goes a level down, unless its policy says otherwise."""
+"""Minimum time before the degradation level falls, unless the policy sets another."""
 
 REGION_UNAVAILABLE_RETRY_AFTER_S: Final = 5
-"""The regions that may serve have nobody left; that lasts longer than a slot takes to become free."""
+"""No engine left in the allowed regions; that lasts longer than a full pool."""
 
 _MORE_THAN_ANYONE_ASKS: Final = 1e18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LocalReply:
-    """What callers are told: ``reason`` by a header, ``message`` in the body."""
+    """Reply to the caller: ``reason`` as header, ``message`` in the body."""
 
     reason: str
     message: str
@@ -59,7 +59,7 @@ def no_route_reply() -> Route:
 
 
 def maintenance_reply(route: ModelRoute, message: str) -> Route:
-    """The answer to every request of the route."""
+    """Reply to every request of a route in maintenance."""
     return _local_reply_route(
         route,
         "maintenance",
@@ -68,21 +68,21 @@ def maintenance_reply(route: ModelRoute, message: str) -> Route:
 
 
 def region_unavailable_reply(route: ModelRoute) -> Route:
-    """The answer to every request of a route while no engine of its regions takes any."""
+    """Reply to every request of a route without available engine in its regions."""
     regions = ", ".join(sorted(frozenset(route.spec.allowed_regions)))
     return _local_reply_route(
         route,
         "outside",
         _LocalReply(
             reason="no-engine-in-region",
-            message=f"requests of this route may only be served in {regions}, and no engine there takes any now",
+            message=f"this route may only be served in {regions}, where no engine is available now",
             retry_after_s=REGION_UNAVAILABLE_RETRY_AFTER_S,
         ),
     )
 
 
 def token_limit_replies(route: ModelRoute, max_tokens: int) -> tuple[Route, ...]:
-    """The answer to requests that ask for more than so many tokens; one route for each way to ask."""
+    """Reply to requests above the token limit; one route per body field."""
     refusal = _LocalReply(
         reason="too-long-now",
         message=f"answers are limited to {max_tokens} tokens while the model is overloaded",
@@ -102,7 +102,7 @@ def _local_reply_route(route: ModelRoute, name: str, refusal: _LocalReply, *fiel
     return Route(
         name=full_name,
         match=route_match(route.spec.match, streaming=bool(route.spec.match.stream), fields=fields),
-        # Were the script ever to fail, the cluster that is not there would still refuse.
+        # If the script failed, the missing cluster would still refuse the request.
         route=RouteAction(
             cluster=NO_ROUTE,
             cluster_not_found_response_code=RouteActionClusterNotFoundResponseCode.SERVICE_UNAVAILABLE,

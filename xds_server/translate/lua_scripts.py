@@ -1,8 +1,8 @@
-"""What Envoy runs for the few requests that no plain setting serves: refused early, or bound for another model.
+"""Lua scripts for cases without a plain setting: early refusals, and requests for another model.
 
-Envoy's Lua filter stands in every listener without a script of its own, so it costs a request nothing. A route, or
-one cluster of a route, names one of these scripts and hands it the values; scripts stand in the listener because
-one that came with the routes would be compiled again at every edit.
+Every listener has Envoy's Lua filter without a default script, so it costs other requests nothing. A route, or
+one cluster of a route, names a script and passes values. Scripts are in the listener because scripts in routes
+would be compiled again at every edit.
 """
 
 import json
@@ -18,7 +18,7 @@ from xds_server.translate.envoy_values import pack_any
 LUA_FILTER: Final = "envoy.filters.http.lua"
 
 REQUEST_METADATA: Final = "switchgear.request"
-"""Where the listener leaves fields of a JSON body. Not there: Envoy did not read the body as JSON."""
+"""Metadata namespace for fields of a JSON body; absent if Envoy did not read the body as JSON."""
 
 _NAME_THE_MODEL: Final = "name-the-model"
 _REFUSE: Final = "refuse"
@@ -94,24 +94,24 @@ end
 
 
 def lua_filter() -> Any:
-    """The configuration of the filter in every listener."""
+    """Filter configuration, equal in every listener."""
     sources = {_NAME_THE_MODEL: _NAME_THE_MODEL_LUA, _REFUSE: _REFUSE_LUA}
     return pack_any(
         Lua(
             source_codes={name: DataSource(inline_string=text) for name, text in sources.items()},
-            # Whatever a script does to headers must not make Envoy draw the cluster once more.
+            # Header changes by a script must not make Envoy select the cluster again.
             clear_route_cache=False,
         )
     )
 
 
 def rewrite_model(model: str) -> Mapping[str, Any]:
-    """Per-filter configuration that has requests ask for ``model``."""
+    """Per-filter configuration that changes the requested model to ``model``."""
     return _script(_NAME_THE_MODEL, quoted=json.dumps(model))
 
 
 def lua_local_reply(reason: str, message: str, retry_after_s: int) -> Mapping[str, Any]:
-    """Per-filter configuration that answers 503 with this reason and message."""
+    """Per-filter configuration that replies 503 with this reason and message."""
     return _script(_REFUSE, reason=reason, message=message, retry_after=str(retry_after_s))
 
 

@@ -1,8 +1,8 @@
-"""Clusters: one per pool, made of what an operator rarely edits and nothing that moves by itself.
+"""Clusters: one per pool, containing only settings that rarely change.
 
-Any changed byte of a cluster makes Envoy warm it anew and forget in-flight counts and ejections. So the admission
-ceiling and the retry budget are open here and come by RTDS (``runtime``), engines come by EDS (``endpoints``), and
-neither the number of engines nor any telemetry is an input of this module.
+Any changed byte of a cluster makes Envoy warm it again and drop in-flight counts and ejections. So admission
+limit and retry budget are unlimited here and set by RTDS (``runtime``), and engines come by EDS (``endpoints``).
+Neither the number of engines nor telemetry is an input here.
 """
 
 import math
@@ -48,15 +48,16 @@ from xds_server.translate.internal_listeners import internal_upstream_socket
 from xds_server.translate.residency import AllowedRegions, subset_config
 
 CHOICE_COUNT: Final = 3
-"""Engines compared per pick. Comparing all of them picks the dead one, which has nothing in flight: measured."""
+"""Engines compared per pick. Comparing all picks the dead one, which has nothing in flight (measured)."""
 
 UPSTREAM_IDLE_S: Final = 4.0
 """Below the 5 s after which vLLM's HTTP server closes an idle connection (VLLM_HTTP_TIMEOUT_KEEP_ALIVE), so that
-Envoy does not send a request into a connection that is just being closed."""
+Envoy does not send a request on a closing connection.
+"""
 
 OPEN_RETRY_PERCENT: Final = 100.0
 OPEN_RETRY_CONCURRENCY: Final = 3
-"""Without a budget in force Envoy allows three retries at once, whatever the load."""
+"""Envoy's default without a retry budget: three concurrent retries."""
 
 _HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
@@ -69,10 +70,10 @@ def pool_cluster(
     allowed: tuple[AllowedRegions, ...] = (),
     tls: TransportSocket | None = None,
 ) -> Cluster:
-    """The Envoy cluster of a pool; with ``hop`` its endpoints are listeners inside the proxy.
+    """Envoy cluster of a pool; with ``hop`` its endpoints are internal listeners.
 
-    ``allowed`` are the sets of regions that routes to it are bound to. ``tls`` is how engines are spoken to;
-    through a hop, too, for what passes a listener inside is what goes to the engine.
+    ``allowed``: sets of regions that routes to it are limited to. ``tls``: TLS to the engines, also through a
+    hop, which forwards the bytes unchanged.
     """
     return Cluster(
         name=pool,
@@ -85,11 +86,11 @@ def pool_cluster(
         ),
         lb_subset_config=subset_config(allowed),
         common_lb_config=ClusterCommonLbConfig(
-            # Who is out is decided in one place; Envoy sends nothing to engines that are out, however many.
+            # Ejection is decided centrally; Envoy sends nothing to ejected engines, however many.
             healthy_panic_threshold=Percent(value=0.0),
             locality_weighted_lb_config=ClusterCommonLbConfigLocalityWeightedLbConfig(),
-            # By default Envoy gathers changes of health for 1 s. An engine that it lets back and ejects again at
-            # once was seen to be sent requests for all of that second.
+            # By default Envoy batches health changes for 1 s. An engine returned and ejected again at once
+            # received requests for all of that second (measured).
             update_merge_window=seconds(0),
         ),
         ignore_health_on_host_removal=True,
@@ -106,7 +107,7 @@ def pool_cluster(
 
 
 def _open_threshold(priority: RoutingPriority, connections: int) -> CircuitBreakersThresholds:
-    # Connections and pending requests stay wide open: Envoy counts a connection being opened as pending.
+    # Connections and pending requests are unlimited: Envoy counts a connection being opened as pending.
     return CircuitBreakersThresholds(
         priority=priority,
         max_connections=connections,
@@ -120,24 +121,24 @@ def _open_threshold(priority: RoutingPriority, connections: int) -> CircuitBreak
 
 
 def outlier_detection(breaker: Breaker, *, hedged: bool = False, hop: bool = False) -> OutlierDetection:
-    """Envoy's own breaker: local to each proxy, fast, and a backstop to what the control plane decides.
+    """Envoy's outlier detection: local to each proxy, fast, and a backstop to the control plane.
 
-    The control plane keeps out what must stay out, so an ejection by Envoy is short. It grows by as much with each
-    one in a row, which is what holds a failing engine out while there is no control plane.
+    The control plane ejects for as long as needed, so Envoy's ejections are short. They grow with each
+    consecutive one, which keeps a failing engine ejected without control plane.
 
-    ``max_ejection_percent`` is the promise of the capacity floor: Envoy ejects no engine that would break it, and
-    so never the only one of a pool.
+    ``max_ejection_percent`` enforces the capacity floor: Envoy ejects no engine that would violate it, so never
+    the only one of a pool.
 
-    To Envoy a hedge is a timeout of the first try, a local failure of an engine that may only be slow. Where
-    hedging is on, local failures in a row therefore eject nobody.
+    Envoy counts a hedge as a timeout of the first try, a local failure of an engine that may only be slow. So
+    with hedging, consecutive local failures eject no engine.
 
-    Through a hop every connection succeeds at first, and Envoy begins to count local failures anew with each
-    success. There they are counted as the 503 and 504 they end in, where only an answer ends the row.
+    Through a hop every connection succeeds first, which resets Envoy's count of local failures. There they count
+    as the 503 and 504 they end in, and only an answer resets the count.
     """
     threshold = math.ceil(breaker.error_rate_percent)
     local_errors = 0 if hedged else breaker.consecutive_local_errors
     as_answers = hop and local_errors > 0
-    # Ejections end, and shares of failures are taken, once in an interval.
+    # Envoy checks the end of ejections, and failure rates, once per interval.
     interval_s = min(breaker.interval, breaker.local_ejection)
     return OutlierDetection(
         interval=seconds(interval_s),
@@ -146,7 +147,7 @@ def outlier_detection(breaker: Breaker, *, hedged: bool = False, hop: bool = Fal
         max_ejection_percent=100 - math.ceil(breaker.capacity_floor_percent),
         always_eject_one_host=False,
         successful_active_health_check_uneject_host=False,
-        # Timeouts and refusals are counted apart from answers, or a success of one kind hides the other.
+        # Count timeouts and refusals separately from answers: a success of one kind would hide the other.
         split_external_local_origin_errors=not as_answers,
         consecutive_5xx=max(1, breaker.consecutive_errors),
         enforcing_consecutive_5xx=100 if breaker.consecutive_errors else 0,
@@ -162,7 +163,7 @@ def outlier_detection(breaker: Breaker, *, hedged: bool = False, hop: bool = Fal
             min(breaker.min_calls, breaker.window_calls),
             math.ceil(breaker.window_calls * interval_s / breaker.interval),
         ),
-        # Envoy turns these on by default, with thresholds that know nothing of shedding or of small fleets.
+        # Envoy enables these by default, with thresholds unfit for load shedding and small fleets.
         enforcing_success_rate=0,
         enforcing_local_origin_success_rate=0,
     )
@@ -186,7 +187,7 @@ def _http_options(count_statuses: tuple[int, ...]) -> UpstreamHttpProtocolOption
 
 
 def _errors(statuses: tuple[int, ...]) -> MatchPredicate:
-    """Which answers count as failures of an engine; without statuses none does."""
+    """Answers that count as failures of an engine; none without statuses."""
     rules = [_status_is(status) for status in statuses]
     if not rules:
         return MatchPredicate(not_match=MatchPredicate(any_match=True))

@@ -1,10 +1,10 @@
-"""Regions as Envoy's priorities: who is asked first, and who when nobody there is left.
+"""Regions as Envoy priorities: the order in which regions are used when engines are missing.
 
-Envoy sends to a lower priority what does not fit the healthy share of those above, whether anybody wants that or
-not. So a tier has only engines that are in: those that are out stand in a last one, where Envoy goes on counting
-what they hold, and shift nothing. What goes to another region because of a shortage is decided
-(``routing.regions``) and stands in the first tier by weight. Lower tiers get nothing until the ones above have
-nobody, which Envoy sees by itself. Measured, with alternatives: docs/adr/0019.
+Envoy sends traffic beyond the healthy share of a priority to the next one, unconditionally. So a tier contains
+only engines in rotation; all others are in a last tier, where Envoy keeps counting their requests without
+shifting traffic. Overflow to other regions is decided by us (``routing.regions``) and expressed by weights in the
+first tier. Lower tiers get nothing until those above are empty, which Envoy detects itself. Measurements and
+alternatives: docs/adr/0019.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,8 +17,9 @@ from xds_server.decide.routing.zone_shares import WEIGHT_SUM
 from xds_server.model.fleet import Engine, EngineId
 
 PRIORITY_OVERPROVISIONING_PERCENT: Final = 200
-"""A tier counts as whole while half of its engines are. What Envoy ejects by itself for a second or two, at most
-half of a pool unless the policy has another capacity floor, then moves nothing to another region."""
+"""A tier counts as whole while half of its engines are healthy. So Envoy's own short ejections, at most half of a
+pool unless the policy has another capacity floor, move nothing to another region.
+"""
 
 LocalityId: TypeAlias = tuple[str, str]
 """Region and zone."""
@@ -26,17 +27,16 @@ LocalityId: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalityPriorities:
-    """Weights by place, the first tier first; a place that is in none gets nothing, nor do ``excluded``
-    engines.
-    """
+    """Weights by locality, first tier first; other localities and ``excluded`` engines get nothing."""
 
     weights: tuple[Mapping[LocalityId, int], ...]
     excluded: frozenset[EngineId]
 
     def serves(self, engine: Engine) -> bool:
-        """Whether the engine takes requests of these callers while it is in.
+        """Whether the engine serves these callers while in rotation.
 
-        What a tier lists without a weight, Envoy would use once nothing in that tier has any; so nothing is.
+        Envoy would use endpoints without weight once no other endpoint of the tier has any, so they are not
+        listed.
         """
         place = engine.region, engine.zone
         return engine.id not in self.excluded and any(place in tier for tier in self.weights)
@@ -45,7 +45,7 @@ class LocalityPriorities:
 def locality_priorities(
     decisions: Decisions, pool: str, engines: Sequence[Engine], *, zone: str, region: str
 ) -> LocalityPriorities | None:
-    """The tiers of a pool for callers from here; None where regions make no difference."""
+    """Tiers of a pool for callers from here; None if regions make no difference."""
     decided = decisions.pools.get(pool)
     if decided is None or not decided.regions:
         return None
@@ -81,7 +81,9 @@ def _weights(
 def _share_in(
     engines: Iterable[Engine], decided: PoolDecisions, barred: frozenset[EngineId]
 ) -> dict[LocalityId, float]:
-    """By place, the share of engines that are in which may serve; places without barred engines are left out."""
+    """By locality, the share of engines in rotation that may serve; without localities that have no barred
+    engine.
+    """
     if not barred:
         return {}
     whole: dict[LocalityId, int] = {}

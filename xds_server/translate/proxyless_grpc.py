@@ -1,12 +1,12 @@
-"""What gRPC's own xDS client is served: ``xds:///POOL`` without any proxy.
+"""Resources for gRPC's own xDS client: ``xds:///POOL`` without a proxy.
 
-Such a client subscribes by name and understands a part of Envoy's configuration: an API listener with the routes
-in it, round robin over weighted localities, endpoint health. What it would refuse is left out, and so are the
-limits it cannot follow live.
+Such a client subscribes by name and supports part of Envoy's configuration: an API listener with its route, round
+robin over weighted localities, endpoint health. Unsupported settings are omitted, and so are limits that it
+cannot follow live.
 
-A pool's ``tls`` is left out, too. Such a client knows no SDS: it takes certificates from providers that its own
-bootstrap names, refuses a cluster that names another, and looks at none of it unless its channel was made for it.
-What its channel says of TLS is what counts; status names clients that are served such a pool.
+A pool's ``tls`` is omitted, too. These clients have no SDS: they use certificate providers from their bootstrap,
+refuse clusters that name others, and ignore TLS unless the channel was created for it. Only the channel's TLS
+settings count; status names clients that are served such a pool.
 
 Source: gRPC proposals A27 (xDS balancing), A29 (TLS), A32 (circuit breaking).
 """
@@ -39,7 +39,7 @@ from xds_server.translate.envoy_values import ads_config_source, pack_any, secon
 
 
 def api_listener(pool: str) -> Listener:
-    """The listener a client finds under the name of the pool; its one route leads to the pool."""
+    """API listener under the name of the pool; its only route leads to the pool."""
     routes = RouteConfiguration(
         name=pool,
         virtual_hosts=[
@@ -63,7 +63,7 @@ def api_listener(pool: str) -> Listener:
 
 
 def grpc_cluster(pool: str, spec: ResilienceSpec) -> Cluster:
-    """The cluster of a pool without what only Envoy understands."""
+    """Cluster of a pool without Envoy-only settings."""
     return Cluster(
         name=pool,
         type=ClusterDiscoveryType.EDS,

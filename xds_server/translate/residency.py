@@ -1,14 +1,13 @@
-"""Where requests may go: engines outside of a route's regions are out of its reach, whatever else happens.
+"""Data residency: engines outside a route's regions are unreachable for it in every case.
 
-A route with ``allowedRegions`` asks for endpoints on whose list its set of regions stands. Every cluster divides
-its endpoints by that list, and has nothing to fall back on where none has the set: Envoy then answers 503. So the
-promise rests on what Envoy holds, and holds for retries, hedges, spills between zones and regions, and while there
-is no control plane.
+A route with ``allowedRegions`` selects endpoints whose label lists its set of regions. Every cluster divides its
+endpoints by that label, without fallback: if no endpoint has the set, Envoy replies 503. So the guarantee rests
+on Envoy's configuration, and holds for retries, hedges, overflow between zones and regions, and without control
+plane.
 
-Envoy ignores what a route asks of labels at a cluster that does not divide by them. So every cluster does, from
-the beginning and whether or not a route is bound: a route that becomes bound meets a cluster that refuses what it
-does not know, in whatever order a proxy is told, and also where it refuses to be told. Measured, with
-alternatives: docs/adr/0019.
+Envoy ignores a route's label selection for a cluster without subsets. So every cluster has them, limited routes
+or not: a newly limited route meets a cluster that refuses unknown sets, whatever the order of updates, even if
+the proxy refuses one. Measurements and alternatives: docs/adr/0019.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -29,10 +28,10 @@ from xds_server.model.fleet import Fleet
 from xds_server.wire.assignment import Label
 
 RESERVED_LABEL_PREFIX: Final = "allowed/"
-"""What labels made here begin with. An operator's label of such a name is not passed on: it could be a way in."""
+"""Prefix of generated labels. Operator labels with this prefix are dropped: they could bypass residency."""
 
 REGION_SETS_LABEL: Final = RESERVED_LABEL_PREFIX + "*"
-"""The label that lists the sets of regions an engine is in; no region has such a name."""
+"""Label that lists the region sets of an engine; no region can have this name."""
 
 _INSIDE: Final = "yes"
 _LB: Final = "envoy.lb"
@@ -42,16 +41,16 @@ AllowedRegions: TypeAlias = frozenset[str]
 
 
 def allowed_regions(route: ModelRoute) -> AllowedRegions:
-    """The regions whose engines may see the route's requests; empty: all."""
+    """Regions whose engines may see the route's requests; empty: all."""
     return frozenset(route.spec.allowed_regions)
 
 
 def allowed_by_pool(
     routes: Mapping[str, ModelRoute], pools: Callable[[ModelRoute], Iterable[str]]
 ) -> Mapping[str, tuple[AllowedRegions, ...]]:
-    """The sets of regions by which engines of a pool are told apart; a pool that is not in it has none.
+    """Region sets that divide the engines of each pool; absent pools have none.
 
-    ``pools`` are all that a route can reach.
+    ``pools``: all pools that a route can reach.
     """
     found: dict[str, set[AllowedRegions]] = {}
     for route in routes.values():
@@ -62,7 +61,7 @@ def allowed_by_pool(
 
 
 def subset_labels(region: str, sets: Iterable[AllowedRegions]) -> tuple[Label, ...]:
-    """The labels of an engine in this region; one without a region is in no set."""
+    """Labels of an engine in this region; an engine without a region is in no set."""
     inside = tuple(_name(one) for one in sets if region in one)
     if not inside:
         return ()
@@ -70,12 +69,12 @@ def subset_labels(region: str, sets: Iterable[AllowedRegions]) -> tuple[Label, .
 
 
 def subset_config(sets: tuple[AllowedRegions, ...]) -> ClusterLbSubsetConfig:
-    """How a cluster divides its endpoints, where routes to it are bound to these sets of regions."""
-    # By a label for each set: what routes asked for that a version before this one made. Such a route must find
-    # nobody outside either while this cluster has come already and the route has not.
+    """Subset configuration of a cluster whose routes are limited to these region sets."""
+    # One label per set, as selected by routes of an earlier version: such a route must not reach outside engines
+    # while the cluster is already updated and the route is not.
     keys = [REGION_SETS_LABEL, *(RESERVED_LABEL_PREFIX + _name(one) for one in sets)]
     return ClusterLbSubsetConfig(
-        # For routes that ask for nothing. What a selector is asked for and does not have is refused.
+        # For routes without a selection. An unknown set is refused.
         fallback_policy=ClusterLbSubsetConfigLbSubsetFallbackPolicy.ANY_ENDPOINT,
         subset_selectors=[
             ClusterLbSubsetConfigLbSubsetSelector(
@@ -84,15 +83,15 @@ def subset_config(sets: tuple[AllowedRegions, ...]) -> ClusterLbSubsetConfig:
             )
             for key in keys
         ],
-        # An engine is in as many sets as its list names.
+        # An engine is in each set on its list.
         list_as_any=True,
-        # Regions are whole localities, so a zone's weight is as right within a subset as without.
+        # Regions are whole localities, so zone weights are also right within a subset.
         locality_weight_aware=True,
     )
 
 
 def metadata_match(route: ModelRoute) -> Metadata | None:
-    """What the route asks of endpoints; None where it may go anywhere."""
+    """The route's endpoint selection; None if unlimited."""
     if not route.spec.allowed_regions:
         return None
     wanted = Struct(fields={REGION_SETS_LABEL: Value(string_value=_name(allowed_regions(route)))})
@@ -100,7 +99,7 @@ def metadata_match(route: ModelRoute) -> Metadata | None:
 
 
 def residency_unavailable(route: ModelRoute, pools: Iterable[str], fleet: Fleet, decisions: Decisions) -> bool:
-    """Whether the route names regions, and no engine of these pools there takes requests."""
+    """Whether the route names regions without an engine in rotation in these pools."""
     inside = allowed_regions(route)
     return bool(inside) and not any(
         engine.region in inside

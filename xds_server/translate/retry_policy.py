@@ -1,7 +1,7 @@
-"""Retries, hedges and time limits of one Envoy route.
+"""Retries, hedges and timeouts of one Envoy route.
 
-Streaming and non-streaming requests get different limits because only a stream shows progress: nothing of a
-non-streaming answer arrives before all of it exists, so every idle timer would kill healthy long generations.
+Streaming and non-streaming requests get different timeouts because only a stream shows progress: a non-streaming
+answer arrives complete at the end, so an idle timer would kill healthy long generations.
 """
 
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ from policies.resilience import ResilienceSpec, Retries
 from xds_server.translate.envoy_values import pack_any, seconds
 
 HOST_SELECTION_ATTEMPTS: Final = 1000
-"""Picks after which a retry settles for an engine that was already tried.
+"""Picks after which a retry accepts an engine that was already tried.
 
-Least-request takes the least busy of three draws, so an engine is picked before idler ones only where all three
-draw it: one time in 64 among four. Of a hundred picks none was of it for one retry in five.
+Least-request takes the least busy of three draws, so a busier engine is picked only if all three draw it: one
+time in 64 among four. With a hundred picks, one retry in five found no other engine.
 """
 
 _STATUS_CODES: Final = "retriable-status-codes"
@@ -33,11 +33,10 @@ _STATUS_CODES: Final = "retriable-status-codes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TryTimers:
-    """Envoy's timers of one kind of request, in seconds; None is off.
+    """Envoy's timers for one kind of request, in seconds; None is off.
 
-    ``per_try_s`` ends (or hedges) a try without headers, ``per_try_idle_s`` a silent one; both lead to a retry as
-    long as no header has gone to the client. ``idle_s`` ends the whole request when nothing moves, and never
-    retries.
+    ``per_try_s`` ends (or hedges) a try without headers, ``per_try_idle_s`` a silent one; both are retried until
+    headers reach the client. ``idle_s`` ends the whole request on silence, without retry.
     """
 
     per_try_s: float | None
@@ -46,9 +45,9 @@ class TryTimers:
 
 
 def retry_policy(spec: ResilienceSpec, *, streaming: bool, gated: bool) -> RetryPolicy:
-    """How a request of this kind is tried again; ``gated``: headers come with the first token.
+    """Retry policy for this kind of request; ``gated``: headers come with the first token.
 
-    Present even without retries, because Envoy keeps the limits of a single try in here.
+    Present even without retries: it holds the per-try timeouts.
     """
     hedged = hedge_delay_s(spec, streaming=streaming, gated=gated) is not None
     retries = spec.retries
@@ -70,14 +69,14 @@ def retry_policy(spec: ResilienceSpec, *, streaming: bool, gated: bool) -> Retry
 
 
 def hedge_policy(spec: ResilienceSpec, *, streaming: bool, gated: bool) -> HedgePolicy | None:
-    """A second try beside the first, or None."""
+    """Hedge policy, or None."""
     if hedge_delay_s(spec, streaming=streaming, gated=gated) is None:
         return None
     return HedgePolicy(hedge_on_per_try_timeout=True)
 
 
 def hedge_delay_s(spec: ResilienceSpec, *, streaming: bool, gated: bool) -> float | None:
-    """When the second try starts; None where there is none.
+    """Delay of the hedge; None without hedging.
 
     A stream without the gate is never hedged: its headers come at once and end Envoy's wait.
     """
@@ -87,12 +86,12 @@ def hedge_delay_s(spec: ResilienceSpec, *, streaming: bool, gated: bool) -> floa
 
 
 def try_timers(spec: ResilienceSpec, *, streaming: bool, gated: bool) -> TryTimers:
-    """The timers of a request of this kind.
+    """Timers for this kind of request.
 
-    A stream never has both per-try timers: when ``per_try_timeout`` runs out after the headers, Envoy ignores it
-    but deletes the idle timer with it, and a stream that hangs later hangs for ever (seen; ``UpstreamRequest``
-    in Envoy's router). Where both limits are wanted, one idle timer does for both if it is not the longer
-    silence that is allowed between tokens; otherwise that silence is watched by the route's own idle timer.
+    A stream never has both per-try timers: when ``per_try_timeout`` fires after the headers, Envoy ignores it but
+    also deletes the idle timer, and a stream that hangs later hangs forever (observed; ``UpstreamRequest`` in
+    Envoy's router). If both limits are wanted, one idle timer serves both unless the allowed silence between
+    tokens is longer; then the route's own idle timer watches that silence.
     """
     delay_s = hedge_delay_s(spec, streaming=streaming, gated=gated)
     if not streaming:
@@ -106,7 +105,8 @@ def try_timers(spec: ResilienceSpec, *, streaming: bool, gated: bool) -> TryTime
     if between_s is None:
         return TryTimers(per_try_s=first_s if gated else None, per_try_idle_s=None, idle_s=None)
     if first_s is None or not gated or between_s <= first_s:
-        # The idle timer runs before the first byte, too, so it is never shorter than the wait for the first token.
+        # The idle timer also runs before the first byte, so it must not be shorter than the wait for the first
+        # token.
         return TryTimers(per_try_s=None, per_try_idle_s=max(between_s, first_s or 0.0), idle_s=None)
     return TryTimers(
         per_try_s=first_s, per_try_idle_s=None, idle_s=max(between_s, _longest_silence_s(first_s, spec.retries))
@@ -114,16 +114,16 @@ def try_timers(spec: ResilienceSpec, *, streaming: bool, gated: bool) -> TryTime
 
 
 def _longest_silence_s(first_token_s: float, retries: Retries) -> float:
-    """How long nothing may reach the client while every try waits for its first token and every pause is long."""
+    """Maximum silence towards the client: every try waits for its first token, with maximum backoff."""
     pause_s = max(retries.backoff.max, retries.retry_after.max if retries.retry_after.honour else 0.0)
     return (retries.attempts + 1) * first_token_s + retries.attempts * pause_s
 
 
 def _retry_on(retries: Retries, *, hedged: bool) -> str:
-    """Conditions as Envoy writes them; empty where there are no second tries at all.
+    """Retry conditions in Envoy's format; empty without retries and hedges.
 
-    Envoy hedges only under a retry policy with a condition. Where hedges are wanted and retries are not, that is
-    the one about status codes, with no code listed: it never holds.
+    Envoy hedges only under a retry policy with a condition. For hedges without retries this is the condition on
+    status codes without any code, which never holds.
     """
     conditions = [condition.value for condition in retries.conditions] if retries.attempts else []
     if (retries.attempts and retries.statuses_in_force) or (hedged and not conditions):

@@ -1,9 +1,9 @@
-"""Routes: one RouteConfiguration per port, with everything an operator edits about requests.
+"""Routes: one RouteConfiguration per port, with all request settings that operators edit.
 
-Routes follow an edit without touching what is in flight, and so do decisions that change rarely (``in_force``).
-Each ModelRoute becomes a streaming and a non-streaming Envoy route, because their time limits differ; requests
-that must not run twice, and those that accept another model, have routes of their own before these. Weights live
-in the runtime layer (``weights``), so a fallback that flips does not even change this resource.
+Routes apply edits and slow-changing decisions (``in_force``) without affecting requests in flight. Each
+ModelRoute becomes a streaming and a non-streaming Envoy route with different timeouts. Requests that must not run
+twice, or that accept another model, have separate routes before these. Weights are in the runtime layer
+(``weights``), so activating a fallback does not change this resource.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -54,7 +54,7 @@ ROUTING_PRIORITY: Final = {
     PriorityClass.INTERACTIVE: RoutingPriority.HIGH,
     PriorityClass.BATCH: RoutingPriority.DEFAULT,
 }
-"""Envoy counts the two apart, so each class has a ceiling of its own."""
+"""Envoy counts priorities separately, so each class has its own admission limit."""
 
 SIDE_EFFECTS_HEADER: Final = "x-switchgear-side-effects"
 IDEMPOTENCY_KEY_HEADER: Final = "idempotency-key"
@@ -71,7 +71,7 @@ def route_configuration_name(port: int) -> str:
 
 
 def by_specificity(routes: Iterable[ModelRoute]) -> list[ModelRoute]:
-    """Routes in the order in which Envoy tries them: the more a route asks for, the earlier; then by name."""
+    """Routes in Envoy's matching order: more conditions first, then by name."""
 
     def rank(route: ModelRoute) -> tuple[int, int, bool, bool, str]:
         match = route.spec.match
@@ -87,9 +87,9 @@ def by_specificity(routes: Iterable[ModelRoute]) -> list[ModelRoute]:
 
 
 def route_configuration(port: int, routes: Sequence[Route], body_limit_bytes: int) -> RouteConfiguration:
-    """The routes of a port, in this order, with an answer for what none of them matches.
+    """Routes of a port in this order, with a reply for unmatched requests.
 
-    ``body_limit_bytes`` is the largest of the routes' limits: a body is read before its route is known.
+    ``body_limit_bytes``: the largest limit of the routes, since a body is read before its route is known.
     """
     return RouteConfiguration(
         name=route_configuration_name(port),
@@ -102,17 +102,17 @@ def route_configuration(port: int, routes: Sequence[Route], body_limit_bytes: in
                 request_body_buffer_limit=body_limit_bytes,
             )
         ],
-        # A cluster may arrive after the route that names it; Envoy then answers 503 and says which.
+        # A cluster may arrive after its route; Envoy then replies 503 and names it.
         validate_clusters=False,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteVariant:
-    """Some of a route's requests: those with these headers, and what may be done with them.
+    """Some requests of a route: those with these headers, and what is allowed for them.
 
-    ``name`` is what the Envoy route's name has for it. ``fallback``: they may go to the fallback pool. ``once``:
-    they must not run twice.
+    ``name``: part of the Envoy route's name. ``fallback``: may use the fallback pool. ``once``: must not run
+    twice.
     """
 
     name: str = ""
@@ -130,11 +130,10 @@ def envoy_routes(
     models: Mapping[str, str] = _NO_MODELS,
     nobody_left: bool = False,
 ) -> tuple[Route, ...]:
-    """The Envoy routes of a ModelRoute, in their order.
+    """Envoy routes of a ModelRoute, in order.
 
-    Refusals stand first. Then come requests that ask for something of their own by a header, then the others;
-    streams before the rest. ``models`` is the model of each pool. ``nobody_left``: no engine in the regions that
-    the route is bound to takes requests.
+    Refusals first, then requests with special headers, then all others; streams first. ``models``: model of each
+    pool. ``nobody_left``: no engine in the route's regions is in rotation.
     """
     level = decided.degradation
     if level is not None and level.maintenance:
@@ -173,7 +172,7 @@ def _envoy_route(route: ModelRoute, variant: RouteVariant, action: RouteAction, 
 
 
 def fallback_variants(route: ModelRoute, models: Mapping[str, str]) -> tuple[RouteVariant, ...]:
-    """Who may go to the fallback and who stays, in the order in which Envoy asks."""
+    """Variants with and without fallback, in matching order."""
     if not _fallback_changes_model(route, models) or route.spec.model_change is ModelChange.DISCLOSED:
         return (RouteVariant(),)
     stays = RouteVariant(fallback=False)
@@ -191,13 +190,13 @@ def _idempotency_variants(
     streaming: bool,
     gated: bool,
 ) -> Iterator[tuple[RouteVariant, RouteAction]]:
-    """Who may run twice and who must not; all in one where nobody does."""
+    """Variants that may and may not run twice; a single one if there is no difference."""
 
     def action(rules: ResilienceSpec, *, gate: bool) -> RouteAction:
         return _action(route, rules, reachable_pools(route, who), models, streaming=streaming, gated=gate)
 
     freely = action(spec, gate=gated)
-    # Without the gate's rules: no try is given up for a late first token where there is no other try.
+    # Without the gate's rules: with no retry, no try is given up for a late first token.
     once = action(at_most_once_spec(spec), gate=False)
     name, headers = f"{who.name}/once", who.headers
     keyed = header_present(IDEMPOTENCY_KEY_HEADER)
@@ -226,10 +225,10 @@ def _action(
     action = RouteAction(
         priority=ROUTING_PRIORITY[route.spec.priority],
         metadata_match=metadata_match(route),
-        # Zero turns Envoy's own 15 s off.
+        # Zero disables Envoy's default of 15 s.
         timeout=seconds(0 if streaming else timeouts.non_streaming.total),
         idle_timeout=seconds(timers.idle_s or 0),
-        # Not for the rest: a route that has it at all, be it as zero, ignores its timeout (seen with Envoy 1.40).
+        # Only here: a route with this field, even if zero, ignores its timeout (observed with Envoy 1.40).
         max_stream_duration=RouteActionMaxStreamDuration(max_stream_duration=seconds(timeouts.streaming.total))
         if streaming
         else None,
@@ -244,12 +243,12 @@ def _action(
 
 
 def route_pools(route: ModelRoute) -> tuple[str, ...]:
-    """The pools a route can send to, the fallback last; each once."""
+    """Pools a route can send to, the fallback last; without duplicates."""
     return reachable_pools(route, RouteVariant())
 
 
 def reachable_pools(route: ModelRoute, who: RouteVariant) -> tuple[str, ...]:
-    """The pools these requests of a route can go to, the fallback last; each once."""
+    """Pools these requests can go to, the fallback last; without duplicates."""
     names = [share.pool for share in route.spec.pools]
     if route.spec.fallback is not None and who.fallback:
         names.append(route.spec.fallback)
@@ -257,18 +256,18 @@ def reachable_pools(route: ModelRoute, who: RouteVariant) -> tuple[str, ...]:
 
 
 def declared_weights(route: ModelRoute, pools: Sequence[str]) -> dict[str, int]:
-    """Weight of each of these pools as the operator declared it; a fallback has none until it is needed."""
+    """Declared weight of each of these pools; 0 for a fallback."""
     weights = dict.fromkeys(pools, 0)
     for share in route.spec.pools:
         weights[share.pool] += share.weight
     if not any(weights.values()):
-        # Envoy refuses weights that are all zero; nobody said how to share, so share evenly.
+        # Envoy refuses all-zero weights; share evenly.
         weights |= {share.pool: 1 for share in route.spec.pools}
     return weights
 
 
 def weights_name(route: ModelRoute, pools: Sequence[str]) -> str:
-    """What the live weights over these pools of the route are called; no two sets of one route share a name."""
+    """Name of the live weights over these pools of the route, unique per set of pools."""
     name = route.metadata.name
     return name if len(pools) == len(route_pools(route)) else f"{name}/stay"
 
@@ -287,7 +286,7 @@ def _weighted(route: ModelRoute, pools: Sequence[str], models: Mapping[str, str]
 
 
 def _weight(pool: str, weight: int, model: str, *, is_fallback: bool) -> WeightedClusterClusterWeight:
-    """A pool of another model than the route's first: its engines must be asked by their own model's name."""
+    """A pool with another model than the route's first: requests must name its model."""
     told = {SERVED_MODEL_HEADER: model, FALLBACK_HEADER: pool} if is_fallback else {}
     return WeightedClusterClusterWeight(
         name=pool,
@@ -304,9 +303,9 @@ def _weight(pool: str, weight: int, model: str, *, is_fallback: bool) -> Weighte
 
 
 def _of_an_engine(value: str) -> str:
-    """A header value, left out where Envoy answers itself: a refusal was served by no model.
+    """A header value that is empty in local replies: no model served a refusal.
 
-    What a header, or Envoy's format, cannot hold as it is comes percent-encoded.
+    Characters that a header or Envoy's format cannot hold are percent-encoded.
     """
     text = quote(value, safe="/:@+ ").replace("%", "\\x25")
     return f"%CEL(response.flags == 0 ? '{text}' : '')%"

@@ -1,4 +1,4 @@
-"""Which requests an Envoy route is for: path, headers and fields of the JSON body."""
+"""Match conditions of an Envoy route: path, headers and fields of the JSON body."""
 
 from collections.abc import Sequence
 
@@ -22,14 +22,14 @@ def route_match(
     headers: Sequence[HeaderMatcher] = (),
     fields: Sequence[MetadataMatcher] = (),
 ) -> RouteMatch:
-    """The conditions of ``match`` for one kind of request, and these further ones."""
+    """Conditions of ``match`` for one kind of request, plus these."""
     metadata: list[MetadataMatcher] = []
     if match.model is not None:
         metadata.append(body_field_matcher("model", ValueMatcher(string_match=StringMatcher(exact=match.model))))
     if streaming:
         metadata.append(body_field_matcher("stream", ValueMatcher(bool_match=True)))
     elif match.stream is False:
-        # Also where the body does not say, which means false to the engine.
+        # Also if the field is missing, which means false.
         metadata.append(body_field_matcher("stream", ValueMatcher(bool_match=True), invert=True))
     return RouteMatch(
         prefix=match.path_prefix,
@@ -39,24 +39,24 @@ def route_match(
 
 
 def body_field_matcher(field: str, value: ValueMatcher, *, invert: bool = False) -> MetadataMatcher:
-    """A condition on a top-level field of the JSON body that the listener reads."""
+    """Condition on a top-level field of the JSON body read by the listener."""
     return MetadataMatcher(
         filter=REQUEST_METADATA, path=[MetadataMatcherPathSegment(key=field)], value=value, invert=invert
     )
 
 
 def header_is_true(name: str) -> HeaderMatcher:
-    """The header is there and says ``true``, in any case."""
+    """The header exists and is ``true``, in any case."""
     return HeaderMatcher(name=name, string_match=StringMatcher(exact="true", ignore_case=True))
 
 
 def header_present(name: str) -> HeaderMatcher:
-    """The header is there."""
+    """The header exists."""
     return HeaderMatcher(name=name, present_match=True)
 
 
 def header_absent(name: str) -> HeaderMatcher:
-    """The header is not there."""
+    """The header does not exist."""
     return HeaderMatcher(name=name, present_match=False)
 
 

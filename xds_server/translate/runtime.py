@@ -1,9 +1,9 @@
-"""The runtime layer: every number that follows the fleet and that Envoy reads live.
+"""Runtime layer: all numbers that follow the fleet and that Envoy reads live.
 
-A push of this layer takes effect in milliseconds and disturbs nothing in flight. Envoy takes rubbish here without
-a word and then uses its configuration instead, so every value is checked before it leaves.
+A push takes effect in milliseconds without affecting requests in flight. Envoy silently ignores invalid values
+and uses its configuration instead, so every value is validated here.
 
-Interactive requests use Envoy's HIGH priority and batch requests DEFAULT, each with its own ceiling.
+Interactive requests use Envoy's HIGH priority and batch requests DEFAULT, each with its own admission limit.
 """
 
 import math
@@ -22,7 +22,7 @@ LAYER: Final = "switchgear"
 """Name of the runtime resource, and of the layer in the bootstrap."""
 
 ACCESS_LOG_KEY: Final = f"{LAYER}.access_log.percent"
-"""Share of requests of which proxies tell us. Absent means all."""
+"""Sampling ratio of access logs; default: all."""
 
 EVERYTHING_PERCENT: Final = 100.0
 
@@ -35,9 +35,9 @@ def runtime_layer(
     route_weights: Mapping[str, Mapping[str, int]],
     access_log_percent: float = EVERYTHING_PERCENT,
 ) -> Runtime:
-    """The layer for ceilings by pool, and for weights by route and pool; keys in a fixed order.
+    """Layer with admission limits by pool, and weights by route and pool; keys in a fixed order.
 
-    ``access_log_percent`` below 100 thins out access logs. Raises ``ValueError`` for a number that Envoy would
+    ``access_log_percent`` below 100 samples access logs. Raises ``ValueError`` for a number that Envoy would
     silently ignore.
     """
     values: dict[str, float] = {}
@@ -54,10 +54,10 @@ def runtime_layer(
 
 
 def with_hedge_budget(ceiling: Ceiling, hedging: Hedging, hedge: HedgeDecision | None = None) -> Ceiling:
-    """The ceiling with a retry budget that also holds hedges to theirs.
+    """Admission limit with a retry budget that also limits hedges.
 
-    Envoy has one budget for retries and hedges of a cluster, so while there are hedges the smaller percentage
-    rules. ``hedge`` is what was decided; without it the policy alone says whether there are any.
+    Envoy has one budget for retries and hedges of a cluster, so with hedges the smaller percentage applies.
+    ``hedge``: the decision; without it the policy decides.
     """
     hedged = hedging.enabled and hedging.delay is not None if hedge is None else hedge.on
     if not hedged or hedging.max_percent >= ceiling.retry_percent:
@@ -66,7 +66,7 @@ def with_hedge_budget(ceiling: Ceiling, hedging: Hedging, hedge: HedgeDecision |
 
 
 def weights_prefix(route: str) -> str:
-    """Where Envoy looks up the weights of a route: this, a dot and the cluster's name."""
+    """Runtime prefix of a route's weights, followed by a dot and the cluster name."""
     return f"{LAYER}.route.{route}"
 
 
@@ -86,12 +86,12 @@ def _breakers(pool: str, ceiling: Ceiling) -> Iterable[tuple[str, float]]:
 
 @lru_cache(maxsize=4096)
 def _number(value: float) -> Value:
-    # Layers of a thousand proxies are made of few different numbers, and making one anew costs microseconds.
+    # The layers of a thousand proxies have few distinct numbers; creating a value costs microseconds.
     return Value(number_value=value)
 
 
 def _share(percent: float) -> Value:
-    """A share in Envoy's own form: of a plain number it takes whole percents only, and ignores all others."""
+    """A percentage in Envoy's fractional form: plain numbers accept whole percents only."""
     if not math.isfinite(percent) or not 0 <= percent <= EVERYTHING_PERCENT:
         raise ValueError(f"share of access logs is {percent} %")
     parts = round(percent / EVERYTHING_PERCENT * _MILLION)
@@ -102,5 +102,5 @@ def _share(percent: float) -> Value:
 
 def _count(value: int, what: str) -> float:
     if not isinstance(value, int) or not 0 <= value <= _LARGEST:
-        raise ValueError(f"{what} is {value!r}, not a whole number that Envoy takes")
+        raise ValueError(f"{what} is {value!r}, not a whole number that Envoy accepts")
     return float(value)

@@ -1,7 +1,7 @@
-"""Whose runtime layer holds which numbers: one per view, and one per proxy where ceilings follow its demand.
+"""Runtime layers: one per view, and one per proxy if its admission limits follow its demand.
 
-A thousand sidecars are a thousand layers, most of them equal. What is made here is remembered by its content, so
-that equal numbers are one item, which is encoded once and pushed as one bytes object.
+A thousand sidecars have a thousand layers, mostly equal. Results are cached by content, so that equal numbers
+share one item, encoded once and pushed as one bytes object.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _Weights = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ViewLayer:
-    """What the layers of all proxies of a view have in common: pools with the ceiling of the role, and weights."""
+    """Common part of the layers of a view: pools with the role's admission limit, and weights."""
 
     ceilings: tuple[tuple[str, Ceiling], ...]
     weights: _Weights
@@ -40,10 +40,10 @@ def runtime_resource(
     memo: Memo,
     access_log_percent: float = EVERYTHING_PERCENT,
 ) -> TranslatedResource:
-    """The runtime layer of the proxy with this node id; of its view, without one.
+    """Runtime layer of the proxy with this node id, or of its view.
 
-    A pool's ceiling is the one decided for this proxy, else the one for its role. The item is the same one as
-    for every other proxy with the same numbers, for as long as somebody holds it.
+    A pool's admission limit is the one decided for this proxy, else for its role. Proxies with equal numbers
+    share the item while it is referenced.
     """
     shared = _view_layer(policies, fleet, decisions, view)
     return _runtime_resource(policies, decisions, shared, node, memo=memo, access_log_percent=access_log_percent)
@@ -87,7 +87,7 @@ def proxy_runtime_resources(
     memo: Memo,
     access_log_percent: float = EVERYTHING_PERCENT,
 ) -> Mapping[str, TranslatedResource]:
-    """The layers of those proxies that have a ceiling of their own, by node id; ``views`` is by node id, too."""
+    """Layers of proxies with their own admission limit, by node id; ``views`` is by node id, too."""
     heard = {node for pool in decisions.pools.values() if pool.admission for node in pool.admission.by_proxy}
     shared = {
         view: _view_layer(policies, fleet, decisions, view)
@@ -101,7 +101,7 @@ def proxy_runtime_resources(
         for node, view in views.items()
         if node in heard and view in shared
     }
-    # Held until the next ones are made, so that those find what has not changed.
+    # Kept until the next call, so that it finds unchanged items.
     return memo.of(("own layers",), (items,), lambda: items)
 
 
@@ -113,7 +113,7 @@ def _own_ceiling(decisions: Decisions, pool: str, node: str) -> Ceiling | None:
 def _view_layer(policies: PolicySet, fleet: Fleet, decisions: Decisions, view: View) -> _ViewLayer:
     here = visible_policies(policies, view)
     routes = [route for some in here.routes.values() for route in some]
-    # By the regions that routes are bound to; most are bound to none.
+    # By the regions that routes are limited to; most have no limit.
     ready = {
         inside: ready_pools(fleet, decisions, inside or None)
         for inside in {allowed_regions(route) for route in routes}
@@ -142,5 +142,5 @@ def _view_layer(policies: PolicySet, fleet: Fleet, decisions: Decisions, view: V
 
 
 def _numbers(pool: str, ceiling: Ceiling) -> tuple[str, int, int, float, int]:
-    """The numbers of a ceiling without its reason, which is not Envoy's to know."""
+    """Numbers of an admission limit without the reason, which Envoy does not need."""
     return pool, ceiling.interactive, ceiling.batch, ceiling.retry_percent, ceiling.retry_min_concurrency

@@ -9,14 +9,13 @@ from xds_server.wire.assignment import AssignmentSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class TranslatedResource:
-    """A resource as a message of envoy-data-plane, or as an ``AssignmentSpec`` (endpoints are encoded in chunks).
+    """A resource as an envoy-data-plane message, or as an ``AssignmentSpec`` (endpoints are encoded in chunks).
 
-    ``origins`` are the ``file:line:column`` places of the policies that produced it, most specific first. Items
-    are compared by identity: ``translate`` hands out the same item while nothing it was made of has changed, and
-    whoever encodes items may remember the bytes by it.
+    ``origins``: ``file:line:column`` of the policies behind it, most specific first. Compared by identity:
+    ``translate`` returns the same item while its inputs are unchanged, so encoders may cache bytes by it.
     """
 
     type_url: str
     name: str
-    message: betterproto2.Message | AssignmentSpec = field(repr=False)  # it may hold a private key
+    message: betterproto2.Message | AssignmentSpec = field(repr=False)  # may hold a private key
     origins: tuple[str, ...] = ()

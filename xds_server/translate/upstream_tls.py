@@ -1,18 +1,18 @@
-"""TLS to engines: in a cluster only the names of certificates, the certificates themselves by SDS.
+"""TLS to engines: clusters contain only certificate names; certificates come by SDS.
 
-So a certificate that changes changes no byte of a cluster, which Envoy would warm anew and forget what it counted;
-connections that are open stay so, and new ones use what is new.
+So a rotated certificate changes no cluster, which Envoy would warm again, losing its counts. Open connections
+stay; new ones use the new certificate.
 
-Whose name an engine has to prove:
+Names required in an engine's certificate:
 
-* ``subjectAltNames`` where a pool says them: any one of them.
-* Else ``serverName``, which is asked for (SNI) as well.
-* Else the host name of the engine: Envoy takes it from the endpoint (``auto_host_sni``), and holds the certificate
-  to what it asked for (``auto_sni_san_validation``). An IP address cannot be asked for, so the loader refuses a
-  pool that has engines at addresses and neither of the two above.
+* ``subjectAltNames`` of the pool, if set: any one of them.
+* Else ``serverName``, which is also sent as SNI.
+* Else the engine's host name: Envoy takes it from the endpoint (``auto_host_sni``) and verifies it
+  (``auto_sni_san_validation``). An IP address cannot be sent as SNI, so the loader refuses a pool with engines at
+  addresses and neither of the two above.
 
-Never by the name in the request (``auto_sni`` of the cluster's HTTP options): whoever sends requests would choose
-whom the proxy trusts.
+Never the name in the request (``auto_sni`` of the cluster's HTTP options): callers
+could then choose the name that the proxy trusts.
 
 Source: envoy/extensions/transport_sockets/tls/v3/tls.proto, common.proto.
 """
@@ -54,7 +54,7 @@ _NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 def secret_resources(
     policies: PolicySet, pools: Iterable[str], secrets: Secrets, memo: Memo, *, keys: bool
 ) -> tuple[TranslatedResource, ...]:
-    """The secrets that these pools name, as far as there are any; what holds a private key only with ``keys``."""
+    """Available secrets named by these pools; private keys only with ``keys``."""
     asked: dict[str, list[str]] = {}
     for pool in pools:
         tls = policies.pools[pool].spec.tls
@@ -92,9 +92,9 @@ def _secret_resources(
 
 
 def engine_host_names(pool: EnginePool) -> Mapping[str, str]:
-    """The host names that engines of a pool have to prove, by engine; none where the pool names others for all.
+    """Host names required in engine certificates, by engine; empty if the pool sets names for all.
 
-    Only where they matter: they are a part of the endpoints, and an engine's name is no news to plain HTTP.
+    Only with TLS: they are part of the endpoints, and plain HTTP ignores them.
     """
     tls = pool.spec.tls
     if tls is None or tls.server_name is not None:
@@ -105,37 +105,38 @@ def engine_host_names(pool: EnginePool) -> Mapping[str, str]:
 
 
 SECRET_FETCH_TIMEOUT_S: Final = 1.0
-"""How long a cluster waits for its certificates. One without them refuses requests at once; Envoy's 15 s would
-hold back every other cluster and route of the same push."""
+"""Wait of a cluster for its certificates. A cluster without them refuses requests at once; Envoy's 15 s would
+delay all clusters and routes of the push.
+"""
 
 _AUTHORITIES: Final = "authorities"
 _CERTIFICATE: Final = "certificate"
 
 _ALPN: Final = ("http/1.1",)
-"""What engines speak, and what the cluster's HTTP options say."""
+"""Protocol of the engines, as in the cluster's HTTP options."""
 
 _VERSIONS: Final = TlsParameters(
     tls_minimum_protocol_version=TlsParametersTlsProtocol.TLSv1_2,
-    # Left out, Envoy offers nothing above 1.2 as a client: engines that insist on 1.3 would have no proxy.
+    # By default Envoy's client offers TLS 1.2 at most; engines that require 1.3 would be unreachable.
     tls_maximum_protocol_version=TlsParametersTlsProtocol.TLSv1_3,
 )
 
 
 def trusted_ca_name(secret: str) -> str:
-    """Name under which the authorities of a secret are pushed."""
+    """Resource name of a secret's CA bundle."""
     return f"{secret}/{_AUTHORITIES}"
 
 
 def certificate_name(secret: str) -> str:
-    """Name under which the certificate that proxies show, and its key, are pushed."""
+    """Resource name of a secret's client certificate and key."""
     return f"{secret}/{_CERTIFICATE}"
 
 
 def rejected_secret(name: str, reason: str) -> str:
-    """The name of the secret that a refusal of this one means.
+    """Name of the secret that is really at fault in a refusal.
 
-    Envoy makes one TLS context of both, once it has both, and refuses the one that came last for whatever is wrong
-    with either; the first was confirmed unseen. Which it is stands in the text, in Envoy's own words.
+    Envoy builds one TLS context from both secrets and refuses the last one for a fault in either; the first was
+    accepted unchecked. Envoy's message shows which it is.
     """
     secret, _, half = name.rpartition("/")
     if half == _CERTIFICATE and "trusted CA" in reason:
@@ -146,7 +147,7 @@ def rejected_secret(name: str, reason: str) -> str:
 
 
 def upstream_tls_socket(tls: EngineTls, *, certified: bool) -> TransportSocket:
-    """How a proxy connects to an engine; with ``certified`` it shows a certificate of its own."""
+    """Transport socket for engines; with ``certified`` it presents a client certificate."""
     names = tls.subject_alt_names or ((tls.server_name,) if tls.server_name else ())
     context = UpstreamTlsContext(
         sni=tls.server_name or "",
@@ -168,13 +169,13 @@ def upstream_tls_socket(tls: EngineTls, *, certified: bool) -> TransportSocket:
 
 
 def trusted_ca_secret(secret: EngineSecret) -> Secret:
-    """Whom proxies trust, as they are sent it."""
+    """CA bundle sent to proxies."""
     trusted = CertificateValidationContext(trusted_ca=DataSource(inline_bytes=secret.authorities))
     return Secret(name=trusted_ca_name(secret.name), validation_context=trusted)
 
 
 def certificate_secret(name: str, chain: bytes, key: bytes) -> Secret:
-    """What proxies prove themselves with, as they are sent it."""
+    """Client certificate and key sent to proxies."""
     shown = TlsCertificate(
         certificate_chain=DataSource(inline_bytes=chain), private_key=DataSource(inline_bytes=key)
     )
@@ -186,7 +187,7 @@ def _over_sds(name: str) -> SdsSecretConfig:
 
 
 def _matcher(name: str) -> SubjectAltNameMatcher:
-    """A name as Envoy compares it. To an exact DNS name a certificate for ``*.x`` will do, as TLS has it."""
+    """Matcher for a name. An exact DNS name also matches a certificate for ``*.x``, as usual in TLS."""
     if "*" in name:
         matcher = StringMatcher(safe_regex=RegexMatcher(regex=expression(name)))
     else:

@@ -1,8 +1,8 @@
-"""Policies, fleet and decisions as the Envoy resources of one view: from what is wanted to what is served.
+"""Envoy resources of one view, from policies, fleet and decisions.
 
 The order is fixed (runtime, clusters, secrets, endpoints, listeners, routes; each by name), so that equal inputs
-give equal output on every replica. Whatever an item was made from is an input of its ``Memo`` entry: unchanged
-pools come out as the same items as last time.
+give equal output on every replica. All inputs of an item are part of its ``Memo`` key, so unchanged pools return
+the same items.
 """
 
 from collections.abc import Sequence
@@ -56,10 +56,9 @@ def translate(
     access_log_percent: float = EVERYTHING_PERCENT,
     certificates: Certificates = UNKNOWN_CERTIFICATES,
 ) -> tuple[TranslatedResource, ...]:
-    """Every resource of the view. ``memo`` carries items from one call to the next, of any view.
+    """Every resource of the view. ``memo`` carries items between calls, for all views.
 
-    ``access_log_percent`` is the share of requests of which proxies are to tell. ``certificates`` are those for
-    connections to engines.
+    ``access_log_percent``: sampling ratio of access logs. ``certificates``: for connections to engines.
     """
     memo = memo or Memo()
     here = visible_policies(policies, view)
@@ -104,7 +103,7 @@ def translate(
             )
             for pool in here.pools
         ),
-        # Of every pool: one whose policy no longer wants hops may still have requests on their way through them.
+        # For every pool: one whose policy no longer needs hops may still have requests in flight through them.
         *(
             one
             for pool in here.pools
@@ -129,7 +128,7 @@ def _runtime(
     memo: Memo,
 ) -> TranslatedResource:
     item = runtime_resource(policies, fleet, decisions, view, memo=memo, access_log_percent=access_log_percent)
-    # Held until the next one is made, so that it is found again while nothing has changed.
+    # Kept until the next call, so that unchanged items are found again.
     return memo.of((RUNTIME, view), (item,), lambda: item)
 
 
@@ -157,7 +156,7 @@ def _cluster(
 
 
 def _certified(policies: PolicySet, pool: str, certificates: Certificates) -> bool:
-    """Whether proxies show engines of the pool a certificate."""
+    """Whether proxies present a client certificate to the pool's engines."""
     tls = policies.pools[pool].spec.tls
     return tls is not None and certificates.has_certificate(tls.secret)
 
@@ -176,9 +175,9 @@ def _hop_cluster(policies: PolicySet, pool: str, memo: Memo) -> TranslatedResour
 def _engine_listeners(
     policies: PolicySet, fleet: Fleet, decisions: Decisions, pool: str, memo: Memo
 ) -> tuple[TranslatedResource, ...]:
-    """The listeners that engines are reached through, without those of engines that are cut off.
+    """Listeners of engines, except those of engines whose requests are cut.
 
-    An engine that has left the pool keeps its own while it may still be answering.
+    An engine removed from the pool keeps its listener while it may still be answering.
     """
     names = [engine.id.engine for engine in fleet.pools.get(pool, ()) if not _is_cut(decisions, engine.id)]
     names += sorted(key.engine for key in decisions.leaving if key.pool == pool)
@@ -244,7 +243,7 @@ def _assignment(
     if decided is None:
         spec = load_assignment(pool, engines, decisions, zone, memo, region=region, form=form)
     else:
-        # What endpoints are made of, in a form that compares in microseconds: most pools have not changed.
+        # Inputs of the endpoints in a form that compares in microseconds: most pools are unchanged.
         spec = memo.of(
             ("assignment", pool, zone, region, hop),
             (
@@ -269,10 +268,10 @@ def _assignment(
 def _listener(
     policies: PolicySet, view: View, port: int, routes: Sequence[ModelRoute], memo: Memo
 ) -> TranslatedResource:
-    # The loader refuses routes that disagree about the address of a port; the order makes it one in any case.
+    # The loader refuses routes that disagree about a port's address; the order is deterministic anyway.
     address = view.listen_address or min(route.spec.listener.address for route in routes)
     origins = route_origins(policies, (route.metadata.name for route in routes))
-    # Every proxy may bind an address of its own; packing this anew for each took 10 ms.
+    # Each proxy may have its own bind address; packing this for each took 10 ms.
     manager = memo.of((LISTENER, port), (), lambda: connection_manager(port))
     return memo.of(
         (LISTENER, port, address),
@@ -312,7 +311,7 @@ def _routes(
 def _envoy_routes(
     policies: PolicySet, fleet: Fleet, decisions: Decisions, route: ModelRoute, memo: Memo, *, cuts: bool
 ) -> tuple[Route, ...]:
-    # Envoy has one set of limits per route, so the pool that is named first rules all of the route's pools.
+    # Envoy has one set of limits per route, so the first pool's limits apply to all of the route's pools.
     first = route.spec.pools[0].pool
     spec, gated = policies.effective[first], policies.pools[first].spec.first_token_gate
     models = {pool: policies.pools[pool].spec.model for pool in route_pools(route)}
@@ -320,7 +319,7 @@ def _envoy_routes(
     left_alone = residency_unavailable(route, route_pools(route), fleet, decisions)
     return memo.of(
         (ROUTE, route.metadata.name, cuts),
-        # Decisions come anew with each round, and with a new sentence; routes only with what they are made of.
+        # Decisions have a new reason each round; routes change only with their inputs.
         (route, spec, gated, models, decided.route_inputs, left_alone),
         lambda: envoy_routes(route, spec, gated=gated, decided=decided, models=models, nobody_left=left_alone),
     )

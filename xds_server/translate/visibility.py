@@ -1,4 +1,4 @@
-"""Which part of the policies one view gets."""
+"""Part of the policies that is visible in one view."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from xds_server.translate.route_configuration import by_specificity, route_pools
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisiblePolicies:
-    """Pools by name, and routes by port, those that are matched first in front."""
+    """Pools by name, and routes by port in matching order."""
 
     pools: tuple[str, ...]
     routes: Mapping[int, Sequence[ModelRoute]]
 
 
 def visible_policies(policies: PolicySet, view: View) -> VisiblePolicies:
-    """Pools and routes of a view: the named pools, the routes that lead to them, and all those routes lead to.
+    """Visible pools and routes: the named pools, routes to them, and all pools of those routes.
 
-    A route that leads to a pool which this view may not see is left out: a part of it would be another route.
+    A route to an invisible pool is omitted: part of it would be a different route.
     """
     ports: dict[int, list[ModelRoute]] = {}
     pools = {pool for pool in policies.pools if (not view.pools or pool in view.pools) and view.may_see((pool,))}

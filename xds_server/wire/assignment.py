@@ -1,8 +1,8 @@
-"""What a ClusterLoadAssignment says, as plain values.
+"""Content of a ClusterLoadAssignment as plain values.
 
-Endpoints are what changes all day, so they do not go through Envoy's message classes: these values are cheap to
-make and to compare, and ``wire.eds`` joins their bytes from a cache. Whoever builds them keeps the objects of
-endpoints that have not changed; the encoder then recognises them by identity.
+Endpoints change all day, so they bypass Envoy's message classes: these values are cheap to create and compare,
+and ``wire.eds`` joins their bytes from a cache. Builders reuse the objects of unchanged endpoints; the encoder
+recognises them by identity.
 
 Source: envoy/config/endpoint/v3/endpoint.proto, endpoint_components.proto
 """
@@ -23,14 +23,14 @@ class HostPort:
 
 
 DESTINATION_METADATA: Final = "envoy.filters.listener.original_dst"
-"""Where Envoy's original_dst filter looks for the address that an internal connection is for."""
+"""Metadata key in which Envoy's original_dst filter looks for the destination of an internal connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InternalListener:
-    """A listener inside the same Envoy, which passes on to ``destination``.
+    """A listener inside the same Envoy, which forwards to ``destination``.
 
-    Envoy tells the endpoints of one listener apart by the destination: another one is another host to it.
+    Envoy distinguishes endpoints of one listener by destination: another destination is another host.
     """
 
     name: str
@@ -38,7 +38,7 @@ class InternalListener:
 
     @property
     def endpoint_id(self) -> str:
-        """The destination as Envoy writes addresses."""
+        """The destination in Envoy's address format."""
         host = self.destination.host
         return f"[{host}]:{self.destination.port}" if ":" in host else f"{host}:{self.destination.port}"
 
@@ -76,7 +76,7 @@ class LocalitySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropOverload:
-    """A share of requests that Envoy answers with 503 by itself, counted under ``category``."""
+    """A share of requests that Envoy itself refuses with 503, counted under ``category``."""
 
     category: str
     parts_per_million: int
@@ -84,10 +84,10 @@ class DropOverload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentSpec:
-    """Everything EDS says of one cluster.
+    """Everything EDS contains for one cluster.
 
-    ``overprovisioning_percent`` is how far healthy endpoints may be loaded beyond their share before a zone or
-    priority spills over; ``None`` leaves Envoy's 140.
+    ``overprovisioning_percent``: how far healthy endpoints may be loaded beyond their share before a zone or
+    priority overflows; ``None`` leaves Envoy's 140.
     """
 
     cluster: str

@@ -1,11 +1,11 @@
-"""What peers send, and what we send to them, as fast message classes with typed faces.
+"""Discovery messages as fast message classes with typed interfaces.
 
-The classes are derived at import from envoy-data-plane (see ``descriptors``): a request is parsed by protobuf's C
-core in microseconds. The Protocols name the fields the control plane reads, so that code which reads them is
-type-checked; at run time a class has every field of the real message.
+The classes are derived at import from envoy-data-plane (see ``descriptors``): protobuf's C core parses a request
+in microseconds. The Protocols declare the fields that the control plane reads, for type checking; at run time a
+class has every field of the real message.
 
-``NodeMessage.extensions`` is the bulk of a real Envoy's first request (some 60 KB of extension names) and nobody
-here reads it, so it stays undecoded. Any other message is one call away: ``decoder(StreamAccessLogsMessage)``.
+``NodeMessage.extensions`` is most of an Envoy's first request (some 60 KB of extension names); it stays
+undecoded. Any other message is one call away: ``decoder(StreamAccessLogsMessage)``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = (
 
 
 class Message(Protocol):
-    """What every derived class can do; the method names are protobuf's."""
+    """Methods of every derived class; the names are protobuf's."""
 
     def __init__(self, **fields: object) -> None: ...
 
@@ -53,7 +53,7 @@ class Message(Protocol):
 
 
 class LocalityMessage(Message, Protocol):
-    """Where a node or an endpoint is."""
+    """Locality of a node or an endpoint."""
 
     region: str
     zone: str
@@ -61,7 +61,7 @@ class LocalityMessage(Message, Protocol):
 
 
 class NodeMessage(Message, Protocol):
-    """Who asks; ``extensions`` is left undecoded."""
+    """The requesting node; ``extensions`` stays undecoded."""
 
     id: str
     cluster: str
@@ -73,7 +73,7 @@ class NodeMessage(Message, Protocol):
 
 
 class StatusMessage(Message, Protocol):
-    """google.rpc.Status: why a peer refused what it was sent."""
+    """google.rpc.Status: why a peer refused a response."""
 
     code: int
     message: str
@@ -81,7 +81,7 @@ class StatusMessage(Message, Protocol):
 
 
 class ControlPlaneMessage(Message, Protocol):
-    """Who answered."""
+    """The responding control plane."""
 
     identifier: str
 

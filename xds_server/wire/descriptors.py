@@ -1,12 +1,12 @@
 """Google's fast message classes, derived from envoy-data-plane's dataclasses.
 
-envoy-data-plane is pleasant to build messages with and far too slow to parse them: a real Envoy's first
-request takes it 16 ms. The dataclasses carry everything a descriptor needs. Classes derived from one
-FileDescriptorProto each are read and written by protobuf's C core in microseconds. There is no generated code to
-ship and no global descriptor pool to collide in.
+envoy-data-plane is convenient for building messages but too slow for parsing: 16 ms for an Envoy's first request.
+Its dataclasses contain everything a descriptor needs. Classes derived from one FileDescriptorProto each are read
+and written by protobuf's C core in microseconds, without generated code or conflicts in the global descriptor
+pool.
 
-Every derived message lives under the package ``switchgear.derived``; the well-known types are Google's own, with
-their Python conveniences (``Struct`` as a mapping, ``Duration.ToTimedelta`` and so on).
+Every derived message is in the package ``switchgear.derived``; the well-known types are Google's own, with their
+Python conveniences (``Struct`` as a mapping, ``Duration.ToTimedelta`` and so on).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SCALARS: Final = {
     "bool": _Field.TYPE_BOOL,
     "bytes": _Field.TYPE_BYTES,
     "double": _Field.TYPE_DOUBLE,
-    # An enum is an int32 on the wire; as one, values of newer Envoys pass through unharmed.
+    # An enum is an int32 on the wire; declared as int32, values of newer Envoys are preserved.
     "enum": _Field.TYPE_INT32,
     "fixed32": _Field.TYPE_FIXED32,
     "fixed64": _Field.TYPE_FIXED64,
@@ -93,7 +93,7 @@ class _Derivation:
         )
 
     def reach(self, root: type[Any]) -> str:
-        """The full name of ``root``'s descriptor, having described everything ``root`` reaches."""
+        """Full name of ``root``'s descriptor, after describing everything ``root`` reaches."""
         pending: list[type[Any]] = []
         name = self._name(root, pending)
         while pending:

@@ -47,7 +47,7 @@ class _Locality:
 class AssignmentEncoder:
     """Encodes assignments, remembering the endpoints of each cluster's last one.
 
-    Clusters are told apart by name. Assignments of one cluster for different zones can share an encoder: they
+    Clusters are distinguished by name. Assignments of one cluster for different zones can share an encoder: they
     differ in weights and priorities, seldom in endpoints.
     """
 

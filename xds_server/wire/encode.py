@@ -2,7 +2,7 @@
 
 betterproto2 interprets its metadata for every field of every message it serialises and validates each message
 again on the way. That costs more than a hundred milliseconds for a thousand endpoints. The classes that
-``descriptors`` derives are written by protobuf's C core. What remains here is one pass over the fields that are
+``descriptors`` derives are written by protobuf's C core. This module only adds one pass over the fields that are
 set. A value of the wrong type that was assigned after construction is a ``TypeError``.
 
 Equal content has equal bytes, so that a content hash means something. The bytes are those of Google's C++ encoder
@@ -179,7 +179,7 @@ def _message_copier(cls: type[Any], wrapped: bool) -> _Copy:
 
 def _copy_timestamp(target: Any, value: Any) -> None:
     if value.tzinfo is None:
-        raise ValueError("a datetime without a time zone is no point in time")
+        raise ValueError("a datetime needs a time zone")
     target.FromDatetime(value)
 
 

@@ -1,6 +1,6 @@
-"""What a peer holds of one resource type, as far as it has confirmed it.
+"""Resources of one type that a peer has accepted.
 
-A resource counts as held when the peer has acknowledged it, never when it was sent.
+A resource counts as held when the peer has accepted (ACK) it, never when it was sent.
 """
 
 from collections.abc import Callable, Iterable, Mapping

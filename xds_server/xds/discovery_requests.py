@@ -42,11 +42,11 @@ def node_info(node: NodeMessage) -> NodeInfo:
     for name, text in texts.items():
         if len(text) > MAX_TEXT_CHARACTERS:
             raise StreamError(
-                f"node.{name} has {len(text)} characters; at most {MAX_TEXT_CHARACTERS} are taken",
+                f"node.{name} has {len(text)} characters; limit {MAX_TEXT_CHARACTERS}",
                 StreamErrorKind.NODE,
             )
         if not text.isprintable():
-            raise StreamError(f"node.{name} has characters that cannot be printed", StreamErrorKind.NODE)
+            raise StreamError(f"node.{name} has unprintable characters", StreamErrorKind.NODE)
     return NodeInfo(
         id=node.id,
         cluster=node.cluster,
@@ -60,25 +60,21 @@ def node_info(node: NodeMessage) -> NodeInfo:
 
 
 def _extensions(node: NodeMessage) -> tuple[bytes, ...]:
-    # Two for each: what it takes to say that there is one, be it empty.
+    # Two bytes for each: the minimum encoding of an extension.
     size = 2 * len(node.extensions) + sum(map(len, node.extensions))
     if size > MAX_EXTENSIONS_BYTES:
-        raise StreamError(
-            f"node.extensions have {size} bytes; at most {MAX_EXTENSIONS_BYTES} are taken", StreamErrorKind.NODE
-        )
+        raise StreamError(f"node.extensions has {size} bytes; limit {MAX_EXTENSIONS_BYTES}", StreamErrorKind.NODE)
     return tuple(node.extensions)
 
 
 @lru_cache(maxsize=16)
 def _names(extensions: tuple[bytes, ...]) -> frozenset[str]:
-    """The names in ``NodeMessage.extensions``: 60 KB, the same for every Envoy of one build, so they are
-    shared.
-    """
+    """Names in ``NodeMessage.extensions``: 60 KB, equal for all Envoys of one build, so they are shared."""
     return frozenset(map(_name, extensions))
 
 
 def _name(extension: bytes) -> str:
-    """Field 1 of an undecoded Extension; empty where it does not come first, as every known writer has it."""
+    """Field 1 of an undecoded Extension; empty if it is not first, as all known encoders write it."""
     if len(extension) < 2 or extension[0] != 0x0A or extension[1] > 0x7F:
         return ""
     return extension[2 : 2 + extension[1]].decode(errors="replace")
@@ -87,18 +83,16 @@ def _name(extension: bytes) -> str:
 def _metadata(node: NodeMessage) -> Mapping[str, object]:
     size = node.metadata.ByteSize()
     if size > MAX_METADATA_BYTES:
-        raise StreamError(
-            f"node.metadata has {size} bytes; at most {MAX_METADATA_BYTES} are taken", StreamErrorKind.NODE
-        )
+        raise StreamError(f"node.metadata has {size} bytes; limit {MAX_METADATA_BYTES}", StreamErrorKind.NODE)
     try:
         metadata: Mapping[str, object] = MessageToDict(node.metadata)
     except ValueError as error:
-        raise StreamError("node.metadata has a number that is none", StreamErrorKind.NODE) from error
+        raise StreamError("node.metadata has an invalid number", StreamErrorKind.NODE) from error
     return metadata
 
 
 def _short(text: str) -> str:
-    """The name or version of the peer's software, cut: it is only shown."""
+    """Name or version of the peer's software, truncated for display."""
     return "".join(one if one.isprintable() else " " for one in text[:MAX_USER_AGENT_CHARACTERS])
 
 
@@ -111,13 +105,13 @@ def _version(node: Any) -> str:
 
 
 def decode_request(mode: XdsVariant, data: bytes) -> Request:
-    """The request in ``data``; ``StreamError`` when it is none."""
+    """Parse a request; raises ``StreamError`` if invalid."""
     try:
         request = _delta(data) if mode is XdsVariant.DELTA else _sotw(data)
     except DecodeError as error:
         raise StreamError(f"not a discovery request: {error}", StreamErrorKind.GARBAGE) from error
     if len(request.type_url) > MAX_NAME_CHARACTERS or not request.type_url.isprintable():
-        raise StreamError("type_url is no name of a type")
+        raise StreamError("type_url is not a type name")
     return request
 
 

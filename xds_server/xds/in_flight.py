@@ -1,7 +1,4 @@
-"""The responses of one resource type that were sent and not answered.
-
-The limit of unanswered responses is here, and the second try that may exceed it once.
-"""
+"""Unanswered responses of one resource type, with their limit and the single retry that may exceed it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -35,10 +32,9 @@ class AnsweredResponse(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class InFlight:
-    """Responses sent and not answered, oldest first, at most ``limit`` of them.
+    """Unanswered responses, oldest first, at most ``limit``.
 
-    ``may_exceed`` lets one more response out: the second try. There is one until the next answer
-    (``tried_again``).
+    ``may_exceed`` allows one more response: the retry. One retry until the next answer (``tried_again``).
     """
 
     limit: int
@@ -61,7 +57,7 @@ class InFlight:
         return any(response.nonce == nonce for response in self.responses)
 
     def outcome(self, known: Mapping[str, Resource]) -> dict[str, Resource]:
-        """What a peer that has ``known`` holds once it has accepted all responses in flight."""
+        """Resources of a peer with ``known`` once it has accepted all responses in flight."""
         content: dict[str, Resource | None] = dict(known)
         for response in self.responses:
             content.update(response.content)

@@ -12,48 +12,50 @@ from typing import Final, NamedTuple
 from xds_server.model.snapshot import Resource
 
 MAX_NAMES: Final = 10_000
-"""Resource names one type of one stream may subscribe to: well above any fleet, well below harm (1 MB)."""
+"""Limit of resource names per type and stream: above any fleet, at 1 MB."""
 
 MAX_TYPES: Final = 32
-"""Resource types that one stream may request; xDS defines some twenty."""
+"""Limit of resource types per stream; xDS defines some twenty."""
 
 MAX_NAME_CHARACTERS: Final = 1024
 """Length of one resource name; Envoy's own names are far shorter."""
 
 MAX_REASON_CHARACTERS: Final = 2048
-"""Kept of the reason of a NACK: Envoy puts what failed at the end of a text that may be thousands long."""
+"""Characters kept of a NACK's reason: Envoy puts the cause at the end of a text that may be thousands long."""
 
 MAX_UNACKED: Final = 2
-"""Unanswered responses of one type: one being applied, one on its way. The next waits and is the newest then."""
+"""Unanswered responses of one type: one being applied, one in transit. The next one waits, and is then the
+latest.
+"""
 
 ADD_WAIT_S: Final = 5.0
-"""How long routes wait for new clusters they may name. Envoy confirms a cluster once it has warmed."""
+"""Wait of routes for new clusters that they may name. Envoy accepts (ACK) a cluster once it is warm."""
 
 REMOVAL_WAIT_S: Final = 15.0
-"""How long a cluster's removal waits for the route change before it: Envoy's own default fetch timeout."""
+"""Wait of a cluster's removal for the preceding route change: Envoy's default fetch timeout."""
 
 STUCK_AFTER_S: Final = 20.0
-"""An unanswered response is reported after this: longer than Envoy's default fetch timeout of 15 s."""
+"""Report an unanswered response after this time: longer than Envoy's default fetch timeout of 15 s."""
 
 IMPLICIT_AFTER_S: Final = 3.0
 """An Envoy that has not requested clusters or listeners by then never will: https://github.com/envoyproxy/envoy/issues/34334."""
 
 
 class StreamErrorKind(StrEnum):
-    """Why a stream was ended: the label of its counter."""
+    """Why a stream was closed: label of its counter."""
 
-    GARBAGE = "garbage"  # no discovery request at all
-    NODE = "node"  # an impossible node
+    GARBAGE = "garbage"  # not a discovery request
+    NODE = "node"  # an invalid node
     NAMES = "names"  # too many, or too long
-    PROTOCOL = "protocol"  # a request that the protocol forbids
+    PROTOCOL = "protocol"  # a request that violates the protocol
     DENIED = "refused"  # a peer without permission
-    SILENT = "silent"  # no request
-    CONNECTION_LIMIT = "crowd"  # more streams than the server takes
-    HOST_LIMIT = "host"  # more streams than one host may have
+    SILENT = "silent"  # no request in time
+    CONNECTION_LIMIT = "crowd"  # more streams than the server accepts
+    HOST_LIMIT = "host"  # more streams than one host may open
 
 
 class StreamError(Exception):
-    """A peer's mistake that ends its stream; the text goes to the peer."""
+    """A peer error that closes its stream; the text is sent to the peer."""
 
     def __init__(self, text: str, flaw: StreamErrorKind = StreamErrorKind.PROTOCOL) -> None:
         super().__init__(text)
@@ -68,7 +70,7 @@ class XdsVariant(Enum):
 
 
 class DeniedPeerError(StreamError):
-    """A peer whose identity does not allow this node, or allows nothing."""
+    """A peer whose identity does not allow this node."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, StreamErrorKind.DENIED)
@@ -108,7 +110,7 @@ class DeltaRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SotwRequest:
-    """One DiscoveryRequest; ``names`` are all that the peer wants. ``error`` as in ``DeltaRequest``."""
+    """One DiscoveryRequest; ``names`` is the whole subscription. ``error`` as in ``DeltaRequest``."""
 
     type_url: str
     node: NodeInfo | None = None
@@ -138,7 +140,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acked:
-    """The peer applied a response; ``resources`` are those it then held anew. ``latency_s``: push to answer."""
+    """The peer accepted a response; ``resources``: those it newly holds. ``latency_s``: push to ACK."""
 
     type_url: str
     resources: tuple[Resource, ...]

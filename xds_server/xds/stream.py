@@ -1,13 +1,13 @@
-"""One peer's ADS stream: all its types, and the order in which changes may reach it.
+"""One peer's ADS stream: all its types, and the order of changes.
 
-Feed ``request`` with the peer's requests and ``offer`` with the newest snapshot, then take responses from
-``poll`` until it has none. There is no queue: what is due is computed when it can be sent, so a slow peer skips
-what it was too slow for.
+Pass the peer's requests to ``request`` and the latest snapshot to ``offer``, then take responses from ``poll``
+until it has none. There is no queue: responses are computed when they can be sent, so a slow peer skips
+intermediate versions.
 
-The order keeps traffic whole (make before break): clusters, listeners that endpoints may name, endpoints, then
-routes; removals of listeners after the endpoints that stopped naming them, and removals of clusters only when the
-peer has confirmed the routes that stopped using them. Endpoints never wait for a cluster's acknowledgement,
-because Envoy gives it only after it has them.
+The order is make before break: clusters, listeners that endpoints may name, endpoints, then routes; removals of
+listeners after the endpoints that stopped naming them, and removals of clusters only after the peer accepted the
+routes that stopped using them. Endpoints never wait for a cluster's ACK, because Envoy sends it only after it has
+them.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -90,7 +90,7 @@ class Stream:
                 state.touch(names, ServedType(snapshot.of(type_url), snapshot.rolled_back_of(type_url)))
 
     def request(self, request: Request, now_s: float) -> tuple[Event, ...]:
-        """Take one request; return its events. Whatever it makes due comes out of ``poll``."""
+        """Process a request; returns its events. Resulting responses come from ``poll``."""
         if not request.type_url:
             raise StreamError("type_url is required on an aggregated stream")
         state = self._types.get(request.type_url)
@@ -102,11 +102,11 @@ class Stream:
         return () if event is None else (event,)
 
     def reattribute_nack(self, item: Resource, unaffected: Resource) -> None:
-        """Note a NACK of ``unaffected``, which the peer stores next to what it uses, as one of ``item``."""
+        """Record a NACK of ``unaffected``, which the peer stores next to what it uses, as one of ``item``."""
         self._types[item.type_url].reattribute_nack(item, unaffected)
 
     def clear_nack(self, type_url: str, names: Collection[str]) -> None:
-        """Let rejected names be sent again unchanged: another resource of the same response was at fault."""
+        """Allow sending rejected names again unchanged: another resource of the response was at fault."""
         if state := self._types.get(type_url):
             state.clear_nack(names)
 
@@ -116,7 +116,7 @@ class Stream:
         return any(state.dirty for state in self._order)
 
     def tick(self, now_s: float) -> tuple[Event, ...]:
-        """Do what only time brings: implicit subscriptions, and responses that are never answered."""
+        """Process timeouts: implicit subscriptions, and responses without answer."""
         self._subscribe_implicitly(now_s)
         return tuple(self._stuck(now_s))
 
@@ -140,7 +140,7 @@ class Stream:
         return tuple(state.status(self._served(state)) for state in self._order)
 
     def type_syncs(self) -> tuple[TypeSync, ...]:
-        """How far the peer is with each type: a part of ``status``, at a small part of its cost."""
+        """Sync state of the peer for each type; much cheaper than ``status``."""
         return tuple(state.sync(self._served(state)) for state in self._order)
 
     def acked_version(self, type_url: str, name: str) -> str | None:
@@ -159,7 +159,7 @@ class Stream:
         state = self._types.get(type_url)
         return _NOTHING if state is None else state.rejections.versions
 
-    # How a type begins
+    # Start of a type
 
     def _begin(self, request: Request, now_s: float) -> tuple[Event, ...]:
         state = TypeState.new(request.type_url, self.mode, now_s)
@@ -201,13 +201,13 @@ class Stream:
             # Envoy requests listeners when it has its clusters.
             yield LISTENER, self._clusters_confirmed_at_s
 
-    # What is due
+    # Due responses
 
     def _served(self, state: TypeState) -> ServedType:
         type_url = state.type_url
         resources = self.snapshot.of(type_url)
         if type_url == RUNTIME and self.mode is XdsVariant.SOTW:
-            # Envoy waits 15 s at start for a layer it is not sent, and SOTW cannot say that there is none.
+            # At start Envoy waits 15 s for a missing layer, and SOTW cannot express that there is none.
             resources = {**{name: _empty_layer(name) for name in state.subscription.names}, **resources}
         return ServedType(resources, self.snapshot.rolled_back_of(type_url))
 
@@ -220,7 +220,7 @@ class Stream:
         return adding is not None and now_s < adding + ADD_WAIT_S
 
     def _adding_since_s(self) -> float | None:
-        """When clusters were last sent, while the peer is short of any that it has not confirmed."""
+        """When clusters were last sent, while the peer has not accepted all of them."""
         clusters = self._types.get(CLUSTER)
         if clusters is None or not clusters.in_flight.responses:
             return None
@@ -235,7 +235,7 @@ class Stream:
         return None if due is None else self._send(state, due, now_s)
 
     def _due_removal(self, now_s: float) -> Response | None:
-        """The next removal of clusters, once nothing can name them any more."""
+        """The next removal of clusters, once no resource can name them."""
         waiting = [
             state
             for type_url in _BROKEN_LAST
@@ -252,14 +252,14 @@ class Stream:
         return None
 
     def _routes_unsettled(self, now_s: float) -> bool:
-        """Whether the peer may still route to what the snapshot no longer has."""
+        """Whether the peer may still route to clusters missing in the snapshot."""
         unanswered = False
         for type_url in _NAMERS_OF_CLUSTERS:
             state = self._types.get(type_url)
             if state is None:
                 continue
             if state.rejections.current(*self._served(state)):
-                return True  # It keeps the routes it had, for as long as it rejects the new ones.
+                return True  # It keeps its old routes while it rejects the new ones.
             unanswered = unanswered or state.is_unsettled
         if not unanswered:
             self._removals_wait_since_s = None
@@ -273,7 +273,7 @@ class Stream:
         self._sent_in_sequence += 1
         resources = state.sent(due, nonce=nonce, sequence=self._sequence, now_s=now_s).resources
         if state.type_url == CLUSTER and (endpoints := self._types.get(ENDPOINT)):
-            # Mostly due anyway, by their version. Not so when they ran ahead of a cluster that had to wait.
+            # Usually due anyway by version; not if they ran ahead of a cluster that had to wait.
             endpoints.send_again({self.snapshot.assignments.get(name, name) for name in due.changes})
         removed = tuple(name for name, item in due.content.items() if item is None)
         return Response(
@@ -293,7 +293,7 @@ class Stream:
             return next(iter(resources)).version
         return set_version(resources)
 
-    # What only time brings
+    # Timeouts
 
     def _stuck(self, now_s: float) -> Iterator[StuckResponse]:
         for state in self._order:
@@ -301,7 +301,7 @@ class Stream:
                 continue  # The peer need not answer what it did not request.
             for response in state.in_flight.newly_stuck(now_s, STUCK_AFTER_S):
                 if state.type_url == CLUSTER and state.in_flight.try_again():
-                    # A known Envoy fault: it neither ACKs nor NACKs, and any further response frees it.
+                    # A known Envoy fault: it sends neither ACK nor NACK, and any further response unblocks it.
                     state.forced.update(response.content)
                     state.dirty.update(response.content)
                 yield StuckResponse(
@@ -310,10 +310,10 @@ class Stream:
 
 
 def _steps(order: Collection[TypeState]) -> Iterator[tuple[TypeState, bool]]:
-    """The order in which types may send, each with whether its removals may go out then.
+    """Order in which types may send, each with whether its removals may be sent then.
 
-    Those of listeners go out when the endpoints that stopped naming them have, and before the routes; those of
-    clusters and endpoints have to wait for more than their turn.
+    Removals of listeners follow the endpoints that stopped naming them, before the routes; removals of clusters
+    and endpoints have further conditions.
     """
     last = _RANK[ENDPOINT]
     for state in order:
@@ -328,5 +328,5 @@ def _steps(order: Collection[TypeState]) -> Iterator[tuple[TypeState, bool]]:
 
 
 def _empty_layer(name: str) -> Resource:
-    """A Runtime message that has a name and sets nothing."""
+    """A Runtime message with a name and no values."""
     return resource(RUNTIME, name, delimited(1, name.encode()))

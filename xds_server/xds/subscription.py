@@ -1,6 +1,6 @@
-"""What a peer wants of one resource type: names, a wildcard, and the pure questions on both.
+"""Subscription of a peer to one resource type: names or wildcard. Pure.
 
-A subscription knows nothing of what was sent or confirmed. Each change of it is a new value.
+Independent of what was sent or accepted. Each change returns a new value.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Set
@@ -12,7 +12,7 @@ from xds_server.model.type_urls import CLUSTER, LISTENER
 from xds_server.xds.messages import MAX_NAME_CHARACTERS, MAX_NAMES, StreamError, StreamErrorKind
 
 FULL_STATE: Final = frozenset((CLUSTER, LISTENER))
-"""Types that may have an implicit wildcard, and of which a SOTW response carries the full state.
+"""Types that may have an implicit wildcard, and whose SOTW responses carry the full state.
 
 In such a response, absence means removal.
 """
@@ -77,11 +77,9 @@ class Subscription:
 
 
 def bounded(names: frozenset[str]) -> frozenset[str]:
-    """The names; ``StreamError`` when there are too many, or one is too long."""
+    """Return the names; ``StreamError`` if too many, or one is too long."""
     if len(names) > MAX_NAMES:
-        raise StreamError(
-            f"{len(names)} resource names of one type; at most {MAX_NAMES} are served", StreamErrorKind.NAMES
-        )
+        raise StreamError(f"{len(names)} resource names of one type; limit {MAX_NAMES}", StreamErrorKind.NAMES)
     if any(len(name) > MAX_NAME_CHARACTERS for name in names):
-        raise StreamError(f"a resource name of more than {MAX_NAME_CHARACTERS} characters", StreamErrorKind.NAMES)
+        raise StreamError(f"resource name longer than {MAX_NAME_CHARACTERS} characters", StreamErrorKind.NAMES)
     return names

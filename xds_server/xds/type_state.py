@@ -1,10 +1,10 @@
-"""One resource type of one stream: what the peer wants, holds and has rejected, and what is due to it.
+"""One resource type of one stream: subscription, accepted and rejected resources, and due responses.
 
-Both variants of the protocol share this state. They differ in how a request is read (``subscribe`` and
-``unsubscribe`` against a full list of names) and in how a response is filled (the changes against the full state).
+Both protocol variants share this state. They differ in how a request is read (``subscribe`` and ``unsubscribe``
+or a full list of names) and in how a response is filled (changes or full state).
 
-What is due follows from comparing the snapshot with what the peer will hold once it has answered all responses in
-flight.
+Due responses follow from comparing the snapshot with what the peer will hold once it has answered all responses
+in flight.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -32,11 +32,11 @@ from xds_server.xds.rejections import Rejections, is_version
 from xds_server.xds.subscription import FULL_STATE, WILDCARD, Subscription, bounded
 
 SENT_SINGLY: Final = frozenset((SECRET,))
-"""Types of which each resource goes out by itself, so that a NACK shows what was rejected.
+"""Types whose resources are sent one by one, so that a NACK identifies the rejected one.
 
-Envoy (1.40, delta and SOTW) stores a rejected secret next to the one in use. Sent again unchanged, it is confirmed
-unchecked, and the next good one of the same TLS context is rejected in its place. So Envoy is sent the secret that
-it had.
+Envoy (1.40, delta and SOTW) stores a rejected secret next to the one in use. Sent again unchanged, it is accepted
+unchecked, and the next good one of the same TLS context is rejected in its place. So Envoy is sent the previous
+secret.
 """
 
 _NO_REJECTIONS: Final = Rejections()
@@ -50,10 +50,10 @@ class ServedType(NamedTuple):
 
 
 class DueContent(NamedTuple):
-    """What one response carries.
+    """Content of one response.
 
-    ``content`` is what the peer will hold of each name, ``None`` for gone; ``changes`` are the names because of
-    which the response goes out. The two differ in SOTW, which repeats what has not changed.
+    ``content``: what the peer will hold of each name, ``None`` if removed. ``changes``: names that cause the
+    response. The two differ in SOTW, which repeats unchanged resources.
     """
 
     content: Mapping[str, Resource | None]
@@ -122,7 +122,7 @@ class TypeState:
     # Requests
 
     def begin(self, request: Request, resources: Mapping[str, Resource]) -> Confirmed:
-        """Take the first request for this type; return what the peer still holds from an earlier stream."""
+        """Process the first request for this type; returns what the peer still holds from an earlier stream."""
         if isinstance(request, DeltaRequest):
             confirmed = self._begin_delta(request.subscribe, request.initial_versions, resources)
             self.unsubscribe(request.unsubscribe)
@@ -161,7 +161,7 @@ class TypeState:
         return tuple(wanted.values())
 
     def take(self, request: Request, served: ServedType, now_s: float) -> Acked | Nacked | None:
-        """Take a further request; return its answer to a response in flight, if it is one."""
+        """Process a further request; returns its answer to a response in flight, if any."""
         is_current = request.nonce == self.in_flight.last_nonce
         error = None if request.error is None else reason_tail(request.error)
         event = self._answer(request.nonce, error, served.rolled_back, now_s) if request.nonce else None
@@ -215,7 +215,7 @@ class TypeState:
         self.forced &= self.subscription.names
         self.dirty &= self.subscription.names
 
-    # Changes of the snapshot
+    # Snapshot changes
 
     def touch(self, changed: Collection[str], served: ServedType) -> None:
         """Note that the snapshot has changed in these names."""
@@ -258,7 +258,7 @@ class TypeState:
         self.dirty |= self.rejections.removals
         self.rejections = self.rejections.without_removals()
 
-    # What is due
+    # Due responses
 
     def expected(self, name: str) -> str | None:
         """The version the peer holds once it has accepted all that is in flight; ``None``: it knows of none."""
@@ -315,9 +315,9 @@ class TypeState:
             is_wanted = item.version != expected or name in self.forced
             return is_wanted and not self.rejections.has_rejected(item)
         if is_rolled_back and expected:
-            return False  # There is no fallback, and the peer holds something older.
+            return False  # No fallback, and the peer holds something older.
         if self.variant is XdsVariant.SOTW and not self.carries_full_state:
-            # SOTW cannot say "does not exist"; a resource that comes to exist is sent anew.
+            # SOTW cannot express "does not exist"; a resource that appears is sent again.
             self.acked.forget(name)
             return False
         if expected == GONE:
@@ -329,7 +329,7 @@ class TypeState:
         self.forced.difference_update(names)
 
     def _sent_singly(self, changes: Mapping[str, Resource | None]) -> str:
-        """The name of the change that goes out by itself; empty where all go together, as removals do."""
+        """Name of a change that is sent alone; empty if all are sent together, as removals are."""
         if self.type_url not in SENT_SINGLY:
             return ""
         return min((name for name, item in changes.items() if item), default="")
@@ -343,13 +343,13 @@ class TypeState:
     def _full_content(
         self, served: ServedType, changes: Mapping[str, Resource | None]
     ) -> dict[str, Resource] | None:
-        """All that a SOTW response must carry; ``None`` when it would delete what we cannot name."""
+        """Complete content of a SOTW response; ``None`` if it would delete resources that we cannot name."""
         wants, rejected = self.subscription.wants, self.rejections.versions
         wanted = self.subscription.wanted(served.resources)
         content = {name: item for name, item in wanted.items() if rejected.get(name) != item.version}
         if self.type_url in FULL_STATE:
             for name, item in self.in_flight.outcome(self.acked.content).items():
-                # What was rejected stays as it is; removals that are not in ``changes`` wait for something else.
+                # Rejected resources stay unchanged; removals missing in ``changes`` wait for a condition.
                 if name not in content and name not in changes and wants(name):
                     content[name] = item
         if self.acked.has_foreign_content and any(
@@ -359,7 +359,7 @@ class TypeState:
         return content
 
     def sent(self, due: DueContent, *, nonce: str, sequence: int, now_s: float) -> PendingResponse:
-        """Note that this goes out, as the response with this nonce."""
+        """Record that this is sent, as the response with this nonce."""
         resources = tuple([item for item in due.content.values() if item is not None])
         held = self.acked.versions
         response = PendingResponse(
@@ -406,7 +406,7 @@ class TypeState:
         return nacked
 
     def _nacked(self, response: PendingResponse, reason: str) -> Nacked:
-        """The NACK of a response: what was new to the peer is suspect, or all of it where nothing was."""
+        """The NACK of a response: suspects are the resources new to the peer, or all if none was new."""
         resources = (item for item in response.content.values() if item)
         new = tuple(item for item in resources if not self.acked.is_acked(item))
         return Nacked(
@@ -429,7 +429,7 @@ class TypeState:
         )
 
     def _pass_over(self, unanswered: PendingResponse, answered: PendingResponse) -> None:
-        """Note that a response will not be answered any more; whether the peer applied it is not known."""
+        """Record that a response will not be answered; whether the peer applied it is unknown."""
         self.dirty.update(unanswered.content)
         if self.variant is XdsVariant.DELTA:
             self.acked.mark_unknown(
@@ -459,14 +459,14 @@ class TypeState:
         return bool(self.in_flight.responses or self.dirty)
 
     def sync(self, served: ServedType) -> TypeSync:
-        """How far the peer is."""
+        """Sync state of the peer."""
         rejected = self.rejections.current(*served)
         is_late = self.is_unsettled or self.subscription.implicit
         state = Sync.NACK if rejected else Sync.STALE if is_late else Sync.SYNCED
         return TypeSync(self.type_url, state, rejected, self.rejections.reason if rejected else "")
 
     def status(self, served: ServedType) -> SubscriptionStatus:
-        """The same, and what else a person may want to see."""
+        """Sync state with details for operators."""
         now = self.sync(served)
         held = self.acked.held()
         return SubscriptionStatus(
