@@ -67,7 +67,7 @@ class HistoryStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplacedVersion:
-    """The version served before; ``how``: e.g. ``ann applied it``."""
+    """The version served before; ``how``: e.g. ``applied by ann``."""
 
     number: int
     digest: str

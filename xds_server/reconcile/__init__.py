@@ -1,1 +1,1 @@
-"""The loop that keeps what proxies are served equal to what policies and engines say, and what it goes by."""
+"""The reconcile loop: keeps what proxies are served equal to policies and engine states."""

@@ -1,6 +1,6 @@
-"""Translated items as a snapshot: encoded once each, versioned by content, remembered while they stay the same.
+"""Encodes translated items into a snapshot: once each, versioned by content, cached while unchanged.
 
-Apart from ``snapshot``, which streams read, so that a stream need not know how anything is encoded.
+Separate from ``snapshot``, so that streams need not know about encoding.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -15,10 +15,10 @@ from xds_server.wire.encode import encode
 
 
 class Assembler:
-    """Encodes items of any number of views; an item that was encoded before costs a look-up."""
+    """Encodes items of any number of views; an item encoded before costs one look-up."""
 
     def __init__(self, encoder: Callable[[Any], bytes] = encode) -> None:
-        """Start with nothing encoded; ``encoder`` writes messages other than assignments."""
+        """Start with an empty cache; ``encoder`` writes messages other than assignments."""
         self._encode = encoder
         self._assignments = AssignmentEncoder()
         self._encoded: WeakKeyDictionary[TranslatedResource, Resource] = WeakKeyDictionary()
@@ -36,7 +36,7 @@ class Assembler:
         return known
 
     def retain(self, pools: Collection[str]) -> None:
-        """Forget what was kept of the endpoints of other pools."""
+        """Drop cached endpoints of other pools."""
         self._assignments.retain(pools)
 
     def _bytes(self, item: TranslatedResource) -> bytes:
@@ -46,5 +46,5 @@ class Assembler:
 
 
 def assemble(items: Iterable[TranslatedResource]) -> Snapshot:
-    """The snapshot of these items, for callers with nothing to remember."""
+    """The snapshot of these items, without a cache."""
     return Assembler().assemble(items)

@@ -1,8 +1,8 @@
-"""Other policies for the proxies of a canary, decided beside those that are served to the rest.
+"""Builds new policies for canary proxies, next to those served to the rest.
 
-Both sets of decisions see all proxies, so each divides what it allows by all of them: the parts that the canary
-has of the one and the rest of the other never come to more than the larger of the two. Both see the same engines
-and the same traffic. Nothing is known of engines that only the new policies name.
+Both builds see all proxies, so each divides limits by all of them: the canary's parts of one and the rest's parts
+of the other never exceed the larger total. Both see the same engines and traffic. Engines that only the new
+policies have are without reports.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,14 +20,14 @@ from xds_server.reconcile.policy_gate import hold_reason
 
 
 class CanaryBuild:
-    """New policies on trial; ``with_canary`` adds to what is built for the rest what is built of them."""
+    """New policies on trial; ``with_canary`` adds their snapshots to those of the rest."""
 
     def __init__(
         self, accepted: AcceptedPolicies, serving: PolicySet, addressed: Callable[[Fleet], Fleet]
     ) -> None:
         self.accepted = accepted
         self.failure = ""
-        """Why nothing could be built of them; empty while it can."""
+        """Why the last build failed; empty if it succeeded."""
         self._policies = _sharing(accepted.policies, serving)
         self._serving = serving
         self._addressed = addressed
@@ -35,7 +35,7 @@ class CanaryBuild:
         self._memory: DecisionMemory | None = None
 
     def build(self, rest: BuildResult, fleet: Fleet, views: frozenset[View]) -> BuildResult:
-        """What proxies of these views are served, where ``rest`` is what was built of ``fleet`` for the others."""
+        """The build for proxies of these views; ``rest`` is what was built of ``fleet`` for the others."""
         inputs = replace(
             rest.inputs,
             policies=self._policies,
@@ -48,12 +48,12 @@ class CanaryBuild:
         return made
 
     def hold_reason(self, rest: BuildResult, fleet: Fleet, words: OrchestratorStates, now_s: float) -> str:
-        """Why these policies need to be allowed, beside ``rest``, which is served; empty when they do not."""
+        """Why these policies need permission to replace ``rest``, which is served; empty if they do not."""
         made = self.build(rest, fleet, frozenset(rest.snapshots))
         return hold_reason(rest, made, words, now_s)
 
     def with_canary(self, rest: BuildResult, fleet: Fleet, views: frozenset[View]) -> BuildResult:
-        """``rest``, with what proxies of the canary are served; ``views`` are all that were asked for."""
+        """``rest`` plus the snapshots for canary proxies; ``views`` are all that were requested."""
         if self.failure:
             return rest
         made = self.build(rest, fleet, frozenset(view for view in views if view.canary))
@@ -74,6 +74,6 @@ def _in_canary(nodes: Mapping[str, View], node: str) -> bool:
 
 
 def _sharing(new: PolicySet, old: PolicySet) -> PolicySet:
-    """``new`` with the very objects of ``old`` where they say the same: what is known of those stays known."""
+    """``new`` with the objects of ``old`` where they are equal, so that caches stay valid."""
     pools = {name: old.pools[name] if old.pools.get(name) == pool else pool for name, pool in new.pools.items()}
     return replace(new, pools=MappingProxyType(pools))

@@ -1,9 +1,9 @@
-"""What the orchestrator says of the engines, and what it said last of those that it no longer names.
+"""Pod states of engines from the orchestrator, including the last state of engines it no longer lists.
 
-A source says first that an engine ends, and in the end no longer names it; the policies without it come a moment
-later, for they are read and judged as a whole. In between nothing would be said against an engine that is no more.
-So an end that was told holds for a while after nobody tells it, for the engine at that address; not for one that
-the source knows to be another, such as a pod that came back under the same name and address.
+A source first reports that an engine ends, then no longer lists it. The policies without it arrive a moment later,
+because they are validated as a whole. In between, nothing would mark the engine as gone. So a reported end stays
+in force for a while for the engine at that address, but not for one that the source knows to be another, such as a
+pod that returned under the same name and address.
 """
 
 import math
@@ -15,7 +15,7 @@ from xds_server.model.fleet import EngineId, Fleet, with_pod_states
 from xds_server.model.pod_state import PodState
 
 HELD_S: Final = 30.0
-"""Long enough for policies to be judged, and short enough for an end that was not meant."""
+"""Long enough to validate policies, and short enough for an unintended end."""
 
 _NOTHING: Final[Mapping[EngineId, PodState]] = MappingProxyType({})
 _UNKNOWN: Final[Mapping[EngineId, str]] = MappingProxyType({})
@@ -28,12 +28,12 @@ class _Ended(NamedTuple):
     until_s: float
 
     def another(self, uid: str) -> bool:
-        """Whether the engine of this identity is known to be another than the one that ended."""
+        """Whether this identity is known to be another engine than the one that ended."""
         return bool(uid and self.uid) and uid != self.uid
 
 
 class OrchestratorStates:
-    """All that is said, and ends that are no longer told."""
+    """Current pod states, and ends that are no longer reported."""
 
     def __init__(self) -> None:
         self._said = _NOTHING
@@ -50,9 +50,9 @@ class OrchestratorStates:
         now_s: float,
         uids: Mapping[EngineId, str] = _UNKNOWN,
     ) -> None:
-        """Note all words that stand from now on; of engines that are not in them nothing is said.
+        """Replace all pod states; engines without one have none.
 
-        ``uids`` tell engines of one name apart, as far as that is known.
+        ``uids`` tell engines of the same name apart, as far as known.
         """
         ended = dict(self._ended)
         for key, word in self._said.items():
@@ -68,9 +68,9 @@ class OrchestratorStates:
         self._upon = None
 
     def apply(self, fleet: Fleet, now_s: float) -> Fleet:
-        """The fleet with what is said of its engines."""
+        """The fleet with the pod states of its engines."""
         if not self._any:
-            return fleet  # the same without a look at each engine: most fleets have no orchestrator
+            return fleet  # shortcut: most fleets have no orchestrator
         held = {}
         for key, ended in self._ended.items():
             engine = fleet.engine(key)
@@ -79,9 +79,9 @@ class OrchestratorStates:
         return with_pod_states(fleet, {**held, **self._said})
 
     def apply_cached(self, fleet: Fleet, now_s: float) -> Fleet:
-        """The same for the one fleet that is carried from round to round: it is looked at where something is new.
+        """The same for the one fleet that is carried from round to round: only changes are applied.
 
-        Whatever else is folded into that fleet leaves its places, and the words on its engines, as they are.
+        Other updates of that fleet leave its order and pod states as they are.
         """
         if self._upon is fleet.places and now_s < self._until_s:
             return fleet

@@ -1,7 +1,7 @@
-"""From policies, fleet and proxies to the snapshot of every view: the pure stages, run in their order.
+"""From policies, fleet and proxies to the snapshot of every view: the pure stages in order.
 
-``decide`` -> ``translate`` per view -> ``assemble`` per view. What stays between two runs is only memory of work
-already done: with or without it the answer is the same.
+``decide`` -> ``translate`` per view -> ``assemble`` per view. What stays between two runs is only a cache: the
+result is the same without it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,10 +28,10 @@ from xds_server.translate.view_resources import translate
 from xds_server.wire.encode import encode
 
 REFERENCE_VIEW: Final = View()
-"""Every pool and route, seen from no zone: always built, because it shows what there is to serve."""
+"""Every pool and route, from no zone: always built, because it shows everything that can be served."""
 
 MAX_STALE_VIEWS: Final = 64
-"""Views that came and went, or were only asked about, before what was made for them is forgotten."""
+"""Unused views before their cached results are dropped."""
 
 _NOBODY: Final[Mapping[str, Proxy]] = MappingProxyType({})
 _NO_NODES: Final[Mapping[str, View]] = MappingProxyType({})
@@ -39,12 +39,12 @@ _NO_NODES: Final[Mapping[str, View]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildInputs:
-    """What snapshots are made of; ``memory`` is that of the last round.
+    """Inputs of snapshots; ``memory`` is that of the last round.
 
     ``nodes`` are the views of connected proxies by node id, ``views`` those to build; ``proxies_by_role`` and
-    ``calling_zones`` also count proxies on their way back. ``remote_proxies`` are proxies of other replicas, which
-    have a part in what is divided and are served nothing here. ``access_log_percent`` is the share of calls that
-    proxies are to report. ``certificates`` are those for connections to engines. ``now_s`` is monotonic.
+    ``calling_zones`` also count briefly disconnected proxies. ``remote_proxies`` are proxies of other replicas:
+    they share limits and are not served here. ``access_log_percent`` is the share of calls that proxies report.
+    ``certificates`` are for connections to engines. ``now_s`` is monotonic.
     """
 
     policies: PolicySet
@@ -63,11 +63,10 @@ class BuildInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildResult:
-    """What was made of ``inputs``: decisions, a snapshot for each view, and the seconds each stage took.
+    """The result for ``inputs``: decisions, a snapshot for each view, and the seconds of each stage.
 
-    ``memory`` is for the next round.
-    ``own`` is the runtime layer of each connected proxy that has limits of its own, by node id. ``proxies`` and
-    ``calling_zones`` are what ``decide`` was given of them.
+    ``memory`` is for the next round. ``own`` is the runtime layer of each connected proxy with limits of its own,
+    by node id. ``proxies`` and ``calling_zones`` are as given to ``decide``.
     """
 
     inputs: BuildInputs
@@ -81,7 +80,7 @@ class BuildResult:
 
 
 class Pipeline:
-    """Runs the stages and remembers what they made."""
+    """Runs the stages and caches their results."""
 
     def __init__(self, encoder: Callable[[Any], bytes] = encode) -> None:
         """Start with nothing remembered; ``encoder`` writes the messages of the snapshots."""
@@ -119,7 +118,7 @@ class Pipeline:
             for view in self._wanted(inputs.views)
         }
         if inputs.policies is not self._swept_for:
-            # Not every time: what unchanged pools were made of is not asked for, and would be forgotten.
+            # Not every time: entries of unchanged pools are not looked up, and would be dropped.
             self._memo.sweep()
             self._made_for = self._wanted(inputs.views)
             self._assembler.retain(inputs.policies.pools)
@@ -178,7 +177,7 @@ class Pipeline:
         return self._proxies.of((nodes, elsewhere), merged)
 
     def _own(self, inputs: BuildInputs, decisions: Decisions) -> dict[str, Resource]:
-        """The runtime layer of each proxy that some pool has a part of its own for."""
+        """The runtime layer of each proxy with a part of its own in any pool."""
         items = proxy_runtime_resources(
             inputs.policies,
             inputs.fleet,
@@ -190,7 +189,7 @@ class Pipeline:
         return {node: self._assembler.resource(item) for node, item in items.items()}
 
     def _note(self, views: frozenset[View], inputs: BuildInputs) -> None:
-        """Note for whom something is made; begin anew where that was done for many more than there are."""
+        """Record the views built; drop the caches once there were many more than in use."""
         if views <= self._made_for:
             return
         self._made_for |= views

@@ -1,4 +1,4 @@
-"""What the reconciler asks of policies that are offered, and what the log and the metrics say of them."""
+"""Checks of offered policies before they are served, with their logs and metrics."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -21,7 +21,7 @@ _log = structlog.get_logger()
 
 
 def fleet_for(policies: PolicySet, fleet: Fleet | None, serving: ServingPolicies | None) -> Fleet:
-    """The fleet as these policies declare it, with what is known of engines that are served already."""
+    """The fleet as these policies declare it, with the state of engines already served."""
     if fleet is None or serving is None:
         return declared(policies)
     return redeclared(policies, fleet, serving.policies)
@@ -29,16 +29,15 @@ def fleet_for(policies: PolicySet, fleet: Fleet | None, serving: ServingPolicies
 
 def view_sizes(built: BuildResult, words: OrchestratorStates, now_s: float) -> dict[View, Mapping[str, int]]:
     """What each view is served, and how much of it."""
-    # That an engine ends may have been said after the round that this was built in.
+    # An engine's end may have been reported after the round of this build.
     fleet = words.apply(built.inputs.fleet, now_s)
     return {view: view_parts(snapshot, fleet) for view, snapshot in built.snapshots.items()}
 
 
 def hold_reason(served: BuildResult, made: BuildResult, words: OrchestratorStates, now_s: float) -> str:
-    """Why ``made`` is to be held back beside what is served; empty when it is not.
+    """Why ``made`` must be held back, compared with what is served; empty if it need not be.
 
-    Only views that both have are compared: one that was served in the last round and is wanted by nobody now is
-    of a proxy that just left, and not a loss of the policies.
+    Only views in both builds are compared: one that is no longer in use belonged to a proxy that just left.
     """
     after = view_sizes(made, words, now_s)
     before = {view: had for view, had in view_sizes(served, words, now_s).items() if view in after}
@@ -46,12 +45,12 @@ def hold_reason(served: BuildResult, made: BuildResult, words: OrchestratorState
 
 
 def log_rejected(refused: RejectedPolicies, serving: str) -> None:
-    """Log why the files cannot be used; ``serving`` is the digest of what is served."""
+    """Log why the files are refused; ``serving`` is the digest in force."""
     _log.warning(
         "policies.refused",
         problems=len(refused.errors),
         errors=[str(error) for error in refused.errors][:_SHOWN_ERRORS],
-        serving=serving or "nothing: the xDS port stays closed until the policies can be used",
+        serving=serving or "nothing: the xDS port stays closed until policies are accepted",
     )
 
 
@@ -66,10 +65,10 @@ def log_held(reason: str, serving: str) -> None:
 
 
 def log_stale(serving: str) -> None:
-    """Log that what the last run served has to do."""
+    """Log that the version of the last run is served."""
     _log.warning(
         "policies.stale",
-        reason="serving the policies of the last run until the files are accepted",
+        reason="serving the version of the last run until the files are accepted",
         serving=serving,
     )
 
@@ -86,13 +85,13 @@ def log_accepted(accepted: AcceptedPolicies, fleet: Fleet) -> None:
 
 
 def count_state(metrics: Metrics, state: str) -> None:
-    """Count what became of the files."""
+    """Count the state of the files."""
     metrics.policy_reloads.labels(result=state).inc()
     metrics.policy_refused.set(state == "refused")
     metrics.shrink_held.set(state == "held")
 
 
 def count_resources(metrics: Metrics, served: Snapshot) -> None:
-    """Tell how many resources of each type are served: of one that is served no longer, none."""
+    """Set the number of served resources of each type; 0 for types no longer served."""
     for url, name in SHORT_NAMES.items():
         metrics.resources.labels(type=name).set(len(served.of(url)))

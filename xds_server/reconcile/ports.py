@@ -1,7 +1,7 @@
-"""Whom the reconciler knows, as it needs them, and who they are when the control plane runs.
+"""The reconciler's ports and their adapters in a running control plane.
 
-``PublisherPort`` are who is connected, ``SignalsPort`` what is known beside policies and reports.
-``PublisherAdapter`` is the publisher as the one, ``SignalsAdapter`` telemetry and orders as the other.
+``PublisherPort``: connected proxies. ``SignalsPort``: inputs besides policies and reports.
+``PublisherAdapter`` wraps the publisher, ``SignalsAdapter`` telemetry and orders.
 """
 
 from collections.abc import Mapping
@@ -16,45 +16,45 @@ from xds_server.model.view import View
 
 
 class PublisherPort(Protocol):
-    """Who is connected, and how to reach them."""
+    """Connected proxies, and how to reach them."""
 
     def views(self) -> frozenset[View]:
         """The views of connected proxies."""
         ...
 
     def nodes(self) -> Mapping[str, View]:
-        """The view of each connected proxy by its node id; the same object while nobody came or went."""
+        """The view of each connected proxy by its node id; the same object while none connected or left."""
         ...
 
     def proxies_by_role(self) -> Mapping[str, int]:
-        """How many proxies of each role are connected."""
+        """Connected proxies by role."""
         ...
 
     def proxies_by_zone(self) -> Mapping[str, int]:
-        """How many proxies of each zone are connected."""
+        """Connected proxies by zone."""
         ...
 
     def publish(self, snapshots: Mapping[View, Snapshot], own: Mapping[str, Resource]) -> None:
-        """Give every proxy the snapshot of its view, and those named in ``own`` a runtime layer of their own."""
+        """Serve every proxy the snapshot of its view, and those in ``own`` a runtime layer of their own."""
         ...
 
 
 class SignalsPort(Protocol):
-    """What is known beside policies and reports."""
+    """Inputs besides policies and reports."""
 
     def traffic(self, now_s: float) -> Mapping[str, PoolTraffic]:
-        """What proxies saw lately, by pool; the same object for a pool of which nothing new is known."""
+        """Recent traffic by pool; the same object for a pool without news."""
         ...
 
     @property
     def access_log_percent(self) -> float:
-        """The share of calls that proxies are to report."""
+        """The share of calls that proxies report."""
         ...
 
     def orders(self, now_s: float) -> Mapping[EngineId, Order]:
-        """The orders of operators that hold now."""
+        """The operator orders in force."""
         ...
 
     def certificates(self) -> Certificates:
-        """The certificates for connections to engines; the same object while they are the same."""
+        """The certificates for connections to engines; the same object while unchanged."""
         ...

@@ -1,7 +1,7 @@
-"""Who is served, here and by other replicas: what limits are divided by, and where requests come from.
+"""Proxies of all replicas: what limits are divided by, and where requests come from.
 
-Counts are of all replicas together, so a proxy that goes from one to another changes nothing, and one that is away
-for a moment is remembered; see ``DampedCounts``.
+Counts cover all replicas, so a proxy that moves between them changes nothing. Briefly disconnected proxies are
+still counted; see ``DampedCounts``.
 """
 
 from collections.abc import Mapping
@@ -15,18 +15,18 @@ from xds_server.model.view import View
 from xds_server.reconcile.ports import PublisherPort
 
 HOLD_S: Final = 30.0
-"""Above Envoy's longest reconnect back-off with the bootstrap Switchgear prints (1 s), with room for a rollout."""
+"""Longer than Envoy's maximum reconnect backoff with Switchgear's bootstrap (1 s), with room for a rollout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DampedCounts:
-    """Proxies by role, or by zone: ``connected`` now, ``remembered`` with when (monotonic) a higher count ends."""
+    """Proxies by role, or by zone: ``connected`` now, ``remembered`` with the monotonic end of a higher count."""
 
     connected: Mapping[str, int]
     remembered: Mapping[str, tuple[int, float]]
 
     def counts(self) -> Mapping[str, int]:
-        """The proxies to reckon with, per role or zone; every count is at least one."""
+        """Effective counts by role or zone; at least one each."""
         roles = sorted({*self.connected, *self.remembered})
         counts = {role: max(self.connected.get(role, 0), self.remembered.get(role, (0, 0.0))[0]) for role in roles}
         return MappingProxyType({role: count for role, count in counts.items() if count})
@@ -36,13 +36,13 @@ NO_COUNTS: Final = DampedCounts(connected=MappingProxyType({}), remembered=Mappi
 
 
 def restored_counts(counts: Mapping[str, int], now_s: float) -> DampedCounts:
-    """The roster of a server that has just started and knows whom the last one served."""
+    """Counts of a server that just started and knows those of its last run."""
     remembered = {role: (count, now_s + HOLD_S) for role, count in counts.items()}
     return DampedCounts(connected=MappingProxyType({}), remembered=MappingProxyType(remembered))
 
 
 def damped_counts(roster: DampedCounts, connected: Mapping[str, int], now_s: float) -> DampedCounts:
-    """The roster with these proxies connected; a count that fell is remembered for ``HOLD_S``."""
+    """The counts with these proxies connected; a count that fell is remembered for ``HOLD_S``."""
     remembered = {role: held for role, held in roster.remembered.items() if held[1] > now_s}
     for role, before in roster.connected.items():
         count = max(before, remembered.get(role, (0, 0.0))[0])
@@ -53,18 +53,18 @@ def damped_counts(roster: DampedCounts, connected: Mapping[str, int], now_s: flo
 
 
 class RemoteProxySource(Protocol):
-    """Other replicas that serve the same."""
+    """Other replicas that serve the same policies."""
 
     def remote_proxies(self, here: Mapping[str, object]) -> RemoteProxies:
-        """What they serve beside the proxies that are connected ``here``; the same object while nothing is new."""
+        """Their proxies, without those connected ``here``; the same object without news."""
         ...
 
 
 class ProxyCounts:
-    """The proxies of all replicas, as this one knows them."""
+    """The proxies of all replicas, as far as known here."""
 
     def __init__(self, proxies: PublisherPort, peers: RemoteProxySource | None) -> None:
-        """``peers`` are None where there is no way to know of any: then there are none."""
+        """``peers`` is None without other replicas."""
         self._proxies = proxies
         self._peers = peers
         self._joining = TrafficMerger()
@@ -72,27 +72,27 @@ class ProxyCounts:
         self.by_zone = NO_COUNTS
 
     def remote_proxies(self) -> RemoteProxies:
-        """What other replicas serve."""
+        """The proxies of other replicas."""
         return NO_REMOTE_PROXIES if self._peers is None else self._peers.remote_proxies(self._proxies.nodes())
 
     def traffic(self, here: Mapping[str, PoolTraffic]) -> Mapping[str, PoolTraffic]:
-        """What proxies ask for, here and elsewhere."""
+        """Demand of proxies, here and on other replicas."""
         return self._joining.traffic(here, self.remote_proxies())
 
     def restore(self, by_role: Mapping[str, int], by_zone: Mapping[str, int], now_s: float) -> None:
-        """Remember whom the last run of the server knew of."""
+        """Restore the counts of the last run."""
         self.by_role, self.by_zone = (
             restored_counts(by_role, now_s),
             restored_counts(by_zone, now_s),
         )
 
     def update(self, now_s: float, arriving: View | None = None) -> bool:
-        """Bring the rosters up to who is served, and the proxy that is about to be; whether that changed them."""
+        """Update the counts, including a proxy about to connect; returns whether they changed."""
         there = self.remote_proxies()
         by_role = _together(self._proxies.proxies_by_role(), there.proxies_by_role)
         by_zone = _together(self._proxies.proxies_by_zone(), there.proxies_by_zone)
-        # Where another replica has its like it most likely comes from there, and is counted already. If not, it is
-        # counted in the round that follows.
+        # If another replica has such a proxy, it most likely comes from there and is already counted. If not, the
+        # next round counts it.
         if arriving is not None and (arriving.role, arriving.zone) not in there.kinds:
             by_role[arriving.role] = by_role.get(arriving.role, 0) + 1
             by_zone[arriving.zone] = by_zone.get(arriving.zone, 0) + 1

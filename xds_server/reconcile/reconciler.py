@@ -1,12 +1,12 @@
-"""The loop that keeps what proxies are served equal to what policies and engines say.
+"""The reconcile loop: keeps what proxies are served equal to policies and engine states.
 
-Inputs arrive by method calls and are only noted; one round then turns all of them into snapshots. Latest wins:
-ten edits during a round are one edit afterwards. A report that can change a decision starts a round at once, and
-only rounds that follow closely are spaced, by ``SPACING_S``; reports that merely confirm wait for the tick.
+Inputs arrive by method calls and are only recorded; a round then turns all of them into snapshots. The latest
+wins: ten edits during a round are one edit afterwards. A report that can change a decision starts a round at once,
+at least ``SPACING_S`` after the previous one; reports that only confirm wait for the tick.
 
-New policies count only when snapshots could be made of them and do not drop too much; until then, and whenever
-a round fails, what is served stays as it is. This is the only place that catches ``Exception``: a bug must not
-take from proxies what they have.
+New policies are served only once snapshots could be built from them and do not drop too much. Until then, and
+whenever a round fails, the served state stays as it is. Only this module catches ``Exception``: a bug must not
+take configuration away from proxies.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ from xds_server.reconcile.startup_gate import StartupGate
 
 
 class SnapshotPublisher:
-    """Gives proxies what was built, unless they have it; ``served`` is what each view has."""
+    """Publishes builds with changes; ``served`` is what each view has."""
 
     def __init__(self, proxies: PublisherPort, metrics: Metrics) -> None:
         self._proxies = proxies
@@ -67,14 +67,14 @@ class SnapshotPublisher:
         self.served: dict[View, Snapshot] = {}
 
     def publish(self, built: BuildResult) -> bool:
-        """Give it to them; whether there was anything new in it."""
-        # The same snapshot again would be a push that has to be compared on every stream to find nothing in it.
+        """Publish; returns whether anything changed."""
+        # Publishing an equal snapshot would compare it on every stream to find no change.
         fresh = {view: unless_equal(self.served.get(view), made) for view, made in built.snapshots.items()}
         same = reuse_mapping(self.served, fresh) is self.served
         if same and same_layers({} if self._built is None else self._built.own, built.own):
             return False
         self._proxies.publish(fresh, built.own)
-        # After it: what could not be given to them is due again in the next round.
+        # Afterwards: a failed publication is due again in the next round.
         self.served, self._built = fresh, built
         count_resources(self._metrics, fresh[REFERENCE_VIEW])
         return True
@@ -89,10 +89,10 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcilerOptions:
-    """How rounds begin, and what they adopt.
+    """How rounds start, and what they adopt.
 
-    ``allow_shrink``: adopt policies also where they drop much of what is served. ``first_reports_s``: wait so long
-    at the start for the first reports of engines.
+    ``allow_shrink``: adopt policies even if they drop much of what is served. ``first_reports_s``: maximum wait at
+    startup for first reports of engines.
     """
 
     allow_shrink: bool = False
@@ -103,7 +103,7 @@ _DEFAULTS: Final = ReconcilerOptions()
 
 
 class Reconciler:
-    """Notes what changes and makes snapshots of it; see ``run``."""
+    """Records changes and builds snapshots from them; see ``run``."""
 
     def __init__(
         self,
@@ -117,8 +117,8 @@ class Reconciler:
         on_round: Callable[[BuildResult, Mapping[View, Snapshot]], None] = lambda _, __: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``on_adopted`` gets policies that are served from then on; ``on_round`` each round, and what proxies are
-        served because of it."""
+        """``on_adopted`` gets policies once they are served; ``on_round`` each round, with what proxies are
+        served."""
         self._proxies = proxies
         self._metrics = metrics
         self.clock = clock
@@ -133,7 +133,7 @@ class Reconciler:
         self._held: AcceptedPolicies | None = None
         self._urgent_since_s: float | None = None
         self.news_s: float | None = None
-        """When the oldest news came that the round in hand takes up; None: there was none."""
+        """Time of the oldest news in the current round; None without news."""
         self._failure = ""
         self.canary_build: CanaryBuild | None = None
         self._told_stale = False
@@ -144,16 +144,16 @@ class Reconciler:
         self.serving: ServingPolicies | None = None
         self.fleet: Fleet | None = None
         self.built: BuildResult | None = None
-        self.restored: DecisionMemory = NO_MEMORY  # what the last run learned, for the first round
+        self.restored: DecisionMemory = NO_MEMORY  # learned in the last run, for the first round
         self.ready = asyncio.Event()
-        """Set once there is something to serve that engines have had their say in."""
+        """Set once there is something to serve that considers engine reports."""
         self.worth_keeping = asyncio.Event()
-        """Set when what a restarted server should know has changed; whoever keeps it clears it."""
+        """Set when state for a restart has changed; cleared by the component that saves it."""
 
-    # -- what is noted -------------------------------------------------------------------------------------
+    # -- inputs --------------------------------------------------------------------------------------------
 
     def offer(self, state: PolicyState) -> None:
-        """Note what the policy files say now."""
+        """Record the present state of the policy source."""
         if isinstance(state, AcceptedPolicies):
             self._offered = state
             self._wake.set()
@@ -163,7 +163,7 @@ class Reconciler:
         log_rejected(state, self._serving_digest())
 
     def on_source_unreachable(self, reason: str) -> None:
-        """Note that who has the policies did not answer so far: what the last run served has to do meanwhile."""
+        """Record that the policy source has not answered yet: the version of the last run is served meanwhile."""
         if self.source_state.state != "unread" or self._offered is not None:
             return
         self._set_files("unreached", "", reason=reason)
@@ -176,12 +176,12 @@ class Reconciler:
         proxies_by_role: Mapping[str, int],
         proxies_by_zone: Mapping[str, int] | None = None,
     ) -> None:
-        """Note what the last run of the server served, and whom; it is served until the files can be used."""
+        """Record what the last run served, and its proxies; it is served until policies are accepted."""
         self.proxy_counts.restore(proxies_by_role, proxies_by_zone or {}, self.clock())
         self._adopt(stored, stale=True)
 
     def on_report(self, report: EngineReport) -> None:
-        """Note one report; a round follows at once if it can change a decision."""
+        """Record one report; a round follows at once if it can change a decision."""
         self._metrics.count_report(report.source.value, report.verdict.value)
         if self.fleet is None:
             return
@@ -195,29 +195,29 @@ class Reconciler:
         self._news(now_s, urgent=True)
 
     def on_pod_states(self, words: Mapping[EngineId, PodState], uids: Mapping[EngineId, str] = _NO_UIDS) -> None:
-        """Note all that the orchestrator says of engines now; ``uids`` tell those of one name apart."""
+        """Record all present pod states; ``uids`` tell engines of the same name apart."""
         self._words.update(words, self.fleet, self.clock(), uids)
         if self._held is not None and self._offered is None:
-            self._offered = self._held  # that engines end may be why they are missing
+            self._offered = self._held  # ending engines may be why they are missing
         self._news(self.clock(), urgent=True)
 
     def resolve(self, addresses: Mapping[str, str]) -> None:
-        """Note the addresses of host names."""
+        """Record the addresses of host names."""
         self._building.addresses = addresses
         self._wake.set()
 
     def proxies_changed(self) -> None:
-        """Note that a proxy came, went, or is of another view than before."""
+        """Record that a proxy connected, left, or changed its view."""
         self._wake.set()
 
     def request_round(self) -> None:
-        """Note that traffic, orders or certificates are different now."""
+        """Record that traffic, orders or certificates changed."""
         self._news(self.clock())
 
     def begin_canary(self, accepted: AcceptedPolicies) -> str:
-        """Serve these policies to views of a canary from now on; else why they cannot be."""
+        """Serve these policies to canary views from now on; returns why not otherwise."""
         if self.serving is None or self.fleet is None or self.built is None:
-            return "nothing is served yet"
+            return "nothing served yet"
         trial = CanaryBuild(accepted, self.serving.policies, self._building.resolved)
         try:
             reason = trial.hold_reason(self.built, self.fleet, self._words, self.clock())
@@ -229,44 +229,44 @@ class Reconciler:
         return reason
 
     def end_canary(self) -> None:
-        """Serve views of a canary what all others are served."""
+        """Serve canary views what all others are served."""
         self.canary_build = None
 
     def withdraw(self, accepted: AcceptedPolicies) -> bool:
-        """Take back what was offered, or is held, and is not served; whether it was held."""
+        """Withdraw policies that are offered or held and not served; returns whether they were held."""
         held = self._held is accepted
         self._offered = None if self._offered is accepted else self._offered
         self._held = None if held else self._held
         return held
 
     def release_shrink(self) -> str:
-        """Let go of policies that are held back; else why not."""
+        """Release policies that are held back; returns why not otherwise."""
         if self._held is None:
             return "no policies are held back"
         if self.canary_build is not None:
-            return "a canary is running, and is held against what is served: wait for it, or end it first"
+            return "a canary is running: wait for it, or end it first"
         if self._offered is not None and self._offered is not self._held:
-            return "newer policies are being looked at: ask again in a moment"
+            return "newer policies are being validated: try again in a moment"
         _log.warning("policies.released", digest=self._held.digest[:12], reason=self.source_state.reason)
         self._adopt(self._held, stale=False)
         return ""
 
-    # -- what is asked -------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------------
 
     @property
     def pending_policies(self) -> tuple[PolicySet, ...]:
-        """The policies that are offered, held back or on trial, and not served to everybody."""
+        """Policies that are offered, held back or on trial, and not served to all proxies."""
         waiting = (self._offered, self._held, None if self.canary_build is None else self.canary_build.accepted)
         return tuple(one.policies for one in waiting if one is not None)
 
     def snapshot_for(self, view: View) -> Snapshot:
-        """What the first proxy of a view is served, at once; it counts among those that share limits."""
+        """The snapshot for the first proxy of a view, at once; the proxy counts among those that share limits."""
         if self.serving is None or self.fleet is None:
             return Snapshot()
         now_s = self.clock()
         self._call_roll(now_s, arriving=view)
         try:
-            # Only this view: a storm of proxies, each the first of its own, must not build all views each time.
+            # Only this view: many connecting proxies, each first of its view, must not build all views each time.
             made = self._build(self.serving.policies, self.fleet, now_s, views=frozenset({view}))
         except Exception as error:  # noqa: BLE001 - the same round, begun by a proxy
             self._failed(error)
@@ -283,10 +283,10 @@ class Reconciler:
             return None
         return self.built.snapshots.get(view) or self._building.peek(self.built, view)
 
-    # -- what is done --------------------------------------------------------------------------------------
+    # -- rounds --------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Rounds, for ever."""
+        """Run rounds until cancelled."""
         while True:
             # Not wait_for: before Python 3.12 it can swallow a cancellation that meets the end of the wait.
             with contextlib.suppress(TimeoutError):
@@ -303,12 +303,12 @@ class Reconciler:
                     _log.info("reconcile.recovered")
                     self._failure = ""
             took_s = self.clock() - started_s
-            # A long round leaves as long again to the streams: proxies that wait to be heard would start the next.
+            # After a long round, leave as long again to the streams: waiting proxies would start the next one.
             await asyncio.sleep(max(took_s, SPACING_S - took_s))
 
     def _round(self) -> None:
         if self.source_state.state == "unread" and self._offered is None:
-            return  # what the last run served counts only where the files cannot be used
+            return  # the last run's version counts only if the files cannot be used
         now_s = self.clock()
         self._call_roll(now_s)
         offered, self._offered = self._offered, None
@@ -316,7 +316,7 @@ class Reconciler:
             try:
                 self._consider(offered)
             except Exception:
-                self._held = None  # older than these: nobody who asks to let go of what is held means them
+                self._held = None  # outdated: a release request does not mean these
                 self._set_files("failed", offered.digest, reason=_BUG)
                 raise
         if self.serving is None or self.fleet is None:
@@ -327,12 +327,12 @@ class Reconciler:
         built = self._build(self.serving.policies, self.fleet, now_s)
         self.built = built
         self._tell_stale()
-        # Opening earlier would tell proxies that come back from a restart that every engine is well.
+        # Opening earlier would report every engine as healthy to proxies that reconnect after a restart.
         policies, addresses = self.serving.policies, self._building.addresses
         if not self.ready.is_set() and not self._opening.due(policies, self.fleet, addresses, now_s):
             return
         self._publish(built)
-        # First: who only watches the rounds must not keep proxies from being served.
+        # First: an observer of rounds must not keep proxies from being served.
         self.ready.set()
         self._on_round(built, self._publishing.served)
         self.news_s = None
@@ -345,14 +345,14 @@ class Reconciler:
         self._wake.set()
 
     def _call_roll(self, now_s: float, arriving: View | None = None) -> None:
-        """Bring the rosters up to who is connected now, and the proxy that is about to be."""
+        """Update the counts of connected proxies, including one about to connect."""
         if self.proxy_counts.update(now_s, arriving):
             self.worth_keeping.set()
 
     def _build(
         self, policies: PolicySet, fleet: Fleet, now_s: float, *, views: frozenset[View] | None = None
     ) -> BuildResult:
-        """A round after the one before, with what the canary is served in it."""
+        """One more round, with the canary's snapshots."""
         started_s = time.perf_counter()
         memory = self.built.memory if self.built else self.restored
         built = self._with_trial(self._building.build(policies, fleet, memory, now_s, views=views), fleet)
@@ -360,18 +360,18 @@ class Reconciler:
         return built
 
     def _with_trial(self, built: BuildResult, fleet: Fleet) -> BuildResult:
-        """What was built, with what the canary is served; a bug in that leaves the rest served."""
+        """The build plus the canary's; a bug in the latter leaves the rest served."""
         if self.canary_build is None:
             return built
         try:
             return self.canary_build.with_canary(built, fleet, built.inputs.views)
         except Exception as error:  # noqa: BLE001 - only the canary may be hurt by what is on trial
             self._failed(error)
-            self.canary_build.failure = f"nothing can be made of them: {type(error).__name__}: {error}"
+            self.canary_build.failure = f"building them failed: {type(error).__name__}: {error}"
             return built
 
     def _consider(self, offered: AcceptedPolicies) -> None:
-        """Serve these policies if snapshots can be made of them, and they do not drop too much."""
+        """Serve these policies if snapshots can be built from them and do not drop too much."""
         now_s = self.clock()
         fleet = self._words.apply(fleet_for(offered.policies, self.fleet, self.serving), now_s)
         made = self._build(offered.policies, fleet, now_s)
@@ -390,7 +390,7 @@ class Reconciler:
     def _adopt(self, accepted: AcceptedPolicies, *, stale: bool) -> None:
         self._held = None
         if accepted.digest != (self.serving.digest if self.serving else ""):
-            self.canary_build = None  # a canary is judged beside what the rest is served, and beside nothing else
+            self.canary_build = None  # a canary is only compared with the version it started next to
         self.fleet = fleet_for(accepted.policies, self.fleet, self.serving)
         self.serving = serving_policies(accepted, stale=stale)
         if not stale:

@@ -1,11 +1,11 @@
-"""Whether new policies take away so much at once that it is more likely a mistake than a wish.
+"""The shrink guard: holds back policies that remove so much at once that a mistake is likely.
 
-An empty mount, a file cut in half, the wrong folder: each of them parses, and an Envoy that is told of it
-removes everything at once. So more than half needs to be allowed. Counted are the resources of each view and
-the engines behind them: a pool cut from sixty engines to five is one changed resource, and an outage.
-Engines count by number, so that replacing all of them, as a rollout does, is no shrinking; the listeners that
-they are reached through do not count again. Those whose orchestrator ends them do not count at all: somebody
-wants that. A pool that loses every other engine and stays is held back however small its part of the whole is.
+An empty mount, a truncated file, the wrong folder: each of them parses, and Envoy would remove everything at once.
+So losing more than half needs permission. The resources of each view count, and the engines behind them: a pool
+cut from 60 engines to five is one changed resource, and an outage. Engines count by number, so replacing all of
+them, as in a rollout, is not shrinking; their listeners do not count again. Engines ended by their orchestrator do
+not count: that is intended. A pool that stays but loses all its engines is held back, however small its part of
+the whole.
 """
 
 from collections.abc import Mapping
@@ -40,11 +40,11 @@ def view_parts(snapshot: Snapshot, fleet: Fleet) -> Mapping[str, int]:
 
 
 def drop_reason(before: Mapping[str, int], after: Mapping[str, int]) -> str:
-    """One sentence when over half of ``before`` is missing from ``after``, or a pool is emptied; else empty."""
+    """One sentence if over half of ``before`` is missing from ``after``, or a pool is emptied; else empty."""
     for name, count in before.items():
-        # Whoever takes a pool away says so. One that stays and has nobody is a selector that finds nobody.
+        # A removed pool is intended. One that stays without engines has a selector that matches none.
         if name.startswith(_ENGINES_OF) and count and after.get(name) == 0:
-            return f"would leave the pool {name.removeprefix(_ENGINES_OF)} without any of its {count} engines"
+            return f"would leave pool {name.removeprefix(_ENGINES_OF)} with none of its {count} engines"
     gone = {name: count - after.get(name, 0) for name, count in before.items() if count > after.get(name, 0)}
     had, lost = sum(before.values()), sum(gone.values())
     if lost <= MAX_DROPPED_RATIO * had:
@@ -52,11 +52,11 @@ def drop_reason(before: Mapping[str, int], after: Mapping[str, int]) -> str:
     names = sorted(gone, key=lambda name: (-gone[name], name))
     shown = ", ".join(f"{gone[name]} {name}" if name.startswith(_ENGINES_OF) else name for name in names[:_SHOWN])
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"would drop {lost} of {had} resources and engines at once: {shown}{more}"
+    return f"would remove {lost} of {had} resources and engines at once: {shown}{more}"
 
 
 def shrink_reason(before: Mapping[View, Mapping[str, int]], after: Mapping[View, Mapping[str, int]]) -> str:
-    """Why ``after`` needs to be allowed, for one of the views that lose too much; empty when none does."""
+    """Why ``after`` needs permission, for one of the views that lose too much; empty if none does."""
     for view, had in before.items():
         reason = drop_reason(had, after.get(view, {}))
         if reason:

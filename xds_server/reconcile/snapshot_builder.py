@@ -1,4 +1,4 @@
-"""What one round is made of, and what comes of it: decisions, and snapshots of the views that are asked for."""
+"""Builds decisions and snapshots of a round from the present inputs."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -20,7 +20,7 @@ _NO_ORDERS: Final[Mapping[EngineId, Order]] = MappingProxyType({})
 
 
 class SnapshotBuilder:
-    """Builds of what neighbours say at that moment; ``addresses`` are of host names, set by who looks them up."""
+    """Builds from the present state of its ports; ``addresses`` of host names are set by the resolver."""
 
     def __init__(self, proxies: PublisherPort, signals: SignalsPort | None, roll: ProxyCounts) -> None:
         self._proxies = proxies
@@ -39,7 +39,7 @@ class SnapshotBuilder:
         *,
         views: frozenset[View] | None = None,
     ) -> BuildResult:
-        """Decisions, and snapshots of these views; of every view in use when none are named."""
+        """Decisions, and snapshots of these views; of every view in use if none are named."""
         return self._pipeline.build(
             BuildInputs(
                 policies=policies,
@@ -58,9 +58,9 @@ class SnapshotBuilder:
         )
 
     def peek(self, built: BuildResult, view: View) -> Snapshot:
-        """What a proxy of this view would be served of this round, which was built without it."""
+        """What a proxy of this view would be served by this build, which did not include it."""
         return self._pipeline.peek(built, view)
 
     def resolved(self, fleet: Fleet) -> Fleet:
-        """The fleet by the addresses of now, for whoever builds apart from rounds."""
+        """The fleet with present addresses, for builds outside of rounds."""
         return resolved_fleet(fleet, self.addresses)

@@ -1,6 +1,6 @@
-"""When the control plane knows enough of the engines to tell proxies of them for the first time.
+"""Decides when enough is known about the engines to serve proxies for the first time.
 
-Opening earlier would tell proxies that come back from a restart that every engine is well.
+Opening earlier would report every engine as healthy to proxies that reconnect after a restart.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from xds_server.model.fleet import Engine, Fleet
 
 
 class StartupGate:
-    """Whether engines had their say; or ``longest_s`` have passed since that was asked first."""
+    """Whether all engines have reported, or ``longest_s`` have passed since the first check."""
 
     def __init__(self, longest_s: float) -> None:
         self._longest_s = longest_s
@@ -27,7 +27,7 @@ class StartupGate:
 
 
 def fleet_reported(policies: PolicySet, fleet: Fleet, addresses: Mapping[str, str]) -> bool:
-    """Whether every host name has an address, and every engine that is looked at has a verdict."""
+    """Whether every host name has an address, and every observed engine a verdict."""
     if not host_names(policies) <= addresses.keys():
         return False
     return all(
@@ -38,12 +38,12 @@ def fleet_reported(policies: PolicySet, fleet: Fleet, addresses: Mapping[str, st
 
 
 def _judged(engine: Engine, probe: Probe) -> bool:
-    """Whether an engine's word counts already, or nobody asks for it."""
+    """Whether an engine's verdict counts already, or none is expected."""
     if engine.pod_phase.final or not (probe.enabled or engine.has_agent):
         return True
     if engine.good_looks >= probe.healthy_after or engine.bad_looks >= probe.unhealthy_after:
         return True
-    # An agent's word needs no looks, nor does what was taken over from before.
+    # Neither an agent's verdict nor a restored one needs several probes.
     return engine.report is not None and (
         engine.report.source is ReportSource.AGENT or not (engine.good_looks or engine.bad_looks)
     )

@@ -1,1 +1,1 @@
-"""Which policies are offered: from where, as which version, to which proxies first, and how far they have come."""
+"""Rollout of policies: their source, versions, canaries, and progress."""

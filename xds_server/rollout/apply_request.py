@@ -1,4 +1,4 @@
-"""What somebody gives with a change, checked: the texts, and the words that go with them."""
+"""Validates a change request: its texts, author and reason."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,10 +11,10 @@ from xds_server.rollout.history.policy_version import MAX_COMMENT, digest_of
 
 
 def check_author_and_reason(*said: str) -> None:
-    """``RefusedChangeError`` for names and reasons that do not belong in a log."""
+    """``RefusedChangeError`` for authors and reasons that do not belong in a log."""
     for one in said:
         if len(one) > MAX_COMMENT or not one.isprintable():
-            raise RefusedChangeError(f"--by and --reason are one line of at most {MAX_COMMENT} characters")
+            raise RefusedChangeError(f"--by and --reason must be one line of at most {MAX_COMMENT} characters")
 
 
 def parse_policies(texts: Mapping[str, str]) -> AcceptedPolicies:

@@ -1,8 +1,8 @@
-"""A canary: which proxies try new policies first, and whether what they saw speaks against them. Pure.
+"""Canary analysis: which proxies try new policies first, and whether they did worse. Pure.
 
-Proxies are chosen by a hash of their id, so that the same ones are chosen each time, and zone by zone in turn, so
-that no zone has them all. What they saw is held against what all others saw in the same time: a bad minute of the
-engines is no fault of the policies.
+Proxies are chosen by a hash of their id, so that the choice is stable, and zone by zone in turn, so that no zone
+has them all. Their metrics are compared with those of all others at the same time: a bad minute of the engines is
+not the fault of the policies.
 """
 
 import math
@@ -14,18 +14,18 @@ from hashlib import blake2b
 from typing import Final
 
 MIN_REQUESTS: Final = 50
-"""Of each side. With fewer, one failure more or less is most of the difference."""
+"""On each side. With fewer, a single failure makes most of the difference."""
 
 MIN_TIMES: Final = 200
-"""Of each side, for a 99th percentile that is not just the longest."""
+"""On each side, for a 99th percentile that is not just the maximum."""
 
 _TIMES_KEPT: Final = 4000
 _SURE_Z: Final = 4.0
-"""Standard deviations. Chance alone is so far off once in 30 000 looks, and there are many looks."""
+"""Standard deviations. Chance alone gets there once in 30 000 evaluations, and there are many."""
 
 _WORSE_ERRORS: Final = 2.0
 _WORSE_SHED: Final = 5.0
-"""Percentage points that matter; less is no reason to go back."""
+"""Percentage points; smaller differences do not cause a rollback."""
 
 _WORSE_TIMES: Final = 1.5
 _WORSE_TIME_S: Final = 0.05
@@ -33,9 +33,9 @@ _ROUNDING: Final = 1e-9
 
 
 def canary_proxies(zones: Mapping[str, str], percent: float) -> frozenset[str]:
-    """The proxies that begin, out of these (node id -> zone): ``percent`` of them, and one at the least.
+    """The canary proxies out of these (node id -> zone): ``percent`` of them, at least one.
 
-    From each zone as many as from any other, as far as it has them.
+    Each zone provides the same number, as far as it has them.
     """
     count = min(len(zones), max(1, round(len(zones) * percent / 100)))
     ranks: dict[str, int] = {}
@@ -52,7 +52,7 @@ def _hashed(node: str) -> bytes:
 
 @dataclass(slots=True)
 class CohortMetrics:
-    """What some proxies saw: requests that ended, that failed, that were shed, and the times of good ones."""
+    """Metrics of a group of proxies: requests that ended, failed or were shed, and times of successful ones."""
 
     done: float = 0.0
     failed: float = 0.0
@@ -62,17 +62,17 @@ class CohortMetrics:
 
     @property
     def arrived(self) -> float:
-        """Requests that came."""
+        """Requests received."""
         return self.done + self.shed
 
     @property
     def good_percent(self) -> float:
-        """How many of them were answered, and well."""
+        """Percent of requests that succeeded."""
         return 100 - _percent(self.failed + self.shed, self.arrived)
 
 
 class CanaryVerdict(StrEnum):
-    """What can be said of a canary."""
+    """The verdict on a canary."""
 
     GOOD = "good"
     BAD = "bad"
@@ -81,7 +81,7 @@ class CanaryVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryAnalysis:
-    """What is said of the canary, and why, in sentences."""
+    """The verdict on the canary, with the reasons in sentences."""
 
     verdict: CanaryVerdict
     reasons: tuple[str, ...]
@@ -90,10 +90,10 @@ class CanaryAnalysis:
 def analyze_canary(
     canary: CohortMetrics, others: CohortMetrics, slo_percent: float | None = None
 ) -> CanaryAnalysis:
-    """Whether the canary does worse than the others, as far as there is enough to tell.
+    """Compare the canary with the other proxies.
 
-    With ``slo_percent`` so many of its requests have to be answered well besides, however the others do; then it
-    can be judged where there are no others.
+    ``slo_percent`` of its requests must also succeed, independently of the others; then it can be judged
+    without them.
     """
     against = [
         *_short(canary, slo_percent),
@@ -105,8 +105,8 @@ def analyze_canary(
     if against:
         return CanaryAnalysis(verdict=CanaryVerdict.BAD, reasons=tuple(against))
     few = [
-        f"{said} saw {seen.arrived:.0f} requests, and {MIN_REQUESTS} are needed to tell"
-        for said, seen in (("the canary", canary), ("the others", others))
+        f"{name} had {seen.arrived:.0f} requests, at least {MIN_REQUESTS} are needed"
+        for name, seen in (("the canary", canary), ("the others", others))
         if seen.arrived < MIN_REQUESTS and (slo_percent is None or seen is canary)
     ]
     if few:
@@ -122,13 +122,12 @@ def analyze_canary(
 
 def _held_to(canary: CohortMetrics, slo_percent: float) -> str:
     return (
-        f"{canary.good_percent:.4g} % of {canary.arrived:.0f} requests are answered well, "
-        f"and {slo_percent:.4g} % are asked for"
+        f"{canary.good_percent:.4g} % of {canary.arrived:.0f} requests succeeded (required: {slo_percent:.4g} %)"
     )
 
 
 def _short(canary: CohortMetrics, slo_percent: float | None) -> Iterable[str]:
-    """That fewer are answered well than are asked for, by more than chance."""
+    """A reason if fewer requests succeed than required, beyond chance."""
     if slo_percent is None or canary.arrived < MIN_REQUESTS:
         return
     allowed = 1 - slo_percent / 100
@@ -139,7 +138,7 @@ def _short(canary: CohortMetrics, slo_percent: float | None) -> Iterable[str]:
 
 
 def _more(what: str, here: tuple[float, float], there: tuple[float, float], points: float) -> Iterable[str]:
-    """That a share (so many of so many) is larger than elsewhere, by more than chance and by so many points."""
+    """A reason if a share (part, total) is larger than elsewhere, beyond chance and by ``points``."""
     (bad, of), (bad_there, of_there) = here, there
     if min(of, of_there) < MIN_REQUESTS:
         return
@@ -149,7 +148,7 @@ def _more(what: str, here: tuple[float, float], there: tuple[float, float], poin
     if (share - share_there) * 100 >= points and share - share_there >= _SURE_Z * spread:
         yield (
             f"{100 * share:.3g} % of {of:.0f} requests {what}, "
-            f"and {100 * share_there:.3g} % of {of_there:.0f} elsewhere"
+            f"{100 * share_there:.3g} % of {of_there:.0f} elsewhere"
         )
 
 
@@ -159,7 +158,7 @@ def _slower(what: str, here_s: Iterable[float], there_s: Iterable[float]) -> Ite
         return
     here, there = (times[int(0.99 * (len(times) - 1))] for times in (mine, theirs))
     if here > _WORSE_TIMES * there and here - there > _WORSE_TIME_S:
-        yield f"{what} take {here:.3g} s at the 99th percentile, and {there:.3g} s elsewhere"
+        yield f"p99 of {what}: {here:.3g} s, {there:.3g} s elsewhere"
 
 
 def _percent(part: float, of: float) -> float:

@@ -1,7 +1,7 @@
-"""A canary while it runs: some proxies are served new policies, are watched, and go on or go back.
+"""Runs a canary: some proxies are served new policies and watched, then all get them or none.
 
-The server decides alone: whoever asked may leave. Nothing of it is kept on disk, so a server that is started again
-serves everybody what it served before.
+The server decides alone: the caller may disconnect. Nothing is kept on disk, so a restarted server serves all
+proxies the previous version.
 """
 
 import asyncio
@@ -33,15 +33,15 @@ from xds_server.xds.messages import Sync
 
 CHECK_EACH_S: Final = 0.25
 CONFIRM_S: Final = 10.0
-"""Beyond its time a canary waits so long for proxies that have not confirmed what they were sent last."""
+"""Extra time at the end for proxies that have not acknowledged (ACK) their last update."""
 
-_OTHERS: Final = "other policies are served meanwhile than those that it was to be held against"
+_OTHERS: Final = "another version is served meanwhile than the one to compare with"
 _NOTHING_SAID: Final = CanaryAnalysis(verdict=CanaryVerdict.UNKNOWN, reasons=())
 _log = structlog.get_logger()
 
 
 class CanaryStep(StrEnum):
-    """What becomes of a canary now."""
+    """What happens to a canary next."""
 
     WAIT = "wait"
     ON = "on"
@@ -50,7 +50,7 @@ class CanaryStep(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryPlan:
-    """What is to be tried, on how many, for how long."""
+    """What to try, on how many proxies, for how long."""
 
     accepted: AcceptedPolicies
     provenance: Provenance
@@ -62,7 +62,7 @@ class CanaryPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """Something that a proxy refuses."""
+    """A resource that a proxy refuses (NACK)."""
 
     node: str
     type_url: str
@@ -71,7 +71,7 @@ class _Refusal:
 
 
 class CanaryRun:
-    """One canary: what is seen of its proxies and of the others, and what becomes of it."""
+    """One running canary: metrics of its proxies and of the others, and its next step."""
 
     def __init__(
         self,
@@ -113,13 +113,13 @@ class CanaryRun:
         (self.mine if node in self.nodes else self.others).shed += 1
 
     def is_other_engine(self, node: str, pool: str, engine: str) -> bool:
-        """Whether this proxy's calls say nothing of the engine that all others know by this name."""
+        """Whether this proxy's calls are for another engine than the one known by this name."""
         return node in self.nodes and (pool, engine) in self._moved
 
     def step(
         self, states: tuple[ProxyState, ...], failure: str, now_s: float
     ) -> tuple[CanaryStep, tuple[str, ...]]:
-        """What becomes of it now, and why."""
+        """The next step, with reasons."""
         here = tuple(state for state in states if state.node.id in self.nodes)
         self.connected = len({state.node.id for state in here})
         self.analysis = analyze_canary(self.mine, self.others, self.plan.slo_percent)
@@ -136,7 +136,7 @@ class CanaryRun:
         )
 
     def _at_the_end(self, here: tuple[ProxyState, ...], now_s: float) -> tuple[CanaryStep, tuple[str, ...]]:
-        # Live limits are always on their way: of those nothing is to be waited for.
+        # Live limits change all the time; do not wait for their acknowledgement.
         late = sorted(
             {
                 one.node.id
@@ -147,17 +147,17 @@ class CanaryRun:
         if late and now_s < self.began_at_s + self.plan.for_s + CONFIRM_S:
             return CanaryStep.WAIT, ()
         if late:
-            return CanaryStep.BACK, (f"not confirmed by {', '.join(late[:5])}",)
+            return CanaryStep.BACK, (f"not acknowledged by {', '.join(late[:5])}",)
         if not here:
             self.analysis = CanaryAnalysis(
                 verdict=CanaryVerdict.UNKNOWN, reasons=("none of the canary's proxies is connected",)
             )
         if self.analysis.verdict is CanaryVerdict.UNKNOWN and not self.plan.yes_if_unknown:
-            return CanaryStep.BACK, (*self.analysis.reasons, "to go on all the same: --yes-if-unknown")
+            return CanaryStep.BACK, (*self.analysis.reasons, "use --yes-if-unknown to promote it anyway")
         return CanaryStep.ON, self.analysis.reasons
 
     def status(self, state: str, now_s: float, reasons: tuple[str, ...] = ()) -> CanaryStatus:
-        """How it stands."""
+        """The state of the canary."""
         return CanaryStatus(
             state=state,
             digest=self.plan.accepted.digest,
@@ -174,7 +174,7 @@ class CanaryRun:
 
 
 class CanaryController:
-    """Begins canaries and ends them, one at a time."""
+    """Starts and ends canaries, one at a time."""
 
     def __init__(
         self,
@@ -194,11 +194,11 @@ class CanaryController:
         self._ended_at_s = 0.0
 
     def has(self, node: str) -> bool:
-        """Whether this proxy is one of a canary."""
+        """Whether this proxy is in a canary."""
         return self.running is not None and node in self.running.nodes
 
     def status(self) -> CanaryStatus:
-        """The canary that runs, or ran last."""
+        """The running canary, or the last one."""
         if self.running is not None:
             return self.running.status("running", self._clock())
         if self._last.state == "none":
@@ -206,13 +206,13 @@ class CanaryController:
         return replace(self._last, ended_s=round(self._clock() - self._ended_at_s, 1))
 
     def begin(self, plan: CanaryPlan) -> str:
-        """Begin; else why not."""
+        """Start a canary; returns why not otherwise."""
         nodes = canary_proxies(
             {node: view.zone for node, view in self._publisher.nodes.items() if isinstance(view, View)},
             plan.percent,
         )
         if not nodes:
-            return "no proxy is connected, so nobody can try them: apply without --canary"
+            return "no proxy is connected: apply without --canary, or wait for proxies"
         reason = self._reconciler.begin_canary(plan.accepted)
         if reason:
             return reason
@@ -226,7 +226,7 @@ class CanaryController:
         return ""
 
     def end(self, state: str, reasons: tuple[str, ...], version: int = 0) -> None:
-        """Serve its proxies what all are served; ``state`` is what became of it."""
+        """Serve its proxies the common version; ``state`` is the result."""
         run, self.running = self.running, None
         if run is None:
             return
@@ -239,7 +239,7 @@ class CanaryController:
         log("policies.canary_ended", state=state, reasons=reasons)
 
     async def run(self, on_end: Callable[[CanaryRun, bool, tuple[str, ...]], Awaitable[None]]) -> None:
-        """Look at the one that runs, for ever; ``on_end`` is told whether it goes on, why, and ends it."""
+        """Step the running canary until cancelled; ``on_end`` gets whether to promote it and why, and ends it."""
         while True:
             await self._begun.wait()
             self._begun.clear()
@@ -253,7 +253,7 @@ class CanaryController:
 
 
 def _moved(new: PolicySet, old: PolicySet) -> frozenset[tuple[str, str]]:
-    """The engines, by pool and name, that stand at another address in ``new`` than in ``old``."""
+    """The engines, by pool and name, with another address in ``new`` than in ``old``."""
     places = {
         (pool, one.name): (one.address, one.port)
         for pool, made in old.pools.items()

@@ -1,13 +1,13 @@
-"""The last good policies on disk, so that a restart beside broken files still has something to serve.
+"""The last good policies on disk, so that a restart with broken files still has something to serve.
 
-What is kept is what the operator wrote, not what was made of it: from the texts everything else follows, byte
-for byte the same as before, and engines that fail and proxies that are new get their answers while the files
-are still broken (docs/adr/0009-last-good-policies.md). Beside them stands how many proxies shared the limits, so
-that a restarted server divides by them from the start, and what proxies refused, so that it offers it to nobody.
+The stored form is what the operator wrote: everything else follows from the texts, byte for byte, and failing
+engines and new proxies are handled while the files are still broken (docs/adr/0009-last-good-policies.md). The
+file also has the number of proxies that shared the limits, so that a restarted server divides by them from the
+start, and the resources that proxies refused, so that it does not offer those again.
 
-A file is replaced in one step and carries a checksum; one that is damaged, foreign or from another version of
-the format is reported and ignored, never half believed. What a later version added within a format is passed over:
-who goes back to an earlier version starts from what the later one kept.
+The file is replaced in one step and carries a checksum; a damaged or foreign one, or one of another format, is
+reported and ignored as a whole. Fields of a later version within the format are ignored, so that an earlier
+version can start from them.
 """
 
 from collections.abc import Mapping
@@ -26,16 +26,16 @@ from xds_server.state.versioned_file import VersionedFile
 FORMAT: Final = "switchgear-last-good/1"
 FILE_NAME: Final = "last-good.json"
 MAX_BYTES: Final = 256 * 1024 * 1024
-"""Above what any loadable set of policies takes: what is larger is not ours."""
+"""More than any loadable set of policies takes; larger files are not ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastGood:
-    """What was last served: policy texts by file name, their digest, and when (Unix seconds) they were kept.
+    """What was last served: policy texts by file name, their digest, and when (Unix seconds) they were saved.
 
-    ``proxies_by_role`` is whom fleet-wide limits were divided by, ``proxies_by_zone`` where requests came from;
-    ``parked`` what proxies refused, and what they are served instead. ``certified`` are names of secrets that
-    proxies prove themselves with; what is in secrets is nowhere in here.
+    ``proxies_by_role`` divides fleet-wide limits, ``proxies_by_zone`` is where requests came from; ``parked`` are
+    refused resources, with what is served instead. ``certified`` are names of secrets that proxies identify
+    themselves with. Secret contents are never included.
     """
 
     texts: Mapping[str, str]
@@ -82,18 +82,18 @@ _FILE: Final = VersionedFile(format=FORMAT, content=_Payload, max_bytes=MAX_BYTE
 
 
 class LastGoodStore:
-    """One folder that keeps one ``LastGood``."""
+    """One folder with one ``LastGood``."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
 
     @property
     def path(self) -> Path:
-        """The file that holds the state."""
+        """The state file."""
         return self._path
 
     def save(self, last_good: LastGood) -> None:
-        """Replace the stored state in one step, readable by this user only; ``StoreError`` when it cannot be."""
+        """Replace the stored state in one step, readable by this user only; raises ``StoreError``."""
         payload = _Payload(
             texts=dict(last_good.texts),
             digest=last_good.digest,
@@ -104,11 +104,11 @@ class LastGoodStore:
             certified=last_good.certified,
         ).model_dump(mode="json")
         if not last_good.certified:
-            del payload["certified"]  # unknown to servers that know no secrets
+            del payload["certified"]  # unknown to servers without secrets
         _FILE.write(self._path, payload)
 
     def read(self) -> LastGood | None:
-        """The stored state, None when there is none yet; ``StoreError`` when what is there cannot be trusted."""
+        """The stored state, None if there is none yet; ``StoreError`` if it cannot be trusted."""
         remove_leftovers(self._path)
         payload = _FILE.read(self._path)
         if payload is None:

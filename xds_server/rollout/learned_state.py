@@ -1,12 +1,11 @@
-"""What was learned from traffic and is in force at proxies, on disk: a restart takes none of it from them.
+"""State learned from traffic and in force at proxies, on disk: it survives a restart.
 
-Limits of time, delays of hedges, and how fast engines are, come from calls that a restarted server has not seen.
-Were they off until they are measured anew, proxies would lose them because the control plane came back. So they
-are kept, and are the decisions of the round before the first: what is measured then moves them as it always does
-(docs/adr/0021-what-was-learned-outlives-a-restart.md).
+Time limits, hedge delays and engine speeds come from calls that a restarted server has not seen. Without them,
+proxies would lose limits because the control plane came back. So they are saved and become the decisions before
+the first round; new measurements then move them as usual (docs/adr/0021-what-was-learned-outlives-a-restart.md).
 
-The file is its own, and versioned: ``last-good.json`` is read by the version before this one, too, and who cannot
-read this file begins as if there were none.
+The file is separate and versioned, because an earlier version also reads ``last-good.json``; a server that cannot
+read this file starts without it.
 """
 
 import contextlib
@@ -46,12 +45,12 @@ FILE_NAME: Final = "learned.json"
 MAX_BYTES: Final = 64 * 1024 * 1024
 
 MAX_AGE_S: Final = 24 * 3600.0
-"""What is older is not taken up: proxies themselves were replaced meanwhile, more likely than not."""
+"""Older state is ignored: most proxies were probably replaced meanwhile."""
 
 HELD_S: Final = 120.0
-"""How long it holds while no proxy tells anything: they are back within a second or two, and tell each second."""
+"""How long it holds without telemetry: proxies are back within seconds and report every second."""
 
-_REASON: Final = "as the last run of the server left it, until it is measured again"
+_REASON: Final = "restored from the last run until measured again"
 
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -109,13 +108,13 @@ _FILE: Final = VersionedFile(format=FORMAT, content=_Kept, max_bytes=MAX_BYTES, 
 
 
 def learned_state(memory: DecisionMemory, now_s: float) -> Mapping[str, Any]:
-    """What there is to keep, by pool, as it is written down; ``now_s`` is monotonic, for ages alone.
+    """State to save, by pool; ``now_s`` is monotonic, for ages only.
 
-    A pool with a number that no server would read again is left out.
+    A pool with a number that no server would read back is left out.
     """
     found: dict[str, Any] = {}
     for name, pool in memory.pools.items():
-        # Such a number is a bug: it costs that pool what a restart would know of it, and must not cost the server.
+        # Such a number is a bug: it costs that pool its learned state, and must not cost the server.
         with contextlib.suppress(ValidationError):
             if (one := _pool(pool, now_s)) != _NOTHING:
                 found[name] = one.model_dump(mode="json")
@@ -123,7 +122,7 @@ def learned_state(memory: DecisionMemory, now_s: float) -> Mapping[str, Any]:
 
 
 def comparable_numbers(pools: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same without what moves by itself: what differs between two of these is worth writing."""
+    """The same without values that change all the time: differences between two of these are worth saving."""
     return {
         name: (
             _without(pool["limits"], "answer", "first_byte", "doubted_ago_s"),
@@ -136,14 +135,14 @@ def comparable_numbers(pools: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def save(folder: Path, pools: Mapping[str, Any], unix_s: float) -> None:
-    """Replace what is kept in one step; ``StoreError`` when it cannot be."""
+    """Replace the saved state in one step; raises ``StoreError``."""
     _FILE.write(folder / FILE_NAME, {"saved_at_unix_s": unix_s, "pools": pools})
 
 
 def read(folder: Path, unix_s: float, now_s: float) -> DecisionMemory:
-    """What was kept, as memory at ``now_s`` (monotonic); ``NO_MEMORY`` where nothing is young enough.
+    """The saved state as memory at ``now_s`` (monotonic); ``NO_MEMORY`` if none is recent enough.
 
-    ``StoreError`` when what is there cannot be used.
+    ``StoreError`` if it cannot be used.
     """
     path = folder / FILE_NAME
     remove_leftovers(path)
@@ -154,7 +153,7 @@ def read(folder: Path, unix_s: float, now_s: float) -> DecisionMemory:
         pools = {name: _Pool.model_validate(pool) for name, pool in found.pools.items()}
     except ValidationError as error:
         raise StoreError(f"{path} was not written by Switchgear, or is damaged") from error
-    # A wall clock that was set back makes it younger, and never from the future.
+    # If the wall clock was set back, it seems younger, but never from the future.
     age_s = max(0.0, unix_s - found.saved_at_unix_s)
     if age_s > MAX_AGE_S:
         return NO_MEMORY
@@ -162,7 +161,7 @@ def read(folder: Path, unix_s: float, now_s: float) -> DecisionMemory:
     return DecisionMemory(pools=MappingProxyType(taken))
 
 
-# -- to what is kept -------------------------------------------------------------------------------------------
+# -- saving ------------------------------------------------------------------------------------------------------
 
 
 def _pool(pool: PoolMemory, now_s: float) -> _Pool:
@@ -219,7 +218,7 @@ def _without(one: Mapping[str, Any] | None, *names: str) -> Mapping[str, Any] | 
     return None if one is None else {name: value for name, value in one.items() if name not in names}
 
 
-# -- from what was kept ----------------------------------------------------------------------------------------
+# -- restoring ---------------------------------------------------------------------------------------------------
 
 
 def _taken_up(pool: str, one: _Pool, age_s: float, now_s: float) -> PoolMemory:
@@ -228,7 +227,7 @@ def _taken_up(pool: str, one: _Pool, age_s: float, now_s: float) -> PoolMemory:
 
     retries = None
     if one.not_retried is not None:
-        # As if the sign had come just now: whether it goes on is seen within the time that it holds.
+        # As if the sign had come just now: while it holds, it shows whether it continues.
         decided = RetryDecision(statuses=one.not_retried, reason=_REASON, since_s=now_s, sign_at_s=now_s)
         retries = RetryMemory(decided=decided, moved_at_s=now_s)
     limits = None if one.limits is None else _limits_of(one.limits, when_s, now_s)
@@ -256,7 +255,7 @@ def _taken_up(pool: str, one: _Pool, age_s: float, now_s: float) -> PoolMemory:
 
 def _limits_of(one: _Limits, when_s: Callable[[float], float], now_s: float) -> TimeLimitMemory:
     return TimeLimitMemory(
-        # What the policy says is not in here: the first round adds it.
+        # Limits from the policy are not in here: the first round adds them.
         decided=TimeLimits(
             first_token_s=one.first_token_s,
             between_tokens_s=None,

@@ -1,14 +1,14 @@
 """Policies from files on disk, read again whenever their content changes.
 
 Editors write in place or by rename, Kubernetes swaps a symlink, folders vanish and return; some filesystems
-announce nothing at all. So announcements (inotify and its kin) only wake this module up, and what decides is
-the content: it must be the same twice, ``settle_s`` apart and again after it was judged, before it counts.
-A poll compares the content even if nothing was announced.
+announce nothing at all. So notifications (inotify and the like) only wake this module up, and the content decides:
+it must be the same twice, ``settle_s`` apart, and again after validation. A poll compares the content even without
+notifications.
 
-A writer that pauses longer than ``settle_s`` in the middle of a file is taken at its word for that moment;
-what the text then lacks is bounded by the guard against shrinking, and the rest follows when it is written.
+A writer that pauses longer than ``settle_s`` in the middle of a file is read at that moment. The shrink guard
+bounds what is missing then, and the rest follows when it is written.
 
-One state per transition comes out: the policies were accepted, or they were refused with every reason.
+Each transition yields one state: the policies were accepted, or refused with every reason.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ from policies.policy_files import FileSearch, decode_text, read, search
 from xds_server.model.policy_state import AcceptedPolicies, PolicyState, RejectedPolicies
 
 _WATCH_STEP_MS: Final = 20
-"""How long the watcher waits for one more announcement before it passes on what it has."""
+"""How long the watcher collects further notifications before it passes them on."""
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """What was under the paths in one look, and its ``digest``: over names, content, and what is in the way."""
+    """The files under the paths at one moment, and their ``digest``: over names, content, and read errors."""
 
     found: FileSearch
     contents: Mapping[Path, bytes | Problem]
@@ -53,12 +53,12 @@ class PolicyFiles:
         self._announced = asyncio.Event()
 
     async def states(self) -> AsyncGenerator[PolicyState, None]:
-        """The state now, then each different one, for as long as it is iterated."""
+        """The present state, then each different one, as long as it is iterated."""
         seen: str | None = None
         while True:
             if await asyncio.to_thread(_digest, self._paths) != seen:
                 judged, state = await self._judged()
-                # An editor may write the same text twice, or take an edit back while we look.
+                # An editor may write the same text twice, or revert an edit meanwhile.
                 if judged != seen:
                     seen = judged
                     yield state
@@ -69,7 +69,7 @@ class PolicyFiles:
             self._announced.clear()
 
     async def _judged(self) -> tuple[str, PolicyState]:
-        """A hash of content that stood still before and while it was judged, and the state that it is."""
+        """A hash of content that was stable before and during validation, and its state."""
         before = await asyncio.to_thread(_digest, self._paths)
         while True:
             await asyncio.sleep(self._settle_s)
@@ -83,7 +83,7 @@ class PolicyFiles:
                 before = settled.digest
 
     def _judge(self, reading: _Reading) -> PolicyState:
-        # Not read again: an edit that is taken back meanwhile would be judged as what was there before.
+        # Not read again: a reverted edit would be validated as the previous content.
         try:
             policies = load_found(reading.found, reading.contents, self._paths, self._cache)
         except PolicyErrors as refusal:
@@ -94,9 +94,9 @@ class PolicyFiles:
         )
 
     async def watch(self) -> None:
-        """Wake ``states`` up whenever the operating system announces a change; runs for ever.
+        """Wake ``states`` up whenever the operating system announces a change; runs until cancelled.
 
-        Without it changes are still found, by the poll.
+        Without it the poll still finds changes.
         """
         told: str | None = None
         while True:
@@ -115,9 +115,9 @@ class PolicyFiles:
                     async for _ in announcements:
                         self._announced.set()
                         if _identity(folders) != identity:
-                            break  # a folder went away or came back: what is watched is no longer there
+                            break  # a folder vanished or returned: the watched one no longer exists
             except (OSError, RuntimeError) as error:
-                # Gone between two looks, or the system is out of watches: the poll goes on without us.
+                # Gone between two calls, or the system is out of watches: the poll continues alone.
                 if str(error) != told:
                     told = str(error)
                     _log.warning("policies.watch_failed", reason=told, poll_s=self._poll_s)
@@ -125,12 +125,12 @@ class PolicyFiles:
 
 
 def _folders(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """What to watch: folders themselves, and for files the folder they are in, since a rename happens there."""
+    """Folders to watch: folders themselves, and for files their folder, because a rename happens there."""
     return tuple(dict.fromkeys(path.parent if path.is_file() else path for path in paths))
 
 
 def _identity(folders: Sequence[Path]) -> dict[Path, tuple[int, int]]:
-    """Which of the folders exist, each with the device and inode that a watch would be tied to."""
+    """The existing folders, each with the device and inode that a watch is tied to."""
     found: dict[Path, tuple[int, int]] = {}
     for folder in folders:
         with contextlib.suppress(OSError):
@@ -140,7 +140,7 @@ def _identity(folders: Sequence[Path]) -> dict[Path, tuple[int, int]]:
 
 
 def _texts(contents: Mapping[Path, bytes | Problem]) -> dict[str, str]:
-    """Every policy file that can be read, with its text."""
+    """Every readable policy file with its text."""
     texts = {}
     for file, content in contents.items():
         text = content if isinstance(content, Problem) else decode_text(content)
@@ -162,5 +162,5 @@ def _look(paths: Sequence[Path]) -> _Reading:
 
 
 def _digest(paths: Sequence[Path]) -> str:
-    """A hash over names and content of every policy file, and over all that is in the way of reading them."""
+    """A hash over names and content of every policy file, and over all read errors."""
     return _look(paths).digest

@@ -1,7 +1,7 @@
-"""Who decides which policies are offered: the files, or a version that somebody applied beside them.
+"""Chooses which policies are offered: those of the source, or an applied version that replaces them.
 
-What was applied stands until the files say something else than they did then; that is told, and holds over a
-restart. Whatever is served becomes a version of the history, with who brought it and why.
+An applied version stays in force until the files change; that is reported, and survives a restart. Everything
+served becomes a version of the history, with author and reason.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from xds_server.admin_api.version_types import (
 )
 from xds_server.decide.diff.change import Change, ChangeKind, Subject
 from xds_server.model.policy_state import AcceptedPolicies, PolicyState, RejectedPolicies, ServingPolicies
+from xds_server.model.text import count_text, names_text
 from xds_server.reconcile.reconciler import Reconciler
 from xds_server.rollout.apply_request import check_author_and_reason, parse_policies
 from xds_server.rollout.canary_controller import CanaryController, CanaryPlan, CanaryRun
@@ -42,19 +43,19 @@ from xds_server.rollout.precondition import check_precondition, is_served, repla
 
 
 def version_change(before: PolicyVersion | None, after: PolicyVersion) -> Change:
-    """That ``after`` is served from now on, where ``before`` was."""
+    """The change to ``after``, where ``before`` was served."""
     return Change(
         kind=ChangeKind.POLICIES,
         subject=Subject(),
         before="" if before is None else f"version {before.number}",
         after=f"version {after.number}",
         reason=f"{after.how}: {after.reason}" if after.reason else after.how,
-        returns="when the files change" if after.source in ORDERED else "",
+        returns="the policy files change" if after.source in ORDERED else "",
     )
 
 
 def canary_change(after: str, reason: str, *, alarm: bool = False) -> Change:
-    """What became of a canary."""
+    """The result of a canary, as a change."""
     return Change(
         kind=ChangeKind.POLICIES,
         subject=Subject(),
@@ -66,28 +67,28 @@ def canary_change(after: str, reason: str, *, alarm: bool = False) -> Change:
 
 
 ANSWER_WITHIN_S: Final = 4.0
-"""How long a request waits for what becomes of its change; commands wait a second longer."""
+"""How long a request waits for the result of its change; commands wait a second longer."""
 
 MAX_CANARY_PERCENT: Final = 100.0
 MAX_CANARY_S: Final = 3600.0
 
 _LOOK_EACH_S: Final = 0.02
-_FILES_WIN: Final = "the files changed meanwhile, and they win"
+_FILES_WIN: Final = "the files changed meanwhile and take precedence"
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pending:
-    """What was offered on somebody's word and is not served yet."""
+    """Policies that were applied and are not served yet."""
 
     accepted: AcceptedPolicies
     asked: Provenance
 
 
 class PolicyVersions:
-    """Stands between the source of policies and the reconciler; see the module.
+    """Mediates between the policy source and the reconciler; see the module.
 
-    ``offer`` takes what the source says, ``on_adopted`` what the reconciler serves; the rest is for the admin
+    ``offer`` takes the state of the source, ``on_adopted`` what the reconciler serves; the rest is for the admin
     port.
     """
 
@@ -103,9 +104,9 @@ class PolicyVersions:
         ordered: Callable[[str], None] = lambda _: None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``flaws`` are why policies that are well in themselves cannot be used here, as things stand now.
+        """``flaws`` returns why valid policies cannot be used here at present.
 
-        ``ordered`` is told the digest of what somebody has served, before it is.
+        ``ordered`` gets the digest of applied policies before they are served.
         """
         self._reconciler = reconciler
         self._archive = archive
@@ -123,7 +124,7 @@ class PolicyVersions:
         self._pending: _Pending | None = None
 
     def restore(self) -> None:
-        """Take up the history, and the applied version that stood when the last run ended."""
+        """Load the history, and the applied version that was in force when the last run ended."""
         self._archive.restore()
         last = self._archive.last
         if last is None or last.source not in ORDERED or self._source is VersionSource.KUBERNETES:
@@ -136,25 +137,25 @@ class PolicyVersions:
             return
         self._stands = last
 
-    # -- joints --------------------------------------------------------------------------------------------
+    # -- inputs --------------------------------------------------------------------------------------------
 
     def offer(self, state: PolicyState) -> None:
-        """Note what the source says now; an applied version stands before it while it says what it did then."""
+        """Record the state of the source; an applied version replaces it until the source changes."""
         self._read = state
         state = self._here(state)
         if self._said is None or state.digest != self._said.digest:
             self._pending = None
-            self._canary_back(("the policy files changed meanwhile, and they win",))
+            self._canary_back((_FILES_WIN,))
         self._said, self._waits = state, False
         if isinstance(state, RejectedPolicies):
-            self._pending = None  # what was held back is let go of
+            self._pending = None  # release what was held back
             self._reconciler.offer(state)  # broken files end nothing
             return
         if self._stands is not None and self._standing is not None:
             beside = {self._stands.beside, self._stands.beside_former}
             if same_policies(beside, {state.digest, state.former}):
                 _log.info("policies.applied_stands", version=self._stands.number, by=self._stands.by)
-                # After a restart what it needs may be gone, and what the last run served has to do.
+                # After a restart its dependencies may be missing; then the last run's version is served.
                 standing = self._here(self._standing)
                 self._waits = isinstance(standing, RejectedPolicies)
                 self._reconciler.offer(standing)
@@ -162,7 +163,7 @@ class PolicyVersions:
             _log.warning(
                 "policies.applied_ends",
                 version=self._stands.number,
-                reason="the files say something else than when it was applied, and they win",
+                reason="the files changed since it was applied and take precedence",
             )
         self._stands = self._standing = None
         self._reconciler.offer(state)
@@ -172,18 +173,18 @@ class PolicyVersions:
         return RejectedPolicies(errors=flaws, digest=state.digest) if flaws else state
 
     def reoffer(self) -> None:
-        """Take up what could not be used, of the source or of what stands before it, and now perhaps can."""
+        """Retry policies, of the source or applied, that could not be used and now may be."""
         if isinstance(self._read, AcceptedPolicies) and (self._waits or isinstance(self._said, RejectedPolicies)):
             self.offer(self._read)
 
     def on_adopted(self, serving: ServingPolicies) -> None:
-        """Note that this is served from now on."""
+        """Record that these policies are served."""
         if serving.stale:
             return
         pending, newest = self._pending, self._archive.newest
         mine = pending is not None and pending.accepted.digest == serving.digest
         if not mine:
-            self._pending = None  # files were touched, say, and took the place of what was held back
+            self._pending = None  # for example, touched files replaced what was held back
         if not mine and is_served(newest, serving):
             return  # after a restart, or with other comments
         asked = pending.asked if mine and pending is not None else Provenance(source=self._source)
@@ -205,10 +206,10 @@ class PolicyVersions:
         self._archive.add(version)
         self._tell(version_change(newest, version))
 
-    # -- questions -----------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------------
 
     def history(self) -> HistoryStatus:
-        """Every version there is."""
+        """All versions."""
         serving = self._serving_number()
         return HistoryStatus(
             versions=tuple(version_status(one, serving=one.number == serving) for one in self._archive.versions),
@@ -219,11 +220,11 @@ class PolicyVersions:
         )
 
     def texts(self, number: int | None) -> VersionTexts:
-        """The texts of a version, of what is served for None; ``UnknownVersionError`` where there is none."""
+        """The texts of a version, of the served one for None; raises ``UnknownVersionError``."""
         if number is None:
             serving = self._reconciler.serving
             if serving is None:
-                raise UnknownVersionError("nothing is served yet")
+                raise UnknownVersionError("nothing served yet")
             return VersionTexts(number=self._serving_number(), digest=serving.digest, texts=serving.texts)
         version = self._version(number)
         return VersionTexts(number=version.number, digest=version.digest, texts=version.texts)
@@ -235,23 +236,23 @@ class PolicyVersions:
     def _version(self, number: int) -> PolicyVersion:
         version = self._archive.version(number)
         if version is None:
-            raise UnknownVersionError(f"there is no version {number}; `switchgear history` lists those there are")
+            raise UnknownVersionError(f"no version {number}; `switchgear history` lists all versions")
         return version
 
     # -- changes -------------------------------------------------------------------------------------------
 
     async def apply(self, asked: ApplyRequest) -> ChangeStatus:
-        """Serve these texts; ``RefusedChangeError`` and ``UnusableTextsError`` say why not."""
+        """Serve these texts; raises ``RefusedChangeError`` or ``UnusableTextsError``."""
         self._check_open(asked.expect)
         check_author_and_reason(asked.by, asked.reason)
         if any(not name.isprintable() or len(name) > MAX_NAME for name in asked.texts):
-            raise RefusedChangeError("a text has the name of its file: one line of printable characters")
+            raise RefusedChangeError("a file name must be one line of printable characters")
         if sum(len(name) + len(text) for name, text in asked.texts.items()) > MAX_TEXT_BYTES:
-            raise RefusedChangeError(f"these texts are larger than {MAX_TEXT_BYTES // 1024**2} MiB together")
+            raise RefusedChangeError(f"these texts exceed {MAX_TEXT_BYTES // 1024**2} MiB together")
         accepted = await asyncio.to_thread(self._usable, asked.texts)
         if asked.dry_run:
             return ChangeStatus(state="judged", digest=accepted.digest)
-        self._check_open(asked.expect)  # it took a while
+        self._check_open(asked.expect)  # again: validation took a while
         told = Provenance(source=VersionSource.APPLIED, by=asked.by, reason=asked.reason)
         if asked.canary_percent:
             return self._begin_canary(accepted, told, asked)
@@ -259,13 +260,13 @@ class PolicyVersions:
 
     def _begin_canary(self, accepted: AcceptedPolicies, told: Provenance, asked: ApplyRequest) -> ChangeStatus:
         if self._canaries is None:
-            raise RefusedChangeError("this server has no proxies to try policies on")
+            raise RefusedChangeError("this server has no proxies for a canary")
         if not 0 < asked.canary_percent <= MAX_CANARY_PERCENT:
-            raise RefusedChangeError(f"--canary is a share above 0 % and at most {MAX_CANARY_PERCENT:g} %")
+            raise RefusedChangeError(f"--canary must be above 0 % and at most {MAX_CANARY_PERCENT:g} %")
         if not 1 <= asked.for_s <= MAX_CANARY_S:
-            raise RefusedChangeError("--for is between 1s and 1h")
+            raise RefusedChangeError("--for must be between 1s and 1h")
         if asked.slo_percent is not None and not 0 < asked.slo_percent <= MAX_CANARY_PERCENT:
-            raise RefusedChangeError(f"--slo is a share above 0 % and at most {MAX_CANARY_PERCENT:g} %")
+            raise RefusedChangeError(f"--slo must be above 0 % and at most {MAX_CANARY_PERCENT:g} %")
         plan = CanaryPlan(
             accepted=accepted,
             provenance=told,
@@ -278,34 +279,34 @@ class PolicyVersions:
         if refusal:
             return ChangeStatus(state="failed", digest=accepted.digest, reason=refusal)
         nodes = self._canaries.status().proxies
-        shown = f"{', '.join(nodes[:3])}{' and others' if len(nodes) > 3 else ''}"
-        begins = f"{told.by or 'somebody'} tries {accepted.digest[:12]} on {len(nodes)}: {shown}"
+        where = f"{count_text(len(nodes), 'proxy')}: {names_text(nodes, 3)}"
+        begins = f"canary {accepted.digest[:12]} by {told.by or 'unknown'} on {where}"
         self._tell(canary_change("begins", begins))
         return ChangeStatus(state="canary", digest=accepted.digest)
 
     def canary(self) -> CanaryStatus:
-        """The canary that runs, or ran last."""
+        """The running canary, or the last one."""
         return CanaryStatus(state="none") if self._canaries is None else self._canaries.status()
 
     def end_canary(self, by: str) -> bool:
-        """Roll back the canary; False when none runs."""
+        """Roll back the canary; False if none runs."""
         check_author_and_reason(by)
-        return self._canary_back((f"{by or 'somebody'} ended it",))
+        return self._canary_back((f"ended by {by or 'unknown'}",))
 
     def _canary_back(self, reasons: tuple[str, ...]) -> bool:
         if self._canaries is None or self._canaries.running is None:
             return False
-        # Also where they were just offered to all: who was told that they are taken back is not served them later.
+        # Also if they were just offered to all: after the rollback is confirmed they must not be served later.
         held = self._reconciler.withdraw(self._canaries.running.plan.accepted)
         self._pending = None
         if held and self._said is not None:
-            self._reconciler.offer(self._standing or self._said)  # how it stands with these is to be said again
+            self._reconciler.offer(self._standing or self._said)  # report their state again
         self._canaries.end("rolled-back", reasons)
         self._tell(canary_change("rolled back", "; ".join(reasons), alarm=True))
         return True
 
     async def run(self) -> None:
-        """Look after canaries; for ever."""
+        """Run canaries until cancelled."""
         if self._canaries is not None:
             await self._canaries.run(self._canary_ended)
 
@@ -325,7 +326,7 @@ class PolicyVersions:
             self._canary_back((done.reason,))
 
     async def rollback(self, asked: RollbackRequest) -> ChangeStatus:
-        """Serve an earlier version again; ``UnknownVersionError`` where there is none."""
+        """Serve an earlier version again; raises ``UnknownVersionError``."""
         self._check_open(asked.expect)
         check_author_and_reason(asked.by, asked.reason)
         version = self._version(asked.version) if asked.version else self._before()
@@ -335,43 +336,43 @@ class PolicyVersions:
         return await self._serve(accepted, told)
 
     def _usable(self, texts: Mapping[str, str]) -> AcceptedPolicies:
-        """The policies of these texts; ``UnusableTextsError`` with every problem, those of this server, too."""
+        """The policies of these texts; ``UnusableTextsError`` with every problem, this server's included."""
         accepted = parse_policies(texts)
         if flaws := self._flaws(accepted.policies):
             raise UnusableTextsError(flaws)
         return accepted
 
     def _before(self) -> PolicyVersion:
-        """The newest version that says something else than what is served."""
+        """The newest version that differs from the served one."""
         serving = self._reconciler.serving
         for version in reversed(self._archive.versions):
             if serving is None or not (is_served(version, serving) or version.texts == serving.texts):
                 return version
-        raise UnknownVersionError("there is no version before the one that is served")
+        raise UnknownVersionError("there is no earlier version")
 
     def _check_open(self, expect: str) -> None:
-        """``RefusedChangeError`` where nothing can be changed now, or something else is served than expected."""
+        """``RefusedChangeError`` if changes are not possible now, or another version than expected is served."""
         if self._source is VersionSource.KUBERNETES:
             raise RefusedChangeError(
-                "policies come from the cluster: change them there, with kubectl or what manages them; "
-                "`switchgear diff` shows before what that does"
+                "policies come from the cluster: change them there, with kubectl or your GitOps tool; "
+                "`switchgear diff` shows the effect before"
             )
         if self._said is None or self._reconciler.serving is None:
-            raise RefusedChangeError("the files are not read yet: try again in a moment")
+            raise RefusedChangeError("the files have not been read yet: try again in a moment")
         if self._canaries is not None and self._canaries.running is not None:
-            by = self._canaries.running.plan.provenance.by or "somebody"
+            by = self._canaries.running.plan.provenance.by or "unknown"
             raise RefusedChangeError(
-                f"a canary of {by} is running: wait for it, or end it with `switchgear apply --end-canary`"
+                f"a canary by {by} is running: wait for it, or end it with `switchgear apply --end-canary`"
             )
         if self._pending is not None and self._reconciler.source_state.state not in ("held", "failed"):
-            raise RefusedChangeError("another change is under way: see `switchgear history`")
+            raise RefusedChangeError("another change is in progress: see `switchgear history`")
         if expect and self._files_coming():
-            raise RefusedChangeError("the files changed, and are being looked at: ask again in a moment")
+            raise RefusedChangeError("the files changed and are being validated: try again in a moment")
         number = self._serving_number()
         check_precondition(expect, self._reconciler.serving, self._archive.versions, number, self._wall())
 
     def _files_coming(self) -> bool:
-        """Whether what the files say now is neither served nor held back yet."""
+        """Whether the present files are neither served nor held back yet."""
         said, serving, files = self._said, self._reconciler.serving, self._reconciler.source_state
         if self._stands is not None or serving is None or not isinstance(said, AcceptedPolicies):
             return False
@@ -381,7 +382,7 @@ class PolicyVersions:
         )
 
     async def _serve(self, accepted: AcceptedPolicies, asked: Provenance) -> ChangeStatus:
-        """Offer it, and what became of it."""
+        """Offer the policies and wait for the result."""
         pending = self._pending = _Pending(accepted=accepted, asked=asked)
         files, digest, kept = self._reconciler.source_state, accepted.digest, self._archive
         self._ordered(digest)
@@ -389,7 +390,7 @@ class PolicyVersions:
         give_up_s = time.monotonic() + ANSWER_WITHIN_S
         while time.monotonic() < give_up_s:
             stands = self._stands if self._standing is accepted else None
-            # What was answered must not be lost by a kill: first it is on disk.
+            # A confirmed change must survive a kill: save it first.
             if stands is not None and kept.settled(stands.number):
                 return self._served(stands, kept.failure)
             if stands is None and self._pending is not pending:
@@ -400,10 +401,10 @@ class PolicyVersions:
                     self._pending = None
                 return ChangeStatus(state=now.state, digest=digest, reason=now.reason)
             await asyncio.sleep(_LOOK_EACH_S)
-        if self._stands is not None and self._standing is accepted:  # a round may take longer than we wait
-            reason = "" if kept.settled(self._stands.number) else "it is not on disk yet"
+        if self._stands is not None and self._standing is accepted:  # a round may take longer than this waits
+            reason = "" if kept.settled(self._stands.number) else "not saved to disk yet"
             return self._served(self._stands, reason)
-        return ChangeStatus(state="pending", digest=digest, reason="it is still being looked at")
+        return ChangeStatus(state="pending", digest=digest, reason="still being validated")
 
     def _served(self, version: PolicyVersion, reason: str) -> ChangeStatus:
         before = replaced_version(self._archive.version(version.number - 1), self._wall())

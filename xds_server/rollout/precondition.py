@@ -1,6 +1,6 @@
-"""What somebody who changes policies takes to be served, held against what is.
+"""Checks that the version a change is meant to replace is still served.
 
-Two who change them at once would both hear that theirs is served, and the later one would undo the other's unseen.
+Otherwise two concurrent changes would both succeed, and the later one would silently undo the other.
 """
 
 import re
@@ -22,16 +22,16 @@ _SHOWN: Final = 3
 def check_precondition(
     expect: str, serving: ServingPolicies | None, versions: Sequence[PolicyVersion], number: int, now_unix_s: float
 ) -> None:
-    """``SupersededError`` where something else is served than ``expect`` names, with who served what since.
+    """``SupersededError`` if another version than ``expect`` is served, with what was served since.
 
-    ``expect`` is the number of a version, or how a digest begins; ``number`` that of the one served, 0 for none.
+    ``expect`` is a version number or the start of a digest; ``number`` is that of the served version, 0 for none.
     """
     if not expect or serving is None:
         return
     by_number = _NUMBER.fullmatch(expect) is not None
     if not by_number and not _DIGEST.fullmatch(expect):
         raise RefusedChangeError(
-            f"{expect[:40]!r} is no version: --expect takes its number, or 12 characters or more of its digest"
+            f"{expect[:40]!r} is not a version: use a version number, or at least 12 characters of a digest"
         )
     if expect == str(number) if by_number else _begins(expect, {serving.digest, serving.former}):
         return
@@ -43,17 +43,17 @@ def check_precondition(
     last = max(meant, default=int(expect) if by_number else 0)
     since = [one for one in reversed(versions) if one.number > last] if meant else []
     came = "; ".join(version_summary(one, now_unix_s) for one in since[:_SHOWN])
-    more = f"; and {len(since) - _SHOWN} before" if len(since) > _SHOWN else ""
-    now = f"version {number} is" if number else f"{serving.digest[:12]} is, which is no version"
+    more = f"; and {len(since) - _SHOWN} more" if len(since) > _SHOWN else ""
+    now = f"version {number}" if number else f"{serving.digest[:12]}, which is not in the history"
     raise SupersededError(
-        f"{'version ' if by_number else ''}{expect} is not what is served: {now}"
-        + (f" ({came}{more})" if came else "")
-        + "; `switchgear diff` shows what yours would change now"
+        f"{'version ' if by_number else ''}{expect} is not served"
+        + (f" any more; since then: {came}{more}" if came else f"; now {now}")
+        + ". To see the effect of your change now: `switchgear diff`"
     )
 
 
 def replaced_version(version: PolicyVersion | None, now_unix_s: float) -> ReplacedVersion | None:
-    """The version as the one that another took the place of."""
+    """The version as one that was replaced."""
     if version is None:
         return None
     return ReplacedVersion(
@@ -66,20 +66,21 @@ def replaced_version(version: PolicyVersion | None, now_unix_s: float) -> Replac
 
 
 def version_summary(version: PolicyVersion, now_unix_s: float) -> str:
-    """A version in a few words: which, who brought it, and how long ago."""
+    """A version in a few words: number, origin, and age."""
     why = f": {version.reason}" if version.reason else ""
-    return f"version {version.number}: {version.how} {age_text(max(0.0, now_unix_s - version.at_unix_s))} ago{why}"
+    age = age_text(max(0.0, now_unix_s - version.at_unix_s))
+    return f"version {version.number} ({version.how}, {age} ago{why})"
 
 
 def is_served(version: PolicyVersion | None, serving: ServingPolicies | None) -> bool:
-    """Whether this version is what is served."""
+    """Whether this version is served."""
     if version is None or serving is None:
         return False
     return same_policies({version.digest, version.former}, {serving.digest, serving.former})
 
 
 def same_policies(one: AbstractSet[str], other: AbstractSet[str]) -> bool:
-    """Whether digests of one set of policies, as far as known, name another set: by what it says, or its texts."""
+    """Whether two sets of digests mean the same policies: by content, or by texts."""
     return bool((one & other) - {""})
 
 

@@ -251,7 +251,7 @@ async def test_shrinking_policies_are_held_until_released(site: Site) -> None:
         return (await site.get("/v1/policies"))["state"] == "held"
 
     await eventually(held, "the shrunken policies are held back")
-    assert "would drop" in (await site.get("/v1/policies"))["held"]
+    assert "would remove" in (await site.get("/v1/policies"))["held"]
     assert '"p3"' in await envoy.get("/config_dump?resource=dynamic_active_clusters")
     code, out, _ = await site.switchgear("status", "--admin", site.admin)
     assert code == 1

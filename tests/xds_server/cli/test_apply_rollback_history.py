@@ -122,15 +122,15 @@ def test_apply_sends_the_diffed_version_as_precondition(
     against = json.loads(capsys.readouterr().out)["against"]
     assert against["number"] == 1
     assert main(["apply", str(new), "--expect", "1", "--by", "ann", "--admin", url]) == 0
-    assert re.search(r"is served in place of version 1 \(the files say so .* ago\);", capsys.readouterr().out)
+    assert re.search(r"is served in place of version 1 \(from files .* ago\);", capsys.readouterr().out)
     for command in (["apply", str(new)], ["apply", str(new), "--dry-run"], ["rollback"]):
         assert main([*command, "--expect", "1", "--admin", url]) == 1
         assert (
-            "no: version 1 is not what is served: version 2 is (version 2: ann applied it"
+            "no: version 1 is not served any more; since then: version 2 (applied by ann,"
             in capsys.readouterr().err
         )
     assert main(["rollback", "--expect", "2", "--by", "bob", "--admin", url]) == 0
-    assert "in place of version 2 (ann applied it" in capsys.readouterr().out
+    assert "in place of version 2 (applied by ann" in capsys.readouterr().out
     assert main(["apply", str(new), "--expect", "newest", "--admin", url]) == 2
     assert main(["apply", "--end-canary", "--expect", "2", "--admin", url]) == 2
 
@@ -145,7 +145,7 @@ def test_rejected_change_is_exit_status_1(url: str, new: Path, capsys: pytest.Ca
     (new / "q.yaml").unlink()
     (new / "p.yaml").write_text(text("p", engines=1))
     assert main(["apply", str(new), "--admin", url]) == 1
-    assert "held back: would drop" in capsys.readouterr().err
+    assert "held back: would remove" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("said", ["x", "0", "-1", "1.5", "9" * 5000, "\N{SUPERSCRIPT TWO}"])
@@ -199,7 +199,7 @@ def test_an_objective_is_a_share_and_belongs_to_a_canary(
 
 RUNNING = {
     "state": "running", "digest": "d1", "connected": 1, "proxies": ["n1"], "age_s": 1.0, "requests": 3,
-    "word": "unknown", "reasons": ["the canary saw 3 requests"], "version": 0,
+    "word": "unknown", "reasons": ["the canary had 3 requests"], "version": 0,
 }  # fmt: skip
 KEPT = {
     "/v1/history": {"versions": [rows.document(rows.version_status(3, digest="d0"))], "kept": True},
@@ -242,9 +242,9 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
         ((RUNNING, GONE, {"state": "none", "reasons": []}), 1, "the server was started again"),
         ((RUNNING, RUNNING | {"digest": "d2"}), 1, "another came after it"),
         (
-            (RUNNING, KeyboardInterrupt(), RUNNING | {"state": "rolled-back", "reasons": ["ann ended it"]}),
+            (RUNNING, KeyboardInterrupt(), RUNNING | {"state": "rolled-back", "reasons": ["ended by ann"]}),
             1,
-            "ann ended",
+            "ended by ann",
         ),
         ((RUNNING, KeyboardInterrupt(), KeyboardInterrupt()), 130, "--end-canary"),
         ((RUNNING, KeyboardInterrupt(), GONE), 2, "it may go on: the server decides"),
@@ -325,7 +325,7 @@ def test_json_reports_the_outcome_of_an_apply(url: str, new: Path, capsys: pytes
         assert main([*command, "--expect", "1", *admin]) == 1
         late, told = document(capsys)
         assert (late["outcome"], late["serving"], late["replaced"]) == ("superseded", done["serving"], None)
-        assert "version 2 is (version 2: ann applied it" in late["reason"]
+        assert "since then: version 2 (applied by ann," in late["reason"]
         assert told == f"no: {late['reason']}\n"
     assert main(["rollback", "--expect", "2", *admin[:-1], "yaml"]) == 0
     back = yaml.safe_load(capsys.readouterr().out)

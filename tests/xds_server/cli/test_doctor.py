@@ -144,7 +144,7 @@ def test_another_server_at_the_port_is_told_apart(server: Double, capsys: pytest
 def test_what_is_wrong_is_named(server: Double, capsys: pytest.CaptureFixture[str]) -> None:
     server.skew_s = 120.0
     server.pages["/v1/about"] |= {"python": "3.9.1", "libraries": {"switchgear": "0.0.1"}, "open_files": 1000}
-    server.pages["/v1/policies"] |= {"state": "held", "held": "would drop 9 of 10"}
+    server.pages["/v1/policies"] |= {"state": "held", "held": "would remove 9 of 10"}
     code, said = told("--admin", server.url, "--xds", "127.0.0.1:1", capsys=capsys)
     assert code == 1
     assert {one["code"] for one in said.values() if one["code"]} == {

@@ -143,9 +143,9 @@ def test_rejected_and_held_policies_are_exit_status_1(server: Server, capsys: py
     assert "a.yaml:1:2: SG023 spec.modle: unknown field" in out
     assert "b.yaml: SG006: nothing here" in out
     assert "stale" in out
-    server.pages["/v1/policies"] |= {"state": "held", "errors": [], "held": "would drop 9 of 10"}
+    server.pages["/v1/policies"] |= {"state": "held", "errors": [], "held": "would remove 9 of 10"}
     assert main(["status", "--admin", server.url]) == 1
-    assert "held back: would drop 9 of 10" in capsys.readouterr().out
+    assert "held back: would remove 9 of 10" in capsys.readouterr().out
 
 
 def test_json_is_what_the_server_said(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -168,7 +168,7 @@ PROBLEM = PolicyProblem(code="SG023", place="a:1:1", path="", message="no", hint
     [
         ({}, []),
         ({"state": "refused", "errors": (PROBLEM,)}, ["SG200"]),
-        ({"state": "held", "held": "would drop 9 of 10"}, ["SG201"]),
+        ({"state": "held", "held": "would remove 9 of 10"}, ["SG201"]),
         ({"lost_s": {"pods": 3.0}, "stale": True}, ["SG202", "SG203"]),
         ({"state": "unread"}, ["SG207"]),
     ],

@@ -49,9 +49,7 @@ def test_shrink_guard_ignores_terminating_pods() -> None:
 def test_shrink_guard_holds_an_emptied_pool() -> None:
     others = {f"CDS {number}": 1 for number in range(100)}
     before = {**others, "CDS a": 1, "engines of a": 2}
-    assert drop_reason(before, {**before, "engines of a": 0}) == (
-        "would leave the pool a without any of its 2 engines"
-    )
+    assert drop_reason(before, {**before, "engines of a": 0}) == ("would leave pool a with none of its 2 engines")
     assert not drop_reason(before, {**before, "engines of a": 1})
     assert not drop_reason(before, others)
     assert not drop_reason({**before, "engines of a": 0}, {**before, "engines of a": 0})
@@ -61,7 +59,7 @@ def test_shrink_guard_allows_half() -> None:
     four = {"CDS a": 1, "CDS b": 1, "CDS c": 1, "CDS d": 1}
     assert not drop_reason(four, {"CDS a": 1, "CDS b": 1})
     assert drop_reason(four, {"CDS a": 1, "new 1": 1, "new 2": 1, "new 3": 1}) == (
-        "would drop 3 of 4 resources and engines at once: CDS b, CDS c, CDS d"
+        "would remove 3 of 4 resources and engines at once: CDS b, CDS c, CDS d"
     )
     assert drop_reason(four, {})
     assert not drop_reason({}, {})
@@ -69,7 +67,7 @@ def test_shrink_guard_allows_half() -> None:
 
 def test_a_pool_cut_to_a_stump_counts_by_its_engines() -> None:
     reason = drop_reason({"CDS a": 1, "engines of a": 60}, {"CDS a": 1, "engines of a": 5})
-    assert reason == "would drop 55 of 61 resources and engines at once: 55 engines of a"
+    assert reason == "would remove 55 of 61 resources and engines at once: 55 engines of a"
 
 
 def test_shrink_guard_triggers_on_one_view() -> None:

@@ -68,10 +68,15 @@ def seen(
         (seen(60, failed=1), seen(600), CanaryVerdict.GOOD, "elsewhere"),  # one failure is chance
         (seen(2000, failed=30), seen(20000), CanaryVerdict.GOOD, "elsewhere"),  # sure, and too little to matter
         (seen(200, shed=40), seen(1800), CanaryVerdict.BAD, "are shed"),
-        (seen(shed=0, done=MIN_REQUESTS - 1), seen(), CanaryVerdict.UNKNOWN, "the canary saw 49"),
-        (seen(), seen(3), CanaryVerdict.UNKNOWN, "the others saw 3"),
-        (seen(20, failed=20), seen(), CanaryVerdict.UNKNOWN, "the canary saw 20"),
-        (seen(times_s=[0.1] * 290 + [2.0] * 10), seen(times_s=[0.1] * 300), CanaryVerdict.BAD, "take 2 s"),
+        (seen(shed=0, done=MIN_REQUESTS - 1), seen(), CanaryVerdict.UNKNOWN, "the canary had 49"),
+        (seen(), seen(3), CanaryVerdict.UNKNOWN, "the others had 3"),
+        (seen(20, failed=20), seen(), CanaryVerdict.UNKNOWN, "the canary had 20"),
+        (
+            seen(times_s=[0.1] * 290 + [2.0] * 10),
+            seen(times_s=[0.1] * 300),
+            CanaryVerdict.BAD,
+            "p99 of answers: 2 s",
+        ),
         (seen(times_s=[0.1] * 100 + [2.0] * 10), seen(times_s=[0.1] * 300), CanaryVerdict.GOOD, "fail"),
         (seen(times_s=[0.003] * 300), seen(times_s=[0.001] * 300), CanaryVerdict.GOOD, "fail"),
     ],
@@ -92,7 +97,7 @@ def test_canary_verdict_reasons(
             seen(),
             99,
             CanaryVerdict.GOOD,
-            "100 % of 1000 requests are answered well, and 99 % are asked for",
+            "100 % of 1000 requests succeeded (required: 99 %)",
         ),
         (seen(), seen(0), 99, CanaryVerdict.GOOD, "100 %"),  # nobody to compare it with
         (
@@ -106,7 +111,7 @@ def test_canary_verdict_reasons(
         (seen(1000, failed=15), seen(), 99, CanaryVerdict.UNKNOWN, "98.5 %"),  # short of it, and maybe by chance
         (seen(1000, failed=1), seen(), 100, CanaryVerdict.BAD, "99.9 %"),
         (seen(1000, failed=10), seen(), 99, CanaryVerdict.GOOD, "99 %"),
-        (seen(MIN_REQUESTS - 1), seen(0), 99, CanaryVerdict.UNKNOWN, "the canary saw 49"),
+        (seen(MIN_REQUESTS - 1), seen(0), 99, CanaryVerdict.UNKNOWN, "the canary had 49"),
         (seen(200, failed=20), seen(1800), 50, CanaryVerdict.BAD, "10 % of 200 requests fail"),
     ],
 )

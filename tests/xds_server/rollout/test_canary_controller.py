@@ -199,9 +199,9 @@ def loses_its_proxies(site: Site) -> None:
     [
         (refuses, "refuses RDS port-1: bad regex"),
         (fails, "30 % of 100 requests fail"),
-        (is_ended, "bob ended it"),
-        (edits_files, "the policy files changed meanwhile"),
-        (breaks, "nothing can be made of them"),
+        (is_ended, "ended by bob"),
+        (edits_files, "the files changed meanwhile"),
+        (breaks, "building them failed"),
         (sees_little, "--yes-if-unknown"),
         (loses_its_proxies, "none of the canary's proxies is connected"),
     ],
@@ -238,11 +238,11 @@ async def test_an_objective_is_enough_to_go_by_and_to_go_back() -> None:
         await begun(site, slo_percent=99.0)
         calls(site, others=0)
         site.now_s += 61
-        await ended(site, "served", "100 % of 100 requests are answered well")
+        await ended(site, "served", "100 % of 100 requests succeeded")
     async with running() as site:
         await begun(site, slo_percent=99.0)
         calls(site, failed=30, others=0)
-        await ended(site, "rolled-back", "70 % of 100 requests are answered well, and 99 % are asked for")
+        await ended(site, "rolled-back", "70 % of 100 requests succeeded (required: 99 %)")
     async with running() as site:
         for wrong in (0.0, -1.0, 101.0, float("nan")):
             with pytest.raises(RefusedChangeError, match="--slo"):
@@ -263,7 +263,7 @@ async def test_one_canary_at_a_time_and_not_without_proxies() -> None:
     async with running() as site:
         await begun(site)
         for change in (asked("r"), asked("r", percent=0)):
-            with pytest.raises(RefusedChangeError, match="a canary of ann is running"):
+            with pytest.raises(RefusedChangeError, match="a canary by ann is running"):
                 await site.changing.apply(change)
         assert site.changing.end_canary("ann")
         assert not site.changing.end_canary("ann")
@@ -280,7 +280,7 @@ async def test_shrinking_policies_start_no_canary() -> None:
         site.changing.offer(accepted("p", "q", "r"))
         await until(lambda: site.served() == {False: {"p", "q", "r"}})
         done = await site.changing.apply(asked("p"))
-        assert (done.state, "would drop" in done.reason) == ("failed", True)
+        assert (done.state, "would remove" in done.reason) == ("failed", True)
         assert site.changing.canary().state == "none"
 
 
@@ -303,7 +303,7 @@ async def test_canary_ends_when_its_baseline_is_replaced() -> None:
     async with running() as site:
         await begun(site)
         site.reconciler.offer(accepted("p", engines=3))  # by whatever way
-        await ended(site, "rolled-back", "other policies are served meanwhile")
+        await ended(site, "rolled-back", "another version is served meanwhile")
         assert {len(pools["p"]) for pools in [site.reconciler.fleet.pools]} == {3}  # type: ignore[union-attr]
 
 
@@ -329,7 +329,7 @@ async def test_a_canary_that_is_held_back_at_its_end_leaves_nothing_to_let_go() 
         site.reconciler._adopt(grown, stale=False)
         site.reconciler.canary_build = trial
         await until(lambda: site.changing.canary().state == "rolled-back")
-        assert "would drop" in "; ".join(site.changing.canary().reasons)
+        assert "would remove" in "; ".join(site.changing.canary().reasons)
         # It is the files that are held now, as long as they say less than what is served.
         await until(lambda: site.reconciler.source_state.digest == accepted("p").digest)
         assert site.reconciler.source_state.state == "held"
@@ -347,7 +347,7 @@ def test_canary_waits_for_acks_and_then_rolls_back() -> None:
     late = (state("n1", sync=Sync.STALE), state("n2"))
     assert run.step(late, "", 4.0)[0] is CanaryStep.WAIT
     assert run.step(late, "", 6.0)[0] is CanaryStep.WAIT
-    assert run.step(late, "", 60.0) == (CanaryStep.BACK, ("not confirmed by n1",))
+    assert run.step(late, "", 60.0) == (CanaryStep.BACK, ("not acknowledged by n1",))
     assert run.step((state("n1"), state("n2", sync=Sync.STALE)), "", 6.0)[0] is CanaryStep.ON
 
 

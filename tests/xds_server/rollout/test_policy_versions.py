@@ -99,8 +99,8 @@ async def test_what_is_applied_is_served_and_becomes_a_version() -> None:
         assert history.stands == 2
         assert not history.kept
         assert [(one.kind, one.before, one.after, one.reason) for one in server.events] == [
-            (ChangeKind.POLICIES, "", "version 1", "the files say so"),
-            (ChangeKind.POLICIES, "version 1", "version 2", "ann applied it: more room"),
+            (ChangeKind.POLICIES, "", "version 1", "from files"),
+            (ChangeKind.POLICIES, "version 1", "version 2", "applied by ann: more room"),
         ]
         assert set(server.changing.texts(None).texts) == {"p.yaml", "q.yaml"}
         assert set(server.changing.texts(1).texts) == {"p.yaml"}
@@ -164,7 +164,7 @@ async def test_rollback_before_the_first_version_is_rejected() -> None:
     async with serving() as server:
         server.changing.offer(accepted("p"))
         await server.serves("p")
-        with pytest.raises(UnknownVersionError, match="no version before"):
+        with pytest.raises(UnknownVersionError, match="no earlier version"):
             await server.changing.rollback(RollbackRequest())
 
 
@@ -197,7 +197,7 @@ async def test_shrinking_policies_are_held_and_released() -> None:
         await server.serves("p", "q", "r")
         done = await server.changing.apply(asked("p", by="ann"))
         assert done.state == "held"
-        assert "would drop" in done.reason
+        assert "would remove" in done.reason
         assert len(server.told) == 1
         assert not server.reconciler.release_shrink()
         await server.serves("p")
@@ -206,7 +206,7 @@ async def test_shrinking_policies_are_held_and_released() -> None:
 
 async def test_what_cannot_be_served_changes_nothing() -> None:
     async with serving() as server:
-        with pytest.raises(RefusedChangeError, match="not read yet"):
+        with pytest.raises(RefusedChangeError, match="not been read yet"):
             await server.changing.apply(asked("q"))
         server.changing.offer(accepted("p"))
         await server.serves("p")
@@ -216,7 +216,7 @@ async def test_what_cannot_be_served_changes_nothing() -> None:
         for said in ("two\nlines", "x" * 501):
             with pytest.raises(RefusedChangeError, match="one line"):
                 await server.changing.apply(asked("q", by=said))
-        with pytest.raises(RefusedChangeError, match="name of its file"):
+        with pytest.raises(RefusedChangeError, match="file name must be one line"):
             await server.changing.apply(ApplyRequest(texts={"a\x1b[2J": text("q")}))
         with pytest.raises(RefusedChangeError, match="larger than 16 MiB"):
             await server.changing.apply(ApplyRequest(texts={"a": "#" * (16 * 1024 * 1024)}))

@@ -1,4 +1,4 @@
-"""Changes of policies: what an edit would do, which versions there were, and how a new one reaches proxies.
+"""Policy history: versions, differences, and the impact of an edit on live traffic.
 
-Pure but for ``archive``, which keeps versions on disk, and ``routes``, which answers on the admin port.
+Pure except for ``version_archive`` and ``digest_table``, which keep versions on disk.
 """

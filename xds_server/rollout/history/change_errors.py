@@ -19,5 +19,5 @@ class UnusableTextsError(Exception):
     """The server cannot serve the texts, for all of these errors."""
 
     def __init__(self, errors: tuple[PolicyError, ...]) -> None:
-        super().__init__(f"these policies have {len(errors)} problem{'' if len(errors) == 1 else 's'}")
+        super().__init__(f"{len(errors)} problem{'' if len(errors) == 1 else 's'} in these policies")
         self.errors = errors

@@ -1,9 +1,8 @@
-"""What versions say, beside the digests that their files have: a table from the one to the other, in one file.
+"""A file that maps the digests in version files to content digests.
 
-Files of versions name policies by a digest over names and texts, as they always did, so that an earlier server
-which takes them up finds what it kept. It tells versions apart by that; this one by what they say, whatever files
-are called and comments say. A table that is damaged, foreign or gone costs this: what was applied then ends at a
-restart beside files in which only comments changed.
+Version files identify policies by a digest over names and texts, so that an earlier server that reads them finds
+its own. This server compares by content, whatever files are called and comments say. Without a valid table, a
+version applied then ends at a restart if only comments of the files changed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +20,7 @@ from xds_server.state.versioned_file import StoreError, VersionedFile
 FILE_NAME: Final = "digests.json"
 FORMAT: Final = "switchgear-digests/1"
 MAX_BYTES: Final = 1024 * 1024
-"""Two lines for each version: what is larger is not ours."""
+"""Two lines per version; larger files are not ours."""
 
 _log = structlog.get_logger()
 
@@ -36,7 +35,7 @@ _FILE: Final = VersionedFile(format=FORMAT, content=_Table, max_bytes=MAX_BYTES)
 
 
 def digests_by_former(versions: Iterable[PolicyVersion]) -> Mapping[str, str]:
-    """The digest of what is said, by that of names and texts, for all that these versions name."""
+    """Content digests by digest over names and texts, for all policies that these versions name."""
     return {
         former: digest
         for one in versions
@@ -46,12 +45,12 @@ def digests_by_former(versions: Iterable[PolicyVersion]) -> Mapping[str, str]:
 
 
 def write(folder: Path, says: Mapping[str, str]) -> None:
-    """Replace the table in one step; ``OSError`` when it cannot be."""
+    """Replace the table in one step; raises ``OSError``."""
     write_atomically(folder / FILE_NAME, _FILE.encode({"says": dict(says)}))
 
 
 def read(folder: Path) -> Mapping[str, str]:
-    """The table of this folder; empty, with a word in the log, where it cannot be believed."""
+    """The table of this folder; empty, with a log line, if it cannot be trusted."""
     path = folder / FILE_NAME
     remove_leftovers(path)
     try:

@@ -1,4 +1,4 @@
-"""What two sets of policies say differently: documents, and fields as the operator wrote them, with places."""
+"""Differences between two sets of policies: documents and fields as written, with their locations."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -9,21 +9,21 @@ from policies.findings import format_value
 from policies.model import Document, PolicySet
 
 _NAMES: Final = ("name", "pool")
-"""Fields by which the items of a list are the same item at another place of it."""
+"""Fields that identify list items, whatever their position."""
 
 THERE: Final = "there"
-"""What stands for the whole of a document or of an item."""
+"""Value that stands for a whole document or item."""
 
 _LONG: Final = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldChange:
-    """One field that says something else; ``old`` or ``new`` is None where it says nothing.
+    """One field that differs; ``old`` or ``new`` is None where it is absent.
 
-    ``document`` is ``Kind/name``. ``path`` is empty for a document that came or went, and ends with a name in
-    brackets for an item of a list that did. ``place`` is ``file:line:column`` in the new files, in the old ones
-    for what is gone.
+    ``document`` is ``Kind/name``. ``path`` is empty for an added or removed document, and ends with a name in
+    brackets for such a list item. ``place`` is ``file:line:column`` in the new files, in the old ones for removed
+    fields.
     """
 
     document: str
@@ -35,7 +35,7 @@ class FieldChange:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """A value as it was written, and its path with numbers, which is how places are found."""
+    """A value as written, and its path with numbers, which locates it."""
 
     value: Any
     path: str
@@ -108,7 +108,7 @@ def _place(name: str, old: PolicySet, one: "_Said | None", new: PolicySet, other
 
 
 def _item(path: str) -> str:
-    """The item of a list that a field is in; empty when it is in none."""
+    """The list item that a field belongs to; empty if none."""
     return path[: path.rindex("]") + 1] if "]" in path else ""
 
 
@@ -117,7 +117,7 @@ def _items(fields: Mapping[str, _Said]) -> frozenset[str]:
 
 
 def _fields(document: Document) -> Mapping[str, _Said]:
-    """Every field that was written, by a path in which items of lists go by their name where they have one."""
+    """Every written field, by a path that names list items where they have names."""
     data = document.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return dict(_leaves(data, "", ""))
 

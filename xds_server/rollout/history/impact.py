@@ -1,4 +1,4 @@
-"""What the change from one snapshot to another does to live traffic, resource by resource.
+"""Impact of a change from one snapshot to another on live traffic, resource by resource.
 
 The table is that of docs/architecture.md, "Hot and cold".
 """
@@ -15,7 +15,7 @@ from xds_server.translate.internal_listeners import ENGINE_LISTENER_PREFIX
 
 
 class ResourceChange(StrEnum):
-    """What becomes of a resource."""
+    """How a resource changes."""
 
     ADDED = "added"
     CHANGED = "changed"
@@ -23,7 +23,7 @@ class ResourceChange(StrEnum):
 
 
 class Impact(StrEnum):
-    """Whether live traffic feels it: ``hot`` changes nothing that is under way."""
+    """Whether live traffic is affected: ``hot`` disturbs nothing in flight."""
 
     HOT = "hot"
     COLD = "cold"
@@ -31,7 +31,7 @@ class Impact(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceEffect:
-    """One resource that becomes different, how that acts on live traffic, and the policy lines it is made from."""
+    """One resource that changes, its impact on live traffic, and the policy lines behind it."""
 
     type: str
     name: str
@@ -46,26 +46,26 @@ _COLD: Final[Mapping[tuple[str, ResourceChange], str]] = MappingProxyType(
         (
             CLUSTER,
             ResourceChange.CHANGED,
-        ): "proxies forget its requests in flight, its breaker counts and its ejections",
+        ): "proxies reset its requests in flight, breaker counts and ejections",
         (
             CLUSTER,
             ResourceChange.REMOVED,
-        ): "proxies end their connections to its engines once no route leads there",
-        (LISTENER, ResourceChange.CHANGED): "streams through it are cut when the proxy's drain time ends",
-        (LISTENER, ResourceChange.REMOVED): "its port closes; streams through it are cut when the drain time ends",
+        ): "proxies close connections to its engines once no route leads there",
+        (LISTENER, ResourceChange.CHANGED): "its streams are cut when the proxy's drain time ends",
+        (LISTENER, ResourceChange.REMOVED): "its port closes; its streams are cut when the drain time ends",
     }
 )
 _HOT: Final[Mapping[ResourceChange, str]] = MappingProxyType(
     {
-        ResourceChange.ADDED: "new: nothing under way is touched",
+        ResourceChange.ADDED: "new: nothing in flight is affected",
         ResourceChange.CHANGED: "requests in flight, counts and ejections survive",
-        ResourceChange.REMOVED: "requests in flight survive; new ones no longer find it",
+        ResourceChange.REMOVED: "requests in flight survive; new ones no longer match",
     }
 )
 
 
 def resource_effects(before: Snapshot, after: Snapshot) -> tuple[ResourceEffect, ...]:
-    """Every resource that differs in content, in the order in which types are pushed."""
+    """Every resource that differs in content, in push order of the types."""
     found: list[ResourceEffect] = []
     for url in PUSH_ORDER:
         was, now = before.of(url), after.of(url)
@@ -81,15 +81,15 @@ def _how(was: Resource | None, now: Resource | None) -> ResourceChange | None:
         return ResourceChange.ADDED
     if now is None:
         return ResourceChange.REMOVED
-    # Endpoints are sent again when their cluster changes. That is no change of theirs.
+    # Endpoints are sent again when their cluster changes; their content does not change.
     return None if content_of(was.version) == content_of(now.version) else ResourceChange.CHANGED
 
 
 def _effect(url: str, name: str, how: ResourceChange, origins: tuple[str, ...]) -> ResourceEffect:
     cold = _COLD.get((url, how))
     if cold is not None and name.startswith(ENGINE_LISTENER_PREFIX):
-        # Their removal is how requests held by an engine are ended.
-        cold = "what this engine holds through this proxy ends at once"
+        # Removing it is how an engine's requests are cut.
+        cold = "requests on this engine through this proxy are cut at once"
     return ResourceEffect(
         type=SHORT_NAMES[url],
         name=name,

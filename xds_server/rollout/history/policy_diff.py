@@ -1,7 +1,6 @@
-"""Two sets of policies beside each other: what they say, and what each would have proxies do.
+"""Compares two sets of policies: their fields, and what each would make proxies do.
 
-Both are run through the whole pipeline with every engine taken to be well and nothing known of traffic, so that
-only the policies can make a difference.
+Both go through the whole pipeline with all engines healthy and no traffic, so that only the policies differ.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +22,7 @@ from xds_server.translate.route_configuration import route_pools
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewEffects:
-    """What becomes different for proxies of these views, which are all served the same changes."""
+    """Changes for proxies of these views, which all get the same."""
 
     views: tuple[str, ...]
     proxies: int
@@ -32,9 +31,7 @@ class ViewEffects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolFigures:
-    """A pool in figures: engines, requests they run at once, the ceiling (None: none), and at worst the tries of
-    one request and the load of the pool, as a multiple of what callers ask for.
-    """
+    """A pool in numbers: engines, slots, ceiling (None: none); at worst, tries per request and relative load."""
 
     engines: int
     slots: float
@@ -45,7 +42,7 @@ class PoolFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolChange:
-    """A pool that differs; None: it is not there."""
+    """A pool that differs; None: absent."""
 
     pool: str
     before: PoolFigures | None
@@ -54,7 +51,7 @@ class PoolChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeScope:
-    """Whom a change reaches. ``proxies`` and ``traffic_percent`` are None where no server was asked."""
+    """The proxies and traffic affected; None where no server was asked."""
 
     pools: tuple[str, ...]
     routes: tuple[str, ...]
@@ -64,7 +61,7 @@ class ChangeScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyDiff:
-    """All that becomes different."""
+    """All differences."""
 
     fields: tuple[FieldChange, ...]
     views: tuple[ViewEffects, ...]
@@ -73,12 +70,12 @@ class PolicyDiff:
 
     @property
     def same(self) -> bool:
-        """Whether nothing does."""
+        """Whether nothing differs."""
         return not (self.fields or self.views or self.pools)
 
     @property
     def cold(self) -> int:
-        """How many resources change in a way that live traffic feels, each counted once."""
+        """Resources whose change affects live traffic, each counted once."""
         return len(
             {(one.type, one.name) for view in self.views for one in view.effects if one.heat is Impact.COLD}
         )
@@ -92,10 +89,9 @@ def policy_diff(
     arrivals_per_s: Mapping[str, float] | None = None,
     addressed: Callable[[Fleet], Fleet] = lambda fleet: fleet,
 ) -> PolicyDiff:
-    """The comparison. ``views`` are those of connected proxies with how many each has; ``arrivals_per_s`` what
-    they are asked for, by pool. Without ``views``: a gateway in each zone that has engines. ``addressed`` puts
-    addresses in the place of host names.
-    """
+    """Compare. ``views`` are those of connected proxies with the number of proxies; ``arrivals_per_s`` is their
+    demand by pool. Without ``views``: a gateway in each zone with engines. ``addressed`` replaces host names by
+    addresses."""
     wanted = dict(_assumed((old, new)) if views is None else views)
     before, after = _built(old, wanted, addressed), _built(new, wanted, addressed)
     changed = _by_effects(before, after, wanted)

@@ -1,4 +1,4 @@
-"""A version of the policies: what was accepted, when, by whom and why."""
+"""A policy version: what was accepted, when, by which author and why."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from typing import Final
 from xds_server.admin_api.version_types import VersionStatus
 
 MAX_TEXT_BYTES: Final = 16 * 1024 * 1024
-"""Of all texts of a version together; what is larger is not sent over the admin port."""
+"""All texts of a version together; more is not sent over the admin port."""
 
 MAX_COMMENT: Final = 500
-"""Characters of a name or a reason."""
+"""Characters of an author or a reason."""
 
 MAX_NAME: Final = 4096
-"""Characters of the name of a file; no file system has longer paths."""
+"""Characters of a file name; file systems have no longer paths."""
 
 
 class VersionSource(StrEnum):
-    """How a version came to the server."""
+    """How a version reached the server."""
 
     FILES = "files"
     KUBERNETES = "kubernetes"
@@ -28,20 +28,20 @@ class VersionSource(StrEnum):
 
 
 ORDERED: Final = frozenset({VersionSource.APPLIED, VersionSource.ROLLBACK})
-"""Sources that somebody has to name: such a version stands beside the files until those change."""
+"""Sources with an author: such a version replaces the files until those change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyVersion:
     """One set of policies that was served; ``texts`` by file name.
 
-    ``digest`` is of what they say, whatever their files are called, so that versions which say the same have the
-    same. One that an earlier version of Switchgear kept has another, of names and texts, and keeps it; ``former``
-    is that one, where both are known.
+    ``digest`` covers the content, whatever the files are called, so that equal versions have the same. A version
+    stored by an earlier Switchgear keeps its digest of names and texts; ``former`` is that digest, where both are
+    known.
 
-    ``by`` is who brought it as far as that is known: what was given with --by, else the name of the source. For
-    one that somebody applied, ``beside`` is the digest of the files that it stands in place of, with a
-    ``beside_former``; ``restores`` is the number of the version that a rollback brought back, 0 for others.
+    ``by`` is the author, if known: the value of --by, else the name of the source. For an applied version,
+    ``beside`` is the digest of the files that it replaces, with a ``beside_former``; ``restores`` is the number of
+    the version that a rollback restored, 0 for others.
     """
 
     number: int
@@ -58,19 +58,19 @@ class PolicyVersion:
 
     @property
     def how(self) -> str:
-        """Who brought it, in words: ``ann applied it``."""
+        """Origin, in words: ``applied by ann``."""
         match self.source:
             case VersionSource.APPLIED:
-                return f"{self.by} applied it"
+                return f"applied by {self.by}"
             case VersionSource.ROLLBACK:
-                return f"{self.by} rolled back to version {self.restores}"
+                return f"rolled back to version {self.restores} by {self.by}"
             case _:
-                return f"the {'cluster says' if self.source is VersionSource.KUBERNETES else 'files say'} so"
+                return f"from {'the cluster' if self.source is VersionSource.KUBERNETES else 'files'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """What comes with texts that somebody wants served."""
+    """Origin of texts that were applied."""
 
     source: VersionSource
     by: str = ""
@@ -79,7 +79,7 @@ class Provenance:
 
 
 def digest_of(texts: Mapping[str, str]) -> str:
-    """A hash over the names and contents of texts: the digest that versions had which somebody applied, once."""
+    """A hash over names and contents of texts: the digest of applied versions in earlier releases."""
     hashed = blake2b(digest_size=16)
     for name in sorted(texts):
         for part in (name, texts[name]):
@@ -89,7 +89,7 @@ def digest_of(texts: Mapping[str, str]) -> str:
 
 
 def version_status(version: PolicyVersion, *, serving: bool) -> VersionStatus:
-    """The version as the admin port answers it."""
+    """The version as the admin port returns it."""
     return VersionStatus(
         number=version.number,
         digest=version.digest,

@@ -1,10 +1,9 @@
-"""Versions of the policies, in memory and, where there is a folder, on disk: one file each.
+"""Policy versions, in memory and, with a folder, on disk: one file each.
 
-A file is written in one step, carries a checksum and is for this user only. It names policies by the digests that
-an earlier version of Switchgear looks for; what they say by ours is in a table beside (``digests``). One that is
-damaged, foreign or of another format is reported and left alone; what a later version added within the format is
-passed over. The oldest go when there are too many, or too much of them; the one that is served is the newest and
-always stays.
+A file is written in one step, carries a checksum and is for this user only. It identifies policies by the digests
+of earlier releases; ``digest_table`` maps those to content digests. A damaged or foreign file, or one of another
+format, is reported and left alone; fields of a later version within the format are ignored. The oldest versions
+are removed when there are too many or they are too large; the served one is the newest and always stays.
 """
 
 import asyncio
@@ -29,11 +28,11 @@ FOLDER: Final = "history"
 FORMAT: Final = "switchgear-version/1"
 MAX_VERSIONS: Final = 200
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of all versions together. A version of ten thousand engines is about one MiB."""
+"""Of all versions together. A version of ten thousand engines is about 1 MiB."""
 
 _NAME: Final = re.compile(r"([0-9]{8})\.json")
 _LEFT: Final = re.compile(r"\.[0-9]{8}\.json\.")
-"""What a process that was killed left beside a version."""
+"""Temporary file of a killed process."""
 
 _log = structlog.get_logger()
 
@@ -56,9 +55,9 @@ _FILE: Final = VersionedFile(format=FORMAT, content=_Payload, max_bytes=MAX_BYTE
 
 
 class VersionArchive:
-    """The versions, oldest first; ``run`` keeps them on disk beside it.
+    """The versions, oldest first; ``run`` saves them to disk.
 
-    ``kept`` says whether they outlive this process. ``damaged`` names the files that could not be read.
+    ``kept``: they survive this process. ``damaged`` names files that could not be read.
     """
 
     def __init__(
@@ -81,34 +80,34 @@ class VersionArchive:
         self._needed: Mapping[str, str] = {}
         self.damaged: tuple[str, ...] = ()
         self.failure = ""
-        """Why the newest version could not be written; empty when it could."""
+        """Why the newest version could not be written; empty if it was."""
 
     @property
     def kept(self) -> bool:
-        """Whether versions outlive this process."""
+        """Whether versions survive this process."""
         return self._folder is not None
 
     @property
     def versions(self) -> Sequence[PolicyVersion]:
-        """All that are known, oldest first."""
+        """All known versions, oldest first."""
         return tuple(self._versions.values())
 
     @property
     def newest(self) -> PolicyVersion | None:
-        """The newest one."""
+        """The newest version."""
         return self._versions[max(self._versions)] if self._versions else None
 
     @property
     def last(self) -> PolicyVersion | None:
-        """The newest one, None also where a newer one is damaged: what was served last is not known then."""
+        """The newest version, or None if a newer one is damaged: then the last one served is unknown."""
         return self._versions.get(self._last)
 
     def version(self, number: int) -> PolicyVersion | None:
-        """The version of this number, None when there is none (any more)."""
+        """The version of this number, None if there is none (any more)."""
         return self._versions.get(number)
 
     def restore(self) -> None:
-        """Take up what earlier runs kept."""
+        """Load the versions of earlier runs."""
         if self._folder is None or not self._folder.is_dir():
             return
         damaged = []
@@ -118,7 +117,7 @@ class VersionArchive:
             if named is None:
                 continue
             number = int(named[1])
-            self._last = max(self._last, number)  # a number is never given twice
+            self._last = max(self._last, number)  # numbers are never reused
             try:
                 self._versions[number] = _known(read(path, number), self._says)
             except StoreError as error:
@@ -128,17 +127,17 @@ class VersionArchive:
         self.damaged = tuple(damaged)
 
     def settled(self, number: int) -> bool:
-        """Whether this version is where it stays: on disk, or, where it cannot get there, in memory alone."""
+        """Whether this version is saved, or, if it cannot be, in memory for good."""
         return (
             self._folder is None or bool(self.failure) or all(one.number != number for one in tuple(self._unsaved))
         )
 
     def next_number(self) -> int:
-        """The number of the version that comes next."""
+        """The number of the next version."""
         return self._last + 1
 
     def add(self, version: PolicyVersion) -> None:
-        """Note a version; it is on disk soon."""
+        """Add a version; ``run`` saves it."""
         self._last = max(self._last, version.number)
         self._versions[version.number] = version
         for gone in surplus(self.versions, self._max_versions, self._max_bytes):
@@ -148,7 +147,7 @@ class VersionArchive:
             self._wake.set()
 
     async def run(self) -> None:
-        """Write what is noted; for ever. What cannot be written is tried again."""
+        """Save versions until cancelled; retry what cannot be written."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RETRY_S if self.failure else None):
@@ -157,13 +156,13 @@ class VersionArchive:
             await asyncio.to_thread(self.flush)
 
     def flush(self) -> None:
-        """Write what is noted and remove what is no longer known."""
+        """Write new versions and remove forgotten ones."""
         folder = self._folder
         if folder is None:
             return
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Before the versions that need it, and beside what those need that have to go.
+            # Before the versions that need it, and with entries of those about to be removed.
             says = {**self._needed, **digest_table.digests_by_former(self.versions)}
             if says != self._says:
                 digest_table.write(folder, says)
@@ -190,7 +189,7 @@ class VersionArchive:
 
 
 def surplus(versions: Sequence[PolicyVersion], max_versions: int, max_bytes: int) -> tuple[int, ...]:
-    """The numbers of the oldest versions that are too many or too much; never that of the newest."""
+    """The numbers of the oldest versions beyond the limits; never that of the newest."""
     room, gone = max_bytes, []
     for number, version in enumerate(reversed(versions), 1):
         room -= sum(len(name) + len(text) for name, text in version.texts.items())
@@ -200,7 +199,7 @@ def surplus(versions: Sequence[PolicyVersion], max_versions: int, max_bytes: int
 
 
 def write(path: Path, version: PolicyVersion) -> None:
-    """Write one version in one step; ``OSError`` when it cannot be."""
+    """Write one version in one step; raises ``OSError``."""
     named = {"digest": version.former or version.digest, "beside": version.beside_former or version.beside}
     payload = _Payload.model_validate({**asdict(version), "texts": dict(version.texts), **named}).model_dump(
         mode="json"
@@ -209,17 +208,17 @@ def write(path: Path, version: PolicyVersion) -> None:
 
 
 def read(path: Path, number: int) -> PolicyVersion:
-    """The version in a file, by the digests that are in it; ``StoreError`` when it cannot be believed."""
+    """The version in a file, by the digests in it; ``StoreError`` if it cannot be trusted."""
     payload = _FILE.read(path)
     if payload is None:
         raise StoreError(f"{path} is gone")
     if payload.number != number:
-        raise StoreError(f"{path} says that it is version {payload.number}")
+        raise StoreError(f"{path} claims to be version {payload.number}")
     return PolicyVersion(**payload.model_dump())
 
 
 def _known(version: PolicyVersion, says: Mapping[str, str]) -> PolicyVersion:
-    """The version by what it says, as far as the table knows that."""
+    """The version by content digest, as far as the table knows it."""
     known = version
     if version.digest in says:
         known = replace(known, digest=says[version.digest], former=version.digest)

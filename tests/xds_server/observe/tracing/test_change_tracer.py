@@ -194,7 +194,7 @@ def test_an_engine_that_is_back_ends_its_trace(site: Site) -> None:
 
 
 def test_policies_are_followed_from_their_reading_and_name_version_and_author(site: Site) -> None:
-    site.tell(ChangeKind.POLICIES, subject=Subject(), after="version 7", evidence="the files say so")
+    site.tell(ChangeKind.POLICIES, subject=Subject(), after="version 7", evidence="from files")
     site.content |= {CLUSTER: "c2", ROUTE: "r2", RUNTIME: "t2"}
     site.round(offered_s=99.0)
     for kind in (CLUSTER, ROUTE):
