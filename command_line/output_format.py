@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from command_line.jsonpath import JsonPathError, Path, Template, parse_path, parse_template, scalar_text
-from command_line.table import Role, TableColumn, show_table
+from command_line.table import Cell, TableColumn, show_table
 
 DATA: Final = ("json", "yaml", "jsonpath")
 """Forms that ``as_data`` writes."""
@@ -134,10 +134,15 @@ def as_data(answer: Any, form: str) -> str:
 
 
 def show_custom_columns(form: OutputForm, documents: Sequence[Any], *, headers: bool = True) -> None:
-    """Print ``custom-columns``: one row for each document."""
-    columns = [TableColumn(title=one.title, role=Role.WORD) for one in form.columns]
-    rows = [[_value(one.path, document) for one in form.columns] for document in documents]
+    """Print ``custom-columns``: one row for each document, never cut."""
+    columns, rows = custom_rows(form, documents)
     show_table(columns, rows, headers=headers, whole=True)
+
+
+def custom_rows(form: OutputForm, documents: Sequence[Any]) -> tuple[list[TableColumn], list[list[Cell]]]:
+    """Columns and rows of ``custom-columns``."""
+    rows: list[list[Cell]] = [[_value(one.path, document) for one in form.columns] for document in documents]
+    return [TableColumn(title=one.title) for one in form.columns], rows
 
 
 def _value(path: Path, document: Any) -> str:

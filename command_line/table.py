@@ -1,7 +1,7 @@
 """The one table renderer: aligned columns, two blanks between them, upper-case headers, no boxes.
 
-On a pipe every row is whole. On a terminal a table fits its width: free text is cut at the end first, then figures
-and further columns are left out, and identity columns are cut last, in the middle (``chat-poo…gine-12``).
+On a pipe every row is whole. On a terminal a table fits its width: free text is cut at the end first, then columns
+are left out (figures, free text, words), and identity columns are cut last, in the middle (``chat-poo…gine-12``).
 """
 
 import os
@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import zip_longest
 from typing import Final, TypeAlias
 
 import click
@@ -20,7 +21,8 @@ _ELLIPSIS: Final = "…"
 _KEPT_COLUMNS: Final = 2
 """Columns that stay however narrow the terminal: the name and the state."""
 
-_LEAST_FREE: Final = 16
+_SHORT_FREE: Final = 16
+_LEAST_FREE: Final = 8
 _LEAST_IDENTITY: Final = 12
 _LEAST_WIDTH: Final = 20
 
@@ -97,8 +99,12 @@ def table_lines(
     *,
     width: int | None = None,
     headers: bool = True,
+    least: list[int] | None = None,
 ) -> list[str]:
-    """The lines of the table, at most ``width`` columns wide; rows are whole where it is None."""
+    """The lines of the table, at most ``width`` columns wide; rows are whole where it is None.
+
+    ``least`` is the least width of each column; it is raised to what was used, for rows that follow later.
+    """
     cells = [[one if isinstance(one, StyledText) else StyledText(one) for one in row] for row in rows]
     cells = [[replace(one, text=_one_line(one.text)) for one in row] for row in cells]
     titles = [StyledText(column.title if column.verbatim else column.title.upper(), "bold") for column in columns]
@@ -106,6 +112,9 @@ def table_lines(
     if not table:
         return []
     natural = [max(map(_width, (row[at].text for row in table))) for at in range(len(columns))]
+    if least is not None:
+        natural = [max(*pair) for pair in zip_longest(natural, least, fillvalue=0)]
+        least[:] = natural
     shown = _fitted(columns, natural, width)
     lines = []
     for row in table:
@@ -139,12 +148,12 @@ class _Layout:
 
     def fit(self, width: int) -> None:
         """Give way until the table fits, least important first."""
+        self._shrink(Role.FREE, _SHORT_FREE, width)
+        self._drop([at for at in self._of(Role.FIGURE) if at >= _KEPT_COLUMNS], width)
         self._shrink(Role.FREE, _LEAST_FREE, width)
-        for role in (Role.FIGURE, Role.WORD):
-            self._drop([at for at in self._of(role) if at >= _KEPT_COLUMNS], width)
-        self._shrink(Role.FREE, 1 + len(_ELLIPSIS), width)
-        self._shrink(Role.IDENTITY, _LEAST_IDENTITY, width)
         self._drop(self._of(Role.FREE), width)
+        self._drop([at for at in self._of(Role.WORD) if at >= _KEPT_COLUMNS], width)
+        self._shrink(Role.IDENTITY, _LEAST_IDENTITY, width)
         self._drop(list(self.room)[1:], width)
         if self._over(width) > 0:
             self.room[next(iter(self.room))] = width

@@ -98,7 +98,7 @@ class ClusterFeed:
             api,
             ReplicaIdentity(namespace=writing_as.namespace, group=writing_as.lease, identity=writing_as.identity),
             own_status=reporter.replica_status,
-            on_change=context.reconciler.request_round,
+            on_change=partial(self._peers_changed, context),
         )
         self._reading.set()
         async with asyncio.TaskGroup() as tasks:
@@ -109,6 +109,16 @@ class ClusterFeed:
                 write_context = partial(reporter.write_context, reader, replicas)
                 self._writer = StatusWriter(api, writing_as, write_context)
                 tasks.create_task(self._writer.run(), name="writer")
+
+    def _peers_changed(self, context: ServerContext) -> None:
+        self._release_with_peers(context)
+        context.reconciler.request_round()
+
+    def _release_with_peers(self, context: ServerContext) -> None:
+        """An operator releases held policies on one replica; the others follow."""
+        if self._replicas is not None:
+            released = {one.released for one in self._replicas.peer_statuses().values()} - {""}
+            context.reconciler.release_with_peers(released)
 
     def _objects_changed(self) -> None:
         if self._writer is not None:
@@ -153,6 +163,7 @@ class ClusterFeed:
             if frozenset(lost) != self._told:
                 context.ledger.record(_contact(self._told, lost))
                 self._told = frozenset(lost)
+            self._release_with_peers(context)
             if self._replicas is not None:
                 self._replicas.request_renewal()
             await asyncio.sleep(_LOOK_S)

@@ -44,6 +44,7 @@ class ReplicaReporter:
             asks=replica_status.proxy_demands(nodes, {} if fleet is None else fleet.traffic, self._clock()),
             digest=digest,
             confirmed=self._confirming.confirmed,
+            released=context.reconciler.released,
             refusals=self._refusals,
         )
 

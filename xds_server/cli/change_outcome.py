@@ -113,7 +113,7 @@ class OutcomeReporter:
         else:
             click.echo(f"{_STATES.get(state, state)}: {reason}", err=True)
             if state == "held":
-                click.echo("to serve it all the same: POST /v1/allow-shrink on the admin port", err=True)
+                click.echo("To serve it anyway: switchgear release", err=True)
         return self.end(
             state,
             reason=answer.reason,

@@ -1,18 +1,33 @@
-"""``switchgear get``: engines, pools, zones, proxies, orders, events, the audit log and the shadow report."""
+"""``switchgear get``: lists of engines, pools, zones, proxies, orders, events, versions, audit and shadow."""
 
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import click
-import yaml
-from rich.live import Live
-from rich.text import Text
 
-from command_line.output_format import DATA, as_data, output_option
+from command_line.output_format import (
+    DATA,
+    OutputForm,
+    as_data,
+    custom_rows,
+    list_output_option,
+    show_custom_columns,
+)
+from command_line.selector import Selector, SelectorError, parse_selector
+from command_line.table import (
+    Cell,
+    Role,
+    StyledText,
+    TableColumn,
+    end_cut,
+    show_table,
+    table_lines,
+    terminal_width,
+)
 from policies.findings import did_you_mean
 from policies.quantity import parse_duration
 from xds_server.admin_api.endpoints import POLICIES
@@ -21,161 +36,297 @@ from xds_server.cli.completion import complete_names
 from xds_server.cli.connection_options import connection_options
 from xds_server.cli.diagnostics import printable
 from xds_server.cli.get_columns import TABLES, Column, TableSpec
-from xds_server.cli.output_format import console, redrawn
+from xds_server.cli.output_format import redrawn
+from xds_server.cli.resource_types import complete_resources, requested
+from xds_server.cli.watch import LiveScreen
 
-_UNBOUNDED: Final = 10_000
-_WIDEST: Final = 40
-"""Room a column is given. A longer cell pushes its own line aside, not what all others say out of the terminal."""
 _BY_NAME: Final = tuple(name for name, table in TABLES.items() if table.by)
 _BY_TIME: Final = tuple(name for name, table in TABLES.items() if table.age_s)
 _BY_POOL: Final = tuple(name for name, table in TABLES.items() if table.belongs)
 _STYLES: Final = {"UNHEALTHY": "bold red", "DRAINING": "yellow", "HEALTHY": "green"}
 
 
-@click.command(
-    name="get",
-    short_help="Show engines, pools, zones, proxies, orders, events, the audit log or the shadow report.",
+def _duration(_context: click.Context, _option: click.Parameter, text: str) -> float | None:
+    try:
+        return parse_duration(text) if text else None
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _selector(_context: click.Context, _option: click.Parameter, text: str) -> Selector:
+    try:
+        return parse_selector(text)
+    except SelectorError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@click.command(name="get", short_help="List engines, pools, zones, proxies, orders, events and more.")
+@click.argument(
+    "resources",
+    nargs=-1,
+    required=True,
+    metavar="TYPE [NAME ...] | TYPE/NAME ...",
+    shell_complete=complete_resources,
 )
-@click.argument("what", type=click.Choice(list(TABLES)))
 @connection_options
 @click.option(
-    "--pool",
+    "--selector",
+    "-l",
     default="",
-    metavar="POOL",
-    shell_complete=complete_names("pools"),
-    help="Only what belongs to this pool.",
+    callback=_selector,
+    metavar="SELECTOR",
+    help="Only rows whose fields match, e.g. health!=HEALTHY,zone in (a,b).",
 )
-@click.option("--by", default="", metavar="NAME", help="Only of whoever has this in their name (orders, audit).")
-@click.option("--since", default="", metavar="DURATION", help="Only of so long ago or later (events, audit).")
-@output_option("table", "wide", *DATA)
-@click.option("--watch", "-w", is_flag=True, help="Go on; on a pipe, print what becomes different.")
-@click.option("--interval", default="1s", show_default=True, metavar="DURATION", help="How often --watch asks.")
+@click.option(
+    "--pool", default="", metavar="POOL", shell_complete=complete_names("pools"), help="Only rows of this pool."
+)
+@click.option(
+    "--by",
+    default="",
+    metavar="NAME",
+    help="Only changes by callers with NAME in theirs (orders, versions, audit).",
+)
+@click.option(
+    "--since",
+    "since_s",
+    default="",
+    callback=_duration,
+    metavar="DURATION",
+    help="Only entries newer than DURATION (events, versions, audit).",
+)
+@list_output_option()
+@click.option("--watch", "-w", is_flag=True, help="Keep watching; on a pipe, print rows that change.")
+@click.option(
+    "--interval",
+    "interval_s",
+    default="1s",
+    show_default=True,
+    callback=_duration,
+    metavar="DURATION",
+    help="Time between requests of --watch.",
+)
 def command(
     *,
-    what: str,
-    admin: str,
-    pool: str,
-    by: str,
-    since: str,
-    output: str,
+    resources: tuple[str, ...],
+    output: OutputForm,
+    no_headers: bool,
     watch: bool,
-    interval: str,
+    interval_s: float,
+    **named: Any,
 ) -> int:
-    """Show one kind of thing in full; `switchgear status` is the overview, `switchgear why` the reasons.
+    """List resources of one TYPE, or those that are named.
 
-    audit: every attempt to change something over the admin port, the newest thousand of known callers and the
-    newest thousand of others, since the server started. Its log has them all (admin.write).
+    \b
+    engines (engine, eng)     events (event, ev)
+    pools (pool, po)          versions (version, ver): policy versions
+    zones (zone, zo)          audit (aud): attempted changes
+    proxies (proxy, px)       shadow (sh): what shadowed decisions would do
+    orders (order, ord)
 
-    shadow: what decisions that are not enforced would have done since the server started.
+    NAME is what the first column shows; an engine may go without its pool. SELECTOR names fields of -o json.
+    With one NAME, json, yaml and jsonpath have the object itself. In jsonpath a list is also `.items`, and each
+    row has a `name`: -o jsonpath='{range .items[*]}{.name}{"\\n"}{end}'.
 
-    Exit code: 0, or 2 when the server cannot be asked or has no such pool.
+    audit has the newest 1000 attempts of known callers and of others, since the server started; its log
+    (admin.write) has all.
+
+    Exit code: 0, 1 when a NAME is not found, 2 when no server answers or --pool is unknown.
     """
-    for name, said, kinds in (("--pool", pool, _BY_POOL), ("--by", by, _BY_NAME), ("--since", since, _BY_TIME)):
-        if said and what not in kinds:
-            raise click.UsageError(f"{name} is for {', '.join(kinds)}; {what} cannot be told apart by it")
-    try:
-        since_s = parse_duration(since) if since else None
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--since") from error
-    query = _Query(admin=admin, kind=TABLES[what], pool=pool, by=by, since_s=since_s, output=output)
-    try:
-        pause_s = max(0.1, parse_duration(interval))
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--interval") from error
-    items = query.items()
+    filters = _Filters(**named)
+    queries = [
+        _Query(plural=plural, kind=TABLES[plural], names=names, filters=filters)
+        for plural, names in requested(resources).items()
+    ]
+    for query in queries:
+        query.check()
+    printer = _Printer(output=output, headers=not no_headers)
     if watch:
-        _watch(query, items, pause_s)
-    elif query.data:
-        click.echo(as_data({what: [item.document for item in items]}, output), nl=False)
-    else:
-        out = console()
-        # A reader that is no terminal gets whole lines, however long.
-        width = out.width if sys.stdout.isatty() else _UNBOUNDED
-        out.print(_shown(query.kind, items, query.wide, width), soft_wrap=True)
-    return 0
+        if len(queries) > 1:
+            raise click.UsageError("--watch goes with one TYPE")
+        _watch(queries[0], printer, max(0.1, interval_s or 1.0))
+    return printer.show(queries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Item:
-    """One row, and the JSON of it as the server sent it."""
+    """One row, its name, and its JSON as the server sent it."""
 
     row: Any
+    name: str
     document: Mapping[str, Any]
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """What selectors and expressions see: the JSON, the name, and labels at the top."""
+        labels = self.document.get("labels")
+        return {**(labels if isinstance(labels, Mapping) else {}), "name": self.name, **self.document}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Filters:
+    """The options that choose rows."""
+
+    admin: str
+    selector: Selector
+    pool: str
+    by: str
+    since_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Query:
-    """Which rows of which server, and in which form."""
+    """Which rows of one type."""
 
-    admin: str
+    plural: str
     kind: TableSpec[Any, Any]
-    pool: str
-    by: str
-    since_s: float | None
-    output: str
+    names: tuple[str, ...]
+    filters: _Filters
+    missing: list[str] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Usage error where an option cannot be used with this type."""
+        filters = self.filters
+        for option, value, kinds in (
+            ("--pool", filters.pool, _BY_POOL),
+            ("--by", filters.by, _BY_NAME),
+            ("--since", filters.since_s is not None, _BY_TIME),
+        ):
+            if value and self.plural not in kinds:
+                raise click.UsageError(f"{option} works with {', '.join(kinds)}, not with {self.plural}")
+        if self.names and self.kind.named is None:
+            raise click.UsageError(f"entries of {self.plural} have no names; use --by or -l")
+
+    def items(self) -> list[_Item]:
+        """The rows now; ``click.ClickException`` when the server is unavailable, or has no such pool or field."""
+        kind, filters = self.kind, self.filters
+        answer = fetch(filters.admin, kind.endpoint)
+        documents = [document for part in kind.parts for document in answer.document[part]]
+        items = [
+            _Item(row=row, name=kind.name(row), document=document)
+            for row, document in zip(kind.rows(answer.value), documents, strict=True)
+        ]
+        self._check_fields(items)
+        items = [item for item in items if filters.selector.matches(item.fields)]
+        if filters.by and kind.by is not None:
+            items = [item for item in items if filters.by in kind.by(item.row)]
+        if filters.since_s is not None and kind.age_s is not None:
+            items = [item for item in items if kind.age_s(item.row) <= filters.since_s]
+        if filters.pool and kind.belongs is not None:
+            self._check_pool()
+            items = [item for item in items if kind.belongs(item.row, filters.pool)]
+        return self._named(items)
+
+    def _named(self, items: list[_Item]) -> list[_Item]:
+        named = self.kind.named
+        if not self.names or named is None:
+            return items
+        self.missing[:] = [name for name in self.names if not any(named(item.row, name) for item in items)]
+        return [item for item in items if any(named(item.row, name) for name in self.names)]
+
+    def _check_fields(self, items: Sequence[_Item]) -> None:
+        if not items:
+            return
+        known = {key for item in items for key in item.fields}
+        known |= {one.name for item in items[:1] for one in fields(item.row)}
+        for key in sorted(self.filters.selector.keys - known):
+            hint = did_you_mean(key, known) or f"fields: {', '.join(sorted(known))}"
+            raise click.UsageError(f"-l: {self.plural} have no field {key!r}; {hint}")
+
+    def _check_pool(self) -> None:
+        known = fetch(self.filters.admin, POLICIES).value.pools
+        if self.filters.pool not in known:
+            hint = did_you_mean(self.filters.pool, known)
+            raise click.UsageError(f"no pool {self.filters.pool!r}{f'; {hint}' if hint else ''}")
+
+    def report_missing(self) -> int:
+        """Name what was not found; the exit code."""
+        for name in self.missing:
+            click.echo(f"{self.kind.singular} {printable(name)!r} not found", err=True)
+        return 1 if self.missing else 0
+
+    def columns(self, *, wide: bool) -> list[Column[Any]]:
+        """The columns of the table."""
+        return [column for column in self.kind.columns if wide or not column.wide]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Printer:
+    """Prints rows in one form."""
+
+    output: OutputForm
+    headers: bool
 
     @property
     def wide(self) -> bool:
         return self.output == "wide"
 
-    @property
-    def data(self) -> bool:
-        return self.output in DATA
+    def show(self, queries: Sequence[_Query]) -> int:
+        """Print the rows of all queries; the exit code."""
+        found = [(query, query.items()) for query in queries]
+        if self.output in DATA:
+            click.echo(as_data(self._document(found), self.output), nl=False)
+        else:
+            for number, (query, items) in enumerate(found):
+                if number and self.output != "name":
+                    click.echo()
+                self._show_one(query, items)
+        return max(query.report_missing() for query, _ in found)
 
-    def items(self) -> list[_Item]:
-        """The rows now; ``click.ClickException`` when the server is unavailable, or has no such pool."""
-        answer, kind = fetch(self.admin, self.kind.endpoint), self.kind
-        documents = [document for part in kind.parts for document in answer.document[part]]
-        items = [
-            _Item(row=row, document=document)
-            for row, document in zip(kind.rows(answer.value), documents, strict=True)
-        ]
-        if self.by and kind.by is not None:
-            items = [item for item in items if self.by in kind.by(item.row)]
-        if self.since_s is not None and kind.age_s is not None:
-            items = [item for item in items if kind.age_s(item.row) <= self.since_s]
-        if not self.pool or kind.belongs is None:
-            return items
-        known = fetch(self.admin, POLICIES).value.pools
-        if self.pool not in known:
-            hint = did_you_mean(self.pool, known)
-            raise click.UsageError(f"there is no pool {self.pool!r}{f'; {hint}' if hint else ''}")
-        return [item for item in items if kind.belongs(item.row, self.pool)]
+    def _document(self, found: Sequence[tuple[_Query, Sequence[_Item]]]) -> Mapping[str, Any]:
+        expression = self.output == "jsonpath"
+        rows = {
+            query.plural: [item.fields if expression else item.document for item in items]
+            for query, items in found
+        }
+        every = [row for part in rows.values() for row in part]
+        if sum(len(query.names) for query, _ in found) == len(every) == 1:
+            return every[0]
+        return {**rows, "items": every} if expression else rows
 
+    def _show_one(self, query: _Query, items: Sequence[_Item]) -> None:
+        if self.output == "name":
+            for item in items:
+                click.echo(printable(f"{query.kind.singular}/{item.name}"))
+        elif self.output == "custom-columns":
+            show_custom_columns(self.output, [item.fields for item in items], headers=self.headers)
+        elif items:
+            columns = query.columns(wide=self.wide)
+            show_table(_headers(columns), _rows(columns, items), headers=self.headers, whole=self.wide)
+        elif not query.missing:
+            click.echo(f"{query.kind.none}{' that match' if query.filters.selector.keys else ''}", err=True)
 
-def _shown(kind: TableSpec[Any, Any], items: Sequence[_Item], wide: bool, width: int) -> Text:
-    """The table, each line cut where the terminal ends: a row that runs over two lines is read as two."""
-    if not items:
-        return Text(kind.none)
-    columns = [column for column in kind.columns if wide or not column.wide]
-    rows = [[_cell(column, item) for column in columns] for item in items]
-    titles = [column.title for column in columns]
-    widths = [min(_WIDEST, max(map(len, cells))) for cells in zip(titles, *rows, strict=True)]
-    lines = []
-    for row in (titles, *rows):
-        line = Text()
-        for column, cell, wanted in zip(columns, row, widths, strict=True):
-            padded = cell.rjust(wanted) if column.right else cell.ljust(wanted)
-            line.append(padded, style="bold" if row is titles else _STYLES.get(cell, ""))
-            line.append("  ")
-        line.rstrip()
-        line.truncate(width, overflow="ellipsis")
-        lines.append(line)
-    return Text("\n").join(lines)
+    def lines(self, query: _Query, items: Sequence[_Item]) -> list[str]:
+        """The table for a screen."""
+        if not items:
+            return [query.kind.none]
+        columns = query.columns(wide=self.wide)
+        width = None if self.wide else terminal_width()
+        return table_lines(_headers(columns), _rows(columns, items), width=width, headers=self.headers)
 
 
-def _cell(column: Column[Any], item: _Item) -> str:
-    return printable(column.cell(item.row)).replace("\n", " ")
+def _headers(columns: Sequence[Column[Any]]) -> list[TableColumn]:
+    return [TableColumn(title=column.title, role=column.role) for column in columns]
 
 
-def _watch(query: _Query, items: list[_Item], pause_s: float) -> None:
-    if not redrawn() or query.data:
-        _follow(query, items, pause_s)
+def _rows(columns: Sequence[Column[Any]], items: Sequence[_Item]) -> list[list[Cell]]:
+    return [[_cell(column, item) for column in columns] for item in items]
+
+
+def _cell(column: Column[Any], item: _Item) -> Cell:
+    text = printable(column.cell(item.row))
+    return StyledText(text, _STYLES.get(text, "")) if column.role is Role.WORD else text
+
+
+def _watch(query: _Query, printer: _Printer, pause_s: float) -> None:
+    """Until Ctrl-C."""
+    items = query.items()
+    if not redrawn() or printer.output not in ("table", "wide"):
+        _follow(query, printer, items, pause_s)
         return
-    out, trouble = console(), ""
-    with Live(console=out, screen=True, auto_refresh=False, vertical_overflow="ellipsis") as live:
+    trouble = ""
+    with LiveScreen() as screen:
         while True:
-            live.update(_picture(query, items, trouble, out.width), refresh=True)
+            screen.show([*_trouble_lines(trouble), *printer.lines(query, items)])
             time.sleep(pause_s)
             try:
                 items, trouble = query.items(), ""
@@ -183,26 +334,20 @@ def _watch(query: _Query, items: list[_Item], pause_s: float) -> None:
                 trouble = error.format_message()
 
 
-def _picture(query: _Query, items: Sequence[_Item], trouble: str, width: int) -> Text:
-    """The table; below what is wrong where nobody answers, so that nobody takes what was for what is."""
-    table = _shown(query.kind, items, query.wide, width)
-    if not trouble:
-        return table
-    lines = [
-        Text(printable(trouble).replace("\n", " "), style="bold red"),
-        Text("below is what was last known", style="yellow"),
-    ]
-    for line in lines:
-        line.truncate(width, overflow="ellipsis")
-    return Text("\n").join([*lines, table])
+def _trouble_lines(trouble: str) -> Iterator[str]:
+    """Above the table while the server does not answer, so that old rows are not taken for the state now."""
+    if trouble:
+        width = terminal_width() or len(trouble)
+        yield click.style(end_cut(printable(trouble).replace("\n", " "), width), fg="red", bold=True)
+        yield click.style(end_cut("last known state:", width), fg="yellow")
 
 
-def _follow(query: _Query, items: list[_Item], pause_s: float) -> None:
-    """Print every item once, then those whose state becomes different, and the names of those that go."""
-    known: dict[str, tuple[str, ...]] = {}
+def _follow(query: _Query, printer: _Printer, items: Sequence[_Item], pause_s: float) -> None:
+    """Print every row once, then those whose state changes, and the names of those that go."""
+    news = _News(query, printer)
     trouble = ""
     while True:
-        for line in _news(query.kind, items, known, query.output):
+        for line in news.lines(items):
             click.echo(line)
         sys.stdout.flush()
         time.sleep(pause_s)
@@ -210,31 +355,57 @@ def _follow(query: _Query, items: list[_Item], pause_s: float) -> None:
             items = query.items()
             if trouble:
                 trouble = ""
-                click.echo("it answers again", err=True)
+                click.echo("the server answers again", err=True)
         except click.ClickException as error:
             if trouble != error.format_message():
                 trouble = error.format_message()
                 click.echo(printable(trouble), err=True)
 
 
-def _news(
-    kind: TableSpec[Any, Any], items: Sequence[_Item], known: dict[str, tuple[str, ...]], output: str
-) -> Iterator[str]:
-    present = {kind.name(item.row): item for item in items}
-    for name, item in present.items():
-        state = tuple(column.cell(item.row) for column in kind.columns if column.state)
-        if known.get(name) != state:
-            known[name] = state
-            yield _line(kind, item, output)
-    for name in [name for name in known if name not in present]:
-        del known[name]
-        yield json.dumps({"gone": name}) if output in DATA else f"{printable(name)} is gone"
+class _News:
+    """Rows that are new, changed or gone since the last look."""
 
+    def __init__(self, query: _Query, printer: _Printer) -> None:
+        self._query = query
+        self._printer = printer
+        self._states: dict[str, tuple[str, ...]] = {}
+        self._widths: list[int] = []
+        self._headers = printer.headers
+        self._forms: Mapping[str, Callable[[_Item], str]] = {
+            "json": lambda item: json.dumps(item.document, ensure_ascii=False),
+            "yaml": lambda item: f"---\n{as_data(dict(item.document), 'yaml')}".rstrip(),
+            "jsonpath": lambda item: as_data(item.fields, printer.output).rstrip("\n"),
+            "name": lambda item: printable(f"{query.kind.singular}/{item.name}"),
+        }
 
-def _line(kind: TableSpec[Any, Any], item: _Item, output: str) -> str:
-    if output == "json":
-        return json.dumps(item.document, ensure_ascii=False)
-    if output == "yaml":
-        return f"---\n{yaml.safe_dump(dict(item.document), sort_keys=False, allow_unicode=True)}".rstrip()
-    columns = [column for column in kind.columns if output == "wide" or not column.wide]
-    return "  ".join(_cell(column, item) for column in columns)
+    def lines(self, items: Sequence[_Item]) -> Iterator[str]:
+        """The lines to print now."""
+        present = {item.name: item for item in items}
+        changed = []
+        for name, item in present.items():
+            state = tuple(column.cell(item.row) for column in self._query.kind.columns if column.state)
+            if self._states.get(name) != state:
+                self._states[name] = state
+                changed.append(item)
+        yield from self._shown(changed)
+        for name in [name for name in self._states if name not in present]:
+            del self._states[name]
+            yield json.dumps({"gone": name}) if self._printer.output in DATA else f"{printable(name)} is gone"
+
+    def _shown(self, items: Sequence[_Item]) -> Iterator[str]:
+        form = self._forms.get(self._printer.output)
+        if form:
+            yield from map(form, items)
+        elif items:
+            yield from self._table(items)
+
+    def _table(self, items: Sequence[_Item]) -> Iterator[str]:
+        """The rows in columns as wide as those above."""
+        if self._printer.output == "custom-columns":
+            headers, rows = custom_rows(self._printer.output, [item.fields for item in items])
+        else:
+            columns = self._query.columns(wide=self._printer.wide)
+            headers, rows = _headers(columns), _rows(columns, items)
+        lines = table_lines(headers, rows, headers=self._headers, least=self._widths)
+        self._headers = False
+        yield from lines

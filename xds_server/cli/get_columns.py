@@ -1,4 +1,4 @@
-"""What ``switchgear get`` shows of each kind of thing: its columns, and which of them are state, not figures."""
+"""The types of ``switchgear get``: their names, endpoints and columns, and which columns are state."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,6 +7,7 @@ from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
+from command_line.table import Role
 from engine.report import Quantiles
 from xds_server.admin_api import endpoints
 from xds_server.admin_api.access_types import AuditLog, AuditRecord
@@ -25,6 +26,7 @@ from xds_server.admin_api.status_types import (
     ShadowStatus,
     ZoneStatus,
 )
+from xds_server.admin_api.version_types import HistoryStatus, VersionStatus
 from xds_server.diagnosis.check_result import Check
 from xds_server.diagnosis.status_findings import on_engines, on_proxies, on_telemetry
 from xds_server.model.text import age_text
@@ -39,33 +41,44 @@ class Column(Generic[_T]):
 
     title: str
     cell: Callable[[_T], str]
+    role: Role = Role.WORD
     wide: bool = False
     state: bool = False
-    right: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSpec(Generic[_A, _T]):
-    """One kind of thing: its endpoint, which lists of the answer hold it, and its columns.
+    """One type: its endpoint, which lists of the answer hold its rows, and its columns.
 
-    ``parts`` names the same lists as ``rows``, in the JSON document. ``name`` tells one row from another.
-    ``belongs`` is whether a row belongs to a pool, ``by`` who caused it, ``age_s`` how long ago that was; None
-    where rows have no such thing.
+    ``parts`` names the same lists as ``rows``, in the JSON document. ``name`` tells rows apart. ``named``
+    is whether NAME on the command line selects a row; None where rows have no names. ``belongs`` is whether a row
+    belongs to a pool, ``by`` who caused it, ``age_s`` how long ago; None where rows have no such thing.
     """
 
+    singular: str
+    short: str
     endpoint: AdminEndpoint[_A]
     rows: Callable[[_A], Sequence[_T]]
     parts: tuple[str, ...]
     name: Callable[[_T], str]
     columns: tuple[Column[_T], ...]
     none: str
+    named: Callable[[_T, str], bool] | None = None
     belongs: Callable[[_T, str], bool] | None = None
     by: Callable[[_T], str] | None = None
     age_s: Callable[[_T], float] | None = None
 
 
-def _plain(title: str, of: Callable[[_T], Any], *, wide: bool = False, state: bool = False) -> Column[_T]:
+def _word(title: str, of: Callable[[_T], Any], *, wide: bool = False, state: bool = False) -> Column[_T]:
     return Column(title=title, cell=lambda item: _text(of(item)), wide=wide, state=state)
+
+
+def _free(title: str, of: Callable[[_T], Any], *, wide: bool = False, state: bool = False) -> Column[_T]:
+    return Column(title=title, cell=lambda item: _text(of(item)), role=Role.FREE, wide=wide, state=state)
+
+
+def _identity(title: str, of: Callable[[_T], Any]) -> Column[_T]:
+    return Column(title=title, cell=lambda item: _text(of(item)), role=Role.IDENTITY)
 
 
 def _figure(title: str, of: Callable[[_T], Any], form: str = "{:g}", *, wide: bool = False) -> Column[_T]:
@@ -73,7 +86,7 @@ def _figure(title: str, of: Callable[[_T], Any], form: str = "{:g}", *, wide: bo
         value = of(item)
         return "-" if value is None else form.format(value)
 
-    return Column(title=title, cell=cell, wide=wide, right=True)
+    return Column(title=title, cell=cell, role=Role.FIGURE, wide=wide)
 
 
 def _age(title: str, of: Callable[[_T], float | None], *, wide: bool = False) -> Column[_T]:
@@ -81,7 +94,7 @@ def _age(title: str, of: Callable[[_T], float | None], *, wide: bool = False) ->
         age_s = of(item)
         return "-" if age_s is None else age_text(age_s)
 
-    return Column(title=title, cell=cell, wide=wide, right=True)
+    return Column(title=title, cell=cell, role=Role.FIGURE, wide=wide)
 
 
 def _text(value: Any) -> str:
@@ -99,22 +112,22 @@ def _p99(of: Callable[[EngineStatus], Quantiles | None]) -> Callable[[EngineStat
 
 
 def _notes(item: EngineStatus) -> Sequence[str]:
-    """What else is to be known of an engine, most important first."""
+    """Remarks on an engine, most important first."""
     notes = []
     if item.order:
         notes.append(f"order: {item.order}")
     if item.floor:
-        notes.append("kept in")
+        notes.append("kept in rotation by the capacity floor")
     if item.traffic_percent < 100:
-        notes.append(f"on trial, {item.traffic_percent:g} %")
+        notes.append(f"on trial with {item.traffic_percent:g} % of its traffic")
     if item.cut:
-        notes.append("cut")
+        notes.append("its requests are cut")
     if item.standing != "present" and item.ejector != "orchestrator":
         notes.append(f"{item.standing}: {item.standing_reason}")
     if item.shadow and item.shadow != item.health:
         notes.append(f"shadow: {item.shadow}")
     if item.shunned_by and item.health == "HEALTHY":
-        notes.append(f"kept out by {', '.join(item.shunned_by)}")
+        notes.append(f"avoided by {', '.join(item.shunned_by)}")
     return notes
 
 
@@ -145,7 +158,7 @@ def _sync(item: ProxyStatus) -> str:
 
 
 def _revisions(by_region: Mapping[str, Mapping[str, int]]) -> str:
-    """``eu 2.1.0 x3, 3.0.0 x1; us 2.1.0 x4``; nothing where no engine says a revision."""
+    """``eu 2.1.0 x3, 3.0.0 x1; us 2.1.0 x4``; ``-`` where no engine reports a revision."""
     if not any(revision for counts in by_region.values() for revision in counts):
         return "-"
     return "; ".join(
@@ -155,13 +168,13 @@ def _revisions(by_region: Mapping[str, Mapping[str, int]]) -> str:
 
 
 def _regions(rows: Sequence[RegionStatus]) -> str:
-    """Where callers of each region go, those that stay at home left out."""
+    """Where callers of each region go, except those that stay in their region."""
     away = [
         f"{one.region} to " + ", ".join(f"{to} {percent:.0f}%" for to, percent in one.sends_percent.items())
         for one in rows
         if one.region and list(one.sends_percent) != [one.region]
     ]
-    return "; ".join(away) or ("at home" if rows else "-")
+    return "; ".join(away) or ("own region" if rows else "-")
 
 
 def _percents(shares: Mapping[str, float]) -> str:
@@ -174,113 +187,128 @@ def _transition(item: EventStatus) -> str:
     return f"{before}{item.after}{times}"
 
 
-def _answer(status: int) -> str:
-    """What became of an attempt to change something: an HTTP status in words."""
-    words = {401: "not let in", 403: "not allowed", 404: "no such thing", 409: "refused", 429: "too many"}
+def _clock(unix_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
+
+
+def _outcome(status: int) -> str:
+    """The outcome of an attempted change: an HTTP status in words."""
+    words = {401: "unauthenticated", 403: "forbidden", 404: "not found", 409: "refused", 429: "rate-limited"}
     if status < HTTPStatus.BAD_REQUEST:
         return "done"
-    return words.get(status, "failed" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "asked wrongly")
+    return words.get(status, "failed" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "bad request")
 
 
 def _codes(remarks: Callable[[Sequence[_T]], Iterable[Check]]) -> Column[_T]:
-    """The codes of what is to be said of an item, for ``switchgear explain``."""
+    """The codes of remarks on an item, for ``switchgear explain``."""
     return Column(
-        title="code",
-        cell=lambda item: ", ".join(dict.fromkeys(one.code for one in remarks([item]))) or "-",
+        title="codes",
+        cell=lambda item: ",".join(dict.fromkeys(one.code for one in remarks([item]))) or "-",
         wide=True,
     )
 
 
 _ENGINES_COLUMNS: Final[tuple[Column[EngineStatus], ...]] = (
-    Column(title="engine", cell=_engine_name),
-    _plain("zone", lambda item: item.zone, wide=True),
+    _identity("name", _engine_name),
     Column(title="health", cell=lambda item: item.health or "UNKNOWN", state=True),
+    _word("zone", lambda item: item.zone, wide=True),
     _age("since", lambda item: item.health_age_s),
-    _plain("verdict", lambda item: item.verdict, state=True),
-    Column(title="standing", cell=lambda item: item.standing, wide=True, state=True),
-    Column(title="out by", cell=lambda item: item.ejector or "-", wide=True, state=True),
+    _word("verdict", lambda item: item.verdict, state=True),
+    _word("standing", lambda item: item.standing, wide=True, state=True),
+    _word("ejected by", lambda item: item.ejector, wide=True, state=True),
     _figure("busy", lambda item: item.in_flight if item.in_flight is not None else item.requests_in_flight),
     _figure("slots", lambda item: item.slots, "{:.0f}", wide=True),
-    _figure("err %", lambda item: item.error_percent, "{:.0f}"),
+    _figure("err%", lambda item: item.error_percent, "{:.0f}"),
     _figure("ok/s", lambda item: item.done_per_s, "{:.1f}"),
     _figure("service s", lambda item: item.service_s, "{:.2f}", wide=True),
-    _figure("TTFT p99 s", _p99(lambda item: item.time_to_first_token), "{:.3f}", wide=True),
-    _figure("TPOT p99 s", _p99(lambda item: item.time_per_output_token), "{:.3f}", wide=True),
+    _figure("ttft p99 s", _p99(lambda item: item.time_to_first_token), "{:.3f}", wide=True),
+    _figure("tpot p99 s", _p99(lambda item: item.time_per_output_token), "{:.3f}", wide=True),
     _codes(on_engines),
-    Column(title="why", cell=_why),
+    _free("why", _why),
 )
 _POOLS_COLUMNS: Final[tuple[Column[PoolStatus], ...]] = (
-    _plain("pool", lambda item: item.pool),
-    Column(title="in", cell=lambda item: f"{item.healthy}/{item.engines}", state=True),
+    _identity("name", lambda item: item.pool),
+    Column(title="in rotation", cell=lambda item: f"{item.healthy}/{item.engines}", state=True),
     _figure("kept", lambda item: item.kept_in, wide=True),
-    Column(title="level", cell=lambda item: str(item.level), state=True),
+    Column(title="level", cell=lambda item: str(item.level), state=True, role=Role.FIGURE),
     _figure("busy", lambda item: item.in_flight),
-    _figure("ceiling", lambda item: item.ceiling),
+    _figure("limit", lambda item: item.ceiling),
     _figure("held", lambda item: item.held, wide=True),
     _figure("req/s", lambda item: item.arrivals_per_s, "{:.1f}"),
     _figure("ok/s", lambda item: item.done_per_s, "{:.1f}"),
     _figure("shed/s", lambda item: sum(item.shed_per_s.values()), "{:.1f}"),
-    _figure("err %", lambda item: item.error_percent, "{:.0f}"),
-    _figure("asked %", lambda item: None if item.pressure is None else 100 * item.pressure, "{:.0f}"),
+    _figure("err%", lambda item: item.error_percent, "{:.0f}"),
+    _figure("demand%", lambda item: None if item.pressure is None else 100 * item.pressure, "{:.0f}"),
     _figure("retry/s", lambda item: item.retries_per_s, "{:.1f}", wide=True),
     _figure("p99 s", lambda item: item.answer_p99_s, "{:.2f}", wide=True),
-    _figure("first p99 s", lambda item: item.first_byte_p99_s, "{:.3f}", wide=True),
+    _figure("ttfb p99 s", lambda item: item.first_byte_p99_s, "{:.3f}", wide=True),
     Column(title="hedging", cell=lambda item: {None: "-", True: "on", False: "off"}[item.hedging], wide=True),
-    Column(title="revisions", cell=lambda item: _revisions(item.revisions), wide=True, state=True),
-    Column(title="regions", cell=lambda item: _regions(item.regions), wide=True, state=True),
-    _plain("shadow", lambda item: item.shadow, wide=True, state=True),
-    _plain("how", lambda item: item.ceiling_reason, wide=True),
+    _word("revisions", lambda item: _revisions(item.revisions), wide=True, state=True),
+    _word("regions", lambda item: _regions(item.regions), wide=True, state=True),
+    _word("shadow", lambda item: item.shadow, wide=True, state=True),
+    _free("limit from", lambda item: item.ceiling_reason, wide=True),
 )
 _ZONES_COLUMNS: Final[tuple[Column[ZoneStatus], ...]] = (
-    _plain("pool", lambda item: item.pool),
+    _identity("pool", lambda item: item.pool),
     Column(title="zone", cell=lambda item: item.zone or "(none)"),
-    Column(title="in", cell=lambda item: f"{item.healthy}/{item.engines}", state=True),
+    Column(title="in rotation", cell=lambda item: f"{item.healthy}/{item.engines}", state=True),
     _figure("slots", lambda item: item.slots),
     _figure("busy", lambda item: item.in_flight),
-    Column(title="calls from here go to", cell=lambda item: _percents(item.sends_percent), state=True),
+    _free("sends to", lambda item: _percents(item.sends_percent), state=True),
     _age("since", lambda item: item.age_s, wide=True),
-    _plain("why", lambda item: item.reason, wide=True),
+    _free("why", lambda item: item.reason, wide=True),
 )
 _PROXIES_COLUMNS: Final[tuple[Column[ProxyStatus], ...]] = (
-    _plain("node", lambda item: item.node),
-    _plain("zone", lambda item: item.zone),
-    _plain("role", lambda item: item.role),
-    _plain("protocol", lambda item: item.protocol, wide=True),
-    _age("up", lambda item: item.connected_s),
+    _identity("name", lambda item: item.node),
     Column(title="sync", cell=_sync, state=True),
+    _word("zone", lambda item: item.zone),
+    _word("role", lambda item: item.role),
+    _word("protocol", lambda item: item.protocol, wide=True),
+    _age("age", lambda item: item.connected_s),
     _figure("req/s", _sum_of(lambda part: part.arrivals_per_s), "{:.1f}"),
     _figure("shed/s", _sum_of(lambda part: part.shed_per_s), "{:.1f}"),
     _figure("busy", _sum_of(lambda part: part.in_flight), "{:.0f}"),
     _figure("retry/s", _sum_of(lambda part: part.retries_per_s), "{:.1f}", wide=True),
-    Column(title="ceiling (int/batch)", cell=_ceilings, wide=True),
-    Column(title="keeps out", cell=_shuns, state=True),
+    Column(title="limit (interactive/batch)", cell=_ceilings, wide=True),
+    _free("avoids", _shuns, state=True),
     _codes(lambda items: (*on_proxies(items), *on_telemetry(items))),
-    _plain("peer", lambda item: item.peer, wide=True),
+    _word("peer", lambda item: item.peer, wide=True),
 )
 _ORDERS_COLUMNS: Final[tuple[Column[OrderStatus], ...]] = (
-    Column(title="engine", cell=_engine_name),
-    _plain("action", lambda item: item.action, state=True),
+    _identity("engine", _engine_name),
+    _word("action", lambda item: item.action, state=True),
     _age("left", lambda item: item.left_s),
-    _plain("by", lambda item: item.by),
+    _word("by", lambda item: item.by),
     Column(title="forced", cell=lambda item: "yes" if item.force else "no", wide=True),
-    _plain("why", lambda item: item.reason),
+    _free("reason", lambda item: item.reason),
 )
 _EVENTS_COLUMNS: Final[tuple[Column[EventStatus], ...]] = (
-    _age("ago", lambda item: item.age_s),
-    _plain("subject", lambda item: item.subject),
-    _plain("kind", lambda item: item.kind),
-    Column(title="change", cell=_transition, state=True),
-    _plain("ruled by", lambda item: item.place, wide=True),
-    Column(title="failed requests", cell=lambda item: " ".join(item.requests), wide=True),
-    _plain("why", lambda item: item.evidence),
+    _age("age", lambda item: item.age_s),
+    _identity("subject", lambda item: item.subject),
+    _word("kind", lambda item: item.kind),
+    _free("change", _transition, state=True),
+    _word("ruled by", lambda item: item.place, wide=True),
+    _word("failed requests", lambda item: " ".join(item.requests), wide=True),
+    _free("why", lambda item: item.evidence),
 )
 _AUDIT_COLUMNS: Final[tuple[Column[AuditRecord], ...]] = (
-    Column(title="when", cell=lambda item: time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(item.at_unix_s))),
-    _plain("by", lambda item: item.by),
-    Column(title="answer", cell=lambda item: _answer(item.status), state=True),
-    _plain("status", lambda item: item.status, wide=True),
-    _plain("from", lambda item: item.peer, wide=True),
-    _plain("what", lambda item: item.what),
+    Column(title="time", cell=lambda item: _clock(item.at_unix_s)),
+    _word("by", lambda item: item.by),
+    Column(title="outcome", cell=lambda item: _outcome(item.status), state=True),
+    _word("status", lambda item: item.status, wide=True),
+    _word("from", lambda item: item.peer, wide=True),
+    _free("request", lambda item: item.what),
+)
+_VERSIONS_COLUMNS: Final[tuple[Column[VersionStatus], ...]] = (
+    _identity("version", lambda item: item.number),
+    Column(title="served", cell=lambda item: "yes" if item.serving else "no", state=True),
+    _age("age", lambda item: max(0.0, time.time() - item.at_unix_s)),
+    _word("source", lambda item: f"rollback to {item.restores}" if item.restores else item.source),
+    _word("by", lambda item: item.by),
+    _word("digest", lambda item: item.digest[:12]),
+    _figure("files", lambda item: item.files),
+    Column(title="time", cell=lambda item: _clock(item.at_unix_s), wide=True),
+    _free("reason", lambda item: item.reason),
 )
 _ShadowRow: TypeAlias = ShadowEngineStatus | ShadowPoolStatus
 
@@ -296,19 +324,17 @@ def _shadow_name(item: _ShadowRow) -> str:
 _SHADOW_COLUMNS: Final[tuple[Column[_ShadowRow], ...]] = (
     Column(
         title="subject",
-        cell=lambda item: _shadow_name(item) if isinstance(item, ShadowEngineStatus) else f"{item.pool} (ceiling)",
+        cell=lambda item: _shadow_name(item) if isinstance(item, ShadowEngineStatus) else f"{item.pool} (limit)",
+        role=Role.IDENTITY,
     ),
-    Column(
-        title="would be out for",
-        cell=lambda item: age_text(item.out_s if isinstance(item, ShadowEngineStatus) else item.over_s),
-    ),
+    Column(title="now", cell=lambda item: "out" if _of_engine(lambda one: one.out_now)(item) else "-", state=True),
+    _age("out for", lambda item: item.out_s if isinstance(item, ShadowEngineStatus) else item.over_s),
     _figure("times", _of_engine(lambda item: item.times)),
     _figure("failed", _of_engine(lambda item: item.failed)),
     _figure("answered", _of_engine(lambda item: item.succeeded)),
-    _figure("refused", lambda item: None if isinstance(item, ShadowEngineStatus) else item.refused, "{:.0f}"),
-    _figure("capacity %", _of_engine(lambda item: item.capacity_percent), "{:.0f}"),
-    Column(title="now", cell=lambda item: "out" if _of_engine(lambda one: one.out_now)(item) else "-", state=True),
-    _plain("why", lambda item: item.reason),
+    _figure("shed", lambda item: None if isinstance(item, ShadowEngineStatus) else item.refused, "{:.0f}"),
+    _figure("capacity%", _of_engine(lambda item: item.capacity_percent), "{:.0f}"),
+    _free("why", lambda item: item.reason),
 )
 
 
@@ -316,82 +342,130 @@ def _in_pool(of: Callable[[_T], str]) -> Callable[[_T, str], bool]:
     return lambda item, pool: of(item) == pool
 
 
+def _by_name(*of: Callable[[_T], str]) -> Callable[[_T, str], bool]:
+    """Rows of which any of these is the name."""
+    return lambda item, name: name in [one(item) for one in of]
+
+
 _ENGINES: Final[TableSpec[EngineList, EngineStatus]] = TableSpec(
+    singular="engine",
+    short="eng",
     endpoint=endpoints.ENGINES,
     rows=lambda answer: answer.engines,
     parts=("engines",),
     name=_engine_name,
     columns=_ENGINES_COLUMNS,
-    none="no engine is declared",
+    none="no engines",
+    named=_by_name(_engine_name, lambda item: item.engine),
     belongs=_in_pool(lambda item: item.pool),
 )
 _POOLS: Final[TableSpec[PoolList, PoolStatus]] = TableSpec(
+    singular="pool",
+    short="po",
     endpoint=endpoints.POOLS,
     rows=lambda answer: answer.pools,
     parts=("pools",),
     name=lambda item: item.pool,
     columns=_POOLS_COLUMNS,
-    none="no pool is served",
+    none="no pools are served",
+    named=_by_name(lambda item: item.pool),
     belongs=_in_pool(lambda item: item.pool),
 )
 _ZONES: Final[TableSpec[ZoneList, ZoneStatus]] = TableSpec(
+    singular="zone",
+    short="zo",
     endpoint=endpoints.ZONES,
     rows=lambda answer: answer.zones,
     parts=("zones",),
-    name=lambda item: f"{item.pool} {item.zone}",
+    name=lambda item: f"{item.pool}/{item.zone}",
     columns=_ZONES_COLUMNS,
-    none="no pool is served",
+    none="no pools are served",
+    named=_by_name(lambda item: item.zone, lambda item: f"{item.pool}/{item.zone}"),
     belongs=_in_pool(lambda item: item.pool),
 )
 _PROXIES: Final[TableSpec[ProxyList, ProxyStatus]] = TableSpec(
+    singular="proxy",
+    short="px",
     endpoint=endpoints.PROXIES,
     rows=lambda answer: answer.proxies,
     parts=("proxies",),
     name=lambda item: item.node,
     columns=_PROXIES_COLUMNS,
-    none="no proxy is connected",
+    none="no proxies are connected",
+    named=_by_name(lambda item: item.node),
     # A proxy that is served all pools names none.
     belongs=lambda item, pool: not item.pools or pool in item.pools,
 )
 _ORDERS: Final[TableSpec[OrderList, OrderStatus]] = TableSpec(
+    singular="order",
+    short="ord",
     endpoint=endpoints.ORDERS,
     rows=lambda answer: answer.orders,
     parts=("orders",),
     name=_engine_name,
     columns=_ORDERS_COLUMNS,
-    none="no order is in force",
+    none="no orders are in force",
+    named=_by_name(_engine_name, lambda item: item.engine),
     belongs=_in_pool(lambda item: item.pool),
     by=lambda item: item.by,
 )
 _EVENTS: Final[TableSpec[EventList, EventStatus]] = TableSpec(
+    singular="event",
+    short="ev",
     endpoint=endpoints.EVENTS,
     rows=lambda answer: answer.events,
     parts=("events",),
     name=lambda item: str(item.number),
     columns=_EVENTS_COLUMNS,
-    none="nothing has happened yet",
+    none="no events since the server started",
+    named=_by_name(
+        lambda item: str(item.number),
+        lambda item: item.subject,
+        lambda item: item.engine,
+        lambda item: item.pool,
+        lambda item: item.zone,
+        lambda item: item.proxy,
+    ),
     belongs=_in_pool(lambda item: item.pool),
     age_s=lambda item: item.age_s,
 )
 _AUDIT: Final[TableSpec[AuditLog, AuditRecord]] = TableSpec(
+    singular="audit",
+    short="aud",
     endpoint=endpoints.AUDIT,
     rows=lambda answer: answer.writes,
     parts=("writes",),
     name=lambda item: f"{item.at_unix_s} {item.peer} {item.what}",
     columns=_AUDIT_COLUMNS,
-    none="nobody has tried to change anything since the server started",
+    none="no change was attempted since the server started",
     by=lambda item: item.by,
     # By both clocks: a record has no age.
     age_s=lambda item: time.time() - item.at_unix_s,
 )
 _SHADOW: Final[TableSpec[ShadowStatus, _ShadowRow]] = TableSpec(
+    singular="shadow",
+    short="sh",
     endpoint=endpoints.SHADOW,
     rows=lambda answer: (*answer.engines, *answer.pools),
     parts=("engines", "pools"),
     name=_shadow_name,
     columns=_SHADOW_COLUMNS,
-    none="nothing would have been done that was not done",
+    none="no shadowed decision differed",
+    named=_by_name(_shadow_name, lambda item: item.pool),
     belongs=_in_pool(lambda item: item.pool),
+)
+_VERSIONS: Final[TableSpec[HistoryStatus, VersionStatus]] = TableSpec(
+    singular="version",
+    short="ver",
+    endpoint=endpoints.HISTORY,
+    rows=lambda answer: answer.versions,
+    parts=("versions",),
+    name=lambda item: str(item.number),
+    columns=_VERSIONS_COLUMNS,
+    none="no policy versions",
+    named=_by_name(lambda item: str(item.number)),
+    by=lambda item: item.by,
+    age_s=lambda item: time.time() - item.at_unix_s,
 )
 
 TABLES: Final[Mapping[str, TableSpec[Any, Any]]] = MappingProxyType(
@@ -402,6 +476,7 @@ TABLES: Final[Mapping[str, TableSpec[Any, Any]]] = MappingProxyType(
         "proxies": _PROXIES,
         "orders": _ORDERS,
         "events": _EVENTS,
+        "versions": _VERSIONS,
         "audit": _AUDIT,
         "shadow": _SHADOW,
     }

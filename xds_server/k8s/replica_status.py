@@ -88,13 +88,15 @@ class ReplicaStatus:
     """Status published by one replica.
 
     ``proxy_demands``: by pool and key, for a gateway or a group of other proxies. ``digest``: the policies it
-    serves. ``confirmed``: the latest policies that all its proxies accepted. Empty if none.
+    serves. ``confirmed``: the latest policies that all its proxies accepted. ``released``: the policies it serves,
+    if an operator released them from the shrink guard. Empty if none.
     """
 
     groups: tuple[ReplicaProxyGroup, ...] = ()
     asks: Mapping[str, Mapping[ProxyKey, ProxyDemand]] = field(default_factory=dict)
     digest: str = ""
     confirmed: str = ""
+    released: str = ""
     refusals: tuple[NackSummary, ...] = ()
 
     @property
@@ -206,6 +208,7 @@ class _Refusal(_AnnotationModel):
 class _Policies(_AnnotationModel):
     digest: str = ""
     confirmed: str = ""
+    released: str = ""
     refusals: tuple[_Refusal, ...] = ()
 
 
@@ -246,6 +249,7 @@ def status_annotations(presence: ReplicaStatus) -> Mapping[str, str]:
             {
                 "digest": presence.digest,
                 "confirmed": presence.confirmed,
+                **({"released": presence.released} if presence.released else {}),
                 "refusals": [
                     {
                         "resource": one.resource[:_MOST_CHARACTERS],
@@ -288,6 +292,7 @@ def replica_status(lease: KubeObject) -> ReplicaStatus | None:
         },
         digest=policies.digest,
         confirmed=policies.confirmed,
+        released=policies.released,
         refusals=tuple(NackSummary(**one.model_dump()) for one in policies.refusals),
     )
 

@@ -59,7 +59,7 @@ def log_held(reason: str, serving: str) -> None:
     _log.warning(
         "policies.held",
         reason=reason,
-        release="restart with --allow-shrink, or POST /v1/allow-shrink on the admin port",
+        release="`switchgear release`, or restart with --allow-shrink",
         serving=serving,
     )
 

@@ -12,7 +12,7 @@ take configuration away from proxies.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -131,6 +131,7 @@ class Reconciler:
         self._wake = asyncio.Event()
         self._offered: AcceptedPolicies | None = None
         self._held: AcceptedPolicies | None = None
+        self._released = ""
         self._urgent_since_s: float | None = None
         self.news_s: float | None = None
         """Time of the oldest news in the current round; None without news."""
@@ -239,15 +240,27 @@ class Reconciler:
         self._held = None if held else self._held
         return held
 
+    @property
+    def released(self) -> str:
+        """The digest of policies that were released from the shrink guard, while they are served."""
+        serving = "" if self.serving is None else self.serving.digest
+        return self._released if self._released == serving else ""
+
+    def release_with_peers(self, digests: Container[str]) -> None:
+        """Release held policies that another replica has released; same objects give the same digest."""
+        if self._held is not None and self._held.digest in digests and not self.release_shrink():
+            self.request_round()
+
     def release_shrink(self) -> str:
         """Release policies that are held back; returns why not otherwise."""
         if self._held is None:
             return "no policies are held back"
         if self.canary_build is not None:
-            return "a canary is running: wait for it, or end it first"
+            return "a canary is running: wait for it, or run `switchgear apply --end-canary`"
         if self._offered is not None and self._offered is not self._held:
             return "newer policies are being validated: try again in a moment"
         _log.warning("policies.released", digest=self._held.digest[:12], reason=self.source_state.reason)
+        self._released = self._held.digest
         self._adopt(self._held, stale=False)
         return ""
 
