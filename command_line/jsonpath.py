@@ -165,7 +165,7 @@ class _Parser:
                 steps.append(_descend)
                 if not self.peek("["):
                     steps.append(self._key())
-            elif self.peek(".[") or (self.peek(".") and self._is_bare_dot()):
+            elif self.peek(".[") or (not steps and self.peek(".") and self._is_bare_dot()):
                 self.at += 1
             elif self.take("."):
                 steps.append(self._key())

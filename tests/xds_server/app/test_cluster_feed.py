@@ -2,11 +2,14 @@
 
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from xds_server.app import cluster_feed
 from xds_server.app.cluster_feed import ClusterFeed, lease_identity
+from xds_server.k8s.replica_status import ReplicaStatus
 from xds_server.model.remote_proxies import NO_REMOTE_PROXIES
 from xds_server.serve_config import ServeConfig
 
@@ -33,6 +36,21 @@ def test_a_feed_that_has_not_begun_knows_nobody_and_misses_nothing() -> None:
     assert samples["switchgear_source_stale_seconds", "pods"] == 0
     assert samples["switchgear_lease_held",] == 0
     assert len(samples) == 7
+
+
+def test_peers_release_is_passed_to_the_reconciler() -> None:
+    feed = ClusterFeed(ServeConfig(kubernetes=True))
+    released: list[set[str]] = []
+    context: Any = SimpleNamespace(
+        reconciler=SimpleNamespace(release_with_peers=released.append, request_round=lambda: None)
+    )
+    feed._peers_changed(context)
+    registry: Any = SimpleNamespace(
+        peer_statuses=lambda: {"one": ReplicaStatus(released="d1"), "two": ReplicaStatus()}
+    )
+    feed._replicas = registry
+    feed._peers_changed(context)
+    assert released == [{"d1"}]
 
 
 def test_a_replica_that_is_not_to_write_is_no_candidate_for_the_lease() -> None:

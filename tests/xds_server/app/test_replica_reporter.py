@@ -30,6 +30,7 @@ class Place:
         reconciler = SimpleNamespace(
             serving=serving,
             built=SimpleNamespace(inputs=SimpleNamespace(policies=POLICIES)),
+            released="",
             ready=SimpleNamespace(is_set=lambda: True),
             fleet=None,
         )

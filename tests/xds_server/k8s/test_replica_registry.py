@@ -63,6 +63,7 @@ def test_replica_status_round_trips_through_its_lease() -> None:
         asks={"p": {key_of("g1"): ProxyDemand(interactive_per_s=1.5, batch_per_s=0.0, sheds_batch=True)}},
         digest="d",
         confirmed="c",
+        released="d",
         refusals=(NackSummary(resource="cluster p", reason="no", origins=("ns/EnginePool/p:1",)),),
     )
     assert replica_status(lease(status_annotations(said))) == said

@@ -93,6 +93,24 @@ async def test_shrinking_policies_are_held_until_release() -> None:
         assert reconciler.source_state.state == "accepted"
 
 
+async def test_held_policies_follow_the_release_on_another_replica() -> None:
+    peers = Peers()
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p", "q", "r", "s"))
+        await reconciler.ready.wait()
+        reconciler.release_with_peers({"digest of p 2"})
+        reconciler.offer(accepted("p"))
+        await until(lambda: reconciler.source_state.state == "held")
+        reconciler.release_with_peers({"digest of q 2"})
+        assert (reconciler.source_state.state, reconciler.released) == ("held", "")
+        reconciler.release_with_peers({"digest of p 2", "digest of q 2"})
+        await until(lambda: peers.pools == ["p"])
+        assert reconciler.released == "digest of p 2"
+        reconciler.offer(accepted("p", "q"))
+        await until(lambda: peers.pools == ["p", "q"])
+        assert reconciler.released == "", "released policies are served no longer"
+
+
 async def test_a_proxy_that_leaves_in_the_moment_of_an_edit_loses_nothing_by_it() -> None:
     """What the last proxy of a view was served is no loss of the edit, whose view nobody has any more."""
     peers = Peers()
