@@ -21,7 +21,6 @@ NEEDED_EXTENSIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "gateway": (
             "envoy.access_loggers.http_grpc",
-            "envoy.filters.http.json_to_metadata",
             "envoy.filters.http.lua",
             "envoy.filters.http.router",
             "envoy.filters.network.http_connection_manager",

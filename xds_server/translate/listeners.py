@@ -32,13 +32,6 @@ from envoy_data_plane.envoy.config.core.v3 import (
     TypedExtensionConfig,
 )
 from envoy_data_plane.envoy.config.listener.v3 import Filter, FilterChain, Listener
-from envoy_data_plane.envoy.extensions.filters.http.json_to_metadata.v3 import (
-    JsonToMetadata,
-    JsonToMetadataKeyValuePair,
-    JsonToMetadataMatchRules,
-    JsonToMetadataRule,
-    JsonToMetadataSelector,
-)
 from envoy_data_plane.envoy.extensions.filters.http.router.v3 import Router
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import (
     HttpConnectionManager,
@@ -49,14 +42,13 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
     ResponseMapper,
 )
 from envoy_data_plane.envoy.extensions.http.early_header_mutation.header_mutation.v3 import HeaderMutation
-from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher, StringMatcher
+from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
 from envoy_data_plane.google.protobuf import Any, Struct, Value
 
 from policies.route import ENVOYS_HEADERS
 from xds_server.translate.access_log_config import attempt_log, listener_log
 from xds_server.translate.envoy_values import ads_config_source, pack_any, seconds
-from xds_server.translate.local_reply_routes import TOKEN_LIMIT_FIELDS
-from xds_server.translate.lua_scripts import LUA_FILTER, REQUEST_METADATA, lua_filter
+from xds_server.translate.lua_scripts import FIELDS_FILTER, LUA_FILTER, fields_filter, lua_filter
 from xds_server.translate.route_configuration import route_configuration_name
 
 REASON_HEADER: Final = "x-switchgear-reason"
@@ -77,9 +69,6 @@ LOCAL_REPLY_REASONS: Final = (
 TIMEOUT_REASON: Final = "timeout"
 """Reason of Envoy's local 504."""
 
-JSON_CONTENT_TYPES: Final = r"(?i)application/json\s*(;.*)?"
-"""With parameters: an exact match misses ``application/json; charset=utf-8``."""
-
 REQUEST_HEADERS_TIMEOUT_S: Final = 30.0
 
 ANY_IPV6: Final = "::"
@@ -99,7 +88,7 @@ def connection_manager(port: int) -> Any:
         stat_prefix=listener_name(port),
         rds=Rds(config_source=ads_config_source(), route_config_name=route_configuration_name(port)),
         http_filters=[
-            HttpFilter(name="envoy.filters.http.json_to_metadata", typed_config=pack_any(_request_fields())),
+            HttpFilter(name=FIELDS_FILTER, typed_config=fields_filter()),
             HttpFilter(name=LUA_FILTER, typed_config=lua_filter()),
             HttpFilter(
                 name="envoy.filters.http.router", typed_config=pack_any(Router(upstream_log=[attempt_log()]))
@@ -154,23 +143,6 @@ def _remove_envoy_headers() -> HeaderMutation:
     """Removes headers reserved for Envoy from each request, before any filter reads them."""
     envoys = StringMatcher(prefix=ENVOYS_HEADERS)
     return HeaderMutation(mutations=[MutationRule(remove_on_match=MutationRuleRemoveOnMatch(key_matcher=envoys))])
-
-
-def _request_fields() -> JsonToMetadata:
-    """Reads the fields used by routes from JSON bodies; Envoy then selects the route again."""
-    return JsonToMetadata(
-        request_rules=JsonToMetadataMatchRules(
-            rules=[
-                JsonToMetadataRule(
-                    selectors=[JsonToMetadataSelector(key=field)],
-                    on_present=JsonToMetadataKeyValuePair(metadata_namespace=REQUEST_METADATA, key=field),
-                )
-                for field in ("model", "stream", *TOKEN_LIMIT_FIELDS)
-            ],
-            allow_content_types_regex=RegexMatcher(regex=JSON_CONTENT_TYPES),
-            allow_empty_content_type=True,
-        )
-    )
 
 
 def _local_replies() -> LocalReplyConfig:

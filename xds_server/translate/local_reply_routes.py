@@ -18,13 +18,11 @@ from envoy_data_plane.envoy.type.v3 import DoubleRange
 
 from policies.route import ModelRoute
 from xds_server.translate.lua_scripts import lua_local_reply
+from xds_server.translate.request_fields import TOKEN_LIMIT_FIELDS
 from xds_server.translate.route_match import body_field_matcher, route_match
 
 NO_ROUTE: Final = "no_route"
 """Catch-all route and its cluster. No pool can have this name, so the cluster is always missing."""
-
-TOKEN_LIMIT_FIELDS: Final = ("max_tokens", "max_completion_tokens")
-"""Body fields with the requested number of tokens."""
 
 MAINTENANCE_RETRY_AFTER_S: Final = 30
 """Maintenance takes time; frequent retries are useless."""

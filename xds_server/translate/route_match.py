@@ -12,7 +12,7 @@ from envoy_data_plane.envoy.type.matcher.v3 import (
 )
 
 from policies.route import HeaderMatch, Match
-from xds_server.translate.lua_scripts import REQUEST_METADATA
+from xds_server.translate.request_fields import REQUEST_METADATA
 
 
 def route_match(

@@ -111,6 +111,9 @@ NASTY = {
         b'{"seed":123456789012345678901234567890,"t":1.0,"e":1E-7,"model":"small"}',
     ),
     "said twice": (b'{"model":"big","n":1,"model":"big"}', b'{"model":"small","n":1,"model":"small"}'),
+    # No engine reads these; each gets the name that it would look for.
+    "not JSON after the model": (b'{"model":"big", oops', b'{"model":"small", oops'),
+    "cut short": (b'{"model":"big","prompt":"x', b'{"model":"small","prompt":"x'),
     "a longer key": (
         b'{"models":"big","model_":"big","model":"big"}',
         b'{"models":"big","model_":"big","model":"small"}',
@@ -118,8 +121,6 @@ NASTY = {
 }
 
 UNTOUCHED = {
-    "not JSON": b'{"model":"big", oops',
-    "cut short": b'{"model":"big","prompt":"x',
     "a list": b'[{"model":"big"},"model",{"model":"big"}]',
     "no model": b'{"prompt":"the model"}',
     "not a string": b'{"model":null,"prompt":"x"}',

@@ -1,0 +1,319 @@
+"""Lua that reads the few top-level fields of a request body that routes match on, without building a tree.
+
+Envoy's ``json_to_metadata`` parses a body into a document: 1 MB of token ids costs it 38 times what the rest of the
+request costs. The scanner here jumps from one structural character to the next by ``string.find`` (a ``memchr``), over
+windows of the body, so that text inside strings costs little and no large Lua string is made.
+
+It reads what the engine reads: strings and numbers at the top level of one object, keys and values with their
+escapes decoded, the last of duplicate keys, whatever stands inside nested values or prompts. Multipart forms
+(audio) have the same fields as parts. ``tests/xds_server/translate/test_request_fields.py`` compares it with
+Python's ``json`` on drawn bodies, in the LuaJIT that Envoy embeds.
+
+Source: RFC 8259; RFC 7578; docs/adr/0024-reading-request-fields.md has the measurements.
+"""
+
+from typing import Final
+
+REQUEST_METADATA: Final = "switchgear.request"
+"""Namespace of the fields in Envoy's dynamic metadata; absent when the body has none of them."""
+
+TOKEN_LIMIT_FIELDS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+"""Fields that limit the tokens of an answer: Completions and Chat, Chat, Responses."""
+
+MAX_FIELD_BYTES: Final = 4096
+"""Longest key or value that is read; a longer one is not a model's name."""
+
+MAX_STEPS: Final = 1_000_000
+"""Structural characters, and quotes at a quarter each, after which a body is refused: 30 to 50 ms of a worker."""
+
+REFUSED_BODY_REASON: Final = "body-too-complex"
+
+_WINDOW_BYTES: Final = 65536
+
+_READER: Final = r"""local find, byte, sub, match = string.find, string.byte, string.sub, string.match
+local NONE = math.huge
+local WINDOW, FIELD, STEPS = $window, $field, $steps
+
+local FIELDS = {model = "string", stream = "flag", $token_limits}
+local ESCAPES = {b = "\b", f = "\f", n = "\n", r = "\r", t = "\t"}
+local TRUE = {["1"] = true, ["true"] = true, t = true, yes = true, y = true, on = true}
+
+local function utf8(code)
+  if code < 0x80 then return string.char(code) end
+  if code < 0x800 then return string.char(0xC0 + math.floor(code / 0x40), 0x80 + code % 0x40) end
+  local low = string.char(0x80 + math.floor(code / 0x40) % 0x40, 0x80 + code % 0x40)
+  if code < 0x10000 then return string.char(0xE0 + math.floor(code / 0x1000)) .. low end
+  return string.char(0xF0 + math.floor(code / 0x40000), 0x80 + math.floor(code / 0x1000) % 0x40) .. low
+end
+
+-- The text of a JSON string without its quotes.
+local function decoded(text)
+  local slash, from, pieces = find(text, "\\", 1, true), 1, {}
+  if not slash then return text end
+  while slash do
+    pieces[#pieces + 1] = sub(text, from, slash - 1)
+    local char = sub(text, slash + 1, slash + 1)
+    from = slash + 2
+    if char == "u" then
+      local code = tonumber(match(text, "^%x%x%x%x", from) or "FFFD", 16)
+      from = from + 4
+      if code >= 0xD800 and code < 0xDC00 then
+        local low = tonumber(match(text, "^\\u([dD][c-fC-F]%x%x)", from) or "", 16)
+        if low then code, from = 0x10000 + (code - 0xD800) * 0x400 + low - 0xDC00, from + 6 end
+      end
+      char = utf8(code)
+    else
+      char = ESCAPES[char] or char
+    end
+    pieces[#pieces + 1] = char
+    slash = find(text, "\\", from, true)
+  end
+  pieces[#pieces + 1] = sub(text, from)
+  return table.concat(pieces)
+end
+
+-- Value of a field as routes match it; nil when it has another type.
+local function typed(kind, text, quoted)
+  if kind == "string" then return quoted and text or nil end
+  if kind == "flag" then
+    -- Engines take 1, "yes" and the like for true.
+    return TRUE[text:lower()] == true or tonumber(text) == 1
+  end
+  return match(text, "^%-?%d+%.?%d*[eE]?[+-]?%d*$") and tonumber(text) or nil
+end
+
+-- Calls field(key, value, first, last, quoted) for each field at the top level; value is nil for another type.
+-- bytes(offset, length) gives a part of the body; first and last are offsets of the value, from 0.
+-- Returns false when the body takes more steps than allowed.
+local function scan_json(bytes, length, field)
+  local text, base, at, depth, steps = "", 0, 1, 0, 0
+  local quote, open, close, array, close_array
+
+  -- The window that begins at an offset.
+  local function load(offset)
+    base, at = offset, 1
+    quote, open, close, array, close_array = 0, 0, 0, 0, 0
+    text = offset < length and bytes(offset, math.min(WINDOW, length - offset)) or ""
+  end
+
+  -- At least this much of the body after "at", if there is as much.
+  local function ensure(wanted)
+    if #text - at + 1 < wanted and base + #text < length then load(base + at - 1) end
+  end
+
+  -- Where the string ends whose text begins at "from", in this window; nil when it does not.
+  local function last_quote(from)
+    local last = from - 1
+    while true do
+      last = find(text, '"', last + 1, true)
+      if not last then return nil end
+      if byte(text, last - 1) ~= 92 or last == from then return last end
+      steps = steps + 0.25
+      local before = last - 2
+      while before >= from and byte(text, before) == 92 do before = before - 1 end
+      if (last - before) % 2 == 1 then return last end
+    end
+  end
+
+  -- Goes behind the string whose text begins at "at", over as many windows as it takes.
+  local function skip_string()
+    while true do
+      local last = last_quote(at)
+      if last then
+        at = last + 1
+        return
+      end
+      if base + #text >= length or steps > STEPS then
+        at = #text + 1
+        return
+      end
+      local slashes = #text
+      while slashes >= at and byte(text, slashes) == 92 do slashes = slashes - 1 end
+      -- An escaped character belongs to the escape, whichever window it is in.
+      load(base + #text + (#text - slashes) % 2)
+    end
+  end
+
+  local function skip_space()
+    while true do
+      local found = find(text, "[^ \t\r\n]", at)
+      if found then
+        at = found
+        return byte(text, found)
+      end
+      if base + #text >= length then return nil end
+      load(base + #text)
+    end
+  end
+
+  load(0)
+  while steps <= STEPS do
+    steps = steps + 1
+    if quote < at then quote = find(text, '"', at, true) or NONE end
+    if open < at then open = find(text, "{", at, true) or NONE end
+    if close < at then close = find(text, "}", at, true) or NONE end
+    if array < at then array = find(text, "[", at, true) or NONE end
+    if close_array < at then close_array = find(text, "]", at, true) or NONE end
+    local down, up = math.min(open, array), math.min(close, close_array)
+    if quote < down and quote < up then
+      at = quote
+      if depth == 1 then
+        ensure(FIELD)
+        local last = last_quote(at + 1)
+        local name = last and last - at < FIELD and decoded(sub(text, at + 1, last - 1))
+        at = at + 1
+        skip_string()
+        local kind = name and FIELDS[name]
+        if kind and skip_space() == 58 then
+          at = at + 1
+          local char = skip_space()
+          ensure(FIELD)
+          local first = base + at - 1
+          if char == 34 then
+            local last = last_quote(at + 1)
+            local value = last and last - at < FIELD and decoded(sub(text, at + 1, last - 1)) or nil
+            at = at + 1
+            skip_string()
+            field(name, value and typed(kind, value, true), first, base + at - 2, true)
+          elseif char and char ~= 123 and char ~= 91 then
+            local scalar = match(text, "^[%w%.+-]+", at) or ""
+            at = at + #scalar
+            field(name, typed(kind, scalar, false), first, base + at - 2, false)
+          else
+            field(name, nil, first, first, false)
+          end
+        end
+      else
+        at = at + 1
+        skip_string()
+      end
+    elseif down < up then
+      depth, at = depth + 1, down + 1
+    elseif up < NONE then
+      depth, at = depth - 1, up + 1
+    elseif base + #text < length then
+      load(base + #text)
+    else
+      return true
+    end
+  end
+  return false
+end
+
+-- The same for a multipart form, whose parts are between lines with the boundary.
+local function scan_form(text, boundary, field)
+  local line = "--" .. boundary
+  local _, at = find(text, line, 1, true)
+  while at do
+    local stop = find(text, "\r\n" .. line, at + 1, true)
+    if not stop then return end
+    local _, head = find(text, "\r\n\r\n", at + 1, true)
+    if head and head < stop and head - at < FIELD then
+      local name = match(sub(text, at + 1, head), "[;%s][nN][aA][mM][eE]=\"?([^\";\r\n]+)")
+      local kind = name and FIELDS[name]
+      if kind and stop - head <= FIELD then
+        field(name, typed(kind, sub(text, head + 1, stop - 1), true), head, stop - 2, false)
+      end
+    end
+    at = stop + 1 + #line
+  end
+end
+
+local function form_boundary(content_type)
+  if not match(content_type:lower(), "^%s*multipart/form%-data%s*;") then return nil end
+  return match(content_type, '[;%s][bB][oO][uU][nN][dD][aA][rR][yY]="([^"]+)"')
+    or match(content_type, "[;%s][bB][oO][uU][nN][dD][aA][rR][yY]=([^;%s]+)")
+end
+
+local function is_json(content_type)
+  if content_type == "application/json" or content_type == "" then return true end
+  return match(content_type:lower(), "^%s*application/json%s*%f[;%z]")
+end
+
+-- Reads the fields of a body, if it is of a kind that has them; false when it is refused.
+local function scan(handle, field)
+  local content_type = handle:headers():get("content-type") or ""
+  local boundary
+  if not is_json(content_type) then
+    boundary = form_boundary(content_type)
+    if not boundary then return true end
+  end
+  local body = handle:body()
+  if not body then return true end
+  local length = body:length()
+  if boundary then
+    scan_form(body:getBytes(0, length), boundary, field)
+    return true
+  end
+  return scan_json(function(offset, size) return body:getBytes(offset, size) end, length, field)
+end
+"""
+
+_READ: Final = """
+function envoy_on_request(handle)
+  local found = {}
+  local accepted = scan(handle, function(key, value)
+    -- The last of duplicate keys counts. A stream that is false is one that is not there.
+    found[key] = value or nil
+  end)
+  if not accepted then
+    handle:respond({[":status"] = "400", ["$reason_header"] = "$reason"},
+      "the body has too many JSON values to route it; send fewer in one request")
+    return
+  end
+  if not next(found) then return end
+  local metadata = handle:streamInfo():dynamicMetadata()
+  for key, value in pairs(found) do metadata:set("$namespace", key, value) end
+  handle:clearRouteCache()
+end
+"""
+
+_RENAME: Final = """
+-- Replaces the model of the request by the one that the chosen pool serves. Every other byte stays.
+function envoy_on_request(handle)
+  local read = handle:streamInfo():dynamicMetadata():get("$namespace")
+  if not read or type(read["model"]) ~= "string" then return end
+  local places = {}
+  scan(handle, function(key, _, first, last, quoted)
+    if key == "model" then places[#places + 1] = {first, last, quoted} end
+  end)
+  local body, context = handle:body(), handle:filterContext()
+  local text, copied, pieces = body:getBytes(0, body:length()), 1, {}
+  local form = form_boundary(handle:headers():get("content-type") or "")
+  for _, place in ipairs(places) do
+    if form or place[3] then
+      pieces[#pieces + 1] = sub(text, copied, place[1])
+      pieces[#pieces + 1] = context:get(form and "plain" or "quoted")
+      copied = place[2] + 2
+    end
+  end
+  pieces[#pieces + 1] = sub(text, copied)
+  body:setBytes(table.concat(pieces))
+end
+"""
+
+
+def _filled(script: str) -> str:
+    values = {
+        "$window": str(_WINDOW_BYTES),
+        "$field": str(MAX_FIELD_BYTES),
+        "$steps": str(MAX_STEPS),
+        "$token_limits": ", ".join(f'{name} = "number"' for name in TOKEN_LIMIT_FIELDS),
+        "$namespace": REQUEST_METADATA,
+        "$reason_header": "x-switchgear-reason",
+        "$reason": REFUSED_BODY_REASON,
+    }
+    # Longest first: one name begins another.
+    for name in sorted(values, key=len, reverse=True):
+        script = script.replace(name, values[name])
+    return script
+
+
+READER_LUA: Final = _filled(_READER)
+"""The scanner alone: local functions ``scan_json``, ``scan_form`` and ``scan``."""
+
+READ_FIELDS_LUA: Final = READER_LUA + _filled(_READ)
+"""Leaves the fields in the dynamic metadata ``REQUEST_METADATA``, after which Envoy chooses the route again."""
+
+RENAME_MODEL_LUA: Final = READER_LUA + _filled(_RENAME)
+"""Replaces the model by ``quoted`` (JSON) or ``plain`` (a form) of the filter context."""
