@@ -21,6 +21,7 @@ NAMES: Final = (
     "detect",
     "pods",
     "agents",
+    "request_cost",
     "signals",
     "decide_loop",
     "scrape",

@@ -1,8 +1,8 @@
 """Lua that reads the few top-level fields of a request body that routes match on, without building a tree.
 
-Envoy's ``json_to_metadata`` parses a body into a document: 1 MB of token ids costs it 38 times what the rest of the
-request costs. The scanner here jumps from one structural character to the next by ``string.find`` (a ``memchr``), over
-windows of the body, so that text inside strings costs little and no large Lua string is made.
+Envoy's ``json_to_metadata`` parses a body into a document: 1 MB of token ids costs it 38 times what the rest of
+the request costs. The scanner here jumps from one structural character to the next by ``string.find`` (a
+``memchr``), over windows of the body, so that text in strings costs little and no large Lua string is made.
 
 It reads what the engine reads: strings and numbers at the top level of one object, keys and values with their
 escapes decoded, the last of duplicate keys, whatever stands inside nested values or prompts. Multipart forms
@@ -82,72 +82,72 @@ local function typed(kind, text, quoted)
   return match(text, "^%-?%d+%.?%d*[eE]?[+-]?%d*$") and tonumber(text) or nil
 end
 
+-- The part of the body from an offset on.
+local function window(body, offset, length)
+  return offset < length and body:getBytes(offset, math.min(WINDOW, length - offset)) or ""
+end
+
+-- Where the string ends whose text begins at "at", in this window; nil when it does not. Counts escaped quotes.
+local function last_quote(text, at)
+  local last, escaped = find(text, '"', at, true), 0
+  while last and last > at and byte(text, last - 1) == 92 do
+    local before = last - 2
+    while before >= at and byte(text, before) == 92 do before = before - 1 end
+    if (last - before) % 2 == 1 then break end
+    escaped = escaped + 1
+    last = find(text, '"', last + 1, true)
+  end
+  return last, escaped
+end
+
+-- Goes behind the string whose text begins at "at", over as many windows as it takes: the window, its offset, the
+-- place in it, and the steps taken.
+local function string_end(body, length, text, base, at)
+  local steps = 0
+  while true do
+    local last, escaped = last_quote(text, at)
+    steps = steps + escaped / 4
+    if last then return text, base, last + 1, steps end
+    if base + #text >= length or steps > STEPS then return text, base, #text + 1, steps end
+    local slashes = #text
+    while slashes >= at and byte(text, slashes) == 92 do slashes = slashes - 1 end
+    -- An escaped character belongs to the escape, whichever window it is in.
+    base = base + #text + (#text - slashes) % 2
+    text, at = window(body, base, length), 1
+  end
+end
+
+-- Goes to the next character that is not blank: the window, its offset, the place, and the character or nil.
+local function skip_space(body, length, text, base, at)
+  while true do
+    local found = find(text, "[^ \t\r\n]", at)
+    if found then return text, base, found, byte(text, found) end
+    if base + #text >= length then return text, base, #text + 1, nil end
+    base = base + #text
+    text, at = window(body, base, length), 1
+  end
+end
+
+-- The window and place with enough of the body after the place to hold a field, if there is as much.
+local function with_field(body, length, text, base, at)
+  if #text - at + 1 >= FIELD or base + #text >= length then return text, base, at end
+  return window(body, base + at - 1, length), base + at - 1, 1
+end
+
+-- The string whose opening quote is at "at", decoded; nil when it is too long.
+local function short_string(text, at)
+  local last = last_quote(text, at + 1)
+  return last and last - at < FIELD and decoded(sub(text, at + 1, last - 1)) or nil
+end
+
 -- Calls field(key, value, first, last, quoted) for each field at the top level; value is nil for another type.
--- bytes(offset, length) gives a part of the body; first and last are offsets of the value, from 0.
--- Returns false when the body takes more steps than allowed.
-local function scan_json(bytes, length, field)
-  local text, base, at, depth, steps = "", 0, 1, 0, 0
-  local quote, open, close, array, close_array
-
-  -- The window that begins at an offset.
-  local function load(offset)
-    base, at = offset, 1
-    quote, open, close, array, close_array = 0, 0, 0, 0, 0
-    text = offset < length and bytes(offset, math.min(WINDOW, length - offset)) or ""
-  end
-
-  -- At least this much of the body after "at", if there is as much.
-  local function ensure(wanted)
-    if #text - at + 1 < wanted and base + #text < length then load(base + at - 1) end
-  end
-
-  -- Where the string ends whose text begins at "from", in this window; nil when it does not.
-  local function last_quote(from)
-    local last = from - 1
-    while true do
-      last = find(text, '"', last + 1, true)
-      if not last then return nil end
-      if byte(text, last - 1) ~= 92 or last == from then return last end
-      steps = steps + 0.25
-      local before = last - 2
-      while before >= from and byte(text, before) == 92 do before = before - 1 end
-      if (last - before) % 2 == 1 then return last end
-    end
-  end
-
-  -- Goes behind the string whose text begins at "at", over as many windows as it takes.
-  local function skip_string()
-    while true do
-      local last = last_quote(at)
-      if last then
-        at = last + 1
-        return
-      end
-      if base + #text >= length or steps > STEPS then
-        at = #text + 1
-        return
-      end
-      local slashes = #text
-      while slashes >= at and byte(text, slashes) == 92 do slashes = slashes - 1 end
-      -- An escaped character belongs to the escape, whichever window it is in.
-      load(base + #text + (#text - slashes) % 2)
-    end
-  end
-
-  local function skip_space()
-    while true do
-      local found = find(text, "[^ \t\r\n]", at)
-      if found then
-        at = found
-        return byte(text, found)
-      end
-      if base + #text >= length then return nil end
-      load(base + #text)
-    end
-  end
-
-  load(0)
+-- first and last are offsets of the value in the body, from 0. Returns false when it takes more steps than allowed.
+local function scan_json(body, field)
+  local length, base, at, depth, steps, taken = body:length(), 0, 1, 0, 0, 0
+  local text = window(body, 0, length)
+  local quote, open, close, array, close_array = 0, 0, 0, 0, 0
   while steps <= STEPS do
+    local before = base
     steps = steps + 1
     if quote < at then quote = find(text, '"', at, true) or NONE end
     if open < at then open = find(text, "{", at, true) or NONE end
@@ -156,24 +156,26 @@ local function scan_json(bytes, length, field)
     if close_array < at then close_array = find(text, "]", at, true) or NONE end
     local down, up = math.min(open, array), math.min(close, close_array)
     if quote < down and quote < up then
+      local name
       at = quote
       if depth == 1 then
-        ensure(FIELD)
-        local last = last_quote(at + 1)
-        local name = last and last - at < FIELD and decoded(sub(text, at + 1, last - 1))
-        at = at + 1
-        skip_string()
-        local kind = name and FIELDS[name]
-        if kind and skip_space() == 58 then
-          at = at + 1
-          local char = skip_space()
-          ensure(FIELD)
+        text, base, at = with_field(body, length, text, base, at)
+        name = short_string(text, at)
+      end
+      text, base, at, taken = string_end(body, length, text, base, at + 1)
+      steps = steps + taken
+      local kind = name and FIELDS[name]
+      if kind then
+        local char
+        text, base, at, char = skip_space(body, length, text, base, at)
+        if char == 58 then
+          text, base, at, char = skip_space(body, length, text, base, at + 1)
+          text, base, at = with_field(body, length, text, base, at)
           local first = base + at - 1
           if char == 34 then
-            local last = last_quote(at + 1)
-            local value = last and last - at < FIELD and decoded(sub(text, at + 1, last - 1)) or nil
-            at = at + 1
-            skip_string()
+            local value = short_string(text, at)
+            text, base, at, taken = string_end(body, length, text, base, at + 1)
+            steps = steps + taken
             field(name, value and typed(kind, value, true), first, base + at - 2, true)
           elseif char and char ~= 123 and char ~= 91 then
             local scalar = match(text, "^[%w%.+-]+", at) or ""
@@ -183,19 +185,17 @@ local function scan_json(bytes, length, field)
             field(name, nil, first, first, false)
           end
         end
-      else
-        at = at + 1
-        skip_string()
       end
     elseif down < up then
       depth, at = depth + 1, down + 1
     elseif up < NONE then
       depth, at = depth - 1, up + 1
-    elseif base + #text < length then
-      load(base + #text)
     else
-      return true
+      base, at = base + #text, 1
+      if base >= length then return true end
+      text = window(body, base, length)
     end
+    if base ~= before then quote, open, close, array, close_array = 0, 0, 0, 0, 0 end
   end
   return false
 end
@@ -240,12 +240,11 @@ local function scan(handle, field)
   end
   local body = handle:body()
   if not body then return true end
-  local length = body:length()
   if boundary then
-    scan_form(body:getBytes(0, length), boundary, field)
+    scan_form(body:getBytes(0, body:length()), boundary, field)
     return true
   end
-  return scan_json(function(offset, size) return body:getBytes(offset, size) end, length, field)
+  return scan_json(body, field)
 end
 """
 

@@ -1,0 +1,367 @@
+"""What a request costs Envoy's worker: our configuration against plain Envoy, by size of the body, in one run.
+
+``plain`` is an Envoy with one route, our retries and no filter of ours. ``fields`` adds the reading of request
+fields and our routes. ``served`` is an Envoy that a real control plane configures by ADS, at its defaults: engine
+listeners (hops) and access logs as well. All have one worker. Processor time is that of Envoy's threads; the engine
+behind the Envoys answers at once. ``neighbour`` is the longest time of small requests while large ones arrive.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.harness import ResultColumn, option_parser, percentile, publish, result_table
+from benchmarks.testbed import LIMIT_S, ProcessLauncher, policy_text, until
+from chaos.processes import ChildProcess, ChildProcesses, envoy_command, free_ports
+
+CONTESTANTS: Final = ("plain", "fields", "served")
+CONNECTIONS: Final = 4
+TARGETS: Final = {"350 B": 1.15, "16 KB": 1.15, "128 KB chat": 1.5, "1 MB token ids": 2.0}
+"""Processor time of ``fields`` over that of ``plain``, at most."""
+NEIGHBOUR_TARGET_S: Final = 0.02
+"""How much longer than beside plain Envoy a small request may wait while a body of 16 MB arrives."""
+_BYTES_A_TURN: Final = 30_000_000
+_POOL: Final = "chat"
+
+
+def bodies() -> Mapping[str, bytes]:
+    """Bodies by name: prose with code in it, and token ids, as callers send them."""
+    drawn = random.Random(20)
+    words = [
+        "the",
+        "quick",
+        "brown",
+        "fox",
+        "jumps",
+        "over",
+        "lazy",
+        "dog",
+        '"quoted"',
+        "line\n",
+        "f(x)",
+        "{a: [1]}",
+    ]
+    weights = [8] * 8 + [1] * 4
+
+    def prose(size: int) -> str:
+        return " ".join(drawn.choices(words, weights, k=size // 6))
+
+    def chat(size: int) -> bytes:
+        messages = [{"role": "user", "content": prose(min(size, 2000))} for _ in range(max(1, size // 2000))]
+        return json.dumps({"model": "tiny", "messages": messages, "stream": False, "max_tokens": 16}).encode()
+
+    def ids(count: int) -> bytes:
+        return json.dumps({"model": "tiny", "prompt": [drawn.randrange(100_000) for _ in range(count)]}).encode()
+
+    return {
+        "350 B": chat(250),
+        "16 KB": chat(16_000),
+        "128 KB chat": chat(128_000),
+        "1 MB token ids": ids(150_000),
+        "1 MB text": json.dumps({"model": "tiny", "prompt": prose(1_000_000)}).encode(),
+        "16 MB": ids(2_000_000),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostRow:
+    """Medians over the turns; ``cpu_us`` is processor time of Envoy for one request, ``rss_mb`` its largest memory."""
+
+    body: str
+    contestant: str
+    cpu_us: float
+    ratio: float
+    p50_ms: float
+    p99_ms: float
+    neighbour_ms: float
+    rss_mb: float
+
+
+@dataclass(slots=True, kw_only=True)
+class _Turn:
+    cpu_us: float
+    took_s: list[float]
+    neighbour_s: list[float]
+
+
+class _Sink(asyncio.Protocol):
+    """An engine that answers at once; its counters move, so that probes find it healthy."""
+
+    answered = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: Any = transport
+        self.head, self.left, self.tail, self.chunked = bytearray(), -1, b"", False
+
+    def data_received(self, data: bytes) -> None:
+        while data:
+            if self.left < 0:
+                self.head += data
+                end = self.head.find(b"\r\n\r\n")
+                if end < 0:
+                    return
+                head, data = bytes(self.head[:end]).lower(), bytes(self.head[end + 4 :])
+                self.head = bytearray()
+                self.path = head.split(b" ", 2)[1]
+                lengths = [line for line in head.split(b"\r\n") if line.startswith(b"content-length:")]
+                self.chunked = b"transfer-encoding: chunked" in head
+                self.left, self.tail = int(lengths[0].partition(b":")[2]) if lengths else 0, b""
+            taken = data if self.chunked else data[: self.left]
+            data = b"" if self.chunked else data[self.left :]
+            self.left -= 0 if self.chunked else len(taken)
+            self.tail = (self.tail + taken)[-5:]
+            if self.tail == b"0\r\n\r\n" if self.chunked else self.left == 0:
+                self.left = -1
+                self._answer()
+
+    def _answer(self) -> None:
+        kind, body = b"application/json", b'{"choices":[{"text":"a","finish_reason":"length"}]}'
+        if self.path.startswith(b"/metrics"):
+            kind = b"text/plain"
+            body = "".join(
+                f"vllm:{name} {value}\n"
+                for name, value in {
+                    "num_requests_running": 0,
+                    "num_requests_waiting": 0,
+                    "generation_tokens_total": _Sink.answered,
+                    "prompt_tokens_total": _Sink.answered,
+                    "kv_cache_usage_perc": 0,
+                }.items()
+            ).encode()
+        else:
+            _Sink.answered += 1
+        self.transport.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n%s" % (kind, len(body), body)
+        )
+
+
+async def _serve_sink() -> None:
+    server = await asyncio.get_running_loop().create_server(_Sink, "127.0.0.1", 0)
+    sys.stdout.write(json.dumps({"port": server.sockets[0].getsockname()[1]}) + "\n")
+    sys.stdout.flush()
+    await server.serve_forever()
+
+
+def _policies(sink: int, port: int) -> str:
+    return policy_text(
+        {
+            "EnginePool": {
+                "model": "tiny",
+                "endpoints": [{"name": "sink", "address": "127.0.0.1", "port": sink}],
+            },
+            "ModelRoute": {
+                "listener": {"port": port, "address": "127.0.0.1"},
+                "match": {"model": "tiny"},
+                "maxBodyBytes": 20_000_000,
+                "pools": [{"pool": _POOL}],
+            },
+        },
+        _POOL,
+    )
+
+
+def _static(policies: Path) -> dict[str, Any]:
+    """Our configuration for an Envoy without a control plane, without the access logs that need one."""
+    command = [sys.executable, "-m", "xds_server", "translate", "-f", str(policies), "-o", "static"]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=LIMIT_S)
+    bootstrap: dict[str, Any] = json.loads(done.stdout)
+    manager = _manager(bootstrap)
+    manager.pop("access_log")
+    manager["http_filters"][-1]["typed_config"].pop("upstream_log")
+    return bootstrap
+
+
+def _plain(bootstrap: dict[str, Any]) -> dict[str, Any]:
+    """The same without our filters, and with the one route that takes all."""
+    manager = _manager(bootstrap)
+    manager["http_filters"] = manager["http_filters"][-1:]
+    host = manager["route_config"]["virtual_hosts"][0]
+    route = next(one for one in host["routes"] if one["name"] == f"{_POOL}/non-streaming")
+    host["routes"] = [{**route, "match": {"prefix": "/"}}]
+    return bootstrap
+
+
+def _manager(bootstrap: dict[str, Any]) -> dict[str, Any]:
+    chain = bootstrap["static_resources"]["listeners"][0]["filter_chains"][0]
+    manager: dict[str, Any] = chain["filters"][0]["typed_config"]
+    return manager
+
+
+def _moved(bootstrap: dict[str, Any], port: int) -> str:
+    """The bootstrap with its listener on this port of the loopback."""
+    address = {"address": "127.0.0.1", "port_value": port}
+    bootstrap["static_resources"]["listeners"][0]["address"]["socket_address"] = address
+    return json.dumps(bootstrap)
+
+
+def _cpu_us(child: ChildProcess) -> float:
+    """Processor time that all threads of a child have had."""
+    tasks = Path(f"/proc/{child.pid}/task").glob("*/schedstat")
+    return sum(int(path.read_text().split()[0]) for path in tasks) / 1e3
+
+
+def _peak_mb(child: ChildProcess) -> float:
+    status = Path(f"/proc/{child.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+async def _ask(port: int, request: bytes, count: int, took_s: list[float]) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        for _ in range(count):
+            began_s = time.monotonic()
+            writer.write(request)
+            await writer.drain()
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            if b" 200 " not in head[:20]:
+                raise RuntimeError(f"Envoy answered {head.splitlines()[0]!r}")
+            length = next(line for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
+            await reader.readexactly(int(length.partition(b":")[2]))
+            took_s.append(time.monotonic() - began_s)
+    finally:
+        writer.close()
+
+
+def _request(body: bytes) -> bytes:
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+    return head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body
+
+
+async def _turn(child: ChildProcess, port: int, body: bytes) -> _Turn:
+    """As many requests as fit into a turn, then a few with a neighbour that sends small ones."""
+    request, small = _request(body), _request(b'{"model":"tiny"}')
+    count = max(2, min(400, _BYTES_A_TURN // len(body) // CONNECTIONS))
+    took_s: list[float] = []
+    began_us = _cpu_us(child)
+    await asyncio.gather(*(_ask(port, request, count, took_s) for _ in range(CONNECTIONS)))
+    cpu_us = (_cpu_us(child) - began_us) / len(took_s)
+    neighbour_s: list[float] = []
+    large = asyncio.create_task(_ask(port, request, 3, []))
+    while not large.done():
+        await _ask(port, small, 1, neighbour_s)
+    await large
+    return _Turn(cpu_us=cpu_us, took_s=took_s, neighbour_s=neighbour_s)
+
+
+async def measure(names: Sequence[str], turns: int) -> list[CostRow]:
+    """All rows; contestants take turns, so that a noisy machine is noisy to all."""
+    with tempfile.TemporaryDirectory() as scratch:
+        async with ChildProcesses() as processes:
+            folder = Path(scratch)
+            envoys = await _start(folder, processes)
+            rows = []
+            for name in names:
+                body = bodies()[name]
+                turned: dict[str, list[_Turn]] = {one: [] for one in envoys}
+                for _, (contestant, (child, port)) in itertools.product(range(turns), envoys.items()):
+                    turned[contestant].append(await _turn(child, port, body))
+                plain_us = percentile([turn.cpu_us for turn in turned["plain"]], 50)
+                for contestant, some in turned.items():
+                    cpu_us = percentile([turn.cpu_us for turn in some], 50)
+                    took_s = [one for turn in some for one in turn.took_s]
+                    rows.append(
+                        CostRow(
+                            body=name,
+                            contestant=contestant,
+                            cpu_us=cpu_us,
+                            ratio=cpu_us / plain_us,
+                            p50_ms=1e3 * percentile(took_s, 50),
+                            p99_ms=1e3 * percentile(took_s, 99),
+                            neighbour_ms=1e3 * percentile([max(turn.neighbour_s) for turn in some], 50),
+                            rss_mb=_peak_mb(envoys[contestant][0]),
+                        )
+                    )
+            return rows
+
+
+async def _start(folder: Path, processes: ChildProcesses) -> dict[str, tuple[ChildProcess, int]]:
+    sink = await processes.start(
+        "sink", [sys.executable, "-m", "benchmarks.request_cost", "--sink"], ready_within_s=LIMIT_S
+    )
+    ports = free_ports(5)
+    policies = folder / "policies"
+    policies.mkdir()
+    (policies / "chat.yaml").write_text(_policies(sink.ready["port"], ports[2]))
+    envoys = {}
+    for contestant, port in zip(("plain", "fields"), ports, strict=False):
+        bootstrap = _static(policies)
+        path = folder / f"{contestant}.json"
+        path.write_text(_moved(_plain(bootstrap) if contestant == "plain" else bootstrap, port))
+        envoys[contestant] = (await processes.start(contestant, envoy_command(path)), port)
+    launcher = ProcessLauncher(folder, processes)
+    server = await launcher.start_server("serve", ["-f", str(policies)])
+    xds = int(server.ready["xds"].rpartition(":")[2])
+    served = await launcher.start_envoy(0, "bench-0", xds, ports[3])
+    envoys["served"] = (served, ports[2])
+    for contestant, (_, port) in envoys.items():
+
+        async def answers(port: int = port) -> bool:
+            try:
+                await _ask(port, _request(b'{"model":"tiny"}'), 1, [])
+            except (OSError, RuntimeError, asyncio.IncompleteReadError):
+                return False
+            return True
+
+        await until(answers, f"{contestant} serves")
+    return envoys
+
+
+COLUMNS: Final[Sequence[ResultColumn[CostRow]]] = (
+    ResultColumn(heading="body", cell=lambda row: row.body, left=True),
+    ResultColumn(heading="Envoy", cell=lambda row: row.contestant, left=True),
+    ResultColumn(heading="CPU", cell=lambda row: f"{row.cpu_us:.0f} us"),
+    ResultColumn(heading="of plain", cell=lambda row: f"{row.ratio:.2f}"),
+    ResultColumn(
+        heading="target", cell=lambda row: f"{TARGETS.get(row.body, '')}" if row.contestant == "fields" else ""
+    ),
+    ResultColumn(heading="p50", cell=lambda row: f"{row.p50_ms:.1f} ms"),
+    ResultColumn(heading="p99", cell=lambda row: f"{row.p99_ms:.1f} ms"),
+    ResultColumn(heading="neighbour", cell=lambda row: f"{row.neighbour_ms:.1f} ms"),
+    ResultColumn(heading="peak memory", cell=lambda row: f"{row.rss_mb:.0f} MB"),
+)
+
+
+def missed(rows: Sequence[CostRow]) -> list[str]:
+    """The bodies that miss a target."""
+    wait_ms = {(row.body, row.contestant): row.neighbour_ms for row in rows}
+    late = [
+        "16 MB"
+        for contestant in ("fields",)
+        if wait_ms.get(("16 MB", contestant), 0.0)
+        > wait_ms.get(("16 MB", "plain"), 0.0) + 1e3 * NEIGHBOUR_TARGET_S
+    ]
+    return late + [
+        row.body for row in rows if row.contestant == "fields" and row.ratio > TARGETS.get(row.body, 1e9)
+    ]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure, print, write; 1 when a target is missed."""
+    parser = option_parser("request_cost", __doc__)
+    parser.add_argument("--turns", type=int, default=7, help="per body and Envoy")
+    parser.add_argument("--body", nargs="+", choices=list(bodies()), default=list(bodies()))
+    parser.add_argument("--sink", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    if options.sink:
+        asyncio.run(_serve_sink())
+        return 0
+    rows = asyncio.run(measure(options.body, options.turns))
+    caption = f"{CONNECTIONS} connections, one worker each, {os.cpu_count()} cores"
+    table = result_table("what a request costs", COLUMNS, rows, caption=caption)
+    answer = {"targets": TARGETS, "rows": [asdict(row) for row in rows], "missed": missed(rows)}
+    return publish([table], options.json, answer, met=not missed(rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
