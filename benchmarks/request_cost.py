@@ -2,7 +2,7 @@
 
 ``plain`` is an Envoy with one route, our retries and no filter of ours. ``fields`` adds the reading of request
 fields and our routes. ``served`` is an Envoy that a real control plane configures by ADS, at its defaults: engine
-listeners (hops) and access logs as well. All have one worker. Processor time is that of Envoy's threads; the engine
+listeners (hops) and access logs as well. All have one worker. CPU is that of Envoy's threads; the engine
 behind the Envoys answers at once. ``neighbour`` is the longest time of small requests while large ones arrive.
 """
 
@@ -30,7 +30,7 @@ CONNECTIONS: Final = 4
 TARGETS: Final = {"350 B": 1.15, "16 KB": 1.15, "128 KB chat": 1.5, "1 MB token ids": 2.0}
 """Processor time of ``fields`` over that of ``plain``, at most."""
 NEIGHBOUR_TARGET_S: Final = 0.02
-"""How much longer than beside plain Envoy a small request may wait while a body of 16 MB arrives."""
+"""How much longer than with plain Envoy a small request may wait while a body of 16 MB arrives."""
 _BYTES_A_TURN: Final = 30_000_000
 _POOL: Final = "chat"
 
@@ -76,7 +76,7 @@ def bodies() -> Mapping[str, bytes]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostRow:
-    """Medians over the turns; ``cpu_us`` is processor time of Envoy for one request, ``rss_mb`` its largest memory."""
+    """Medians over the turns; ``cpu_us`` is of Envoy for one request, ``rss_mb`` its largest memory."""
 
     body: str
     contestant: str

@@ -141,7 +141,7 @@ local function short_string(text, at)
 end
 
 -- Calls field(key, value, first, last, quoted) for each field at the top level; value is nil for another type.
--- first and last are offsets of the value in the body, from 0. Returns false when it takes more steps than allowed.
+-- first and last are offsets of the value in the body, from 0. Returns false when it takes more than STEPS.
 local function scan_json(body, field)
   local length, base, at, depth, steps, taken = body:length(), 0, 1, 0, 0, 0
   local text = window(body, 0, length)

@@ -11,6 +11,7 @@ from xds_server.translate.local_reply_routes import (
     token_limit_replies,
 )
 from xds_server.translate.lua_scripts import LUA_FILTER
+from xds_server.translate.request_fields import REFUSED_BODY_REASON
 
 PAGE = (Path(__file__).parents[3] / "docs/answers.md").read_text()
 ROW = re.compile(r"^\| `([a-z-]+)` \| (\d+) \| (\d*) ?\|", re.MULTILINE)
@@ -23,6 +24,7 @@ def test_the_page_names_every_reason_and_how_long_to_wait() -> None:
     told = {(reason, retry_after or "") for _, reason, retry_after in LOCAL_REPLY_REASONS} | {
         ("no-route", ""),
         (TIMEOUT_REASON, ""),
+        (REFUSED_BODY_REASON, ""),
     }
     for refusing in (
         maintenance_reply(route, "m"),
