@@ -80,7 +80,7 @@ async def _served(
     with tempfile.TemporaryDirectory(prefix="switchgear-bench-") as folder:
         policies = Path(folder) / "policies.yaml"
         policies.write_text(_policies(ports))
-        command = [str(Path(sys.executable).with_name("switchgear")), "serve", "--policies", folder]
+        command = [str(Path(sys.executable).with_name("switchgear")), "serve", "-f", folder]
         command += ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--first-reports", "60s"]
         started_s = time.monotonic()
         server = await processes.start(name, command, ready_within_s=_LIMIT_S)

@@ -143,7 +143,7 @@ class Testbed:
 
     def serve_from(self) -> list[str]:
         """The flags that say where policies come from."""
-        return ["--policies", str(self.folder / "policies")]
+        return ["-f", str(self.folder / "policies")]
 
     async def _start_envoy(self, number: int, admin: str, xds_port: int) -> None:
         await self._launcher.start_envoy(number, f"bench-{number}", xds_port, int(admin.rpartition(":")[2]))

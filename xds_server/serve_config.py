@@ -37,9 +37,9 @@ def address_of(text: str) -> ListenAddress:
         raise ConfigError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:18000") from error
 
 
-def _says(text: str, flag: str = "") -> dict[str, str]:
-    """Field metadata with the help text; ``flag`` overrides the option name derived from the field."""
-    return {"help": text, "flag": flag}
+def _says(text: str, flag: str = "", *, short: str = "", variable: str = "") -> dict[str, str]:
+    """Field metadata with the help text; ``flag`` and ``variable`` override the names derived from the field."""
+    return {"help": text, "flag": flag, "short": short, "variable": variable}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,12 @@ class ServeConfig:
 
     policies: tuple[Path, ...] = field(
         default=(),
-        metadata=_says("Policy folder or file; repeatable.  [this or --kubernetes]"),
+        metadata=_says(
+            "Policy file or folder; repeatable.  [this or --kubernetes]",
+            flag="filename",
+            short="-f",
+            variable="policies",
+        ),
     )
     kubernetes: bool = field(
         default=False,
@@ -58,7 +63,9 @@ class ServeConfig:
         default=None,
         metadata=_says("Kubeconfig file of the cluster; default: the service account of this pod."),
     )
-    context: str = field(default="", metadata=_says("Context of the kubeconfig; default: its current context."))
+    context: str = field(
+        default="", metadata=_says("Context of the kubeconfig; default: its current context.", flag="kube-context")
+    )
     namespaces: tuple[str, ...] = field(
         default=(),
         metadata=_says("Namespace to read from; repeatable; default: all namespaces.", flag="namespace"),
@@ -244,12 +251,14 @@ class ServeConfig:
 
     def _check_source(self) -> None:
         if self.policies and self.kubernetes:
-            raise ConfigError("--policies and --kubernetes exclude each other: remove one of them")
+            raise ConfigError("-f and --kubernetes exclude each other: remove one of them")
         if not (self.policies or self.kubernetes):
-            raise ConfigError("no policies: set --policies or --kubernetes")
+            raise ConfigError("no policies: set -f FILE|DIR or --kubernetes")
+        if Path("-") in self.policies:
+            raise ConfigError("-f - reads stdin, which serve cannot watch: write the policies to a file or folder")
         given = {
             "--kubeconfig": self.kubeconfig is not None,
-            "--context": self.context,
+            "--kube-context": self.context,
             "--namespace": self.namespaces,
             "--selector": self.selector,
             "--lease": self.lease,

@@ -145,7 +145,7 @@ async def switchgear_tier(
     server = await children.start(
         "control-plane",
         [
-            *(sys.executable, "-m", "xds_server", "serve", "--policies", str(folder / "policies")),
+            *(sys.executable, "-m", "xds_server", "serve", "-f", str(folder / "policies")),
             *("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"),
         ],
         ready_within_s=START_LIMIT_S,

@@ -147,7 +147,7 @@ class SoakTestbed:
 
     async def _start_server(self) -> None:
         self._starts += 1
-        flags = ["--policies", str(self.folder / "policies"), "--state-dir", str(self.folder / "state")]
+        flags = ["-f", str(self.folder / "policies"), "--state-dir", str(self.folder / "state")]
         flags += ["--ledger", str(self.folder / "ledger.jsonl")]
         self._server = await self._launcher.start_server(f"serve-{self._starts}", flags, (self._xds, self._admin))
 

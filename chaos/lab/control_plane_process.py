@@ -51,7 +51,7 @@ async def start_control_plane(
         target=CONTROL_PLANE,
         children=children,
         argv=[
-            *(sys.executable, "-m", "xds_server", "serve", "--policies", str(policies)),
+            *(sys.executable, "-m", "xds_server", "serve", "-f", str(policies)),
             *("--listen", f"127.0.0.1:{xds}", "--admin", f"127.0.0.1:{admin}"),
             *("--state-dir", str(state), "--ledger", str(ledger)),
         ],

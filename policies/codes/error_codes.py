@@ -11,7 +11,7 @@ _FILES: Final = (
         code="SG001",
         title="no such file or folder",
         meaning="A path that was asked for does not exist, or is a link whose target is gone.",
-        situation="`switchgear validate polices/`",
+        situation="`switchgear validate -f polices/`",
         fix="Correct the path.",
     ),
     Code(
@@ -53,7 +53,7 @@ _FILES: Final = (
         code="SG007",
         title="too many files",
         meaning="More than 10,000 policy files: most likely not the folder that was meant.",
-        situation="`switchgear validate /`",
+        situation="`switchgear validate -f /`",
         fix="Name the folder of the policies.",
     ),
 )

@@ -269,7 +269,7 @@ _CLUSTER: Final = (
         title="Kubernetes API not to be reached",
         meaning="No answer of the Kubernetes API.",
         situation="a kubeconfig of another cluster",
-        fix="Look at `--kubeconfig`, `--context` and the network.",
+        fix="Look at `--kubeconfig`, `--kube-context` and the network.",
     ),
     Code(
         code="SG243",

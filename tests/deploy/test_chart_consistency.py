@@ -274,7 +274,7 @@ def test_envoys_find_the_control_plane_and_their_bootstrap(found: Sequence[Docum
         assert set(flags["--server"]) <= services
         (template,) = [one for _, one in helm_rendering.pods(found) if container in helm_rendering.containers(one)]
         (envoy,) = [one for one in helm_rendering.containers(template) if one["name"] == "envoy"]
-        assert flags["--output"] == [envoy["args"][envoy["args"].index("--config-path") + 1]]
+        assert flags["--out"] == [envoy["args"][envoy["args"].index("--config-path") + 1]]
         assert int(flags["--health-port"][0]) == helm_rendering.ports(envoy)["health"]
 
 

@@ -96,7 +96,7 @@ def started(folder: Path, *before: str) -> Iterator[Server]:
     command = [
         *before,
         *(sys.executable, "-m", "xds_server", "serve"),
-        *("--policies", str(folder / "policies"), "--state-dir", str(folder / "state")),
+        *("-f", str(folder / "policies"), "--state-dir", str(folder / "state")),
         *("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--first-reports", "0s"),
     ]
     with (folder / "serve.log").open("wb") as log:

@@ -41,7 +41,7 @@ spec: {model: m, endpoints: [{address: 127.0.0.1, port: 9}], probe: {enabled: fa
 async def scraped(policies: Path) -> str:
     """/metrics of a server that has just started."""
     server = await asyncio.create_subprocess_exec(
-        *(SERVE, "serve", "--policies", str(policies), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"),
+        *(SERVE, "serve", "-f", str(policies), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"),
         *("--log-format", "json"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

@@ -92,7 +92,7 @@ def test_definition_is_served_where_the_control_plane_looks(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_are_those_of_the_models(kind: str) -> None:
     path = ROOT / "deploy" / "crds" / f"{PLURALS[kind]}.yaml"
-    assert path.read_text() == definition(kind), "run: switchgear schema --crd -o deploy/crds"
+    assert path.read_text() == definition(kind), "run: switchgear schema --crd --out deploy/crds"
 
 
 def test_command_prints_what_the_files_hold() -> None:
@@ -106,11 +106,11 @@ def test_command_prints_what_the_files_hold() -> None:
 
 def test_command_writes_a_file_for_each_kind(tmp_path: Path) -> None:
     into = tmp_path / "new" / "crds"
-    assert CliRunner().invoke(command, ["--crd", "-o", str(into)], standalone_mode=False).exit_code == 0
+    assert CliRunner().invoke(command, ["--crd", "--out", str(into)], standalone_mode=False).exit_code == 0
     assert {one.name: one.read_text() for one in into.iterdir()} == {
         f"{PLURALS[kind]}.yaml": definition(kind) for kind in KINDS
     }
-    assert CliRunner().invoke(command, ["-o", str(into)]).exit_code == 2
+    assert CliRunner().invoke(command, ["--api", "--crd", "--out", str(into)]).exit_code == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -283,7 +283,8 @@ async def server(folder: Path, scratch: Path, http: aiohttp.ClientSession) -> No
         write(policies / "all.yaml", text.replace("zone: z1}", "zone: z1, region: here}") if new else text)
         text = (policies / "all.yaml").read_text()
         argv = [
-            *(sys.executable, "-m", "xds_server", "serve", "--policies", "policies"),
+            *(sys.executable, "-m", "xds_server", "serve"),
+            *("-f" if find_spec("command_line") else "--policies", "policies"),
             *("--listen", f"127.0.0.1:{xds}", "--admin", f"127.0.0.1:{admin}", "--state-dir", "state"),
             *("--ledger", "ledger.jsonl", "--record", "recording.jsonl"),
             *(("--region", "here", "--summary", f"127.0.0.1:{summary}") if new else ()),

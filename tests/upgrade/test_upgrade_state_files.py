@@ -113,7 +113,7 @@ def test_the_recording_is_decided_again(then: Path, tmp_path: Path, capsys: pyte
     assert kept is not None
     for name, text in kept.texts.items():
         (tmp_path / Path(name).name).write_text(text)
-    assert main(["replay", str(then / "recording.jsonl"), "--policies", str(tmp_path), "-o", "json"]) == 0
+    assert main(["replay", str(then / "recording.jsonl"), "-f", str(tmp_path), "-o", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["rounds"] == len(list(read_rounds(then / "recording.jsonl", RecordingReader())))
 

@@ -96,7 +96,7 @@ class Site:
         await self._children.start(
             "control-plane",
             [
-                *(str(_BIN / "switchgear"), "serve", "--policies", str(policies)),
+                *(str(_BIN / "switchgear"), "serve", "-f", str(policies)),
                 *("--listen", f"127.0.0.1:{self.xds}", "--admin", f"127.0.0.1:{self.admin}"),
             ],
             ready_within_s=LIMIT_S,

@@ -15,7 +15,7 @@ def test_what_is_no_address_is_said_as_it_was_written() -> None:
 
 
 def test_settings_that_cannot_work(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--policies"):
+    with pytest.raises(ConfigError, match="-f"):
         ServeConfig(policies=())
     with pytest.raises(ConfigError, match="--poll"):
         ServeConfig(policies=(tmp_path,), poll_s=0)
@@ -30,10 +30,10 @@ def test_settings_that_cannot_work(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({}, "set --policies or --kubernetes"),
+        ({}, "set -f FILE|DIR or --kubernetes"),
         ({"policies": (Path("x"),), "kubernetes": True}, "exclude each other"),
         ({"policies": (Path("x"),), "kubeconfig": Path("k")}, "--kubeconfig requires --kubernetes"),
-        ({"policies": (Path("x"),), "context": "c"}, "--context"),
+        ({"policies": (Path("x"),), "context": "c"}, "--kube-context"),
         ({"policies": (Path("x"),), "namespaces": ("n",)}, "--namespace"),
         ({"policies": (Path("x"),), "selector": "a=b"}, "--selector"),
         ({"policies": (Path("x"),), "identity": "me"}, "--identity"),

@@ -11,7 +11,9 @@ from policies.yaml_text import parse
 from xds_server.auth.access_rules import Access
 
 NOUN: Final = "access"
-_TO_POLICIES: Final = "this is a policy: pass it with --policies; access rules begin with `kind: Access`"
+_TO_POLICIES: Final = (
+    "this is a policy: pass it with `switchgear serve -f`; access rules begin with `kind: Access`"
+)
 ACCESS: Final = Vocabulary(
     noun=NOUN,
     kinds={"Access": Access},

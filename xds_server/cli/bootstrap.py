@@ -1,7 +1,7 @@
-"""``switchgear bootstrap``: print the file an Envoy starts with.
+"""``switchgear bootstrap``: print the bootstrap of an Envoy.
 
-In a cluster the zone is a label of the node that the pod came to stand on. Nothing hands that to the pod on every
-version of Kubernetes, so it can also be asked for here.
+In a cluster the zone is a label of the pod's node. Not every version of Kubernetes passes it to the pod, so this
+command can read it.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 import click
 
+from command_line.out_option import STDOUT, out_option, write_out
 from engine.tls.paths import TlsFiles
 from policies.quantity import NAME_PATTERN, ZONE_PATTERN
 from xds_server.envoy_bootstrap import Bootstrap, BootstrapTls, bootstrap_yaml, secret_files
@@ -22,50 +23,48 @@ _FILE: Final = click.Path(dir_okay=False, path_type=Path)
 REGION_LABEL: Final = "topology.kubernetes.io/region"
 
 
-def _ip_address(_context: click.Context, _option: click.Parameter, said: str) -> str:
-    if said:
+def _ip_address(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    if text:
         try:
-            ipaddress.ip_address(said)
+            ipaddress.ip_address(text)
         except ValueError as error:
-            raise click.BadParameter(f"{said!r} is not an IP address.") from error
-    return said
+            raise click.BadParameter(f"{text!r} is not an IP address.") from error
+    return text
 
 
-def _node(_context: click.Context, _option: click.Parameter, said: str) -> str:
-    if not said.strip() or not said.isprintable():
-        raise click.BadParameter(f"{said!r} is no name to tell one Envoy from another by.")
-    return said
+def _node(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    if not text.strip() or not text.isprintable():
+        raise click.BadParameter(f"{text!r} is not a node ID: use printable characters.")
+    return text
 
 
-def _zone(_context: click.Context, _option: click.Parameter, said: str | None) -> str | None:
-    if said is not None and not re.fullmatch(ZONE_PATTERN, said):
-        raise click.BadParameter(
-            f"no engine can be in {said!r}: letters, digits and - _ . make the name of a zone."
-        )
-    return said
+def _zone(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    if text is not None and not re.fullmatch(ZONE_PATTERN, text):
+        raise click.BadParameter(f"invalid zone or region {text!r}: use letters, digits and - _ .")
+    return text
 
 
-def _pools(_context: click.Context, _option: click.Parameter, said: str) -> tuple[str, ...]:
-    pools = tuple(pool.strip() for pool in said.split(",") if pool.strip())
+def _pools(_context: click.Context, _option: click.Parameter, text: str) -> tuple[str, ...]:
+    pools = tuple(pool.strip() for pool in text.split(",") if pool.strip())
     for pool in pools:
         if not re.fullmatch(NAME_PATTERN, pool):
-            raise click.BadParameter(f"no pool can be called {pool!r}: lower-case letters, digits and dashes.")
+            raise click.BadParameter(f"invalid pool name {pool!r}: use lower-case letters, digits and dashes.")
     return pools
 
 
-def _server(said: str) -> tuple[str, int]:
+def _server(text: str) -> tuple[str, int]:
     try:
-        address = address_of(said)
+        address = address_of(text)
     except ConfigError as error:
         raise click.BadParameter(str(error), param_hint="--server") from error
-    if said.startswith(":") or not address.port:
-        raise click.BadParameter(f"{said!r} can be listened on, not connected to", param_hint="--server")
+    if text.startswith(":") or not address.port:
+        raise click.BadParameter(f"cannot connect to {text!r}: set host and port", param_hint="--server")
     return address.host, address.port
 
 
 def _place_of_node(name: str) -> tuple[str, str]:
-    """Zone and region of a node of the cluster this runs in; empty where it has no such label."""
-    # Whoever prints a bootstrap for one machine need not wait for a client of Kubernetes to load.
+    """Zone and region of a node of this cluster; empty where it lacks the label."""
+    # The Kubernetes client loads slowly, and most bootstraps need none.
     from xds_server.k8s.api_resources import NODES  # noqa: PLC0415
     from xds_server.k8s.client_config import ClientConfig, open_kube_api  # noqa: PLC0415
     from xds_server.k8s.kube_api import ApiError  # noqa: PLC0415
@@ -79,41 +78,41 @@ def _place_of_node(name: str) -> tuple[str, str]:
         return asyncio.run(ask())
     except ApiError as error:
         raise click.ClickException(
-            f"cannot read the zone of node {name!r}: {error}. The pod's service account needs get on nodes; "
-            "or say --zone"
+            f"cannot read the zone of node {name!r}: {error}. Allow the pod's service account to get nodes, "
+            "or set --zone"
         ) from error
 
 
-@click.command
-@click.option("--node", required=True, callback=_node, metavar="ID", help="Name of this Envoy, unique among all.")
-@click.option("--zone", callback=_zone, help="Zone this Envoy stands in, as the engines' zones are called.")
-@click.option("--region", default="", callback=_zone, help="Region this Envoy stands in.")
+@click.command(name="bootstrap")
+@click.option("--node", required=True, callback=_node, metavar="ID", help="Unique node ID of this Envoy.")
+@click.option("--zone", callback=_zone, help="Zone of this Envoy, as in the endpoints of pools.")
+@click.option("--region", default="", callback=_zone, help="Region of this Envoy.")
 @click.option(
     "--kubernetes-node",
     default="",
     metavar="NAME",
-    help="Instead of --zone and --region: the node of the cluster whose labels have them.",
+    help="Read zone and region from the labels of this cluster node.",
 )
 @click.option(
     "--role",
     type=click.Choice(["gateway", "sidecar"]),
     default="gateway",
     show_default=True,
-    help="gateway: one of a few in front of the fleet; sidecar: beside one calling service.",
+    help="gateway: in front of the fleet; sidecar: next to one calling service.",
 )
 @click.option(
     "--pools",
     default="",
     callback=_pools,
     metavar="A,B",
-    help="Only these pools and the routes to them; all when absent.",
+    help="Only these pools and their routes; default: all.",
 )
 @click.option(
     "--listen-address",
     default="",
     metavar="IP",
     callback=_ip_address,
-    help="Where this Envoy binds its listeners, instead of the address the routes name.",
+    help="Bind listeners to this address instead of the address in the routes.",
 )
 @click.option(
     "--server",
@@ -122,56 +121,50 @@ def _place_of_node(name: str) -> tuple[str, str]:
     default=("127.0.0.1:18000",),
     show_default=True,
     metavar="HOST:PORT",
-    help="Where the control plane listens; more than one may be given.",
+    help="Address of the control plane; repeatable.",
 )
 @click.option(
     "--admin-port",
     type=click.IntRange(0, 65535),
     default=9901,
     show_default=True,
-    help="Envoy's admin port on 127.0.0.1; 0 takes a free one.",
+    help="Envoy's admin port on 127.0.0.1; 0: any free port.",
 )
 @click.option(
     "--health-port",
     type=click.IntRange(0, 65535),
     default=0,
     show_default=True,
-    help="Port on which other machines may ask /live, /ready and /stats/prometheus; 0 opens none.",
+    help="Port of /live, /ready and /stats/prometheus for other machines; 0: none.",
 )
 @click.option(
     "--protocol",
     type=click.Choice(["delta", "sotw"]),
     default="delta",
     show_default=True,
-    help="Variant of ADS; both serve the same.",
+    help="ADS variant; both serve the same resources.",
 )
 @click.option(
     "--cuts/--no-cuts",
     default=True,
     show_default=True,
-    help="Whether this Envoy ends what a hung engine holds when told to; start it with --drain-time-s 0 then.",
+    help="Allow cutting requests on hung engines; requires envoy --drain-time-s 0.",
 )
-@click.option("--tls-cert", type=_FILE, help="Certificate (chain) of this Envoy, PEM, where it sees it.")
-@click.option("--tls-key", type=_FILE, help="Its key, PEM.")
-@click.option("--tls-ca", type=_FILE, help="Authorities, PEM, that control planes' certificates must come from.")
+@click.option("--tls-cert", type=_FILE, help="Certificate (chain) of this Envoy, PEM; the path as Envoy sees it.")
+@click.option("--tls-key", type=_FILE, help="Private key of --tls-cert, PEM.")
+@click.option("--tls-ca", type=_FILE, help="CA bundle, PEM, that verifies control planes.")
 @click.option(
     "--server-name",
     default="",
     metavar="NAME",
-    help="DNS name or URI (SPIFFE) that control planes must prove; the host of the first --server when absent.",
+    help="DNS name or URI (SPIFFE) required in control plane certificates; default: host of the first --server.",
 )
 @click.option(
     "--sds-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for two small files that tell Envoy where certificates are, made if missing; "
-    "beside -o when absent.",
+    help="Folder for two SDS files with the certificate paths, created if missing; default: the folder of --out.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="File to write instead of stdout.",
-)
+@out_option("File to write; default: stdout.", default=STDOUT)
 def command(
     *,
     node: str,
@@ -191,15 +184,15 @@ def command(
     tls_ca: Path | None,
     server_name: str,
     sds_dir: Path | None,
-    output: Path | None,
+    out: Path,
 ) -> None:
-    """Print a complete Envoy bootstrap that connects here."""
-    folder = sds_dir or (None if output is None else output.parent)
+    """Print an Envoy bootstrap that connects to this control plane."""
+    folder = sds_dir or (None if out == STDOUT else out.parent)
     tls = _tls((tls_cert, tls_key, tls_ca), folder, server_name or _server(servers[0])[0])
     if (zone is None) == (not kubernetes_node):
-        raise click.UsageError("say either --zone or --kubernetes-node")
+        raise click.UsageError("set either --zone or --kubernetes-node")
     if kubernetes_node and region:
-        raise click.UsageError("--region comes from the node's labels with --kubernetes-node")
+        raise click.UsageError("--kubernetes-node reads the region from the node: remove --region")
     if zone is None:
         zone, region = _place_of_node(kubernetes_node)
     try:
@@ -223,10 +216,7 @@ def command(
         _make(tls.folder)
         for name, content in secret_files(tls).items():
             _write(tls.folder / name, content)
-    if output is None:
-        click.echo(bootstrap_yaml(one), nl=False)
-        return
-    _write(output, bootstrap_yaml(one))
+    write_out(out, bootstrap_yaml(one))
 
 
 def _tls(
@@ -236,24 +226,24 @@ def _tls(
     if certificate is None and key is None and authorities is None:
         return None
     if certificate is None or key is None or authorities is None:
-        raise click.UsageError("--tls-cert, --tls-key and --tls-ca go together")
+        raise click.UsageError("--tls-cert, --tls-key and --tls-ca are required together")
     if folder is None:
-        raise click.UsageError("say with --sds-dir or -o where the files that name the certificates may stand")
+        raise click.UsageError("set --sds-dir or --out: the SDS files with the certificate paths need a folder")
     files = TlsFiles(certificate=certificate.absolute(), key=key.absolute(), authorities=authorities.absolute())
     return BootstrapTls(files=files, folder=folder.absolute(), server_name=name)
 
 
 def _make(folder: Path) -> None:
-    """Make the folder where it is missing: whoever may write there says by which certificate Envoy is known."""
+    """Create the folder for this user only: its files decide which certificate Envoy uses."""
     if folder.is_dir():
         return
     try:
         folder.mkdir(mode=0o700, parents=True)
     except FileExistsError as error:
-        raise click.ClickException(f"--sds-dir {folder} is a file: name a folder") from error
+        raise click.ClickException(f"--sds-dir {folder} is a file; name a folder") from error
     except OSError as error:
-        raise click.ClickException(f"cannot make the folder {folder}: {error.strerror}") from error
-    click.echo(f"made {folder}, for this user alone: an Envoy of another user needs `chmod o+x` there", err=True)
+        raise click.ClickException(f"cannot create folder {folder}: {error.strerror}") from error
+    click.echo(f"created {folder} for this user only; if Envoy runs as another user: chmod o+x {folder}", err=True)
 
 
 def _write(path: Path, content: str) -> None:

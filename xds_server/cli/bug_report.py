@@ -1,4 +1,4 @@
-"""``switchgear bug-report``: a bundle for whoever looks at a fault, without secrets; the server may be down."""
+"""``switchgear bug-report``: collect a redacted diagnostics bundle; the server may be down."""
 
 import http.client
 import io
@@ -16,8 +16,8 @@ from typing import Any, Final
 import click
 import yaml
 
+from command_line.out_option import out_option
 from policies.findings import PolicyErrors
-from policies.load import load
 from policies.model import PolicySet
 from xds_server.admin.server_info import libraries
 from xds_server.admin_api.endpoints import (
@@ -46,6 +46,7 @@ from xds_server.cli.connection_options import connection_options
 from xds_server.cli.diagnostics import from_errors
 from xds_server.cli.doctor_checks import all_checks
 from xds_server.cli.envoy_admin import raw_dump
+from xds_server.cli.policies_option import load_policies, policies_option
 from xds_server.diagnosis import redaction
 
 MOST_PART_BYTES: Final = 8 * 1024 * 1024
@@ -69,88 +70,84 @@ _STATE: Final[Mapping[str, AdminEndpoint[Any]]] = MappingProxyType(
 
 @dataclass(slots=True)
 class _Bundle:
-    """Parts by name, already without secrets, and what could not be had."""
+    """Redacted parts by name, and parts that could not be read."""
 
     parts: dict[str, bytes] = field(default_factory=dict)
     cut: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
 
-    def put(self, name: str, said: str) -> None:
-        content = said.encode("utf-8", "replace")
+    def put(self, name: str, text: str) -> None:
+        content = text.encode("utf-8", "replace")
         if len(content) > MOST_PART_BYTES:
             self.cut.append(name)
             content = content[:MOST_PART_BYTES]
         if sum(map(len, self.parts.values())) + len(content) > MOST_BYTES:
-            self.missing[name] = "the bundle is full"
+            self.missing[name] = "bundle full"
             return
         self.parts[name] = content
 
-    def put_data(self, name: str, said: Any) -> None:
-        self.put(name, json.dumps(redaction.data(said), indent=1, ensure_ascii=False) + "\n")
+    def put_data(self, name: str, value: Any) -> None:
+        self.put(name, json.dumps(redaction.data(value), indent=1, ensure_ascii=False) + "\n")
 
     def try_data(self, name: str, make: Callable[[], Any]) -> Any:
-        """Put what ``make`` returns, or note why it cannot be had."""
+        """Put what ``make`` returns, or note why it fails."""
         try:
-            said = make()
+            value = make()
         except click.ClickException as error:
             self.missing[name] = redaction.text(error.format_message())
             return None
-        self.put_data(name, said)
-        return said
+        self.put_data(name, value)
+        return value
 
 
-@click.command(name="bug-report", short_help="Pack what somebody else needs to look at a fault, without secrets.")
+@click.command(name="bug-report", short_help="Collect a redacted diagnostics bundle.")
 @connection_options
+@out_option("File to write; default: switchgear-report-DATE-TIME.tar.gz.")
+@policies_option("Policy file or folder to include, redacted; repeatable.")
 @click.option(
-    "-o",
-    "--file",
-    "path",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Where to; a new file here, named by the time, when absent.",
-)
-@click.option(
-    "--policies",
+    "--proxy",
+    "proxies",
     multiple=True,
-    type=click.Path(path_type=Path),
-    help="Policy files to put in, without values of headers and labels; may be given more than once.",
+    metavar="NODE",
+    help="Include resources served to this proxy; repeatable.",
 )
 @click.option(
-    "--proxy", "proxies", multiple=True, metavar="NODE", help="Also what this proxy is served; repeatable."
-)
-@click.option(
-    "--envoy-admin", "envoys", multiple=True, metavar="URL", help="Also what this Envoy has; may be repeated."
+    "--envoy-admin",
+    "envoys",
+    multiple=True,
+    metavar="URL",
+    help="Include this Envoy's configuration; repeatable.",
 )
 def command(
     *,
     admin: str,
-    path: Path | None,
-    policies: tuple[Path, ...],
+    out: Path | None,
+    filename: tuple[Path, ...],
     proxies: tuple[str, ...],
     envoys: tuple[str, ...],
 ) -> int:
-    """Write a tar.gz: state, events, metrics, what is served to whom, versions, what doctor says; 64 MiB at most.
+    """Collect a redacted diagnostics bundle.
 
-    Tokens, passwords, and values of headers, labels and annotations are taken out. Names of engines, addresses and
-    zones stay. Look through it before you hand it on.
+    Writes a tar.gz of at most 64 MiB: state, events, metrics, served resources, versions and the checks of
+    `switchgear doctor`. Tokens, passwords and values of headers, labels and annotations are removed. Engine names,
+    addresses and zones stay: review it before you share it.
 
-    Exit code: 0, 1 when something could not be had (it is named, and the rest is written), 2 when asked wrongly or
-    the file cannot be written.
+    Exit code: 0, 1 when parts are missing (they are named), 2 usage error or the file cannot be written.
     """
-    target = path or Path(time.strftime("switchgear-report-%Y%m%d-%H%M%S.tar.gz"))
+    target = out or Path(time.strftime("switchgear-report-%Y%m%d-%H%M%S.tar.gz"))
     if target.exists():
-        raise click.UsageError(f"{target} exists; name a new file with -o")
+        raise click.UsageError(f"{target} exists; name a new file with --out")
     bundle = _Bundle()
     _server(bundle, admin, proxies)
-    _surroundings(bundle, admin, policies)
+    _surroundings(bundle, admin, filename)
     for number, url in enumerate(envoys):
         bundle.try_data(f"envoys/{number}.json", partial(raw_dump, url))
-    if policies:
-        _files(bundle, policies)
+    if filename:
+        _files(bundle, filename)
     _write(target, bundle)
     for name, why in bundle.missing.items():
         click.echo(f"missing: {name}: {why}", err=True)
-    click.echo(f"{target}: {len(bundle.parts)} parts; look through it before you hand it on")
+    click.echo(f"{target}: {len(bundle.parts)} parts; review it before you share it")
     return 1 if bundle.missing else 0
 
 
@@ -158,7 +155,7 @@ def _server(bundle: _Bundle, admin: str, proxies: tuple[str, ...]) -> None:
     try:
         bundle.put_data("about.json", _document(admin, SERVER_INFO))
     except (NoAnswerError, AdminApiError) as error:
-        # Each further question would wait as long for the same answer.
+        # Each further request would time out as well.
         bundle.missing["server"] = redaction.text(error.format_message())
         return
     for name, endpoint in _STATE.items():
@@ -177,7 +174,7 @@ def _server(bundle: _Bundle, admin: str, proxies: tuple[str, ...]) -> None:
 
 
 def _snapshots(admin: str) -> Iterator[Any]:
-    """What is served to each kind of proxy, without content."""
+    """The snapshot of each kind of proxy, without content."""
     served = {(one.zone, one.role) for one in fetch(admin, PROXIES).value.proxies}
     for zone, role in sorted(served)[:MOST_VIEWS]:
         if role in ("gateway", "sidecar"):
@@ -185,7 +182,7 @@ def _snapshots(admin: str) -> Iterator[Any]:
 
 
 def _document(admin: str, endpoint: AdminEndpoint[Any], query: Sequence[tuple[str, str]] = ()) -> Any:
-    """The answer as the server sent it, of whatever type: what is odd about it may be the fault."""
+    """The answer as the server sent it, unvalidated: its oddities may be the fault."""
     return request_json(admin, endpoint.url(query=query))
 
 
@@ -208,27 +205,27 @@ def _surroundings(bundle: _Bundle, admin: str, policies: tuple[Path, ...]) -> No
             dict(one.record()) for one in all_checks(admin, xds="", envoys=(), policies=policies, cluster=None)
         ],
     )
-    # Names only: the value of a variable may be anything.
+    # Names only: values may be secret.
     names = sorted(name for name in os.environ if name.startswith(("SWITCHGEAR_", "GRPC_", "KUBERNETES_")))
     bundle.put_data("here.json", {"libraries": dict(libraries()), "environment_has": names})
 
 
 def _files(bundle: _Bundle, paths: tuple[Path, ...]) -> None:
-    """Policies as they were understood: what nobody understands cannot be freed of secrets, and stays out."""
+    """Put the parsed policies; text that cannot be parsed cannot be redacted, and is left out."""
     try:
-        found = load(paths)
+        found = load_policies(paths)
     except PolicyErrors as errors:
-        complaints = from_errors(errors)
-        bundle.missing["policies.yaml"] = f"{len(complaints)} errors: they are in policy-errors.json"
-        bundle.put_data("policy-errors.json", [_without_text(dict(one.record())) for one in complaints])
+        diagnostics = from_errors(errors)
+        bundle.missing["policies.yaml"] = f"{len(diagnostics)} errors, listed in policy-errors.json"
+        bundle.put_data("policy-errors.json", [_without_text(dict(one.record())) for one in diagnostics])
         return
     documents = [redaction.data(one) for one in _documents(found)]
     bundle.put("policies.yaml", yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True))
 
 
-def _without_text(complaint: dict[str, Any]) -> dict[str, Any]:
-    """A complaint without what stands in the file; its message may quote that."""
-    return {key: complaint[key] for key in ("level", "code", "file", "line", "column", "path")}
+def _without_text(diagnostic: dict[str, Any]) -> dict[str, Any]:
+    """A diagnostic without its message, which may quote the file."""
+    return {key: diagnostic[key] for key in ("level", "code", "file", "line", "column", "path")}
 
 
 def _documents(found: PolicySet) -> Iterator[Any]:
@@ -238,7 +235,7 @@ def _documents(found: PolicySet) -> Iterator[Any]:
 
 
 def _plain(name: str) -> str:
-    """A node id as the name of a file."""
+    """A node ID as a file name."""
     return "".join(one if one.isalnum() or one in "-_." else "_" for one in name).lstrip(".") or "proxy"
 
 
@@ -252,7 +249,7 @@ def _write(target: Path, bundle: _Bundle) -> None:
     manifest = json.dumps(about, indent=1, ensure_ascii=False).encode("utf-8", "replace")
     made = False
     try:
-        # Nobody else's to read: it has no secrets, and yet says a lot.
+        # Readable by this user only: it has no secrets, but names the fleet.
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         made = True
         with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
@@ -261,6 +258,6 @@ def _write(target: Path, bundle: _Bundle) -> None:
                 entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
                 tar.addfile(entry, io.BytesIO(content))
     except OSError as error:
-        if made:  # half a bundle looks like one, and would be in the way of the next
+        if made:  # half a bundle would block the next one
             target.unlink(missing_ok=True)
-        raise click.UsageError(f"{target} cannot be written: {error.strerror or error}") from error
+        raise click.UsageError(f"--out {target}: {error.strerror or error}") from error

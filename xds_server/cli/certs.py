@@ -1,4 +1,4 @@
-"""``switchgear certs dev``: a throw-away certificate authority for labs."""
+"""``switchgear certs dev``: make a throw-away certificate authority for labs."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -17,44 +17,44 @@ def _lasts(text: str) -> timedelta:
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
     if not 60 <= seconds <= _LONGEST_S:
-        raise click.BadParameter("a lab's certificates last at least 1m and at most 2160h")
+        raise click.BadParameter("lab certificates last 1m to 2160h")
     return timedelta(seconds=seconds)
 
 
 @click.group(name="certs")
 def command() -> None:
-    """Certificates: for labs only. In production they come from your mesh, cert-manager or SPIRE."""
+    """Make throw-away certificates for labs; in production use your mesh, cert-manager or SPIRE."""
 
 
 @command.command(name="dev")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--lasts", type=_lasts, metavar="DURATION", default="24h", show_default=True, help="Until they end.")
+@click.option("--lasts", type=_lasts, metavar="DURATION", default="24h", show_default=True, help="Lifetime.")
 @click.option(
     "--name",
     "names",
     multiple=True,
     metavar="HOST",
-    help="DNS name or IP that all of them prove beside localhost; may be given more than once.",
+    help="DNS name or IP in all certificates, besides localhost; repeatable.",
 )
 def dev(folder: Path, lasts: timedelta, names: tuple[str, ...]) -> int:
-    """Make an authority in FOLDER, and certificates for a control plane, a proxy, an agent and an operator.
+    """Make a CA in FOLDER, and certificates for a control plane, a proxy, an agent and an operator.
 
-    With an authority there already, new certificates of the same: that is a rotation.
+    If FOLDER has a CA, it issues new certificates (a rotation).
     """
-    from xds_server.auth import lab_ca  # noqa: PLC0415 - cryptography, only when it is asked for
+    from xds_server.auth import lab_ca  # noqa: PLC0415 - cryptography loads slowly
 
-    everybody = [
+    certificates = [
         lab_ca.LabCertificate(name=one.name, path=one.path, names=(*one.names, *names))
         for one in lab_ca.LAB_CERTIFICATES
     ]
     try:
-        lab_ca.make_certificates(folder, everybody, lasts=lasts)
+        lab_ca.make_certificates(folder, certificates, lasts=lasts)
     except OSError as error:
         raise click.ClickException(f"{error.filename or folder}: {error.strerror or error}") from error
     except ValueError as error:
-        raise click.ClickException(f"{folder}: {error}; remove the folder to begin anew") from error
-    for one in everybody:
+        raise click.ClickException(f"{folder}: {error}; remove the folder to start over") from error
+    for one in certificates:
         click.echo(f"{folder / one.name}.crt  spiffe://{lab_ca.TRUST_DOMAIN}/{one.path}")
     trusted = folder / lab_ca.AUTHORITY
-    click.echo(f"trust {trusted}.crt; all of it lasts {format_duration(lasts.total_seconds())}", err=True)
+    click.echo(f"CA: {trusted}.crt; valid for {format_duration(lasts.total_seconds())}", err=True)
     return 0

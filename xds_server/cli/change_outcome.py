@@ -1,7 +1,7 @@
-"""What became of a change of policies: told to people as it goes on, and to machines in one document at the end.
+"""The outcome of a policy change: progress as text, and with ``-o json`` one document at the end.
 
-In data all that people are told goes to stderr, so that stdout holds the document and nothing else. The document
-has the names that ``diff``, ``history``, ``status`` and ``validate`` have for the same things.
+With ``-o json`` all text goes to stderr, so that stdout holds the document alone. Its keys are those of ``diff``,
+``history``, ``status`` and ``validate``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,9 @@ SUPERSEDED: Final = "superseded"
 
 _STATES: Final = {
     "held": "held back",
-    "failed": "not served",
-    "superseded": "not served",
-    "pending": "not served yet",
+    "failed": "not applied",
+    "superseded": "not applied",
+    "pending": "not applied yet",
 }
 _PROBLEM: Final = ("code", "file", "line", "column", "path", "message", "found", "allowed", "hint")
 
@@ -37,7 +37,7 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeReporter:
-    """Who tells what becomes of a change, in this form; ``warnings`` and ``diff`` are of what is to be served."""
+    """Reports a change in this form; ``warnings`` and ``diff`` are about the new policies."""
 
     admin: str
     form: str
@@ -46,11 +46,11 @@ class OutcomeReporter:
 
     @property
     def data(self) -> bool:
-        """Whether a machine reads the answer."""
+        """Whether the answer is data."""
         return self.form in DATA
 
     def print_text(self, text: str) -> None:
-        """Say this to people; where a machine reads the answer, beside it."""
+        """Print to stdout; to stderr where the answer is data."""
         click.echo(text, err=self.data)
 
     def end(
@@ -64,7 +64,7 @@ class OutcomeReporter:
         canary: Record | None = None,
         errors: Sequence[Record] = (),
     ) -> int:
-        """The exit code for this outcome, which is told in data where that is asked for."""
+        """The exit code of this outcome; prints the document where the answer is data."""
         code = 0 if outcome in DONE else 1
         if not self.data:
             return code
@@ -87,13 +87,13 @@ class OutcomeReporter:
         return code
 
     def report_refusal(self, refusal: AdminApiError) -> int:
-        """Say that the server refuses, and why."""
-        click.echo(f"no: {printable(refusal.message)}", err=True)
+        """Print why the server refuses."""
+        click.echo(f"refused: {printable(refusal.message)}", err=True)
         outcome = SUPERSEDED if refusal.answer.get("state") == SUPERSEDED else REFUSED
         return self.end(outcome, reason=refusal.message, errors=[*map(_problem, _problems(refusal))])
 
     def report_answer(self, answer: ChangeStatus) -> int:
-        """Say what became of a change by the server's answer; 0 when it is done."""
+        """Print the server's answer to a change; 0 when it is done."""
         state, reason = answer.state, printable(answer.reason.replace("\n", " "))
         digest = answer.digest[:12]
         before = answer.replaced
@@ -101,15 +101,14 @@ class OutcomeReporter:
             instead = ""
             if before is not None:
                 instead = printable(
-                    f" in place of version {before.number} ({before.how} {age_text(before.age_s)} ago)"
+                    f"; previously version {before.number} ({before.how}, {age_text(before.age_s)} ago)"
                 ).replace("\n", " ")
-            self.print_text(
-                f"version {answer.version} ({digest}) is served{instead}; it stands until the policy files change"
-            )
+            now = f"Now serving version {answer.version} ({digest}){instead}."
+            self.print_text(f"{now} It stays until the policy files change.")
             if reason:
-                click.echo(f"it may not outlive the server: {reason}", err=True)
+                click.echo(f"warning: not persisted: {reason}", err=True)
         elif state == "judged":
-            self.print_text(f"the server would take it ({digest}); nothing was changed")
+            self.print_text(f"The server accepts these policies ({digest}); nothing was changed.")
         else:
             click.echo(f"{_STATES.get(state, state)}: {reason}", err=True)
             if state == "held":
@@ -123,21 +122,21 @@ class OutcomeReporter:
         )
 
     def _serving(self) -> Record | None:
-        """The version that is served, as ``diff`` names it; nothing where the server does not say."""
+        """The served version, as ``diff`` names it; None where the server does not answer."""
         try:
             found = fetch(self.admin, VERSION, "serving").value
             return {"number": found.number, "digest": found.digest}
         except (NoAnswerError, AdminApiError) as error:
-            click.echo(f"what is served is not known: {printable(error.format_message())}", err=True)
+            click.echo(f"served version unknown: {printable(error.format_message())}", err=True)
             return None
 
     def _before(self, version: int) -> VersionStatus | None:
-        """The version before this one, which it took the place of; nothing where the server does not say."""
+        """The version before this one; None where the server does not answer."""
         try:
             versions = fetch(self.admin, HISTORY).value.versions
             return next((one for one in versions if one.number == version - 1), None)
         except (NoAnswerError, AdminApiError) as error:
-            click.echo(f"what was served before is not known: {printable(error.format_message())}", err=True)
+            click.echo(f"previous version unknown: {printable(error.format_message())}", err=True)
             return None
 
 
@@ -147,6 +146,6 @@ def _problems(refusal: AdminApiError) -> Sequence[Record]:
 
 
 def _problem(one: Record) -> Record:
-    """A problem that the server has, as ``validate`` names its parts; a server of before has the place in one."""
+    """A problem from the server with the keys of ``validate``; older servers send the place as one text."""
     rest = {name: 0 if name in ("line", "column") else "" for name in _PROBLEM}
     return {"level": "error", **rest, "file": one.get("place", ""), **{k: v for k, v in one.items() if k in rest}}

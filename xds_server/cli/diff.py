@@ -1,4 +1,4 @@
-"""``switchgear diff``: what other policies would change, in what they say and in what they do to live traffic."""
+"""``switchgear diff``: show what new policies would change, in fields and in live traffic."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,15 +11,17 @@ import click
 
 from command_line.output_format import DATA, as_data, output_option
 from policies.findings import PolicyErrors
-from policies.load import load, load_contents
+from policies.load import load_contents
 from policies.model import PolicySet
 from xds_server.admin_api.endpoints import POOLS, PROXIES, VERSION
 from xds_server.cli.admin_client import fetch
 from xds_server.cli.connection_options import connection_options
 from xds_server.cli.diagnostics import as_text, from_errors, printable
 from xds_server.cli.light_messages import light_messages
+from xds_server.cli.policies_option import load_policies, policies_option
 from xds_server.engine_health.engine_addresses import host_names, resolved_fleet
 from xds_server.model.fleet import Fleet, fleet_of
+from xds_server.model.text import count_text
 from xds_server.model.view import View
 
 with light_messages():
@@ -40,46 +42,39 @@ _SIGNS: Final = {"added": "+", "changed": "~", "removed": "-"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedVersion:
-    """What is served, as ``apply --expect`` names it; ``number`` is 0 where it is in no version."""
+    """The served version, as ``apply --expect`` takes it; ``number`` is 0 where it is not a version."""
 
     number: int
     digest: str
 
 
 @click.command(name="diff")
-@click.option(
-    "--policies",
-    "paths",
-    multiple=True,
-    required=True,
-    type=click.Path(path_type=Path, exists=True),
-    help="Folder or file with the new policies; may be given more than once.",
-)
+@policies_option("New policies: file or folder, - for stdin; repeatable.", required=True)
 @click.option(
     "--against",
     multiple=True,
     default=(RUNNING,),
     show_default=True,
     metavar="PATH|running",
-    help="Folder or file with the old policies, which asks no server; or what the server serves now.",
+    help="Old policies: file or folder (no server needed), or those that the server serves now.",
 )
-@click.option("--all", "everything", is_flag=True, help=f"Show all, not the first {_SHOWN} of each kind.")
+@click.option("--all", "everything", is_flag=True, help=f"Show all changes, not {_SHOWN} of each kind.")
 @connection_options
 @output_option()
-def command(paths: tuple[Path, ...], against: tuple[str, ...], everything: bool, admin: str, output: str) -> int:
-    """Show what the policies in PATH would change.
+def command(
+    filename: tuple[Path, ...], against: tuple[str, ...], everything: bool, admin: str, output: str
+) -> int:
+    """Show what new policies would change.
 
-    Said are the fields that differ, the resources of each kind of proxy with how their change acts on live traffic
-    (cold: requests or counts under way are touched; hot: they are not), pools in figures, and whom it reaches.
-    Every engine is taken to be well and nothing is known of traffic, so that only the policies make a difference.
+    Lists changed fields, changed Envoy resources with their impact (cold: interrupts requests in flight or resets
+    counts; hot: neither), pool figures, and affected pools, routes and proxies. The comparison assumes that every
+    engine is in rotation and ignores traffic.
 
-    Against a server it also says which version it compared with, for `switchgear apply --expect`.
+    Against a server it names the compared version, for `switchgear apply --expect`.
 
-    Exit code: 0 when nothing would change, 1 when something would, 2 when policies have problems or no server
-    answers.
+    Exit code: 0 no difference, 1 differences, 2 problems in policies, usage error or no server.
     """
-    new = _loaded(paths)
-    everything |= output == "wide"
+    new = _loaded(filename)
     if against == (RUNNING,):
         old, views, arrivals, served = served_policies(admin)
         return print_diff(
@@ -94,23 +89,25 @@ def command(paths: tuple[Path, ...], against: tuple[str, ...], everything: bool,
 
 def _loaded(paths: Sequence[Path]) -> PolicySet:
     try:
-        return load(paths)
+        return load_policies(paths)
     except PolicyErrors as errors:
         click.echo(as_text(from_errors(errors)), err=True)
-        raise click.ClickException("these policies cannot be used") from errors
+        raise click.ClickException("the policies have problems") from errors
 
 
 def policies_of_texts(texts: Mapping[str, str]) -> PolicySet:
-    """The policies in texts that a server has kept."""
+    """The policies in texts that a server stores."""
     try:
         return load_contents({Path(name): text.encode() for name, text in texts.items()})
     except PolicyErrors as errors:
         click.echo(as_text(from_errors(errors)), err=True)
-        raise click.ClickException("this version of switchgear refuses the policies of the server") from errors
+        raise click.ClickException(
+            "this switchgear refuses the server's policies; use the server's version"
+        ) from errors
 
 
 def served_policies(admin: str) -> tuple[PolicySet, Mapping[View, int], Mapping[str, float], ServedVersion]:
-    """What a server serves, to how many proxies of which view, their requests by pool; and which version it is."""
+    """The served policies, proxies by view, requests per second by pool, and the served version."""
     served = fetch(admin, VERSION, "serving").value
     against = ServedVersion(number=served.number, digest=served.digest)
     views: dict[View, int] = {}
@@ -127,7 +124,7 @@ def diff_of_policies(
     views: Mapping[View, int] | None,
     arrivals_per_s: Mapping[str, float] | None,
 ) -> PolicyDiff:
-    """The comparison, with something in the place of host names, which are looked up while serving only."""
+    """The comparison, with stand-in addresses for host names, which only a server resolves."""
     stand_ins = {name: _stand_in(name) for name in host_names(old) | host_names(new)}
     known = views or None
 
@@ -139,13 +136,13 @@ def diff_of_policies(
 
 
 def _stand_in(name: str) -> str:
-    """An address that nobody has (240.0.0.0/4), the same one for the same name."""
+    """An unused address (240.0.0.0/4), the same for the same name."""
     number = int.from_bytes(blake2b(name.encode(), digest_size=3).digest())
     return f"240.{number >> 16}.{number >> 8 & 255}.{number & 255}"
 
 
 def print_diff(found: PolicyDiff, output: str, *, everything: bool, against: ServedVersion | None = None) -> int:
-    """Print the comparison, and what it was ``against``; 1 when something differs."""
+    """Print the comparison and what it was ``against``; 1 when something differs."""
     if output in DATA:
         click.echo(as_data(diff_record(found, against), output), nl=False)
     else:
@@ -158,7 +155,7 @@ def print_diff(found: PolicyDiff, output: str, *, everything: bool, against: Ser
 def diff_record(found: PolicyDiff, against: ServedVersion | None) -> Mapping[str, Any]:
     """The comparison as data."""
     more = {"same": found.same, "cold": found.cold, "against": None if against is None else asdict(against)}
-    # Through JSON, so that only what any form can say is left.
+    # Through JSON: YAML knows no enums.
     plain: Mapping[str, Any] = json.loads(json.dumps({**asdict(found), **more}))
     return plain
 
@@ -166,8 +163,8 @@ def diff_record(found: PolicyDiff, against: ServedVersion | None) -> Mapping[str
 def _passed_on(against: ServedVersion) -> str:
     digest = printable(str(against.digest)[:12])
     expect = against.number or digest
-    named = f"version {against.number} ({digest})" if against.number else f"{digest}, which is no version"
-    return f"compared with {named}: `switchgear apply --expect {expect}` is refused once another is served"
+    named = f"version {against.number} ({digest})" if against.number else f"{digest} (not a version)"
+    return f"Compared with {named}. To apply only if it is still current: switchgear apply --expect {expect}"
 
 
 def _lines(found: PolicyDiff, most: int | None) -> Iterator[str]:
@@ -181,7 +178,7 @@ def _lines(found: PolicyDiff, most: int | None) -> Iterator[str]:
         yield f"resources of {_views(view)}"
         yield from _capped([f"  {_effect(one)}" for one in view.effects], most)
     if not found.views:
-        yield "resources: none is different; no proxy is told anything"
+        yield "resources: no difference; proxies get no update"
     if found.pools:
         yield "pools"
         yield from _capped([f"  {_pool(one)}" for one in found.pools], most)
@@ -199,7 +196,7 @@ def _field(one: FieldChange) -> str:
         return printable(
             f"{'+' if one.old is None else '-'} {one.document} {one.path}".rstrip() + f"  ({one.place})"
         )
-    old, new = (value if value is not None else "(not said)" for value in (one.old, one.new))
+    old, new = (value if value is not None else "(unset)" for value in (one.old, one.new))
     return printable(f"~ {one.document} {one.path}: {old} -> {new}  ({one.place})")
 
 
@@ -217,8 +214,8 @@ def _effect(one: ResourceEffect) -> str:
 def _pool(one: PoolChange) -> str:
     if one.before is None or one.after is None:
         here = one.after or one.before
-        said = ", ".join(f"{name} {value}" for name, value in _figures(here).items()) if here else ""
-        return f"{'+' if one.before is None else '-'} {one.pool}: {said}"
+        figures = ", ".join(f"{name} {value}" for name, value in _figures(here).items()) if here else ""
+        return f"{'+' if one.before is None else '-'} {one.pool}: {figures}"
     before, after = _figures(one.before), _figures(one.after)
     moved = ", ".join(f"{name} {before[name]} -> {after[name]}" for name in before if before[name] != after[name])
     return f"~ {one.pool}: {moved}"
@@ -228,19 +225,21 @@ def _figures(pool: PoolFigures) -> Mapping[str, str]:
     return {
         "engines": str(pool.engines),
         "slots": f"{pool.slots:g}",
-        "ceiling": "none" if pool.ceiling is None else str(pool.ceiling),
-        "tries of one request at worst": str(pool.tries),
-        "load at worst": f"{pool.worst_load:g}x",
+        "admission limit": "none" if pool.ceiling is None else str(pool.ceiling),
+        "worst-case tries per request": str(pool.tries),
+        "worst-case load": f"{pool.worst_load:g}x",
     }
 
 
 def _blast(found: PolicyDiff) -> Iterator[str]:
     blast = found.blast
-    reached = [f"pools {', '.join(blast.pools) or 'none'}", f"routes {', '.join(blast.routes) or 'none'}"]
+    affected = [f"pools {', '.join(blast.pools) or 'none'}", f"routes {', '.join(blast.routes) or 'none'}"]
     if blast.proxies is not None:
-        reached.append(f"{blast.proxies[0]} of {blast.proxies[1]} proxies")
+        affected.append(f"{blast.proxies[0]} of {blast.proxies[1]} proxies")
     if blast.traffic_percent is not None:
-        reached.append(f"{blast.traffic_percent:g} % of the traffic now")
-    yield f"reaches {'; '.join(reached)}"
-    cold = f"{found.cold} resource{'' if found.cold == 1 else 's'}"
-    yield f"live traffic: {cold} change cold" if found.cold else "live traffic: everything changes hot"
+        affected.append(f"{blast.traffic_percent:g} % of current traffic")
+    yield f"affected: {'; '.join(affected)}"
+    if found.cold:
+        yield f"live traffic: {count_text(found.cold, 'cold change')}"
+    else:
+        yield "live traffic: hot changes only"

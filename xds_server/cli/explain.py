@@ -1,4 +1,4 @@
-"""``switchgear explain``: what a field or a code means; with policy files, who set the field to what."""
+"""``switchgear explain``: explain a field or code; with policy files, show its effective value and origin."""
 
 import json
 import re
@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import click
 
+from command_line.output_format import DATA, as_data, output_option
 from policies.codes import CODES, REMARKS
 from policies.field_targets import takes_effect
 from policies.findings import PolicyErrors, did_you_mean
-from policies.load import load
 from policies.merge import setter
 from policies.model import KINDS, PolicySet
 from policies.reference import (
@@ -26,6 +26,7 @@ from policies.reference import (
 )
 from policies.schema import FieldDoc, fields
 from xds_server.cli.diagnostics import as_text, from_errors, printable
+from xds_server.cli.policies_option import load_policies, policies_option
 
 _WIDTH: Final = 100
 _BUILT_IN: Final = "built-in default"
@@ -41,7 +42,7 @@ class _Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectiveValue:
-    """The value a field has somewhere, and who says so. ``owner`` is a pool, or ``Kind/name``."""
+    """A field's effective value and its origin. ``owner`` is a pool, or ``Kind/name``."""
 
     owner: str
     path: str
@@ -51,7 +52,7 @@ class EffectiveValue:
 
 
 def _printer(make: Callable[[], str]) -> Callable[[click.Context, click.Parameter, bool], None]:
-    """An option that prints a whole text and ends."""
+    """A callback that prints a text and exits."""
 
     def answer(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
         if wanted and not ctx.resilient_parsing:
@@ -67,16 +68,15 @@ def _whole(name: str, make: Callable[[], str], text: str) -> Callable[[Any], Any
 
 @click.command(name="explain")
 @click.argument("field", required=False)
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="Form of the answer.")
+@policies_option("Show the field's effective values in this policy file or folder, - for stdin; repeatable.")
+@output_option()
 @_whole("--defaults", defaults_yaml, "Print a policy with all defaults and their reasons, and exit.")
 @_whole("--reference", policies_markdown, "Print the reference of all fields (Markdown), and exit.")
 @_whole("--codes", codes_markdown, "Print the reference of all codes (Markdown), and exit.")
-def command(field: str | None, paths: tuple[Path, ...], output: str) -> int:
+def command(field: str | None, filename: tuple[Path, ...], output: str) -> int:
     """Explain FIELD (limits.maxWait, ResiliencePolicy.spec.limits.maxWait), a kind or a code (SG031).
 
-    With PATHS, show the value the field has for each pool in these policy files, and which line set it.
-    Without FIELD, list all fields.
+    With -f, show the effective value for each pool and the line that sets it. Without FIELD, list all fields.
     """
     if field is None:
         click.echo("\n".join(_tree(KINDS)))
@@ -94,21 +94,22 @@ def command(field: str | None, paths: tuple[Path, ...], output: str) -> int:
         }
         guess = did_you_mean(_plain(field), sorted(known)) or did_you_mean(field.rpartition(".")[2], sorted(known))
         if not guess and re.match(r"(?i)sg\d", field):
-            guess = "`switchgear explain --codes` lists all codes"
-        hint = guess or "`switchgear explain` without a field lists all of them"
-        raise click.UsageError(f"there is no field or code {field!r}; {hint}")
+            guess = "`switchgear explain --codes` lists them"
+        hint = guess or "`switchgear explain` lists all fields"
+        raise click.UsageError(f"unknown field or code {field!r}; {hint}")
     settings: tuple[EffectiveValue, ...] = ()
-    if paths:
+    if filename:
         try:
-            settings = tuple(_settings(load(paths), named))
+            settings = tuple(_settings(load_policies(filename), named))
         except PolicyErrors as errors:
             click.echo(as_text(from_errors(errors)), err=True)
             return 1
-    if output == "json":
-        click.echo(json.dumps(_record(named, settings), indent=2))
+    if output in DATA:
+        # Through JSON: YAML knows no enums.
+        click.echo(as_data(json.loads(json.dumps(_record(named, settings))), output), nl=False)
     else:
         blocks = ["\n".join(_explained(one)) for one in named]
-        click.echo("\n\n".join([*blocks, *(["\n".join(_listed(settings))] if paths else [])]))
+        click.echo("\n\n".join([*blocks, *(["\n".join(_listed(settings))] if filename else [])]))
     return 0
 
 
@@ -117,12 +118,12 @@ def _plain(path: str) -> str:
 
 
 def _named(text: str) -> tuple[_Named, ...]:
-    """Fields meant by a full path, or by the end of one: ``maxWait`` is enough where it is the only one."""
-    asked = _plain(text)
+    """Fields by full path, or by its end where that is unique, such as ``maxWait``."""
+    wanted = _plain(text)
     every = [_Named(kind=kind, doc=doc) for kind in KINDS for doc in fields(kind).values()]
-    exact = [one for one in every if asked in {f"{one.kind}.{_plain(one.doc.path)}", _plain(one.doc.path)}]
-    inner = [one for one in every if _plain(one.doc.path) == f"spec.{asked}"]
-    ending = [one for one in every if _plain(one.doc.path).endswith(f".{asked}")]
+    exact = [one for one in every if wanted in {f"{one.kind}.{_plain(one.doc.path)}", _plain(one.doc.path)}]
+    inner = [one for one in every if _plain(one.doc.path) == f"spec.{wanted}"]
+    ending = [one for one in every if _plain(one.doc.path).endswith(f".{wanted}")]
     return tuple(exact or inner or ending)
 
 
@@ -148,10 +149,10 @@ def _explained(one: _Named) -> Iterator[str]:
         "why": doc.why,
         **_carried(doc),
     }
-    for name, said in rows.items():
-        if said:
+    for name, text in rows.items():
+        if text:
             label = f"  {name + ':':<10}"
-            yield textwrap.fill(said, _WIDTH, initial_indent=label, subsequent_indent=" " * 12)
+            yield textwrap.fill(text, _WIDTH, initial_indent=label, subsequent_indent=" " * 12)
     inner = [
         other.path.removeprefix(doc.path).lstrip(".[]")
         for other in fields(one.kind).values()
@@ -163,7 +164,7 @@ def _explained(one: _Named) -> Iterator[str]:
 
 
 def _carried(doc: FieldDoc) -> Mapping[str, str]:
-    """What an edit of the field changes in Envoy, and what the exports make of it."""
+    """Resources that an edit changes in Envoy, and the exported fields."""
     if not doc.holds_value or doc.targets is None:
         return {}
     outcomes = {"istio": doc.targets.istio, "gateway": doc.targets.gateway_api}
@@ -212,16 +213,16 @@ def _written(policies: PolicySet, one: _Named) -> Iterator[EffectiveValue]:
             )
 
 
-def _values(data: Any, path: str, said: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value at a path in which ``[]`` stands for all items, with the path of each."""
+def _values(data: Any, path: str, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value at a path where ``[]`` means all items, with its own path."""
     if not path:
-        yield said, data
+        yield above, data
         return
     step, _, rest = path.partition(".")
     name, each = step.removesuffix("[]"), step.endswith("[]")
     if not isinstance(data, dict) or name not in data:
         return
-    here = f"{said}.{name}" if said else name
+    here = f"{above}.{name}" if above else name
     if each:
         for number, item in enumerate(data[name]):
             yield from _values(item, rest, f"{here}[{number}]")
@@ -238,8 +239,8 @@ def _listed(settings: Sequence[EffectiveValue]) -> Iterator[str]:
             last = one.path
             yield click.style(one.path, bold=True)
         shown = f"{one.owner} {one.path}" if re.search(r"\[[0-9]+\]", one.path) else one.owner
-        said = f"{one.layer}, {one.origin}" if one.origin else one.layer
-        yield printable(f"  {shown:<28} {_value(one):<24} {said}")
+        source = f"{one.layer}, {one.origin}" if one.origin else one.layer
+        yield printable(f"  {shown:<28} {_value(one):<24} {source}")
 
 
 def _value(one: EffectiveValue) -> str:

@@ -1,41 +1,42 @@
-"""``switchgear history``: the versions of the policies that a server has served, and what differs between two."""
+"""``switchgear history``: list the policy versions of a server, or show what differs between two."""
 
 import time
+from typing import Any, Final
 
 import click
-from rich.table import Table
-from rich.text import Text
 
-from command_line.output_format import DATA, as_data, output_option
+from command_line.output_format import DATA, OutputForm, as_data, list_output_option, show_custom_columns
+from command_line.table import Cell, Role, StyledText, TableColumn, show_table
 from xds_server.admin_api.endpoints import HISTORY, VERSION
-from xds_server.admin_api.version_types import HistoryStatus, VersionTexts
+from xds_server.admin_api.version_types import HistoryStatus, VersionStatus, VersionTexts
 from xds_server.cli.admin_client import AdminAnswer, AdminApiError, fetch
 from xds_server.cli.connection_options import connection_options
 from xds_server.cli.diagnostics import printable
-from xds_server.cli.output_format import console, show_table
 from xds_server.cli.version_number import VersionNumber
 from xds_server.model.text import age_text
 
-_UNKNOWN = 404
+_UNKNOWN: Final = 404
 
 
 @click.command(name="history")
 @click.argument("number", type=VersionNumber(), required=False)
-@click.option("--diff", "pair", nargs=2, type=VersionNumber(), metavar="N M", help="What M says other than N.")
+@click.option("--diff", "pair", nargs=2, type=VersionNumber(), metavar="N M", help="Show changes from N to M.")
 @connection_options
-@output_option("table", "wide", *DATA)
-def command(number: int | None, pair: tuple[int, int] | None, admin: str, output: str) -> int:
-    """List the versions of the policies; with NUMBER, print the files of one.
+@list_output_option()
+def command(
+    number: int | None, pair: tuple[int, int] | None, admin: str, output: OutputForm, *, no_headers: bool
+) -> int:
+    """List policy versions; with NUMBER, print the files of one.
 
-    Each set of policies that is served becomes a version. `switchgear rollback N` serves one again.
+    Each accepted set of policies becomes a version. `switchgear rollback N` applies one again.
 
-    Exit code: 0; 1 when there is no such version, and when --diff finds a difference; 2 when no server answers.
+    Exit code: 0, 1 unknown version or a difference found by --diff, 2 usage error or no server.
     """
     if number is not None and pair:
-        raise click.UsageError("give NUMBER or --diff, not both")
+        raise click.UsageError("NUMBER and --diff exclude each other: remove one of them")
     try:
         if pair:
-            from xds_server.cli.diff import diff_of_policies, policies_of_texts, print_diff  # noqa: PLC0415 - two seconds of a CPU
+            from xds_server.cli.diff import diff_of_policies, policies_of_texts, print_diff  # noqa: PLC0415 - 0.5 s of CPU
 
             old, new = (policies_of_texts(fetch(admin, VERSION, one).value.texts) for one in pair)
             return print_diff(diff_of_policies(old, new, None, None), output, everything=True)
@@ -45,13 +46,18 @@ def command(number: int | None, pair: tuple[int, int] | None, admin: str, output
     except AdminApiError as refusal:
         if refusal.status != _UNKNOWN:
             raise
-        click.echo(f"no: {printable(refusal.message)}", err=True)
+        click.echo(printable(refusal.message), err=True)
         return 1
     answer = fetch(admin, HISTORY)
     if output in DATA:
         click.echo(as_data(answer.document, output), nl=False)
+    elif output == "name":
+        click.echo("".join(f"version/{one.number}\n" for one in reversed(answer.value.versions)), nl=False)
+    elif output == "custom-columns":
+        versions: list[Any] = answer.document["versions"]
+        show_custom_columns(output, versions[::-1], headers=not no_headers)
     else:
-        _list(answer.value, wide=output == "wide")
+        _list(answer.value, wide=output == "wide", headers=not no_headers)
     return 0
 
 
@@ -69,30 +75,41 @@ def _at(unix_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
 
 
-def _list(history: HistoryStatus, *, wide: bool) -> None:
-    out = console(whole_lines=wide)
-    table = Table(
-        "version", "at" if wide else "age", "from", "by", "digest", "files", "reason", box=None, pad_edge=False
-    )
-    for one in reversed(history.versions):
-        number = f"{one.number}{' *' if one.serving else ''}"
-        table.add_row(
-            Text(number, style="green" if one.serving else ""),
-            Text(_at(one.at_unix_s) if wide else age_text(max(0.0, time.time() - one.at_unix_s))),
-            Text(f"rollback to {one.restores}" if one.restores else one.source),
-            Text(printable(one.by)),
-            Text(one.digest if wide else one.digest[:12]),
-            Text(str(one.files)),
-            Text(printable(one.reason) or "-"),
-        )
+def _columns(*, wide: bool) -> list[TableColumn]:
+    return [
+        TableColumn(title="version"),
+        TableColumn(title="at" if wide else "age"),
+        TableColumn(title="source"),
+        TableColumn(title="by"),
+        TableColumn(title="digest"),
+        TableColumn(title="files", role=Role.FIGURE),
+        TableColumn(title="reason", role=Role.FREE),
+    ]
+
+
+def _row(one: VersionStatus, *, wide: bool) -> list[Cell]:
+    return [
+        StyledText(f"{one.number} *", "green") if one.serving else str(one.number),
+        _at(one.at_unix_s) if wide else age_text(max(0.0, time.time() - one.at_unix_s)),
+        f"rollback to {one.restores}" if one.restores else one.source,
+        printable(one.by) or "-",
+        one.digest if wide else one.digest[:12],
+        str(one.files),
+        printable(one.reason) or "-",
+    ]
+
+
+def _list(history: HistoryStatus, *, wide: bool, headers: bool) -> None:
     if history.versions:
-        show_table(out, table)
-        out.print("* is served")
+        rows = [_row(one, wide=wide) for one in reversed(history.versions)]
+        show_table(_columns(wide=wide), rows, headers=headers, whole=wide)
+        if headers:
+            click.echo("* current version")
     else:
-        out.print("no version yet: nothing was accepted")
+        click.echo("no version yet: no policies accepted", err=True)
     if not history.kept:
-        click.echo("kept in memory: they are gone when the server ends, unless it has --state-dir", err=True)
+        click.echo("history is in memory only; set --state-dir on the server to keep it", err=True)
     if history.failure:
-        click.echo(f"not on disk: {printable(history.failure)}", err=True)
+        click.echo(f"cannot persist the latest version to disk: {printable(history.failure)}", err=True)
     for name in history.damaged:
-        click.echo(f"damaged, and skipped: {printable(name)}", err=True)
+        click.echo(f"unreadable version skipped: {printable(name)}", err=True)

@@ -1,4 +1,4 @@
-"""``switchgear rollback``: an earlier version of the policies is served again."""
+"""``switchgear rollback``: roll back to an earlier policy version."""
 
 import click
 
@@ -18,20 +18,19 @@ from xds_server.cli.version_number import VersionNumber
 @reason_option
 @form_option
 def command(*, number: int | None, expect: str, admin: str, by: str, reason: str, output: str) -> int:
-    """Serve version NUMBER again; without it, the newest that says something else than what is served.
+    """Roll back to policy version NUMBER; without it, to the newest version that differs from the current one.
 
-    It becomes a version of its own, and stands until the policy files change: correct them, too. With --expect it
-    is refused once another version is served than the one that you saw. With -o json or yaml what became of it is
-    one document; there is none where the exit code is 2 or 130.
+    The rollback is a new version and stays until the policy files change: correct the files too. With --expect it
+    is refused if another version is current. -o json prints one document, and none with exit code 2 or 130.
 
-    Exit code: 0 when it is served, 1 when it is not (there is no such version, another one is served than
-    expected, or it would drop too much), 2 when the request is wrong or no server answers.
+    Exit code: 0 now serving it, 1 refused (unknown version, other version current, or too much removed), 2 usage
+    error or no server.
     """
     body = {"version": number or 0, "by": by or user_name(), "reason": reason}
     if expect:
         body["expect"] = expect
-    teller = OutcomeReporter(admin=admin, form=output)
+    reporter = OutcomeReporter(admin=admin, form=output)
     try:
-        return teller.report_answer(fetch(admin, ROLLBACK, body=body).value)
+        return reporter.report_answer(fetch(admin, ROLLBACK, body=body).value)
     except AdminApiError as refusal:
-        return teller.report_refusal(refusal)
+        return reporter.report_refusal(refusal)

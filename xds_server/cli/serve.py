@@ -1,8 +1,7 @@
 """``switchgear serve``: run the control plane.
 
-The flags are the fields of ``ServeConfig``; each can also be said by an environment variable, such as
-``SWITCHGEAR_LISTEN``. When proxies can connect, one line of JSON with both addresses goes to stdout, so that a
-script that asked for port 0 learns which it got.
+The flags are the fields of ``ServeConfig``; each has an environment variable, such as ``SWITCHGEAR_LISTEN``. When
+proxies can connect, one line of JSON with both addresses goes to stdout: scripts read the ports chosen for port 0.
 """
 
 import asyncio
@@ -27,11 +26,11 @@ from xds_server.app.policy_feed import Outlet
 from xds_server.serve_config import ENVIRONMENT_PREFIX, ConfigError, ServeConfig, address_of
 
 CRASHED: Final = 70
-"""Exit code after a bug (EX_SOFTWARE of sysexits.h), apart from 2: the operator asked wrongly."""
+"""Exit code after a bug (EX_SOFTWARE of sysexits.h); 2 is a usage error."""
 
 
 COLLECT_EACH_S: Final = 60.0
-"""Looking at what was made in a minute takes a few milliseconds at most."""
+"""Interval of garbage collection; one takes a few milliseconds."""
 
 
 def _address(text: str) -> ListenAddress:
@@ -53,7 +52,7 @@ def _option(field: "dataclasses.Field[Any]", hint: Any) -> click.Option:
     name = field.metadata["flag"] or field.name.removesuffix("_s").replace("_", "-")
     settings: dict[str, Any] = {
         "help": field.metadata["help"],
-        "envvar": f"{ENVIRONMENT_PREFIX}_{name.replace('-', '_').upper()}",
+        "envvar": f"{ENVIRONMENT_PREFIX}_{(field.metadata['variable'] or name).replace('-', '_').upper()}",
         "show_envvar": True,
     }
     if field.default is not dataclasses.MISSING and field.default not in (None, "", ()):
@@ -78,7 +77,8 @@ def _option(field: "dataclasses.Field[Any]", hint: Any) -> click.Option:
         settings |= {"type": _address, "metavar": "HOST:PORT"}
     else:
         settings |= {"type": _seconds, "metavar": "DURATION"}
-    return click.Option([f"--{name}", field.name], **settings)
+    short = [field.metadata["short"]] if field.metadata["short"] else []
+    return click.Option([f"--{name}", *short, field.name], **settings)
 
 
 def options() -> list[click.Parameter]:
@@ -88,25 +88,24 @@ def options() -> list[click.Parameter]:
 
 
 def _settled(listening: BoundAddresses) -> None:
-    """Collect what starting left in cycles, collect seldom from now on, and announce.
+    """Collect the garbage of the start, collect rarely from now on, and announce the addresses.
 
-    What starting leaves is 14 MB, which would else stay until the first collection, minutes later, with what was
-    made meanwhile above it.
+    The start leaves 14 MB in cycles, which would stay until the first collection minutes later.
     """
     gc.collect()
-    gc.freeze()  # what is there now stays, and need not be looked at again
-    # Reports are made and dropped by the thousand and hold no cycles. By default each few hundred of them start a
-    # collection: a third of the work of listening to 1 000 agents (benchmarks/agents.py).
+    gc.freeze()  # what exists now stays
+    # Reports come and go by the thousand without cycles. By default every few hundred start a collection: a third
+    # of the work of reading 1 000 agents (benchmarks/agents.py).
     gc.set_threshold(50_000, 20, 50)
     asyncio.get_running_loop().call_later(COLLECT_EACH_S, _collect, 1)
     _announce(listening)
 
 
 def _collect(minute: int) -> None:
-    """Collect what became garbage in cycles lately, and again in a minute; now and then also what was old by then.
+    """Collect recent garbage each minute, older generations every 10 and 60 minutes.
 
-    gRPC and asyncio leave some for each call and each connection. Until 50 000 objects of it have gathered, which
-    takes a quarter of an hour, memory would climb by 5 MB, and not all of it is given back after.
+    gRPC and asyncio leave cycles for each call and connection. Without this, memory grows by 5 MB in the 15
+    minutes until 50 000 objects start a collection, and not all of it is returned.
     """
     gc.collect(2 if minute % 60 == 0 else 1 if minute % 10 == 0 else 0)
     asyncio.get_running_loop().call_later(COLLECT_EACH_S, _collect, minute + 1)
@@ -120,22 +119,22 @@ def _announce(listening: BoundAddresses) -> None:
 def _run(**settings: Any) -> int:
     """Run the control plane until SIGTERM or SIGINT.
 
-    Exit code: 0 when told to stop, 2 when a setting cannot work, 70 after a bug.
+    Exit code: 0 stopped by a signal, 2 invalid settings, 70 after a bug.
     """
     return run(settings)
 
 
 def run(settings: Mapping[str, Any], outlets: Sequence[Outlet] = ()) -> int:
-    """The same, with others who are told what is decided."""
+    """Run the control plane with further ``outlets`` for its decisions."""
     try:
         config = ServeConfig(**settings)
         log_config.configure(config.log_format, config.log_level)
-        # The loader runs beside the loop that serves proxies: let that loop have the interpreter back soon.
+        # Policies load in a thread: return the interpreter soon to the loop that serves proxies.
         sys.setswitchinterval(0.001)
         asyncio.run(serve(config, _settled, outlets))
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
-    except Exception:  # noqa: BLE001 - the last words of a process that ends
+    except Exception:  # noqa: BLE001 - logs the reason of the exit
         structlog.get_logger().exception("serve.crashed")
         return CRASHED
     return 0

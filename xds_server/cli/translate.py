@@ -1,4 +1,4 @@
-"""``switchgear translate``: the exact resources a proxy would be served, without a server."""
+"""``switchgear translate``: print the Envoy resources that a proxy would get, without a server."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,12 @@ from typing import Any, Final
 
 import click
 
+from command_line.output_format import output_option
 from policies.findings import PolicyErrors
-from policies.load import load
 from policies.model import PolicySet
 from xds_server.cli.diagnostics import as_text, from_errors
 from xds_server.cli.light_messages import light_messages
+from xds_server.cli.policies_option import load_policies, policies_option
 from xds_server.decide.decide import decide
 from xds_server.decide.decision_memory import NO_MEMORY
 from xds_server.decide.pool_inputs import ConnectedProxies
@@ -29,50 +30,42 @@ _TYPES: Final = {
 }
 
 
-@click.command
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--node", default="", metavar="ID", help="Name of the proxy; proxies of one view get the same.")
-@click.option("--zone", default="", help="Zone the proxy stands in.")
+@click.command(name="translate")
+@policies_option(required=True)
+@click.option("--node", default="", metavar="ID", help="Node ID of the proxy, for the heading.")
+@click.option("--zone", default="", help="Zone of the proxy.")
 @click.option(
     "--role",
     type=click.Choice(["gateway", "sidecar", GRPC_ROLE]),
     default="gateway",
     show_default=True,
-    help="What the proxy is; grpc is a client with gRPC's own xDS support.",
+    help="Role of the proxy; grpc: a client with gRPC's own xDS support.",
 )
-@click.option(
-    "--pools", default="", metavar="A,B", help="Only these pools and the routes to them; all when absent."
-)
+@click.option("--pools", default="", metavar="A,B", help="Only these pools and their routes; default: all.")
 @click.option(
     "--proxies",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Proxies of this role; gateways share the admission ceilings.",
+    help="Number of proxies of this role; gateways share the admission limits.",
 )
 @click.option(
     "--calling-zones",
     default="",
     metavar="A,B",
-    help="Zones that have proxies, besides --zone; every zone with engines when absent.",
+    help="Zones with proxies, besides --zone; default: every zone with engines.",
 )
 @click.option(
     "--type",
     "types",
     multiple=True,
     type=click.Choice(list(_TYPES)),
-    help="Only resources of this type; may be given more than once.",
+    help="Only resources of this type; repeatable.",
 )
-@click.option(
-    "--output",
-    type=click.Choice(["yaml", "json", "static"]),
-    default="yaml",
-    show_default=True,
-    help="static: one bootstrap with everything in it, for an Envoy without a control plane.",
-)
+@output_option("yaml", "json", "static", text="Output format (static: a whole Envoy bootstrap)")
 def command(
     *,
-    paths: tuple[Path, ...],
+    filename: tuple[Path, ...],
     node: str,
     zone: str,
     role: str,
@@ -82,20 +75,20 @@ def command(
     types: tuple[str, ...],
     output: str,
 ) -> int:
-    """Print what a proxy is served for the policy files and folders PATHS, every engine taken to be well.
+    """Print the Envoy resources that a proxy would get, with every engine in rotation.
 
-    Exits 0, or 1 when the policies have problems.
+    Exit code: 0; 1 when the policies have problems; 2 usage error.
     """
     if output == "static" and (role == GRPC_ROLE or types):
-        raise click.UsageError("--output static is for a whole Envoy: it goes with neither --type nor --role grpc")
+        raise click.UsageError("-o static prints a whole Envoy configuration: remove --type and --role grpc")
     try:
-        policies = load(paths)
+        policies = load_policies(filename)
     except PolicyErrors as errors:
         click.echo(as_text(from_errors(errors)), err=True)
         return 1
     named = _listed(pools)
     if unknown := sorted(named - policies.pools.keys()):
-        raise click.BadParameter(f"no pool {', '.join(unknown)}", param_hint="--pools")
+        raise click.BadParameter(f"unknown pool {', '.join(unknown)}", param_hint="--pools")
     view = View(zone=zone, role=role, pools=named)
     items = _items(policies, view, proxies, _listed(calling_zones))
     wanted = {_TYPES[one] for one in types}
@@ -119,7 +112,7 @@ def _items(
     fleet = declared(policies)
     if names := sorted(host_names(policies)):
         click.echo(
-            f"left out: engines at {', '.join(names)}; host names are looked up while serving, not here", err=True
+            f"engines at {', '.join(names)} left out: only `switchgear serve` resolves host names", err=True
         )
         fleet = resolved_fleet(fleet, {})
     zones = (calling_zones or _zones(fleet)) | {view.zone}

@@ -1,7 +1,6 @@
-"""``switchgear validate``: judge policy files without a cluster or a server."""
+"""``switchgear validate``: check policy files, without a cluster or a server."""
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -10,68 +9,54 @@ from urllib.parse import quote
 
 import click
 
+from command_line.output_format import DATA, TEXT_FORMS, as_data, output_option
 from policies.codes import CODES
 from policies.findings import PolicyErrors
 from policies.lints.lint import lint
-from policies.load import load_found
 from policies.model import PolicySet
-from policies.policy_files import read, read_from, search
 from xds_server.cli.diagnostics import SHOWN, Diagnostic, as_text, from_errors, from_findings
+from xds_server.cli.policies_option import load_policies, policies_option
 from xds_server.model.text import count_text
 
-_STDIN: Final = Path("-")
 _SARIF_SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 @click.command(name="validate")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--output", "-o", type=click.Choice(["text", "json", "sarif"]), default="text", help="Form of the answer."
-)
-@click.option("--strict", is_flag=True, help="Advice (SG1xx) fails too.")
-@click.option("--all", "everything", is_flag=True, help=f"Show all, not the first {SHOWN}.")
-def command(paths: tuple[Path, ...], output: str, strict: bool, everything: bool) -> int:
-    """Judge the policy files and folders PATHS, - for standard input: every problem, with its place and a way out.
+@policies_option(required=True)
+@output_option(*TEXT_FORMS, "sarif")
+@click.option("--strict", is_flag=True, help="Exit 1 for warnings (SG1xx) too.")
+@click.option("--all", "everything", is_flag=True, help=f"Show every problem, not only the first {SHOWN}.")
+def command(filename: tuple[Path, ...], output: str, strict: bool, everything: bool) -> int:
+    """Validate policy files; report every problem with its location and a fix.
 
-    Exits 0 when they can be used, 1 when there are problems (with --strict also for advice), 2 for a wrong path.
+    Exit code: 0 valid, 1 problems found (with --strict also warnings), 2 wrong path.
     """
     policies: PolicySet | None = None
     try:
-        policies = _loaded(paths)
-        complaints = from_findings(lint(policies))
+        policies = load_policies(filename)
+        diagnostics = from_findings(lint(policies))
     except PolicyErrors as errors:
-        complaints = from_errors(errors)
+        diagnostics = from_errors(errors)
     match output:
-        case "json":
-            click.echo(json.dumps(_record(policies, complaints), indent=2))
         case "sarif":
-            click.echo(json.dumps(sarif(complaints), indent=2))
+            click.echo(json.dumps(sarif(diagnostics), indent=2))
+        case _ if output in DATA:
+            click.echo(as_data(_record(policies, diagnostics), output), nl=False)
         case _:
-            text = as_text(complaints, most=len(complaints) if everything else SHOWN)
-            click.echo((f"{text}\n\n" if text else "") + _summary(policies, complaints))
+            text = as_text(diagnostics, most=len(diagnostics) if everything else SHOWN)
+            click.echo((f"{text}\n\n" if text else "") + _summary(policies, diagnostics))
     if policies is None:
-        asked = {str(path) for path in paths}
-        wrong = all(one.code == "SG001" and one.origin and one.origin.file in asked for one in complaints)
+        given = {str(path) for path in filename}
+        wrong = all(one.code == "SG001" and one.origin and one.origin.file in given for one in diagnostics)
         return 2 if wrong else 1
-    return 1 if strict and complaints else 0
+    return 1 if strict and diagnostics else 0
 
 
-def _loaded(paths: tuple[Path, ...]) -> PolicySet:
-    """The policies of these; raises ``PolicyErrors`` as ``load`` does."""
-    found = search([path for path in paths if path != _STDIN])
-    contents = {path: read(path) for path in found.files}
-    if _STDIN in paths:
-        if sys.stdin is None:
-            raise click.UsageError("- is for standard input, and there is none")
-        contents[Path("<stdin>")] = read_from(sys.stdin.buffer)
-    return load_found(found, contents, paths)
-
-
-def _summary(policies: PolicySet | None, complaints: Sequence[Diagnostic]) -> str:
+def _summary(policies: PolicySet | None, diagnostics: Sequence[Diagnostic]) -> str:
     if policies is None:
-        files = len({one.origin.file for one in complaints if one.origin})
+        files = len({one.origin.file for one in diagnostics if one.origin})
         return click.style(
-            f"{count_text(len(complaints), 'error')} in {count_text(files, 'file')}", fg="red", bold=True
+            f"{count_text(len(diagnostics), 'error')} in {count_text(files, 'file')}", fg="red", bold=True
         )
     what = ", ".join(
         (
@@ -80,27 +65,27 @@ def _summary(policies: PolicySet | None, complaints: Sequence[Diagnostic]) -> st
             count_text(len(policies.policies), "policy"),
         )
     )
-    colour = "yellow" if complaints else "green"
-    return click.style(f"valid: {what}; {count_text(len(complaints), 'warning')}", fg=colour, bold=True)
+    colour = "yellow" if diagnostics else "green"
+    return click.style(f"valid: {what}; {count_text(len(diagnostics), 'warning')}", fg=colour, bold=True)
 
 
-def _record(policies: PolicySet | None, complaints: Sequence[Diagnostic]) -> Mapping[str, Any]:
+def _record(policies: PolicySet | None, diagnostics: Sequence[Diagnostic]) -> Mapping[str, Any]:
     return {
         "valid": policies is not None,
         "pools": sorted(policies.pools) if policies else [],
         "routes": sorted(policies.routes) if policies else [],
         "policies": sorted(policies.policies) if policies else [],
-        "errors": [one.record() for one in complaints if one.level == "error"],
-        "warnings": [one.record() for one in complaints if one.level == "warning"],
+        "errors": [one.record() for one in diagnostics if one.level == "error"],
+        "warnings": [one.record() for one in diagnostics if one.level == "warning"],
     }
 
 
-def sarif(complaints: Sequence[Diagnostic]) -> Mapping[str, Any]:
-    """The complaints as SARIF 2.1.0, which code hosts show beside the lines of a change.
+def sarif(diagnostics: Sequence[Diagnostic]) -> Mapping[str, Any]:
+    """The diagnostics as SARIF 2.1.0, which code hosts show at the lines of a change.
 
     Source: OASIS, Static Analysis Results Interchange Format 2.1.0.
     """
-    used = sorted({one.code for one in complaints})
+    used = sorted({one.code for one in diagnostics})
     return {
         "$schema": _SARIF_SCHEMA,
         "version": "2.1.0",
@@ -114,7 +99,7 @@ def sarif(complaints: Sequence[Diagnostic]) -> Mapping[str, Any]:
                     }
                 },
                 "columnKind": "unicodeCodePoints",
-                "results": [_result(one, used.index(one.code)) for one in complaints],
+                "results": [_result(one, used.index(one.code)) for one in diagnostics],
             }
         ],
     }

@@ -1,4 +1,4 @@
-"""The number of a version of the policies, as an argument; or its digest, where that is meant as well."""
+"""A policy version as an argument: its number, or its digest where allowed."""
 
 import re
 from typing import Any, Final
@@ -10,7 +10,7 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{12,32}")
 
 
 class VersionNumber(click.ParamType):  # type: ignore[type-arg]  # it takes none before click 8.4
-    """A whole number from 1; anything else is refused by where the numbers are."""
+    """A whole number from 1; the error names the command that lists them."""
 
     name = "number"
 
@@ -18,12 +18,12 @@ class VersionNumber(click.ParamType):  # type: ignore[type-arg]  # it takes none
         """The number."""
         text = str(value)
         if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS and int(text) > 0):
-            self.fail(f"{text!r} is no version; `switchgear history` lists them by number", param, ctx)
+            self.fail(f"{text!r} is not a version number; `switchgear history` lists them", param, ctx)
         return int(text)
 
 
 class ExpectedVersion(VersionNumber):
-    """A version by number or by how its digest begins, as text."""
+    """A version by number or digest prefix, as text."""
 
     name = "version"
 

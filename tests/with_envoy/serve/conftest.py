@@ -119,7 +119,7 @@ class Site:
             [
                 SWITCHGEAR,
                 "serve",
-                *(source or ("--policies", str(self.policies))),
+                *(source or ("-f", str(self.policies))),
                 *("--listen", self.xds),
                 *("--admin", self.admin),
                 *("--state-dir", str(self.state_dir)),

@@ -40,7 +40,7 @@ async def test_canary_is_promoted_or_rolled_back(site: Site) -> None:
     spec = {"listener": listener, "pools": [{"pool": "chat"}], "match": match}
     bad = {**spec, "match": {"headers": [{"name": "x-tier", "regex": BAD_REGEX}]}}
     site.write("../new/route.yaml", document("ModelRoute", "chat", bad))
-    apply = ("apply", str(new), "--canary", "10%", "--by", "ann", "--admin", site.admin)
+    apply = ("apply", "-f", str(new), "--canary", "10%", "--by", "ann", "--admin", site.admin)
     code, out, error = await site.switchgear(*apply, "--for", "60s")
     assert code == 1, out
     assert "rolled back: " in error

@@ -253,7 +253,7 @@ async def holds_no_key(site: Site, envoy: Any, but: list[Path]) -> None:
     code, shown, error = await site.switchgear("config-dump", "n1", *ours, "-o", "yaml")
     assert code == 0, error
     report = site.folder / "report.tar.gz"
-    code, said, error = await site.switchgear("bug-report", *ours, *live, "--proxy", "n1", "-o", str(report))
+    code, said, error = await site.switchgear("bug-report", *ours, *live, "--proxy", "n1", "--out", str(report))
     assert code == 0, error + said
     shutil.unpack_archive(report, site.folder / "report")
     told = {"config-dump": (shown + compared).encode(), "bug-report": said.encode()}

@@ -71,7 +71,7 @@ async def test_ejection_and_policy_edit_traces_end_at_the_proxy_ack(site: Site, 
         assert offered[0].start_ns <= one.start_ns <= ack.start_ns <= ack.end_ns <= edited.end_ns
         assert ack.attributes["switchgear.slowest"] == "n1"
 
-    code, _, said = await site.switchgear("apply", str(site.policies), "--by", "ann", "--admin", site.admin)
+    code, _, said = await site.switchgear("apply", "-f", str(site.policies), "--by", "ann", "--admin", site.admin)
     assert code == 0, said
     applied = await first(collector, "policies change", **{"policies.author": "ann"})
     assert len(collector.below(applied, "offered")) == 1

@@ -91,7 +91,7 @@ async def answered(value: bool) -> bool:
 async def serving(folder: Path, *flags: str) -> AsyncIterator[tuple[str, asyncio.StreamReader]]:
     """Where a control plane of these policies answers questions, and its log in JSON."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "xds_server", "serve", "--policies", str(folder),
+        sys.executable, "-m", "xds_server", "serve", "-f", str(folder),
         "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json", *flags,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip

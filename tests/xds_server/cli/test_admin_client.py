@@ -165,7 +165,7 @@ def test_nothing_that_answers_is_taken_for_a_server_or_ends_a_command_in_the_mid
         ["get", "engines", "--pool", "chat"],
         ["why", "r1"],
         ["top"],
-        ["diff", "--policies", str(policies)],
+        ["diff", "-f", str(policies)],
         ["history"],
         ["history", "1", "-o", "yaml"],
         ["apply", str(policies)],
@@ -180,7 +180,7 @@ def test_nothing_that_answers_is_taken_for_a_server_or_ends_a_command_in_the_mid
         assert (said.out, said.err.startswith("Error: ") or said.err.startswith("Usage: ")) == ("", True), command
     assert main(["doctor", "--admin", stranger.url]) == 1
     assert "SG220" in capsys.readouterr().out
-    assert main(["bug-report", "--admin", stranger.url, "-o", str(tmp_path / "bundle.tar.gz")]) == 1
+    assert main(["bug-report", "--admin", stranger.url, "--out", str(tmp_path / "bundle.tar.gz")]) == 1
     assert "missing: " in capsys.readouterr().err
 
 
@@ -194,7 +194,7 @@ def test_doctor_and_bug_report_do_what_they_can_where_they_are_refused(
     assert "refuses: not authenticated" in said
     assert "ok   version" in said
     target = tmp_path / "bundle.tar.gz"
-    assert main(["bug-report", "--admin", stranger.url, "-o", str(target)]) == 1
+    assert main(["bug-report", "--admin", stranger.url, "--out", str(target)]) == 1
     assert "missing: server: not authenticated" in capsys.readouterr().err
     assert target.exists()
 

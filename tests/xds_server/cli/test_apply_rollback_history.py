@@ -85,23 +85,23 @@ def new(tmp_path: Path) -> Path:
 
 
 def test_diff_apply_history_rollback(url: str, new: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diff", "--policies", str(new), "--admin", url]) == 1
+    assert main(["diff", "-f", str(new), "--admin", url]) == 1
     out = capsys.readouterr().out
     assert "+ EnginePool/p spec.endpoints[e2]" in out
     assert "resources of gateway in z1 (1 proxy)" in out
-    assert "reaches pools p; routes none; 1 of 1 proxies; 75 % of the traffic now" in out
-    assert main(["apply", str(new), "--dry-run", "--admin", url]) == 0
+    assert "affected: pools p; routes none; 1 of 1 proxies; 75 % of current traffic" in out
+    assert main(["apply", "-f", str(new), "--dry-run", "--admin", url]) == 0
     assert "nothing was changed" in capsys.readouterr().out
-    assert main(["apply", str(new), "--admin", url, "--by", "ann", "--reason", "a third"]) == 0
+    assert main(["apply", "-f", str(new), "--admin", url, "--by", "ann", "--reason", "a third"]) == 0
     assert "version 2 (" in capsys.readouterr().out
-    assert main(["diff", "--policies", str(new), "--admin", url]) == 0
+    assert main(["diff", "-f", str(new), "--admin", url]) == 0
     capsys.readouterr()
     assert main(["history", "--admin", url]) == 0
     told = capsys.readouterr()
     lines = [line.split() for line in told.out.splitlines()]
     assert [(line[0], line[1]) for line in lines[1:2]] == [("2", "*")]
     assert ["ann" in line for line in lines[1:3]] == [True, False]
-    assert "gone when the server ends" in told.err
+    assert "in memory only" in told.err
     assert main(["history", "--diff", "1", "2", "--admin", url]) == 1
     assert "slots" in capsys.readouterr().out
     assert main(["rollback", "--admin", url, "--by", "bob"]) == 0
@@ -114,24 +114,27 @@ def test_diff_apply_history_rollback(url: str, new: Path, capsys: pytest.Capture
 def test_apply_sends_the_diffed_version_as_precondition(
     url: str, new: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["diff", "--policies", str(new), "--admin", url]) == 1
+    assert main(["diff", "-f", str(new), "--admin", url]) == 1
     assert re.search(
-        r"^compared with version 1 \(.+\): `switchgear apply --expect 1`", capsys.readouterr().out, re.MULTILINE
+        r"^Compared with version 1 \(.+\)\. .*: switchgear apply --expect 1$",
+        capsys.readouterr().out,
+        re.MULTILINE,
     )
-    assert main(["diff", "--policies", str(new), "--admin", url, "-o", "json"]) == 1
+    assert main(["diff", "-f", str(new), "--admin", url, "-o", "json"]) == 1
     against = json.loads(capsys.readouterr().out)["against"]
     assert against["number"] == 1
-    assert main(["apply", str(new), "--expect", "1", "--by", "ann", "--admin", url]) == 0
-    assert re.search(r"is served in place of version 1 \(from files .* ago\);", capsys.readouterr().out)
-    for command in (["apply", str(new)], ["apply", str(new), "--dry-run"], ["rollback"]):
+    assert main(["apply", "-f", str(new), "--expect", "1", "--by", "ann", "--admin", url]) == 0
+    now = r"^Now serving version 2 \(.*\); previously version 1 \(from files, .* ago\)\. It stays"
+    assert re.search(now, capsys.readouterr().out)
+    for command in (["apply", "-f", str(new)], ["apply", "-f", str(new), "--dry-run"], ["rollback"]):
         assert main([*command, "--expect", "1", "--admin", url]) == 1
         assert (
-            "no: version 1 is not served any more; since then: version 2 (applied by ann,"
+            "refused: version 1 is not served any more; since then: version 2 (applied by ann,"
             in capsys.readouterr().err
         )
     assert main(["rollback", "--expect", "2", "--by", "bob", "--admin", url]) == 0
-    assert "in place of version 2 (applied by ann" in capsys.readouterr().out
-    assert main(["apply", str(new), "--expect", "newest", "--admin", url]) == 2
+    assert "previously version 2 (applied by ann" in capsys.readouterr().out
+    assert main(["apply", "-f", str(new), "--expect", "newest", "--admin", url]) == 2
     assert main(["apply", "--end-canary", "--expect", "2", "--admin", url]) == 2
 
 
@@ -140,11 +143,11 @@ def test_rejected_change_is_exit_status_1(url: str, new: Path, capsys: pytest.Ca
     assert main(["rollback", "9", "--admin", url]) == 1
     assert "no version 9" in capsys.readouterr().err
     (new / "q.yaml").write_text("kind: [")
-    assert main(["apply", str(new), "--admin", url]) == 1
+    assert main(["apply", "-f", str(new), "--admin", url]) == 1
     assert "q.yaml:1" in capsys.readouterr().err
     (new / "q.yaml").unlink()
     (new / "p.yaml").write_text(text("p", engines=1))
-    assert main(["apply", str(new), "--admin", url]) == 1
+    assert main(["apply", "-f", str(new), "--admin", url]) == 1
     assert "held back: would remove" in capsys.readouterr().err
 
 
@@ -152,20 +155,20 @@ def test_rejected_change_is_exit_status_1(url: str, new: Path, capsys: pytest.Ca
 def test_what_is_no_version_is_told_where_versions_are(said: str, capsys: pytest.CaptureFixture[str]) -> None:
     for command in (["rollback", "--", said], ["history", "--", said], ["history", "--diff", "1", said]):
         assert main([*command]) == 2
-        assert "no version; `switchgear history` lists them" in capsys.readouterr().err
+        assert "is not a version number; `switchgear history` lists them" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("said", [["--for", "10m"], ["--yes-if-unknown"], ["--slo", "99%"]])
 def test_canary_options_never_apply_to_all_proxies(
     said: list[str], new: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["apply", str(new), *said, "--admin", "http://127.0.0.1:1"]) == 2
-    assert f"{said[0]} is for a canary: say --canary, too" in capsys.readouterr().err
+    assert main(["apply", "-f", str(new), *said, "--admin", "http://127.0.0.1:1"]) == 2
+    assert f"{said[0]} requires --canary" in capsys.readouterr().err
 
 
 def test_ending_a_canary_applies_nothing(new: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["apply", str(new), "--end-canary", "--admin", "http://127.0.0.1:1"]) == 2
-    assert "leave out the PATHS" in capsys.readouterr().err
+    assert main(["apply", "-f", str(new), "--end-canary", "--admin", "http://127.0.0.1:1"]) == 2
+    assert "remove -f" in capsys.readouterr().err
 
 
 def test_who_is_in_a_hurry_loads_nothing_of_envoy() -> None:
@@ -179,7 +182,7 @@ def test_who_is_in_a_hurry_loads_nothing_of_envoy() -> None:
 
 
 def test_unreachable_server_is_exit_status_2(new: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for command in (["apply", str(new)], ["rollback"], ["history"]):
+    for command in (["apply", "-f", str(new)], ["rollback"], ["history"]):
         assert main([*command, "--admin", "http://127.0.0.1:1"]) == 2
         assert "no server answers" in capsys.readouterr().err
 
@@ -187,13 +190,13 @@ def test_unreachable_server_is_exit_status_2(new: Path, capsys: pytest.CaptureFi
 def test_an_objective_is_a_share_and_belongs_to_a_canary(
     url: str, new: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["apply", str(new), "--slo", "99%", "--admin", url]) == 2
+    assert main(["apply", "-f", str(new), "--slo", "99%", "--admin", url]) == 2
     assert "--canary" in capsys.readouterr().err
     for wrong in ("0", "101%", "good", "nan", "0.995", "1"):
-        assert main(["apply", str(new), "--canary", "10%", "--slo", wrong, "--admin", url]) == 2
+        assert main(["apply", "-f", str(new), "--canary", "10%", "--slo", wrong, "--admin", url]) == 2
         assert "--slo" in capsys.readouterr().err
     # What this server says, which has no proxies, is said of the canary: it understood the objective.
-    assert main(["apply", str(new), "--canary", "10%", "--slo", "99.5", "--admin", url]) == 1
+    assert main(["apply", "-f", str(new), "--canary", "10%", "--slo", "99.5", "--admin", url]) == 1
     assert "no proxies" in capsys.readouterr().err
 
 
@@ -239,22 +242,22 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
             0,
             "version 4",
         ),
-        ((RUNNING, GONE, {"state": "none", "reasons": []}), 1, "the server was started again"),
-        ((RUNNING, RUNNING | {"digest": "d2"}), 1, "another came after it"),
+        ((RUNNING, GONE, {"state": "none", "reasons": []}), 1, "the server restarted"),
+        ((RUNNING, RUNNING | {"digest": "d2"}), 1, "another followed"),
         (
             (RUNNING, KeyboardInterrupt(), RUNNING | {"state": "rolled-back", "reasons": ["ended by ann"]}),
             1,
             "ended by ann",
         ),
         ((RUNNING, KeyboardInterrupt(), KeyboardInterrupt()), 130, "--end-canary"),
-        ((RUNNING, KeyboardInterrupt(), GONE), 2, "it may go on: the server decides"),
+        ((RUNNING, KeyboardInterrupt(), GONE), 2, "the canary may still run"),
     ],
 )
 def test_canary_watch_reports_promotion_or_rollback(
     answers: Answers, said: tuple[Any, ...], code: int, told: str, new: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers(*said)
-    assert main(["apply", str(new), "--canary", "10%"]) == code
+    assert main(["apply", "-f", str(new), "--canary", "10%"]) == code
     taken = capsys.readouterr()
     assert told in taken.out + taken.err
 
@@ -264,10 +267,10 @@ def test_a_server_that_stays_away_is_waited_for_so_long(
 ) -> None:
     monkeypatch.setattr(apply, "LOST_S", 0.05)
     answers(RUNNING, GONE)
-    assert main(["apply", str(new), "--canary", "10%"]) == 2
+    assert main(["apply", "-f", str(new), "--canary", "10%"]) == 2
     said = capsys.readouterr().err
-    assert said.count("asking again") == 1
-    assert "the server decides without us" in said
+    assert said.count("retrying") == 1
+    assert "the server decides on its own" in said
 
 
 def test_ctrl_c_before_the_answer_says_where_to_look(
@@ -277,8 +280,8 @@ def test_ctrl_c_before_the_answer_says_where_to_look(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(admin_client, "request_json", pressed)
-    assert main(["apply", str(new)]) == 130
-    assert "`switchgear status` says whether" in capsys.readouterr().err
+    assert main(["apply", "-f", str(new)]) == 130
+    assert "`switchgear status` shows whether" in capsys.readouterr().err
 
 
 def test_forms_of_history_and_diff(url: str, new: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -287,11 +290,11 @@ def test_forms_of_history_and_diff(url: str, new: Path, capsys: pytest.CaptureFi
         assert main(["history", "--admin", url, "-o", form]) == 0
         shown[form] = capsys.readouterr().out
     heads = {form: out.split()[1] for form, out in shown.items()}
-    assert heads == {"table": "age", "wide": "at"}
+    assert heads == {"table": "AGE", "wide": "AT"}
     assert ("digest of p q" in shown["wide"], "digest of p q" in shown["table"]) == (True, False)
     assert re.search(r" \d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", shown["wide"])
     for form in ("text", "yaml"):
-        assert main(["diff", "--policies", str(new), "--admin", url, "-o", form]) == 1
+        assert main(["diff", "-f", str(new), "--admin", url, "-o", form]) == 1
 
 
 def document(capsys: pytest.CaptureFixture[str]) -> tuple[Any, str]:
@@ -305,14 +308,14 @@ NAMES = ["outcome", "reason", "digest", "serving", "replaced", "canary", "errors
 
 def test_json_reports_the_outcome_of_an_apply(url: str, new: Path, capsys: pytest.CaptureFixture[str]) -> None:
     admin = ["--admin", url, "-o", "json"]
-    assert main(["diff", "--policies", str(new), *admin]) == 1
+    assert main(["diff", "-f", str(new), *admin]) == 1
     against = document(capsys)[0]["against"]
-    assert main(["apply", str(new), "--dry-run", *admin]) == 0
+    assert main(["apply", "-f", str(new), "--dry-run", *admin]) == 0
     judged, _ = document(capsys)
     assert (judged["outcome"], judged["serving"], judged["replaced"]) == ("judged", against, None)
     assert judged["diff"]["against"] == against
     assert not judged["diff"]["same"]
-    assert main(["apply", str(new), "--expect", "1", "--by", "ann", *admin]) == 0
+    assert main(["apply", "-f", str(new), "--expect", "1", "--by", "ann", *admin]) == 0
     done, told = document(capsys)
     assert list(done) == NAMES
     assert (done["outcome"], done["reason"], done["canary"], done["errors"]) == ("served", "", None, [])
@@ -321,12 +324,12 @@ def test_json_reports_the_outcome_of_an_apply(url: str, new: Path, capsys: pytes
     assert "version 2 (" in told
     assert main(["history", *admin]) == 0
     assert [one["digest"] for one in document(capsys)[0]["versions"]] == [against["digest"], done["digest"]]
-    for command in (["apply", str(new)], ["rollback"]):
+    for command in (["apply", "-f", str(new)], ["rollback"]):
         assert main([*command, "--expect", "1", *admin]) == 1
         late, told = document(capsys)
         assert (late["outcome"], late["serving"], late["replaced"]) == ("superseded", done["serving"], None)
         assert "since then: version 2 (applied by ann," in late["reason"]
-        assert told == f"no: {late['reason']}\n"
+        assert told == f"refused: {late['reason']}\n"
     assert main(["rollback", "--expect", "2", *admin[:-1], "yaml"]) == 0
     back = yaml.safe_load(capsys.readouterr().out)
     assert (back["outcome"], back["replaced"]["by"]) == ("served", "ann")
@@ -342,9 +345,9 @@ def test_json_reports_problem_locations(
     admin = ["--admin", url, "-o", "json"]
     good = (new / "q.yaml").read_text()
     (new / "q.yaml").write_text(good.replace("model:", "modle:"))
-    assert main(["validate", str(new), "-o", "json"]) == 1
+    assert main(["validate", "-f", str(new), "-o", "json"]) == 1
     errors = document(capsys)[0]["errors"]
-    assert main(["apply", str(new), *admin]) == 1
+    assert main(["apply", "-f", str(new), *admin]) == 1
     refused, told = document(capsys)
     assert (refused["outcome"], refused["errors"], refused["serving"]["number"]) == ("refused", errors, 1)
     assert [(one["code"], one["file"]) for one in errors][:1] == [(errors[0]["code"], str(new / "q.yaml"))]
@@ -357,18 +360,18 @@ def test_json_reports_problem_locations(
         "_texts",
         lambda paths: {name: text.replace("model:", "modle:") for name, text in whole(paths).items()},
     )
-    assert main(["apply", str(new), *admin]) == 1
+    assert main(["apply", "-f", str(new), *admin]) == 1
     refused = document(capsys)[0]
     assert refused["outcome"] == "refused"
     assert [one for one in refused["errors"] if one["file"].endswith("q.yaml")] == errors
 
 
 def test_json_reports_warnings(url: str, new: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["validate", str(new), "-o", "json"]) == 0
+    assert main(["validate", "-f", str(new), "-o", "json"]) == 0
     warnings = document(capsys)[0]["warnings"]
     assert all(one["code"].startswith("SG1") for one in warnings)
     assert warnings
-    assert main(["apply", str(new), "--admin", url, "-o", "json"]) == 0
+    assert main(["apply", "-f", str(new), "--admin", url, "-o", "json"]) == 0
     assert document(capsys)[0]["warnings"] == warnings
 
 
@@ -382,7 +385,7 @@ def test_json_reports_warnings(url: str, new: Path, capsys: pytest.CaptureFixtur
             "rolled-back",
             "n1 refuses RDS r:\nno",
         ),
-        ({"state": "running", "digest": "d2"}, 1, "superseded", "it has ended, and another came after it"),
+        ({"state": "running", "digest": "d2"}, 1, "superseded", "the canary has ended and another followed"),
     ],
 )
 def test_json_reports_the_outcome_of_a_canary(
@@ -395,7 +398,7 @@ def test_json_reports_the_outcome_of_a_canary(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     answers(RUNNING, RUNNING | last)
-    assert main(["apply", str(new), "--canary", "10%", "-o", "json"]) == code
+    assert main(["apply", "-f", str(new), "--canary", "10%", "-o", "json"]) == code
     done, told = document(capsys)
     assert (done["outcome"], done["digest"], done["reason"][: len(reason)]) == (outcome, "d1", reason)
     if outcome == "superseded":
@@ -423,6 +426,6 @@ def test_canary_watch_prints_only_changes(answers: Answers, new: Path, capsys: p
         seen(65.0, 90, word="good", reasons=["2 % fail, 99 % elsewhere"]),
         RUNNING | {"state": "served", "version": 4},
     )
-    assert main(["apply", str(new), "--canary", "10%"]) == 0
+    assert main(["apply", "-f", str(new), "--canary", "10%"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines[:-1]] == ["0 s", "3 s", "4 s", "65 s"]

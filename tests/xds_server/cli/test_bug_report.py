@@ -117,9 +117,9 @@ def test_no_secret_that_was_planted_is_in_the_bundle(
             "bug-report",
             "--admin",
             admin,
-            "-o",
+            "--out",
             str(target),
-            "--policies",
+            "-f",
             str(policies),
             "--proxy",
             "n1",
@@ -151,9 +151,9 @@ def test_a_server_that_is_down_is_a_bundle_that_says_so(
         "bug-report",
         "--admin",
         "http://127.0.0.1:1",
-        "-o",
+        "--out",
         str(target),
-        "--policies",
+        "-f",
         str(tmp_path / "bad.yaml"),
     ]
     assert main([*asked, "--envoy-admin", "http://127.0.0.1:1"]) == 1
@@ -168,9 +168,9 @@ def test_a_server_that_is_down_is_a_bundle_that_says_so(
 def test_a_file_that_exists_is_left_alone(tmp_path: Path, admin: str) -> None:
     target = tmp_path / "report.tar.gz"
     target.write_text("mine")
-    assert main(["bug-report", "--admin", admin, "-o", str(target)]) == 2
+    assert main(["bug-report", "--admin", admin, "--out", str(target)]) == 2
     assert target.read_text() == "mine"
-    assert main(["bug-report", "--admin", admin, "-o", str(tmp_path / "no" / "folder.tar.gz")]) == 2
+    assert main(["bug-report", "--admin", admin, "--out", str(tmp_path / "no" / "folder.tar.gz")]) == 2
 
 
 def test_half_a_bundle_is_none(tmp_path: Path, admin: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_half_a_bundle_is_none(tmp_path: Path, admin: str, monkeypatch: pytest.M
 
     monkeypatch.setattr(tarfile.TarFile, "addfile", full)
     target = tmp_path / "report.tar.gz"
-    assert main(["bug-report", "--admin", admin, "-o", str(target)]) == 2
+    assert main(["bug-report", "--admin", admin, "--out", str(target)]) == 2
     assert not target.exists()
 
 
@@ -189,9 +189,9 @@ def test_a_part_that_is_too_large_is_cut_and_a_full_bundle_says_what_is_not_in_i
     monkeypatch.setattr(bug_report, "MOST_PART_BYTES", 100)
     monkeypatch.setattr(bug_report, "MOST_BYTES", 450)
     target = tmp_path / "report.tar.gz"
-    assert main(["bug-report", "--admin", admin, "-o", str(target)]) == 1
+    assert main(["bug-report", "--admin", admin, "--out", str(target)]) == 1
     found = parts(target)
     manifest = json.loads(found.pop("manifest.json"))
     assert sum(map(len, found.values())) <= 450
     assert "about.json" in manifest["cut"]
-    assert "the bundle is full" in manifest["missing"].values()
+    assert "bundle full" in manifest["missing"].values()

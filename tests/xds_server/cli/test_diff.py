@@ -20,7 +20,7 @@ def new(tmp_path: Path) -> Path:
 
 
 def diff(new: Path, *flags: str) -> int:
-    return main(["diff", "--policies", str(new), "--against", str(EXAMPLE), *flags])
+    return main(["diff", "-f", str(new), "--against", str(EXAMPLE), *flags])
 
 
 def test_no_difference_is_0(capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,8 +33,8 @@ def test_a_difference_is_1_and_told_with_places(new: Path, capsys: pytest.Captur
     out = capsys.readouterr().out
     assert f'~ ResiliencePolicy/default spec.limits.maxWait: "3s" -> "5s"  ({new}:' in out
     assert "- LDS port-10000: COLD: its port closes" in out
-    assert "chat: ceiling 432 -> 528" in out
-    assert "live traffic: 1 resource change cold" in out
+    assert "chat: admission limit 432 -> 528" in out
+    assert "live traffic: 1 cold change" in out
     assert "\x1b" not in out
 
 
@@ -52,7 +52,7 @@ def test_engines_by_host_name_count(tmp_path: Path, capsys: pytest.CaptureFixtur
     text = EXAMPLE.read_text().replace("address: 10.1.0.1", "address: engine.example")
     old.write_text(text)
     new.write_text(text.replace("engine.example", "other.example"))
-    assert main(["diff", "--policies", str(new), "--against", str(old)]) == 1
+    assert main(["diff", "-f", str(new), "--against", str(old)]) == 1
     assert "~ EDS chat: hot" in capsys.readouterr().out
 
 
@@ -60,6 +60,6 @@ def test_what_cannot_be_compared_is_2(tmp_path: Path, new: Path, capsys: pytest.
     broken = tmp_path / "broken.yaml"
     broken.write_text("kind: [")
     assert diff(broken) == 2
-    assert main(["diff", "--policies", str(new), "--against", str(tmp_path / "missing")]) == 2
-    assert main(["diff", "--policies", str(new), "--admin", "http://127.0.0.1:1"]) == 2
+    assert main(["diff", "-f", str(new), "--against", str(tmp_path / "missing")]) == 2
+    assert main(["diff", "-f", str(new), "--admin", "http://127.0.0.1:1"]) == 2
     assert "no server answers" in capsys.readouterr().err

@@ -71,7 +71,7 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        command = (SWITCHGEAR, "serve", "--policies", str(self.folder / "policies"), *PORTS)
+        command = (SWITCHGEAR, "serve", "-f", str(self.folder / "policies"), *PORTS)
         kept = ("--state-dir", str(self.folder / "state"), "--ledger", str(self.folder / "ledger.jsonl"))
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen([*command, *kept], stdout=subprocess.PIPE, stderr=log, text=True)

@@ -99,7 +99,7 @@ def test_a_code(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_who_set_what(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "retries.attempts", FLAGSHIP, "-o", "json")
+    code, out, _ = run(capsys, "retries.attempts", "-f", FLAGSHIP, "-o", "json")
     assert code == 0
     settings = json.loads(out)["settings"]
     assert [(one["owner"], one["value"], one["layer"]) for one in settings] == [
@@ -113,19 +113,19 @@ def test_who_set_what(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_who_set_a_block_and_the_items_of_a_list(capsys: pytest.CaptureFixture[str]) -> None:
-    out = run(capsys, "breaker", FLAGSHIP)[1]
+    out = run(capsys, "breaker", "-f", FLAGSHIP)[1]
     assert "spec.breaker.cooldown\n" in out
     assert f"30s                      policy default, {FLAGSHIP}:" in out
     assert "spec.breaker.windowCalls\n" in out
-    out = run(capsys, "endpoints.zone", FLAGSHIP)[1]
+    out = run(capsys, "endpoints.zone", "-f", FLAGSHIP)[1]
     assert "EnginePool/flagship spec.endpoints[1].zone zone-b" in out
     assert out.count("zone zone-") == 6
-    assert "No document in these files" in run(capsys, "match.headers.name", FLAGSHIP)[1]
+    assert "No document in these files" in run(capsys, "match.headers.name", "-f", FLAGSHIP)[1]
 
 
 def test_files_with_errors(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("[]")
-    code, out, err = run(capsys, "limits.maxWait", tmp_path)
+    code, out, err = run(capsys, "limits.maxWait", "-f", tmp_path)
     assert (code, out) == (1, "")
     assert "SG020" in err
 

@@ -53,6 +53,6 @@ def test_light_messages_translate_every_golden_case_alike():
 def test_command_builds_no_validators_and_no_encoders(command: str):
     policy = "policies/examples/single-pool.yaml"
     old = "policies/examples/three-zones.yaml"
-    files = [policy] if command == "translate" else ["--policies", policy, "--against", old]
+    files = ["-f", policy, *(["--against", old] if command == "diff" else [])]
     out = _python(_COMMAND, command, *files)
     assert json.loads(out.splitlines()[-1]) == {"validators": False, "structlog": False, "encoders": 0}

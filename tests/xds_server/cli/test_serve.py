@@ -55,7 +55,7 @@ def policies(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_it_says_where_it_listens_and_ends_when_told(policies: Path, number: signal.Signals) -> None:
     process = await asyncio.create_subprocess_exec(
-        *(SWITCHGEAR, "serve", "--policies", str(policies), *PORTS, "--log-format", "json"),
+        *(SWITCHGEAR, "serve", "-f", str(policies), *PORTS, "--log-format", "json"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -86,7 +86,7 @@ def test_a_port_that_is_taken_is_asked_wrongly(
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert main(["serve", "--policies", str(policies), *PORTS, setting, address]) == 2
+        assert main(["serve", "-f", str(policies), *PORTS, setting, address]) == 2
     error = capsys.readouterr().err
     assert setting in error
     assert address in error
@@ -101,13 +101,13 @@ def test_a_port_that_is_taken_is_asked_wrongly(
         (("--settle", "5"), "write a number and a unit"),
         (("--poll", "1ms"), "--poll must be between 50ms and 1h"),
         (("--log-format", "xml"), "xml"),
-        ((), "--policies"),
+        ((), "-f"),
     ],
 )
 def test_settings_that_cannot_work(
     policies: Path, flags: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    named = ("--policies", str(policies)) if flags else ()
+    named = ("-f", str(policies)) if flags else ()
     assert main(["serve", *named, *flags]) == 2
     assert says in capsys.readouterr().err
 
@@ -119,7 +119,7 @@ def test_a_bug_in_a_task_ends_the_process_with_its_traceback(
         raise RuntimeError("a bug in the prober")
 
     monkeypatch.setattr(Prober, "run", broken)
-    assert main(["serve", "--policies", str(policies), *PORTS]) == serve_module.CRASHED
+    assert main(["serve", "-f", str(policies), *PORTS]) == serve_module.CRASHED
     error = capsys.readouterr().err
     assert "serve.crashed" in error
     assert "a bug in the prober" in error
@@ -159,7 +159,7 @@ def test_the_settings_of_a_cluster_are_flags_and_environment_too(monkeypatch: py
     monkeypatch.setenv("SWITCHGEAR_NAMESPACE", "a b")
     monkeypatch.setenv("SWITCHGEAR_WRITE_STATUS", "false")
     assert main(["serve", "--lease", "fleet/switchgear", "--identity", "one"]) == 0
-    assert main(["serve", "--namespace", "c", "--write-status", "--kubeconfig", "k", "--context", "x"]) == 0
+    assert main(["serve", "--namespace", "c", "--write-status", "--kubeconfig", "k", "--kube-context", "x"]) == 0
     assert seen == [
         ServeConfig(
             kubernetes=True,

@@ -36,7 +36,7 @@ spec:
 async def serving(policies: Path, secrets: Path) -> AsyncIterator[str]:
     """The admin port of a server."""
     process = await asyncio.create_subprocess_exec(
-        *(SWITCHGEAR, "serve", "--policies", str(policies), "--secrets", str(secrets)),
+        *(SWITCHGEAR, "serve", "-f", str(policies), "--secrets", str(secrets)),
         *("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

@@ -33,9 +33,9 @@ def policy(tmp_path: Path) -> str:
 
 
 def test_every_resource_is_printed_and_always_the_same(policy, capsys):
-    assert main(["translate", policy, "--node", "n", "--zone", "a"]) == 0
+    assert main(["translate", "-f", policy, "--node", "n", "--zone", "a"]) == 0
     first = capsys.readouterr()
-    assert main(["translate", policy, "--node", "n", "--zone", "a"]) == 0
+    assert main(["translate", "-f", policy, "--node", "n", "--zone", "a"]) == 0
     assert capsys.readouterr().out == first.out
     types = [one["@type"].rpartition(".")[2] for one in yaml.safe_load_all(first.out)]
     assert types == ["Runtime", "Cluster", "ClusterLoadAssignment", "Listener", "RouteConfiguration"]
@@ -44,7 +44,7 @@ def test_every_resource_is_printed_and_always_the_same(policy, capsys):
 
 
 def test_types_can_be_chosen_and_json_names_the_origins(policy, capsys):
-    assert main(["translate", policy, "--type", "rds", "--output", "json"]) == 0
+    assert main(["translate", "-f", policy, "--type", "rds", "--output", "json"]) == 0
     (only,) = json.loads(capsys.readouterr().out)
     assert (only["type"], only["name"]) == ("RDS", "port-8080")
     assert only["origins"][0].startswith(policy)
@@ -53,13 +53,13 @@ def test_types_can_be_chosen_and_json_names_the_origins(policy, capsys):
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
-        (["--pools", "nope"], 2, "no pool nope"),
+        (["--pools", "nope"], 2, "unknown pool nope"),
         (["--output", "static", "--type", "cds"], 2, "static"),
         (["--role", "king"], 2, "king"),
     ],
 )
 def test_what_was_asked_wrongly_is_said(policy, capsys, arguments, status, says):
-    assert main(["translate", policy, *arguments]) == status
+    assert main(["translate", "-f", policy, *arguments]) == status
     assert says in capsys.readouterr().err
 
 
@@ -75,14 +75,14 @@ def test_what_was_asked_wrongly_is_said(policy, capsys, arguments, status, says)
 def test_who_else_asks_decides_what_leaves_a_zone(policy, capsys, arguments, weights):
     text = POLICY.replace("gpu7.example", "127.0.0.2")
     Path(policy).write_text(text)
-    assert main(["translate", policy, "--type", "eds", "--output", "json", *arguments]) == 0
+    assert main(["translate", "-f", policy, "--type", "eds", "--output", "json", *arguments]) == 0
     (only,) = json.loads(capsys.readouterr().out)
     assert [one["load_balancing_weight"] for one in only["resource"]["endpoints"]] == weights
 
 
 def test_wrong_policies_are_named_and_print_nothing(policy, capsys):
     Path(policy).write_text(POLICY.replace("pool: llama", "pool: lama"))
-    assert main(["translate", policy]) == 1
+    assert main(["translate", "-f", policy]) == 1
     told = capsys.readouterr()
     assert not told.out
     assert "SG0" in told.err
@@ -90,7 +90,7 @@ def test_wrong_policies_are_named_and_print_nothing(policy, capsys):
 
 @pytest.mark.envoy
 def test_the_static_form_is_a_bootstrap_that_envoy_accepts(policy, capsys, tmp_path):
-    assert main(["translate", policy, "--output", "static"]) == 0
+    assert main(["translate", "-f", policy, "--output", "static"]) == 0
     path = tmp_path / "static.json"
     path.write_text(capsys.readouterr().out)
     checked = subprocess.run(

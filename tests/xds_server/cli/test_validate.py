@@ -24,8 +24,13 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "policy.yaml"
 
 
+def _is_policy(argument: str | Path) -> bool:
+    return isinstance(argument, Path) or argument == "-" or "/" in argument or argument.endswith(".yaml")
+
+
 def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
-    code = main([str(one) for one in ("validate", *arguments)])
+    named = [one for argument in arguments for one in (("-f", argument) if _is_policy(argument) else (argument,))]
+    code = main(["validate", *map(str, named)])
     out, err = capsys.readouterr()
     return code, out, err
 
@@ -129,7 +134,14 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
     path = Path(bytes(tmp_path).decode() + "/caf\udce9.yaml")
     path.write_text("[]")
     for output in ("text", "json", "sarif"):
-        command = [sys.executable, "-c", "from xds_server.cli import entry; entry()", "validate", str(tmp_path)]
+        command = [
+            sys.executable,
+            "-c",
+            "from xds_server.cli import entry; entry()",
+            "validate",
+            "-f",
+            str(tmp_path),
+        ]
         done = subprocess.run([*command, "--output", output], capture_output=True, check=False)
         assert (done.returncode, done.stderr) == (1, b"")
         assert b"SG020" in done.stdout
@@ -200,7 +212,7 @@ def test_validate_starts_without_grpc_or_envoy(file: Path) -> None:
         "heavy = {name.partition('.')[0] for name in sys.modules} & {'grpc', 'envoy_data_plane', 'aiohttp'}; "
         "sys.exit(code or (f'imported {heavy}' if heavy else 0))"
     )
-    subprocess.run([sys.executable, "-c", text, "validate", str(file)], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-c", text, "validate", "-f", str(file)], check=True, capture_output=True)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
@@ -209,7 +221,10 @@ def test_a_full_disk_is_named_in_one_line(file: Path) -> None:
     text = "from xds_server.cli import entry; entry()"
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [sys.executable, "-c", text, "validate", str(file)], stdout=full, stderr=subprocess.PIPE, check=False
+            [sys.executable, "-c", text, "validate", "-f", str(file)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
         )
     assert (done.returncode, done.stderr) == (2, b"Error: cannot write the output: No space left on device\n")
 
@@ -219,7 +234,7 @@ def test_a_terminal_without_the_characters_is_answered_all_the_same(tmp_path: Pa
     file.write_text("kind: [")
     switchgear = str(Path(sys.executable).with_name("switchgear"))
     done = subprocess.run(
-        [switchgear, "validate", str(file)],
+        [switchgear, "validate", "-f", str(file)],
         capture_output=True,
         text=True,
         check=False,

@@ -199,13 +199,13 @@ async def test_the_command_says_what_would_have_been_different(
     await record(tmp_path / "r", moments)
     other = tmp_path / "other.yaml"
     other.write_text(POLICIES.replace("errorRatePercent: 30", "errorRatePercent: 0"))
-    assert main(["replay", str(tmp_path / "r"), "--policies", str(other)]) == 0
+    assert main(["replay", str(tmp_path / "r"), "-f", str(other)]) == 0
     told = capsys.readouterr().out
-    assert "60 rounds over 15s, as recorded -> under the other policies" in told
-    assert "chat/r1: out " in told
+    assert "60 rounds over 15s: recorded policies -> other policies" in told
+    assert "chat/r1: ejected " in told
     assert "-> never" in told
     other.write_text("kind: Nonsense\n")
-    assert main(["replay", str(tmp_path / "r"), "--policies", str(other)]) == 1
+    assert main(["replay", str(tmp_path / "r"), "-f", str(other)]) == 1
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_what_is_no_recording_is_refused_by_line(
     with pytest.raises(RecordingError, match="r") as error:
         replay(tmp_path / "r", read())
     assert told in str(error.value)
-    assert main(["replay", str(tmp_path / "r"), "--policies", str(tmp_path / "p.yaml")]) == 2
+    assert main(["replay", str(tmp_path / "r"), "-f", str(tmp_path / "p.yaml")]) == 2
     assert told in capsys.readouterr().err
 
 
