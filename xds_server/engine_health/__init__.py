@@ -1,1 +1,1 @@
-"""Where policies and reports come from: files on disk, engines asked directly."""
+"""Engine health: reports of agents, probes, and addresses of engines."""

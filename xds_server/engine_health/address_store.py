@@ -1,6 +1,6 @@
-"""Addresses of host names on disk, so that a restart while no name server answers does not empty every pool.
+"""Resolved addresses on disk, so that a restart without DNS does not empty every pool.
 
-A file is replaced in one step; one that is damaged, foreign or of another format is reported and ignored.
+The file is replaced in one step; a damaged or foreign one, or one of another format, is reported and ignored.
 """
 
 import ipaddress
@@ -34,12 +34,12 @@ _FILE: Final = VersionedFile(format=FORMAT, content=_Addresses, max_bytes=MAX_BY
 
 
 def save(folder: Path, addresses: Mapping[str, str]) -> None:
-    """Replace what is kept in one step; ``StoreError`` when it cannot be."""
+    """Replace the stored addresses in one step; raises ``StoreError``."""
     _FILE.write(folder / FILE_NAME, {"addresses": dict(addresses)})
 
 
 def read(folder: Path) -> Mapping[str, str]:
-    """What an earlier run kept, by name; ``StoreError`` where it cannot be believed."""
+    """The addresses of an earlier run, by name; ``StoreError`` if they cannot be trusted."""
     path = folder / FILE_NAME
     remove_leftovers(path)
     found = _FILE.read(path)

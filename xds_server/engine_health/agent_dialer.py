@@ -1,11 +1,11 @@
-"""Listens to the agents beside engines: one connection each, one task each, nothing asked and nothing polled.
+"""Receives reports from the agents next to engines: one connection and task each, without polling.
 
-An agent says at once what changes and repeats itself every second. What it says is folded (``heard``) and
-reported by callback. While an agent is heard it *covers* its engine, which then needs no probing; when its stream
-breaks or falls silent, or was never there, the engine is no longer covered and the prober takes over until the
-agent is back. Nobody is judged here: a lost agent is not a dead engine.
+An agent reports each change at once and repeats its state every second. Its reports update an ``AgentState`` and
+go to a callback. While an agent is heard it *covers* its engine, which then needs no probing. When its stream
+breaks, falls silent, or never existed, the prober takes over until the agent is back. This module does not judge:
+a lost agent is not a dead engine.
 
-The other way goes one thing: how far a draining engine has left the proxies (``tell``).
+In the other direction goes the drain progress over the proxies (``send_drain_progress``).
 
 This file is the shell: channels, timers and tasks.
 """
@@ -38,19 +38,19 @@ from xds_server.model.drain_progress import DrainProgress
 from xds_server.model.fleet import EngineId
 
 FIRST_S: Final = 1.0
-"""How long an agent that was never heard covers its engine: two looks of a prober, which need not begin."""
+"""How long a new agent covers its engine before its first report: two probes, which need not start."""
 
 _BACKOFF: Final = ExponentialBackoff(first_s=0.1, most_s=1.0)
 _ANSWER_WITHIN_S: Final = 2.0
 _MOST_PER_S: Final = 50
-"""Messages an agent may send in a second: ten changes are a storm, more is a broken agent, which gets to wait."""
+"""Messages per second that an agent may send: ten changes are a storm; a broken agent is throttled."""
 
 _log = structlog.get_logger()
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Link:
-    """One agent: what was heard, and what it is still to be told."""
+    """One agent: its state, and unsent messages."""
 
     target: AgentTarget
     heard: AgentState = field(default_factory=AgentState)
@@ -73,12 +73,11 @@ class _Link:
 
 
 class AgentDialer:
-    """Listens to the agents of the policies it was last given.
+    """Receives the reports of the agents in the latest policies.
 
-    ``watch(policies)`` says which, at any time, before ``run`` too; ``run()`` listens until it is cancelled.
-    Reports arrive through ``on_report`` in the event loop, and each dropped one is counted by ``on_error``.
-    ``on_coverage`` is called, a moment later, when ``covered`` has changed. ``watcher`` tells this process from
-    every other.
+    ``watch(policies)`` sets them, at any time, also before ``run``; ``run()`` receives until cancelled. Reports go
+    to ``on_report`` in the event loop, and each dropped one is counted by ``on_error``. ``on_coverage`` is called,
+    a moment later, when ``covered`` has changed. ``watcher`` identifies this process.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class AgentDialer:
 
     @property
     def covered(self) -> frozenset[EngineId]:
-        """Engines whose agent speaks for them, so that nobody else need ask."""
+        """Engines covered by their agent, which need no probing."""
         return frozenset(key for key in self._targets if (link := self._links.get(key)) is None or link.covered)
 
     def agents(self) -> Mapping[EngineId, AgentStatus]:
@@ -130,19 +129,19 @@ class AgentDialer:
         }
 
     def gpu(self, key: EngineId) -> GpuSummary | None:
-        """What the agent of an engine last said of its GPUs; None when it said nothing."""
+        """The last GPU state that the agent of an engine reported; None without."""
         link = self._links.get(key)
         if link is None or not link.data:
             return None
         return decode(link.data, pool=key.pool, engine=key.engine, received_at_s=link.heard_at_s).gpu
 
     def watch(self, policies: PolicySet) -> None:
-        """Listen to the agents of these policies from now on; connections that did not change stay."""
+        """Receive from the agents of these policies from now on; unchanged connections stay."""
         self._targets = agent_targets(policies)
         self._changed.set()
 
     def send_drain_progress(self, key: EngineId, progress: DrainProgress) -> None:
-        """Let the agent of a draining engine know; latest wins, and what it knows already is not repeated."""
+        """Send drain progress to the agent of a draining engine; the latest wins, and repetitions are skipped."""
         link = self._links.get(key)
         if link is None:
             return
@@ -152,14 +151,14 @@ class AgentDialer:
             self._group.create_task(self._tell(link))
 
     def renew(self) -> None:
-        """There are other credentials: whom they did not let in is dialled anew, who listens stays connected."""
+        """Credentials changed: redial agents that refused the old ones; connected agents stay."""
         for link in self._links.values():
             if not link.connected and link.limit is not None:
                 link.renewed = True
                 link.limit.reschedule(asyncio.get_running_loop().time())
 
     async def run(self) -> None:
-        """Listen until cancelled."""
+        """Receive until cancelled."""
         self._heartbeat.start()
         try:
             async with asyncio.TaskGroup() as group:
@@ -167,13 +166,13 @@ class AgentDialer:
                 try:
                     await self._link(group)
                 finally:
-                    # A group that is ending takes no more tasks, while reports may still come in.
+                    # A group that is ending takes no more tasks, while reports may still arrive.
                     self._group = None
         finally:
             self._heartbeat.stop()
 
     async def _link(self, group: asyncio.TaskGroup) -> None:
-        """Keep one link to each agent there is, and none to any other."""
+        """Keep exactly one link to each agent."""
         tasks: dict[EngineId, asyncio.Task[None]] = {}
         while True:
             self._changed.clear()
@@ -196,7 +195,7 @@ class AgentDialer:
     # -- one agent -----------------------------------------------------------------------------------------
 
     async def _follow(self, link: _Link) -> None:
-        """Listen, and listen again: for ever."""
+        """Receive, and reconnect, until cancelled."""
         self._uncover_in(link, FIRST_S)
         failures = 0
         while True:
@@ -212,14 +211,14 @@ class AgentDialer:
                     await asyncio.sleep(self._rng.uniform(_BACKOFF.first_s / 2, most_s))
 
     async def _listen(self, channel: grpc.aio.Channel, link: _Link) -> bool:
-        """Take reports until the stream ends; whether it fell silent, so that the connection is worth nothing.
+        """Handle reports until the stream ends; returns whether it fell silent, so that the connection is useless.
 
-        While nobody listens at the other end this waits, and gRPC tries again by itself.
+        While the other end is down this waits, and gRPC reconnects by itself.
         """
         link.heard = link.heard.reconnected()
         link.data, link.told = b"", None
         watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(WATCH)
-        # An agent knows only its engine; a control plane of another region is asked for this pool of its.
+        # An agent knows only its engine; a control plane of another region is asked for this pool.
         request = pb.WatchRequest(watcher=self._name(link), pool=link.target.key.pool)
         call = watch(request.SerializeToString(), wait_for_ready=True)
         try:
@@ -235,9 +234,9 @@ class AgentDialer:
         except TimeoutError:
             if link.renewed:
                 return True
-            # It may be we who were silent: what it said meanwhile is waiting to be read.
+            # We may have been the silent side: then its reports are waiting to be read.
             if not self._heartbeat.late_since(link.heard_at_s + FRESH_S / 3):
-                self._lost(link, f"nothing heard for {FRESH_S:g} s")
+                self._lost(link, f"no report for {FRESH_S:g} s")
                 return True
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
@@ -252,14 +251,14 @@ class AgentDialer:
         return False
 
     def _name(self, link: _Link) -> str:
-        """Who watches: an agent takes a name that comes again for a new connection, and ends the one before.
+        """The watcher name: an agent treats a repeated name as a reconnection, and ends the earlier stream.
 
-        Two pools may name one agent: each listens for itself, and says of its own proxies whether they are done.
+        Two pools may name one agent: each receives for itself, and reports drain progress of its own proxies.
         """
         return f"{self._watcher}/{sha256(str(link.target.key).encode()).hexdigest()[:16]}"
 
     def _look(self, link: _Link) -> None:
-        """End the stream if it is silent, else look again: cheaper than to be put off by each report."""
+        """End the stream if it is silent, else check again later: cheaper than a timer reset per report."""
         left_s, loop = link.heard_at_s + FRESH_S - self._clock(), asyncio.get_running_loop()
         if left_s > 0:
             link.watchdog = loop.call_later(left_s, self._look, link)
@@ -267,7 +266,7 @@ class AgentDialer:
             link.limit.reschedule(loop.time())
 
     def _take(self, link: _Link, data: bytes) -> None:
-        """Fold one message in, and pass it on if it counts."""
+        """Handle one message, and pass it on if it counts."""
         key = link.target.key
         now_s = self._clock()
         known = link.heard.report
@@ -293,7 +292,7 @@ class AgentDialer:
         self._on_report(report)
 
     async def _hold_back(self, link: _Link) -> None:
-        """Read no faster than anyone needs; flow control then slows the agent down."""
+        """Limit the reading rate; flow control then slows the agent down."""
         second = int(self._clock())
         if second != link.second:
             link.second, link.in_second = second, 0
@@ -317,8 +316,8 @@ class AgentDialer:
             _log.warning("agent.lost", engine=str(link.target.key), reason=why)
         link.connected, link.trouble = False, why
         if link.covered and link.uncover is None:
-            # Silence has lasted as long as the word stands, a broken stream is known at once: in both cases what
-            # matters now is the engine, and whoever asks it can say. Only a drain is taken at its word for longer.
+            # Silence lasts as long as a report is valid, a broken stream is noticed at once: either way the prober
+            # should take over now. Only a drain stays valid for longer.
             left_s = link.heard.drains_until_s() + FRESH_S - self._clock()
             if left_s > 0:
                 self._uncover_in(link, left_s)
@@ -345,10 +344,10 @@ class AgentDialer:
         self._announced = False
         self._on_coverage()
 
-    # -- the way back --------------------------------------------------------------------------------------
+    # -- sending -------------------------------------------------------------------------------------------
 
     async def _tell(self, link: _Link) -> None:
-        """Acknowledge until the agent knows the latest, or can not be told."""
+        """Acknowledge until the agent has the latest state, or cannot be reached."""
         try:
             while (
                 (report := link.heard.report) is not None
@@ -369,7 +368,7 @@ class AgentDialer:
                 try:
                     await acknowledge(message.SerializeToString(), timeout=_ANSWER_WITHIN_S)
                 except grpc.aio.AioRpcError as error:
-                    # It is told again with the next report.
+                    # Sent again with the next report.
                     _log.warning(
                         "agent.not_told",
                         engine=str(link.target.key),

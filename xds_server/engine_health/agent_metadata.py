@@ -1,7 +1,6 @@
-"""What an agent tells when it is dialled, beside its reports: for people who look for trouble, not for decisions.
+"""What an agent sends on connection besides reports: for troubleshooting, not for decisions.
 
-It stands in the metadata of the stream, so agents that tell nothing of it and control planes that do not ask get
-along as before.
+It is in the metadata of the stream, so that older agents and control planes are compatible.
 """
 
 import math
@@ -12,12 +11,12 @@ from typing import Final
 from engine.watch_server import CERTIFICATE_KEY, CLOCK_KEY
 
 _LATEST_UNIX_S: Final = 253_402_300_799.0
-"""The end of the year 9999: what a certificate without an end says. Source: RFC 5280, 4.1.2.5."""
+"""The end of the year 9999: the expiry of a certificate without one. Source: RFC 5280, 4.1.2.5."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentMetadata:
-    """How far the agent's clock is ahead of ours, and how long its certificate holds; None: it does not say."""
+    """How far the agent's clock is ahead of ours, and when its certificate expires; None: unknown."""
 
     clock_ahead_s: float | None = None
     certificate_begins_unix_s: float | None = None
@@ -25,7 +24,7 @@ class AgentMetadata:
 
 
 def read_agent_metadata(metadata: Iterable[tuple[str, str | bytes]], now_unix_s: float) -> AgentMetadata:
-    """What the metadata that just came says; what cannot be is not said."""
+    """The values in newly received metadata; impossible ones are None."""
     said = dict(metadata)
     clock = _moment(said.get(CLOCK_KEY))
     first, _, second = str(said.get(CERTIFICATE_KEY, "")).partition(" ")

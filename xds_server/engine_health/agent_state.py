@@ -1,8 +1,8 @@
-"""What has been heard from one agent, folded report by report: a value, and no connection.
+"""The state of one agent, updated report by report: a value, without connection.
 
-Three rules. A report counts only if it is newer than the last of its stream, or says the same again. Another boot
-id is another engine process, for which nothing said before holds; one that was replaced does not come back. And an
-agent that is no longer heard says neither good nor bad of its engine, unless it was to be drained.
+Three rules. A report counts only if it is newer than the last of its stream, or repeats it. Another boot id is
+another engine process, to which earlier reports do not apply; a replaced one does not return. And an agent without
+contact says nothing about its engine, unless that was draining.
 """
 
 from dataclasses import dataclass, replace
@@ -12,30 +12,30 @@ from engine.report import EngineReport, Verdict
 from engine.report_wire import ReportDropReason, ReportError
 
 FRESH_S: Final = 3.0
-"""Silence from which an agent is not heard any more: three heartbeats."""
+"""Silence from which an agent counts as lost: three heartbeats."""
 
 DRAIN_S: Final = 600.0
-"""How long an agent that left while its engine drained is taken at its word when it named no deadline."""
+"""How long a drain stays in force after its agent left without naming a deadline."""
 
 DRAIN_MOST_S: Final = 3600.0
-"""The same when it did: whatever was promised, an engine is not left out for ever on one word."""
+"""The maximum with a deadline: an engine must not stay out of rotation forever because of one report."""
 
 _REMEMBERED_BOOTS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentState:
-    """What is known from one agent; ``gone`` are boot ids that were replaced, newest first."""
+    """The state of one agent; ``gone`` are replaced boot ids, newest first."""
 
     report: EngineReport | None = None
     gone: tuple[str, ...] = ()
 
     def reconnected(self) -> "AgentState":
-        """The same on a new stream: an agent that was restarted counts from the beginning."""
+        """The same on a new stream: a restarted agent counts from the beginning."""
         return replace(self, report=self.report and replace(self.report, sequence=0))
 
     def after(self, report: EngineReport) -> "AgentState":
-        """With one more report; ``ReportError`` when it is older than what is known."""
+        """The state with one more report; ``ReportError`` if it is older than the known one."""
         known = self.report
         if report.boot_id in self.gone:
             raise ReportError(ReportDropReason.STALE, f"boot {report.boot_id} has been replaced")
@@ -50,10 +50,10 @@ class AgentState:
         return AgentState(report=report, gone=self.gone)
 
     def drains_until_s(self) -> float:
-        """Monotonic time until which the engine drains on the word of its agent, though that may leave; -inf: not.
+        """Monotonic time until which the engine drains even if its agent leaves; -inf without a drain.
 
-        Such an engine is stopped soon, and its agent with it. It stays as it was said to be until the drain must
-        be over, because asking it would show a healthy one.
+        Such an engine is stopped soon, and its agent with it. It stays draining until the deadline, because a
+        probe would find it healthy.
         """
         report = self.report
         if report is None or report.verdict is not Verdict.DRAINING or report.drain is None:

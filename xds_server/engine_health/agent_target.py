@@ -1,7 +1,7 @@
-"""Where agents are, and how they are dialled.
+"""Addresses of agents, and how to dial them.
 
-With credentials they are dialled by TLS and prove that they are who they should be; only a pool that is named as
-one whose agents speak plain text is dialled otherwise. There is no falling back.
+With credentials, agents are dialled by TLS and must prove their identity; only pools listed as plain text are
+dialled without. There is no fallback.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from policies.model import PolicySet
 from xds_server.model.fleet import EngineId
 
 _OPTIONS: Final = (
-    # A new channel must be a new connection, and not join the one that fell silent.
+    # A new channel must be a new connection, and not reuse the one that fell silent.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
@@ -30,7 +30,7 @@ _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 3000),
     ("grpc.max_receive_message_length", MAX_REPORT_BYTES),
-    # What waits unread is old: keep it small.
+    # Unread messages are outdated: keep the buffer small.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", MAX_REPORT_BYTES),
 )
@@ -38,7 +38,7 @@ _OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentTarget:
-    """Where the agent of one engine is to be found."""
+    """Address of the agent of one engine."""
 
     key: EngineId
     address: str
@@ -46,12 +46,12 @@ class AgentTarget:
 
     @property
     def authority(self) -> str:
-        """``host:port`` as gRPC reads it."""
+        """``host:port`` in gRPC's syntax."""
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
 def agent_targets(policies: PolicySet) -> Mapping[EngineId, AgentTarget]:
-    """The agents to dial: of every endpoint that names a port for one."""
+    """The agents to dial: of every endpoint with an agent port."""
     return MappingProxyType(
         {
             key: AgentTarget(key=key, address=endpoint.address, port=endpoint.agent_port)
@@ -65,10 +65,10 @@ def agent_targets(policies: PolicySet) -> Mapping[EngineId, AgentTarget]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCredentials:
-    """How agents are dialled: ``name`` is the DNS name that they must prove; the one they are dialled at if empty.
+    """How agents are dialled: ``name`` is the DNS name they must prove; if empty, the dialled one.
 
-    ``current`` gives the credentials of now, the same object while they are the same; None is plain text, as it is
-    for the pools in ``plain_pools``.
+    ``current`` returns the present credentials, the same object while unchanged; None is plain text, as for the
+    pools in ``plain_pools``.
     """
 
     current: Callable[[], grpc.ChannelCredentials | None]
@@ -76,7 +76,7 @@ class AgentCredentials:
     plain_pools: frozenset[str] = frozenset()
 
     def credentials(self, target: AgentTarget) -> grpc.ChannelCredentials | None:
-        """For the agent of this engine."""
+        """Credentials for the agent of this engine."""
         return None if target.key.pool in self.plain_pools else self.current()
 
     def channel(self, target: AgentTarget, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:

@@ -1,6 +1,6 @@
-"""IP addresses in the place of the host names that policies give engines: EDS carries IP addresses only.
+"""Replaces host names of engines by IP addresses: EDS has IP addresses only.
 
-Apart from ``resolver``, so that commands which look nothing up pay for no logging.
+Separate from ``resolver``, so that commands without look-ups do not import logging.
 """
 
 import functools
@@ -15,7 +15,7 @@ from xds_server.model.memo import reuse_mapping, reuse_tuple
 
 @functools.lru_cache(maxsize=65_536)  # called for every engine in every round
 def is_address(host: str) -> bool:
-    """Whether ``host`` is an IP address already."""
+    """Whether ``host`` is an IP address."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -43,7 +43,7 @@ class AddressSubstitution:
         self._pools: dict[str, tuple[tuple[Engine, ...], dict[EngineId, tuple[Engine, Engine]]]] = {}
 
     def fleet(self, fleet: Fleet, addresses: Mapping[str, str]) -> Fleet:
-        """The fleet with these addresses; the same fleet where all engines have theirs."""
+        """The fleet with these addresses; the same fleet if nothing is to be replaced."""
         pools = {name: self._pool(name, engines, addresses) for name, engines in fleet.pools.items()}
         for name in self._pools.keys() - pools.keys():
             del self._pools[name]
@@ -70,5 +70,5 @@ class AddressSubstitution:
 
 
 def resolved_fleet(fleet: Fleet, addresses: Mapping[str, str]) -> Fleet:
-    """The fleet with these addresses, for callers with nothing to remember."""
+    """The fleet with these addresses, without a cache."""
     return AddressSubstitution().fleet(fleet, addresses)

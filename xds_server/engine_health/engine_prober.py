@@ -1,11 +1,11 @@
-"""Judges engines by asking them, for as long as no agent beside them speaks.
+"""Probes engines without a reporting agent.
 
-One task per engine looks at its counters, sends a canary when that disturbs nobody, and hands every reading to
-``judgement``; what comes back is reported by callback. At most one look and one canary of an engine are ever out,
-so a slow engine is asked less, not more. This file is the shell: sockets, timers and tasks. It judges nothing.
+One task per engine reads its metrics, sends a canary when that disturbs no request, and passes every reading to
+``engine_judgement``; the resulting reports go to a callback. At most one reading and one canary of an engine are
+in flight, so a slow engine is probed less, not more. This file is the shell: sockets, timers and tasks.
 
-An engine at the default interval costs about 3 ms of CPU per second (three small HTTP requests each half second):
-a few hundred engines per core. Beyond that, raise ``probe.interval`` or let agents report.
+An engine at the default interval costs about 3 ms of CPU per second (three small HTTP requests per 0.5 s): a few
+hundred engines per core. Beyond that, raise ``probe.interval`` or let agents report.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ from policies.pool import Probe
 from xds_server.model.fleet import EngineId
 from xds_server.model.secret import Secrets
 
-# Engines of one policy were probably started together; looks at them should not be.
+# Engines of one policy were probably started together; their probes should not be.
 _JITTER: Final = 0.1
-# A server that closes whoever is silent must not be looked at for ever.
+# A server that closes idle connections must not be reconnected continuously.
 _TRIPWIRE_SPACE_S: Final = 1.0
 
 
 class ProbeKind(StrEnum):
-    """What was asked of an engine."""
+    """Kind of a probe request."""
 
     LOOK = "look"
     CANARY = "canary"
@@ -51,12 +51,12 @@ OnProbe = Callable[[ProbeKind, str, float], None]
 
 
 def _uncounted(kind: ProbeKind, outcome: str, seconds: float) -> None:
-    """Nobody counts."""
+    """Count nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeTarget:
-    """One engine of a policy, and how to ask it; ``secret`` names the certificates where that goes by TLS."""
+    """One engine to probe; ``secret`` names the certificates for TLS."""
 
     pool: str
     engine: str
@@ -66,7 +66,7 @@ class ProbeTarget:
 
 
 def probe_settings(probe: Probe) -> ProbeSettings:
-    """What a policy says on asking engines, as the judge of one engine wants it."""
+    """A policy's probe settings, as the judgement of one engine needs them."""
     return ProbeSettings(
         interval_s=probe.interval,
         timeout_s=probe.timeout,
@@ -80,7 +80,7 @@ def probe_settings(probe: Probe) -> ProbeSettings:
 
 
 def probe_targets(policies: PolicySet, besides: Collection[EngineId] = ()) -> Mapping[EngineId, ProbeTarget]:
-    """The engines to ask: all of the pools whose probe is enabled, besides those."""
+    """The engines to probe: all of pools with an enabled probe, except ``besides``."""
     return MappingProxyType(
         {
             EngineId(name, endpoint.name): ProbeTarget(
@@ -105,18 +105,18 @@ def probe_targets(policies: PolicySet, besides: Collection[EngineId] = ()) -> Ma
 
 
 def _name(tls: EngineTls | None) -> EngineIdentity | None:
-    """Who an engine has to prove to be: the same that proxies ask of it."""
+    """The identity that an engine must prove: the same as to proxies."""
     if tls is None:
         return None
     return EngineIdentity(server_name=tls.server_name or "", alt_names=tls.subject_alt_names)
 
 
 class Prober:
-    """Probes the engines of the policies it was last given.
+    """Probes the engines of the latest policies.
 
-    ``watch(policies)`` says which, at any time, before ``run`` too; ``run()`` probes until it is cancelled.
-    Reports arrive through ``on_report`` in the event loop, each with a sequence that grows over all engines.
-    ``secrets`` gives the certificates by which engines are asked over TLS, as they are at any time.
+    ``watch(policies)`` sets them, at any time, also before ``run``; ``run()`` probes until cancelled. Reports go
+    to ``on_report`` in the event loop, each with a sequence that grows over all engines. ``secrets`` returns the
+    present certificates for TLS.
     """
 
     def __init__(
@@ -141,14 +141,14 @@ class Prober:
         self._heartbeat = Heartbeat(clock)
 
     def watch(self, policies: PolicySet, besides: Collection[EngineId] = ()) -> None:
-        """Probe the engines of these policies from now on, ``besides`` those; others are left undisturbed."""
+        """Probe the engines of these policies from now on, except ``besides``; unchanged ones continue."""
         self._probed = probe_targets(policies, besides)
         used = {(one.secret, one.target.name.alt_names) for one in self._probed.values() if one.target.name}
         self._means = {key: means for key, means in self._means.items() if key in used}
         self._changed.set()
 
     def hurry(self, out: Collection[EngineId]) -> None:
-        """Look at these engines as often as at any that is out, however well they seem: others keep them out."""
+        """Probe these engines as often as ejected ones, however healthy they look: other evidence ejects them."""
         self._out = out
 
     async def run(self) -> None:
@@ -175,7 +175,7 @@ class Prober:
             self._heartbeat.stop()
 
     def _means_for(self, one: ProbeTarget) -> Callable[[], ClientTls] | None:
-        """What to ask an engine by, shared by all of the same certificates and names; None for plain HTTP."""
+        """TLS settings of an engine, shared by all with the same certificates and names; None for plain HTTP."""
         if one.target.name is None:
             return None
         key = one.secret, one.target.name.alt_names
@@ -186,7 +186,7 @@ class Prober:
     def _trust(self, name: str) -> TrustBundle:
         secret = self._secrets().get(name)
         if secret is None:
-            raise TrustError(f"no certificates called {name!r} can be used; see --secrets")
+            raise TrustError(f"no usable certificates named {name!r}; see --secrets")
         return TrustBundle(
             authorities=secret.authorities,
             chain=secret.chain,
@@ -195,11 +195,11 @@ class Prober:
         )
 
     async def _follow(self, one: ProbeTarget, engine: EngineHttp) -> None:
-        """Look, ask, report, wait: for ever."""
+        """Read, send canaries, report and wait until cancelled."""
         probe = one.target.probe
         judgement = EngineJudgement(books=ProbeState(slots=one.slots))
         canary: asyncio.Task[CanaryReading] | None = None
-        # A connection that asks nothing and ends when the process does.
+        # An idle connection that ends when the process does.
         tripwire: asyncio.Task[None] | None = None
         armed_from_s = 0.0
         await asyncio.sleep(self._rng.uniform(0, probe.interval_s))
@@ -209,7 +209,7 @@ class Prober:
                 if judgement.wants_canary:
                     judgement = judgement.canary_sent(self._clock())
                     canary = asyncio.create_task(engine.send_canary(self._prompt()))
-                # Any process that answers can crash, be it well or not.
+                # Any answering process can crash, healthy or not.
                 if tripwire is None and judgement.books.counters is not None and self._clock() >= armed_from_s:
                     tripwire = asyncio.create_task(engine.wait_disconnected())
                 due_at_s = self._clock() + self._pause_s(one, judgement)
@@ -229,7 +229,7 @@ class Prober:
                         self._count(ProbeKind.CANARY, answer.failure, answer.at_s - answer.sent_at_s)
                         judgement = self._judged(one, judgement, answer)
                         if answer.failure is not None:
-                            # What the counters say right now decides what this silence means.
+                            # The counters of this moment decide what this silence means.
                             pause_s = self._pause_s(one, judgement) if answer.failure.answered else 0.0
                             due_at_s = min(due_at_s, self._clock() + pause_s)
         finally:
@@ -266,5 +266,5 @@ class Prober:
         return pause_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
 
     def _prompt(self) -> str:
-        """A prompt that no cache has seen: its first word is already different."""
+        """A prompt that is in no cache: its first word already differs."""
         return f"{self._rng.getrandbits(64):016x} is a number. Say one word."

@@ -1,9 +1,8 @@
-"""Addresses of engines that policies name by host name: EDS carries IP addresses only.
+"""Resolves engine host names: EDS has IP addresses only.
 
-Names are looked up in threads, all of them again every ``refresh_s`` and new ones at once. A look-up that
-fails keeps the last good answer, also that of the last run: a resolver that is down says nothing about engines.
-Of several answers the one in use is kept while it is still among them, so that round-robin DNS does not move
-engines about.
+Names are looked up in threads, all of them every ``refresh_s`` and new ones at once. A failed look-up keeps the
+last good address, also that of the last run: a failed resolver says nothing about engines. Among several addresses
+the one in use is kept, so that round-robin DNS does not move engines.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from typing import Final
 import structlog
 
 LOOKUP_LIMIT_S: Final = 5.0
-"""How long one round of look-ups is waited for; resolv.conf's own default for one try."""
+"""Time limit of a round of look-ups; resolv.conf's default for one try."""
 
 _LOOKUPS_AT_ONCE: Final = 8
 _log = structlog.get_logger()
@@ -25,13 +24,13 @@ Lookup = Callable[[str], Iterable[str]]
 
 
 def system_lookup(host: str) -> list[str]:
-    """Every IP address the system knows for ``host``; ``OSError`` when there is none."""
+    """Every IP address that the system resolves for ``host``; ``OSError`` without any."""
     answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return sorted({str(answer[4][0]) for answer in answers})
 
 
 class Resolver:
-    """Keeps the address of each wanted name; ``addresses`` is replaced, never changed."""
+    """Keeps the address of each wanted name; ``addresses`` is replaced, never mutated."""
 
     def __init__(self, changed: Callable[[], None], *, refresh_s: float, lookup: Lookup = system_lookup) -> None:
         """``changed`` is called when an address is new or different."""
@@ -41,11 +40,11 @@ class Resolver:
         self._wanted: frozenset[str] = frozenset()
         self._woken = asyncio.Event()
         self._failing: set[str] = set()
-        # Of its own: a name server that is silent holds a thread for as long as it pleases, and policy files are
-        # read in the threads that all others share.
+        # Separate threads: a silent name server blocks them for long, and policy files are read in the shared
+        # threads.
         self._threads = ThreadPoolExecutor(_LOOKUPS_AT_ONCE, "resolver")
         self.addresses: Mapping[str, str] = MappingProxyType({})
-        self.remembered: Mapping[str, str] = MappingProxyType({})  # what the last run knew
+        self.remembered: Mapping[str, str] = MappingProxyType({})  # addresses of the last run
 
     def want(self, names: frozenset[str]) -> None:
         """Keep addresses for exactly these names; new ones are looked up at once by ``run``."""
@@ -81,7 +80,7 @@ class Resolver:
         return answers[0] if answers else known
 
     async def run(self) -> None:
-        """Look up new names at once and all of them every ``refresh_s``; runs for ever."""
+        """Look up new names at once and all of them every ``refresh_s``, until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(self._refresh_s):

@@ -1,9 +1,8 @@
-"""The fleet as it stands: engines the policies declare, folded with what was last reported of each.
+"""The fleet: engines that the policies declare, with their last reports.
 
-A frozen value. ``declared`` makes it from the policies, ``with_report`` folds one report in, ``with_pod_states``
-what the orchestrator says, ``redeclared`` carries both over a policy edit. Nothing here judges: that is
-``decide``. Folding counts looks in a row, because a later judgement needs them and a pure function cannot remember
-them otherwise.
+A frozen value. ``declared`` creates it from the policies, ``with_report`` adds one report, ``with_pod_states`` the
+orchestrator's states, ``redeclared`` keeps both across a policy edit. Decisions are in ``decide``. Adding counts
+probes in a row, because ``decide`` needs them and pure functions cannot remember them otherwise.
 """
 
 from collections.abc import Mapping
@@ -32,23 +31,23 @@ __all__ = (
 
 
 class EngineId(NamedTuple):
-    """A pool's name and an engine's name in it; a tuple, because it is hashed thousands of times a round."""
+    """A pool's name and an engine's name in it; a tuple, because it is hashed thousands of times per round."""
 
     pool: str
     engine: str
 
     def __str__(self) -> str:
-        """``pool/engine``, as status and logs show it."""
+        """``pool/engine``, as in status and logs."""
         return f"{self.pool}/{self.engine}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """One engine: where it is, what it can hold, and the last report with the time it arrived.
+    """One engine: its address, its capacity, and its last report with the time of arrival.
 
-    ``received_at_s`` is the control plane's monotonic clock; None with ``report`` None: nothing heard yet.
-    ``good_looks`` and ``bad_looks`` count reports in a row that were good, or bad; a draining report ends both.
-    ``pod_state`` is what whoever runs it says of it; None: nothing, so that it is present.
+    ``received_at_s`` is the control plane's monotonic clock; None if ``report`` is None: no report yet.
+    ``good_looks`` and ``bad_looks`` count good or bad reports in a row; a draining report resets both.
+    ``pod_state`` is the orchestrator's state; None counts as present.
     """
 
     id: EngineId
@@ -70,15 +69,15 @@ class Engine:
 
     @property
     def pod_phase(self) -> PodPhase:
-        """How it stands with its orchestrator."""
+        """Its phase in the orchestrator."""
         return PodPhase.PRESENT if self.pod_state is None else self.pod_state.standing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Engines by pool, each pool in the order the policy lists them; ``places`` is where each engine stands.
+    """Engines by pool, each pool in the policy's order; ``places`` has the index of each engine.
 
-    ``traffic`` is what the proxies saw lately, by pool; a pool that is not in it has told nothing.
+    ``traffic`` is recent proxy telemetry by pool; a pool without reports is absent.
     """
 
     pools: Mapping[str, tuple[Engine, ...]]
@@ -103,15 +102,15 @@ def fleet_of(pools: Mapping[str, tuple[Engine, ...]]) -> Fleet:
 
 
 def declared(policies: PolicySet) -> Fleet:
-    """The fleet as the policies declare it, nothing reported yet."""
+    """The fleet as the policies declare it, without reports."""
     return fleet_of({name: _engines(name, pool) for name, pool in policies.pools.items()})
 
 
 def redeclared(policies: PolicySet, fleet: Fleet, previous: PolicySet | None = None) -> Fleet:
-    """The fleet of edited policies, keeping what was said of engines that are still at the same address.
+    """The fleet of edited policies, with the reports of engines that are still at the same address.
 
-    ``previous`` are the policies ``fleet`` was declared by: pools that are the same object in both stay the same
-    objects in the fleet too, so that an edit of one pool costs one pool.
+    ``previous`` are the policies that declared ``fleet``: pools that are the same object in both stay the same
+    objects in the fleet, so that an edit of one pool costs one pool.
     """
 
     def carried(engine: Engine) -> Engine:
@@ -144,9 +143,9 @@ def with_traffic(fleet: Fleet, traffic: Mapping[str, PoolTraffic]) -> Fleet:
 
 
 def with_pod_states(fleet: Fleet, words: Mapping[EngineId, PodState]) -> Fleet:
-    """The fleet with what the orchestrator says now; engines of which it says the same stay the same objects.
+    """The fleet with the orchestrator's present states; engines with an unchanged state stay the same objects.
 
-    ``words`` are all that stand: of an engine that is not in them nothing is said any more.
+    ``words`` are all states: an engine without one has none.
     """
     pools: dict[str, tuple[Engine, ...]] = {}
     for name, engines in fleet.pools.items():
@@ -185,10 +184,10 @@ def _places(engines: tuple[Engine, ...]) -> Mapping[str, int]:
 
 
 def with_report(fleet: Fleet, report: EngineReport, now_s: float) -> Fleet:
-    """The fleet with this report folded in; the same fleet when it names no engine we know, or came before.
+    """The fleet with this report; the same fleet if its engine is unknown or a newer report is known.
 
-    Costs a copy of one pool's tuple: other pools, and other engines of the pool, stay the same objects, which
-    is how ``decide`` sees that it need not look at them again.
+    Costs a copy of one pool's tuple: other pools, and other engines of the pool, stay the same objects, so that
+    ``decide`` can skip them.
     """
     place = fleet.places.get(report.pool, _NOWHERE).get(report.engine)
     if place is None:
@@ -199,8 +198,8 @@ def with_report(fleet: Fleet, report: EngineReport, now_s: float) -> Fleet:
         return fleet
     verdict = report.verdict
     bad = not verdict.good and verdict is not Verdict.DRAINING
-    # Nothing that was seen of one engine process speaks for or against the next, nor do looks of one judge for
-    # those of another. An engine that does not answer does not say either which process it would be.
+    # Reports on one engine process prove nothing about the next, and probes of one source do not count for
+    # another. An engine that does not answer does not name its process either.
     known = engine.report
     same = known is None or (
         known.source is report.source
@@ -218,9 +217,9 @@ def with_report(fleet: Fleet, report: EngineReport, now_s: float) -> Fleet:
 
 
 def _repeated(known: EngineReport, fresh: EngineReport) -> bool:
-    """Whether a source that counts has said this already: a look must not be counted twice.
+    """Whether a counting source repeats this report: a probe must not be counted twice.
 
-    The clock is asked too, because a source that was restarted counts from the beginning.
+    The clock is compared, too, because a restarted source counts from the beginning.
     """
     return (
         0 < fresh.sequence <= known.sequence

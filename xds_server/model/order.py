@@ -1,4 +1,4 @@
-"""What an operator ordered for an engine, against or beside the evidence."""
+"""Operator orders for engines, which may overrule the evidence."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,18 +7,18 @@ from xds_server.model.fleet import EngineId
 
 
 class OrderAction(StrEnum):
-    """What is to be done with an engine."""
+    """The ordered action."""
 
-    EJECT = "eject"  # out at once
-    DRAIN = "drain"  # nothing new; what it has may finish
-    RESTORE = "restore"  # in, whatever soft evidence says; a dead or hung engine stays out all the same
+    EJECT = "eject"  # eject at once
+    DRAIN = "drain"  # no new requests; present ones may finish
+    RESTORE = "restore"  # keep in rotation despite soft evidence; a dead or hung engine stays ejected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """One order. It holds until ``until_s`` (monotonic); ``force`` lets it cross the capacity floor.
+    """One order, in force until ``until_s`` (monotonic); ``force`` lets it violate the capacity floor.
 
-    ``by`` is who gave it, as far as that is known; ``given_at_unix_s`` is for people.
+    ``by`` is its author, if known; ``given_at_unix_s`` is for display.
     """
 
     engine: EngineId

@@ -1,7 +1,7 @@
-"""What whoever runs the engines says of one of them, beside what is seen of the engine itself.
+"""An engine's state in its orchestrator.
 
-Kubernetes knows that a pod is leaving before the engine does, and that a node is unfit before anything fails. It
-does not know whether an engine can produce a token, so its word is weighed with the other evidence.
+Kubernetes knows that a pod is being deleted before the engine does, and that a node is unfit before anything
+fails. It does not know whether an engine can produce a token, so its state is weighed with the other evidence.
 """
 
 from dataclasses import dataclass
@@ -9,23 +9,23 @@ from enum import StrEnum
 
 
 class PodPhase(StrEnum):
-    """How an engine stands with its orchestrator. One that nothing is said of is present."""
+    """An engine's phase in its orchestrator; present if unknown."""
 
     PRESENT = "present"
-    NOT_READY = "not-ready"  # its readiness is denied: as soft as any other evidence, and the floor holds
-    UNFIT = "unfit"  # its node is tainted or broken: nothing new, as far as the floor allows
-    LEAVING = "leaving"  # it is being ended: nothing new, whatever the floor, for it goes anyway
-    GONE = "gone"  # it has been deleted, and only the list of endpoints does not say so yet
+    NOT_READY = "not-ready"  # not ready: soft evidence, down to the capacity floor
+    UNFIT = "unfit"  # its node is tainted or broken: no new requests, down to the capacity floor
+    LEAVING = "leaving"  # it is being deleted: no new requests, whatever the floor
+    GONE = "gone"  # it has been deleted, but is still in the list of endpoints
 
     @property
     def final(self) -> bool:
-        """Whether it ends here whatever anyone decides: there is no way back from it."""
+        """Whether this phase is irreversible."""
         return self in {PodPhase.LEAVING, PodPhase.GONE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodState:
-    """The standing of one engine. ``reason`` is one sentence, such as ``node gpu-7 has taint gpu-broken``."""
+    """The state of one engine. ``reason`` is one sentence, such as ``node gpu-7 has taint gpu-broken``."""
 
     standing: PodPhase
     reason: str
@@ -33,7 +33,7 @@ class PodState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRef:
-    """The pod an engine runs in. ``has_gate`` says whether its spec has our readiness gate."""
+    """The pod of an engine. ``has_gate``: its spec has our readiness gate."""
 
     namespace: str
     name: str

@@ -1,6 +1,6 @@
-"""How things stand with the policies: which are served, and what became of the files as they are now.
+"""The state of the policies: which are served, and whether the present files were accepted.
 
-What is said of files here holds for the objects of a cluster as well.
+Files here include the objects of a cluster.
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,10 @@ from policies.model import PolicySet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedPolicies:
-    """The files say this. ``texts`` maps each file to its text.
+    """Valid policies. ``texts`` maps each file to its text.
 
-    ``digest`` is a hash of what the documents say, whichever files they stand in, with whatever comments.
-    ``former`` is what the version of Switchgear before this one took for it, a hash over names and texts: versions
-    that it kept have that one.
+    ``digest`` is a hash of the documents' content, independent of files and comments. ``former`` is the digest of
+    earlier releases, a hash over names and texts, which their stored versions have.
     """
 
     policies: PolicySet
@@ -27,7 +26,7 @@ class AcceptedPolicies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedPolicies:
-    """The files cannot be used as they are, for all of these reasons."""
+    """Refused files, with every reason."""
 
     errors: tuple[PolicyError, ...]
     digest: str
@@ -38,7 +37,7 @@ PolicyState = AcceptedPolicies | RejectedPolicies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPolicies:
-    """The policies that are served, with their digests as ``AcceptedPolicies`` has them.
+    """The served policies, with digests as in ``AcceptedPolicies``.
 
     ``stale``: they are from the last run of the server, not from the files.
     """
@@ -51,7 +50,7 @@ class ServingPolicies:
 
 
 def serving_policies(accepted: AcceptedPolicies, *, stale: bool) -> ServingPolicies:
-    """These policies, being served."""
+    """These policies as served ones."""
     return ServingPolicies(
         policies=accepted.policies,
         texts=accepted.texts,
@@ -63,10 +62,10 @@ def serving_policies(accepted: AcceptedPolicies, *, stale: bool) -> ServingPolic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceState:
-    """What became of the policy files as they are now; ``since_s`` is monotonic.
+    """The state of the present policy files; ``since_s`` is monotonic.
 
-    ``state`` is ``unread``, ``accepted``, ``refused``, or with a ``reason``: ``held``, ``failed`` (by a bug),
-    ``unreached`` (nobody who has them answered since the start).
+    ``state`` is ``unread``, ``accepted``, ``refused``, or with a ``reason``: ``held``, ``failed`` (a bug),
+    ``unreached`` (the source has not answered since the start).
     """
 
     state: str

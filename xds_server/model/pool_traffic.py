@@ -1,8 +1,8 @@
-"""What the proxies saw lately: calls per engine, arrivals per proxy, as one frozen value per pool.
+"""Recent telemetry: calls per engine, arrivals per proxy, as one frozen value per pool.
 
-Made by ``sources.telemetry`` from access logs and load reports, read by ``decide``. A value says what was counted
-and when it was last heard; whether that is enough to act on, and how old is too old, is the reader's to judge.
-What nobody has told is None or absent, never zero.
+Made by ``telemetry`` from access logs and load reports, read by ``decide``. A value has counts and the time of the
+last report; readers decide whether that is enough and recent enough. Unreported values are None or absent, never
+0.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from policies.route import PriorityClass
 
 
 class TelemetrySignal(StrEnum):
-    """What a proxy reports by itself."""
+    """A signal that proxies report."""
 
     ACCESS_LOG = "access_log"
     LOAD_REPORT = "load_report"
@@ -35,9 +35,9 @@ class CallResult(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proxy:
-    """One connected proxy. ``cuts``: it can end, on order, the requests that a hung engine holds.
+    """One connected proxy. ``cuts``: it can cut, on order, the requests on a hung engine.
 
-    ``region`` is what it says of itself; empty where it says none.
+    ``region`` is as the proxy states it; empty if it does not.
     """
 
     node: str
@@ -50,10 +50,10 @@ class Proxy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyTail:
-    """A time as healthy calls showed it lately, in seconds, and how many calls that rests on.
+    """Recent quantiles of a time of healthy calls, in seconds, and the number of calls.
 
-    ``longest_s`` is the longest of those calls: a limit on tries must not go by a quantile alone, or it ends the
-    longest healthy answers for ever. 0 where it is not known.
+    ``longest_s`` is the maximum, 0 if unknown: a limit based on a quantile alone would cut the longest healthy
+    responses forever.
     """
 
     p50_s: float
@@ -65,15 +65,15 @@ class LatencyTail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTraffic:
-    """Calls (attempts, not requests) to one engine, from all proxies that report.
+    """Calls (attempts, not requests) to one engine, from all reporting proxies.
 
-    ``window_calls`` and ``window_failures`` are the newest calls that count, at most the breaker's window and
-    none older than ``WINDOW_S``; ``failures_in_a_row`` is how many of the newest of them failed,
-    ``newest_failed`` has a bit for each of the newest ``NEWEST_CALLS`` that failed, the newest lowest.
-    ``succeeded``, ``failed`` and ``neutral`` only grow. Rates are over the last ``RATE_S``: ``done_per_s`` are
-    calls that ended well, ``busy`` is the mean number of calls that those which ended well held open (their
-    durations added up, per second); ``service_s`` the mean duration of those. ``in_flight`` is what the newest
-    load reports of all proxies add up to, and None where no proxy reports load. Times are monotonic seconds.
+    ``window_calls`` and ``window_failures`` are the newest relevant calls, at most the breaker's window and none
+    older than ``WINDOW_S``; ``failures_in_a_row`` is how many of the newest failed, ``newest_failed`` has a bit
+    for each failure among the newest ``NEWEST_CALLS``, the newest lowest. ``succeeded``, ``failed`` and
+    ``neutral`` only grow. Rates cover the last ``RATE_S``: ``done_per_s`` are successful calls, ``busy`` is the
+    mean number of calls that these held open (their durations summed, per second); ``service_s`` their mean
+    duration. ``in_flight`` is the sum of the newest load reports of all proxies, None if no proxy reports load.
+    Times are monotonic seconds.
     """
 
     window_calls: int = 0
@@ -94,11 +94,11 @@ class EngineTraffic:
 class ProxyTraffic:
     """One proxy's part in a pool's traffic.
 
-    ``arrivals_per_s``, ``shed_per_s``: requests that came for the pool, those refused at the ceiling included, and
-    those refused, by class, over the last ``RATE_S``; retries are not arrivals. ``retries_per_s`` are calls after
-    the first of a request. ``in_flight_on``: requests it has open on each engine, by its newest load report, which
-    came at ``load_at_s`` (None: none came). ``silent``: engines that got nothing although their like did, and how
-    many requests their like got meanwhile: what this proxy keeps out by itself.
+    ``arrivals_per_s``, ``shed_per_s``: requests for the pool, including refused ones, and those refused at the
+    ceiling, by class, over the last ``RATE_S``; retries are not arrivals. ``retries_per_s`` are calls after the
+    first of a request. ``in_flight_on``: open requests by engine, from its newest load report at ``load_at_s``
+    (None: none). ``silent``: engines without requests although comparable ones got this many: this proxy has
+    ejected them itself.
     """
 
     arrivals_per_s: Mapping[PriorityClass, float] = field(default_factory=dict)
@@ -112,11 +112,11 @@ class ProxyTraffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolTraffic:
-    """All that is known of a pool's traffic; ``engines`` by engine name, ``proxies`` by node id.
+    """A pool's telemetry; ``engines`` by engine name, ``proxies`` by node id.
 
-    ``answer`` is the time of whole answers that are not streamed, ``first_byte`` of the first byte of streams (the
-    first token only behind the gate); both of calls that ended well. ``sampled`` is the share of calls that
-    proxies were asked to report: counts and rates here are already divided by it, windows are not.
+    ``answer`` is the time of whole responses without streaming, ``first_byte`` of the first byte of streams (the
+    first token only behind the gate); both of successful calls. ``sampled`` is the share of calls that proxies
+    report: counts and rates here are already divided by it, windows are not.
     """
 
     engines: Mapping[str, EngineTraffic] = field(default_factory=dict)
@@ -128,13 +128,13 @@ class PoolTraffic:
 
 
 WINDOW_S = 30.0
-"""Calls older than this say nothing of an engine now."""
+"""Older calls do not count."""
 
 NEWEST_CALLS = 32
-"""Of so many calls it is known which of them failed."""
+"""Number of newest calls whose individual results are kept."""
 
 RATE_S = 2.0
-"""Rates are taken over so many seconds."""
+"""Rates cover this many seconds."""
 
 STALE_S = 5.0
-"""Age from which telemetry of a proxy counts as lost: decisions then do as if it had never been."""
+"""Age from which a proxy's telemetry counts as lost: decisions then treat it as absent."""

@@ -1,4 +1,4 @@
-"""DOCSTRING NEEDED."""
+"""Proxies of other replicas, which share limits and demand."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,9 +10,9 @@ from xds_server.model.pool_traffic import PoolTraffic, Proxy, ProxyTraffic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteProxies:
-    """Proxies that other replicas serve: by node id made up for them, by role, by zone, and what they ask by pool.
+    """Proxies of other replicas: by synthetic node id, by role, by zone, and their demand by pool.
 
-    ``kinds`` are role, zone and pools of those there are.
+    ``kinds`` has the role, zone and pools of each kind.
     """
 
     proxies: Mapping[str, Proxy] = field(default_factory=dict)
@@ -26,13 +26,13 @@ NO_REMOTE_PROXIES: Final = RemoteProxies()
 
 
 class TrafficMerger:
-    """Traffic that is known here and traffic elsewhere as one; what was joined of the same two stays the same."""
+    """Merges local and remote traffic; equal inputs return the same object."""
 
     def __init__(self) -> None:
         self._made: dict[str, tuple[PoolTraffic | None, Mapping[str, ProxyTraffic], PoolTraffic]] = {}
 
     def traffic(self, here: Mapping[str, PoolTraffic], there: RemoteProxies) -> Mapping[str, PoolTraffic]:
-        """What all proxies ask for, by pool; ``here`` itself where nobody elsewhere asks for anything."""
+        """The demand of all proxies, by pool; ``here`` itself without remote demand."""
         if not there.traffic:
             self._made = {}
             return here

@@ -1,4 +1,4 @@
-"""Certificates for connections to engines, as they are now: the value between the folder and what uses them."""
+"""Present certificates for connections to engines: the value between the folder and its users."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,9 +7,9 @@ from typing import Final, TypeAlias
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSecret:
-    """Whom to trust (``authorities``) and, where both are there, how to prove oneself; all as PEM.
+    """Trusted CAs (``authorities``) and, if present, our own certificate and key; all as PEM.
 
-    ``ends_unix_s`` is when the first of the certificates expires that has to hold.
+    ``ends_unix_s`` is when the first of the required certificates expires.
     """
 
     name: str
@@ -20,23 +20,23 @@ class EngineSecret:
 
 
 Secrets: TypeAlias = Mapping[str, EngineSecret]
-"""By name, only those that can be used."""
+"""By name, only usable ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificates:
-    """The secrets there are, and of others what clusters are made of.
+    """The present secrets, and what clusters need to know of others.
 
-    ``certified`` are names of secrets that had a certificate for proxies when they could last be read; None where
-    nothing is known of any, and each is taken for such. It keeps a cluster as it is, which Envoy would otherwise
-    warm anew, when a server starts beside a folder that it cannot read.
+    ``certified`` are names of secrets that had a certificate for proxies when last readable; None if unknown: then
+    all count as such. This keeps clusters unchanged, which Envoy would otherwise warm again, when a server starts
+    without access to the folder.
     """
 
     secrets: Secrets = field(default_factory=dict)
     certified: frozenset[str] | None = None
 
     def has_certificate(self, name: str) -> bool:
-        """Whether proxies prove who they are with this secret."""
+        """Whether proxies identify themselves with this secret."""
         known = self.secrets.get(name)
         if known is not None:
             return known.chain is not None
@@ -44,7 +44,7 @@ class Certificates:
 
 
 NO_CERTIFICATES: Final = Certificates(certified=frozenset())
-"""There are none, and there were none."""
+"""No secrets now or before."""
 
 UNKNOWN_CERTIFICATES: Final = Certificates()
-"""For who translates policies far from the certificates they name."""
+"""For translating policies without access to their certificates."""

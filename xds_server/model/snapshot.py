@@ -1,12 +1,12 @@
-"""What the control plane wants one kind of proxy to have: named resources with content-hash versions.
+"""The intended configuration of one kind of proxy: named resources with content-hash versions.
 
-A version is a hash of content and of nothing else, so that a restarted control plane, or a second replica,
-finds every proxy already up to date and resends nothing.
+A version is a hash of content only, so that a restarted control plane, or a second replica, finds every proxy up
+to date and resends nothing.
 
-One version reaches further than its own bytes. Envoy warms a changed cluster until it is sent the cluster's
-endpoints again, changed or not; so the version of a ClusterLoadAssignment is ``<hash of its content>.<hash of
-the clusters that read it>``. A change of the cluster thereby makes the endpoints due again on every stream,
-also on one that was not connected at the time, with nobody having to remember it.
+One version covers more than its own bytes. Envoy warms a changed cluster until it receives the cluster's endpoints
+again, changed or not; so the version of a ClusterLoadAssignment is ``<hash of its content>.<hash of the clusters
+that read it>``. A changed cluster makes the endpoints due again on every stream, also on one that was not
+connected at the time.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -27,14 +27,14 @@ _FEW: Final = 4
 class Resource:
     """One encoded xDS resource.
 
-    ``value`` is the serialised message named by ``type_url``; ``version`` is the hex content hash of it, for
-    endpoints followed by ``.`` and the hash of the clusters that read them; ``origins`` are the ``file:line``
-    places of the policies that produced it, most specific first.
+    ``value`` is the serialised message named by ``type_url``; ``version`` is its hex content hash, for endpoints
+    followed by ``.`` and the hash of the clusters that read them; ``origins`` are the ``file:line`` places of the
+    policies behind it, most specific first.
     """
 
     type_url: str
     name: str
-    value: bytes = field(repr=False)  # of a secret it is one
+    value: bytes = field(repr=False)  # may be a secret
     version: str
     origins: tuple[str, ...] = ()
 
@@ -51,23 +51,23 @@ def content_of(version: str) -> str:
 
 
 def set_version(resources: Iterable[Resource]) -> str:
-    """The version of a set of resources: a hash of their names and versions, in no order."""
+    """The version of a set of resources: an order-independent hash of their names and versions."""
     return version_of(sorted((item.name, item.version) for item in resources))
 
 
 def version_of(pairs: Iterable[tuple[str, str]]) -> str:
-    """The same of names and versions, in order."""
+    """The same from names and versions, in order."""
     return blake2b("\n".join(f"{name}\t{version}" for name, version in pairs).encode(), digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything one view (see ``translate.View``) is served: type URL -> name -> resource.
+    """The resources served to one view (see ``View``): type URL -> name -> resource.
 
-    ``rolled_back`` names, by type URL, what is wanted otherwise but was refused: it stands here with the last
-    accepted content, or not at all when there is none. A proxy that holds some version of a name that is
-    rolled back and missing keeps it. ``assignments`` maps a cluster's name to the name of the endpoints it
-    reads where the two differ (``eds_cluster_config.service_name``).
+    ``rolled_back`` names, by type URL, resources whose intended content was refused: they have the last accepted
+    content here, or are missing if there is none. A proxy that holds a version of a rolled-back, missing name
+    keeps it. ``assignments`` maps a cluster's name to that of its endpoints where they differ
+    (``eds_cluster_config.service_name``).
     """
 
     resources: Mapping[str, Mapping[str, Resource]] = field(default_factory=lambda: MappingProxyType({}))
@@ -75,7 +75,7 @@ class Snapshot:
     assignments: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def of(self, type_url: str) -> Mapping[str, Resource]:
-        """The resources of one type by name; empty when the type is not served."""
+        """The resources of one type by name; empty if the type is not served."""
         return self.resources.get(type_url, _NOTHING)
 
     def rolled_back_of(self, type_url: str) -> Collection[str]:
@@ -108,7 +108,7 @@ def snapshot(
 
 
 def with_resource(served: Snapshot, item: Resource) -> Snapshot:
-    """The snapshot with this resource in place of the one of its type and name; all other types stay the same."""
+    """The snapshot with this resource replacing the one of its type and name; other types stay the same."""
     of_type = MappingProxyType({**served.of(item.type_url), item.name: item})
     return replace(served, resources=MappingProxyType({**served.resources, item.type_url: of_type}))
 
@@ -126,7 +126,7 @@ def _bound_to_clusters(
         if versions := readers.get(name):
             read_by = versions[0][:8] if len(versions) == 1 else _hash8("\n".join(versions))
             version = f"{version}.{read_by}"
-        # An unchanged resource stays the same object, which is how streams see quickly that nothing changed.
+        # An unchanged resource stays the same object, so that streams quickly detect that nothing changed.
         bound[name] = item if item.version == version else replace(item, version=version)
     return bound
 
@@ -139,7 +139,7 @@ def same_layers(published: Mapping[str, Resource], made: Mapping[str, Resource])
 
 
 def unless_equal(published: Snapshot | None, made: Snapshot) -> Snapshot:
-    """The snapshot that is published already if ``made`` has the same versions, else ``made``."""
+    """The published snapshot if ``made`` has the same versions, else ``made``."""
     if published is None or published.resources.keys() != made.resources.keys():
         return made
     for url, named in made.resources.items():
@@ -152,7 +152,7 @@ def unless_equal(published: Snapshot | None, made: Snapshot) -> Snapshot:
 
 
 def changed_names(before: Snapshot, after: Snapshot, type_url: str) -> Collection[str]:
-    """The names of one type that are not the same in both, or rolled back in one of them only."""
+    """The names of one type that differ, or are rolled back in only one of them."""
     old, new = before.of(type_url), after.of(type_url)
     changed: set[str] = set()
     if old is not new:
@@ -165,10 +165,10 @@ def changed_names(before: Snapshot, after: Snapshot, type_url: str) -> Collectio
 
 
 class SnapshotDiffs:
-    """``changed_names``, worked out once for all streams that take the same step.
+    """``changed_names``, computed once for all streams that take the same step.
 
-    A push takes a thousand streams from one snapshot to the next. Remembered are the steps of single types, the
-    few asked last: snapshots of proxies that have one resource of their own share all the other types.
+    A push takes a thousand streams from one snapshot to the next. The last few steps of single types are cached:
+    snapshots of proxies with one resource of their own share all other types.
     """
 
     def __init__(self, remembered: int = 32) -> None:
@@ -178,7 +178,7 @@ class SnapshotDiffs:
         )
 
     def between(self, before: Snapshot, after: Snapshot) -> Mapping[str, Collection[str]]:
-        """The changed names by type URL; types in which nothing changed are absent."""
+        """The changed names by type URL; unchanged types are absent."""
         type_urls = {
             **before.resources,
             **after.resources,
@@ -194,7 +194,7 @@ class SnapshotDiffs:
         if old is new and was is now:
             return _NO_NAMES
         if len(old) + len(new) <= _FEW:
-            # Quicker than to remember, and a thousand different ones would push the others out.
+            # Faster than caching, and a thousand different ones would displace the others.
             return changed_names(before, after, type_url)
         key = (id(old), id(new), id(was), id(now))
         if known := self._steps.get(key):

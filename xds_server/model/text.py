@@ -24,7 +24,7 @@ def age_text(seconds: float) -> str:
 
 
 def names_text(names: Iterable[str], most: int = 5, *, of: int = 0) -> str:
-    """``a, b and 3 more``; ``of`` is how many there are, where not all of them are named."""
+    """``a, b and 3 more``; ``of`` is the total, if not all are listed."""
     listed = list(names)
     left = max(of, len(listed)) - len(listed[:most])
     return ", ".join(listed[:most]) + (f" and {left} more" if left else "")

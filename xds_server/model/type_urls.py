@@ -1,9 +1,8 @@
-"""The xDS types Switchgear serves, in the order in which they must be pushed.
+"""The xDS types that Switchgear serves, in push order.
 
-Make-before-break: a cluster and its endpoints must exist before a route names them. Endpoints may be listeners
-inside the proxy, which must exist before them; a listener that asks for routes waits for them by itself. Runtime
-comes first because Envoy asks for it first and delays its start until it
-is answered.
+Make-before-break: a cluster and its endpoints must exist before a route names them. Endpoints may be internal
+listeners, which must exist first; a listener waits for its routes by itself. Runtime comes first because Envoy
+requests it first and delays its start until it is answered.
 """
 
 from typing import Final
@@ -25,4 +24,4 @@ SHORT_NAMES: Final = {
     LISTENER: "LDS",
     ROUTE: "RDS",
 }
-"""The name operators know each type by."""
+"""Short names of the types, as operators know them."""

@@ -1,4 +1,4 @@
-"""Which kind of proxy is looking: proxies with the same view are served the same bytes."""
+"""The view of a proxy: proxies with the same view are served the same bytes."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -7,14 +7,13 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What distinguishes the configuration of one proxy from another's.
+    """What distinguishes the configurations of proxies.
 
-    ``pools`` limits what is served to the named pools and the routes that lead to them; empty means all.
-    ``cuts``: this proxy can end what an engine holds, by the removal of the listener it went through.
-    ``listen_address`` takes the place of the address that routes name, for a proxy that shares its host with
-    others; empty means as the routes say. ``region`` is empty where the proxy says none: then it is that of the
-    engines in its zone. ``allowed`` are the pools that its identity may see, whatever it asks for; None means all.
-    ``canary``: it tries other policies before the rest. ``keys``: it may be sent private keys.
+    ``pools`` limits the configuration to the named pools and the routes that lead to them; empty means all.
+    ``cuts``: this proxy can cut an engine's requests by removing their listener. ``listen_address`` replaces the
+    routes' address, for a proxy that shares its host with others; empty keeps it. ``region`` is empty if the proxy
+    does not state one: its zone's engines then decide. ``allowed`` are the pools that its identity may see;
+    None means all. ``canary``: it tries new policies first. ``keys``: it may get private keys.
     """
 
     zone: str = ""
@@ -28,7 +27,7 @@ class View:
     keys: bool = False
 
     def may_see(self, pools: Collection[str]) -> bool:
-        """Whether all of these pools may be seen."""
+        """Whether all of these pools are visible."""
         return self.allowed is None or self.allowed.issuperset(pools)
 
 
@@ -36,7 +35,7 @@ GATEWAY: Final = "gateway"
 SIDECAR: Final = "sidecar"
 
 GRPC_ROLE: Final = "grpc"
-"""gRPC's own xDS client, which is no proxy."""
+"""gRPC's own xDS client, which is not a proxy."""
 
 ROLES: Final = (GATEWAY, SIDECAR, GRPC_ROLE)
-"""Every role of a peer."""
+"""Every role of an xDS client."""

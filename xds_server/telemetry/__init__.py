@@ -1,4 +1,4 @@
-"""What proxies tell of their calls: access logs and load reports, as one frozen value per pool."""
+"""Telemetry from proxies: access logs and load reports, as one frozen value per pool."""
 
 from xds_server.telemetry.proxy_telemetry import Telemetry
 

@@ -1,8 +1,8 @@
-"""Access logs: what each Envoy says of every attempt, into the book.
+"""Access log service: records each attempt that Envoy reports.
 
-``envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs``. Only the first message of a stream says who sends
-it. A message is parsed by protobuf's C core; what is read of an entry is a dozen fields, looked up once each,
-because this runs for every call of the fleet.
+``envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs``. Only the first message of a stream names its
+sender. Protobuf's C core parses a message; about 12 fields of an entry are read, once each, because this runs for
+every call of the fleet.
 """
 
 from collections.abc import Callable
@@ -42,28 +42,28 @@ AccessLogs: type[Any] = decoder(
         "AccessLogCommon.upstream_local_address",
     ),
 )
-"""``StreamAccessLogsMessage`` without what nobody here reads."""
+"""``StreamAccessLogsMessage`` without unused fields."""
 
 _ATTEMPT: Final = int(AccessLogType.UpstreamEnd)
 _REQUEST: Final = int(AccessLogType.DownstreamEnd)
 
 LONGEST_S: Final = 86_400.0
-"""No call lasts longer than a policy allows; a peer that says so is not believed."""
+"""No call lasts longer than a policy allows; longer durations are ignored."""
 
 
 class AccessLogPort(Protocol):
-    """What a stream of access logs needs of the rest: whether there is room, and who is told."""
+    """What a stream of access logs needs: admission and a receiver."""
 
     traffic_store: TrafficStore
 
     def visible_pools(self, node: str, signal: TelemetrySignal, identities: tuple[str, ...]) -> MaySee | None:
-        """Of which pools ``node`` may tell; None unless it is served and proved the same of itself."""
+        """The pools on which ``node`` may report; None unless it is connected for xDS with the same identity."""
 
     def admitted(self, entries: int, now_s: float) -> bool:
-        """Whether a message with so many entries is read; what is not is counted as dropped."""
+        """Whether a message with this many entries is read; otherwise it counts as dropped."""
 
     def logged(self, node: str, failures: int, now_s: float) -> float:
-        """Entries of ``node`` are about to be counted; the share of calls they were sampled with."""
+        """Entries of ``node`` are about to be counted; returns the share of calls they were sampled with."""
 
 
 class AccessLogHandler:
@@ -98,18 +98,18 @@ class AccessLogHandler:
             )
 
     def close(self) -> None:
-        """Nothing is held for a stream: what it told ages by itself."""
+        """Nothing to release: records expire by age."""
 
 
 def record_entries(
     book: TrafficStore, node: str, entries: Any, weight: float, now_s: float, *, may_see: MaySee
 ) -> bool:
-    """Count ``entries`` about pools that ``node`` may see, each for ``weight`` calls; whether one is bad news."""
+    """Count ``entries`` of visible pools, each for ``weight`` calls; returns whether any is bad news."""
     pools, route_of = book.directory.pools, book.directory.route
     note = book.record_attempt
     bad = False
-    # While nobody listens Envoy keeps what it has to tell, and then tells it all at once: what ended before is not
-    # counted as if it ended now. Both times are of the proxy's clock, so that it may go as wrong as it likes.
+    # Without a receiver Envoy queues entries and then sends them all at once: they must not count as if they ended
+    # now. Both times are from the proxy's clock, so its offset does not matter.
     newest_s = _ended_s(entries[-1].common_properties)
     for entry in entries:
         common = entry.common_properties
@@ -136,7 +136,7 @@ def record_entries(
         ended = Attempt(
             engine=engine,
             outcome=outcome,
-            # Envoy counts in the request itself, so by the time a hedged first attempt ends it says 2.
+            # Envoy counts attempts in the request, so when a hedged first attempt ends the header is 2.
             first=attempt == "1" or (hedged and TIMEOUT in flags),
             asks=not 400 <= code < 500 or code in RETRYABLE_CLIENT_ERRORS,
             complete=complete,
@@ -185,7 +185,7 @@ def _engine(facts: Any, address: Any) -> str | None:
 
 
 def _flags(common: Any) -> frozenset[str]:
-    # Most entries have none, and asking for one field at a time would be dearer than listing those that are set.
+    # Most entries have none, and reading the flags one by one costs more than listing those that are set.
     if not common.HasField("response_flags"):
         return NO_FLAGS
     return frozenset(field.name for field, _ in common.response_flags.ListFields())

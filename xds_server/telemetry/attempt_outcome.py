@@ -1,6 +1,6 @@
-"""How one attempt ended, from what Envoy's access log says of it: pure, and the same for everybody who asks.
+"""The outcome of one attempt, from Envoy's access log. Pure.
 
-What Envoy 1.40 was seen to write (``tests/with_envoy/telemetry/test_als_and_lrs_outcomes.py`` holds it to that):
+What Envoy 1.40 writes (checked by ``tests/with_envoy/telemetry/test_als_and_lrs_outcomes.py``):
 
 ======================================  ======  ========================  ========  =========
 what happened                           code    flag                      complete  outcome
@@ -19,12 +19,12 @@ per_try_idle_timeout, silent stream     200     SI stream idle            no    
 caller left                             - / 200 -                         no        neutral
 route's own time limit                  - / 200 -                         no        neutral
 hedged, and the other one won           -       UT or none                no        neutral
-hedged, and won all the same            200     UT request timeout        yes       success
+hedged, but still won                   200     UT request timeout        yes       success
 full admission ceiling                  -       UO overflow               no        not sent
 ======================================  ======  ========================  ========  =========
 
-A hedge is to Envoy a timeout of the first attempt, so where a route hedges a timeout says nothing. A route's own
-limit looks like a caller who left; the listener's entry tells them apart (``request_outcome``).
+Envoy treats a hedge as a timeout of the first attempt, so on a route with hedging a timeout proves nothing. A
+route's own limit looks like a caller who left; the listener's entry distinguishes them (``request_outcome``).
 """
 
 from collections.abc import Collection, Set
@@ -32,12 +32,11 @@ from enum import IntEnum
 from typing import Final
 
 RETRYABLE_CLIENT_ERRORS: Final = frozenset({408, 425, 429})
-"""Of the 4xx, those with which an engine says not that the request is wrong, but that it comes at a wrong time: it
-did ask for work."""
+"""4xx statuses by which an engine refuses the time, not the request: it does count as demand."""
 
 
 class AttemptOutcome(IntEnum):
-    """What an attempt says of its engine; ``NOT_SENT`` reached none, ``UNDETERMINED`` is no news."""
+    """What an attempt proves about its engine; ``NOT_SENT`` reached none, ``UNDETERMINED`` proves nothing."""
 
     SUCCESS = 0
     FAILURE = 1
@@ -62,18 +61,18 @@ _FAILED: Final = frozenset(
         "stream_idle_timeout",
     }
 )
-"""Flags, by their names in Envoy's protocol, of engines that broke off or fell silent."""
+"""Response flags of engines that broke off or fell silent, by their protobuf names."""
 
 _LIMITS_OF_THE_ROUTE: Final = frozenset({"response_timeout", "stream_idle_timeout"})
-"""Details of requests that the route's ``timeout`` or ``idle_timeout`` ended; a try tells of its own limits."""
+"""Details of requests that the route's ``timeout`` or ``idle_timeout`` ended; tries have limits of their own."""
 
 
 def attempt_outcome(
     code: int, flags: Set[str], *, complete: bool, count_statuses: Collection[int], hedged: bool
 ) -> AttemptOutcome:
-    """The outcome of an attempt; ``code`` 0: no answer came, ``complete``: the whole answer did.
+    """The outcome of an attempt; ``code`` 0: no response, ``complete``: the whole response arrived.
 
-    ``count_statuses`` are the policy's, ``hedged`` says whether the route starts second tries.
+    ``count_statuses`` are the policy's, ``hedged`` says whether the route hedges.
     """
     if flags and not complete:
         if OVERFLOW in flags and code == 0:
@@ -90,14 +89,14 @@ def attempt_outcome(
 def request_outcome(flags: Set[str], details: str, attempt: int) -> AttemptOutcome:
     """What a listener's entry adds: ``NOT_SENT``, ``FAILURE`` of the last attempt's engine, or nothing.
 
-    ``attempt`` is how often the request was tried, 0: never. The time limit of a whole request is held against an
-    engine only where there was no other. The attempt itself has been counted as neutral; it stays so.
+    ``attempt`` is the number of tries, 0: none. The time limit of a whole request counts against an engine only if
+    it was the only one tried. The attempt was already counted as neutral; that stays.
     """
     if details in _LIMITS_OF_THE_ROUTE:
         alone = attempt <= 1 or details != "response_timeout"
         return AttemptOutcome.FAILURE if alone else AttemptOutcome.UNDETERMINED
     if _NO_CLUSTER in flags:
-        # The pool is not there (yet): nobody's overload.
+        # The pool does not exist (yet), so this is not overload.
         return AttemptOutcome.UNDETERMINED
     if attempt == 0 or (NO_HOST in flags and attempt == 1):
         return AttemptOutcome.NOT_SENT

@@ -1,9 +1,8 @@
-"""Load reports: how many requests each Envoy has open on each engine, into the book.
+"""Load reporting service: records the requests that each Envoy has open on each engine.
 
-``envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats``. The server says once how often and how finely
-to report; the peer then reports until its stream ends. An Envoy repeats its whole node in every report (60 KB with
-the names of its extensions), which is most of what a report costs: it is left undecoded after the first, and many
-proxies are asked to report less often.
+``envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats``. The server sets the interval and detail once;
+the peer then reports until its stream ends. Envoy repeats its whole node in every report (60 KB with extension
+names), which is most of a report's cost: it is not decoded after the first. Many proxies get longer intervals.
 """
 
 from collections.abc import Mapping
@@ -26,36 +25,36 @@ LoadReport: type[Any] = decoder(load_stats.LoadStatsRequest, ("LoadStatsRequest.
 ReportOrder: type[Any] = decoder(load_stats.LoadStatsResponse)
 
 INTERVALS_S: Final = (0.25, 0.5, 1.0, 2.0)
-"""How often a proxy is asked to report. The longest still leaves two reports before one is stale."""
+"""Reporting intervals. The longest still leaves two reports before one is stale."""
 
 REPORTS_PER_S: Final = 500.0
-"""Reports a second of all proxies together (benchmarks/results/signals.json): beyond, each reports less often."""
+"""Reports per second over all proxies (benchmarks/results/signals.json); above, each reports less often."""
 
 MOST: Final = 10_000_000
-"""Requests on one engine from which a peer is not believed: more than an Envoy has connections."""
+"""Requests on one engine from which a report is rejected: more than an Envoy has connections."""
 
 
 def interval_s(proxies: int) -> float:
-    """How often each of so many proxies is asked to report, in seconds."""
+    """The reporting interval in seconds for this many proxies."""
     return next((step for step in INTERVALS_S if proxies / step <= REPORTS_PER_S), INTERVALS_S[-1])
 
 
 class LoadReportPort(Protocol):
-    """What a stream of load reports needs of the rest."""
+    """What a stream of load reports needs."""
 
     traffic_store: TrafficStore
 
     def proxies(self) -> int:
-        """Open streams of load reports of proxies that are known."""
+        """Open load report streams of known proxies."""
 
     def visible_pools(self, node: str, signal: TelemetrySignal, identities: tuple[str, ...]) -> MaySee | None:
-        """Of which pools ``node`` may tell; None unless it is served and proved the same of itself."""
+        """The pools on which ``node`` may report; None unless it is connected for xDS with the same identity."""
 
     def reported(self, node: str, issued: int, now_s: float) -> None:
-        """``node`` reported, and had issued so many requests since its last report."""
+        """``node`` reported, and has issued this many requests since its last report."""
 
     def opened(self, by: int) -> None:
-        """So many more streams of known proxies are open (1 or -1)."""
+        """Change the number of open streams of known proxies (1 or -1)."""
 
 
 class LoadReportHandler:
@@ -69,14 +68,14 @@ class LoadReportHandler:
         self._counted = False
 
     def take(self, data: bytes, now_s: float) -> bytes | None:
-        """Take a report; the order how often to report, when it is new."""
+        """Handle a report; returns the order with a new interval, if it changed."""
         try:
             message = LoadReport.FromString(data)
             if not self._node:
                 self._node = validated_node_id(Node.FromString(message.node).id)
         except DecodeError as error:
             raise TelemetryStreamError("garbage", "not a LoadStatsRequest") from error
-        if self._told_s:  # the first message only asks
+        if self._told_s:  # the first message only subscribes
             self._report(message, now_s)
         wanted_s = interval_s(self._desk.proxies())
         if wanted_s == self._told_s:
@@ -85,7 +84,7 @@ class LoadReportHandler:
         return report_order(wanted_s)
 
     def close(self) -> None:
-        """One stream less; what it reported ages by itself, for a proxy that comes back at once."""
+        """Release the stream; its last report expires by age, in case the proxy reconnects at once."""
         if self._counted:
             self._desk.opened(-1)
 
@@ -93,7 +92,7 @@ class LoadReportHandler:
         may_see = self._desk.visible_pools(self._node, TelemetrySignal.LOAD_REPORT, self._identities)
         if may_see is None:
             return
-        if not self._counted:  # not before: how often all others report goes by this number
+        if not self._counted:  # not before: this number sets the interval of all others
             self._counted = True
             self._desk.opened(1)
         book, issued = self._desk.traffic_store, 0
@@ -108,7 +107,7 @@ class LoadReportHandler:
 
 
 def report_order(wanted_s: float) -> bytes:
-    """The answer that asks for reports of all clusters, by endpoint."""
+    """The response that requests reports of all clusters, by endpoint."""
     message = ReportOrder(send_all_clusters=True, report_endpoint_granularity=True)
     message.load_reporting_interval.FromMicroseconds(round(wanted_s * 1e6))
     done: bytes = message.SerializeToString()
@@ -116,9 +115,9 @@ def report_order(wanted_s: float) -> bytes:
 
 
 def by_engine(facts: PoolFacts, cluster: Any) -> Mapping[str, tuple[int, int]]:
-    """Requests in progress and issued, by engine; engines that stand in several localities are added up.
+    """Requests in progress and issued, by engine; engines in several localities are added up.
 
-    ``TelemetryStreamError`` for numbers that cannot be.
+    ``TelemetryStreamError`` for impossible numbers.
     """
     at, behind = facts.at, facts.behind
     found: dict[str, tuple[int, int]] = {}

@@ -1,8 +1,8 @@
-"""Which proxies should have told something and did not: told once when it begins, and once when it is over.
+"""Detects proxies whose telemetry is missing; reports it once when it begins, and once when it ends.
 
-A load report is due from every connected Envoy, whatever it does. Access logs are due only where there were calls,
-which the load reports know; a proxy that reports no load at all is missed by that alone. Losing a signal ejects
-nobody (see ``book``), so an alarm is all it brings, and losing all of it from everybody is a louder one.
+A load report is due from every connected Envoy. Access logs are due only if there were calls, which the load
+reports show; without load reports, only those are reported as missing. Losing a signal ejects no engine (see
+``traffic_store``), so the only effect is an alarm, and a louder one if all telemetry is lost.
 """
 
 from collections.abc import Collection
@@ -14,17 +14,17 @@ import structlog
 from xds_server.model.pool_traffic import TelemetrySignal
 
 LOST_S: Final = 15.0
-"""Silence that is no accident: several report intervals, a reconnection with its back-off, a restart of ours."""
+"""Silence that is not accidental: several report intervals, a reconnection with backoff, a server restart."""
 
 CALLS_DUE: Final = 50.0
-"""Sampled calls that a proxy may have made without an entry: fewer may all be running still."""
+"""Sampled calls that a proxy may have made without an entry: fewer may all still be running."""
 
 _log = structlog.get_logger()
 
 
 @dataclass(slots=True, kw_only=True)
 class ProxySignals:
-    """When one proxy was last heard, by signal, and the calls it issued since its last access log."""
+    """When each signal of one proxy last arrived, and the calls it issued since its last access log."""
 
     at_s: dict[TelemetrySignal, float] = field(default_factory=dict)
     since_s: float = 0.0
@@ -32,7 +32,7 @@ class ProxySignals:
 
 
 class TelemetryLossMonitor:
-    """What was heard of whom, and the alarms about it."""
+    """Last signals by proxy, and the alarms about missing ones."""
 
     def __init__(self) -> None:
         self.signals: dict[str, ProxySignals] = {}
@@ -41,14 +41,14 @@ class TelemetryLossMonitor:
         self._all_lost = False
 
     def set_connected(self, nodes: Collection[str], now_s: float) -> None:
-        """These Envoys are connected for configuration now."""
+        """Set the Envoys that are connected for xDS now."""
         fresh = frozenset(nodes)
         for node in fresh - self._connected:
             self.signals.setdefault(node, ProxySignals()).since_s = now_s
         self._connected = fresh
 
     def record(self, node: str, signal: TelemetrySignal, now_s: float) -> ProxySignals:
-        """Something of ``node`` arrived."""
+        """Record a signal of ``node``."""
         heard = self.signals.get(node)
         if heard is None:
             heard = self.signals[node] = ProxySignals(since_s=now_s)
@@ -76,7 +76,7 @@ class TelemetryLossMonitor:
                 _log.error(
                     "telemetry.lost",
                     proxies=len(self._connected),
-                    effect="nobody is ejected for what proxies saw; ceilings are divided evenly",
+                    effect="proxy reports eject no engine; admission limits are divided evenly",
                 )
             else:
                 _log.info("telemetry.found", proxies=len(self._connected))

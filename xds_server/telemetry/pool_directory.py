@@ -1,7 +1,7 @@
-"""Which engine stands at an address, and what a route says of its requests: the policies, as telemetry needs them.
+"""Maps addresses to engines and route names to requests: the policies, as telemetry needs them.
 
-Access logs and load reports know clusters, addresses and route names. A cluster is named after its pool, a route
-``<ModelRoute>/<kind>``; clusters and routes that the policies do not know are somebody else's and ignored.
+Access logs and load reports have clusters, addresses and route names. A cluster is named after its pool, a route
+``<ModelRoute>/<kind>``; other clusters and routes are not ours and are ignored.
 """
 
 from collections.abc import Mapping
@@ -21,9 +21,9 @@ STREAMING: Final = "streaming"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolFacts:
-    """A pool: its engines by address, by listener, by zone; what its policy counts; its usual class.
+    """A pool: its engines by address, by listener, by zone; the statuses that count; its usual class.
 
-    ``fewest``: how many engines its smallest zone has. ``gpus_per_slot`` is by engine.
+    ``fewest``: number of engines of its smallest zone. ``gpus_per_slot`` is by engine.
     """
 
     name: str
@@ -41,7 +41,7 @@ class PoolFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteFacts:
-    """A route of Envoy: the pool its refused requests were for, their class, whether its answers are streamed."""
+    """An Envoy route: the pool of its refused requests, their class, whether its responses are streamed."""
 
     pool: str
     priority: PriorityClass
@@ -50,13 +50,13 @@ class RouteFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolDirectory:
-    """All pools, and the routes by the name of their ModelRoute."""
+    """All pools, and the routes by ModelRoute name."""
 
     pools: Mapping[str, PoolFacts]
     routes: Mapping[str, RouteFacts]
 
     def route(self, name: str) -> RouteFacts | None:
-        """What is known of the Envoy route of this name; None: it is not one of ours."""
+        """The Envoy route of this name; None if it is not ours."""
         model_route, _, kind = name.partition("/")
         facts = self.routes.get(model_route)
         if facts is None or not kind.startswith(STREAMING):

@@ -1,11 +1,11 @@
-"""What proxies told of a pool since the server started, as sums that only grow: calls, requests, and GPU time.
+"""Totals of a pool since the server started, from proxy telemetry: calls, requests, and GPU time.
 
-Rates and windows (``tally``) are for decisions and forget; these are for alerts, which need to know how much was
-lost between two looks however far apart. An entry that was sampled stands for its whole weight. What nobody told,
-or what was dropped because there was too much, is in no sum.
+Rates and windows (``tally``) are for decisions and expire; these only grow and are for alerts, which need losses
+between two scrapes, however far apart. A sampled entry counts with its full weight. Missing or dropped entries are
+in no total.
 
-GPU time goes by a call's even share of its engine: its duration times the GPUs of the engine over its slots. A
-call that waits inside a full engine counts like one that runs, so a queue makes the sum larger than the machines.
+GPU time of a call is its even share of its engine: its duration times the engine's GPUs over its slots. A call
+that waits inside a full engine counts like a running one, so a queue makes the total exceed the machines.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from xds_server.telemetry.attempt_outcome import AttemptOutcome
 
 
 def call_result(outcome: AttemptOutcome, *, complete: bool, asks: bool) -> CallResult:
-    """The result of a call that reached its engine; ``complete``: a whole answer came.
+    """The result of a call that reached its engine; ``complete``: the whole response arrived.
 
     For ``asks`` see ``TrafficStore``.
     """
@@ -33,7 +33,7 @@ def call_result(outcome: AttemptOutcome, *, complete: bool, asks: bool) -> CallR
 
 
 class PoolTotals:
-    """The sums of one pool."""
+    """The totals of one pool."""
 
     __slots__ = ("attempts", "gpu_s", "refused", "requests", "retries", "timed_out")
 
@@ -48,7 +48,7 @@ class PoolTotals:
     def add_call(
         self, became: CallResult, *, first: bool, priority: PriorityClass, weight: float, gpu_s: float
     ) -> None:
-        """A call has ended. ``first``: of its request; ``gpu_s``: the GPU time it took."""
+        """Add an ended call. ``first``: of its request; ``gpu_s``: its GPU time."""
         self.attempts[became] += weight
         self.gpu_s[became] += weight * gpu_s
         if first:
@@ -57,7 +57,7 @@ class PoolTotals:
             self.retries += weight
 
     def add_unsent(self, *, arrived: bool, ended: bool, priority: PriorityClass, weight: float) -> None:
-        """A call reached no engine. ``arrived``: its request is counted here; ``ended``: that was its end."""
+        """Add a call that reached no engine. ``arrived``: count its request; ``ended``: it ended the request."""
         if arrived:
             self.requests[priority] += weight
         if ended:
@@ -65,7 +65,7 @@ class PoolTotals:
 
 
 def families(totals: Mapping[str, PoolTotals]) -> Iterator[Metric]:
-    """The sums of all pools, for a scrape."""
+    """The totals of all pools, for a scrape."""
     pools = totals.items()
     yield CallerMetrics.attempts.family(
         {(pool, result.value): one.attempts[result] for pool, one in pools for result in CallResult}

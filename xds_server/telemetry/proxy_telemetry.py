@@ -1,8 +1,8 @@
-"""Telemetry as one part of the control plane: two gRPC services in, traffic by pool out, and alarms about losses.
+"""Telemetry as a component: two gRPC services in, traffic by pool out, and alarms about losses.
 
-Everything runs in the event loop of the server. Reading costs are bounded three times over: proxies are asked for
-a sample when there are too many calls (``sampling``) and for fewer load reports when there are too many proxies
-(``load_reports``); what comes regardless is read, dropped and counted.
+Everything runs in the server's event loop. Three limits bound its cost: proxies sample when there are too many
+calls (``sampling``), report load less often when there are too many proxies (``load_report_service``), and further
+messages are dropped and counted.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from xds_server.telemetry.stream_service import MaySee, StreamService
 from xds_server.telemetry.traffic_store import TrafficStore
 
 BAD_NEWS_S: Final = 0.01
-"""How long a failure may wait for others before anyone is told."""
+"""How long a failure may wait for others before listeners are called."""
 
 NEWS_S: Final = 0.1
-"""The same for everything else: no decision hurries because a call went well."""
+"""The same for everything else: successes are not urgent."""
 
 _CHECK_EACH_S: Final = 1.0
 _MOST_PER_S: Final = 2 * BUDGET_PER_S
-"""What is read at all: proxies need a moment to follow a lower sampling."""
+"""Entries read per second at most: proxies need a moment to follow a lower sampling."""
 
 _log = structlog.get_logger()
 
@@ -45,11 +45,11 @@ def _everything(_pool: str) -> bool:
 
 
 class Telemetry:
-    """What proxies tell. ``handlers`` are its gRPC services, ``traffic`` is what came of it.
+    """Proxy telemetry. ``handlers`` are its gRPC services, ``traffic`` is the result.
 
-    ``on_news`` is called in the event loop, at most once each ``NEWS_S``, or sooner for failures and refusals.
-    ``watch`` says which pools and routes there are; ``connected`` which Envoys ought to be heard; ``speaks_for``
-    which pools that node may see, and None where whoever proved these identities is not that node.
+    ``on_news`` is called in the event loop, at most once per ``NEWS_S``, or sooner for failures and refusals.
+    ``watch`` sets the pools and routes; ``connected`` the Envoys expected to report; ``speaks_for`` returns the
+    pools that a node may see, and None if these identities are not that node's.
     """
 
     def __init__(
@@ -91,49 +91,49 @@ class Telemetry:
             ),
         ]
 
-    # -- face ----------------------------------------------------------------------------------------------
+    # -- API -----------------------------------------------------------------------------------------------
 
     def handlers(self) -> list[grpc.GenericRpcHandler]:
-        """The services, for the port that proxies know."""
+        """The services, for the port that proxies use."""
         return list(self._intakes)
 
     def stop(self) -> None:
-        """End every stream: a server that stops waits for those that are open."""
+        """End every stream: a stopping server waits for open ones."""
         for intake in self._intakes:
             intake.stop()
         if self._timer is not None:
             self._timer.cancel()
 
     def watch(self, policies: PolicySet, addresses: Mapping[str, str] | None = None) -> None:
-        """Go by these policies from now on; ``addresses`` are the IP addresses of their host names."""
+        """Use these policies from now on; ``addresses`` are the IP addresses of their host names."""
         self.traffic_store.set_directory(build_directory(policies, addresses or {}))
 
     def connected(self, nodes: Collection[str]) -> None:
-        """The ids of the Envoys (not of gRPC clients) that are connected now; what others tell counts no more."""
+        """Set the ids of the connected Envoys (not gRPC clients); reports of others are ignored."""
         self._known = nodes
         self._losses.set_connected(nodes, self._clock())
 
     @property
     def sampling(self) -> float:
-        """The share of calls that proxies are to report, 0.01 to 1."""
+        """The share of calls that proxies report, 0.01 to 1."""
         return self._sampling.share
 
     def traffic(self, now_s: float) -> Traffic:
-        """What the proxies saw lately, by pool; the same object where nothing has changed."""
+        """Recent traffic by pool; the same object if nothing changed."""
         self._check(now_s)
         return self.traffic_store.traffic(self._sampling.counted(now_s), now_s)
 
     def last_signals_s(self) -> Mapping[str, Mapping[TelemetrySignal, float]]:
-        """When each proxy was last heard, by signal, in monotonic seconds; a signal that never came is absent."""
+        """When each signal of each proxy last arrived, in monotonic seconds; absent if never."""
         return {node: dict(heard.at_s) for node, heard in self._losses.signals.items()}
 
     @property
     def lost(self) -> Mapping[str, frozenset[str]]:
-        """By signal, the connected proxies of which it is missing."""
+        """By signal, the connected proxies that do not send it."""
         return {signal.value: nodes for signal, nodes in self._losses.lost.items()}
 
     def families(self) -> Iterable[Metric]:
-        """Ages, losses and sums, for a scrape."""
+        """Ages, losses and totals, for a scrape."""
         yield from pool_totals.families(self.traffic_store.totals())
         now_s = self._clock()
         yield TelemetryMetrics.telemetry_age_seconds.family(
@@ -151,10 +151,10 @@ class Telemetry:
             {(): load_report_service.interval_s(self._streams)}
         )
 
-    # -- what streams need ---------------------------------------------------------------------------------
+    # -- ports of streams ----------------------------------------------------------------------------------
 
     def visible_pools(self, node: str, signal: TelemetrySignal, identities: tuple[str, ...] = ()) -> MaySee | None:
-        """Of which pools ``node`` may tell; None unless it is connected for configuration by this identity."""
+        """The pools on which ``node`` may report; None unless it is connected for xDS with this identity."""
         if self._known is None or node in self._known:
             may_see = self._speaks_for(node, identities)
             if may_see is not None:
@@ -163,7 +163,7 @@ class Telemetry:
         return None
 
     def admitted(self, entries: int, now_s: float) -> bool:
-        """Whether a message with so many entries is read."""
+        """Whether a message with this many entries is read."""
         cost = entries + MESSAGE_COST
         self._read += cost
         self._room = min(_MOST_PER_S, self._room + (now_s - self._room_at_s) * _MOST_PER_S)
@@ -175,21 +175,21 @@ class Telemetry:
         return True
 
     def logged(self, node: str, entries: int, now_s: float) -> float:
-        """Entries of ``node`` are counted; the share of calls they stand for."""
+        """Entries of ``node`` are counted; returns the share of calls they stand for."""
         self._metrics.telemetry_entries.inc(entries)
         self._losses.record(node, TelemetrySignal.ACCESS_LOG, now_s).unlogged = 0.0
         return self._sampling.counted(now_s)
 
     def proxies(self) -> int:
-        """Open streams of load reports of proxies that are known."""
+        """Open load report streams of known proxies."""
         return self._streams
 
     def opened(self, by: int) -> None:
-        """One more stream of load reports, or one less."""
+        """Change the number of load report streams by 1 or -1."""
         self._streams += by
 
     def reported(self, node: str, issued: int, now_s: float) -> None:
-        """``node`` has reported its load."""
+        """``node`` reported its load."""
         self._metrics.telemetry_load_reports.inc()
         self._losses.record(node, TelemetrySignal.LOAD_REPORT, now_s).unlogged += issued * self.sampling
         self._news(False)
@@ -201,7 +201,7 @@ class Telemetry:
 
         return count
 
-    # -- what time does ------------------------------------------------------------------------------------
+    # -- timers --------------------------------------------------------------------------------------------
 
     def _news(self, bad: bool) -> None:
         due_s = self._clock() + (BAD_NEWS_S if bad else NEWS_S)

@@ -1,6 +1,6 @@
-"""Counts that forget: sums over the last seconds, and the shape of a time over the last minute.
+"""Counts that expire: sums over the last seconds, and a histogram over the last minute.
 
-Both cost the same memory whatever the traffic, and both are told the time.
+Both use constant memory, and take the time as an argument.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Final
 from xds_server.model.pool_traffic import RATE_S, LatencyTail
 
 SLOT_S: Final = 0.2
-"""Sums are kept in slots of this width; a rate is exact to about a tenth."""
+"""Width of a slot; a rate is exact to about a tenth."""
 
 _SLOTS: Final = round(RATE_S / SLOT_S)
 
@@ -27,7 +27,7 @@ class RateWindow:
     def slot(self, at_s: float) -> list[float]:
         """The slot of a moment, to add to: numbers from index 1 on.
 
-        A moment before all that is kept has a slot that nobody reads.
+        For a moment before the window, a slot that is never read.
         """
         number = int(at_s / SLOT_S)
         slots = self._slots
@@ -47,9 +47,9 @@ class RateWindow:
         return fresh
 
     def rates(self, now_s: float) -> list[float] | None:
-        """The sums per second; None when there was nothing.
+        """The sums per second; None without entries.
 
-        The present slot is not over yet, so the time it has had is what counts of it.
+        The present slot is not complete, so only its elapsed time counts.
         """
         slots = self._slots
         oldest = int(now_s / SLOT_S) - _SLOTS + 1
@@ -62,7 +62,7 @@ class RateWindow:
 
 
 class LatencyHistogram:
-    """How long something took lately, in bins of equal ratio: quantiles are right to within 2.5 %."""
+    """Recent durations, in bins of equal ratio: quantiles are right within 2.5 %."""
 
     __slots__ = ("_slices",)
 
@@ -76,7 +76,7 @@ class LatencyHistogram:
         self._slices: deque[tuple[int, dict[int, int]]] = deque(maxlen=self._KEPT)
 
     def add(self, seconds: float, now_s: float) -> None:
-        """One more time; it is forgotten after about a minute."""
+        """Add a duration; it expires after about a minute."""
         number = int(now_s / self._SLICE_S)
         slices = self._slices
         if not slices or slices[-1][0] < number:
@@ -88,7 +88,7 @@ class LatencyHistogram:
         bins[place] = bins.get(place, 0) + 1
 
     def tail(self, now_s: float) -> LatencyTail | None:
-        """Its quantiles; None when nothing is known."""
+        """Its quantiles; None without entries."""
         oldest = int(now_s / self._SLICE_S) - self._KEPT + 1
         merged: dict[int, int] = {}
         for number, bins in self._slices:
@@ -100,7 +100,7 @@ class LatencyHistogram:
         calls = sum(merged.values())
         places = sorted(merged)
         p50, p95, p99 = (self._quantile(places, merged, share * calls) for share in (0.50, 0.95, 0.99))
-        # The upper end of its bin: what is made of it must not be too short.
+        # The upper end of its bin: limits derived from it must not be too short.
         longest = self._SHORTEST_S * math.exp(places[-1] * self._RATIO)
         return LatencyTail(p50_s=p50, p95_s=p95, p99_s=p99, calls=calls, longest_s=longest)
 

@@ -1,7 +1,7 @@
-"""Streams that only listen: one gRPC method whose peer keeps sending, with bytes in and bytes out.
+"""Receive-only streams: one gRPC method whose peer keeps sending, with bytes in and out.
 
-A peer is never waited for and never made to wait: whatever it sends is read, and what is too much is dropped and
-counted. A peer that sends rubbish loses its own stream and nothing else.
+Peers never wait and are never waited for: everything sent is read, and the excess is dropped and counted. Invalid
+messages end only their own stream.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
 MaySee = Callable[[str], bool]
-"""Whether a proxy may see a pool, and so tell of it."""
+"""Whether a proxy may see a pool, and so report on it."""
 
 WRITE_LIMIT_S: Final = 1.0
-"""An answer is thirty bytes, which a peer's buffer takes at once; one that does not is not worth waiting for."""
+"""A response is 30 bytes, which a peer's buffer takes at once; slower peers are not waited for."""
 
 
 MAX_STREAMS: Final = 16_384
-"""Open at once, of one method: as many as there may be streams of configuration, of which each proxy has one."""
+"""Open streams of one method: as many as xDS streams (one per proxy)."""
 
 MAX_STREAMS_OF_HOST: Final = 4_096
-"""Of these, those of one host: as many as it may have streams of configuration."""
+"""Open streams per host: as many as its xDS streams."""
 
 FIRST_MESSAGE_S: Final = 30.0
-"""Who opens a stream has something to say: a proxy sends its first message with it."""
+"""A proxy sends its first message when it opens a stream."""
 
 
 class TelemetryStreamError(Exception):
-    """A peer's mistake; its stream ends, and ``flaw`` is what is counted."""
+    """A peer's error; its stream ends, and ``flaw`` is counted."""
 
     def __init__(self, flaw: str, reason: str) -> None:
         super().__init__(reason)
@@ -46,31 +46,28 @@ class TelemetryStreamError(Exception):
 
 
 LONGEST_NAME: Final = 1_024
-"""Characters of a node's id: it is kept, logged and a label of metrics, whoever sends it."""
+"""Characters of a node id: it is stored, logged and used as a metric label."""
 
 
 def validated_node_id(node: str) -> str:
-    """The id of a node; ``TelemetryStreamError`` when it is none."""
+    """The node id; ``TelemetryStreamError`` if it is invalid."""
     if not 0 < len(node) <= LONGEST_NAME:
         raise TelemetryStreamError("nameless", "the first message names no node")
     return node
 
 
 class StreamHandler(Protocol):
-    """One stream, as a value that is fed."""
+    """One stream: a consumer of its messages."""
 
     def take(self, data: bytes, now_s: float) -> bytes | None:
-        """Take one message; the answer that is due, if any. ``TelemetryStreamError`` ends the stream."""
+        """Handle one message; returns a response, if due. ``TelemetryStreamError`` ends the stream."""
 
     def close(self) -> None:
         """The stream has ended."""
 
 
 class StreamService(grpc.GenericRpcHandler):
-    """Serves one bidirectional ``method``; ``sit`` makes what each new stream is fed to.
-
-    It is given what the peer's certificate proved.
-    """
+    """Serves one bidirectional ``method``; ``sit`` makes a stream's handler from the peer's identities."""
 
     def __init__(
         self,
@@ -101,7 +98,7 @@ class StreamService(grpc.GenericRpcHandler):
         return self._handler if str(handler_call_details.method) == self._method else None
 
     def stop(self) -> None:
-        """End every stream, as a server that is done would."""
+        """End every stream, as a stopping server would."""
         self._stopping = True
         for stream in self._streams:
             stream.cancel()
@@ -123,9 +120,9 @@ class StreamService(grpc.GenericRpcHandler):
         reason = ""
         try:
             data = await self._first(context)
-            while isinstance(data, bytes):  # anything else is the end
+            while isinstance(data, bytes):  # anything else is the end of the stream
                 answer = sitting.take(data, self._clock())
-                # One answer at a time, and nobody waits until it is taken.
+                # One response at a time, without waiting until it is sent.
                 if answer is not None and (answering is None or answering.done()):
                     answering = asyncio.create_task(_answer(context, answer))
                 data = await context.read()
@@ -140,13 +137,13 @@ class StreamService(grpc.GenericRpcHandler):
             self._crowd.release(host)
             sitting.close()
             if answering is not None:
-                # gRPC cannot say how a stream ended while it still writes to it, not even if that was cancelled.
+                # gRPC cannot set a stream's status while it still writes to it, even if the write was cancelled.
                 await asyncio.wait([answering], timeout=WRITE_LIMIT_S)
         if reason:
             await _say_why(context, grpc.StatusCode.INVALID_ARGUMENT, reason)
 
     async def _first(self, context: Context) -> object:
-        """The first message; ``TelemetryStreamError`` where none comes."""
+        """The first message; ``TelemetryStreamError`` if none arrives in time."""
         try:
             async with asyncio.timeout(self._first_message_s):
                 return await context.read()
@@ -155,7 +152,7 @@ class StreamService(grpc.GenericRpcHandler):
 
 
 async def _say_why(context: Context, code: grpc.StatusCode, text: str) -> None:
-    """End a stream with this; nothing where its peer has gone, to whom nobody can say anything."""
+    """End a stream with this status; ignored if the peer has gone."""
     with contextlib.suppress(grpc.aio.InternalError):
         await context.abort(code, text)
 
@@ -164,4 +161,4 @@ async def _answer(context: Context, answer: bytes) -> None:
     try:
         await context.write(answer)
     except (grpc.aio.InternalError, grpc.aio.UsageError, grpc.aio.AbortError):
-        return  # the peer went while it was written to; the reading side sees the same
+        return  # the peer left during the write; the reader notices, too

@@ -1,4 +1,4 @@
-"""What is kept of one engine, and of one proxy's part in a pool: counts that become frozen values when asked."""
+"""Counts of one engine, and of one proxy's part in a pool; they yield frozen values."""
 
 import re
 from collections import deque
@@ -12,16 +12,16 @@ from xds_server.telemetry.pool_directory import PoolFacts
 from xds_server.telemetry.sliding_windows import RateWindow
 
 MAX_FAILED_REQUESTS: Final = 5
-"""Names per engine: somewhere to begin looking, not a record."""
+"""IDs per engine: examples, not a record."""
 
 MAX_REQUEST_ID_CHARACTERS: Final = 64
-"""Characters; Envoy's own have 36."""
+"""Maximum ID length; Envoy's own have 36 characters."""
 
 _REQUEST_ID: Final = re.compile(rf"[0-9A-Za-z][-_.:0-9A-Za-z]{{0,{MAX_REQUEST_ID_CHARACTERS - 1}}}", re.ASCII)
 
 
 class FailedRequests:
-    """The newest of one engine, each with when it was told."""
+    """The newest failed requests of one engine, with the time of each report."""
 
     __slots__ = ("_names",)
 
@@ -29,20 +29,20 @@ class FailedRequests:
         self._names: deque[tuple[float, str]] = deque(maxlen=MAX_FAILED_REQUESTS)
 
     def add(self, name: str, now_s: float) -> None:
-        """Remember a name, if it is one. Two tries of one request are one request."""
+        """Add a request ID, if valid. Two tries of one request are one request."""
         if _REQUEST_ID.fullmatch(name) and all(known != name for _, known in self._names):
             self._names.append((now_s, name))
 
     def since(self, oldest_s: float) -> tuple[str, ...]:
-        """Those told since then, newest first."""
+        """Those reported since then, newest first."""
         return tuple(name for at_s, name in reversed(self._names) if at_s >= oldest_s)
 
 
 SILENT_S: Final = 4.0
-"""Over how long a proxy must have left an engine out before that means something."""
+"""How long a proxy must have skipped an engine before it counts."""
 
 SILENT_CALLS: Final = 5
-"""Requests that each engine of its like must have got meanwhile, on average: five in a row are no accident."""
+"""Requests that comparable engines must have got meanwhile, on average: five in a row are not chance."""
 
 NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 _TO_THE_S: Final = 1.0
@@ -50,7 +50,7 @@ _NEWEST: Final = (1 << NEWEST_CALLS) - 1
 
 
 class EngineTally:
-    """Calls to one engine, of all proxies."""
+    """Calls to one engine, from all proxies."""
 
     __slots__ = (
         "began_at_s",
@@ -82,7 +82,7 @@ class EngineTally:
         self.value = EngineTraffic()
 
     def count(self, failed: bool, now_s: float) -> None:
-        """One more call that counts."""
+        """Count one more relevant call."""
         window = self.window
         if len(window) == window.maxlen and window[0][1]:
             self.failures -= 1
@@ -95,7 +95,7 @@ class EngineTally:
             self.in_a_row = 0
 
     def resize(self, window_calls: int) -> None:
-        """Keep so many calls from now on."""
+        """Change the number of calls kept."""
         if window_calls != self.window.maxlen:
             self.window = deque(self.window, maxlen=window_calls)
             self.failures = sum(failed for _, failed in self.window)
@@ -155,22 +155,22 @@ class ProxyTally:
         self.value = ProxyTraffic()
 
     def issue(self, counts: Mapping[str, int], now_s: float) -> None:
-        """A load report says that so many requests were issued, by engine."""
+        """Requests issued since the last load report, by engine."""
         self.issued.append((now_s, counts))
         self.issued_sum += sum(counts.values())
         while self.issued[0][0] <= now_s - SILENT_S:
             self.issued_sum -= sum(self.issued.popleft()[1].values())
 
     def forget_load(self) -> None:
-        """Load reports are stale."""
+        """Drop load reports: they are stale."""
         self.load_at_s, self.silent, self.issued_sum = None, NOTHING, 0
         self.issued.clear()
         self.open.clear()
 
     def loaded(self, in_flight: int, now_s: float) -> None:
-        """A load report says that so many requests are open."""
+        """Open requests in a load report."""
         self.open.append((now_s, in_flight))
-        # One older than the window stays: what has grown since then is what the window is about.
+        # One report from before the window stays: the window measures growth since then.
         while len(self.open) > 1 and self.open[1][0] <= now_s - RATE_S:
             self.open.popleft()
 
@@ -181,7 +181,7 @@ class ProxyTally:
         return (after - before) / max(to_s - from_s, RATE_S / 2)
 
     def traffic(self, now_s: float, usual: PriorityClass) -> ProxyTraffic:
-        """The proxy's part now; ``usual`` is the class of requests of which nothing but their number is known."""
+        """The proxy's part now; ``usual`` is the class of requests of unknown class."""
         rates = self.recent.rates(now_s)
         arrivals: dict[PriorityClass, float] = {}
         shed: dict[PriorityClass, float] = {}
@@ -210,15 +210,15 @@ class ProxyTally:
 
 
 def coarse_time(told_s: float | None, exact_s: float) -> float:
-    """When something was last heard, to the second: an idle pool's value need not change with each report."""
+    """Time of the last signal, to the second: an idle pool's value need not change with each report."""
     return told_s if told_s is not None and 0 <= exact_s - told_s < _TO_THE_S else exact_s
 
 
 def _begun(ended: tuple[float, float], growth: float, usual: PriorityClass) -> tuple[float, float]:
-    """What came per second, by class: what ended and what more is open now than before.
+    """Arrivals per second by class: ended requests plus the growth of open ones.
 
-    Access logs tell of a request when it ends. Long ones would be arrivals a minute late, and those that a hung
-    engine held would all arrive when they are cut; the change of what is open puts both right.
+    Access logs report a request when it ends. Long ones would arrive a minute late, and those held by a hung
+    engine all at once when they are cut; the growth of open requests corrects both.
     """
     total = sum(ended)
     begun = max(0.0, total + growth)
@@ -237,15 +237,15 @@ def _by_class(interactive: float, batch: float) -> dict[PriorityClass, float]:
 
 
 def silent_engines(facts: PoolFacts, proxy: ProxyTally) -> Mapping[str, int]:
-    """Engines that got nothing over ``SILENT_S`` although the others of their zone got enough.
+    """Engines without requests over ``SILENT_S``, although the others of their zone got enough.
 
-    An engine with requests open is not silent but busy, or hung: least-request goes round it either way.
+    An engine with open requests is busy or hung, not silent: least-request balancing avoids it either way.
     """
     issued = proxy.issued
-    # Nearly every report of a small caller ends here.
+    # Shortcut for nearly every report of a small caller.
     if proxy.issued_sum < SILENT_CALLS * facts.fewest:
         return NOTHING
-    # Two reports less than the whole time apart prove nothing yet.
+    # Two reports close together prove nothing yet.
     if len(issued) < 2 or issued[-1][0] - issued[0][0] < SILENT_S / 2:
         return NOTHING
     totals: dict[str, int] = {}
@@ -260,7 +260,7 @@ def silent_engines(facts: PoolFacts, proxy: ProxyTally) -> Mapping[str, int]:
     found = {}
     for zone, count in zones.items():
         names = facts.by_zone[zone]
-        # Looking at a thousand engines for every report of a thousand proxies is only done where it can show.
+        # Checking a thousand engines for each report of a thousand proxies is done only where it can matter.
         if count < SILENT_CALLS * len(names):
             continue
         quiet = [name for name in names if name not in totals and name not in proxy.in_flight_on]

@@ -1,19 +1,18 @@
-"""The book of what proxies told: access logs and load reports in, one frozen ``PoolTraffic`` per pool out.
+"""Stores proxy telemetry: access logs and load reports in, one frozen ``PoolTraffic`` per pool out.
 
-Mutable and single-threaded; the time is always an argument. Memory is bounded by engines, by proxies that are
-heard, and by the pairs of them that had a call lately: what a proxy says of an engine is kept only while it says
-it.
+Mutable and single-threaded; the time is always an argument. Memory is bounded by engines, by reporting proxies,
+and by pairs of them with recent calls: a proxy's data on an engine is kept only while it reports on it.
 
-What is lost, signal by signal. Stale decays to absent, never to zero, and absent is neutral to every decision:
+Missing signals: stale data becomes absent, never zero, and absent is neutral to every decision:
 
-- *Attempts* leave an engine's window when they are older than ``WINDOW_S``; rates and mean times are of the last
-  ``RATE_S`` and there is no mean time without a call. Tails are of the last minute, then absent.
+- *Attempts* leave an engine's window after ``WINDOW_S``; rates and mean times cover the last ``RATE_S``, and
+  without calls there is no mean. Tails cover the last minute, then are absent.
 - *Load reports* of a proxy count until ``STALE_S`` after the last one, whether its stream ended, stalled or was
-  never opened again; then its requests leave every engine's ``in_flight``. An engine's ``in_flight`` is None, not
-  0, where no proxy reports load for the pool.
+  never reopened; then its requests leave every engine's ``in_flight``. That is None, not 0, if no proxy reports
+  load for the pool.
 - A *proxy* that sent neither for ``STALE_S`` is not in the pool's traffic, and forgotten soon after.
-- A *pool* nobody sent anything about for ``STALE_S`` is not in the traffic at all: losing all telemetry looks like
-  never having had any. Its windows wait, and age, in case the silence ends.
+- A *pool* without any data for ``STALE_S`` is not in the traffic at all: losing all telemetry looks like never
+  having had any. Its windows stay, and age, in case data arrives again.
 """
 
 from collections.abc import Mapping
@@ -32,17 +31,17 @@ _FORGET_S: Final = 60.0
 _TAILS_EACH_S: Final = 1.0
 _SWEEP_EACH_S: Final = 0.5
 _UNPACED: Final = 400
-"""Engines and proxies whose values are made anew at every reading; beyond, a pool is made anew less often."""
+"""Engines and proxies up to which values are rebuilt at every reading; above, a pool is rebuilt less often."""
 
 _INTERACTIVE: Final = PriorityClass.INTERACTIVE
 
 
 class Attempt(NamedTuple):
-    """One attempt that has ended; a tuple, because a busy proxy reports thousands of them a second.
+    """One ended attempt; a tuple, because a busy proxy reports thousands of them per second.
 
-    ``first``: of its request. ``asks``: it asked for work. What an engine refuses as wrong costs it nothing; a
-    storm of that is no demand. ``complete``: a whole answer came. ``late_s``: how long before the newest of its
-    message it ended, which is when rates count it. ``request`` is its name; the store keeps failures by it.
+    ``first``: of its request. ``asks``: it asked for work; what an engine refuses as invalid costs nothing, and
+    many of these are not demand. ``complete``: the whole response arrived. ``late_s``: how long before the newest
+    entry of its message it ended, for the rates. ``request`` is its ID; the store keeps failures by it.
     """
 
     engine: str
@@ -59,18 +58,18 @@ class Attempt(NamedTuple):
 
 
 class CallListener(Protocol):
-    """Who is told of each call of each proxy, as long as somebody compares them."""
+    """Receives each call of each proxy while a canary is compared."""
 
     def on_call_ended(
         self, node: str, *, failed: bool, time_s: float | None, streaming: bool, weight: float
     ) -> None:
-        """A call has ended; ``time_s`` to its first byte where it streams, else to its end, if it did well."""
+        """A call ended; ``time_s`` to its first byte if streamed, else to its end, if it succeeded."""
 
     def on_request_shed(self, node: str, weight: float) -> None:
         """A request was shed."""
 
     def is_other_engine(self, node: str, pool: str, engine: str) -> bool:
-        """Whether what this proxy knows by the name of this engine is another one, at another address."""
+        """Whether this proxy knows another engine, at another address, by this name."""
 
 
 class _Pool:
@@ -107,18 +106,18 @@ class _Pool:
 
 
 class TrafficStore:
-    """Everything told, by pool. ``directory`` says what is known of pools and routes."""
+    """All telemetry, by pool. ``directory`` describes pools and routes."""
 
     def __init__(self) -> None:
         self.directory: PoolDirectory = EMPTY_DIRECTORY
         self.listener: CallListener | None = None
-        """Told of each call beside being counted here."""
+        """Called for each call, in addition to the counts here."""
         self._pools: dict[str, _Pool] = {}
         self._swept_at_s = float("-inf")
         self._all: Mapping[str, PoolTraffic] = MappingProxyType({})
 
     def set_directory(self, directory: PoolDirectory) -> None:
-        """Go by this directory from now on; what is known of engines that are still there is kept."""
+        """Use this directory from now on; data of remaining engines is kept."""
         self.directory = directory
         for name in [name for name in self._pools if name not in directory.pools]:
             del self._pools[name]
@@ -136,12 +135,12 @@ class TrafficStore:
                     engine: count for engine, count in proxy.in_flight_on.items() if engine in facts.zone_of
                 }
 
-    # -- what is told --------------------------------------------------------------------------------------
+    # -- input ---------------------------------------------------------------------------------------------
 
     def record_attempt(
         self, node: str, facts: PoolFacts, attempt: Attempt, *, weight: float, now_s: float
     ) -> None:
-        """One attempt has ended; ``weight``: how many attempts it stands for."""
+        """Record an ended attempt; ``weight``: the number of attempts it stands for."""
         engine, outcome, first, priority, streaming, duration_s, first_byte_s, asks, complete, late_s, request = (
             attempt
         )
@@ -155,7 +154,7 @@ class TrafficStore:
         if outcome is AttemptOutcome.NOT_SENT:
             if first:
                 slot[1 + batch] += weight
-            # A second try that is refused ends the request, unless it is a hedge: then the first one goes on.
+            # A refused retry ends the request, unless it is a hedge: then the first try continues.
             ended = first or not facts.hedged
             if ended:
                 slot[3 + batch] += weight
@@ -212,7 +211,7 @@ class TrafficStore:
     def record_failure(
         self, facts: PoolFacts, engine: str, *, node: str = "", request: str = "", weight: float, now_s: float
     ) -> None:
-        """An attempt that had been counted as neutral was the engine's failure after all."""
+        """Record that an attempt counted as neutral was the engine's failure."""
         pool = self._pool(facts)
         pool.heard_at_s = now_s
         pool.urgent = True
@@ -226,7 +225,7 @@ class TrafficStore:
     def record_shed(
         self, node: str, facts: PoolFacts, priority: PriorityClass, *, weight: float, now_s: float
     ) -> None:
-        """A request was refused before it became an attempt."""
+        """Record a request that was refused before it became an attempt."""
         pool = self._pool(facts)
         pool.heard_at_s = now_s
         pool.urgent = True
@@ -243,10 +242,10 @@ class TrafficStore:
     def record_load(
         self, node: str, facts: PoolFacts, counts: Mapping[str, tuple[int, int]], now_s: float
     ) -> None:
-        """A load report: by engine, requests in progress now and issued since the report before.
+        """Record a load report: by engine, requests in progress and issued since the last report.
 
-        A report is the whole of what this proxy has open in the pool. A proxy that never had anything to do with
-        a pool is not remembered for saying so.
+        A report has everything that this proxy has open in the pool. A proxy that never sent a request to the pool
+        is not stored.
         """
         pool = self._pools.get(facts.name)
         proxy = None if pool is None else pool.proxies.get(node)
@@ -272,7 +271,7 @@ class TrafficStore:
         proxy.in_flight_on = fresh or NOTHING
 
     def _record(self, pool: _Pool, node: str, engine: str) -> EngineTally:
-        """What is kept of this engine; one that nobody looks at where this proxy means another by its name."""
+        """The engine's tally; an unused one if this proxy means another engine by its name."""
         if self.listener is not None and self.listener.is_other_engine(node, pool.facts.name, engine):
             return EngineTally(pool.facts.window_calls)
         return pool.engine(engine)
@@ -283,10 +282,10 @@ class TrafficStore:
             pool = self._pools[facts.name] = _Pool(facts)
         return pool
 
-    # -- what is known -------------------------------------------------------------------------------------
+    # -- output --------------------------------------------------------------------------------------------
 
     def traffic(self, sampled: float, now_s: float) -> Mapping[str, PoolTraffic]:
-        """What is known of each pool; the same objects where nothing has changed."""
+        """Traffic by pool; the same objects if nothing changed."""
         if now_s - self._swept_at_s >= _SWEEP_EACH_S:
             self._swept_at_s = now_s
             for pool in self._pools.values():
@@ -302,26 +301,26 @@ class TrafficStore:
         return self._all
 
     def totals(self) -> Mapping[str, PoolTotals]:
-        """What was told of each pool since the start."""
+        """Totals by pool since the start."""
         return {name: pool.totals for name, pool in self._pools.items()}
 
     def began_at_s(self, pool: str, engine: str) -> float | None:
-        """When the newest call began of those to this engine that have ended; None: nothing was told of it.
+        """When the newest ended call to this engine began; None without calls.
 
-        As its proxy timed it, counted back from when the newest entry of the same message came.
+        As its proxy timed it, relative to the arrival of the newest entry of the same message.
         """
         known = self._pools.get(pool)
         record = None if known is None else known.engines.get(engine)
         return None if record is None or record.began_at_s == float("-inf") else record.began_at_s
 
     def failed_requests(self, pool: str, engine: str, now_s: float) -> tuple[str, ...]:
-        """Names of the newest requests that this engine failed, of those that count against it, newest first."""
+        """IDs of the newest requests whose failure counts against this engine, newest first."""
         known = self._pools.get(pool)
         record = None if known is None else known.engines.get(engine)
         return () if record is None else record.failed_requests.since(now_s - WINDOW_S)
 
     def _sweep(self, pool: _Pool, now_s: float) -> None:
-        """Let go of load reports that are stale, and of proxies that are gone."""
+        """Drop stale load reports, and proxies that are gone."""
         for node, proxy in list(pool.proxies.items()):
             if proxy.load_at_s is not None and now_s - proxy.load_at_s > STALE_S:
                 self._replace_load(pool, proxy, NOTHING)
