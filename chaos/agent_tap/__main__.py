@@ -1,11 +1,12 @@
-"""The relay as a process: ``python -m chaos.agent_tap --link agent:e0=127.0.0.1:9000 [--link ...]``.
+"""The agent tap as a process: ``python -m chaos.agent_tap --link agent:e0=127.0.0.1:9000 [--link ...]``.
 
-Its first line on stdout says where it takes orders and where each link listens::
+Its first line on stdout gives the control URL and the port of each link::
 
     {"control": "http://127.0.0.1:PORT", "ports": {"agent:e0": 40001}}
 
-``PUT /rules/NAME`` with ``{"engine": "e0", "verdict": "hung"}`` or ``{"engine": "e0", "clock_skew_s": 600}`` lets
-that engine's reports lie, ``DELETE /rules/NAME`` ends it, ``GET /rules`` are the lies that hold. SIGTERM ends it.
+``PUT /rules/NAME`` with ``{"engine": "e0", "verdict": "hung"}`` or ``{"engine": "e0", "clock_skew_s": 600}``
+falsifies that engine's reports, ``DELETE /rules/NAME`` stops it, ``GET /rules`` lists the active rules. SIGTERM
+ends the process.
 """
 
 import argparse
@@ -25,14 +26,14 @@ _PREFIX = "agent:"
 
 
 class AgentTapControl:
-    """The lies that hold, by name."""
+    """Active rules by name."""
 
     def __init__(self, links: Mapping[str, AgentLink]) -> None:
         self._links = links
         self._lies: dict[str, ReportRule] = {}
 
     def app(self) -> web.Application:
-        """The control port's pages."""
+        """Routes of the control port."""
         app = web.Application()
         app.router.add_put("/rules/{name}", self._put)
         app.router.add_delete("/rules/{name}", self._delete)
@@ -45,7 +46,7 @@ class AgentTapControl:
         except ReportRuleError as problem:
             return web.json_response({"error": str(problem)}, status=400)
         if lie.engine not in self._links:
-            return web.json_response({"error": f"engine: no link to the agent of {lie.engine!r}"}, status=400)
+            return web.json_response({"error": f"engine: {lie.engine!r} has no agent link"}, status=400)
         self._lies[request.match_info["name"]] = lie
         self._tell(lie.engine)
         return web.json_response(asdict(lie))
@@ -64,7 +65,7 @@ class AgentTapControl:
 
 
 async def serve(agents: Mapping[str, str]) -> None:
-    """Pass reports on until SIGTERM; ``agents`` are addresses by engine."""
+    """Relay reports until SIGTERM; ``agents`` are addresses by engine."""
     links = {engine: AgentLink(address) for engine, address in agents.items()}
     for link in links.values():
         await link.listen()
@@ -82,7 +83,7 @@ async def serve(agents: Mapping[str, str]) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """0 when it was told to end, 2 when it was asked wrongly."""
+    """Return 0 after SIGTERM, 2 on a usage error."""
     parser = argparse.ArgumentParser(prog="python -m chaos.agent_tap", description=__doc__.splitlines()[0])
     parser.add_argument(
         "--link",
@@ -90,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
         required=True,
         type=_link,
         metavar="agent:ENGINE=HOST:PORT",
-        help="may be repeated",
+        help="agent link to relay (repeatable)",
     )
     asyncio.run(serve(dict(parser.parse_args(argv).link)))
     return 0

@@ -1,4 +1,4 @@
-"""One agent behind the relay: a port of its own, and every call that comes there passed on."""
+"""Relay of one agent: its own port, with every call passed on."""
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
@@ -10,7 +10,7 @@ import grpc.aio
 from chaos.agent_tap.report_rules import ReportRule, falsified_message, falsified_report
 from engine.watch_server import ACKNOWLEDGE, WATCH
 
-# An agent that comes back must be found again about as soon as without a relay.
+# Reconnect to a restarted agent about as fast as without the tap.
 _CHANNEL_OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
@@ -34,7 +34,7 @@ class AgentLink(grpc.GenericRpcHandler):
         self._watches: set[asyncio.Event] = set()
 
     async def listen(self) -> None:
-        """Take a free port on loopback and pass on what comes there."""
+        """Listen on a free loopback port and relay its calls."""
         self._channel = grpc.aio.insecure_channel(self._address, options=_CHANNEL_OPTIONS)
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         self._server.add_generic_rpc_handlers((self,))
@@ -46,7 +46,7 @@ class AgentLink(grpc.GenericRpcHandler):
         await self._channel.close()
 
     def set_rule(self, lies: Sequence[ReportRule]) -> None:
-        """From now on reports say this; whoever watches hears the newest one again, as it is told now."""
+        """Set the rules; watchers get the latest report again, falsified accordingly."""
         self._lies = tuple(lies)
         self._version += 1
         for watch in self._watches:
@@ -66,7 +66,7 @@ class AgentLink(grpc.GenericRpcHandler):
                     yield answer
             except (grpc.aio.AioRpcError, asyncio.CancelledError) as ended:
                 code = ended.code() if isinstance(ended, grpc.aio.AioRpcError) else grpc.StatusCode.UNAVAILABLE
-                await context.abort(code, "the call behind the relay has ended")
+                await context.abort(code, "the call to the agent has ended")
             finally:
                 call.cancel()
 
@@ -75,7 +75,7 @@ class AgentLink(grpc.GenericRpcHandler):
         )
 
     async def _told(self, reports: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-        """The newest report whenever it is new, or the lies about it are."""
+        """The latest report whenever it or the rules change."""
         news = asyncio.Event()
         newest: list[bytes] = []
 

@@ -1,8 +1,7 @@
-"""What a relay makes of reports. Pure.
+"""Falsification of agent reports. Pure.
 
-A report that is changed is another report, so it needs a number of its own, or the control plane takes it for the
-repetition of what it knows. Each of the agent's numbers is spread out to make room for as many versions; what the
-control plane answers to a version is an answer to the agent's number.
+A changed report needs a new sequence number, otherwise the control plane ignores it as a repeat. So each of the
+agent's numbers is multiplied to make room for versions; the control plane's answer is mapped back.
 """
 
 from collections.abc import Sequence
@@ -15,15 +14,15 @@ from engine.proto import engine_report_pb2 as pb
 from engine.report import Verdict
 
 _VERSIONS: Final = 1024
-"""Far more often than lies change between two reports, which come every second."""
+"""Versions per report: far more than rule changes between two reports, which come every second."""
 
 _PROVEN: Final = 100
-"""Canaries in a row with which nobody doubts an engine any more."""
+"""Consecutive successful canaries after which an engine counts as healthy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRule:
-    """What is wrong with an engine's reports: the verdict, all times, or both."""
+    """Falsification of an engine's reports: the verdict, all times, or both."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     engine: str
@@ -32,14 +31,14 @@ class ReportRule:
 
 
 class ReportRuleError(ValueError):
-    """The text names no lie; the message says which field and why."""
+    """Invalid rule; the message names the field and the problem."""
 
 
 _LIE: Final = TypeAdapter(ReportRule)
 
 
 def parse_report_rule(text: bytes | str) -> ReportRule:
-    """The lie that a JSON object describes; LieError otherwise."""
+    """Parse a rule from a JSON object; raises ReportRuleError."""
     try:
         return _LIE.validate_json(text)
     except ValidationError as problem:
@@ -48,7 +47,7 @@ def parse_report_rule(text: bytes | str) -> ReportRule:
 
 
 def falsified_report(report: bytes, lies: Sequence[ReportRule], version: int) -> bytes:
-    """The report as the control plane gets it while these lies hold; ``version`` grows when they change."""
+    """The report with these rules applied; ``version`` increases when the rules change."""
     message = pb.EngineReport.FromString(report)
     message.sequence = message.sequence * _VERSIONS + version % _VERSIONS
     for lie in lies:
@@ -60,7 +59,7 @@ def falsified_report(report: bytes, lies: Sequence[ReportRule], version: int) ->
 
 
 def falsified_message(progress: bytes) -> bytes:
-    """The control plane's answer as the agent gets it."""
+    """The control plane's answer with the agent's own sequence number."""
     message = pb.DrainProgress.FromString(progress)
     message.sequence //= _VERSIONS
     return message.SerializeToString()
@@ -85,7 +84,7 @@ def _say(message: pb.EngineReport, verdict: Verdict) -> None:
 
 
 def _skew(message: pb.EngineReport, ahead_s: float) -> None:
-    """Whoever is ahead believes that more time has passed since, and less is left until."""
+    """A clock that is ahead increases ages and shortens remaining times."""
     for evidence in message.evidence:
         evidence.age_s += ahead_s
     if message.HasField("canary"):

@@ -1,7 +1,6 @@
-"""Building the NVML double, and its control file.
+"""Build the NVML double and write its control file.
 
-The double is a C library, because what is to be fooled is the real pynvml, which loads one. It is built where it
-is needed; a machine without a C compiler cannot have it.
+The double is a C library, because the real pynvml loads one. It is built on demand and needs a C compiler.
 """
 
 import re
@@ -13,7 +12,7 @@ from typing import Final
 
 SOURCE: Final = Path(__file__).parent / "nvml_double.c"
 MAX_CLOCK_MHZ: Final = 1980
-"""Of the SMs, as the healthy double says."""
+"""SM clock of the healthy double."""
 
 HEALTHY: Final[Mapping[str, object]] = {
     "driver": "570.86.15",
@@ -45,33 +44,33 @@ HEALTHY: Final[Mapping[str, object]] = {
     "*.mig": 0,
     "*.field230": 0,
 }
-"""What a GPU says that nothing is wrong with; the keys are explained in the C file."""
+"""Values of a healthy GPU; the C file documents the keys."""
 
 _BUILD_LIMIT_S: Final = 60.0
 
 
 class CompilerError(RuntimeError):
-    """The double could not be built; the message says why, and what to do."""
+    """The double could not be built; the message has the cause and the fix."""
 
 
 def compiler() -> str | None:
-    """The C compiler that would be used; None where there is none."""
+    """The C compiler to use; None if none is installed."""
     return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
 def needed_compiler() -> str:
-    """The same, for who cannot do without; CompilerError says so and what to do."""
+    """The C compiler; raises CompilerError with the fix if none is installed."""
     found = compiler()
     if found is None:
         raise CompilerError(
-            "GPU faults need the NVML double, which is built on the spot, and there is no C compiler here: "
-            "install one (Debian: apt-get install gcc libc6-dev), or leave out the scenario's gpu_* faults"
+            "no C compiler, needed to build the NVML double for GPU faults; "
+            "install one (Debian: apt-get install gcc libc6-dev), or remove the scenario's gpu_* faults"
         )
     return found
 
 
 def build_library(folder: Path, *, without: Sequence[str] = ()) -> Path:
-    """The library, made in ``folder``; calls in ``without`` are not exported. CompilerError where that fails."""
+    """Build the library in ``folder`` without the calls in ``without``; raises CompilerError on failure."""
     found = needed_compiler()
     script = folder / "symbols"
     script.write_text(_script(without), encoding="utf-8")
@@ -93,14 +92,14 @@ def build_library(folder: Path, *, without: Sequence[str] = ()) -> Path:
 
 
 def environment(folder: Path, control: Path) -> Mapping[str, str]:
-    """What makes a process load the library in ``folder`` and read ``control``."""
+    """Environment that makes a process load the library in ``folder`` and read ``control``."""
     return {"LD_LIBRARY_PATH": str(folder), "NVML_DOUBLE": str(control)}
 
 
 def write_control(path: Path, lines: Sequence[str] = (), *, healthy: Mapping[str, object] = HEALTHY) -> None:
-    """Make the control file say ``healthy`` and then ``lines``, of which the last on a matter holds.
+    """Write ``healthy`` and then ``lines`` to the control file; the last line for a key wins.
 
-    A reader sees the file as it was or as it is, never half of it.
+    The write is atomic.
     """
     text = "".join(f"{key} {value}\n" for key, value in healthy.items()) + "".join(f"{line}\n" for line in lines)
     fresh = path.with_name(f"{path.name}.new")
@@ -109,7 +108,7 @@ def write_control(path: Path, lines: Sequence[str] = (), *, healthy: Mapping[str
 
 
 def _script(without: Sequence[str]) -> str:
-    """A version script that exports all calls of the double but ``without``."""
+    """A version script that exports all calls of the double except ``without``."""
     calls = set(re.findall(r"\bnvml[A-Z]\w+", SOURCE.read_text(encoding="utf-8")))
     exported = " ".join(f"{name};" for name in sorted(calls - set(without)))
     return f"{{ global: {exported} local: *; }};\n"

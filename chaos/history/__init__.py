@@ -1,1 +1,1 @@
-"""What was seen in one experiment: events, their file, and the value that checks and reports read."""
+"""History of one experiment: its events, its file, and the value that checks and reports use."""

@@ -1,6 +1,6 @@
-"""What the control plane decided, from the lines of ``switchgear serve --ledger``. Pure.
+"""Events from agent logs, call logs, outcomes and the control plane's ledger. Pure.
 
-Of an engine that goes to and fro within a minute the number ``times`` says how often it has.
+If an engine flaps within a minute, ``times`` is how often.
 """
 
 import math
@@ -19,7 +19,7 @@ from xds_server.ledger.event import ClockReading, Event, from_line
 
 
 class _Line(BaseModel):
-    """As much of a line as is read here."""
+    """The fields of a line that are used."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -30,22 +30,22 @@ class _Line(BaseModel):
 
 
 def detections(engine: str, lines: Iterable[str], began_unix_s: float) -> Iterator[EngineDetection]:
-    """The judgements in these lines, without everything else; ``began_unix_s`` is the wall clock at ``at_s`` 0."""
+    """Verdicts in an agent's log lines; ``began_unix_s`` is the wall clock at ``at_s`` 0."""
     for line in lines:
         try:
             said = _Line.model_validate_json(line)
         except ValidationError:
-            continue  # something else that an agent has to say
+            continue  # another log line
         at_s = said.timestamp.timestamp() - began_unix_s
         yield EngineDetection(at_s=at_s, engine=engine, verdict=said.now, evidence=said.evidence)
 
 
 REQUEST_ID_PREFIX: Final = "load-"
-"""How the ids of requests begin that our load sends; probes have none, and others are not judged."""
+"""Prefix of our load generator's request ids; probes have no id, other requests are ignored."""
 
 
 def call_log_attempts(engine: str, book: Mapping[str, Any], began_s: float) -> Iterator[AttemptRecord]:
-    """The calls of our requests in an engine's book; ``began_s`` is the monotonic time of ``at_s`` 0."""
+    """Our load's calls in an engine's log; ``began_s`` is the monotonic time of ``at_s`` 0."""
     for call in book["calls"]:
         if not str(call["request_id"]).startswith(REQUEST_ID_PREFIX):
             continue
@@ -67,7 +67,7 @@ def call_log_attempts(engine: str, book: Mapping[str, Any], began_s: float) -> I
 
 
 def request_record(outcome: RequestOutcome, began_s: float) -> RequestRecord:
-    """The outcome as an event; ``began_s`` is the monotonic time at which the first request could arrive."""
+    """The outcome as an event; ``began_s`` is the monotonic time of ``at_s`` 0."""
     return RequestRecord(
         at_s=outcome.arrived_at_s - began_s,
         request_id=outcome.request_id,
@@ -92,7 +92,7 @@ _UNKNOWN: Final = ClockReading(s=0.0, unix_s=0.0)
 
 
 def decisions(lines: Iterable[str], began_unix_s: float) -> Iterator[ControlPlaneDecision]:
-    """The events of these lines, without those that are none; ``began_unix_s`` is the wall clock at ``at_s`` 0."""
+    """Decisions in these ledger lines, skipping others; ``began_unix_s`` is the wall clock at ``at_s`` 0."""
     for line in lines:
         event = from_line(line, _UNKNOWN)
         if event is not None:
@@ -100,7 +100,7 @@ def decisions(lines: Iterable[str], began_unix_s: float) -> Iterator[ControlPlan
 
 
 def decision_event(event: Event, began_unix_s: float) -> ControlPlaneDecision:
-    """A line of the ledger as an event of a history."""
+    """A ledger event as a history event."""
     numbers = {name: value for name, value in event.numbers.items() if math.isfinite(value)}
     if event.times > 1:
         numbers["times"] = float(event.times)
@@ -113,7 +113,7 @@ def decision_event(event: Event, began_unix_s: float) -> ControlPlaneDecision:
         after=event.after,
         evidence=event.evidence,
         rule=event.rule,
-        # A health that is not HEALTHY, whichever it is, means nothing new: Envoy's panic mode is off.
+        # Any health except HEALTHY means no new requests: Envoy's panic mode is off.
         out=event.after != Health.HEALTHY.value if event.kind is ChangeKind.HEALTH else None,
         numbers=numbers,
     )

@@ -1,6 +1,6 @@
-"""Everything that can be seen in an experiment, one frozen value per sort of event.
+"""All events of an experiment, one frozen value per kind.
 
-A history is a file of such events, one JSON object a line (``"event"`` says which). Times ``at_s`` are seconds
+A history is a file of such events, one JSON object per line (``"event"`` is the kind). Times ``at_s`` are seconds
 from the moment at which the first request may arrive; what happened before is negative. Engines, proxies and the
 control plane have the names of ``chaos.scenario.experiment_plan``.
 """
@@ -17,12 +17,12 @@ from chaos.history.request_outcomes import OutcomeReason
 FORMAT = 1
 
 SAMPLE_S: Final = 0.1
-"""From one sample of each Envoy to the next."""
+"""Interval between samples of each Envoy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRecord:
-    """An engine as the experiment began. ``pool`` is the pool it is an engine of."""
+    """An engine at the start of the experiment, with its ``pool``."""
 
     name: str
     zone: str
@@ -33,7 +33,7 @@ class EngineRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyRecord:
-    """A proxy as the experiment began."""
+    """A proxy at the start of the experiment."""
 
     name: str
     zone: str
@@ -42,10 +42,12 @@ class ProxyRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentBegan:
-    """The first line. ``scenario`` is the whole document, JSON-ready; ``subject`` is who is judged (a folder of
-    policies, or an Envoy without a control plane), ``policies`` its text as it was served (empty without one), and
-    ``time_scale`` by how much the policies' request times were divided to fit the lab's engines. ``max_wait_s`` is
-    what the policies allow a request to wait (lab time). ``at_unix_s`` is the wall clock at ``at_s`` 0.
+    """The first line of a history.
+
+    ``scenario`` is the whole document, JSON-ready. ``subject`` is what is tested: a folder of policies, or an
+    Envoy without a control plane. ``policies`` is the policy text as served, empty without one. ``time_scale`` is
+    the factor by which request times were divided to fit the lab's engines. ``max_wait_s`` is the longest queueing
+    time that the policies allow (lab time). ``at_unix_s`` is the wall clock at ``at_s`` 0.
     """
 
     event: Literal["began"] = "began"
@@ -70,7 +72,7 @@ class ExperimentBegan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultBegan:
-    """A fault may bite from here on. ``id`` is that of its outage, ``fault`` its kind and settings, JSON-ready."""
+    """Start of a fault. ``id`` is that of its outage, ``fault`` its kind and settings, JSON-ready."""
 
     event: Literal["fault_began"] = "fault_began"
     at_s: float
@@ -81,7 +83,7 @@ class FaultBegan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultHealed:
-    """It is over, or begins to be: from here on the first of its targets may be well."""
+    """End of a fault: from here on its first target may be healthy."""
 
     event: Literal["fault_healed"] = "fault_healed"
     at_s: float
@@ -90,12 +92,10 @@ class FaultHealed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
-    """One try of one caller, as the caller saw it; the fields are those of
-    ``chaos.history.request_outcomes.RequestOutcome``.
+    """One attempt of one caller, as the caller saw it, with the fields of ``RequestOutcome``.
 
-    ``at_s`` is its planned arrival. ``try_number`` is 1 for the first, more for what callers try again by
-    themselves; all tries of one question share ``question``. ``refusal`` and ``fallback`` are what the answer's
-    headers say.
+    ``at_s`` is its planned arrival. ``try_number`` is 1 for the first attempt, more for client retries; all
+    attempts of a caller request share ``question``. ``refusal`` and ``fallback`` are from the answer's headers.
     """
 
     event: Literal["request"] = "request"
@@ -118,7 +118,7 @@ class RequestRecord:
 
     @property
     def ok(self) -> bool:
-        """Whether the caller got a whole answer in time."""
+        """Whether the caller got a complete answer in time."""
         return self.reason is OutcomeReason.OK
 
     @property
@@ -128,8 +128,10 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """One call of one request to one engine, from the engine's own book. ``at_s`` is its arrival there; ``slot_s``
-    how long it held a slot (a GPU that stands still hands out none), ``started_at_s`` from when.
+    """One call of a request to an engine, from the engine's log.
+
+    ``at_s`` is its arrival there; ``slot_s`` how long it held a slot (a stopped GPU gives out none), from
+    ``started_at_s``.
     """
 
     event: Literal["attempt"] = "attempt"
@@ -149,10 +151,12 @@ class AttemptRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxySample:
-    """What one Envoy said at one moment, by engine: requests in flight, and everything it ever sent there, failed
-    connections included; ``ejected`` are those its own outlier detection keeps out, ``unhealthy`` those it was
-    told to leave. ``ceiling`` is its limit on requests in flight, None where it has none. ``retries`` it made so
-    far and ``refused`` ones it did not make for want of a budget; None where it was not asked.
+    """One sample of an Envoy's counters.
+
+    By engine: requests in flight, and all calls ever sent, including failed connections. ``ejected`` are engines
+    ejected by its outlier detection, ``unhealthy`` those marked by configuration. ``ceiling`` is its limit on
+    requests in flight; None without one. ``retries`` so far, and ``refused`` retries beyond the retry budget; None
+    if not sampled.
     """
 
     event: Literal["proxy_sample"] = "proxy_sample"
@@ -169,7 +173,7 @@ class ProxySample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineDetection:
-    """An engine's agent changed its judgement (``verdict``: ready, busy, hung, dead, draining, ...)."""
+    """An agent's new verdict (``verdict``: ready, busy, hung, dead, draining, ...)."""
 
     event: Literal["detected"] = "detected"
     at_s: float
@@ -180,9 +184,10 @@ class EngineDetection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPlaneDecision:
-    """One line of the control plane's ledger. ``engine`` is empty where it is of the pool, a zone or a proxy;
-    ``kind`` is the ledger's, ``before`` and ``after`` as there. ``out``: from here on the engine gets nothing new
-    (True), or is in again (False); None where the line does not say.
+    """One line of the control plane's ledger.
+
+    ``engine`` is empty for decisions on the pool, a zone or a proxy; ``kind``, ``before`` and ``after`` are the
+    ledger's. ``out``: the engine is ejected (True) or back in rotation (False) from here on; None for other lines.
     """
 
     event: Literal["decided"] = "decided"
@@ -200,7 +205,7 @@ class ControlPlaneDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigPush:
-    """The control plane sent a response (seen on the wire). ``type`` is short: cds, eds, lds, rds, rtds."""
+    """A response of the control plane, seen on the wire. ``type`` is short: cds, eds, lds, rds, rtds."""
 
     event: Literal["pushed"] = "pushed"
     at_s: float
@@ -211,7 +216,7 @@ class ConfigPush:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigReply:
-    """A proxy answered a response (seen on the wire): ACK, or NACK with the ``error``."""
+    """A proxy's reply to a response, seen on the wire: ACK, or NACK with the ``error``."""
 
     event: Literal["answered"] = "answered"
     at_s: float
@@ -223,7 +228,7 @@ class ConfigReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessExit:
-    """A process of the lab ended that no fault had ended; the experiment says little from here on."""
+    """Unexpected exit of a lab process; later events mean little."""
 
     event: Literal["gone"] = "gone"
     at_s: float
@@ -233,7 +238,7 @@ class ProcessExit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentAborted:
-    """The experiment was stopped early; everything was healed."""
+    """Early stop of the experiment; everything was healed."""
 
     event: Literal["aborted"] = "aborted"
     at_s: float
@@ -242,8 +247,9 @@ class ExperimentAborted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuUsage:
-    """Share of one core, in percent, that each part needed while requests arrived; ``machine`` is the share of all
-    cores that anybody used, and ``ours`` the part of it that is the experiment's own.
+    """CPU use while requests arrived: of each part, in percent of one core.
+
+    ``machine`` is the used share of all cores, ``ours`` the part of it used by the experiment.
     """
 
     event: Literal["used"] = "used"
@@ -255,7 +261,7 @@ class CpuUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentEnded:
-    """The last line: all there was to see has been written."""
+    """The last line of a complete history."""
 
     event: Literal["ended"] = "ended"
     at_s: float

@@ -1,4 +1,4 @@
-"""A history from its file, also from one that breaks off, or that a later version wrote with more in its lines."""
+"""Read a history file; truncated files and unknown fields of later versions are accepted."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ _E = TypeVar("_E", bound=HistoryEvent)
 
 
 class _First(BaseModel):
-    """As much of the first line as every format has."""
+    """Fields of the first line in every format."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -44,7 +44,7 @@ class _First(BaseModel):
 
 
 def read_history(path: Path) -> History:
-    """The history in the file; HistoryError when there is none in it that this version can read."""
+    """Read the history; raises HistoryError if this version cannot read it."""
     try:
         with path.open("rb") as file:
             began = _began(path, file.readline())
@@ -57,10 +57,10 @@ def read_history(path: Path) -> History:
 
 
 def history_of(events: Iterable[HistoryEvent]) -> History:
-    """The history of events that were never in a file; the first must be ``ExperimentBegan``."""
+    """A history from events in memory; the first must be ``ExperimentBegan``."""
     began, *others = events
     if not isinstance(began, ExperimentBegan):
-        raise HistoryError("the first event of a history says how it began")
+        raise HistoryError("the first event of a history must be `began`")
     gathered = _Gathered()
     for event in others:
         gathered.add(event)
@@ -69,19 +69,19 @@ def history_of(events: Iterable[HistoryEvent]) -> History:
 
 def _began(path: Path, line: bytes) -> ExperimentBegan:
     if not line:
-        raise HistoryError(f"{path}: the file is empty: nothing was ever recorded in it")
+        raise HistoryError(f"{path}: the file is empty")
     if line.startswith(_GZIP):
-        raise HistoryError(f"{path}: this is compressed; `gunzip` it first")
+        raise HistoryError(f"{path}: compressed file; `gunzip` it first")
     try:
         first = _First.model_validate_json(line)
     except ValidationError as error:
-        raise HistoryError(f"{path}:1: this is no history: {_first(error)}") from error
+        raise HistoryError(f"{path}:1: not a history: {_first(error)}") from error
     if first.event != "began":
-        raise HistoryError(f"{path}:1: a history begins with the event began, not {first.event}")
+        raise HistoryError(f"{path}:1: a history starts with the event `began`, not {first.event}")
     if first.format != FORMAT:
         raise HistoryError(
-            f"{path}:1: this history has format {first.format}; this version reads format {FORMAT}: "
-            "judge it with the version that wrote it"
+            f"{path}:1: the history has format {first.format}, this version reads {FORMAT}; "
+            "check it with the version that wrote it"
         )
     try:
         began = from_line(line)
@@ -93,7 +93,7 @@ def _began(path: Path, line: bytes) -> ExperimentBegan:
 
 @dataclass(slots=True, kw_only=True)
 class _Gathered:
-    """Events by sort, as they come."""
+    """Events by kind."""
 
     requests: list[RequestRecord] = field(default_factory=list)
     attempts: list[AttemptRecord] = field(default_factory=list)
@@ -112,18 +112,18 @@ class _Gathered:
     unread_count: int = 0
 
     def take(self, path: Path, number: int, line: bytes) -> None:
-        """Add the event of a line; a line that says nothing to us is noted."""
+        """Add the event of a line, or note the line as unreadable."""
         try:
             event = from_line(line)
         except ValidationError as error:
             if line.strip():
                 self.unread_count += 1
-                cut = "it breaks off" if not line.endswith(b"\n") else _first(error)
+                cut = "truncated line" if not line.endswith(b"\n") else _first(error)
                 self.unread.append(f"{path}:{number}: {cut}")
                 del self.unread[_MOST_UNREAD:]
             return
         if isinstance(event, ExperimentBegan):
-            raise HistoryError(f"{path}:{number}: a second history begins here; each needs a file of its own")
+            raise HistoryError(f"{path}:{number}: a second history starts here; keep one history per file")
         self.add(event)
 
     def add(self, event: HistoryEvent) -> None:  # noqa: C901, PLR0912 -- one line per sort of event
@@ -156,7 +156,7 @@ class _Gathered:
                 self.ended_s = event.at_s
 
     def history(self, began: ExperimentBegan) -> History:
-        """All of it, each sort in order of time."""
+        """The history, each kind sorted by time."""
         unread = list(self.unread)
         if self.unread_count > len(unread):
             unread.append(f"and {self.unread_count - len(unread)} more")

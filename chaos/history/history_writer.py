@@ -1,4 +1,4 @@
-"""A history while it is made: every event is in the file as soon as it is written, whatever ends us."""
+"""Write a history: every event is in the file at once, so it survives a kill."""
 
 import os
 from pathlib import Path
@@ -10,9 +10,9 @@ from chaos.history.history_events import HistoryEvent
 
 
 class HistoryFile:
-    """``with HistoryFile(path) as history: history.write(event)``; the first must be ``ExperimentBegan``.
+    """``with HistoryFile(path) as history: history.write(event)``; the first event must be ``ExperimentBegan``.
 
-    A history that was there is replaced. HistoryError when the file holds something else, or cannot be written.
+    Replaces an existing history. Raises HistoryError if the file is not a history, or cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -22,7 +22,7 @@ class HistoryFile:
     def __enter__(self) -> Self:
         try:
             if self._path.is_file() and not _may_be_replaced(self._path):
-                raise HistoryError(f"{self._path}: this is no history, and nothing is written to it; name another")
+                raise HistoryError(f"{self._path}: exists and is not a history; choose another file")
             self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise HistoryError(f"{self._path}: {error.strerror or error}") from error

@@ -1,4 +1,4 @@
-"""One experiment as a value: its events, by sort and in order of time."""
+"""One experiment as a value: its events by kind, sorted by time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from chaos.history.history_events import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """A fault as it really was. ``end_s`` is None where the history ends before it was healed."""
+    """A fault as it happened. ``end_s`` is None if the history ends before it was healed."""
 
     id: str
     fault: Mapping[str, Any]
@@ -31,13 +31,13 @@ class Outage:
 
     @property
     def kind(self) -> str:
-        """Of the fault."""
+        """Kind of the fault."""
         return str(self.fault["kind"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """All that was seen. ``ended_s`` is None where the file breaks off: then much is unknown."""
+    """All events. ``ended_s`` is None for a truncated file."""
 
     began: ExperimentBegan
     outages: tuple[Outage, ...] = ()
@@ -53,25 +53,25 @@ class History:
     used: CpuUsage | None = None
     ended_s: float | None = None
     unread: Sequence[str] = field(default_factory=tuple)
-    """Lines that were not understood: where, and why."""
+    """Unreadable lines: location and cause."""
 
     @property
     def fault_s(self) -> float:
-        """When the first fault began; the end where there was none."""
+        """Start of the first fault; the end without one."""
         return min((one.start_s for one in self.outages), default=self.end_s)
 
     @property
     def healed_s(self) -> float:
-        """When the last fault was healed."""
+        """End of the last fault."""
         return max((self.end_s if one.end_s is None else one.end_s for one in self.outages), default=self.end_s)
 
     @property
     def end_s(self) -> float:
-        """When no more requests arrived."""
+        """Time of the last arrival."""
         stopped = self.began.seconds if self.aborted is None else min(self.began.seconds, self.aborted.at_s)
         return stopped if self.ended_s is None else min(stopped, self.ended_s)
 
     @property
     def slots(self) -> Mapping[str, int]:
-        """Of each engine of the pool under test, by name."""
+        """Slots of each engine of the pool under test, by name."""
         return {one.name: one.slots for one in self.began.engines if one.pool == self.began.pool}

@@ -1,7 +1,7 @@
-"""What became of each request of a load run, and what a set of them adds up to. Pure.
+"""Outcome of each request of a load run, and summaries. Pure.
 
-Every latency counts from the *planned* arrival, not from the moment of sending, so that a generator that falls
-behind makes the numbers worse instead of better.
+Latencies count from the *planned* arrival, not from sending, so a late load generator makes the numbers worse, not
+better.
 """
 
 import math
@@ -12,14 +12,14 @@ from enum import StrEnum
 
 
 class OutcomeReason(StrEnum):
-    """Why a request counts as it does; only OK is good."""
+    """Outcome of a request; only OK is good."""
 
     OK = "ok"
-    SHED = "shed"  # 503 or 429: somebody refused it
-    TIMEOUT = "timeout"  # no whole answer within the client's deadline
-    RESET = "reset"  # no connection, or one that broke before any token
-    TRUNCATED = "truncated"  # the answer began and did not end: tokens missing, or [DONE]
-    STREAM_ERROR = "stream_error"  # 200, and then an error event
+    SHED = "shed"  # refused with 503 or 429
+    TIMEOUT = "timeout"  # no complete answer within the client's deadline
+    RESET = "reset"  # no connection, or reset before any token
+    TRUNCATED = "truncated"  # the answer was cut: tokens or [DONE] missing
+    STREAM_ERROR = "stream_error"  # 200, then an error event
     HTTP_ERROR = "http_error"  # any other status
 
 
@@ -27,16 +27,14 @@ class OutcomeReason(StrEnum):
 class RequestOutcome:
     """One request. ``arrived_at_s`` is the machine's monotonic clock at its planned arrival.
 
-    ``status`` is 0 where no headers came. ``lag_s`` is how late the generator itself was. ``tokens`` is
-    the engine's own count (``usage``); of a stream that was cut, the number of events with text, at most the
-    tokens. ``first_token_s`` is for streams only, and so is ``longest_gap_s``: the longest silence between two
-    events with text, None with fewer than two.
+    ``status`` is 0 without response headers. ``lag_s`` is the generator's own delay. ``tokens`` is the engine's
+    count (``usage``), or the number of events with text for a cut stream. ``first_token_s`` and ``longest_gap_s``,
+    the longest gap between two events with text, are for streams only.
 
-    ``fallback`` and ``refusal`` are what Switchgear's headers say: the pool of another model that answered, and
-    why there was no answer; empty where they say nothing.
+    ``fallback`` and ``refusal`` are from Switchgear's headers: the fallback pool that answered, and the reason of
+    a refusal; empty if absent.
 
-    Tries of one ``question`` are requests of their own: ``try_number`` is more than 1 for those that the caller
-    made by itself after an answer that was not good.
+    Each attempt of a caller request (``question``) is a request; ``try_number`` is above 1 for client retries.
     """
 
     request_id: str
@@ -67,10 +65,10 @@ class RequestOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeSummary:
-    """A set of outcomes in numbers; None where nothing was there to measure.
+    """Summary of a set of outcomes; None without data.
 
-    ``goodput_ratio`` is good answers per request and ``goodput_per_s`` per second of arrivals. The ``all``
-    quantiles include failures with the time they took to fail; ``first_token`` is of good streams.
+    ``goodput_ratio`` is good answers per request, ``goodput_per_s`` per second of arrivals. The ``all`` quantiles
+    include failures, with the time they took; ``first_token`` is of good streams.
     """
 
     requests: int
@@ -89,7 +87,7 @@ class OutcomeSummary:
 
 
 def quantile(values: Sequence[float], q: float) -> float | None:
-    """The smallest value that a share ``q`` of all values does not exceed; None of none."""
+    """Smallest value not exceeded by a share ``q`` of all values; None without values."""
     if not values:
         return None
     ordered = sorted(values)
@@ -97,7 +95,7 @@ def quantile(values: Sequence[float], q: float) -> float | None:
 
 
 def outcome_summary(outcomes: Sequence[RequestOutcome], *, seconds: float | None = None) -> OutcomeSummary:
-    """The numbers of ``outcomes``. ``seconds`` is the time they span; from first to last arrival by default."""
+    """Summarise ``outcomes``. ``seconds`` is their time span; default: first to last arrival."""
     good = [outcome for outcome in outcomes if outcome.ok]
     good_s = [outcome.latency_s for outcome in good]
     all_s = [outcome.latency_s for outcome in outcomes]

@@ -1,1 +1,1 @@
-"""The laboratory: real processes on loopback, built for one experiment, broken, watched, and gone again."""
+"""The lab: real processes on loopback, started for one experiment, faulted, observed and removed."""

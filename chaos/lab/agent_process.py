@@ -1,4 +1,4 @@
-"""Agents beside the engines of a lab, each in a process of its own."""
+"""Agents of the lab's engines, one process each."""
 
 import sys
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from chaos.processes import ChildProcesses, free_ports
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentProcess:
-    """One agent. ``http`` is its port for probes and drain, ``grpc`` the one at which it reports."""
+    """One agent. ``http`` is its port for probes and drain, ``grpc`` its report port."""
 
     post: ProcessSlot
     http: int
@@ -28,9 +28,9 @@ def agent_process(
 ) -> AgentProcess:
     """An agent that is not started yet.
 
-    ``gpu`` is the environment that shows it the double of a GPU; without it no GPU is looked for.
+    ``gpu`` is the environment of the NVML double; without it the agent ignores GPUs.
     """
-    # Fixed, so that an agent that comes back is found where it was.
+    # Fixed ports, so that a restarted agent is reachable at the same address.
     http, grpc = free_ports(2)
     argv = [
         *(sys.executable, "-m", "engine.agent", "run"),

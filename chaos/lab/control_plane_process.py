@@ -1,4 +1,4 @@
-"""The control plane of a lab, and what may stand between it, the agents, the engines and the Envoys."""
+"""The lab's control plane, and the relays between it, the agents, the engines and the proxies."""
 
 import sys
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ POLICY_FILE = "lab.yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPlaneProcess:
-    """Where it takes Envoys' streams and questions, what it reads, and where it writes down what it decides."""
+    """Its xDS and admin ports, its policy file and its ledger."""
 
     post: ProcessSlot
     xds_port: int
@@ -26,7 +26,7 @@ class ControlPlaneProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TapProcess:
-    """A process that passes connections on: where it takes orders, and where it listens, by name of link."""
+    """A relay process: its control URL, and its ports by link name."""
 
     child: ChildProcess
     control: str
@@ -36,9 +36,9 @@ class TapProcess:
 async def start_control_plane(
     children: ChildProcesses, folder: Path, text: str, *, name: str = POLICY_FILE
 ) -> ControlPlaneProcess:
-    """Serve this policy text, from a file of this name.
+    """Serve this policy text from a file of this name.
 
-    Killed, it comes back at the same ports; what it keeps on disk is its ledger.
+    After a kill it restarts on the same ports; its state on disk is the ledger.
     """
     xds, admin = free_ports(2)
     policies = folder / "policies"
@@ -64,7 +64,7 @@ async def start_control_plane(
 
 
 async def start_tap(children: ChildProcesses, name: str, module: str, links: Mapping[str, int]) -> TapProcess:
-    """Start a process that stands for these ports of 127.0.0.1, as ``chaos.lab.lab_handles`` says."""
+    """Start a relay for these ports of 127.0.0.1; see ``chaos.lab.lab_handles``."""
     argv = [sys.executable, "-m", module]
     for link, port in links.items():
         argv += ["--link", f"{link}=127.0.0.1:{port}"]

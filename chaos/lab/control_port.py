@@ -1,10 +1,10 @@
-"""The control port of a lab that is held open: what stands in it, and faults that live as long as their callers.
+"""Control port of an open lab: its description, and faults that last as long as their requests.
 
-All bodies are JSON; a refusal is ``{"error": ...}`` with status 400.
+All bodies are JSON; errors are ``{"error": ...}`` with status 400.
 
 ====== ============== =========================================================================================
-GET    ``/v1/lab``    what stands here: engines, proxies, addresses, and the faults that bite now
-POST   ``/v1/faults`` break something: ``{"fault": {"kind": "hang"}, "target": {"engine": 3}, "lasts": "10s"}``,
+GET    ``/v1/lab``    engines, proxies, addresses, and active faults
+POST   ``/v1/faults`` inject a fault: ``{"fault": {"kind": "hang"}, "target": {"engine": 3}, "lasts": "10s"}``,
                       fault and target as in scenario files, ``lasts`` optional. The answer is a line of JSON when
                       the fault bites (``{"id": ..., "targets": [...]}``) and one when it is healed
                       (``{"healed": true}``); it is healed when its time is over, and when the caller hangs up
@@ -33,23 +33,23 @@ MAX_BODY_BYTES: Final = 64 * 1024
 
 
 class FaultRequest(Spec):
-    """What is asked for; the fields mean what they mean in a scenario."""
+    """A fault request, with the fields of a scenario."""
 
-    fault: AnyFault = documented_field(..., "What goes wrong: its kind and its settings.")
-    target: FaultTarget = documented_field(FaultTarget, "Whom it hits.")
-    lasts: Duration | None = documented_field(None, "For how long at most.", unit="duration", gt=0, le=86400)
+    fault: AnyFault = documented_field(..., "Kind and settings of the fault.")
+    target: FaultTarget = documented_field(FaultTarget, "Targets to hit.")
+    lasts: Duration | None = documented_field(None, "Longest duration.", unit="duration", gt=0, le=86400)
 
 
 @asynccontextmanager
 async def control_port(lab: Lab, port: int = 0) -> AsyncIterator[str]:
-    """The address of the control port, which answers inside the block; what it broke is healed at the end.
+    """Serve the control port inside the block and yield its address; on exit all its faults are healed.
 
-    NotReadyError when somebody else has the port.
+    Raises NotReadyError if the port is in use.
     """
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     desk = _Desk(lab)
     app.add_routes([web.get("/v1/lab", desk.lab), web.post("/v1/faults", desk.fault)])
-    # A caller that hangs up cancels its request, and so heals its fault.
+    # A caller that disconnects cancels its request, which heals its fault.
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
@@ -57,7 +57,7 @@ async def control_port(lab: Lab, port: int = 0) -> AsyncIterator[str]:
         try:
             await site.start()
         except OSError as problem:
-            raise NotReadyError(f"nobody can listen on port {port}: {problem.strerror or problem}") from problem
+            raise NotReadyError(f"cannot listen on port {port}: {problem.strerror or problem}") from problem
         host, bound = runner.addresses[0][:2]
         yield f"http://{host}:{bound}"
     finally:
@@ -107,7 +107,7 @@ class _Desk:
         return response
 
     async def heal(self) -> None:
-        """End every fault that somebody holds, and return when it is healed."""
+        """End all active faults; return once they are healed."""
         tasks = tuple(self._tasks)
         for one in tasks:
             one.cancel()
@@ -115,7 +115,7 @@ class _Desk:
 
 
 def lab_description(lab: Lab, biting: Mapping[str, PlannedOutage]) -> Mapping[str, Any]:
-    """What stands in the lab, JSON-ready."""
+    """Description of the lab, JSON-ready."""
     site = lab.site
     return {
         "subject": lab.plan.subject.name,

@@ -1,4 +1,4 @@
-"""CPU time of the parts of an experiment and of the machine, between two moments."""
+"""CPU time of an experiment's parts and of the machine over a period."""
 
 import os
 import time
@@ -9,7 +9,7 @@ from typing import Final
 from chaos.history.history_events import CpuUsage
 
 SAMPLE_EVERY_S: Final = 2.0
-"""How often to look at what may be killed, and would take its account with it."""
+"""Sampling interval; a killed process loses its CPU account."""
 
 OURSELVES: Final = "load generator"
 
@@ -17,9 +17,9 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 class CpuMeter:
-    """``parts`` says which process groups belong to which part now; a part may get new ones.
+    """``parts`` returns the current process groups of each part; a part may get new ones.
 
-    Between looks, what a process used that is gone is lost.
+    CPU time of a process that ends between two samples is lost.
     """
 
     def __init__(self, parts: Callable[[], Mapping[str, Iterable[int]]]) -> None:
@@ -32,21 +32,21 @@ class CpuMeter:
 
     @property
     def elapsed_s(self) -> float:
-        """Since it was made."""
+        """Seconds since its creation."""
         return time.monotonic() - self._began_s
 
     def sample(self) -> None:
-        """Read every account."""
+        """Read all CPU accounts."""
         accounts = _accounts()
         for part, groups in self._parts().items():
             used_s = self._used_s.setdefault(part, {})
             for group in groups:
                 for pid, cpu_s in accounts.get(group, {}).items():
-                    # A process that is younger than we are began at nothing.
+                    # A process started after us began at 0.
                     used_s[pid] = cpu_s - self._before.get(pid, 0.0)
 
     def usage(self, at_s: float) -> CpuUsage:
-        """Since it was made; ``at_s`` is now, on the clock of the experiment."""
+        """Usage since its creation; ``at_s`` is now, on the experiment's clock."""
         self.sample()
         elapsed_s = self.elapsed_s
         shares = {
@@ -74,7 +74,7 @@ def _accounts() -> dict[int, dict[int, float]]:
         except OSError:
             continue  # it has just ended
         try:
-            # Behind the name in parentheses: state is field 3, pgrp 5, utime and stime are 14 and 15 (proc(5)).
+            # After the name in parentheses: state is field 3, pgrp 5, utime and stime 14 and 15 (proc(5)).
             fields = os.read(descriptor, 4096).rpartition(b")")[2].split()
         except ProcessLookupError:
             continue

@@ -1,4 +1,4 @@
-"""The engines of a lab as processes: simulated ones, several to a process where that is no harm, or real vLLM."""
+"""The lab's engine processes: simulated engines, which may share processes, or real vLLM."""
 
 import asyncio
 import sys
@@ -21,21 +21,21 @@ from chaos.testbed.blueprint import PoolBlueprint
 from chaos.testbed.service_costs import token_costs_s
 
 STREAM_INTERVAL: Final = 8
-"""Tokens per event of a stream: at one each, writing them would keep the simulation busier than the experiment."""
+"""Tokens per stream event: with 1, writing events would dominate the simulation's CPU time."""
 
 SHARED_PROCESSES: Final = 2
-"""Over which the engines are dealt that need no process of their own."""
+"""Number of processes shared by engines without their own."""
 
 _SPARE_TOKENS: Final = 4096
 
 
 class EngineStartError(RuntimeError):
-    """The engines that were asked for cannot be had."""
+    """The requested engines cannot be started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProfile:
-    """What simulated engines of one process have in common; times are those of this sort, slowness included."""
+    """Settings of the simulated engines of one process; times include their slowness."""
 
     model: str
     slots: int
@@ -48,8 +48,10 @@ class EngineProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningEngines:
-    """Engines that run. ``controls`` are their addresses below the control port, ``posts`` those with a process of
-    their own, ``shared`` the processes of the others.
+    """Running engines.
+
+    ``controls`` are their control URLs, ``posts`` the process slots of engines with their own process, ``shared``
+    the other processes.
     """
 
     ports: Mapping[str, int] = field(default_factory=dict)
@@ -67,7 +69,7 @@ class _Group:
 
 
 def fake_engine_command(sort: EngineProfile, *, count: int, prefix: str, seed: int) -> list[str]:
-    """The command line of a process of ``count`` simulated engines."""
+    """Command line of a process with ``count`` simulated engines."""
     argv = [
         *(sys.executable, "-m", "chaos.fake_engine", "--count", str(count), "--name-prefix", prefix),
         *("--model", sort.model, "--slots", str(sort.slots), "--max-model-len", str(sort.max_model_len)),
@@ -85,7 +87,7 @@ async def start_fake_engines(
     *,
     alone: Callable[[str], bool],
 ) -> RunningEngines:
-    """Start the engines; those that are to be ``alone`` can be killed, and come back where they were."""
+    """Start the engines; those in ``alone`` get their own process and can be killed and restarted."""
     posts: dict[str, ProcessSlot] = {}
     shared: list[_Group] = []
     for sort, names in _by_sort(experiment, pools):
@@ -116,11 +118,11 @@ async def start_fake_engines(
 async def start_real_engines(
     children: ChildProcesses, folder: Path, pools: Sequence[PoolBlueprint]
 ) -> RunningEngines:
-    """Start real vLLM engines, each in a process of its own; EngineError where vLLM is not installed."""
+    """Start real vLLM engines, one process each; raises EngineStartError if vLLM is not installed."""
     python = vllm_replica.vllm_python()
     if python is None:
         raise EngineStartError(
-            f"there is no environment with vLLM: make one, or name its Python in {vllm_replica.VARIABLE}"
+            f"vLLM is not installed; run `make vllm`, or set {vllm_replica.VARIABLE} to its Python"
         )
     model = write_model(folder / "model")
     spots = [one for pool in pools for one in pool.engines]
@@ -143,7 +145,7 @@ async def start_real_engines(
 
 
 async def set_engine_fault(session: aiohttp.ClientSession, control: str, fault: EngineFault | None) -> None:
-    """Break a simulated engine, or heal it; on return it is so."""
+    """Set or clear the fault of a simulated engine; in effect on return."""
     url = f"{control}/fault"
     if fault is None:
         async with session.delete(url) as answer:
@@ -154,7 +156,7 @@ async def set_engine_fault(session: aiohttp.ClientSession, control: str, fault: 
 
 
 async def call_log(session: aiohttp.ClientSession, control: str) -> Mapping[str, Any]:
-    """What a simulated engine's book says, with all calls it kept."""
+    """Call log of a simulated engine, with all calls kept."""
     async with session.get(f"{control}/book", params={"calls": KEPT_CALLS}) as answer:
         answer.raise_for_status()
         found: Mapping[str, Any] = await answer.json()
@@ -181,7 +183,7 @@ def _by_sort(experiment: Experiment, pools: Sequence[PoolBlueprint]) -> list[tup
 
 
 def _dealt(sort: EngineProfile, names: Sequence[str]) -> list[_Group]:
-    """Neighbours in different processes, so that those share the work of what breaks together."""
+    """Spread neighbours over processes, since faults hit neighbours together."""
     dealt = [tuple(names[place::SHARED_PROCESSES]) for place in range(SHARED_PROCESSES)]
     return [_Group(sort=sort, names=one) for one in dealt if one]
 

@@ -1,4 +1,4 @@
-"""The Envoys of a lab, each on a loopback address of its own, and how to tell that they serve."""
+"""The lab's Envoys, each on its own loopback address, and their readiness."""
 
 import asyncio
 import contextlib
@@ -18,25 +18,25 @@ from chaos.scenario.experiment_plan import ProxyPlacement
 from xds_server.envoy_bootstrap import Bootstrap, bootstrap_yaml
 
 ENVOY_DRAIN_TIME_S: Final = 0
-"""Of every Envoy here, as our README says to start them."""
+"""Flags of every Envoy, as in the README."""
 
 POLL_S: Final = 0.05
 _ANSWER_LIMIT_S: Final = 10.0
 
 
 class NotReadyError(RuntimeError):
-    """Something was not ready in time; the message says what."""
+    """A part was not ready in time; the message names it."""
 
 
 def proxy_address(place: int) -> str:
-    """Real gateways stand on hosts of their own; here each has a loopback address of its own."""
+    """Loopback address of a proxy; each has its own, like gateways on separate hosts."""
     return f"127.0.{place // 250}.{place % 250 + 2}"
 
 
 def xds_bootstrap(spot: ProxyPlacement, address: str, xds_port: int, *, own_source: bool) -> tuple[str, int]:
-    """The bootstrap of an Envoy that a control plane steers, and its admin port.
+    """Bootstrap of an Envoy with a control plane, and its admin port.
 
-    ``own_source``: it also connects from its address, so that wires can tell who sends.
+    ``own_source``: it also connects from its own address, so that netem links can identify it.
     """
     (admin,) = free_ports(1)
     text = bootstrap_yaml(
@@ -52,7 +52,7 @@ def xds_bootstrap(spot: ProxyPlacement, address: str, xds_port: int, *, own_sour
 
 
 def bind_to_address(text: str, address: str) -> str:
-    """A bootstrap whose clusters all connect from this address."""
+    """The bootstrap with this source address in all clusters."""
     said: dict[str, Any] = yaml.safe_load(text)
     source = {"address": address, "port_value": 0}
     said.setdefault("cluster_manager", {})["upstream_bind_config"] = {"source_address": source}
@@ -60,7 +60,7 @@ def bind_to_address(text: str, address: str) -> str:
 
 
 async def start_envoy(children: ChildProcesses, folder: Path, name: str, text: str) -> ProcessSlot:
-    """Start an Envoy; it comes back with the same bootstrap. It announces nothing: see ``until_serving``."""
+    """Start an Envoy; it restarts with the same bootstrap. It prints no ready line: wait for its pages."""
     path = folder / f"envoy-{name}.yaml"
     path.write_text(text, encoding="utf-8")
     post = ProcessSlot(
@@ -75,12 +75,12 @@ async def start_envoy(children: ChildProcesses, folder: Path, name: str, text: s
 
 
 async def wait_for_healthy(session: aiohttp.ClientSession, admin: str, pool: str, engines: int) -> None:
-    """Return when an Envoy has so many engines of the pool that it may send to; NotReadyError when it does not."""
+    """Wait until the Envoy has this many healthy engines of the pool; raises NotReadyError."""
     await wait_for_page(
         session,
         f"{admin}/clusters?format=json",
         lambda page: _healthy_hosts(page, pool) >= engines,
-        f"all {engines} engines of {pool} in the Envoy at {admin}",
+        f"{engines} healthy engines of {pool} at the Envoy {admin}",
     )
 
 
@@ -94,7 +94,7 @@ async def wait_for_page(
     headers: Mapping[str, str] | None = None,
     limit_s: float = START_LIMIT_S,
 ) -> None:
-    """Wait until ``url`` answers 200 with a page of JSON that is ``good``. A ``body`` is posted."""
+    """Wait until ``url`` answers 200 with JSON that is ``good``. Sends ``body`` with POST if given."""
     give_up_s = time.monotonic() + limit_s
     seen = "nothing"
     while time.monotonic() < give_up_s:
@@ -111,7 +111,7 @@ async def wait_for_page(
                 if answer.status == 200 and good(json.loads(text)):
                     return
         await asyncio.sleep(POLL_S)
-    raise NotReadyError(f"{what}: not ready after {limit_s:g} s; last seen: {seen}")
+    raise NotReadyError(f"{what}: not ready after {limit_s:g} s; last answer: {seen}")
 
 
 def _healthy_hosts(page: Any, pool: str) -> int:

@@ -1,7 +1,6 @@
-"""What Envoys say of themselves while an experiment runs, a few times a second.
+"""Samples of the Envoys' admin pages during an experiment, a few times a second.
 
-The pages are small (some 2 ms of an Envoy's main thread, none of its workers), and what is read is what an
-operator could read: nothing here is told to anybody.
+The pages are small (about 2 ms of an Envoy's main thread, no worker time). The samples only go to the history.
 """
 
 import asyncio
@@ -18,18 +17,20 @@ import aiohttp
 from chaos.history.history_events import SAMPLE_S, ProxySample
 
 CEILING_EVERY: Final = 5
-"""Every so many samples the runtime, which is a larger page, is asked for the ceiling, and the statistics."""
+"""Samples between two reads of the larger pages: runtime (for the admission limit) and statistics."""
 
 _PAGE_LIMIT_S: Final = 2.0
 _NO_LIMIT: Final = 1_000_000
-"""Limits from here on are there to be none."""
+"""Limits from this value on mean no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledPool:
-    """Whom to look at. ``admins`` are the admin addresses of Envoys by name; ``ports`` are those at which Envoys
-    reach the engines of ``pool``, which is also the cluster's name; ``names`` are the engines by the name that the
-    policies give them, where Envoys may have a listener of their own in front of each.
+    """What to sample.
+
+    ``admins`` are the Envoys' admin addresses by name; ``ports`` the ports at which Envoys reach the engines of
+    ``pool``, which is also the cluster's name. ``names`` maps policy names to engines, for Envoys with a listener
+    per engine.
     """
 
     pool: str
@@ -39,7 +40,7 @@ class SampledPool:
 
 
 class EnvoySampler:
-    """``await watch.run()`` until it is cancelled; ``on_sample`` is called for each page that came."""
+    """``await sampler.run()`` until cancelled; calls ``on_sample`` for each page."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class EnvoySampler:
         self._began_s = began_s
 
     async def run(self) -> None:
-        """Look again and again; a page that does not come is a gap in the record, of one Envoy only."""
+        """Sample periodically; a missing page is a gap for that Envoy only."""
         async with asyncio.TaskGroup() as group:
             for proxy, admin in self._watched.admins.items():
                 group.create_task(self._proxy(proxy, admin))
@@ -99,7 +100,7 @@ def proxy_sample(
     retries: int | None = None,
     refused: int | None = None,
 ) -> ProxySample:
-    """What an Envoy's page of clusters says of the pool's engines."""
+    """Sample of the pool's engines from an Envoy's clusters page."""
     in_flight, sent, ejected, unhealthy = {}, {}, [], []
     for host in _hosts(watched.pool, clusters):
         engine = _engine(watched, host["address"])
@@ -127,7 +128,7 @@ def proxy_sample(
 
 
 def request_limit(pool: str, clusters: Any, runtime: Any) -> float | None:
-    """The limit in force: the runtime's where it says one, else the cluster's own; None for none."""
+    """Limit in force: the runtime's if set, else the cluster's; None for no limit."""
     entries = {} if runtime is None else runtime.get("entries", {})
     said = entries.get(f"circuit_breakers.{pool}.default.max_requests", {}).get("final_value")
     if said:

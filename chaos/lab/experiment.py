@@ -1,6 +1,6 @@
-"""One experiment from beginning to end: everything starts, is asked, breaks, is healed, is read, and is gone.
+"""One experiment from start to end: start the lab, send load, inject and heal faults, record, stop.
 
-``python -m chaos.lab.experiment SCENARIO SUBJECT HISTORY`` does one and says in a line what it came to.
+``python -m chaos.lab.experiment SCENARIO SUBJECT HISTORY`` runs one and prints a summary line.
 """
 
 import argparse
@@ -33,10 +33,10 @@ async def run_experiment(
     levers: Sequence[InjectorFactory] = INJECTORS,
     folder: Path | None = None,
 ) -> History:
-    """Do the experiment; the history is written to the file while it runs, where there is one.
+    """Run the experiment; write the history to the file, if given, while it runs.
 
-    Everything is healed and gone when this returns, fails or is cancelled. An experiment that stops early because
-    its scenario says so is no failure: its history says ``aborted``. Raises what ``Lab.open`` does.
+    On return, failure or cancellation everything is healed and stopped. Meeting the abort condition is not an
+    error: the history has an ``aborted`` event. Raises what ``Lab.open`` raises.
     """
     async with (
         Lab.open(experiment, subject, folder, levers=levers) as lab,
@@ -47,7 +47,7 @@ async def run_experiment(
 
 
 async def _rehearsed(lab: Lab, recording: HistoryRecorder) -> None:
-    """Send the load, break and heal on time, and stop early where the scenario says so."""
+    """Send the load, inject and heal faults on time, and stop early if the abort condition is met."""
     experiment, stop = lab.plan.experiment, asyncio.Event()
     load = asyncio.create_task(recording.load(stop=stop))
     faults = asyncio.create_task(_faults(lab, recording, experiment.outages))
@@ -64,9 +64,9 @@ async def _rehearsed(lab: Lab, recording: HistoryRecorder) -> None:
                 faults.cancel()
         await load
         if not stop.is_set():
-            await asyncio.wait([faults])  # the last may still be starting what it killed
+            await asyncio.wait([faults])  # the last one may still be restarting a process
     finally:
-        # What is still broken is healed before anybody is asked what he saw.
+        # Heal all faults before collecting the records.
         for one in tasks:
             one.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -80,7 +80,7 @@ def _raise_what_went_wrong(faults: "asyncio.Task[None]") -> None:
 
 
 def _why_stop(faults: "asyncio.Task[None]", guard: "asyncio.Task[str]") -> str:
-    """Why to stop now; raises what went wrong with a fault that could not be done."""
+    """Why to stop now; raises the error of a fault that could not be injected."""
     if faults.done() and not faults.cancelled():
         _raise_what_went_wrong(faults)
         if isinstance(problem := faults.exception(), BlastRadiusError):
@@ -89,7 +89,7 @@ def _why_stop(faults: "asyncio.Task[None]", guard: "asyncio.Task[str]") -> str:
 
 
 async def _faults(lab: Lab, recording: HistoryRecorder, outages: Sequence[PlannedOutage]) -> None:
-    """Break and heal on time; the first thing that goes wrong ends all of them, healed."""
+    """Inject and heal on time; the first error heals and ends all faults."""
     try:
         async with asyncio.TaskGroup() as group:
             for one in outages:
@@ -105,7 +105,7 @@ async def _fault(lab: Lab, recording: HistoryRecorder, outage: PlannedOutage) ->
 
 
 async def _guard(lab: Lab, recording: HistoryRecorder) -> str:
-    """Return why to stop when there is a reason to; at once, with none, where there never will be."""
+    """Wait for a reason to stop and return it; return an empty one at once if none is possible."""
     abort, experiment = lab.plan.experiment.spec.abort, lab.plan.experiment
     if not abort.goodput_below_percent:
         return ""
@@ -122,7 +122,7 @@ async def _until_s(at_s: float) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Do one experiment; 0 when it came to its end, 1 when it was stopped early."""
+    """Run one experiment; return 0 if it ran to its end, 1 if it was stopped early."""
     parser = argparse.ArgumentParser(prog="python -m chaos.lab.experiment", description=__doc__.splitlines()[0])
     parser.add_argument("scenario", type=Path)
     parser.add_argument("subject", help="policies, or envoy, naive, tuned or static")
@@ -132,7 +132,7 @@ def main(argv: Sequence[str]) -> int:
     (subject, *_) = subjects([arguments.subject])
     history = asyncio.run(run_experiment(scenario.experiment(), subject, arguments.history))
     good = sum(one.ok for one in history.requests)
-    print(f"{good} of {len(history.requests)} requests got a good answer")  # noqa: T201 -- the answer
+    print(f"{good} of {len(history.requests)} requests succeeded")  # noqa: T201 -- the answer
     return 0 if history.aborted is None else 1
 
 

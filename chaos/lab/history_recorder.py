@@ -1,6 +1,6 @@
-"""What is seen of a running lab, from one moment to another: the events of a history, in order as they come.
+"""Records a running lab: the events of a history, in order of arrival.
 
-What only some part knows (engines' books, the ledger, agents' logs, the wiretap) is asked for at the end.
+Data held by single parts (engine logs, the ledger, agent logs, the xDS tap) is collected at the end.
 """
 
 import asyncio
@@ -44,9 +44,7 @@ _NAMES: Final = {
 
 
 class HistoryRecorder:
-    """Made by ``record_history``. ``history`` is there when its block has been left; until then ``events``
-    grow.
-    """
+    """Created by ``record_history``. ``history`` is complete once its block has ended."""
 
     def __init__(self, lab: Lab, file: HistoryFile | None) -> None:
         self.events: list[HistoryEvent] = []
@@ -65,28 +63,28 @@ class HistoryRecorder:
 
     @property
     def history(self) -> History:
-        """What was seen so far."""
+        """The history so far."""
         return history_of(self.events)
 
     @property
     def requests(self) -> Sequence[RequestRecord]:
-        """Those that have ended so far, in that order."""
+        """Finished requests, in order."""
         return [one for one in self.events if isinstance(one, RequestRecord)]
 
     def now_s(self) -> float:
-        """Since it began."""
+        """Seconds since the start."""
         return time.monotonic() - self.began_s
 
     def record(self, event: HistoryEvent) -> None:
-        """Keep an event, and write it down at once."""
+        """Keep an event and write it to the file at once."""
         self.events.append(event)
         if self._file is not None:
             self._file.write(event)
 
     async def load(self, *, seconds: float | None = None, stop: asyncio.Event | None = None) -> None:
-        """Send the experiment's requests from the beginning on, and return when the last has its answer.
+        """Send the experiment's requests; return once the last one is answered.
 
-        ``seconds`` is the experiment's own time where it is not given.
+        ``seconds`` defaults to the experiment's duration.
         """
         experiment = self._lab.plan.experiment
         targets = [
@@ -112,7 +110,7 @@ class HistoryRecorder:
             self._lab.asked.running = None
 
     async def _metered(self, until_s: float, stop: asyncio.Event) -> None:
-        """Say what was used while requests arrived."""
+        """Record the CPU usage while requests arrived."""
         meter = CpuMeter(lambda: _process_groups(self._lab))
         while (left_s := until_s - time.monotonic()) > 0 and not stop.is_set():
             with contextlib.suppress(TimeoutError):
@@ -123,7 +121,7 @@ class HistoryRecorder:
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[None]:
-        """Requests are sent inside the block; when it is left, no more leave, and the last gets its answer."""
+        """Send requests inside the block; on exit stop sending and wait for the last answer."""
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.load(seconds=float("inf"), stop=stop))
@@ -135,9 +133,9 @@ class HistoryRecorder:
 
 @asynccontextmanager
 async def record_history(lab: Lab, path: Path | None = None) -> AsyncIterator[HistoryRecorder]:
-    """Everything that is seen of the lab inside the block is kept, in the file too where there is one.
+    """Record the lab inside the block, also to the file if given.
 
-    When the block is left by an exception the history breaks off there.
+    An exception in the block truncates the history there.
     """
     with ExitStack() as files:
         file = None if path is None else files.enter_context(HistoryFile(path))
@@ -160,7 +158,7 @@ async def record_history(lab: Lab, path: Path | None = None) -> AsyncIterator[Hi
 
 
 class _Logs:
-    """What the control plane and the agents write down while they run."""
+    """Logs of the control plane and the agents."""
 
     def __init__(self, lab: Lab, recording: HistoryRecorder, files: ExitStack) -> None:
         self._recording = recording
@@ -173,13 +171,13 @@ class _Logs:
         self._ledger = None if ledger is None else files.enter_context(LogTail(ledger))
 
     async def follow(self) -> None:
-        """Read again and again."""
+        """Read periodically."""
         while True:
             self.read()
             await asyncio.sleep(_LOGS_S)
 
     def read(self) -> None:
-        """Say what is new."""
+        """Record new lines."""
         began_unix_s = self._recording.began_unix_s
         for engine, file in self._agents.items():
             for detected in detections(engine, file.new_lines(), began_unix_s):
@@ -200,7 +198,7 @@ def _watched(lab: Lab) -> SampledPool:
 
 
 def _process_groups(lab: Lab) -> Mapping[str, Sequence[int]]:
-    """Those of each part now; each of our children leads a group of its own."""
+    """Current process groups of each part; each child leads its own group."""
     found: dict[str, list[int]] = {}
     for (part, _), post in lab.site.posts.items():
         if post.child is not None and post.running:
@@ -211,7 +209,7 @@ def _process_groups(lab: Lab) -> Mapping[str, Sequence[int]]:
 
 
 async def _watch_for_ends(lab: Lab, recording: HistoryRecorder) -> None:
-    """Say it when a process ends that nobody has ended."""
+    """Record unexpected exits of processes."""
     told: set[ChildProcess] = set()
     while True:
         running = [(post.name, post.child) for post in lab.site.posts.values() if not post.struck]
@@ -224,14 +222,14 @@ async def _watch_for_ends(lab: Lab, recording: HistoryRecorder) -> None:
 
 
 async def _gather(lab: Lab, recording: HistoryRecorder) -> None:
-    """What only some part knows."""
+    """Collect the records held by single parts."""
     site = lab.site
     for one in site.engines.values():
         if not one.control:
             continue
         post = site.posts.get((ProcessRole.ENGINE, one.name))
         if post is not None:
-            # Its book is on disk, and only itself reads it.
+            # Its log is on disk; only a running engine serves it.
             await post.restart()
         for call in call_log_attempts(one.name, await call_log(site.session, one.control), recording.began_s):
             recording.record(call)

@@ -1,27 +1,27 @@
-"""What a running lab gives to injectors.
+"""Handles of a running lab, for injectors.
 
-An injector is made for one lab and applies the actions that it ``handles``::
+An injector belongs to one lab and applies the actions that it ``handles``::
 
     class XInjector:
         handles = (FreezeProcess, KillProcess)
         def __init__(self, site: LabHandles) -> None: ...
-        def refusal(self, pull: FaultAction) -> str: ...  # why it cannot; checked before load begins
-        async def inject(self, pull: FaultAction) -> None: ...  # on return it takes effect
-        async def revert(self, pull: FaultAction) -> None: ...  # on return it is healed; always called
+        def refusal(self, pull: FaultAction) -> str: ...  # why it cannot; checked before the load starts
+        async def inject(self, pull: FaultAction) -> None: ...  # in effect on return
+        async def revert(self, pull: FaultAction) -> None: ...  # healed on return; always called
 
-Calls for different targets run concurrently. ``revert`` gets the very value ``inject`` got, and must leave alone
-what other actions on the same target still hold. ``chaos.lab.injectors.injector_registry`` lists the injectors.
+Calls for different targets run concurrently. ``revert`` gets the same value as ``inject`` and must not undo other
+active actions on the target. ``chaos.lab.injectors.injector_registry`` lists the injectors.
 
-Processes of ours run between two parts only where an experiment needs them: links (for ``ShapeLink`` with ``end``
-``engine`` or ``agent``), one agent tap (for ``FalsifyReports``), and always, where there is a control plane, one
-xDS tap. All are started alike: the command, then ``--link NAME=HOST:PORT`` for each connection to pass on, NAME
-being ``engine:e0``, ``agent:e0`` or ``xds:p0``. When it listens, its first line on stdout is JSON::
+Relay processes run only if the experiment needs them: netem links (for ``ShapeLink`` with ``end`` ``engine`` or
+``agent``) and one agent tap (for ``FalsifyReports``). A lab with a control plane always has one xDS tap. All take
+``--link NAME=HOST:PORT`` per relayed connection; NAME is ``engine:e0``, ``agent:e0`` or ``xds:p0``. Once it
+listens, its first line on stdout is JSON::
 
     {"control": "http://127.0.0.1:PORT", "ports": {"engine:e0": 40001, ...}}
 
-Every port is a listener on 127.0.0.1 that stands for the address behind the name. SIGTERM ends the process.
-Proxies connect from loopback addresses of their own (``ProxyHandle.address``), so a wire tells them apart by the
-address of the peer; the control plane and everybody else come from 127.0.0.1.
+Each port listens on 127.0.0.1 and relays to the address of the link. SIGTERM ends the process. Proxies connect
+from their own loopback addresses (``ProxyHandle.address``), so links identify them by peer address; the control
+plane and all others connect from 127.0.0.1.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,11 +37,11 @@ from chaos.lab.process_slot import ProcessSlot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineHandle:
-    """An engine. ``port`` is its own, ``seen_port`` the one that proxies use: the wire's where one is laid.
+    """An engine. ``port`` is its own; ``seen_port`` is the one that proxies use, that of the netem link if any.
 
-    ``control`` is its address below the control port of simulated engines (``GET/PUT/DELETE {control}/fault``);
-    empty for a real one. ``gpu_file`` is the control file of its agent's NVML double, None without one.
-    ``agent_port`` is where its agent itself serves reports, ``agent_http`` where probes and drain; None without.
+    ``control`` is its control URL (``GET/PUT/DELETE {control}/fault``), empty for a real engine. ``gpu_file`` is
+    the control file of its agent's NVML double. ``agent_port`` is its agent's report port, ``agent_http`` the port
+    for probes and drain. Each is None without an agent or double.
     """
 
     name: str
@@ -59,7 +59,7 @@ class EngineHandle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyHandle:
-    """An Envoy. Callers ask ``url``; ``address`` is the loopback address that it listens on and connects from."""
+    """An Envoy. Callers use ``url``; ``address`` is the loopback address it listens on and connects from."""
 
     name: str
     zone: str
@@ -70,26 +70,25 @@ class ProxyHandle:
 
 
 class LoadControl(Protocol):
-    """The callers of the running experiment, who can be made to ask more; without requests nothing comes of it."""
+    """Control of the running experiment's load; without a load it has no effect."""
 
     def inject(self, callers: ChangeLoad) -> None:
-        """From now on callers do what the pull says as well."""
+        """Apply the load change."""
 
     def revert(self, callers: ChangeLoad) -> None:
-        """They no longer do; its ``at_once`` requests leave now."""
+        """Undo the load change; send its ``at_once`` requests now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabHandles:
     """One running lab.
 
-    ``posts`` has the place of each process by part and target: ``await post.kill()``, ``post.freeze()``,
-    ``post.thaw()``, ``await post.start_again(empty=...)``. An engine whose process a fault kills or freezes has a
-    process of its own; other simulated engines share some and have no post.
+    ``posts`` has each process slot by role and target. An engine whose process a fault kills or freezes has its
+    own process; other simulated engines share processes and have no slot.
 
-    ``control_plane`` is its admin address and ``policies`` the file that it reads, both empty or None where the
-    subject has none. ``wiretap``, ``wires`` and ``reports`` are the control addresses that those announced, empty
-    where they were not needed.
+    ``control_plane`` is its admin address and ``policies`` its policy file; empty and None without a control
+    plane. ``wiretap``, ``wires`` and ``reports`` are the control URLs of the xDS tap, netem and the agent tap;
+    empty if not started.
     """
 
     engines: Mapping[str, EngineHandle]
@@ -103,26 +102,26 @@ class LabHandles:
     wires: str = ""
     reports: str = ""
     link_ports: Mapping[str, int] = field(default_factory=dict)
-    """Where the processes between listen, by the name of the link."""
+    """Ports of the relay processes by link name."""
 
 
 class InjectionError(RuntimeError):
-    """A pull was not done; the message says why."""
+    """An action could not be applied; the message has the cause."""
 
 
 class Injector(Protocol):
-    """Does pulls of some sorts."""
+    """Applies some kinds of actions."""
 
     handles: ClassVar[tuple[type, ...]]
 
     def refusal(self, pull: FaultAction) -> str:
-        """Why this pull cannot be done in this lab; empty when it can."""
+        """Why this lab cannot apply the action; empty if it can."""
 
     async def inject(self, pull: FaultAction) -> None:
-        """Do it; on return it bites."""
+        """Apply the action; in effect on return."""
 
     async def revert(self, pull: FaultAction) -> None:
-        """Take it back; on return it is healed."""
+        """Undo the action; healed on return."""
 
 
 InjectorFactory = Callable[[LabHandles], Injector]

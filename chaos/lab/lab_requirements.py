@@ -1,4 +1,4 @@
-"""What an experiment needs of its lab, so that nothing stands there that only makes noise. Pure."""
+"""Lab parts that an experiment needs, so that no unused process disturbs it. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from chaos.scenario.experiment_plan import PlannedOutage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabRequirements:
-    """``alone`` are engines whose process is killed or stopped, ``links`` those between which a wire is laid."""
+    """``alone`` are engines that need their own process; ``links`` are the netem links needed."""
 
     alone: frozenset[str] = frozenset()
     links: frozenset[str] = frozenset()
@@ -30,14 +30,14 @@ class LabRequirements:
 
 
 def outage_actions(outage: PlannedOutage) -> tuple[FaultAction, ...]:
-    """Everything that is done in one outage."""
+    """All actions of one outage."""
     return tuple(pull for target in outage.targets for pull in outage.fault.actions(target))
 
 
 def lab_requirements(
     pulls: Iterable[FaultAction], engine_zones: Mapping[str, str], proxy_zones: Mapping[str, str]
 ) -> LabRequirements:
-    """What must stand there so that these pulls can be done; zones are those of all engines and proxies."""
+    """Requirements of these actions; ``zones`` are those of all engines and proxies."""
     alone: set[str] = set()
     links: set[str] = set()
     reports = gpus = False
@@ -58,14 +58,14 @@ def lab_requirements(
 
 
 def all_requirements(engines: Iterable[str], *, gpus: bool = False) -> LabRequirements:
-    """A lab in which any fault can be pulled; those of GPUs need a double, which needs a compiler."""
+    """Requirements of a lab for any fault; GPU faults need the NVML double and so a C compiler."""
     names = frozenset(engines)
     links = frozenset(f"{end}:{name}" for end in ("engine", "agent") for name in names)
     return LabRequirements(alone=names, links=links, reports=True, gpus=gpus)
 
 
 def concerns_lab(pull: FaultAction, *, control_plane: bool, agents: bool) -> bool:
-    """Whether there is anything to pull at: who has no control plane, or no agents, cannot lose them."""
+    """Whether the lab has the action's target: a control plane or agents may be absent."""
     if _agent_s(pull):
         return control_plane and agents
     return control_plane or not _control_plane_s(pull)

@@ -1,7 +1,6 @@
-"""A running lab: whoever holds one open can break and heal its parts, send requests, and keep what was seen.
+"""A running lab: inject and heal faults, send requests, record the history.
 
-Everything is undone when its block is left, however that comes about: faults are healed, and processes end. They
-also end when ours is killed.
+Leaving its block, for any reason, heals all faults and ends all processes. They also end if our process is killed.
 """
 
 import asyncio
@@ -33,36 +32,35 @@ from chaos.testbed.blueprint import LabBlueprint, lab_blueprint
 from chaos.testbed.subjects import Subject
 
 RELEASE_LIMIT_S: Final = 90.0
-"""In which a fault is healed or given up: an engine that has to start anew is given less."""
+"""Time limit to heal a fault; longer than an engine needs to restart."""
 
 
 class BlastRadiusError(RuntimeError):
-    """More would break at once than the scenario allows."""
+    """The fault would exceed the scenario's blast radius."""
 
 
 class CurrentLoad:
-    """The callers as levers know them: those of the load that runs now, if any."""
+    """Control of the load that is running now, if any."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start without a load."""
         self.running: RunningLoad | None = None
 
     def inject(self, callers: ChangeLoad) -> None:
-        """Tell them."""
+        """Apply the load change."""
         if self.running is not None:
             self.running.inject(callers)
 
     def revert(self, callers: ChangeLoad) -> None:
-        """Tell them that it is over."""
+        """Undo the load change."""
         if self.running is not None:
             self.running.revert(callers)
 
 
 class Lab:
-    """Made by ``Lab.open``. ``plan`` is what it was built for, ``site`` what stands in it.
+    """Created by ``Lab.open``. ``plan`` is its blueprint, ``site`` its handles.
 
-    Whoever records sets ``say``, which gets every fault that begins and is healed, and ``now_s``, which tells the
-    time.
+    A recorder sets ``say``, which receives the start and end of every fault, and ``now_s``, the clock.
     """
 
     def __init__(
@@ -91,12 +89,12 @@ class Lab:
         levers: Sequence[InjectorFactory] = INJECTORS,
         by_hand: bool = False,
     ) -> "AsyncIterator[Lab]":
-        """A lab that serves, inside the block.
+        """A serving lab for the block.
 
-        ``folder`` keeps configurations and logs; without it they are gone at the end. ``by_hand``: any fault can
-        be pulled, whatever those of the experiment are; those of GPUs where there is a C compiler. Raises
-        FittingError, EngineError, CompilerError, ProcessError or NotReadyError when it cannot be, and LeverError
-        when a fault of the experiment cannot be pulled in it.
+        ``folder`` keeps configurations and logs; without it they are deleted at the end. ``by_hand``: allow any
+        fault, not only the experiment's; GPU faults need a C compiler. Raises PolicyFitError, EngineStartError,
+        CompilerError, ProcessError or NotReadyError if it cannot start, and InjectionError if it cannot inject a
+        planned fault.
         """
         plan = lab_blueprint(experiment, subject)
         pulls = [pull for one in plan.experiment.outages for pull in outage_actions(one)]
@@ -124,31 +122,33 @@ class Lab:
 
     @property
     def site(self) -> LabHandles:
-        """What stands here."""
+        """Handles of the lab."""
         return self.standing.site
 
     def refuse(self, pulls: Sequence[FaultAction]) -> None:
-        """LeverError with the reason of each of these pulls that cannot be done here."""
+        """Raise InjectionError with the reasons if the lab cannot apply some of these actions."""
         reasons = {reason: None for pull in pulls if self._concerns(pull) and (reason := self._refusal(pull))}
         if reasons:
             raise InjectionError("; ".join(reasons))
 
     @asynccontextmanager
     async def inject(self, pull: FaultAction) -> AsyncIterator[None]:
-        """The pull is done inside the block. What this lab's subject does not have at all is not pulled at."""
+        """Apply the action inside the block; skip it if the lab lacks its target."""
         async with self._pulled([pull]):
             yield
 
     @asynccontextmanager
     async def outage(self, outage: PlannedOutage) -> AsyncIterator[None]:
-        """The fault bites inside the block; LeverError when it cannot, BlastRadiusError when it may not."""
+        """Inject the outage inside the block; raises InjectionError, or BlastRadiusError if it exceeds the
+        limits.
+        """
         pulls = outage_actions(outage)
         self.refuse(pulls)
         self._stay_within_radius(outage.targets)
         said: Any = outage.fault.model_dump(mode="json", by_alias=True)
         stays = any(isinstance(one, KillProcess) and one.stays_dead for one in pulls)
         self._hit.update(outage.targets)
-        # Who watches may see it before the last pull is done.
+        # Effects may be visible before the last action is applied.
         at_s = self.now_s()
         try:
             async with self._pulled(pulls) as released:
@@ -161,11 +161,11 @@ class Lab:
 
     @asynccontextmanager
     async def strike(self, fault: AnyFault, target: FaultTarget | None = None) -> AsyncIterator[PlannedOutage]:
-        """The fault bites inside the block, on everything the target means, as in a scenario; says who that is."""
+        """Inject the fault inside the block on all targets, as in a scenario; yields the outage."""
         strike = FaultSpec.model_construct(fault=fault, target=target or FaultTarget())
         names = selected_targets(self.plan.experiment.spec, strike).names
         if not names:
-            raise InjectionError("the target means nobody here")
+            raise InjectionError("the target matches nothing in this lab")
         number = next(self._numbers)
         outage = PlannedOutage(id=f"by-hand-{number}", fault=fault, targets=names, start_s=self.now_s(), end_s=0.0)
         async with self.outage(outage):
@@ -173,8 +173,10 @@ class Lab:
 
     @asynccontextmanager
     async def _pulled(self, pulls: Sequence[FaultAction]) -> AsyncIterator[list[Callable[[float], None]]]:
-        """All of these inside the block; what is put into the list is called when all are released, and told when
-        the first of them was: from then on something may be well again.
+        """Apply all actions inside the block.
+
+        After they are reverted, the callbacks in the yielded list get the time of the first revert: targets may be
+        healthy from then on.
         """
         afterwards: list[Callable[[float], None]] = []
         mine = [(self._levers[type(pull)], pull) for pull in pulls if self._concerns(pull)]
@@ -210,7 +212,7 @@ class Lab:
 
     def _refusal(self, pull: FaultAction) -> str:
         lever = self._levers.get(type(pull))
-        return f"no lever does {type(pull).__name__}" if lever is None else lever.refusal(pull)
+        return f"no injector for {type(pull).__name__}" if lever is None else lever.refusal(pull)
 
     def _stay_within_radius(self, targets: Sequence[str]) -> None:
         radius, experiment = self.plan.experiment.spec.blast_radius, self.plan.experiment
@@ -222,21 +224,21 @@ class Lab:
             count = sum(one.name in hit for one in spots)
             if 100.0 * count > percent * len(spots):
                 raise BlastRadiusError(
-                    f"{count} of {len(spots)} {what} would be hit at once, and the scenario allows {percent:g} %"
+                    f"{count} of {len(spots)} {what} would be hit at once (limit {percent:g} %, blastRadius)"
                 )
         if CONTROL_PLANE in hit and not radius.control_plane:
-            raise BlastRadiusError("the control plane would be hit, and the scenario does not allow that")
+            raise BlastRadiusError("the control plane would be hit; blastRadius.controlPlane is false")
 
 
 async def _all(doing: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Do all of it side by side, to the end of each; then raise the first thing that went wrong."""
+    """Run all concurrently to their ends; then raise the first error."""
     for one in await asyncio.gather(*doing, return_exceptions=True):
         if one is not None:
             raise one
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Do all of it, also when we are told to stop meanwhile; who tells us twice means it."""
+    """Finish the work even if cancelled once; a second cancellation stops it."""
     doing = asyncio.create_task(work)
     try:
         await asyncio.shield(doing)
@@ -246,4 +248,4 @@ async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
 
 
 def _nobody(_: HistoryEvent) -> None:
-    """Nobody listens."""
+    """Ignore the event."""

@@ -1,4 +1,4 @@
-"""A lab put together, one part after another, each as soon as what it needs is there."""
+"""Start a lab, each part once its dependencies run."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -39,8 +39,10 @@ XDS_TAP: Final = "chaos.xds_tap"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedLab:
-    """A lab that serves. ``shared`` are processes that no fault can hit alone; ``policies`` is what is served,
-    ``ledger`` the file in which the control plane writes down what it decides.
+    """A serving lab.
+
+    ``shared`` are processes of several engines, not hit by process faults; ``policies`` is the policy text,
+    ``ledger`` the control plane's ledger file.
     """
 
     site: LabHandles
@@ -58,9 +60,9 @@ async def start_lab(
     needs: LabRequirements,
     load: LoadControl,
 ) -> StartedLab:
-    """Start everything; on return every Envoy serves through every engine.
+    """Start everything; on return every Envoy serves from every engine.
 
-    Raises ProcessError, NotReadyError, EngineError or CompilerError; what was started ends with ``children``.
+    Raises ProcessError, NotReadyError, EngineStartError or CompilerError; started processes end with ``children``.
     """
     building = _Building(children=children, folder=folder, plan=plan, needs=needs)
     await building.engines()
@@ -98,7 +100,7 @@ async def start_lab(
 
 @dataclass(slots=True, kw_only=True)
 class _Building:
-    """What stands so far; each step needs those before it."""
+    """Parts started so far; each step needs the previous ones."""
 
     children: ChildProcesses
     folder: Path
@@ -113,7 +115,7 @@ class _Building:
     gpu_files: dict[str, Path] = field(default_factory=dict)
 
     async def engines(self) -> None:
-        """All engines of all pools."""
+        """Start all engines of all pools."""
         if self.plan.experiment.spec.topology.engine == "vllm":
             self.running = await start_real_engines(self.children, self.folder, self.plan.pools)
         else:
@@ -128,7 +130,7 @@ class _Building:
         self.shared |= {child.name: child for child in self.running.shared}
 
     async def agents(self) -> None:
-        """One beside each engine, where the scenario has them and somebody listens to them."""
+        """Start an agent per engine, if the scenario has agents and a control plane."""
         if self.plan.fitting is None or not self.plan.experiment.spec.topology.agents:
             return
         library = self.folder / "gpu"
@@ -147,7 +149,7 @@ class _Building:
         self.posts |= {(ProcessRole.AGENT, name): one.post for name, one in self.beside.items()}
 
     async def between(self) -> None:
-        """Nearest to an agent the relay that may falsify what it says, then the wires."""
+        """Start the relays: the agent tap next to the agents, then the netem links."""
         if self.needs.reports and self.beside:
             await self._between(
                 "reports", AGENT_TAP, {f"agent:{name}": one.grpc for name, one in self.beside.items()}
@@ -159,7 +161,7 @@ class _Building:
             await self._between("wires", NETEM, laid)
 
     async def control_plane(self, text: str) -> ControlPlaneProcess:
-        """The control plane with these policies, and the wiretap in front of it."""
+        """Start the control plane with these policies, and the xDS tap in front of it."""
         started = await start_control_plane(self.children, self.folder, text)
         self.posts[started.post.part, started.post.target] = started.post
         links = {f"xds:{one.name}": started.xds_port for one in self.plan.experiment.proxies}
@@ -167,7 +169,7 @@ class _Building:
         return started
 
     async def steered_proxies(self, listener: int) -> Sequence[ProxyHandle]:
-        """Envoys that the control plane steers, all with a listener at this port."""
+        """Start Envoys with a control plane, all listening on this port."""
         made = []
         for place, spot in enumerate(self.plan.experiment.proxies):
             address, xds = proxy_address(place), self.ports[f"xds:{spot.name}"]
@@ -176,7 +178,7 @@ class _Building:
         return made
 
     async def static_proxies(self) -> Sequence[ProxyHandle]:
-        """Envoys as they are without a control plane."""
+        """Start Envoys with a static configuration."""
         assert isinstance(self.plan.subject, StaticSubject)  # noqa: S101 -- it has no policies
         experiment, made = self.plan.experiment, []
         for place, spot in enumerate(experiment.proxies):
@@ -197,7 +199,7 @@ class _Building:
         return made
 
     def addresses(self) -> Mapping[str, LabEngineAddress]:
-        """Where the control plane and the Envoys find each engine, and the control plane its agent."""
+        """Addresses of each engine and its agent, for the control plane and the Envoys."""
         sites = self.engine_sites().values()
         return {
             one.name: LabEngineAddress(
@@ -208,7 +210,7 @@ class _Building:
         }
 
     def engine_sites(self) -> Mapping[str, EngineHandle]:
-        """The engines as those see them who break them."""
+        """Engine handles for the injectors."""
         found = {}
         for name, pool in self.plan.named_pools.items():
             for one in pool.engines:
@@ -247,12 +249,12 @@ class _Building:
         )
 
     def _reached(self, link: str, port: int) -> int:
-        """Where a link leads: to what stands between, if anything, else to the port itself."""
+        """Port of a link: that of its relay, if any, else the target's own."""
         return self.ports.get(link, port)
 
 
 async def _until_serving(site: LabHandles, plan: LabBlueprint) -> None:
-    """Wait until every Envoy has every engine and has answered one request for the pool under test."""
+    """Wait until every Envoy has all engines and has answered a request for the pool under test."""
     pools = {one.pool for one in site.engines.values()}
     counts = {pool: sum(one.pool == pool for one in site.engines.values()) for pool in pools}
     for proxy in site.proxies.values():
@@ -264,7 +266,7 @@ async def _until_serving(site: LabHandles, plan: LabBlueprint) -> None:
             site.session,
             f"{proxy.url}{plan.asking.path}",
             lambda page: bool(page.get("choices")),
-            f"an answer of {plan.pool} through {proxy.name}",
+            f"answer of {plan.pool} through {proxy.name}",
             body=body,
             headers=headers,
         )

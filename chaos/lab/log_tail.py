@@ -1,4 +1,4 @@
-"""New lines of a file that another process writes, and may replace."""
+"""New lines of a file that another process writes and may rotate."""
 
 import os
 from pathlib import Path
@@ -7,10 +7,9 @@ from typing import Self
 
 
 class LogTail:
-    """``with Followed(path) as file: file.new_lines()`` again and again.
+    """``with LogTail(path) as tail``: call ``tail.new_lines()`` repeatedly.
 
-    The file need not be there yet. When it is removed or renamed and there is another, what the first still had to
-    say comes before what the other says.
+    The file may not exist yet. If it is replaced, the rest of the old file comes before the new one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,7 +29,7 @@ class LogTail:
         self._close()
 
     def new_lines(self) -> list[str]:
-        """Whole lines that were added since the last time; half a line waits for its end."""
+        """Complete lines added since the last call; a partial line waits for its end."""
         lines = self._read()
         if self._replaced():
             self._close()
@@ -42,7 +41,7 @@ class LogTail:
         if self._descriptor is None:
             return []
         if os.fstat(self._descriptor).st_size < os.lseek(self._descriptor, 0, os.SEEK_CUR):
-            # It was emptied, and begins anew.
+            # The file was truncated.
             os.lseek(self._descriptor, 0, os.SEEK_SET)
             self._rest = b""
         while data := os.read(self._descriptor, 1 << 20):

@@ -1,4 +1,4 @@
-"""The place of one process of a lab: it can be killed, frozen, and started again where it was."""
+"""Slot of one lab process, which can be killed, frozen and restarted on the same ports."""
 
 import os
 import shutil
@@ -15,13 +15,12 @@ START_LIMIT_S = 60.0
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ProcessSlot:
-    """A process at its place. ``argv`` has every port it listens on, so that it comes back where it was.
+    """A restartable process. ``argv`` contains every port, so that it restarts on the same ones.
 
-    It is up when it has announced so, where it ``announces``, and when ``until_up`` returns, where that is given.
-    ``child`` is the process that stands there now, or stood there last. ``kept`` is what it keeps on disk, which
-    starting it ``empty`` takes away. ``frozen_pids`` are what SIGSTOP is for where that is not the whole process
-    group: the engine core of a real vLLM. ``struck`` is whether a fault has ended or stopped it, so that its end
-    is no accident.
+    It is ready after its ready line, if it ``announces``, and after ``until_up``, if given. ``child`` is the
+    current or last process. ``kept`` is its state on disk, which an ``empty`` start deletes. ``frozen_pids``
+    limits SIGSTOP to these processes instead of the whole group, such as the engine core of a real vLLM.
+    ``struck``: a fault has killed or stopped it, so its exit is expected.
     """
 
     part: ProcessRole
@@ -38,11 +37,11 @@ class ProcessSlot:
 
     @property
     def running(self) -> bool:
-        """Whether a process stands here."""
+        """Whether the process runs."""
         return self.child is not None and self.child.returncode is None
 
     async def start(self) -> ChildProcess:
-        """Start it for the first time; return it when it is up."""
+        """Start it for the first time; return it once ready."""
         limit_s = START_LIMIT_S if self.announces else None
         self.child = await self.children.start(self.name, self.argv, env=self.env, ready_within_s=limit_s)
         if self.until_up is not None:
@@ -50,14 +49,14 @@ class ProcessSlot:
         return self.child
 
     async def kill(self) -> None:
-        """SIGKILL to it and all it started; on return it is gone."""
+        """SIGKILL it and its descendants; dead on return."""
         if self.child is not None:
             self.struck = True
             self.child.signal_group(signal.SIGKILL)
             await self.children.stop(self.child)
 
     def freeze(self) -> None:
-        """SIGSTOP: its connections stay open and nothing comes of them."""
+        """SIGSTOP: its connections stay open but silent."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -65,7 +64,7 @@ class ProcessSlot:
         self._signal(signal.SIGCONT)
 
     async def restart(self, *, empty: bool = False) -> ChildProcess:
-        """Start it where it was, when nothing stands there any more; ``empty``: without what it kept on disk."""
+        """Restart it on the same ports once it is dead; ``empty``: without its state on disk."""
         if self.child is not None and self.running:
             return self.child
         if empty:
@@ -77,12 +76,12 @@ class ProcessSlot:
 
     @property
     def name(self) -> str:
-        """Of the process and its log."""
+        """Name of the process and its log."""
         return self.target if self.part is ProcessRole.CONTROL_PLANE else f"{self.part}-{self.target}"
 
     @property
     def log_path(self) -> Path:
-        """What it writes to stderr, in all its lives."""
+        """Its stderr, over all restarts."""
         return self.children.log_dir / f"{self.name}.log"
 
     def _signal(self, number: signal.Signals) -> None:

@@ -1,4 +1,4 @@
-"""The folder of a lab that nobody wants to keep: gone at the end or, if we are killed, when the next one opens."""
+"""Temporary folder of a lab: deleted at the end or, after a kill, when the next lab opens."""
 
 import fcntl
 import shutil
@@ -14,14 +14,16 @@ _LOCK: Final = "in-use"
 
 @contextmanager
 def scratch_folder(parent: Path | None = None) -> Iterator[Path]:
-    """A folder for the block, below ``parent`` or where temporary files are; leftovers of killed labs go first."""
+    """A folder for the block, in ``parent`` or the default temporary directory; removes leftovers of killed
+    labs.
+    """
     above = Path(tempfile.gettempdir()) if parent is None else parent
     remove_stale_folders(above)
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=above))
     try:
         draft = folder / f"{_LOCK}.draft"
         with draft.open("w") as lock:
-            # The kernel lets go of it when we end, however that comes about. Held before it can be seen.
+            # The kernel releases the lock when our process ends. Taken before the folder is visible.
             fcntl.flock(lock, fcntl.LOCK_EX)
             draft.rename(folder / _LOCK)
             yield folder
@@ -30,11 +32,11 @@ def scratch_folder(parent: Path | None = None) -> Iterator[Path]:
 
 
 def remove_stale_folders(parent: Path) -> None:
-    """Remove the folders of labs that are no more; one that is in use is left alone."""
+    """Remove folders of dead labs; keep those in use."""
     for path in parent.glob(f"{PREFIX}*/{_LOCK}"):
         try:
             with path.open("r+") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(path.parent, ignore_errors=True)
         except OSError:
-            continue  # in use, somebody else's, or just gone
+            continue  # in use, another user's, or just removed

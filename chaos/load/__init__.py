@@ -1,6 +1,6 @@
-"""Who asks: callers that send on a schedule of their own, whatever becomes of what they sent before.
+"""Open-loop load: callers send on a schedule, whether or not earlier requests finished.
 
-``arrivals`` draws the schedule that a scenario describes, ``sender`` sends it and says what became of each, and
-``callers`` is both while an experiment runs, with what faults make callers do differently. ``open_loop`` is the
-plain kind, one steady rate, for the demonstration, the benchmarks and ``python -m chaos.load``.
+``arrival_schedule`` draws a scenario's schedule, ``request_sender`` sends it and reports outcomes, and
+``running_load`` combines both with the load changes of faults. ``open_loop`` sends one steady rate, for the demo,
+the benchmarks and ``python -m chaos.load``.
 """

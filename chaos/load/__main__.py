@@ -14,19 +14,28 @@ from chaos.load.request_sender import LoadTarget
 
 
 def main(argv: Sequence[str]) -> int:
-    """Send load and say what came of it: 0 when every answer was good, 1 otherwise."""
+    """Send load and print a summary; return 0 if every answer was good, else 1."""
     parser = argparse.ArgumentParser(prog="python -m chaos.load", description=__doc__.splitlines()[0])
-    parser.add_argument("--target", action="append", required=True, metavar="URL", help="may be repeated")
-    parser.add_argument("--rate", type=float, default=10.0, help="requests per second (%(default)s)")
+    parser.add_argument(
+        "--target", action="append", required=True, metavar="URL", help="base URL to send requests to (repeatable)"
+    )
+    parser.add_argument("--rate", type=float, default=10.0, help="requests per second (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=10.0, help="(%(default)s)")
-    parser.add_argument("--streaming-share", type=float, default=0.5, help="0 to 1 (%(default)s)")
+    parser.add_argument(
+        "--streaming-share",
+        type=float,
+        default=0.5,
+        help="share of streaming requests, 0 to 1 (default: %(default)s)",
+    )
     parser.add_argument("--max-tokens", type=int, default=16, help="(%(default)s)")
     parser.add_argument("--prompt-tokens", type=int, default=16, help="(%(default)s)")
-    parser.add_argument("--deadline", type=float, default=10.0, help="seconds for an answer (%(default)s)")
-    parser.add_argument("--model", help="left out of the request by default")
+    parser.add_argument(
+        "--deadline", type=float, default=10.0, help="seconds to wait for an answer (default: %(default)s)"
+    )
+    parser.add_argument("--model", help="model name in requests (default: none)")
     parser.add_argument("--path", default="/v1/completions", help="(%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
-    parser.add_argument("--json", action="store_true", help="the summary as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     arguments = parser.parse_args(argv)
     profile = LoadProfile(
         targets=tuple(LoadTarget(url=url.rstrip("/")) for url in arguments.target),

@@ -1,7 +1,7 @@
-"""When callers ask for what, drawn from what a scenario says of its load. Pure: the seed decides all of it.
+"""The arrivals of a scenario's load. Pure: the seed decides everything.
 
-The usual arrivals are the same whatever else happens: more load, by a surge or on order, is more arrivals between
-them, and less is some of them left out. So two policies meet the same requests.
+The base arrivals never change: more load adds arrivals between them, less load drops some. So all subjects get the
+same requests.
 """
 
 import heapq
@@ -19,8 +19,10 @@ from chaos.scenario.scenario_model import LoadSpec, TokenRange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalSchedule:
-    """Everything that decides arrivals. ``targets`` are the proxies in their order, with their first shares;
-    ``rate_per_s`` is the usual rate, before surges. ``trace`` replaces the Poisson process where there is one.
+    """Settings of the arrivals.
+
+    ``targets`` are the proxies in order, with their initial shares; ``rate_per_s`` is the rate outside surges.
+    ``trace`` replaces the Poisson process.
     """
 
     load: LoadSpec
@@ -31,12 +33,12 @@ class ArrivalSchedule:
 
     @property
     def retries(self) -> CallerRetries:
-        """What callers do without a good answer."""
+        """Client retries after a failed request."""
         said = self.load.client_retries
         return CallerRetries(attempts=said.attempts, backoff_s=said.backoff)
 
     def usual(self) -> Iterator[Arrival]:
-        """Arrivals in order of time, with the scenario's surges; without end, except those of a trace."""
+        """Arrivals sorted by time, with the scenario's surges; endless unless from a trace."""
         parts = [self._few(self._recorded() if self.trace else self._drawn("usual", self.rate_per_s))]
         parts += [
             self._drawn(f"surge {place}", self.rate_per_s * (factor - 1), start_s, end_s)
@@ -46,17 +48,17 @@ class ArrivalSchedule:
         return self._named("", heapq.merge(*parts, key=lambda one: one.at_s))
 
     def more(self, name: str, factor: float, from_s: float) -> Iterator[Arrival]:
-        """What is asked beyond the usual when it is asked ``factor`` times, from a moment on, without end."""
+        """Endless extra arrivals from ``from_s`` on for ``factor`` times the usual load."""
         extra_per_s = self.rate_per_s * (factor - 1)
         return self._named(f"{name}-", self._drawn(name, extra_per_s, from_s)) if extra_per_s > 0 else iter(())
 
     def herd(self, name: str, count: int, at_s: float) -> Iterator[Arrival]:
-        """So many at one moment."""
+        """``count`` arrivals at one time."""
         rng = self._rng(name)
         return self._named(f"{name}-", (self._one(rng, TraceRow(at_s=max(0.0, at_s))) for _ in range(count)))
 
     def _surges(self) -> list[tuple[float, float, float]]:
-        """From when to when how many times the usual load; surges at the same time multiply."""
+        """Periods with their load factors; overlapping surges multiply."""
         surges = self.load.surges
         moments = sorted({moment for one in surges for moment in (one.at, one.at + one.lasts)})
         return [(start_s, end_s, self._factor(start_s)) for start_s, end_s in pairwise(moments)]
@@ -77,12 +79,12 @@ class ArrivalSchedule:
             yield self._one(rng, row)
 
     def _few(self, arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
-        """Those that are left when less is asked."""
+        """The arrivals kept at reduced load."""
         rng = self._rng("few")
         return (one for one in arrivals if rng.random() < self._factor(one.at_s))
 
     def _one(self, rng: random.Random, row: TraceRow) -> Arrival:
-        """One request. As much is drawn for each, so that what one row says changes no other."""
+        """One request. Each draws the same number of random values, so one row never changes another."""
         load = self.load
         target = rng.choices(self.targets, self._shares(row.at_s))[0]
         streaming, batch = 100 * rng.random() < load.streaming_percent, 100 * rng.random() < load.batch_percent
@@ -112,7 +114,7 @@ class ArrivalSchedule:
 def arrival_schedule(
     experiment: Experiment, targets: Sequence[LoadTarget], trace: Sequence[TraceRow] = ()
 ) -> ArrivalSchedule:
-    """The schedule of an experiment; ``targets`` are its proxies, in its order."""
+    """Schedule of an experiment; ``targets`` are its proxies in order."""
     rate_per_s = experiment.rate_per_s
     if trace:
         rate_per_s = len(trace) / max(trace[-1].at_s, 1.0)

@@ -1,8 +1,7 @@
-"""Open-loop load: requests leave on a schedule drawn beforehand, whatever becomes of the earlier ones.
+"""Open-loop load: requests are sent on a fixed schedule, whether or not earlier ones finished.
 
-A closed loop waits for answers before it sends more, and so hides exactly the overload one wants to see. Here
-arrivals are a Poisson process from a seed; a slow fleet meets the same arrivals as a fast one. When the generator
-itself cannot keep up it says so: each outcome carries its ``lag_s``.
+A closed loop waits for answers before it sends more, which hides overload. Here arrivals are a seeded Poisson
+process, the same for a slow and a fast fleet. If the generator falls behind, each outcome's ``lag_s`` shows it.
 
 Measured on one core of a shared 2-core machine, 200 requests/s of 16 tokens: 0.12 of the core without streaming,
 0.19 with half of them streams, 0.27 with streams only (about 0.1 ms per event read).
@@ -21,7 +20,7 @@ from chaos.load.request_sender import Arrival, LoadTarget, RequestSender, Reques
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightShift:
-    """From ``at_s`` of the schedule on the targets have these weights, in their order."""
+    """New weights of the targets, in order, from ``at_s`` of the schedule on."""
 
     at_s: float
     weights: tuple[float, ...]
@@ -29,11 +28,11 @@ class WeightShift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadProfile:
-    """What is asked, how often, of whom.
+    """Rate, shape and targets of the load.
 
-    ``max_tokens`` maps lengths to relative weights. ``deadline_s`` is the client's patience for a whole answer;
-    later is a timeout. Streams and whole answers both go to ``path``. ``turns``, by time, change who gets how much
-    of the load; the arrivals themselves are the same with and without them.
+    ``max_tokens`` maps lengths to relative weights. ``deadline_s`` is the client's deadline for a complete answer.
+    Streaming and other requests all go to ``path``. ``turns``, sorted by time, change the targets' shares, not the
+    arrivals.
     """
 
     targets: tuple[LoadTarget, ...]
@@ -50,12 +49,12 @@ class LoadProfile:
 
     @property
     def template(self) -> RequestTemplate:
-        """How each request is asked."""
+        """Template of each request."""
         return RequestTemplate(deadline_s=self.deadline_s, model=self.model, headers=self.headers, path=self.path)
 
 
 def poisson_arrivals(profile: LoadProfile) -> Iterator[Arrival]:
-    """Arrivals without end, a Poisson process of ``rate_per_s``; the seed decides all of it."""
+    """Endless seeded Poisson arrivals of ``rate_per_s``."""
     rng = random.Random(profile.seed)  # noqa: S311 -- repeatable traffic, no secret
     lengths, length_weights = list(profile.max_tokens), list(profile.max_tokens.values())
     target_weights = [target.weight for target in profile.targets]
@@ -83,10 +82,10 @@ async def run_load(
     seconds: float | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
-    """Send the schedule for ``seconds`` or until ``stop``; return when every request sent has its outcome.
+    """Send the schedule for ``seconds`` or until ``stop``; return once every request has its outcome.
 
-    ``on_outcome`` is called in the event loop as each request ends, in the order they end. Cancelling cuts the
-    requests in flight, without outcomes.
+    Calls ``on_outcome`` in the event loop as each request ends. Cancellation aborts requests in flight, without
+    outcomes.
     """
     async with RequestSender(
         profile.template, on_outcome, began_s=time.monotonic(), until_s=seconds, stop=stop

@@ -1,7 +1,6 @@
-"""Sends arrivals on their schedule, whatever becomes of the earlier ones, and says what became of each.
+"""Send arrivals on schedule, whether or not earlier ones finished, and report the outcomes.
 
-It knows nothing of how a schedule is drawn. Callers that try again by themselves do so here: each try is a request
-of its own, with an outcome of its own.
+Client retries happen here: each attempt is a request with its own outcome.
 """
 
 import asyncio
@@ -24,12 +23,12 @@ _FALLBACK_HEADER = "x-switchgear-fallback"
 _REFUSAL_HEADER = "x-switchgear-reason"
 
 FAULTS_OF_THE_CALLER: Final = frozenset(range(400, 500)) - {408, 409, 429}
-"""Statuses after which nobody asks the same again. Source: the retries of OpenAI's client libraries."""
+"""Statuses that clients do not retry. Source: the retries of OpenAI's client libraries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadTarget:
-    """Where requests go, such as the Envoy of a zone. ``weight`` is its share of them, relative."""
+    """Target of requests, such as a zone's Envoy. ``weight`` is its relative share."""
 
     url: str
     name: str = ""
@@ -38,7 +37,7 @@ class LoadTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """One request of a schedule; ``at_s`` counts from its beginning. ``batch``: of the class that can wait."""
+    """One request of a schedule, ``at_s`` after its start. ``batch``: of the batch class."""
 
     at_s: float
     request_id: str
@@ -51,7 +50,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallerRetries:
-    """What callers do by themselves without a good answer: so many tries more, each after ``backoff_s``."""
+    """Client retries after a failed request, each after ``backoff_s``."""
 
     attempts: int = 0
     backoff_s: float = 0.5
@@ -59,9 +58,10 @@ class CallerRetries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTemplate:
-    """How every request is asked. ``deadline_s`` is a caller's patience for a whole answer, anew for each try;
-    later is a timeout. Streams and whole answers both go to ``path``. ``batch_headers`` are added to requests of
-    the batch class.
+    """Template of every request.
+
+    ``deadline_s`` is the deadline of each attempt for a complete answer. Streaming and other requests all go to
+    ``path``. ``batch_headers`` are added to batch-class requests.
     """
 
     deadline_s: float = 10.0
@@ -76,11 +76,12 @@ def _always(_: Arrival) -> bool:
 
 
 class RequestSender:
-    """``async with Sender(...) as sender: await sender.follow(arrivals)``; leaving it waits for every answer.
+    """``async with RequestSender(...) as sender: await sender.follow(arrivals)``; leaving it waits for every
+    answer.
 
-    ``on_outcome`` is called in the event loop as each try ends, in the order they end. ``retries`` is asked before
-    each further try; none begins later than ``until_s`` or after ``stop``. Times count from ``began_s`` on the
-    machine's monotonic clock. Cancelling cuts the requests in flight, without outcomes.
+    Calls ``on_outcome`` in the event loop as each attempt ends, and ``retries`` before each retry; no retry starts
+    after ``until_s`` or ``stop``. Times count from ``began_s`` on the monotonic clock. Cancellation aborts
+    requests in flight, without outcomes.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class RequestSender:
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=5.0)
-        # Deadlines are ours: one per try, counted from its planned time.
+        # No client timeout: each attempt has its own deadline from its planned time.
         timeout = aiohttp.ClientTimeout(total=None)
         self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False)
         await self._group.__aenter__()
@@ -122,7 +123,7 @@ class RequestSender:
             await self._session.close()
 
     async def follow(self, arrivals: Iterable[Arrival], *, keep: Callable[[Arrival], bool] = _always) -> None:
-        """Send each when it is due, until they end or it is time to stop; pass over those not to ``keep``."""
+        """Send each arrival when due, until they end or the stop time; skip those that ``keep`` rejects."""
         for arrival in arrivals:
             if not await self._due(arrival.at_s):
                 return
@@ -130,22 +131,22 @@ class RequestSender:
                 self.send(arrival)
 
     def send(self, arrival: Arrival) -> None:
-        """Send one now."""
+        """Send one request now."""
         self._group.create_task(self._asked(arrival))
 
     def start(
         self, arrivals: Iterable[Arrival], *, keep: Callable[[Arrival], bool] = _always
     ) -> asyncio.Task[None]:
-        """Follow more arrivals beside the others; cancelling the task ends them, not what they sent."""
+        """Follow additional arrivals concurrently; cancelling the task does not abort sent requests."""
         return self._group.create_task(self.follow(arrivals, keep=keep))
 
     async def ended(self) -> None:
-        """Wait until it is time to stop; at once where no time was said."""
+        """Wait for the stop time; return at once without one."""
         if self._until_s is not None:
             await self._due(self._until_s)
 
     async def _due(self, at_s: float) -> bool:
-        """Wait until then; False where nothing may be sent then."""
+        """Wait until ``at_s``; return False if sending has stopped by then."""
         if self._until_s is not None and at_s > self._until_s:
             return False
         wait_s = self._began_s + at_s - time.monotonic()
@@ -158,7 +159,7 @@ class RequestSender:
         return not self._stopped.is_set()
 
     async def _asked(self, arrival: Arrival) -> None:
-        """One question: its first try, and those after it."""
+        """One caller request: its first attempt and its retries."""
         planned_s, number = self._began_s + arrival.at_s, 1
         while True:
             outcome = await self._tried(arrival, planned_s, number)
@@ -180,7 +181,7 @@ class RequestSender:
         except TimeoutError:
             answer.reason = OutcomeReason.TIMEOUT
         except aiohttp.ClientPayloadError:
-            # The answer had begun. With content-length or chunks missing, it was cut.
+            # The answer had begun; with content-length or chunks missing, it was cut.
             answer.reason = OutcomeReason.TRUNCATED if arrival.streaming else OutcomeReason.RESET
         except (aiohttp.ClientError, OSError):
             answer.reason = OutcomeReason.TRUNCATED if answer.tokens else OutcomeReason.RESET
@@ -208,7 +209,7 @@ class RequestSender:
 
 @dataclass(slots=True, kw_only=True)
 class _Answer:
-    """What has been seen of one answer so far."""
+    """State of one answer."""
 
     status: int = 0
     first_token_at_s: float | None = None
@@ -220,7 +221,7 @@ class _Answer:
     refusal: str = ""
 
     def token_seen(self, now_s: float) -> None:
-        """An event with text came."""
+        """Record an event with text."""
         self.tokens += 1
         if self.first_token_at_s is None:
             self.first_token_at_s = now_s
@@ -232,7 +233,7 @@ class _Answer:
 async def _exchange(
     session: aiohttp.ClientSession, asking: RequestTemplate, arrival: Arrival, request_id: str, answer: _Answer
 ) -> None:
-    """One request and its answer; fills in ``answer`` as it goes, so that a failure leaves what was seen."""
+    """Send one request and read its answer into ``answer``, which keeps its partial state on failure."""
     body: dict[str, object] = {"max_tokens": arrival.max_tokens, "stream": arrival.streaming}
     if arrival.streaming:
         body["stream_options"] = {"include_usage": True}
@@ -273,10 +274,10 @@ async def _read_stream(response: aiohttp.ClientResponse, answer: _Answer) -> Non
                 if answer.reason is OutcomeReason.TRUNCATED:
                     answer.reason = OutcomeReason.OK
             elif event.startswith(_ERROR_EVENT):
-                # A failure inside a 200: a proxy counts it as a success.
+                # An error inside a 200, which proxies count as a success.
                 answer.reason = OutcomeReason.STREAM_ERROR
             elif b'"choices":[]' in event:
-                # The usage comes last and is exact; a chunk may hold several tokens.
+                # Only usage, in the last event, is exact; a chunk may hold several tokens.
                 answer.tokens = _tokens_used(event.removeprefix(b"data:"))
             elif event.startswith(b"data:") and b'"role"' not in event:
                 answer.token_seen(time.monotonic())
@@ -286,5 +287,5 @@ def _tokens_used(text: bytes) -> int:
     try:
         tokens = json.loads(text)["usage"]["completion_tokens"]
     except (ValueError, KeyError, TypeError):
-        return 0  # not a whole answer, which the caller reports as truncated
+        return 0  # incomplete answer, reported as truncated
     return tokens if isinstance(tokens, int) else 0

@@ -1,4 +1,4 @@
-"""The callers of one experiment while it runs: their usual load, and what they do differently on order."""
+"""The load of a running experiment: the usual arrivals plus load changes."""
 
 import asyncio
 import random
@@ -15,7 +15,7 @@ from chaos.load.request_sender import Arrival, CallerRetries, RequestSender, Req
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Pulled:
-    """An order in force; ``more`` sends what is asked beyond the usual."""
+    """An active load change; ``more`` sends its extra requests."""
 
     callers: ChangeLoad
     number: int
@@ -25,9 +25,8 @@ class _Pulled:
 class RunningLoad:
     """``await run()`` sends for ``seconds`` or until ``stop``, and waits for every answer.
 
-    ``inject`` and ``revert`` change what callers do from that moment on; several orders at once add up, and after
-    the end they change nothing. ``on_request`` is called as each try ends. Times count from ``began_s`` on the
-    machine's monotonic clock.
+    ``inject`` and ``revert`` change the load from then on; several changes add up. ``on_request`` is called as
+    each attempt ends. Times count from ``began_s`` on the monotonic clock.
     """
 
     def __init__(
@@ -56,27 +55,27 @@ class RunningLoad:
         self._rng = random.Random(f"{schedule.seed} fewer")  # noqa: S311 -- repeatable traffic, no secret
 
     async def run(self) -> None:
-        """Send everything."""
+        """Send the load."""
         async with self._sender:
             self._sending = True
             for one in self._pulled:
                 self._ask_more(one)
             try:
                 await self._sender.follow(self._schedule.usual(), keep=self._kept)
-                # A trace may be over before its time, and callers may still be told to ask.
+                # A trace may end early, and load changes may still add requests.
                 await self._sender.ended()
             finally:
                 self._sending = False
 
     def retries(self) -> CallerRetries:
-        """What callers do now without a good answer; of several orders, the shortest wait holds."""
+        """Current client retries; of several load changes the shortest backoff wins."""
         usual = self._schedule.retries
         said = [one.callers for one in self._pulled if one.callers.attempts]
         waits = [one.backoff_s for one in said] + [usual.backoff_s] * (usual.attempts > 0 or not said)
         return CallerRetries(attempts=usual.attempts + sum(one.attempts for one in said), backoff_s=min(waits))
 
     def inject(self, callers: ChangeLoad) -> None:
-        """From now on callers behave so."""
+        """Apply a load change."""
         self._orders += 1
         one = _Pulled(callers=callers, number=self._orders)
         self._pulled.append(one)
@@ -84,7 +83,7 @@ class RunningLoad:
             self._ask_more(one)
 
     def revert(self, callers: ChangeLoad) -> None:
-        """They no longer do; what they ask ``at_once`` is sent now."""
+        """Undo a load change; send its ``at_once`` requests now."""
         one = next((one for one in self._pulled if one.callers == callers), None)
         if one is None:
             return
@@ -101,7 +100,7 @@ class RunningLoad:
             one.more = self._sender.start(more, keep=self._kept)
 
     def _kept(self, _: Arrival) -> bool:
-        """Whether a request is still asked when callers ask less."""
+        """Whether to send a request at reduced load."""
         share = 1.0
         for one in self._pulled:
             share *= min(1.0, one.callers.factor)

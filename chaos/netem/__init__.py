@@ -1,13 +1,12 @@
-"""A wire between two processes that can be made as bad as a network: one process of ours, one port for each link.
+"""A relay that emulates a bad network between two processes: one process, one port per link.
 
-Bytes pass through it unread. What spoils them is of two sorts. Packets are really dropped, by the kernel, where a
-filter on the wire's own sockets says so: loss and black holes are TCP's own stalls, repeats and unanswered
-connections, and need no privileges. Being late and being narrow are the wire's: it holds what it has read. Resets
-are real ones.
+Bytes pass through unread. Loss and black holes are real: the kernel drops packets with a filter on the relay's
+sockets, so TCP stalls and retransmits; this needs no privileges. Latency and bandwidth are emulated: the relay
+holds what it has read. Resets are real.
 
-Where root may, and the kernel has netem, latency and loss can be the kernel's from end to end instead
+With root and netem in the kernel, latency and loss can be the kernel's from end to end
 (``chaos.netem.kernel_link``).
 
-What a wire cannot copy: the connection from the proxy to the wire stands before the one from the wire to the
-engine, so a dead engine's port resets connections instead of refusing them.
+Limitation: the relay accepts the proxy's connection before it connects to the engine, so a dead engine's port
+resets connections instead of refusing them.
 """

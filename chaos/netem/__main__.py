@@ -1,13 +1,12 @@
-"""A wire as a process: ``python -m chaos.netem --link engine:e0=127.0.0.1:8000 [--link ...]``.
+"""The netem relay as a process: ``python -m chaos.netem --link engine:e0=127.0.0.1:8000 [--link ...]``.
 
-Its first line on stdout says where it takes orders and where each link listens::
+Its first line on stdout gives the control URL and the port of each link::
 
     {"control": "http://127.0.0.1:PORT", "ports": {"engine:e0": 40001}}
 
-SIGTERM ends it, and resets what goes through it.
+SIGTERM ends it and resets its connections.
 
-With ``--kernel``, or where SWITCHGEAR_CHAOS_KERNEL is set, every link crosses a cable of
-``chaos.netem.kernel_link``.
+With ``--kernel`` or SWITCHGEAR_CHAOS_KERNEL every link crosses a veth pair of ``chaos.netem.kernel_link``.
 """
 
 import argparse
@@ -31,7 +30,7 @@ KERNEL_VARIABLE: Final = "SWITCHGEAR_CHAOS_KERNEL"
 
 
 async def serve(links: Mapping[str, tuple[str, int]], seed: int, *, kernel: bool) -> str:
-    """Pass bytes on until SIGTERM; return why it did not, or nothing."""
+    """Relay bytes until SIGTERM; return the reason if it could not, else an empty string."""
     rng = random.Random(seed)  # noqa: S311 -- repeatable jitter, no secret
     laid: dict[str, NetemLink] = {}
     cables: dict[str, KernelLink] = {}
@@ -40,7 +39,7 @@ async def serve(links: Mapping[str, tuple[str, int]], seed: int, *, kernel: bool
             if (
                 why := await unavailable_reason()
                 if len(links) <= MOST
-                else f"a process lays {MOST} cables at most"
+                else f"at most {MOST} kernel links per process"
             ):
                 return why
             await remove_stale_namespaces()
@@ -68,17 +67,22 @@ async def serve(links: Mapping[str, tuple[str, int]], seed: int, *, kernel: bool
 
 
 def main(argv: Sequence[str]) -> int:
-    """0 when it was told to end, 1 when it cannot do what it was asked, 2 when it was asked wrongly."""
+    """Return 0 after SIGTERM, 1 if kernel links are unavailable, 2 on a usage error."""
     parser = argparse.ArgumentParser(prog="python -m chaos.netem", description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--link", action="append", required=True, type=_link, metavar="NAME=HOST:PORT", help="may be repeated"
+        "--link",
+        action="append",
+        required=True,
+        type=_link,
+        metavar="NAME=HOST:PORT",
+        help="link to relay (repeatable)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="decides the jitter (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the jitter (default: %(default)s)")
     parser.add_argument(
         "--kernel",
         action="store_true",
         default=bool(os.environ.get(KERNEL_VARIABLE)),
-        help=f"latency and loss are netem's; needs root (also: {KERNEL_VARIABLE}=1)",
+        help=f"use the kernel's netem for latency and loss; needs root (also: {KERNEL_VARIABLE}=1)",
     )
     arguments = parser.parse_args(argv)
     why = asyncio.run(serve(dict(arguments.link), arguments.seed, kernel=arguments.kernel))

@@ -1,12 +1,10 @@
-"""A link of the kernel's own: a pair of virtual devices with a namespace at the far end, and netem on both.
+"""A kernel link: a veth pair with one end in a network namespace, and netem on both ends.
 
-Where it is allowed, latency, jitter and loss of everybody on a link are the kernel's business from end to end,
-handshakes and congestion control included; what is meant for some peers only, and everything else, stays the
-wire's. ``unavailable_reason`` says what is missing where it is not allowed: root, the tools ``ip`` and ``tc``, or
-a kernel with netem.
+The kernel applies latency, jitter and loss for all peers of a link from end to end, including handshakes and
+congestion control. Rules for some peers only, and everything else, stay with the relay. ``unavailable_reason``
+returns what is missing: root, the tools ``ip`` and ``tc``, or netem in the kernel.
 
-Namespaces are named after the process that laid them. They go when it ends; those of a process that was killed are
-swept by the next one.
+Namespaces are named after their process and removed when it ends. The next process removes those of a killed one.
 """
 
 import asyncio
@@ -27,22 +25,22 @@ from chaos.netem.link_rules import ANY_SOURCE, LinkRule
 Commands = tuple[tuple[str, ...], ...]
 
 MOST: Final = 63
-"""Cables that one process may lay."""
+"""Maximum kernel links per process."""
 
 NAMESPACES: Final = Path("/run/netns")
 _NAME: Final = re.compile(r"swg-(\d+)-\d+")
 _NETWORK: Final = ipaddress.IPv4Network("198.18.0.0/15")
-"""For measurements between networks; nobody's addresses. Source: RFC 2544, appendix C.2.2."""
+"""Address range for benchmarks, never routed. Source: RFC 2544, appendix C.2.2."""
 _CLONE_NEWNET: Final = 0x40000000  # <linux/sched.h>
 
 
 class KernelLinkError(RuntimeError):
-    """A cable was not laid, or did not obey; the message says why."""
+    """A kernel link could not be created or changed; the message has the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VethEnds:
-    """Names and addresses of one cable."""
+    """Names and addresses of one veth pair."""
 
     namespace: str
     near: str
@@ -52,7 +50,7 @@ class VethEnds:
 
 
 def veth_ends(pid: int, number: int) -> VethEnds:
-    """Those of a process's cable of this number."""
+    """Names and addresses of a process's link with this number."""
     subnet = (pid * (MOST + 1) + number) % (_NETWORK.num_addresses // 4)
     return VethEnds(
         namespace=f"swg-{pid}-{number}",
@@ -64,7 +62,7 @@ def veth_ends(pid: int, number: int) -> VethEnds:
 
 
 def setup_commands(one: VethEnds) -> Commands:
-    """What makes a cable, calm so far."""
+    """Commands that create a veth pair without impairment."""
     inside = ("ip", "-n", one.namespace)
     return (
         ("ip", "netns", "add", one.namespace),
@@ -77,8 +75,8 @@ def setup_commands(one: VethEnds) -> Commands:
 
 
 def netem_commands(one: VethEnds, *, latency_s: float, jitter_s: float, loss_percent: float) -> Commands:
-    """What makes it so bad each way, from whatever it was; nothing of all is calm."""
-    # netem's jitter is to both sides of its delay; ours is on top.
+    """Commands that set the impairment per direction; all zeros removes it."""
+    # netem's jitter is symmetric around the delay; ours only adds to it.
     delay_us, jitter_us = round((latency_s + jitter_s / 2) * 1e6), round(jitter_s / 2 * 1e6)
     netem = ("root", "netem", "delay", f"{delay_us}us", f"{jitter_us}us", "loss", f"{loss_percent:g}%")
     return (
@@ -88,33 +86,33 @@ def netem_commands(one: VethEnds, *, latency_s: float, jitter_s: float, loss_per
 
 
 async def unavailable_reason(*, netem: bool = True) -> str:
-    """Why no cable can be laid here, or none that can be spoilt; empty where it can. Nothing is left behind."""
+    """Why kernel links, or netem on them, are unavailable; empty if available. Cleans up after itself."""
     if missing := [tool for tool in ("ip", "tc") if shutil.which(tool) is None]:
-        return f"there is no {missing[0]} here: it is part of iproute2"
+        return f"{missing[0]} not found; install iproute2"
     probe = veth_ends(os.getpid(), MOST)
     try:
         await _run(setup_commands(probe))
     except KernelLinkError as error:
         await _remove(probe.namespace)
-        return f"no network namespace can be made here: {error}"
+        return f"cannot create a network namespace: {error}"
     try:
         if netem:
             await _run(netem_commands(probe, latency_s=0.001, jitter_s=0.0, loss_percent=0.0))
     except KernelLinkError as error:
-        return f"this kernel has no netem (CONFIG_NET_SCH_NETEM): {error}"
+        return f"the kernel lacks netem (CONFIG_NET_SCH_NETEM): {error}"
     finally:
         await _remove(probe.namespace)
     return ""
 
 
 def stale_namespaces(namespaces: Path = NAMESPACES) -> tuple[str, ...]:
-    """Names of what processes laid that are no more."""
+    """Namespaces of processes that have ended."""
     names = sorted(path.name for path in namespaces.iterdir()) if namespaces.is_dir() else []
     return tuple(name for name in names if (found := _NAME.fullmatch(name)) and not _alive(found[1]))
 
 
 async def remove_stale_namespaces() -> tuple[str, ...]:
-    """Remove what was left behind; return its names. Others may be at it as well: who comes second has it done."""
+    """Remove stale namespaces; return their names. Safe to run concurrently."""
     names = stale_namespaces()
     for name in names:
         try:
@@ -126,13 +124,14 @@ async def remove_stale_namespaces() -> tuple[str, ...]:
 
 
 class KernelLink:
-    """``async with Cable(number, (host, port)) as cable``: what connects to ``cable.to`` crosses it and comes to
-    the socket that ``listener`` gives.
+    """``async with KernelLink(number, (host, port)) as link``: connections to ``link.to`` cross the veth pair.
+
+    They arrive at the socket that ``listener`` returns.
     """
 
     def __init__(self, number: int) -> None:
         self._ends = veth_ends(os.getpid(), number)
-        # None where the kernel has refused something: how bad it is then, nobody knows.
+        # None after the kernel has refused a command: the impairment is then unknown.
         self._spoilt: tuple[float, float, float] | None = (0.0, 0.0, 0.0)
         self.listener: socket.socket
         self.to: tuple[str, int]
@@ -152,7 +151,7 @@ class KernelLink:
         await _remove(self._ends.namespace)
 
     async def carry(self, rules: Mapping[str, LinkRule], link: str) -> Mapping[str, LinkRule]:
-        """Be as bad as these rules say of everybody on this link; return them without what is done here."""
+        """Apply the rules that concern all peers of this link; return the rules without that part."""
         mine = [rule for rule in rules.values() if link in rule.links and ANY_SOURCE in rule.sources]
         kept = 1.0
         for rule in mine:
@@ -177,7 +176,7 @@ def _without(rule: LinkRule) -> LinkRule:
 
 
 def _alive(pid: str) -> bool:
-    """Whether the process that laid it still runs, and is no other that has its number by now."""
+    """Whether the process that created it still runs, and its pid was not reused."""
     try:
         return b"chaos" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -185,7 +184,7 @@ def _alive(pid: str) -> bool:
 
 
 def _listening(one: VethEnds) -> socket.socket:
-    """A socket that listens inside the namespace: a thread of its own goes there, and comes back."""
+    """A listening socket inside the namespace, created by a thread that enters it."""
     libc = ctypes.CDLL(None, use_errno=True)
     with Path("/proc/thread-self/ns/net").open("rb") as here, (NAMESPACES / one.namespace).open("rb") as there:
         if libc.setns(there.fileno(), _CLONE_NEWNET) != 0:
@@ -198,7 +197,7 @@ def _listening(one: VethEnds) -> socket.socket:
 
 
 async def _remove(namespace: str) -> None:
-    """The cable first: what is left to its namespace is gone some time after it, its name taken until then."""
+    """Remove the veth pair first: the kernel frees devices late and blocks their names until then."""
     _, pid, number = namespace.split("-")
     if (near := veth_ends(int(pid), int(number)).near) in {name for _, name in socket.if_nameindex()}:
         await _run((("ip", "link", "del", near),))

@@ -1,6 +1,6 @@
-"""What may be wrong with links, as rules that come and go; and what they come to for one connection.
+"""Link rules, and their combined effect on one connection.
 
-Rules are given from outside, any number at once; several on one link add up. Values only.
+Several rules may be active on one link; they add up. Values only.
 """
 
 import math
@@ -17,12 +17,11 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkRule:
-    """What happens on some links to the bytes of some peers, both ways.
+    """Impairment of some peers on some links, in both directions.
 
-    ``links`` are names of links, ``sources`` the addresses from which peers connect, or ``*`` for all of them.
-    ``latency_s`` and up to ``jitter_s`` more are added each way. All peers that are meant share ``bytes_per_s`` on
-    each link, each way. ``black_hole``: packets are dropped, those that open connections too. ``reset``:
-    connections are reset, new ones as soon as they are there.
+    ``links`` are link names; ``sources`` the peers' addresses, or ``*`` for all. ``latency_s`` and up to
+    ``jitter_s`` more are added per direction. The selected peers share ``bytes_per_s`` per link and direction.
+    ``black_hole``: all packets are dropped, including SYNs. ``reset``: open and new connections are reset.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -36,14 +35,15 @@ class LinkRule:
     reset: bool = False
 
     def means(self, link: str, source: str) -> bool:
-        """Whether it is about this peer on this link."""
+        """Whether it applies to this peer on this link."""
         return link in self.links and (ANY_SOURCE in self.sources or source in self.sources)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkConditions:
-    """What all rules come to for one connection. ``loss_share`` is 1 in a black hole; ``caps`` are the names of
-    the rules whose bandwidth it has a share in.
+    """Combined rules for one connection.
+
+    ``loss_share`` is 1 in a black hole; ``caps`` are the names of the rules that limit its bandwidth.
     """
 
     latency_s: float = 0.0
@@ -54,7 +54,7 @@ class LinkConditions:
 
     @property
     def black_hole(self) -> bool:
-        """Whether nothing passes."""
+        """Whether all packets are dropped."""
         return self.loss_share >= 1.0
 
 
@@ -62,11 +62,11 @@ UNIMPAIRED: Final = LinkConditions()
 
 
 class LinkRuleError(ValueError):
-    """A rule that makes no sense; the message says why."""
+    """Invalid rule; the message has the cause."""
 
 
 def parse_link_rule(answer: Any, known_links: Sequence[str]) -> LinkRule:
-    """The rule that a JSON object describes; RuleError when it is none, or of a link that nobody laid."""
+    """Parse a rule from a JSON object; raises LinkRuleError, also for unknown links."""
     try:
         rule = _RULE.validate_python(answer)
         for source in rule.sources:
@@ -78,13 +78,13 @@ def parse_link_rule(answer: Any, known_links: Sequence[str]) -> LinkRule:
         msg = f"{place}: {first['msg']}" if place else str(first["msg"])
         raise LinkRuleError(msg) from error
     if unknown := [link for link in rule.links if link not in known_links]:
-        msg = f"links: there is no {unknown[0]!r}; there are {', '.join(known_links)}"
+        msg = f"links: unknown link {unknown[0]!r}; use one of {', '.join(known_links)}"
         raise LinkRuleError(msg)
     return rule
 
 
 def link_conditions(rules: Mapping[str, LinkRule], link: str, source: str) -> LinkConditions:
-    """What the rules, by name, come to for a peer on a link."""
+    """Combine the rules, by name, for a peer on a link."""
     meant = {name: rule for name, rule in rules.items() if rule.means(link, source)}
     if not meant:
         return UNIMPAIRED
@@ -99,7 +99,7 @@ def link_conditions(rules: Mapping[str, LinkRule], link: str, source: str) -> Li
 
 
 def named_sources(rules: Iterable[LinkRule], link: str) -> tuple[str, ...]:
-    """Addresses that any rule on this link tells apart from the others, in order."""
+    """Addresses named by rules on this link, sorted."""
     named = {source for rule in rules if link in rule.links for source in rule.sources if source != ANY_SOURCE}
     return tuple(sorted(named))
 

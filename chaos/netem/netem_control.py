@@ -1,8 +1,8 @@
-"""How a wire takes orders: HTTP on loopback.
+"""Control API of the netem relay: HTTP on loopback.
 
-``PUT /rules/{name}`` with a rule as JSON makes it hold, and ``DELETE /rules/{name}`` takes it back; both have
-happened when they are answered. ``GET /rules`` are those that hold, ``GET /links`` says for each link its port,
-where it leads, how many connections are open, and how many came from which address.
+``PUT /rules/{name}`` sets a rule (JSON), ``DELETE /rules/{name}`` removes it; both are in effect once answered.
+``GET /rules`` lists the active rules; ``GET /links`` shows each link's port, target, open connections, and
+accepted connections by source address.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _NO_CABLES: Final[Mapping[str, KernelLink]] = MappingProxyType({})
 
 
 class NetemControl:
-    """The rules that hold, by name, for these links; ``cables`` are those of links that cross one."""
+    """Active rules by name for these links; ``cables`` are the kernel links."""
 
     def __init__(self, links: Mapping[str, NetemLink], cables: Mapping[str, KernelLink] = _NO_CABLES) -> None:
         self._links = links
@@ -31,7 +31,7 @@ class NetemControl:
         self._obeying = asyncio.Lock()
 
     def app(self) -> web.Application:
-        """The control port's pages."""
+        """Routes of the control port."""
         app = web.Application()
         app.router.add_put("/rules/{name}", self._put)
         app.router.add_delete("/rules/{name}", self._delete)
@@ -58,7 +58,7 @@ class NetemControl:
         return web.json_response({name: _link_object(link) for name, link in self._links.items()})
 
     async def _obeyed(self, request: web.Request) -> web.Response:
-        # One after another: a cable takes its time.
+        # One at a time: kernel links change slowly.
         async with self._obeying:
             rules: Mapping[str, LinkRule] = dict(self._rules)
             for name, link in self._links.items():

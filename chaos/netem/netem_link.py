@@ -1,4 +1,4 @@
-"""The links of a wire: each takes connections at a port of its own and obeys the rules that are about it."""
+"""Links of the netem relay: each has its own port and applies its rules."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ _BACKLOG: Final = 1024
 
 
 class NetemLink(ShapingLink):
-    """A port of ours that stands for an address. ``accepted`` counts connections by where they came from."""
+    """A local port that relays to an address. ``accepted`` counts connections by source address."""
 
     def __init__(self, name: str, to: tuple[str, int], rng: random.Random) -> None:
         self.name, self.to, self.rng = name, to, rng
@@ -31,11 +31,11 @@ class NetemLink(ShapingLink):
 
     @property
     def open(self) -> int:
-        """Connections that are there."""
+        """Number of open connections."""
         return len(self._connections)
 
     async def listen(self, at: socket.socket | None = None) -> None:
-        """Serve at this socket, or at a port on loopback."""
+        """Listen on this socket, or on a free loopback port."""
         self._listener = at or socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
         self._listener.setblocking(False)
         self.port = int(self._listener.getsockname()[1])
@@ -44,14 +44,14 @@ class NetemLink(ShapingLink):
         )
 
     def close(self) -> None:
-        """Take nothing new, and reset what is there."""
+        """Stop listening and reset open connections."""
         if self._server is not None:
             self._server.close()
         for one in tuple(self._connections):
             one.reset()
 
     def set_rules(self, rules: Mapping[str, LinkRule]) -> None:
-        """From now on these hold; on return they do, for all that is there and all that comes."""
+        """Set the rules; on return they apply to open and new connections."""
         before, self._rules = self._rules, {name: rule for name, rule in rules.items() if self.name in rule.links}
         self._caps = {
             (rule, way): cap
@@ -67,11 +67,11 @@ class NetemLink(ShapingLink):
             connection.apply_rules()
 
     def conditions(self, source: str) -> LinkConditions:
-        """For a peer at this address, now."""
+        """Current conditions for a peer at this address."""
         return link_conditions(self._rules, self.name, source)
 
     def cap(self, rule: str, way: str) -> BandwidthCap:
-        """The bottleneck that a rule makes, for one direction."""
+        """The bandwidth limit of a rule, for one direction."""
         if (rule, way) not in self._caps:
             bytes_per_s = self._rules[rule].bytes_per_s
             assert bytes_per_s is not None  # noqa: S101 -- weather() names no other rules
@@ -79,10 +79,10 @@ class NetemLink(ShapingLink):
         return self._caps[rule, way]
 
     def began(self, connection: ShapedConnection) -> None:
-        """A peer has connected."""
+        """Register a peer's connection."""
         self._connections.add(connection)
         self.accepted[connection.source] = self.accepted.get(connection.source, 0) + 1
 
     def ended(self, connection: ShapedConnection) -> None:
-        """Both of its sockets are gone."""
+        """Forget a connection whose sockets are both closed."""
         self._connections.discard(connection)

@@ -1,8 +1,8 @@
-"""Drops packets on their way into a socket: a classic BPF program that the kernel asks for each of them.
+"""Drop packets received by a socket, with a classic BPF program that the kernel runs per packet.
 
-A TCP packet that a filter refuses is as good as lost on the way: it is not acknowledged, and sent again.
-The filter of a listening socket decides on the packets that open connections. Some kernels let any user attach one
-to a TCP socket of his own, others only who has CAP_NET_ADMIN: ``unavailable_reason`` asks. IPv4 only, Linux only.
+A filtered TCP packet counts as lost: it is not acknowledged, so the sender retransmits it. The filter of a
+listening socket applies to SYNs. Some kernels allow filters on one's own TCP sockets, others need CAP_NET_ADMIN:
+``unavailable_reason`` tests it. IPv4 and Linux only.
 
 Source: Linux, Documentation/networking/filter.rst; ``tcp_filter`` in net/ipv4/tcp_ipv4.c.
 """
@@ -17,15 +17,15 @@ from functools import cache
 from typing import Final
 
 Program = tuple[tuple[int, int, int, int], ...]
-"""Instructions: code, where to jump when true, when false, and a constant."""
+"""Instructions: code, jump if true, jump if false, constant."""
 
 # <asm-generic/socket.h>; Python's socket module does not have it.
 _SO_ATTACH_FILTER: Final = 26
 
 # <linux/bpf_common.h>: loads, jumps and returns of 32 bits.
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
-# <linux/filter.h>: negative offsets reach behind the packet (-0x1000: a random number at 56) and in front of the
-# TCP header (-0x100000: the IP header, whose source address is at 12).
+# <linux/filter.h>: negative offsets access extensions (-0x1000: a random number at 56) and the IP header
+# (-0x100000; source address at 12).
 _RANDOM: Final = 0xFFFFF000 + 56
 _SOURCE_ADDRESS: Final = 0xFFF00000 + 12
 _DROP: Final = (_RETURN, 0, 0, 0)
@@ -33,7 +33,7 @@ _KEEP: Final = (_RETURN, 0, 0, 0xFFFFFFFF)
 
 
 def loss_program(share: float) -> Program:
-    """Lose this share of all packets, each by chance."""
+    """Drop this share of all packets at random."""
     if share >= 1.0:
         return (_DROP,)
     if share <= 0.0:
@@ -42,7 +42,7 @@ def loss_program(share: float) -> Program:
 
 
 def loss_program_by_source(shares: Mapping[str, float], others: float) -> Program:
-    """Lose packets of these addresses with these shares, and those of ``others`` with another."""
+    """Drop packets of these addresses with these shares, and all others with the share ``others``."""
     program = [(_LOAD, 0, 0, _SOURCE_ADDRESS)]
     for address, share in shares.items():
         verdict = loss_program(share)
@@ -51,29 +51,29 @@ def loss_program_by_source(shares: Mapping[str, float], others: float) -> Progra
 
 
 def attach_filter(one: socket.socket | TransportSocket, program: Program) -> None:
-    """From now on the socket's packets go through the program, and through no other.
+    """Attach the program to the socket, replacing any other.
 
-    Raises PermissionError where ``unavailable_reason`` says why.
+    Raises PermissionError if filters are unavailable; see ``unavailable_reason``.
     """
     code = ctypes.create_string_buffer(_packed(program))
-    # struct sock_fprog: the number of instructions and where they are.
+    # struct sock_fprog: number of instructions and pointer to them.
     said = struct.pack("HP", len(program), ctypes.addressof(code))
     try:
         one.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, said)
     except PermissionError:
-        # Who may not attach any has none either: nothing is lost, which is all that some programs ask for.
+        # Without permission there is no filter either, which is what a program without loss needs.
         if _DROP in program:
             raise
 
 
 @cache
 def unavailable_reason() -> str:
-    """Why this process cannot lose packets; empty where it can."""
+    """Why this process cannot drop packets; empty if it can."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
             attach_filter(probe, loss_program(1.0))
         except PermissionError:
-            return "this kernel lets only root (CAP_NET_ADMIN) lose packets of TCP connections"
+            return "this kernel needs CAP_NET_ADMIN (root) to drop packets of TCP connections"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""One connection through a wire: two sockets, and a way in each direction between them."""
+"""One relayed connection: two sockets, and a flow in each direction."""
 
 import asyncio
 import random
@@ -13,31 +13,31 @@ from chaos.netem.packet_filter import attach_filter, loss_program
 from chaos.netem.shaped_flow import BandwidthCap, DelayLine, ShapedFlow
 
 _CONNECT_LIMIT_S: Final = 30.0
-# struct linger: on, and for no time at all; closing is then a reset.
+# struct linger: on with time 0, so close() sends a reset.
 _NO_LINGERING: Final = struct.pack("ii", 1, 0)
 
 
 class ShapingLink(Protocol):
-    """What a connection asks of the link it belongs to."""
+    """Interface between a connection and its link."""
 
     to: tuple[str, int]
     rng: random.Random
 
     def conditions(self, source: str) -> LinkConditions:
-        """For a peer at this address, now."""
+        """Current conditions for a peer at this address."""
 
     def cap(self, rule: str, way: str) -> BandwidthCap:
-        """The bottleneck that a rule makes, for one direction."""
+        """The bandwidth limit of a rule, for one direction."""
 
     def began(self, connection: "ShapedConnection") -> None:
-        """A peer has connected."""
+        """Register a peer's connection."""
 
     def ended(self, connection: "ShapedConnection") -> None:
-        """Both of its sockets are gone."""
+        """Forget a connection whose sockets are both closed."""
 
 
 class _Socket(asyncio.Protocol):
-    """One of the two sockets. What it reads goes into ``heard``; what it sends comes out of ``said``."""
+    """One of the two sockets. Bytes read go into ``heard``; bytes to send come from ``said``."""
 
     def __init__(self, connection: "ShapedConnection", name: str, heard: ShapedFlow, said: ShapedFlow) -> None:
         self.name = name
@@ -56,7 +56,7 @@ class _Socket(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._connection.enter(self, b"")
-        return True  # what the other side still has to say is passed on
+        return True  # keep relaying the other direction
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 -- asyncio's signature
         self._connection.lost(self)
@@ -70,12 +70,12 @@ class _Socket(asyncio.Protocol):
         self._said.deliver()
 
     def filter(self, loss_share: float) -> None:
-        """Lose so many of the packets that come in."""
+        """Drop this share of incoming packets."""
         if self.transport is not None and not self.transport.is_closing():
             attach_filter(self._raw, loss_program(loss_share))
 
     def reset(self) -> None:
-        """Tell its peer that the connection is no more."""
+        """Reset the connection."""
         if self.transport is not None and not self.transport.is_closing():
             self._raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING)
             self.transport.abort()
@@ -87,7 +87,7 @@ class _Socket(asyncio.Protocol):
 
 
 class ShapedConnection:
-    """A peer's connection, and ours to the process that it meant. ``source`` is the address it comes from."""
+    """A peer's connection and ours to its target. ``source`` is the peer's address."""
 
     def __init__(self, link: ShapingLink) -> None:
         self.source = ""
@@ -102,34 +102,34 @@ class ShapedConnection:
 
     @property
     def protocol(self) -> asyncio.Protocol:
-        """For the socket that the peer has connected to."""
+        """Protocol of the socket that the peer connected to."""
         return self._peer
 
     def made(self, one: _Socket) -> None:
-        """One of the sockets is connected."""
+        """Handle a connected socket."""
         assert one.transport is not None  # noqa: S101 -- it was just made
         self._open.add(one)
         if one is self._peer:
             self.source = str(one.transport.get_extra_info("peername")[0])
             self._weather = self._link.conditions(self.source)
             self._link.began(self)
-            # The kernel has answered at once; the handshake would have taken a round trip.
+            # The kernel answered at once; the real handshake would have taken a round trip.
             open_at_s = time.monotonic() + 2 * self._weather.latency_s
             for side in (self._peer, self._own):
                 side.line = DelayLine(self._link.rng, open_at_s=open_at_s)
             self._connecting = asyncio.create_task(self._connect())
-        # Accepted sockets inherit the filter of the listening one.
+        # Accepted sockets inherit the listening socket's filter.
         one.filter(self._weather.loss_share)
         self._reroute()
 
     def enter(self, one: _Socket, data: bytes) -> None:
-        """A socket has read this, or its end."""
+        """Handle bytes read from a socket; empty at its end."""
         assert one.line is not None  # noqa: S101 -- the peer came first
         caps = [self._link.cap(rule, one.name) for rule in self._weather.caps]
         one.heard.enter(one.line.due_s(time.monotonic(), len(data), self._weather, caps), data)
 
     def apply_rules(self) -> None:
-        """The rules have changed."""
+        """Apply changed rules."""
         before, self._weather = self._weather, self._link.conditions(self.source)
         if self._weather != before:
             for one in (self._peer, self._own):
@@ -137,10 +137,10 @@ class ShapedConnection:
             self._reroute()
 
     def lost(self, one: _Socket) -> None:
-        """One of the sockets is gone."""
+        """Handle a closed socket."""
         self._open.discard(one)
         if not all(way.ended for way in self._ways):
-            # Not in order, so not for the other either.
+            # Closed abnormally: reset the other side too.
             self.reset()
         if not self._open:
             for way in self._ways:
@@ -148,7 +148,7 @@ class ShapedConnection:
             self._link.ended(self)
 
     def reset(self) -> None:
-        """Both ends get a reset."""
+        """Reset both ends."""
         if self._connecting is not None:
             self._connecting.cancel()
         for one in (self._peer, self._own):

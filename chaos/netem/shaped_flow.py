@@ -1,4 +1,4 @@
-"""One direction of a connection: what was read from one socket waits until it is due at the other."""
+"""One direction of a connection: bytes read from one socket wait until they are due at the other."""
 
 import asyncio
 import random
@@ -11,23 +11,23 @@ from chaos.netem.link_rules import LinkConditions
 
 
 class BandwidthCap:
-    """A bottleneck that many lines share: what enters waits for all that entered before."""
+    """A bandwidth limit shared by many connections; bytes wait in order of entry."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
         self._free_at_s = 0.0
 
     def through_at_s(self, now_s: float, size: int) -> float:
-        """When the last of ``size`` bytes is through; they are counted."""
+        """Reserve ``size`` bytes; return when the last one has passed."""
         self._free_at_s = max(now_s, self._free_at_s) + size / self._bytes_per_s
         return self._free_at_s
 
 
 class DelayLine:
-    """One direction of one connection. Nothing overtakes: it carries TCP.
+    """Delay of one direction of one connection. Bytes stay in order, as in TCP.
 
-    ``open_at_s`` is when the connection would have been open, had its handshake been as late as its bytes; nothing
-    can have been sent before.
+    ``open_at_s`` is when the connection would be open with a handshake as late as its bytes; nothing arrives
+    earlier.
     """
 
     def __init__(self, rng: random.Random, *, open_at_s: float) -> None:
@@ -36,7 +36,7 @@ class DelayLine:
         self._last_due_s = 0.0
 
     def due_s(self, now_s: float, size: int, weather: LinkConditions, caps: Sequence[BandwidthCap]) -> float:
-        """When ``size`` bytes that enter now come out."""
+        """When ``size`` bytes that enter now are due at the other end."""
         through_s = max(now_s, self._open_at_s)
         for cap in caps:
             through_s = cap.through_at_s(through_s, size)
@@ -45,15 +45,15 @@ class DelayLine:
         return self._last_due_s
 
 
-# What may wait; beyond it the sender is held back, as by the window of a long line.
+# Limit of buffered bytes; beyond it the sender is paused, as by a TCP window.
 _WAITING_BYTES: Final = 256 * 1024
 
 
 class ShapedFlow:
-    """Bytes on their way. ``source`` and ``sink`` are the sockets at its ends, once they are connected.
+    """Bytes in transit from ``source`` to ``sink``, once both sockets are connected.
 
-    ``held``: nothing comes out for now. ``sink_full``: what came out is not sent yet. ``ended``: the source had
-    its last word, and the sink was told; ``on_end`` is called then.
+    ``held``: delivery is paused. ``sink_full``: the sink's send buffer is full. ``ended``: the source's end was
+    passed to the sink; ``on_end`` is called then.
     """
 
     def __init__(self, on_end: Callable[[], None]) -> None:
@@ -68,13 +68,13 @@ class ShapedFlow:
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self, due_s: float, data: bytes) -> None:
-        """Take bytes that are due then, on the monotonic clock; no bytes are the end."""
+        """Queue bytes due at this monotonic time; empty bytes mean the end."""
         self._waiting.append((due_s, data))
         self._waiting_bytes += len(data)
         self.deliver()
 
     def deliver(self) -> None:
-        """Pass on what is due, and come again for the rest."""
+        """Deliver what is due; set a timer for the rest."""
         self._disarm()
         sink = None if self.held or self.sink is None or self.sink.is_closing() else self.sink
         if sink is not None:
@@ -82,7 +82,7 @@ class ShapedFlow:
         self._hold_back()
 
     def close(self) -> None:
-        """Forget what is on its way."""
+        """Drop queued bytes."""
         self._waiting.clear()
         self._disarm()
 

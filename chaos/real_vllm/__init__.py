@@ -1,5 +1,5 @@
-"""Real vLLM engines on the CPU, with a model made on the spot: what the fakes are held against.
+"""Real vLLM engines on the CPU with a generated model, to compare the fakes with.
 
-``model`` writes the smallest model that vLLM serves; ``replica`` starts engines with it, and finds the processes
-that faults are aimed at. vLLM lives in an environment of its own (``make vllm``), never in this one.
+``tiny_model`` writes the smallest model that vLLM serves; ``vllm_replica`` starts engines with it and finds the
+processes that faults target. vLLM has its own environment (``make vllm``), never this one.
 """

@@ -1,11 +1,10 @@
-"""The smallest model that vLLM serves, written as three files: no weights, nothing downloaded.
+"""The smallest model that vLLM serves, written as three files: no weights, no download.
 
-vLLM makes the weights up itself (``--load-format dummy``), so what it writes is noise. That is enough: queues,
-batches, caches, aborts and hangs are those of any model. Two things are chosen with care:
+vLLM generates random weights (``--load-format dummy``), so its text is noise. Queues, batches, caches, aborts and
+hangs are still those of any model. Two choices matter:
 
-- The vocabulary is the 256 bytes, so that any prompt is as many tokens as it has bytes.
-- There is no end-of-text token. Every answer has exactly as many tokens as were asked for, and lasts as long as a
-  test needs it to.
+- The vocabulary is the 256 bytes, so a prompt has as many tokens as bytes.
+- There is no end-of-text token, so every answer has exactly the requested number of tokens.
 """
 
 import json
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 CONTEXT_TOKENS: Final = 1024
-"""Prompt and answer together."""
+"""Maximum tokens of prompt and answer together."""
 
 _START: Final = "<s>"
 _HIDDEN: Final = 256
@@ -22,7 +21,7 @@ _HEADS: Final = 4
 
 
 def write_model(folder: Path) -> Path:
-    """Write the model to ``folder``, made where missing, and return it: what ``--model`` takes."""
+    """Write the model to ``folder`` (created if missing) and return it, for ``--model``."""
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = _vocabulary()
     files: Mapping[str, Any] = {
@@ -63,9 +62,9 @@ def _config(vocabulary_size: int) -> Mapping[str, Any]:
 
 
 def _vocabulary() -> Mapping[str, int]:
-    """Token ids: the start, then each byte under the printable name that byte-level tokenizers give it.
+    """Token ids: the start token, then each byte by its printable name in byte-level tokenizers.
 
-    Source: GPT-2's ``bytes_to_unicode``: a byte that prints stands for itself, the others follow from U+0100 on.
+    Source: GPT-2's ``bytes_to_unicode``: printable bytes map to themselves, the others to U+0100 and up.
     """
     printing = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (0x100 + number for number in range(256))
@@ -74,7 +73,7 @@ def _vocabulary() -> Mapping[str, int]:
 
 
 def _tokenizer(vocabulary: Mapping[str, int]) -> Mapping[str, Any]:
-    """The file that Hugging Face's ``tokenizers`` reads: bytes, and no merges."""
+    """The tokenizer file of Hugging Face's ``tokenizers``: bytes without merges."""
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     start = {"id": vocabulary[_START], "content": _START, "special": True}
     matching = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}

@@ -1,13 +1,13 @@
-"""A real vLLM engine as a child process, and the process inside it that does the work.
+"""A real vLLM engine as a child process, and its engine core.
 
-vLLM is three processes: an API server, which is the child we start, an *engine core* below it, which schedules,
-and a worker below that, which computes. A hung kernel leaves the API server alive and well; stopping the engine
-core with SIGSTOP is the same thing without a GPU.
+vLLM has three processes: an API server (our child), an *engine core* below it that schedules, and a worker below
+that computes. A hung kernel leaves the API server healthy; SIGSTOP of the engine core has the same effect without
+a GPU.
 
-An engine core outlives an API server that is killed, and keeps its memory. So a guard stands beside each engine,
-which ends what is left of it when its API server has gone, however that came about.
+A killed API server leaves its engine core running, with its memory. So each engine has a guard process that kills
+the rest once the API server is gone.
 
-The environment that has vLLM is named by its Python. ``make vllm`` makes one in ``.vllm-venv``;
+The vLLM environment is found by its Python: ``make vllm`` creates one in ``.vllm-venv``;
 ``SWITCHGEAR_VLLM_PYTHON`` names another.
 """
 
@@ -27,26 +27,19 @@ from chaos.real_vllm.tiny_model import CONTEXT_TOKENS
 
 VARIABLE: Final = "SWITCHGEAR_VLLM_PYTHON"
 MODEL: Final = "tiny"
-"""The name that the engines answer to."""
+"""Model name that the engines serve."""
 START_LIMIT_S: Final = 300.0
-"""Two engines that start side by side on two idle cores take 45 s; nearly all of it is importing Python."""
+"""Two engines starting at once on two idle cores take 45 s, mostly Python imports."""
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _ENGINE_CORE: Final = "VLLM::EngineCore"
-# Forks twice, so that vLLM never meets its guard, and becomes vLLM. The guard sleeps until that process is gone.
+# Forks twice, so that the guard is not a child of vLLM, then execs vLLM. The guard waits until that process is
+# gone.
 _GUARDED: Final = (
-    "import contextlib, os, select, signal, sys\n"
-    "engine = os.getpid()\n"
-    "between = os.fork()\n"
-    "if between == 0:\n"
-    "    os.setsid()\n"
-    "    if os.fork() == 0:\n"
-    "        select.select([os.pidfd_open(engine)], [], [])\n"
-    "        with contextlib.suppress(ProcessLookupError):\n"
-    "            os.killpg(engine, signal.SIGKILL)\n"
-    "    os._exit(0)\n"
-    "os.waitpid(between, 0)\n"
-    "os.execvp(sys.argv[1], sys.argv[1:])\n"
+    "import contextlib, os, select, signal, sys\nengine = os.getpid()\nbetween = os.fork()\nif between == 0:\n "
+    "   os.setsid()\n    if os.fork() == 0:\n        select.select([os.pidfd_open(engine)], [], [])\n        "
+    "with contextlib.suppress(ProcessLookupError):\n            os.killpg(engine, signal.SIGKILL)\n    "
+    "os._exit(0)\nos.waitpid(between, 0)\nos.execvp(sys.argv[1], sys.argv[1:])\n"
 )
 ENVIRONMENT: Final = {
     "HF_HUB_OFFLINE": "1",
@@ -54,12 +47,12 @@ ENVIRONMENT: Final = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
-    # Else its processes talk to each other over the address that leads out of the machine.
+    # Otherwise its processes communicate over the machine's external address.
     "VLLM_HOST_IP": "127.0.0.1",
-    # By itself each engine would bind its worker to the first core: all of them to the same one.
+    # By default every engine binds its worker to the first core.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
-    # Where the first-token gate is; the file imports nothing of ours.
+    # Location of the first-token gate; the file imports nothing from this project.
     "PYTHONPATH": str(_ROOT / "engine"),
 }
 
@@ -77,26 +70,26 @@ class VllmReplica:
         return f"http://127.0.0.1:{self.port}"
 
     def engine_core(self) -> int:
-        """Process id of its engine core; ProcessError when there is none."""
+        """Process id of its engine core; raises ProcessError if there is none."""
         for pid in _descendants(self.child.pid):
             if _title(pid).startswith(_ENGINE_CORE):
                 return pid
-        raise ProcessError(f"{self.name} has no engine core; its log ends with:\n{self.child.tail()}")
+        raise ProcessError(f"{self.name} has no engine core; end of its log:\n{self.child.tail()}")
 
 
 def vllm_python() -> Path | None:
-    """The Python that has vLLM; None where no environment has been set up."""
+    """The Python of the vLLM environment; None if there is none."""
     named = os.environ.get(VARIABLE)
     python = Path(named) if named else _ROOT / ".vllm-venv" / "bin" / "python"
-    # The stamp is made last: an environment that is half installed is none.
+    # The stamp is written last, so a partial installation does not count.
     return python if python.exists() and (named or (_ROOT / ".vllm-venv" / ".ready").exists()) else None
 
 
 def vllm_command(*, port: int, python: Path, model: Path, slots: int) -> list[str]:
-    """The command line of an engine; ``ENVIRONMENT`` goes with it."""
+    """Command line of an engine; use it with ``ENVIRONMENT``."""
     return [
         *guarded_command(),
-        # On a CPU engines compete with all that watches them, which they do not on a GPU.
+        # On a CPU, unlike on a GPU, engines compete with the processes that observe them.
         *("nice", "-n", "5", str(python), "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(model), "--load-format", "dummy", "--served-model-name", MODEL),
         *("--host", "127.0.0.1", "--port", str(port)),
@@ -109,20 +102,20 @@ def vllm_command(*, port: int, python: Path, model: Path, slots: int) -> list[st
 
 
 def guarded_command() -> tuple[str, ...]:
-    """What to put before a command, so that nothing it started outlives it."""
+    """Command prefix that kills all descendants once the command has ended."""
     return (sys.executable, "-I", "-S", "-c", _GUARDED)
 
 
 async def wait_until_up(replica: VllmReplica, limit_s: float = START_LIMIT_S) -> None:
-    """Return when ``/health`` answers 200; ProcessError when the engine ends or is late."""
+    """Wait until ``/health`` answers 200; raises ProcessError if the engine exits or is late."""
     give_up_at = time.monotonic() + limit_s
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5.0)) as session:
         while not await _healthy(session, replica.url):
             if replica.child.returncode is not None:
-                raise ProcessError(f"{replica.name} ended; its log ends with:\n{replica.child.tail()}")
+                raise ProcessError(f"{replica.name} exited; end of its log:\n{replica.child.tail()}")
             if time.monotonic() > give_up_at:
                 raise ProcessError(
-                    f"{replica.name} is not up after {limit_s:g} s; its log ends with:\n{replica.child.tail()}"
+                    f"{replica.name} not ready after {limit_s:g} s; end of its log:\n{replica.child.tail()}"
                 )
             await asyncio.sleep(0.1)
 
@@ -136,12 +129,12 @@ async def _healthy(session: aiohttp.ClientSession, url: str) -> bool:
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    """The processes below ``pid``, nearest first."""
+    """Descendant processes of ``pid``, nearest first."""
     try:
-        # One file per thread: a process belongs to the thread that started it.
+        # One file per thread: children are listed by the thread that started them.
         lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
     except (FileNotFoundError, ProcessLookupError):
-        return  # it ended just now, and so have its children found another parent
+        return  # it has just ended, and its children were reparented
     below = [int(word) for text in lists for word in text.split()]
     yield from below
     for one in below:

@@ -1,18 +1,16 @@
-"""What stands between the Envoys and their control plane: it sees every push and every answer, and can spoil them.
+"""A relay between proxies and their control plane that records every push and reply, and can falsify them.
 
-Each proxy has a port of its own, behind a wire (``chaos.netem``), so that its connection can also be late, cut or
-black-holed. Behind the wire every gRPC stream passes on as the bytes it is; only discovery is read, for its types
-and nonces. When the control plane is gone the proxies' streams end, as they would without us, and find it again
-when it is back.
+Each proxy has its own port behind a netem link (``chaos.netem``), so its connection can also be delayed, cut or
+black-holed. gRPC streams pass through unchanged; only discovery is parsed, for types and nonces. If the control
+plane is down, the proxies' streams end, as they would without the tap, and reconnect once it is back.
 
-Orders come over HTTP on loopback. ``PUT /orders/{name}`` with a JSON object makes one hold, ``DELETE
-/orders/{name}`` takes it back, and both have happened when they are answered. Those that hold (``GET /orders``)::
+The control API is HTTP on loopback. ``PUT /orders/{name}`` with a JSON object sets a rule, ``DELETE
+/orders/{name}`` removes it; both are in effect once answered. Active rules (``GET /orders``)::
 
-    {"proxy": "p0", "lost": true}             # access logs and load reports reach nobody
-    {"proxy": "p0", "says": "all-failed"}     # or "all-good": every call is said to have ended so
-    {"proxy": "p0", "corrupt": "cds"}         # each response of this type is one that Envoy must refuse
+    {"proxy": "p0", "lost": true}             # access logs and load reports are dropped
+    {"proxy": "p0", "says": "all-failed"}     # or "all-good": reported outcome of every call
+    {"proxy": "p0", "corrupt": "cds"}         # corrupt each response of this type, so that Envoy refuses it
 
-``PUT /rules/{name}``, ``DELETE /rules/{name}``, ``GET /rules`` and ``GET /links`` are those of the wires, whose
-names are ``xds:p0`` and so on. ``GET /seen`` is what passed so far, as lines of JSON with times on the machine's
-monotonic clock.
+``PUT /rules/{name}``, ``DELETE /rules/{name}``, ``GET /rules`` and ``GET /links`` are those of ``chaos.netem``;
+links are named ``xds:p0`` and so on. ``GET /seen`` lists what has passed, as lines of JSON with monotonic times.
 """

@@ -1,6 +1,6 @@
-"""The wiretap as a process: ``python -m chaos.xds_tap --link xds:p0=127.0.0.1:18000 [--link ...]``.
+"""The xDS tap as a process: ``python -m chaos.xds_tap --link xds:p0=127.0.0.1:18000 [--link ...]``.
 
-Its first line on stdout says where it takes orders and where each link listens. SIGTERM ends it.
+Its first line on stdout gives the control URL and the port of each link. SIGTERM ends it.
 """
 
 import argparse
@@ -23,7 +23,7 @@ LINK: Final = "xds:"
 
 
 async def serve(control_planes: Mapping[str, tuple[str, int]]) -> None:
-    """Pass streams on until SIGTERM; the addresses are by proxy."""
+    """Relay streams until SIGTERM; the addresses are by proxy."""
     desk = TapControl()
     rng = random.Random(0)  # noqa: S311 -- repeatable jitter, no secret
     wires: dict[str, NetemLink] = {}
@@ -50,10 +50,15 @@ async def serve(control_planes: Mapping[str, tuple[str, int]]) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """0 when it was told to end, 2 when it was asked wrongly."""
+    """Return 0 after SIGTERM, 2 on a usage error."""
     parser = argparse.ArgumentParser(prog="python -m chaos.xds_tap", description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--link", action="append", required=True, type=_link, metavar="xds:PROXY=HOST:PORT", help="may be repeated"
+        "--link",
+        action="append",
+        required=True,
+        type=_link,
+        metavar="xds:PROXY=HOST:PORT",
+        help="xDS link to relay (repeatable)",
     )
     asyncio.run(serve(dict(parser.parse_args(argv).link)))
     return 0

@@ -1,6 +1,6 @@
-"""Messages as they should not be: configuration that Envoy refuses, and telemetry that is not true. Pure.
+"""Corrupt configuration so that Envoy refuses it, and falsify telemetry. Pure.
 
-Bytes in, bytes out; all that is not meant stays as it was.
+Bytes in, bytes out; other fields stay unchanged.
 """
 
 from typing import Any, Final
@@ -11,13 +11,11 @@ from xds_server.wire.decode import DeltaDiscoveryResponse, DiscoveryResponse
 from xds_server.wire.responses import sotw_chunk
 
 GARBAGE: Final = b"\x0a\xff"
-"""A field that promises 255 bytes and ends: no message of any type."""
+"""A truncated field with a length of 255: not a valid message of any type."""
 
 
 def corrupted_delta(response: bytes) -> bytes:
-    """The incremental response with resources that no Envoy can read; where it only removes, it does so twice,
-    which is refused as well.
-    """
+    """The delta response with unreadable resources; a pure removal is duplicated, which is refused too."""
     message = DeltaDiscoveryResponse.FromString(response)
     for one in message.resources:
         one.resource.value = GARBAGE
@@ -26,10 +24,10 @@ def corrupted_delta(response: bytes) -> bytes:
 
 
 def corrupted_sotw(response: bytes) -> bytes:
-    """The response with resources that no Envoy can read, one at least."""
+    """The response with unreadable resources, at least one."""
     message = DiscoveryResponse.FromString(response)
     if not message.resources:
-        # Fields may stand in any order, so more of them may be appended.
+        # Fields may be in any order, so appending one is valid.
         return response + sotw_chunk(message.type_url, GARBAGE)
     for one in message.resources:
         one.value = GARBAGE
@@ -37,7 +35,7 @@ def corrupted_sotw(response: bytes) -> bytes:
 
 
 def falsified_logs(message: bytes, *, good: bool) -> bytes:
-    """The batch of access logs; each call that reached an engine ended well in it, or was reset before headers."""
+    """The access log batch with each call to an engine either successful or reset before headers."""
     batch = AccessLogs.FromString(message)
     for entry in batch.http_logs.log_entry:
         common, response = entry.common_properties, entry.response
@@ -60,7 +58,7 @@ def falsified_logs(message: bytes, *, good: bool) -> bytes:
 
 
 def falsified_load(message: bytes, *, good: bool) -> bytes:
-    """The load report in which all calls that ended, ended so."""
+    """The load report with the same outcome for all finished calls."""
     report = LoadReport.FromString(message)
     for cluster in report.cluster_stats:
         for locality in cluster.upstream_locality_stats:

@@ -1,4 +1,4 @@
-"""How a wiretap takes orders and tells what it saw: pages on loopback, as the package says."""
+"""Control API of the xDS tap on loopback; the package documents it."""
 
 import json
 import time
@@ -13,7 +13,7 @@ from chaos.xds_tap.xds_tap import XdsTap
 
 
 class TapControl:
-    """The orders that hold, by name, for ``taps``, by proxy; and everything that passed."""
+    """Active rules by name, applied to ``taps`` by proxy, and the record of what passed."""
 
     def __init__(self) -> None:
         self.taps: dict[str, XdsTap] = {}
@@ -21,7 +21,7 @@ class TapControl:
         self._seen: list[str] = []
 
     def note_of(self, proxy: str) -> Note:
-        """What the tap of this proxy tells when something passes."""
+        """Callback with which this proxy's tap records a message."""
 
         def note(what: dict[str, str]) -> None:
             self._seen.append(json.dumps({"at_s": time.monotonic(), "proxy": proxy, **what}))
@@ -29,11 +29,11 @@ class TapControl:
         return note
 
     def events(self) -> str:
-        """Everything that passed, one line of JSON each."""
+        """All recorded messages, one JSON object a line."""
         return "".join(f"{line}\n" for line in self._seen)
 
     def with_pages(self, app: web.Application) -> web.Application:
-        """The application with our pages besides its own."""
+        """Add our routes to the application."""
         app.router.add_put("/orders/{name}", self._put)
         app.router.add_delete("/orders/{name}", self._delete)
         app.router.add_get("/orders", self._all_orders)
@@ -45,7 +45,7 @@ class TapControl:
             order = parse_tap_rule(await request.json(), tuple(self.taps))
         except (json.JSONDecodeError, TapRuleError) as error:
             return web.json_response({"error": str(error)}, status=400)
-        # The latest order is the last, also where it replaces one.
+        # A replaced rule moves to the end: the latest rule wins.
         self._orders.pop(request.match_info["name"], None)
         self._orders[request.match_info["name"]] = order
         self._obey()

@@ -1,4 +1,4 @@
-"""What a wiretap saw, as events of a history."""
+"""Messages recorded by the xDS tap, as events of a history."""
 
 import json
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from chaos.history.history_events import ConfigPush, ConfigReply
 
 
 def tap_events(text: str, began_s: float) -> tuple[ConfigPush | ConfigReply, ...]:
-    """The events in the answer to ``GET /seen``; ``began_s`` is the monotonic time of ``at_s`` 0."""
+    """Events from the answer of ``GET /seen``; ``began_s`` is the monotonic time of ``at_s`` 0."""
     return tuple(_events(text.splitlines(), began_s))
 
 

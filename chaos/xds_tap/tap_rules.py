@@ -1,4 +1,4 @@
-"""What a wiretap is told to do to the streams of its proxies; any number of orders may hold at once. Pure."""
+"""Rules of the xDS tap for the streams of its proxies; several may be active at once. Pure."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Corrupted = Literal["", "cds", "eds", "lds", "rds", "rtds"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TapRule:
-    """What happens to one proxy's streams; the fields are those of ``FalsifyTelemetry`` and ``CorruptConfig``."""
+    """Treatment of one proxy's streams, with the fields of ``FalsifyTelemetry`` and ``CorruptConfig``."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     proxy: Annotated[str, Field(min_length=1)]
@@ -23,7 +23,7 @@ class TapRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamTreatment:
-    """What all orders come to for one proxy; of several lies the latest counts."""
+    """Combined rules for one proxy; the latest falsification wins."""
 
     lost: bool = False
     says: FalsifiedOutcome = ""
@@ -31,11 +31,11 @@ class StreamTreatment:
 
 
 class TapRuleError(ValueError):
-    """An order that makes no sense; the message says why."""
+    """Invalid rule; the message has the cause."""
 
 
 def parse_tap_rule(answer: Any, proxies: Collection[str]) -> TapRule:
-    """The order that a JSON object describes; OrderError when it is none, or of a proxy that is not there."""
+    """Parse a rule from a JSON object; raises TapRuleError, also for unknown proxies."""
     try:
         order = _ORDER.validate_python(answer)
     except ValidationError as error:
@@ -44,13 +44,13 @@ def parse_tap_rule(answer: Any, proxies: Collection[str]) -> TapRule:
         msg = f"{place}: {first['msg']}" if place else str(first["msg"])
         raise TapRuleError(msg) from error
     if order.proxy not in proxies:
-        msg = f"proxy: there is no {order.proxy!r}; there are {', '.join(proxies)}"
+        msg = f"proxy: unknown proxy {order.proxy!r}; use one of {', '.join(proxies)}"
         raise TapRuleError(msg)
     return order
 
 
 def stream_treatment(orders: Mapping[str, TapRule], proxy: str) -> StreamTreatment:
-    """What these orders, in the order of their coming, mean for a proxy."""
+    """Combine the rules, oldest first, for a proxy."""
     meant = [order for order in orders.values() if order.proxy == proxy]
     return StreamTreatment(
         lost=any(order.lost for order in meant),

@@ -1,4 +1,4 @@
-"""What a wiretap does with the messages of one stream, one after the other; nothing waits here."""
+"""Treatment of the messages of one stream, one by one; never blocks."""
 
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -33,26 +33,26 @@ _TOLD: Final[dict[str, Callable[..., bytes]]] = {
 
 
 class TappedStream(Protocol):
-    """What is made of each message before it goes on. ``telemetry``: it is one of those that can be lost."""
+    """Treatment of each message before it is relayed. ``telemetry``: the stream can be dropped."""
 
     telemetry: bool
 
     def on_request(self, request: bytes) -> bytes:
-        """What goes on of what the proxy sent."""
+        """The message to relay for one from the proxy."""
 
     def on_response(self, response: bytes) -> bytes:
-        """What goes on of what the control plane sent."""
+        """The message to relay for one from the control plane."""
 
 
 def tapped_stream(method: str, treatment: TreatmentLookup, note: Note) -> TappedStream:
-    """What to do with a stream of this gRPC method; ``note`` is told of pushes and answers."""
+    """Treatment of a stream of this gRPC method; ``note`` records pushes and replies."""
     if method in (DELTA, SOTW):
         return _Discovery(method == DELTA, treatment, note)
     return _Other(_TOLD.get(method), treatment)
 
 
 class _Discovery:
-    """Notes each response, and the first request that answers it."""
+    """Records each response, and the first request that answers it."""
 
     telemetry = False
 
@@ -68,13 +68,13 @@ class _Discovery:
         try:
             message = self._request.FromString(request)
         except DecodeError:
-            return request  # the control plane's to refuse
-        # Requests for other resources may repeat the nonce of what was answered before.
+            return request  # let the control plane refuse it
+        # Requests for other resources may repeat an earlier nonce.
         if message.response_nonce in self._unanswered:
             self._unanswered.discard(message.response_nonce)
             told = {"type": short_type(message.type_url), "nonce": message.response_nonce}
             if message.HasField("error_detail"):
-                # Envoy quotes what it refuses, thousands of characters of it, before or behind the reason.
+                # Envoy quotes the refused resource, thousands of characters, before or after the reason.
                 said = message.error_detail.message.strip() or f"code {message.error_detail.code}"
                 told["error"] = said if len(said) <= _TOLD_CHARACTERS else f"{said[:_HALF]} … {said[-_HALF:]}"
             self._note({"event": "answered", **told})
@@ -92,7 +92,7 @@ class _Discovery:
 
 
 class _Other:
-    """Passes everything on; what proxies tell may be made untrue, ``told`` as it is ordered."""
+    """Relays everything; telemetry may be falsified with ``told``."""
 
     def __init__(self, told: Callable[..., bytes] | None, treatment: TreatmentLookup) -> None:
         self.telemetry = told is not None
@@ -113,6 +113,6 @@ class _Other:
 
 
 def short_type(type_url: str) -> str:
-    """``cds``, ``eds``, ... of a type URL; the message's name where it is none of those we serve."""
+    """``cds``, ``eds``, ... of a type URL; the message's name for other types."""
     name = SHORT_NAMES.get(type_url)
     return type_url.rpartition(".")[2] if name is None else name.lower()

@@ -1,4 +1,4 @@
-"""The gRPC streams of one proxy, passed on between it and the control plane."""
+"""Relay of one proxy's gRPC streams to the control plane."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,8 +10,8 @@ import grpc.aio
 from chaos.xds_tap.tap_rules import StreamTreatment
 from chaos.xds_tap.tapped_stream import Note, TappedStream, tapped_stream
 
-# Messages are as large as they are; and whoever is gone is missed as soon as if nobody stood between: the peers'
-# own settings are in envoy/bootstrap.yaml and xds_server/publish/grpc_ads.py.
+# No message size limit, and keepalives as fast as the peers' own: see envoy/bootstrap.yaml and
+# xds_server/publish/grpc_ads.py.
 _SERVER_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -25,13 +25,13 @@ _SERVER_OPTIONS: Final = (
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # A connection for each proxy, as they would have without us.
+    # One connection per proxy, as without the tap.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 2_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # How long a proxy waits for a control plane that comes back is up to the proxy.
+    # The proxy decides how long to wait for a restarted control plane.
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 100),
@@ -42,7 +42,7 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
 class XdsTap(grpc.GenericRpcHandler):
-    """The streams of one proxy. ``note`` is told of each push and each answer."""
+    """Streams of one proxy. ``note`` records each push and reply."""
 
     def __init__(self, control_plane: str, note: Note) -> None:
         self._control_plane = control_plane
@@ -66,20 +66,20 @@ class XdsTap(grpc.GenericRpcHandler):
         await self._channel.close()
 
     def obey(self, treatment: StreamTreatment) -> None:
-        """From now on the streams are treated so."""
+        """Set the treatment of the streams."""
         self._treatment = treatment
         if treatment.lost:
             for call in self._telemetry:
                 call.cancel()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """Every method is passed on."""
+        """Relay every method."""
         method = str(handler_call_details.method)
 
         async def passing(requests: Messages, context: Context) -> Messages:
             what = tapped_stream(method, lambda: self._treatment, self._note)
             if what.telemetry and self._treatment.lost:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "telemetry is lost on purpose")
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "telemetry dropped by a fault")
             call = self._channel.stream_stream(method, request_serializer=_same, response_deserializer=_same)(
                 _asked(requests, what)
             )
@@ -89,7 +89,7 @@ class XdsTap(grpc.GenericRpcHandler):
                 async for response in call:
                     yield what.on_response(response)
             except (grpc.aio.AioRpcError, asyncio.CancelledError):
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "the stream behind the wiretap has ended")
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the control plane's stream has ended")
             finally:
                 self._telemetry.discard(call)
                 call.cancel()

@@ -128,6 +128,6 @@ def test_a_recording_of_another_format(before: Path, tmp_path: Path) -> None:
 def test_a_history_of_the_lab_of_another_format(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     path.write_text('{"event":"began","format":2,"engines":{"by":"zone"}}\n')
-    with pytest.raises(HistoryError, match="judge it with the version that wrote it") as caught:
+    with pytest.raises(HistoryError, match="check it with the version that wrote it") as caught:
         read_history(path)
     assert str(caught.value).startswith(f"{path}:1:")

@@ -1,1 +1,1 @@
-"""How pulls are done and taken back, one module per sort of thing that is pulled at."""
+"""Injectors apply and revert fault actions, one module per kind of target."""

@@ -1,4 +1,4 @@
-"""Simulated engines that misbehave on command, and restarts as an orchestrator does them."""
+"""Faults of simulated engines, and restarts as by an orchestrator."""
 
 import asyncio
 from collections import defaultdict
@@ -16,23 +16,23 @@ _LOOK_EVERY_S = 0.02
 
 
 class EngineInjector:
-    """An engine has one fault at a time: the newest of those that hold."""
+    """An engine has one fault at a time: the newest active one."""
 
     handles: ClassVar[tuple[type, ...]] = (SetEngineFault, RestartEngine)
 
     def __init__(self, site: LabHandles) -> None:
         self._site = site
         self._held: dict[str, list[SetEngineFault | RestartEngine]] = defaultdict(list)
-        self._down: set[str] = set()  # restarts whose drain is over
+        self._down: set[str] = set()  # engines restarting after their drain
         self._draining: dict[str, asyncio.Task[None]] = {}
 
     def refusal(self, pull: FaultAction) -> str:
         assert isinstance(pull, SetEngineFault | RestartEngine)  # noqa: S101 -- what it handles
         engine = self._site.engines.get(pull.engine)
         if engine is None:
-            return f"there is no engine {pull.engine}"
+            return f"unknown engine {pull.engine}"
         if not engine.control:
-            return f"{pull.engine} is a real engine, which cannot be told to fail: freeze or oom_kill its process"
+            return f"{pull.engine} is a real engine; use freeze or oom_kill on its process"
         return ""
 
     async def inject(self, pull: FaultAction) -> None:
@@ -66,22 +66,22 @@ class EngineInjector:
             draining.result()
 
     async def _drain(self, pull: RestartEngine, agent: str, within_s: float) -> None:
-        """Drain the engine, and end it when nothing is left or the time is up."""
+        """Drain the engine, and terminate it once empty or after the deadline."""
         limit = aiohttp.ClientTimeout(total=within_s + _ORDER_LIMIT_S)
         try:
-            # The agent's own deadline is the drain's; the lever's is for an agent that does not answer.
+            # The agent enforces the drain deadline; the injector's deadline covers an agent that does not answer.
             async with self._site.session.post(
                 f"{agent}/drain", params={"deadline": f"{within_s:f}s"}, timeout=limit
             ) as answer:
                 answer.raise_for_status()
         except (aiohttp.ClientError, TimeoutError) as problem:
-            raise InjectionError(f"the agent of {pull.engine} would not drain it: {problem!r}") from problem
+            raise InjectionError(f"the agent of {pull.engine} failed to drain it: {problem!r}") from problem
         finally:
             self._down.add(pull.engine)
         await self._apply(pull.engine)
 
     async def _until_told(self, agent: str, drain: "asyncio.Task[None]") -> None:
-        """Return when the agent says that its engine wants nothing new, or the drain is over already."""
+        """Wait until the agent reports draining, or the drain is over."""
         try:
             async with asyncio.timeout(_ORDER_LIMIT_S):
                 while not drain.done():
@@ -90,10 +90,10 @@ class EngineInjector:
                             return
                     await asyncio.sleep(_LOOK_EVERY_S)
         except (aiohttp.ClientError, TimeoutError) as problem:
-            raise InjectionError(f"the agent at {agent} does not drain its engine: {problem!r}") from problem
+            raise InjectionError(f"the agent at {agent} failed to drain its engine: {problem!r}") from problem
 
     async def _apply(self, engine: str) -> None:
-        """Let the engine have what holds now."""
+        """Set the engine's current fault."""
         fault = self._fault(engine)
         url = f"{self._site.engines[engine].control}/fault"
         post = self._site.posts.get((ProcessRole.ENGINE, engine))
@@ -111,7 +111,7 @@ class EngineInjector:
         return None
 
     async def _order(self, method: str, url: str, post: ProcessSlot | None, *, json: object = None) -> None:
-        """Give an order; what is dead by another fault needs none, for it comes back as if it were new."""
+        """Send a control request; skip an engine killed by another fault, since it restarts without faults."""
         if post is not None and not post.running:
             return
         try:
@@ -121,7 +121,7 @@ class EngineInjector:
             ):
                 answer.raise_for_status()
         except (aiohttp.ClientError, TimeoutError) as problem:
-            raise InjectionError(f"{method} {url} was not done: {problem!r}") from problem
+            raise InjectionError(f"{method} {url} failed: {problem!r}") from problem
 
     def _agent(self, engine: str) -> ProcessSlot | None:
         post = self._site.posts.get((ProcessRole.AGENT, engine))

@@ -1,4 +1,4 @@
-"""Sick GPUs: what the NVML double beside an engine's agent is told to say."""
+"""GPU faults: lines for the NVML double of an engine's agent."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from chaos.processes import ProcessError
 
 
 class GpuInjector:
-    """What several pulls say of one GPU holds together, the newest where they differ."""
+    """Actions on one GPU are combined; the newest wins per key."""
 
     handles: ClassVar[tuple[type, ...]] = (SetGpuState,)
 
@@ -23,9 +23,9 @@ class GpuInjector:
         assert isinstance(pull, SetGpuState)  # noqa: S101 -- what it handles
         engine = self._site.engines.get(pull.engine)
         if engine is None:
-            return f"there is no engine {pull.engine}"
+            return f"unknown engine {pull.engine}"
         if engine.agent_port is not None and engine.gpu_file is None:
-            return f"the agent of {pull.engine} was started without the NVML double"
+            return f"the agent of {pull.engine} runs without the NVML double"
         return ""
 
     async def inject(self, pull: FaultAction) -> None:
@@ -43,14 +43,14 @@ class GpuInjector:
         self._write(pull.engine, others)
         agent = self._site.posts.get((ProcessRole.AGENT, pull.engine))
         if pull.reset and agent is not None and agent.running:
-            # Agents remember an XID for an hour, because no event tells of a reset: the machine's restart does.
+            # Agents remember an XID for an hour, because NVML has no event for a reset: a restart clears it.
             try:
                 await agent.kill()
                 await agent.restart()
             except ProcessError as problem:
                 raise InjectionError(str(problem)) from problem
         held.remove(pull)
-        # Another fault may have come meanwhile, and written down this one again.
+        # Another fault may have rewritten the file with this one meanwhile.
         self._write(pull.engine, held)
 
     def _write(self, engine: str, pulls: Sequence[SetGpuState]) -> None:
@@ -60,7 +60,7 @@ class GpuInjector:
 
 
 def control_lines(held: Sequence[SetGpuState]) -> Sequence[str]:
-    """The lines of pulls, with XIDs numbered in their order: the double hands out each number once."""
+    """Lines of the actions, with XIDs numbered in order: the double reports each number once."""
     lines: list[str] = []
     xids = 0
     for line in (line for pull in held for line in pull.lines):

@@ -1,4 +1,4 @@
-"""All levers of a lab."""
+"""All injectors of a lab."""
 
 from typing import Final
 
@@ -21,4 +21,4 @@ INJECTORS: Final[tuple[InjectorFactory, ...]] = (
     LinkInjector,
     XdsTapInjector,
 )
-"""Each makes a lever for one site; no two handle the same sort of pull."""
+"""Factories of injectors for one lab; each kind of action has one injector."""

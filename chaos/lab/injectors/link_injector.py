@@ -1,4 +1,4 @@
-"""Bad networks: rules for the wires in front of engines, agents and the control plane."""
+"""Network faults: rules for the netem links of engines, agents and the control plane."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -13,7 +13,7 @@ from chaos.netem.packet_filter import unavailable_reason
 def link_names(
     pull: ShapeLink, engine_zones: Mapping[str, str], proxy_zones: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Names of the links that a pull is about, for who lays them. Zones are those of all engines and proxies."""
+    """Names of the links that an action needs. ``zones`` are those of all engines and proxies."""
     if pull.target != OTHER_ZONES:
         return (f"{pull.end}:{pull.target}",)
     own = {proxy_zones[source] for source in pull.sources}
@@ -21,7 +21,7 @@ def link_names(
 
 
 class LinkInjector:
-    """Gives rules to wires; those of proxies' configuration are the wiretap's, all others stand by themselves."""
+    """Sets rules on netem links; links of proxies to the control plane belong to the xDS tap."""
 
     handles: ClassVar[tuple[type, ...]] = (ShapeLink,)
 
@@ -33,7 +33,7 @@ class LinkInjector:
         assert isinstance(pull, ShapeLink)  # noqa: S101 -- see handles
         links = self._links(pull)
         if unlaid := [link for link in links if link not in self._site.link_ports]:
-            return f"no wire is laid for {unlaid[0]}"
+            return f"no netem link for {unlaid[0]}"
         return unavailable_reason() if links and (pull.black_hole or pull.loss_percent) else ""
 
     async def inject(self, pull: FaultAction) -> None:
@@ -48,7 +48,7 @@ class LinkInjector:
         await self._orders.delete_rule(pull)
 
     def _links(self, pull: ShapeLink) -> tuple[str, ...]:
-        """Those that the pull is about; none where this site has no such thing."""
+        """Links of the action; none if the lab lacks the target."""
         match pull.end:
             case "agent" if self._site.engines[pull.target].agent_port is None:
                 return ()
@@ -59,7 +59,7 @@ class LinkInjector:
                 return link_names(pull, engines, {one.name: one.zone for one in self._site.proxies.values()})
 
     def _sources(self, pull: ShapeLink) -> tuple[str, ...]:
-        """Addresses; none where nobody is meant."""
+        """Source addresses; empty if none match."""
         if pull.end != "engine" or EVERYBODY in pull.sources:
             return (EVERYBODY,)
         proxies = self._site.proxies.values()

@@ -1,4 +1,4 @@
-"""Callers who ask more, ask again, or come back all at once."""
+"""Load faults: more requests, client retries, or a burst."""
 
 from typing import ClassVar
 

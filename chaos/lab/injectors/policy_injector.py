@@ -1,4 +1,4 @@
-"""Bad pushes: the policy file that the control plane reads is changed under it, and put back."""
+"""Policy faults: change the control plane's policy file, and restore it."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -8,7 +8,7 @@ from chaos.lab.lab_handles import InjectionError, LabHandles
 
 
 class PolicyInjector:
-    """Writes the policy file. Several pushes at once stand on each other: the last one is what is read."""
+    """Writes the policy file. Of several active pushes the last one counts."""
 
     handles: ClassVar[tuple[type, ...]] = (PushPolicy,)
 
@@ -18,7 +18,7 @@ class PolicyInjector:
         self._pushed: list[PushPolicy] = []
 
     def refusal(self, pull: FaultAction) -> str:  # noqa: ARG002 -- all pushes go to one file
-        return "" if self._file is not None else "nobody reads policies here: there is no control plane"
+        return "" if self._file is not None else "this lab has no control plane to read policies"
 
     async def inject(self, pull: FaultAction) -> None:
         assert isinstance(pull, PushPolicy)  # noqa: S101 -- see handles
@@ -38,8 +38,8 @@ class PolicyInjector:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """A file with this text, in one step: no reader sees a part of it."""
-    # The control plane reads *.yaml of the folder, which this name is not.
+    """Write the file atomically."""
+    # The control plane reads only *.yaml in the folder, not this name.
     draft = path.with_name(f".{path.name}.draft")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)

@@ -1,4 +1,4 @@
-"""SIGKILL and SIGSTOP, for any process of the lab that has a place of its own."""
+"""SIGKILL and SIGSTOP for lab processes with their own slot."""
 
 import asyncio
 import contextlib
@@ -11,12 +11,12 @@ from chaos.lab.lab_handles import InjectionError, LabHandles
 from chaos.lab.process_slot import ProcessSlot
 from chaos.processes import ProcessError
 
-# Labs without them are nothing unusual: what is not there can neither die nor stand still.
+# Optional parts: a lab without them has nothing to kill or freeze.
 _OPTIONAL = (ProcessRole.AGENT, ProcessRole.CONTROL_PLANE)
 
 
 class ProcessInjector:
-    """What several pulls hold is alive, or goes on, when the last of them is released."""
+    """A process restarts or resumes once the last action on it is reverted."""
 
     handles: ClassVar[tuple[type, ...]] = (KillProcess, FreezeProcess)
 
@@ -66,7 +66,7 @@ class ProcessInjector:
 
     @contextlib.asynccontextmanager
     async def _orders(self, place: tuple[ProcessRole, str]) -> AsyncIterator[None]:
-        """One order at a time for each process; what cannot be done is a LeverError."""
+        """One operation at a time per process; raises InjectionError if it fails."""
         async with self._locks[place]:
             try:
                 yield
@@ -74,7 +74,7 @@ class ProcessInjector:
                 raise InjectionError(f"{place[1]}: {problem}") from problem
 
     def _freeze(self, place: tuple[ProcessRole, str], post: ProcessSlot) -> None:
-        """Stop the process as far as the freezes that hold say; nothing where none does."""
+        """Freeze the process as the active actions require."""
         freezes = [one for one in self._held[place] if isinstance(one, FreezeProcess)]
         if any(one.on_share >= 1 for one in freezes):
             post.freeze()
@@ -92,7 +92,7 @@ class ProcessInjector:
 
 
 async def _in_turns(post: ProcessSlot, freeze: FreezeProcess) -> None:
-    """Stop and go until cancelled; it goes on then."""
+    """Freeze and thaw in turn until cancelled; then thaw."""
     try:
         while True:
             post.freeze()

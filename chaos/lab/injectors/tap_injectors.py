@@ -1,4 +1,4 @@
-"""Orders over HTTP to the processes of a lab that stand between others: each pull has orders of its own."""
+"""Rules over HTTP for the lab's relay processes; each action has its own rules."""
 
 import itertools
 from collections import defaultdict
@@ -12,7 +12,7 @@ from chaos.lab.lab_handles import InjectionError, LabHandles
 
 
 class ReportInjector:
-    """Where no agent stands there is no report, and nothing to lie about."""
+    """Falsifies agent reports; a lab without agents has nothing to falsify."""
 
     handles: ClassVar[tuple[type, ...]] = (FalsifyReports,)
 
@@ -24,9 +24,9 @@ class ReportInjector:
         assert isinstance(pull, FalsifyReports)  # noqa: S101 -- what it handles
         engine = self._site.engines.get(pull.engine)
         if engine is None:
-            return f"there is no engine {pull.engine}"
+            return f"unknown engine {pull.engine}"
         if engine.agent_port is not None and self._site.control_plane and not self._site.reports:
-            return f"there is no relay between the agent of {pull.engine} and the control plane"
+            return f"no agent tap between the agent of {pull.engine} and the control plane"
         return ""
 
     async def inject(self, pull: FaultAction) -> None:
@@ -41,7 +41,7 @@ class ReportInjector:
 
 
 class XdsTapInjector:
-    """Has telemetry lost or falsified, and configuration corrupted."""
+    """Drops or falsifies telemetry, and corrupts configuration."""
 
     handles: ClassVar[tuple[type, ...]] = (FalsifyTelemetry, CorruptConfig)
 
@@ -49,8 +49,8 @@ class XdsTapInjector:
         self._wiretap = site.wiretap
         self._orders = TapRuleClient(site.session)
 
-    def refusal(self, pull: FaultAction) -> str:  # noqa: ARG002 -- every proxy's streams go through it
-        return "" if self._wiretap else "no proxy has a control plane here"
+    def refusal(self, pull: FaultAction) -> str:  # noqa: ARG002 -- every proxy's streams pass the xDS tap
+        return "" if self._wiretap else "this lab has no control plane"
 
     async def inject(self, pull: FaultAction) -> None:
         match pull:
@@ -59,7 +59,7 @@ class XdsTapInjector:
             case CorruptConfig():
                 order = {"proxy": pull.proxy, "corrupt": pull.type}
             case _:
-                raise AssertionError(pull)  # see handles
+                raise AssertionError(pull)  # not in ``handles``
         await self._orders.put_rule(pull, f"{self._wiretap}/orders", order)
 
     async def revert(self, pull: FaultAction) -> None:
@@ -67,7 +67,7 @@ class XdsTapInjector:
 
 
 class TapRuleClient:
-    """Named orders below one or more addresses. What several pulls order adds up; each takes back its own."""
+    """Named rules at one or more control URLs. Rules of several actions add up; each action removes its own."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
@@ -75,13 +75,13 @@ class TapRuleClient:
         self._given: dict[FaultAction, list[str]] = defaultdict(list)
 
     async def put_rule(self, pull: FaultAction, below: str, order: Mapping[str, Any]) -> None:
-        """PUT an order below this address; it holds on return. LeverError when it was not taken."""
+        """PUT a rule at this URL; in effect on return. Raises InjectionError if refused."""
         url = f"{below}/pull-{next(self._numbers)}"
         self._given[pull].append(url)
         await self._send("PUT", url, order)
 
     async def delete_rule(self, pull: FaultAction) -> None:
-        """DELETE what one give() for this pull ordered; nothing where there was none."""
+        """DELETE one rule of this action, if any."""
         if self._given[pull]:
             await self._send("DELETE", self._given[pull][-1], None)
             self._given[pull].pop()

@@ -89,7 +89,7 @@ async def test_switchgear_is_measured_with_its_verdicts_and_killed_when_the_scen
     assert {one.ceiling for one in history.samples if one.ceiling is not None}
 
 
-async def test_an_experiment_that_is_cancelled_leaves_nothing_behind() -> None:
+async def test_cancelled_experiment_leaves_nothing_behind() -> None:
     known = children()
     cell = ExperimentCell(scenario=SCENARIOS["S2"], contestant=CONTESTANTS["envoy"], setting=SHORT)
     task = asyncio.create_task(run(cell))

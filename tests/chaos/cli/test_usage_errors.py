@@ -91,7 +91,7 @@ def test_foreign_file_is_kept_and_named(tmp_path: Path, capsys: pytest.CaptureFi
     diary = tmp_path / "00-0-quick-envoy.jsonl"
     diary.write_text("dear diary\n")
     assert main(["run", "quick", "-f", "envoy", "--out", str(tmp_path)]) == 2
-    assert "this is no history" in capsys.readouterr().err
+    assert "not a history" in capsys.readouterr().err
     assert diary.read_text() == "dear diary\n"
 
 

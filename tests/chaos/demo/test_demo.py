@@ -40,7 +40,7 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-async def test_whatever_ends_it_ends_everything_it_started(number: signal.Signals, tmp_path: Path) -> None:
+async def test_demo_ends_all_processes_on_any_signal(number: signal.Signals, tmp_path: Path) -> None:
     demo = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "chaos.cli", "demo", "--fast", "--no-live"),
         stdout=asyncio.subprocess.PIPE,
@@ -67,7 +67,7 @@ async def test_whatever_ends_it_ends_everything_it_started(number: signal.Signal
         assert not list(tmp_path.iterdir())
 
 
-def test_its_policies_are_valid_and_draw_no_warning(tmp_path: Path) -> None:
+def test_demo_policies_are_valid_without_warnings(tmp_path: Path) -> None:
     ports = {name: 9000 + index for index, name in enumerate(ENGINES)}
     agents = {name: port + 100 for name, port in ports.items()}
     fallbacks = {name: 9200 + index for index, name in enumerate(FALLBACK_ENGINES)}

@@ -51,14 +51,14 @@ def judged(found=None, *, levels=(1, 2, 1, 0), answers=(ANSWER,)):
     return demo_verdict(found or scores(), steps(*levels), answers, PLAN)
 
 
-def test_a_promise_kept_is_a_pass():
+def test_good_demo_passes():
     assert judged().objections == ()
     assert judged(levels=(1, 2, 3, 2, 3, 2, 1, 2, 1, 0)).passed
 
 
 @pytest.mark.parametrize("chapter", [chapter.name for chapter in Chapter])
 @pytest.mark.parametrize("change", ["lost", "undisclosed", "misnamed"])
-def test_one_bad_request_fails_whatever_the_chapter(chapter, change):
+def test_one_lost_request_fails_any_chapter(chapter, change):
     found = scores(**{chapter: replace(GOOD, fallback=3, **{change: 1})})
     (objection,) = judged(found).objections
     assert Chapter[chapter] in objection
@@ -75,12 +75,12 @@ def test_requests_may_be_shed_only_under_overload(chapter):
     ("chapter", "allowed"),
     [("CALM", 0), ("HANG", SLOTS), ("CRASH", 3 * SLOTS), ("DRAIN", 0), ("OVERLOAD", 6 * SLOTS)],
 )
-def test_streams_may_be_cut_only_under_engines_that_die(chapter, allowed):
+def test_only_streams_on_dying_engines_may_be_cut(chapter, allowed):
     assert judged(scores(**{chapter: replace(GOOD, fallback=3, cut=allowed)})).passed
     assert not judged(scores(**{chapter: replace(GOOD, fallback=3, cut=allowed + 1)})).passed
 
 
-def test_a_chapter_without_requests_shows_nothing():
+def test_chapter_without_requests_fails():
     assert not judged(scores(HANG=replace(GOOD, requests=0))).passed
 
 
@@ -105,7 +105,7 @@ def test_unobserved_degradation_level_is_not_assumed():
     assert "not step by step" in found.objections[0]
 
 
-def test_degradation_level_counted_by_the_ledger_was_reached():
+def test_degradation_level_counted_by_the_ledger_is_accepted():
     # 0 -> 1 -> 0 -> 1 between two looks: the ledger keeps of 0 -> 1 the second, and says that it is that.
     first, back, again, *rest = steps(1, 0, 1, 2, 1, 0)
     shown = [back, replace(again, unseen=1), *rest]
@@ -115,18 +115,18 @@ def test_degradation_level_counted_by_the_ledger_was_reached():
     assert not demo_verdict(scores(), [back, replace(again, unseen=1), *rest[1:]], [ANSWER], PLAN).passed
 
 
-def test_without_an_answer_of_the_fallback_it_has_not_been_shown():
+def test_missing_fallback_answer_fails():
     (objection,) = judged(scores(OVERLOAD=GOOD)).objections
     assert "no answer came from the fallback" in objection
 
 
-def test_why_must_have_been_asked_and_answered():
+def test_missing_why_output_fails():
     assert "nobody asked why" in judged(answers=()).objections
     unnamed = replace(ANSWER, text="nothing is known of it (/x/demo.yaml:12)")
     assert len(judged(answers=[ANSWER, unnamed]).objections) == len(ANSWER.expected)
 
 
-def test_a_built_in_default_is_no_line_of_a_policy():
+def test_why_without_policy_line_fails():
     vague = replace(ANSWER, text=ANSWER.text.replace("/tmp/x/demo.yaml:12", "built-in default"))
     (objection,) = judged(answers=[vague]).objections
     assert "names no line of a policy" in objection
@@ -138,7 +138,7 @@ def printed(renderable, width):
     return out.getvalue()
 
 
-def test_an_answer_is_quoted_line_by_line_and_its_old_news_are_cut():
+def test_why_output_is_quoted_and_shortened():
     text = printed(terminal_view.why_text(ANSWER), 80)
     assert "$ switchgear why b1" in text
     assert "| tiny/b1 is out." in text
@@ -147,7 +147,7 @@ def test_an_answer_is_quoted_line_by_line_and_its_old_news_are_cut():
     assert "... lines left out: 14" in text
 
 
-def test_the_table_fits_into_80_columns():
+def test_table_fits_80_columns():
     both = {"switchgear": scores(), "plain envoy": scores(DRAIN=replace(GOOD, lost=12345))}
     text = printed(terminal_view.result_table(both), 80)
     assert "12345" in text
@@ -185,13 +185,13 @@ def frame(level):
     )
 
 
-def test_the_live_view_fits_into_an_ordinary_terminal_when_there_is_most_to_say():
+def test_full_live_view_fits_a_terminal():
     lines = printed(terminal_view.live_view(frame(2)), 80).splitlines()
     assert len(lines) <= 24
     assert not any("…" in line for line in lines)
 
 
-def test_the_live_view_says_how_far_service_is_degraded():
+def test_live_view_shows_the_degradation_level():
     text = " ".join(printed(terminal_view.live_view(frame(2)), 120).replace("│", "").split())
     assert "level 2 asked of the pool 97 % smaller model gets 44 % shed 3.3/s" in text
     assert "45 % of the requests go to the fallback" in text
@@ -200,7 +200,7 @@ def test_the_live_view_says_how_far_service_is_degraded():
 
 
 @pytest.mark.parametrize("passed", [True, False])
-def test_the_picture_needs_no_network_and_says_the_verdict(passed):
+def test_svg_is_self_contained_and_shows_the_verdict(passed):
     found = judged() if passed else judged(levels=())
     both = {"switchgear": scores(), "plain envoy": scores()}
     picture = terminal_view.svg(both, steps(1, 2, 1, 0), [ANSWER], found)

@@ -41,12 +41,12 @@ def attempt(name="r1", *, wasted_slot_s=0.0, finished=True, fallback=False):
     return ScoredAttempt(request_id=name, wasted_slot_s=wasted_slot_s, finished=finished, fallback=fallback)
 
 
-def test_a_stream_without_a_token_is_lost_and_not_cut():
+def test_stream_without_a_token_is_lost_not_cut():
     found = score([outcome(reason=OutcomeReason.TRUNCATED, streaming=True)], {})
     assert (found.lost, found.cut) == (1, 0)
 
 
-def test_load_shed_request_is_not_a_lost_request():
+def test_shed_request_is_not_lost():
     told = outcome(reason=OutcomeReason.SHED, refusal="overload")
     found = score(
         [told, outcome(reason=OutcomeReason.SHED), outcome(reason=OutcomeReason.SHED, refusal="no-engine")], {}
@@ -54,7 +54,7 @@ def test_load_shed_request_is_not_a_lost_request():
     assert (found.shed, found.lost, found.good) == (1, 2, 0)
 
 
-def test_who_answered_is_held_against_what_the_answer_says():
+def test_fallback_header_is_checked_against_the_engine():
     tried = by_request(
         [
             attempt("told", fallback=True),
@@ -79,7 +79,7 @@ def test_who_answered_is_held_against_what_the_answer_says():
     assert (found.fallback, found.undisclosed, found.misnamed) == (2, 1, 1)
 
 
-def test_attempts_and_waste_are_counted_by_request():
+def test_attempts_and_waste_are_counted_per_request():
     tried = by_request(
         [
             attempt("r1", wasted_slot_s=2.0, finished=False),
@@ -106,7 +106,7 @@ def test_requests_count_to_the_chapter_they_arrive_in():
     assert late[Chapter.OVERLOAD]
 
 
-def test_what_fails_after_the_next_fault_has_struck_is_counted_to_that():
+def test_failure_after_the_next_fault_counts_to_that_fault():
     calm, hang = PLAN.spans[:2]
     at_s = calm.end_s - 0.1
     before, after, good = (
@@ -118,7 +118,7 @@ def test_what_fails_after_the_next_fault_has_struck_is_counted_to_that():
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_no_fault_reaches_into_the_record_of_the_chapter_before(fast):
+def test_chapters_end_before_the_next_fault(fast):
     spans = demo_plan(fast=fast).spans
     for before, after in pairwise(spans):
         assert before.end_s + LONGEST_SERVICE_S == pytest.approx(after.start_s)
@@ -126,7 +126,7 @@ def test_no_fault_reaches_into_the_record_of_the_chapter_before(fast):
     assert spans[-1].start_s < spans[-1].strike_s < spans[-1].heal_s < spans[-1].end_s
 
 
-def test_the_plan_strikes_engines_that_exist():
+def test_plan_targets_existing_engines():
     assert len(ENGINES) == 9
     for span in PLAN.spans:
         assert set(span.targets) <= set(ENGINES)
@@ -135,7 +135,7 @@ def test_the_plan_strikes_engines_that_exist():
     assert not set(FALLBACK_ENGINES) & set(ENGINES)
 
 
-def test_the_last_chapter_asks_for_more_than_is_left_but_not_more_than_the_fallback_can_add():
+def test_last_chapter_load_fits_the_fallback():
     span = PLAN.spans[-1]
     left = len(ENGINES) - len(span.targets)
     service_s = PREFILL_S + TOKEN_S * sum(MAX_TOKENS) / len(MAX_TOKENS)

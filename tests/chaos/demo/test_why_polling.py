@@ -41,13 +41,13 @@ def said(monkeypatch):
     return answers
 
 
-async def test_it_is_asked_again_until_the_answer_has_the_words(scene, said):
+async def test_why_is_repeated_until_the_expected_words_appear(scene, said):
     await fault_schedule.run_why(scene, "tiny", "go to the fallback", until_s=60.0)
     assert [answer.text for answer in scene.answers] == [THERE]
     assert said == [THERE]
 
 
-async def test_the_last_answer_counts_when_the_time_is_over(scene, said):
+async def test_last_why_output_counts_after_the_deadline(scene, said):
     await fault_schedule.run_why(scene, "tiny", "go to the fallback", until_s=0.0)
     assert [answer.text for answer in scene.answers] == [NOT_YET]
     assert len(said) == 2

@@ -25,7 +25,7 @@ def record(outcome: CallOutcome, reason: str = "", tokens: int = 0) -> CallRecor
     )
 
 
-def test_the_last_line_of_a_call_holds_and_half_a_line_does_not(tmp_path: Path) -> None:
+def test_last_complete_line_of_a_call_counts(tmp_path: Path) -> None:
     path = tmp_path / "book"
     journal = CallJournal.open(path)
     journal.note(1, record(CallOutcome.FAILED, KILLED))
@@ -44,7 +44,7 @@ def test_the_last_line_of_a_call_holds_and_half_a_line_does_not(tmp_path: Path) 
     assert third.earlier == {**known, 4: record(CallOutcome.FINISHED)}
 
 
-async def test_an_engine_goes_on_with_the_book_of_its_earlier_life(start_engine, client, tmp_path: Path) -> None:
+async def test_restarted_engine_continues_its_journal(start_engine, client, tmp_path: Path) -> None:
     path = str(tmp_path / "book")
     first = await start_engine(journal=path)
     for _ in range(2):

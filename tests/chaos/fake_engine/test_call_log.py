@@ -44,7 +44,7 @@ def record(outcome: CallOutcome, slot_s: float, tokens: int) -> CallRecord:
     closed=st.lists(st.tuples(st.sampled_from(CallOutcome), st.floats(0, 9), st.integers(0, 99))),
     still_open=st.integers(0, 5),
 )
-def test_every_call_is_in_one_state_and_every_second_in_one_account(
+def test_every_call_has_one_state_and_every_second_one_total(
     closed: list[tuple[CallOutcome, float, int]], still_open: int
 ) -> None:
     book = CallLog()

@@ -46,7 +46,7 @@ from chaos.fake_engine.engine_faults import (
         EngineSlow(factor=2.5),
     ],
 )
-def test_a_fault_survives_its_own_text(fault) -> None:
+def test_fault_round_trips_through_json(fault) -> None:
     assert parse_engine_fault(json.dumps(engine_fault_object(fault))) == fault
 
 
@@ -63,12 +63,12 @@ def test_a_fault_survives_its_own_text(fault) -> None:
         ('{"kind": "flap", "fault": {"kind": "flap"}}', "flap"),
     ],
 )
-def test_text_that_is_no_fault_is_refused_with_the_field(text: str, complaint: str) -> None:
+def test_invalid_fault_is_refused_with_the_field(text: str, complaint: str) -> None:
     with pytest.raises(EngineFaultError, match=complaint):
         parse_engine_fault(text)
 
 
-def test_a_gray_failure_serves_what_probes_ask_and_refuses_work() -> None:
+def test_gray_failure_serves_probes_and_refuses_work() -> None:
     gray = EngineGrayFailure(honest_tokens=2, share=0.5)
     assert call_treatment(gray, 0.0, 2) == ServeCall()
     refused = call_treatment(gray, 0.0, 3)

@@ -72,7 +72,7 @@ async def in_flight(client, engine: FakeEngine, eventually, count: int, **body):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_a_client_that_leaves_frees_its_slot_at_once(streaming, start_engine, client, eventually) -> None:
+async def test_leaving_client_frees_its_slot_at_once(streaming, start_engine, client, eventually) -> None:
     engine = await start_engine(slots=1, token_s=1.0)
     async with in_flight(client, engine, eventually, 1, stream=streaming, max_tokens=1000):
         assert (await metrics(client, engine))["vllm:num_requests_running"] == 1
@@ -89,7 +89,7 @@ async def test_a_client_that_leaves_frees_its_slot_at_once(streaming, start_engi
     assert call.wasted_slot_s == call.slot_s > 0
 
 
-async def test_calls_beyond_the_slots_wait_their_turn(start_engine, client, eventually) -> None:
+async def test_calls_beyond_the_slots_are_queued(start_engine, client, eventually) -> None:
     engine = await start_engine(slots=2, prefill_s=60.0)
     async with in_flight(client, engine, eventually, 5):
         seen = await metrics(client, engine)
@@ -112,7 +112,7 @@ async def test_metrics_count_tokens_and_times(start_engine, client) -> None:
     assert seen[finished] == 2
 
 
-async def test_tokens_of_a_call_without_streaming_count_while_it_runs(start_engine, client, eventually) -> None:
+async def test_tokens_of_a_running_call_are_counted(start_engine, client, eventually) -> None:
     engine = await start_engine(token_s=0.02)
     async with in_flight(client, engine, eventually, 1, max_tokens=4000):
         counts = []
@@ -124,7 +124,7 @@ async def test_tokens_of_a_call_without_streaming_count_while_it_runs(start_engi
         assert counts == sorted(counts)
 
 
-async def test_the_admission_limit_counts_running_and_waiting(start_engine, client, eventually) -> None:
+async def test_admission_limit_counts_running_and_waiting_calls(start_engine, client, eventually) -> None:
     engine = await start_engine(slots=1, max_unfinished=3, prefill_s=60.0)
     async with in_flight(client, engine, eventually, 3):
         status, headers, text = await ask(client, engine)
@@ -167,7 +167,7 @@ async def test_error_after_work(start_engine, client) -> None:
     await assert_well(client, engine)
 
 
-async def test_the_gate_turns_an_error_that_comes_first_into_an_http_error(start_engine, client) -> None:
+async def test_first_token_gate_turns_an_early_error_into_http_error(start_engine, client) -> None:
     engine = await start_engine(first_token_gate=True)
     await engine.set_fault(EngineErrorAfterWork(status=502))
     status, headers, _ = await ask(client, engine, stream=True)
@@ -264,7 +264,7 @@ async def test_hang_mid_stream(start_engine, client) -> None:
     await assert_well(client, engine)
 
 
-async def test_slow_stretches_calls_that_arrive_and_calls_in_flight(start_engine, client, eventually) -> None:
+async def test_slow_fault_slows_new_and_running_calls(start_engine, client, eventually) -> None:
     engine = await start_engine(prefill_s=0.1)
     await engine.set_fault(EngineSlow(factor=5))
     began = time.monotonic()
@@ -280,7 +280,7 @@ async def test_slow_stretches_calls_that_arrive_and_calls_in_flight(start_engine
         assert (await call_in_flight)[0] == 200
 
 
-async def test_the_port_of_a_crashed_engine_is_nobody_elses(start_engine, client) -> None:
+async def test_port_of_a_crashed_engine_stays_reserved(start_engine, client) -> None:
     engine = await start_engine()
     await engine.set_fault(EngineCrash())
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
@@ -332,7 +332,7 @@ async def test_reset_mid_stream(start_engine, client) -> None:
 
 
 @pytest.mark.parametrize("inner", [EngineShed(), EngineCrash(), EngineHang()])
-async def test_flap_goes_bad_and_good_in_turn(inner, start_engine, client) -> None:
+async def test_flap_alternates_between_fault_and_health(inner, start_engine, client) -> None:
     engine = await start_engine(prefill_s=0.0)
     await engine.set_fault(EngineFlap(fault=inner, period_s=0.6))
     pattern: list[bool] = []
@@ -350,7 +350,7 @@ async def test_flap_goes_bad_and_good_in_turn(inner, start_engine, client) -> No
     await assert_well(client, engine)
 
 
-async def test_drain_finishes_what_it_has_and_refuses_the_rest(start_engine, client, eventually) -> None:
+async def test_drain_finishes_running_calls_and_refuses_new_ones(start_engine, client, eventually) -> None:
     engine = await start_engine(token_s=0.01)
     await engine.set_fault(EngineHangMidStream(after_tokens=4))
     async with in_flight(client, engine, eventually, 2, max_tokens=30, stream=True) as early:
@@ -366,9 +366,7 @@ async def test_drain_finishes_what_it_has_and_refuses_the_rest(start_engine, cli
 # -- SIGTERM ------------------------------------------------------------------------------------------------------
 
 
-async def test_sigterm_by_default_leaves_streams_hanging_until_their_clients_go(
-    start_engine, client, eventually
-) -> None:
+async def test_sigterm_by_default_hangs_running_streams(start_engine, client, eventually) -> None:
     # It listens for a while; who was kept from asking meanwhile finds the port closed, and tries another engine.
     for listens_s in (0.3, 5.0, 30.0):
         engine = await start_engine(token_s=0.01)
@@ -400,7 +398,7 @@ async def test_sigterm_by_default_leaves_streams_hanging_until_their_clients_go(
     pytest.fail("it never listened")
 
 
-async def test_sigterm_with_a_shutdown_timeout_lets_calls_in_flight_end(start_engine, client, eventually) -> None:
+async def test_sigterm_with_shutdown_timeout_finishes_running_calls(start_engine, client, eventually) -> None:
     for listens_s in (0.06, 5.0, 30.0):
         engine = await start_engine(token_s=0.01)
         await engine.set_fault(EngineHangMidStream(after_tokens=4))
@@ -422,7 +420,7 @@ async def test_sigterm_with_a_shutdown_timeout_lets_calls_in_flight_end(start_en
 # -- the control port ---------------------------------------------------------------------------------------------
 
 
-async def test_the_control_port_breaks_heals_and_shows_the_book(start_engine, client) -> None:
+async def test_control_api_sets_faults_and_shows_the_log(start_engine, client) -> None:
     engines = [await start_engine(), await start_engine()]
     control = ControlServer(engines)
     await control.start()

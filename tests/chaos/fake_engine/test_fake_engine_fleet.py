@@ -32,7 +32,7 @@ async def refused(client, url: str) -> bool:
                 return True
 
 
-async def test_a_fleet_listens_on_one_port_each_and_can_be_broken_apart(client) -> None:
+async def test_fleet_engines_have_own_ports_and_faults(client) -> None:
     async with ChildProcesses() as processes:
         fleet = await start(processes, "--count", "9", "--slots", "2", "--name-prefix", "e", "--model", "m")
         engines = fleet.ready["engines"]
@@ -51,7 +51,7 @@ async def test_a_fleet_listens_on_one_port_each_and_can_be_broken_apart(client) 
 
 
 @pytest.mark.parametrize("timeout_s", ["0", "60"])
-async def test_a_real_sigterm_does_what_vllm_does(timeout_s, client) -> None:
+async def test_sigterm_acts_as_on_vllm(timeout_s, client) -> None:
     async with ChildProcesses() as processes:
         fleet = await start(processes, "--token-s", "0.01", "--shutdown-timeout-s", timeout_s)
         url = f"{fleet.ready['engines'][0]['url']}/v1/completions"
@@ -70,7 +70,7 @@ async def test_a_real_sigterm_does_what_vllm_does(timeout_s, client) -> None:
             assert await fleet.wait() == 0
 
 
-async def test_a_second_sigterm_ends_it_though_clients_wait(client) -> None:
+async def test_second_sigterm_exits_despite_waiting_clients(client) -> None:
     async with ChildProcesses() as processes:
         fleet = await start(processes, "--token-s", "0.01")
         url = f"{fleet.ready['engines'][0]['url']}/v1/completions"
@@ -83,7 +83,7 @@ async def test_a_second_sigterm_ends_it_though_clients_wait(client) -> None:
                 assert await fleet.wait() == 0
 
 
-def test_addresses_of_ipv6_are_in_brackets() -> None:
+def test_ipv6_addresses_are_in_brackets() -> None:
     engine = FakeEngine(EngineConfig(name="e0", host="::1", port=8000))
     control = ControlServer([engine], host="::1", port=8001)
     assert (engine.url, control.url) == ("http://[::1]:8000", "http://[::1]:8001/_fake")

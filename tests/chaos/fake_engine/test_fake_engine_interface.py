@@ -25,19 +25,19 @@ def paths(app) -> set[str]:
     }
 
 
-def test_every_path_is_described_and_no_other() -> None:
+def test_documented_paths_match() -> None:
     engine = FakeEngine(EngineConfig(first_token_gate=True))
     known = paths(application(engine)) | paths(ControlServer([engine]).application())
     described = set(re.findall(r"`((?:GET|PUT|POST|DELETE) /[^`]*)`", DOCUMENT))
     assert described == known
 
 
-def test_every_fault_is_described_and_no_other() -> None:
+def test_documented_faults_match() -> None:
     assert sorted(re.findall(r"^### `(\w+)`$", DOCUMENT, re.MULTILINE)) == sorted(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_fields_of_a_fault_are_described_with_their_defaults(kind: str) -> None:
+def test_documented_fault_fields_match(kind: str) -> None:
     section = DOCUMENT.partition(f"### `{kind}`\n")[2].partition("\n#")[0]
     said = " ".join(section.split()).partition("Fields: ")[2]
     known = {one.name: one.default for one in fields(KINDS[kind]) if one.name != "kind"}
@@ -49,7 +49,7 @@ def test_the_fields_of_a_fault_are_described_with_their_defaults(kind: str) -> N
             assert shown[1].strip('`"') == str(default)
 
 
-def test_every_flag_is_described_with_its_default_and_no_other() -> None:
+def test_documented_flags_match() -> None:
     described = dict(re.findall(r"^\| `--([\w-]+)` \| (\S+) \|", DOCUMENT, re.MULTILINE))
     parser = command._parser()
     known = {
@@ -64,7 +64,7 @@ def test_every_flag_is_described_with_its_default_and_no_other() -> None:
 
 
 @pytest.mark.parametrize(("book", "heading"), [(CallTotals, "total"), (CallRecord, "field of a call")])
-def test_the_book_is_described(book: type, heading: str) -> None:
+def test_documented_call_log_fields_match(book: type, heading: str) -> None:
     rows = DOCUMENT.partition(f"| {heading} | meaning |\n| --- | --- |\n")[2].partition("\n\n")[0].splitlines()
     described = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     # A call's is worked out when it is told.

@@ -24,7 +24,7 @@ def events(raw: str) -> list:
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_whole_answer_has_exactly_the_tokens_asked_for(path, start_engine, client) -> None:
+async def test_answer_has_exactly_the_requested_tokens(path, start_engine, client) -> None:
     engine = await start_engine(model="m")
     async with client.post(engine.url + path, json=body(path, model="m", max_tokens=3)) as response:
         answer = await response.json()
@@ -38,7 +38,7 @@ async def test_a_whole_answer_has_exactly_the_tokens_asked_for(path, start_engin
 
 @pytest.mark.parametrize("interval", [1, 4])
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_stream_has_every_token_once_and_ends_with_done(path, interval, start_engine, client) -> None:
+async def test_stream_has_every_token_once_and_done(path, interval, start_engine, client) -> None:
     engine = await start_engine(stream_interval=interval)
     asked = body(path, stream=True, max_tokens=9, stream_options={"include_usage": True})
     async with client.post(engine.url + path, json=asked) as response:
@@ -64,7 +64,7 @@ async def test_a_stream_has_every_token_once_and_ends_with_done(path, interval, 
         ("/v1/chat/completions", b'{"messages": []}', 400),
     ],
 )
-async def test_a_wrong_request_is_refused_as_vllm_does(path, raw, status, start_engine, client) -> None:
+async def test_invalid_request_is_refused_as_by_vllm(path, raw, status, start_engine, client) -> None:
     engine = await start_engine()
     async with client.post(engine.url + path, data=raw) as response:
         assert response.status == status
@@ -74,14 +74,14 @@ async def test_a_wrong_request_is_refused_as_vllm_does(path, raw, status, start_
     assert engine.book.totals().arrived == 0
 
 
-async def test_headers_of_a_stream_come_before_its_first_token(start_engine, client) -> None:
+async def test_stream_headers_precede_the_first_token(start_engine, client) -> None:
     engine = await start_engine(prefill_s=60.0)
     async with client.post(engine.url + PATHS[0], json=body(PATHS[0], stream=True)) as response:
         assert response.status == 200
         assert engine.calls_in_flight == 1
 
 
-async def test_the_first_token_gate_holds_the_headers_until_the_first_token(start_engine, client) -> None:
+async def test_first_token_gate_holds_stream_headers(start_engine, client) -> None:
     engine = await start_engine(prefill_s=0.3, first_token_gate=True)
     asked = body(PATHS[0], stream=True, max_tokens=2)
     sent = asyncio.create_task(client.post(engine.url + PATHS[0], json=asked))
@@ -91,7 +91,7 @@ async def test_the_first_token_gate_holds_the_headers_until_the_first_token(star
         assert events(await response.text())[-1]["choices"][0]["text"].endswith(" t2")
 
 
-async def test_what_the_engine_says_of_itself(start_engine, client) -> None:
+async def test_engine_information_endpoints(start_engine, client) -> None:
     engine = await start_engine(model="m")
     for path, expected in [("/health", b""), ("/ping", b"")]:
         async with client.get(engine.url + path) as response:

@@ -13,7 +13,7 @@ LIMIT_S = 60.0
 
 @pytest.mark.parametrize("crashed", [True, False], ids=["a crash", "a stop"])
 @pytest.mark.parametrize("turns", range(6))
-async def test_a_call_of_the_last_moment_is_ended(turns: int, *, crashed: bool) -> None:
+async def test_call_during_shutdown_is_ended(turns: int, *, crashed: bool) -> None:
     """``turns`` of the event loop lie between the call and the end: one finds it accepted, and not made yet."""
     engine = FakeEngine(EngineConfig(name="e"))
     await engine.start()

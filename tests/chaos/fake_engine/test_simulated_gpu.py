@@ -15,7 +15,7 @@ def ends(progress: list[JobProgress]) -> dict[int, float]:
     return {news.job_id: news.at_s for news in progress if news.finished}
 
 
-def test_the_first_token_comes_after_the_prefill_and_each_other_one_token_time_later() -> None:
+def test_tokens_follow_prefill_at_token_time() -> None:
     gpu = SimulatedGpu(slots=1, now=0.0)
     gpu.submit(1, job(tokens=3), 0.0)
     assert gpu.due_at() == pytest.approx(1.0)
@@ -26,7 +26,7 @@ def test_the_first_token_comes_after_the_prefill_and_each_other_one_token_time_l
     assert gpu.due_at() is None
 
 
-def test_a_full_gpu_serves_in_the_order_of_arrival() -> None:
+def test_full_gpu_serves_in_arrival_order() -> None:
     gpu = SimulatedGpu(slots=1, now=0.0)
     for job_id in (1, 2, 3):
         gpu.submit(job_id, job(tokens=1), 0.0)
@@ -34,7 +34,7 @@ def test_a_full_gpu_serves_in_the_order_of_arrival() -> None:
     assert ends(gpu.advance(10.0)) == {1: pytest.approx(1.0), 2: pytest.approx(2.0), 3: pytest.approx(3.0)}
 
 
-def test_an_aborted_job_gives_its_slot_to_the_next_at_once() -> None:
+def test_aborted_job_frees_its_slot_at_once() -> None:
     gpu = SimulatedGpu(slots=1, now=0.0)
     gpu.submit(1, job(), 0.0)
     gpu.submit(2, job(tokens=1), 0.0)
@@ -45,7 +45,7 @@ def test_an_aborted_job_gives_its_slot_to_the_next_at_once() -> None:
     assert ends(gpu.advance(5.0)) == {2: pytest.approx(2.2)}
 
 
-def test_a_hang_stops_everything_and_afterwards_everything_goes_on_where_it_stood() -> None:
+def test_jobs_resume_after_a_hang() -> None:
     gpu = SimulatedGpu(slots=1, now=0.0)
     gpu.submit(1, job(tokens=3), 0.0)
     gpu.set_rate(0.0, 1.2)
@@ -57,14 +57,14 @@ def test_a_hang_stops_everything_and_afterwards_everything_goes_on_where_it_stoo
     assert gpu.stopped_s == pytest.approx(100.0)
 
 
-def test_a_hung_gpu_starts_nothing_though_a_slot_is_free() -> None:
+def test_hung_gpu_starts_no_job() -> None:
     gpu = SimulatedGpu(slots=2, now=0.0)
     gpu.set_rate(0.0, 0.0)
     gpu.submit(1, job(), 0.0)
     assert (gpu.running, gpu.waiting) == (0, 1)
 
 
-def test_slow_stretches_what_is_left_of_a_job() -> None:
+def test_slow_rate_stretches_the_rest_of_a_job() -> None:
     gpu = SimulatedGpu(slots=1, now=0.0)
     gpu.submit(1, job(tokens=3), 0.0)
     gpu.set_rate(0.25, 1.0)
@@ -72,7 +72,7 @@ def test_slow_stretches_what_is_left_of_a_job() -> None:
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
-def test_a_stalled_job_holds_its_slot_until_it_is_released(after: int) -> None:
+def test_stalled_job_holds_its_slot(after: int) -> None:
     gpu = SimulatedGpu(slots=1, now=0.0)
     gpu.submit(1, job(tokens=3, stall_after=after), 0.0)
     gpu.advance(50.0)
@@ -84,7 +84,7 @@ def test_a_stalled_job_holds_its_slot_until_it_is_released(after: int) -> None:
     assert ends(gpu.advance(60.0)) == {1: pytest.approx(50.0 + left_s)}
 
 
-def test_a_report_may_cover_several_tokens_but_never_the_first() -> None:
+def test_first_token_is_always_reported_alone() -> None:
     gpu = SimulatedGpu(slots=1, now=0.0)
     gpu.submit(1, job(tokens=10, report_every=4), 0.0)
     seen = []
@@ -152,21 +152,21 @@ class Play:
 
 
 @given(script=steps)
-def test_every_job_ends_once_and_starts_in_turn(script: list[Step]) -> None:
+def test_every_job_ends_once_and_starts_in_order(script: list[Step]) -> None:
     starts = Play(script, look_every_s=1e9).starts
     order = sorted(starts, key=lambda job_id: (starts[job_id], job_id))
     assert order == sorted(order)
 
 
 @given(script=steps)
-def test_how_often_somebody_looks_changes_nothing(script: list[Step]) -> None:
+def test_update_frequency_does_not_change_results(script: list[Step]) -> None:
     once, often = Play(script, look_every_s=1e9), Play(script, look_every_s=0.07)
     assert once.ended == {job_id: pytest.approx(at_s, abs=1e-4) for job_id, at_s in often.ended.items()}
     assert once.slot_s == pytest.approx(often.slot_s, abs=1e-3)
     assert once.gpu.generated_tokens == often.gpu.generated_tokens
 
 
-def test_another_pace_changes_the_tokens_that_are_left_and_not_those_that_exist() -> None:
+def test_pace_change_affects_remaining_tokens_only() -> None:
     gpu = SimulatedGpu(slots=1, now=0.0)
     gpu.submit(1, job(tokens=5), 0.0)
     assert [news.tokens for news in gpu.advance(1.5)] == [2]
@@ -178,7 +178,7 @@ def test_another_pace_changes_the_tokens_that_are_left_and_not_those_that_exist(
     assert ends(gpu.advance(10.0)) == {1: pytest.approx(3.75)}
 
 
-def test_the_pace_leaves_the_first_token_alone_and_holds_for_jobs_that_come() -> None:
+def test_pace_applies_to_new_jobs_after_the_first_token() -> None:
     gpu = SimulatedGpu(slots=1, now=0.0)
     gpu.set_pace(4.0, 1, 0.0)
     gpu.submit(1, job(tokens=2), 0.0)
@@ -186,7 +186,7 @@ def test_the_pace_leaves_the_first_token_alone_and_holds_for_jobs_that_come() ->
     assert ends(gpu.advance(10.0)) == {1: pytest.approx(3.0)}
 
 
-def test_bursts_hold_tokens_back_until_there_are_enough_or_no_more() -> None:
+def test_bursts_delay_tokens_until_full_or_last() -> None:
     gpu = SimulatedGpu(slots=1, now=0.0)
     gpu.set_pace(1.0, 3, 0.0)
     gpu.submit(1, job(tokens=6), 0.0)
@@ -196,7 +196,7 @@ def test_bursts_hold_tokens_back_until_there_are_enough_or_no_more() -> None:
     assert seen == [1, 4, 6]
 
 
-def test_what_a_running_job_has_cost_so_far_is_known() -> None:
+def test_use_of_a_running_job_is_known() -> None:
     gpu = SimulatedGpu(slots=1, now=0.0)
     gpu.submit(1, job(), 0.0)
     gpu.submit(2, job(), 0.0)

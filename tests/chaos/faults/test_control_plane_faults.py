@@ -86,7 +86,7 @@ async def bad_pushes_are_refused_and_taken_back(steered: ControlPlaneUnderTest) 
     assert [one.name for one in file.parent.iterdir()] == [file.name]
 
 
-async def test_a_control_plane_badly_told_frozen_killed_and_emptied_is_well_each_time(
+async def test_control_plane_recovers_from_each_fault(
     steered: ControlPlaneUnderTest,
 ) -> None:
     # One after another, for the sake of its start, which takes seconds.
@@ -143,7 +143,7 @@ async def test_policy_push_fault_serves_the_last_push_and_restores_the_original_
     assert file.read_text(encoding="utf-8") == "good"
 
 
-async def test_nothing_is_pushed_to_who_reads_nothing() -> None:
+async def test_policy_fault_is_refused_without_control_plane() -> None:
     async with aiohttp.ClientSession() as session:
         (push,) = BadPolicyFault(text="mine").actions(CONTROL_PLANE)
 

@@ -20,7 +20,7 @@ TARGETS = {
 NAMES = [one.model_fields["kind"].default for one in KINDS]
 
 
-def test_every_file_of_a_fault_is_in_the_library() -> None:
+def test_every_fault_file_is_registered() -> None:
     folder = Path(fault_registry.__file__).parent
     written = {
         path.stem.removesuffix("_fault")
@@ -32,7 +32,7 @@ def test_every_file_of_a_fault_is_in_the_library() -> None:
 
 
 @pytest.mark.parametrize("fault", KINDS, ids=NAMES)
-def test_a_fault_says_where_it_happens_and_what_it_is(fault: type[Fault]) -> None:
+def test_every_fault_has_an_incident_and_a_description(fault: type[Fault]) -> None:
     kind = fault.model_fields["kind"].default
     assert fault.__module__.removeprefix("chaos.faults.") in {kind, f"{kind}_fault"}
     assert fault.incident.endswith(".")
@@ -40,7 +40,7 @@ def test_a_fault_says_where_it_happens_and_what_it_is(fault: type[Fault]) -> Non
 
 
 @pytest.mark.parametrize("fault", KINDS, ids=NAMES)
-def test_a_fault_survives_its_own_text_and_one_lever_does_each_of_its_pulls(fault: type[Fault]) -> None:
+def test_fault_round_trips_and_each_action_has_one_injector(fault: type[Fault]) -> None:
     made = fault()
     assert TypeAdapter(fault_registry.AnyFault).validate_json(made.model_dump_json(by_alias=True)) == made
     pulls = made.actions(TARGETS.get(fault.aim, "clients"))
@@ -52,7 +52,7 @@ def test_a_fault_survives_its_own_text_and_one_lever_does_each_of_its_pulls(faul
 
 
 @pytest.mark.parametrize("fault", KINDS, ids=NAMES)
-def test_every_fault_has_a_test_that_it_takes_effect(fault: type[Fault]) -> None:
+def test_every_fault_has_a_test_of_its_effect(fault: type[Fault]) -> None:
     chaos = Path(__file__).parents[1]
     tests = (*chaos.glob("faults/test_*_faults.py"), *chaos.glob("lab/injectors/test_*.py"))
     assert any(f"{fault.__name__}(" in path.read_text(encoding="utf-8") for path in tests)

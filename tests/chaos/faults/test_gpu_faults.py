@@ -114,7 +114,7 @@ async def test_agent_reports_each_gpu_fault_and_its_healing(watched: EngineWithA
         await watched.until(well)
 
 
-async def test_what_several_faults_say_of_one_gpu_holds_together(client, tmp_path: Path) -> None:
+async def test_faults_on_one_gpu_combine(client, tmp_path: Path) -> None:
     control = tmp_path / "e0.nvml"
     lever = GpuInjector(site(client, engine_site("e0", 1, agent_port=2, gpu_file=control)))
     first, second = (
@@ -129,10 +129,10 @@ async def test_what_several_faults_say_of_one_gpu_holds_together(client, tmp_pat
     assert "xid" not in control.read_text()
 
 
-async def test_gpu_faults_need_the_double_and_the_double_a_compiler(client, tmp_path: Path, monkeypatch) -> None:
+async def test_gpu_faults_without_double_or_compiler_are_refused(client, tmp_path: Path, monkeypatch) -> None:
     lever = GpuInjector(site(client, engine_site("e0", 1, agent_port=2), engine_site("e1", 1)))
     assert "NVML double" in lever.refusal(GpuEccFault().actions("e0")[0])
     assert lever.refusal(GpuEccFault().actions("e1")[0]) == ""
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(nvml_double.CompilerError, match="no C compiler here: install one"):
+    with pytest.raises(nvml_double.CompilerError, match="install one"):
         nvml_double.build_library(tmp_path)

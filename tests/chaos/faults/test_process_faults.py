@@ -80,7 +80,7 @@ async def place(client: aiohttp.ClientSession, tmp_path: Path) -> AsyncIterator[
         yield here
 
 
-async def test_an_engine_that_is_killed_loses_its_calls_and_comes_back_with_its_book(place: Place) -> None:
+async def test_killed_engine_loses_calls_and_keeps_its_log(place: Place) -> None:
     struck = InjectedFault(place.site, OomKillFault(), "e0")
     assert await place.ask() == 200
     call = asyncio.create_task(place.ask(tokens=4000))
@@ -107,7 +107,7 @@ async def test_an_engine_that_is_killed_loses_its_calls_and_comes_back_with_its_
     assert sum(one["tokens_asked"] == 4 and one["outcome"] == "finished" for one in seen["calls"]) == 2
 
 
-async def test_an_engine_that_is_stopped_says_nothing_and_computes_nothing_meanwhile(place: Place) -> None:
+async def test_stopped_engine_is_silent_and_computes_nothing(place: Place) -> None:
     struck = InjectedFault(place.site, FreezeFault(), "e0")
     assert await place.ask() == 200
     # Two seconds of work: who is kept from stopping the engine so long comes too late, and tries again.
@@ -131,7 +131,7 @@ async def test_an_engine_that_is_stopped_says_nothing_and_computes_nothing_meanw
     assert stopped["stuck_s"] > 0.5
 
 
-async def test_an_agent_that_is_killed_is_gone_and_comes_back_where_it_was(place: Place) -> None:
+async def test_killed_agent_restarts_on_the_same_ports(place: Place) -> None:
     struck = InjectedFault(place.site, AgentKilledFault(), "e0")
     await struck.pull()
     with pytest.raises(aiohttp.ClientConnectorError):
@@ -141,7 +141,7 @@ async def test_an_agent_that_is_killed_is_gone_and_comes_back_where_it_was(place
     await until(place.ready)
 
 
-async def test_an_agent_that_is_stopped_keeps_its_connections_and_says_nothing(place: Place) -> None:
+async def test_stopped_agent_keeps_connections_but_is_silent(place: Place) -> None:
     struck = InjectedFault(place.site, AgentFrozenFault(), "e0")
     await struck.pull()
     with pytest.raises(TimeoutError):
@@ -151,7 +151,7 @@ async def test_an_agent_that_is_stopped_keeps_its_connections_and_says_nothing(p
     await until(place.ready)
 
 
-async def test_a_restart_with_a_drain_waits_for_what_runs_and_then_begins_anew(place: Place) -> None:
+async def test_restart_with_drain_waits_for_running_calls(place: Place) -> None:
     before = await place.process_began()
     struck = InjectedFault(place.site, RollingRestartFault(), "e0")
     call = asyncio.create_task(place.ask(tokens=100))
@@ -173,7 +173,7 @@ async def test_a_restart_with_a_drain_waits_for_what_runs_and_then_begins_anew(p
     await until(place.ready)
 
 
-async def test_a_process_stays_dead_as_long_as_anything_holds_it_so(place: Place) -> None:
+async def test_process_restarts_after_its_last_fault_is_reverted(place: Place) -> None:
     lever = ProcessInjector(place.site)
     one, other = (
         KillProcess(part=ProcessRole.ENGINE, target="e0"),
@@ -193,7 +193,7 @@ async def test_a_process_stays_dead_as_long_as_anything_holds_it_so(place: Place
     assert not place.engine_post.running
 
 
-async def test_what_is_not_there_is_refused_or_passed_over(client) -> None:
+async def test_missing_process_is_refused_or_skipped(client) -> None:
     lever = ProcessInjector(site(client, engine_site("e0", 1)))
     assert "no process of its own" in lever.refusal(OomKillFault().actions("e0")[0])
     (nobody,) = AgentKilledFault().actions("e0")

@@ -108,7 +108,7 @@ async def proxied(start_engine: StartEngine, tmp_path: Path) -> AsyncIterator[Pr
         yield Proxied(engine=engine, link=link, post=post, site=replace(bare, proxies={"p0": proxy}))
 
 
-async def test_an_envoy_is_frozen_slowed_and_cut_off_and_serves_again_each_time(proxied: Proxied) -> None:
+async def test_envoy_recovers_from_each_proxy_fault(proxied: Proxied) -> None:
     # One after another, for the sake of the Envoy's start.
     await until(proxied.serves)
     # Health checks included, it comes from nowhere else.

@@ -116,7 +116,7 @@ def test_hung_engine_can_be_reported_ready() -> None:
     assert "no token" not in praised.evidence
 
 
-def test_versions_of_one_report_are_numbered_upwards_and_answered_as_one() -> None:
+def test_report_versions_increase_and_share_one_answer() -> None:
     numbers = [
         read(falsified_report(report(sequence=one), [], version)).sequence for one in (7, 8) for version in (3, 4)
     ]
@@ -138,15 +138,15 @@ def test_report_times_shift_with_clock_skew() -> None:
     ("text", "complaint"),
     [("{", "Invalid JSON"), ("{}", "engine"), ('{"engine": "e0", "verdict": "fine"}', "verdict")],
 )
-def test_text_that_is_no_lie_is_refused_with_the_field(text: str, complaint: str) -> None:
+def test_invalid_report_rule_is_refused_with_the_field(text: str, complaint: str) -> None:
     with pytest.raises(ReportRuleError, match=complaint):
         parse_report_rule(text)
 
 
-async def test_a_lab_without_the_relay_refuses_and_one_without_agents_has_nothing_to_lie(client) -> None:
+async def test_report_fault_needs_the_agent_tap(client) -> None:
     (pull,) = ReportsLieFault().actions("e0")
     agents = site(client, engine_site("e0", 1, agent_port=2), control_plane="http://127.0.0.1:1")
-    assert "no relay" in ReportInjector(agents).refusal(pull)
+    assert "no agent tap" in ReportInjector(agents).refusal(pull)
     alone = ReportInjector(site(client, engine_site("e0", 1)))
     assert alone.refusal(pull) == ""
     await alone.inject(pull)

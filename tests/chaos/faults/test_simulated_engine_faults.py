@@ -227,7 +227,7 @@ async def test_restart_without_drain_hangs_in_flight_requests(start_engine, clie
         assert (await ask(client, engine))[0] == 200
 
 
-async def test_the_newest_of_several_faults_holds_and_the_older_one_after_it(start_engine, client) -> None:
+async def test_newest_fault_wins_until_it_is_healed(start_engine, client) -> None:
     engine = await start_engine()
     async with controlled(engine) as place:
         lever = EngineInjector(site(client, place))
@@ -241,11 +241,11 @@ async def test_the_newest_of_several_faults_holds_and_the_older_one_after_it(sta
         assert engine.fault is None
 
 
-async def test_what_cannot_be_pulled_says_why(client) -> None:
+async def test_refused_engine_fault_has_a_reason(client) -> None:
     real = engine_site("e0", 1)
     (pull,) = HangFault().actions("e0")
     assert "real engine" in EngineInjector(site(client, real)).refusal(pull)
-    assert "no engine e0" in EngineInjector(site(client)).refusal(pull)
+    assert "unknown engine e0" in EngineInjector(site(client)).refusal(pull)
     deaf = engine_site("e0", 1, control="http://127.0.0.1:9/_fake/e0")
     with pytest.raises(InjectionError, match="PUT"):
         await EngineInjector(site(client, deaf)).inject(pull)

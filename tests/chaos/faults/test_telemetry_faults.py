@@ -40,7 +40,7 @@ class FakeTap:
         (ConfigRejectedFault(type="rds"), StreamTreatment(corrupt=frozenset({"rds"}))),
     ],
 )
-async def test_a_fault_is_an_order_for_one_proxy_while_it_lasts(fault: Fault, treatment: StreamTreatment) -> None:
+async def test_telemetry_fault_sets_a_rule_for_one_proxy(fault: Fault, treatment: StreamTreatment) -> None:
     desk, p0, p1 = TapControl(), FakeTap(), FakeTap()
     desk.taps |= {"p0": p0, "p1": p1}  # type: ignore[dict-item] # all that a desk asks of a tap
     async with TestServer(desk.with_pages(web.Application())) as server, aiohttp.ClientSession() as session:
@@ -51,17 +51,17 @@ async def test_a_fault_is_an_order_for_one_proxy_while_it_lasts(fault: Fault, tr
         assert (p0.treatment, p1.treatment) == (WELL, treatment)
         await struck.release()
         assert (p0.treatment, p1.treatment) == (WELL, WELL)
-        with pytest.raises(InjectionError, match="there is no 'p9'"):
+        with pytest.raises(InjectionError, match="unknown proxy 'p9'"):
             await stranger.pull()
         await stranger.release()
 
 
-async def test_without_a_wiretap_nothing_can_be_lost() -> None:
+async def test_telemetry_fault_is_refused_without_xds_tap() -> None:
     async with aiohttp.ClientSession() as session:
         lever = XdsTapInjector(site(session))
         (pull,) = TelemetryLostFault().actions("p0")
 
-        assert "no proxy has a control plane" in lever.refusal(pull)
+        assert "this lab has no control plane" in lever.refusal(pull)
         lost = XdsTapInjector(replace(site(session), wiretap="http://127.0.0.1:1"))
         with pytest.raises(InjectionError, match="/orders/pull-1"):
             await lost.inject(pull)

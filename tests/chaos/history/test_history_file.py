@@ -113,7 +113,7 @@ def written(path: Path, *events: HistoryEvent) -> Path:
     return path
 
 
-def test_what_was_written_is_read_each_sort_in_order_of_time(tmp_path: Path) -> None:
+def test_events_are_read_back_sorted_by_time(tmp_path: Path) -> None:
     history = read_history(written(tmp_path / "h.jsonl", BEGAN, *OTHERS))
     assert history == history_of([BEGAN, *OTHERS])
     assert history.began == BEGAN
@@ -132,7 +132,7 @@ def test_what_was_written_is_read_each_sort_in_order_of_time(tmp_path: Path) -> 
     assert history.unread == ()
 
 
-def test_every_sort_of_event_is_one_line_that_says_which(tmp_path: Path) -> None:
+def test_every_event_kind_is_one_tagged_line(tmp_path: Path) -> None:
     lines = written(tmp_path / "h.jsonl", BEGAN, *OTHERS).read_text().splitlines()
     assert [json.loads(line)["event"] for line in lines] == [event.event for event in (BEGAN, *OTHERS)]
 
@@ -144,10 +144,10 @@ def test_truncated_last_line_of_a_history_is_dropped(tmp_path: Path) -> None:
     history = read_history(path)
     assert history.ended_s is None
     assert history.used is not None
-    assert history.unread == (f"{path}:{len(OTHERS) + 1}: it breaks off",)
+    assert history.unread == (f"{path}:{len(OTHERS) + 1}: truncated line",)
 
 
-def test_a_last_line_that_lacks_only_its_end_counts(tmp_path: Path) -> None:
+def test_last_line_without_newline_counts(tmp_path: Path) -> None:
     path = written(tmp_path / "h.jsonl", BEGAN, ExperimentEnded(at_s=31.0))
     path.write_bytes(path.read_bytes().rstrip())
     assert read_history(path).ended_s == 31.0
@@ -164,14 +164,14 @@ def test_unknown_fields_of_a_later_version_are_ignored(tmp_path: Path) -> None:
     assert history.unread[0].startswith(f"{path}:4: ")
 
 
-def test_lines_that_say_nothing_are_counted_and_a_few_named(tmp_path: Path) -> None:
+def test_unreadable_lines_are_counted_and_some_listed(tmp_path: Path) -> None:
     path = tmp_path / "h.jsonl"
     path.write_bytes(as_line(BEGAN) + b"nonsense\n" * 100)
     assert len(read_history(path).unread) == 21
     assert read_history(path).unread[-1] == "and 80 more"
 
 
-def test_a_line_that_measures_no_number_is_not_understood(tmp_path: Path) -> None:
+def test_line_with_nan_is_unreadable(tmp_path: Path) -> None:
     path = tmp_path / "h.jsonl"
     path.write_bytes(as_line(BEGAN) + b'{"event":"detected","at_s":NaN,"engine":"e0","verdict":"hung"}\n')
     (said,) = read_history(path).unread
@@ -182,19 +182,19 @@ def test_a_line_that_measures_no_number_is_not_understood(tmp_path: Path) -> Non
     ("content", "said"),
     [
         (b"", "the file is empty"),
-        (b"kind: EnginePool\n", ":1: this is no history"),
-        (b"[1, 2]\n", ":1: this is no history"),
-        (b'{"format": 1}\n', ":1: this is no history: event: Field required"),
-        (as_line(request(1.0)), ":1: this is no history: format: Field required"),
-        (b'{"event":"ended","format":1}\n', ":1: a history begins with the event began, not ended"),
-        (b'{"event":"began","format":99}\n', ":1: this history has format 99; this version reads format 1"),
+        (b"kind: EnginePool\n", ":1: not a history"),
+        (b"[1, 2]\n", ":1: not a history"),
+        (b'{"format": 1}\n', ":1: not a history: event: Field required"),
+        (as_line(request(1.0)), ":1: not a history: format: Field required"),
+        (b'{"event":"ended","format":1}\n', ":1: a history starts with the event `began`, not ended"),
+        (b'{"event":"began","format":99}\n', ":1: the history has format 99, this version reads 1"),
         (b'{"event":"began","format":1}\n', ":1: began."),
-        (as_line(BEGAN)[:50], ":1: this is no history"),
-        (as_line(BEGAN) * 2, ":2: a second history begins here"),
-        (b"\x00\xff\n", ":1: this is no history"),
+        (as_line(BEGAN)[:50], ":1: not a history"),
+        (as_line(BEGAN) * 2, ":2: a second history starts here"),
+        (b"\x00\xff\n", ":1: not a history"),
     ],
 )
-def test_a_file_that_cannot_be_judged_says_why(tmp_path: Path, content: bytes, said: str) -> None:
+def test_unusable_history_is_refused_with_the_reason(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "h.jsonl"
     path.write_bytes(content)
     with pytest.raises(HistoryError) as caught:
@@ -203,34 +203,34 @@ def test_a_file_that_cannot_be_judged_says_why(tmp_path: Path, content: bytes, s
     assert said in str(caught.value)
 
 
-def test_missing_trace_file_is_named(tmp_path: Path) -> None:
+def test_missing_history_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match="nowhere: No such file"):
         read_history(tmp_path / "nowhere")
 
 
-def test_events_that_do_not_begin_are_no_history() -> None:
+def test_history_without_began_event_is_refused() -> None:
     with pytest.raises(HistoryError, match="the first event"):
         history_of([request(1.0)])
 
 
-def test_nothing_but_a_history_is_written_over(tmp_path: Path) -> None:
+def test_only_a_history_is_overwritten(tmp_path: Path) -> None:
     path = written(tmp_path / "h.jsonl", BEGAN, *OTHERS)
     written(path, BEGAN)
     assert read_history(path).requests == ()
     path.write_text('{"policies": 1}')
-    with pytest.raises(HistoryError, match="this is no history"):
+    with pytest.raises(HistoryError, match="not a history"):
         written(path, BEGAN)
     assert path.read_text() == '{"policies": 1}'
     with pytest.raises(HistoryError, match="No such file"):
         written(tmp_path / "no" / "h.jsonl", BEGAN)
 
 
-def test_a_full_disk_is_said() -> None:
+def test_full_disk_is_reported() -> None:
     with pytest.raises(HistoryError, match="No space left"), HistoryFile(Path("/dev/full")) as history:
         history.write(BEGAN)
 
 
-def test_what_was_written_is_there_although_the_writer_is_killed(tmp_path: Path) -> None:
+def test_history_survives_a_killed_writer(tmp_path: Path) -> None:
     path = tmp_path / "h.jsonl"
     code = (
         "import os, signal, sys\n"
@@ -248,7 +248,7 @@ def test_what_was_written_is_there_although_the_writer_is_killed(tmp_path: Path)
     assert read_history(path).ended_s == 3.0
 
 
-def test_what_no_experiment_can_be_is_no_history(tmp_path: Path) -> None:
+def test_out_of_range_values_are_refused(tmp_path: Path) -> None:
     for field in ("service_s", "rate_per_s"):
         path = tmp_path / field
         path.write_text(json.dumps({**json.loads(as_line(BEGAN)), field: 0}) + "\n")
@@ -256,8 +256,8 @@ def test_what_no_experiment_can_be_is_no_history(tmp_path: Path) -> None:
             read_history(path)
 
 
-def test_a_compressed_history_is_known_as_one(tmp_path: Path) -> None:
+def test_compressed_history_is_refused_with_a_hint(tmp_path: Path) -> None:
     path = tmp_path / "one.jsonl.gz"
     path.write_bytes(gzip.compress(as_line(BEGAN)))
-    with pytest.raises(HistoryError, match="compressed; `gunzip` it first"):
+    with pytest.raises(HistoryError, match="compressed file; `gunzip` it first"):
         read_history(path)

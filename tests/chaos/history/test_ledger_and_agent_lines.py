@@ -24,7 +24,7 @@ LEFT = event_of(
 )
 
 
-def test_a_line_of_the_ledger_is_a_decision_on_the_clock_of_the_experiment() -> None:
+def test_ledger_line_becomes_a_decision() -> None:
     assert decision_event(LEFT, 990.0) == ControlPlaneDecision(
         at_s=10.5,
         kind="health",
@@ -52,17 +52,17 @@ def test_ejection_is_read_from_health_events_only(kind: ChangeKind, after: str, 
     assert decision_event(replace(LEFT, kind=kind, after=after), 0.0).out is out
 
 
-def test_what_was_told_for_several_says_for_how_many() -> None:
+def test_collapsed_events_keep_their_count() -> None:
     assert decision_event(replace(LEFT, times=4), 0.0).numbers["times"] == 4
 
 
-def test_lines_that_are_none_are_passed_over() -> None:
+def test_invalid_lines_are_skipped() -> None:
     plain: Event = replace(LEFT, numbers={})
     lines = ["", "nonsense", as_line(plain), '{"kind": "health"}', as_line(plain)[:30]]
     assert list(decisions(lines, 990.0)) == [decision_event(plain, 990.0)]
 
 
-def test_an_agents_verdicts_are_told_from_the_rest_of_its_log() -> None:
+def test_verdicts_are_extracted_from_agent_logs() -> None:
     lines = [
         '{"was": null, "now": "ready", "evidence": "produces tokens", "boot": 1, "event": "verdict", '
         '"level": "info", "timestamp": "2026-11-21T15:42:29.900525Z"}',

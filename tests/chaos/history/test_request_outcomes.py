@@ -29,14 +29,14 @@ def outcome(
     )
 
 
-def test_a_quantile_is_a_value_that_occurred() -> None:
+def test_quantile_is_an_observed_value() -> None:
     values = [float(i) for i in range(1, 101)]
     assert (quantile(values, 0.5), quantile(values, 0.99), quantile(values, 1.0)) == (50.0, 99.0, 100.0)
     assert quantile([3.0], 0.99) == 3.0
     assert quantile([], 0.5) is None
 
 
-def test_a_summary_keeps_good_answers_and_all_answers_apart() -> None:
+def test_summary_separates_good_and_all_answers() -> None:
     seen = outcome_summary(
         [
             outcome(0.0, latency_s=0.2, first_token_s=0.1),
@@ -51,6 +51,6 @@ def test_a_summary_keeps_good_answers_and_all_answers_apart() -> None:
     assert seen.reasons == {"ok": 2, "shed": 1, "timeout": 1}
 
 
-def test_a_summary_of_nothing_claims_nothing() -> None:
+def test_empty_summary_has_no_values() -> None:
     seen = outcome_summary([])
     assert (seen.requests, seen.goodput_ratio, seen.goodput_per_s, seen.all_latency_p99_s) == (0,) + (None,) * 3

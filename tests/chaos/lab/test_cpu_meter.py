@@ -19,7 +19,7 @@ BUSY = (
 )  # fmt: skip
 
 
-async def test_a_part_is_charged_for_all_its_processes_also_for_those_that_are_gone() -> None:
+async def test_part_is_charged_for_all_processes_even_ended_ones() -> None:
     groups: dict[str, list[int]] = {"busy": [], "idle": []}
     meter = CpuMeter(lambda: groups)
     seen: list[CpuUsage] = []

@@ -40,7 +40,7 @@ def clusters(*hosts: Any, limit: int | None = None) -> Any:
 WATCHED = SampledPool(pool="chat", admins={}, ports={1: "e0", 2: "e1"}, names={"engine-2": "e2"})
 
 
-def test_engines_are_told_by_port_or_by_the_listener_in_front_of_them() -> None:
+def test_engines_are_identified_by_port_or_listener() -> None:
     page = clusters(
         host(1, active=2, total=10, failed=1), host(2), host(3, active=5), host(name="engine-2", active=4, total=4)
     )
@@ -92,7 +92,7 @@ async def envoy(pages: dict[str, Any]) -> AsyncIterator[str]:
         yield str(server.make_url("")).rstrip("/")
 
 
-async def test_an_envoy_that_says_nothing_is_a_gap_of_its_own() -> None:
+async def test_silent_envoy_is_a_gap_for_that_envoy_only() -> None:
     counted = "cluster.chat.upstream_rq_retry"
     pages = {
         "/clusters": clusters(host(1)),

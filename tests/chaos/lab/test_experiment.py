@@ -39,7 +39,7 @@ def children() -> set[int]:
     return found
 
 
-async def test_half_of_the_engines_hang_and_everything_is_on_record(tmp_path: Path) -> None:
+async def test_hang_of_half_the_engines_is_recorded(tmp_path: Path) -> None:
     known = children()
     half = {"fault": HANG, "target": {"fraction": 0.5}, "at": "2s", "lasts": "5s"}
     (subject,) = subjects([str(POLICIES)])
@@ -80,7 +80,7 @@ async def test_half_of_the_engines_hang_and_everything_is_on_record(tmp_path: Pa
     assert history.began.time_scale > 1
 
 
-async def test_an_experiment_stops_early_where_its_scenario_says_so_and_is_healed() -> None:
+async def test_abort_condition_stops_and_heals() -> None:
     everybody = {"fault": HANG, "at": "1s", "lasts": "50s"}
     (subject,) = subjects(["envoy"])
     asked = experiment(
@@ -105,7 +105,7 @@ async def test_an_experiment_stops_early_where_its_scenario_says_so_and_is_heale
     assert not [*history.pushed, *history.decided, *history.detected]
 
 
-async def test_a_lab_that_is_held_open_is_broken_by_hand() -> None:
+async def test_faults_are_injected_by_hand_in_an_open_lab() -> None:
     (subject,) = subjects(["envoy"])
     asked = experiment(engines=2, load={"deadline": "1s"}, blastRadius={"enginesPercent": 50})
     async with (
@@ -143,7 +143,7 @@ async def test_a_lab_that_is_held_open_is_broken_by_hand() -> None:
     assert recording.history.attempts
 
 
-async def test_an_experiment_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_cancelled_experiment_leaves_nothing_behind(tmp_path: Path) -> None:
     known = children()
     half = {"fault": HANG, "target": {"fraction": 0.5}, "at": "0s", "lasts": "60s"}
     (subject,) = subjects(["envoy"])

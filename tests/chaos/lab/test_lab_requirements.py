@@ -46,11 +46,11 @@ PROXIES = {"p0": "a"}
         (SetGpuState(engine="e0", lines=()), LabRequirements(gpus=True)),
     ],
 )
-def test_each_pull_has_what_it_is_done_with(pull: FaultAction, wanted: LabRequirements) -> None:
+def test_each_action_has_its_requirements(pull: FaultAction, wanted: LabRequirements) -> None:
     assert lab_requirements([pull], ZONES, PROXIES) == wanted
 
 
-def test_needs_add_up() -> None:
+def test_requirements_add_up() -> None:
     both = lab_requirements(
         [KillProcess(part=ProcessRole.ENGINE, target="e0"), FreezeProcess(part=ProcessRole.ENGINE, target="e1")],
         ZONES,
@@ -77,11 +77,11 @@ def test_needs_add_up() -> None:
         (SetGpuState(engine="e0", lines=()), False),
     ],
 )
-def test_who_has_no_control_plane_cannot_lose_it(pull: FaultAction, *, without: bool) -> None:
+def test_actions_on_missing_parts_do_not_concern_the_lab(pull: FaultAction, *, without: bool) -> None:
     assert concerns_lab(pull, control_plane=False, agents=False) is without
     assert concerns_lab(pull, control_plane=True, agents=True)
 
 
-def test_without_agents_a_control_plane_can_still_be_lost() -> None:
+def test_control_plane_faults_apply_without_agents() -> None:
     assert concerns_lab(FalsifyTelemetry(proxy="p0", lost=True), control_plane=True, agents=False)
     assert not concerns_lab(KillProcess(part=ProcessRole.AGENT, target="e0"), control_plane=True, agents=False)

@@ -75,9 +75,7 @@ def outage(*targets: str, fault: HangFault | OomKillFault | None = None) -> Plan
     return PlannedOutage(id="it", fault=fault or HangFault(), targets=targets, start_s=0, end_s=1)
 
 
-async def test_it_is_over_when_the_first_target_may_be_well(
-    lab: Lab, lever: Memory, said: list[HistoryEvent]
-) -> None:
+async def test_fault_ends_at_the_first_revert(lab: Lab, lever: Memory, said: list[HistoryEvent]) -> None:
     clock = iter(range(1, 100))
     lab.now_s = lambda: float(next(clock))
     async with lab.outage(outage("e0", "e1")):
@@ -91,9 +89,7 @@ async def test_it_is_over_when_the_first_target_may_be_well(
     assert (began.at_s, healed.at_s) == (1, 2)
 
 
-async def test_who_is_told_to_stop_while_it_heals_heals_to_the_end(
-    lab: Lab, lever: Memory, said: list[HistoryEvent]
-) -> None:
+async def test_cancellation_does_not_interrupt_healing(lab: Lab, lever: Memory, said: list[HistoryEvent]) -> None:
     async def strike() -> None:
         async with lab.outage(outage("e1")):
             pass
@@ -108,7 +104,7 @@ async def test_who_is_told_to_stop_while_it_heals_heals_to_the_end(
     assert isinstance(said[-1], FaultHealed)
 
 
-async def test_a_pull_that_fails_takes_the_others_back_and_nothing_is_said(
+async def test_failed_action_reverts_the_others_without_events(
     lab: Lab, lever: Memory, said: list[HistoryEvent]
 ) -> None:
     with pytest.raises(InjectionError, match="does not break"):
@@ -121,7 +117,7 @@ async def test_a_pull_that_fails_takes_the_others_back_and_nothing_is_said(
         assert lever.held == ["e0"]
 
 
-async def test_what_cannot_or_may_not_be_done_is_not_begun(lab: Lab, lever: Memory) -> None:
+async def test_refused_fault_is_not_started(lab: Lab, lever: Memory) -> None:
     with pytest.raises(InjectionError, match="not this one"):
         async with lab.outage(outage("e0", "e3")):
             pass
@@ -132,7 +128,7 @@ async def test_what_cannot_or_may_not_be_done_is_not_begun(lab: Lab, lever: Memo
         assert lever.held == ["e0"]
 
 
-async def test_what_stays_dead_is_not_said_to_be_healed(lab: Lab, said: list[HistoryEvent]) -> None:
+async def test_process_that_stays_dead_is_not_reported_healed(lab: Lab, said: list[HistoryEvent]) -> None:
     async with lab.outage(outage("e0", fault=OomKillFault(stays_dead=True))):
         pass
     assert [one.event for one in said] == ["fault_began"]

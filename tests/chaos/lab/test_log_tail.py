@@ -5,7 +5,7 @@ from pathlib import Path
 from chaos.lab.log_tail import LogTail
 
 
-def test_lines_come_once_and_whole(tmp_path: Path) -> None:
+def test_lines_are_returned_once_and_complete(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with LogTail(path) as file:
         assert file.new_lines() == []
@@ -17,7 +17,7 @@ def test_lines_come_once_and_whole(tmp_path: Path) -> None:
         assert file.new_lines() == ["two", "three"]
 
 
-def test_a_file_that_was_replaced_is_read_to_its_end_and_then_the_other(tmp_path: Path) -> None:
+def test_replaced_file_is_read_to_its_end_first(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("one\n")
     with LogTail(path) as file:
@@ -34,7 +34,7 @@ def test_a_file_that_was_replaced_is_read_to_its_end_and_then_the_other(tmp_path
         assert file.new_lines() == ["four"]
 
 
-def test_a_file_that_was_emptied_begins_anew(tmp_path: Path) -> None:
+def test_truncated_file_is_read_from_its_start(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("a long line\n")
     with LogTail(path) as file:

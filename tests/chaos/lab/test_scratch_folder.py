@@ -17,14 +17,14 @@ with scratch_folder(Path(sys.argv[1])) as folder:
 """
 
 
-def test_it_is_gone_at_the_end(tmp_path: Path) -> None:
+def test_scratch_folder_is_deleted_at_the_end(tmp_path: Path) -> None:
     with scratch_folder(tmp_path) as folder:
         (folder / "logs").mkdir()
         assert folder.parent == tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_killed_lab_left_is_swept_and_what_is_in_use_or_not_ours_stays(tmp_path: Path) -> None:
+def test_only_stale_folders_are_removed(tmp_path: Path) -> None:
     others = tmp_path / "switchgear-lab-of-somebody"
     others.mkdir()
     with subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE, text=True) as holder:

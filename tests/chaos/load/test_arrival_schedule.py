@@ -29,13 +29,13 @@ def within(arrivals: list[Arrival], start_s: float, end_s: float) -> list[Arriva
     return [one for one in arrivals if start_s <= one.at_s < end_s]
 
 
-def test_the_seed_decides_all_of_it() -> None:
+def test_schedule_is_deterministic_per_seed() -> None:
     load = {"streaming_percent": 50, "batch_percent": 20, "prompt_tokens": {"shortest": 1, "longest": 99}}
     assert until(20, schedule(**load)) == until(20, schedule(**load))
     assert until(20, schedule(**load)) != until(20, schedule(seed=2, **load))
 
 
-def test_everything_is_drawn_as_the_load_says() -> None:
+def test_arrivals_follow_the_load_spec() -> None:
     drawn = list(
         islice(
             schedule(
@@ -56,7 +56,7 @@ def test_everything_is_drawn_as_the_load_says() -> None:
     assert [one.request_id for one in drawn[:2]] == ["load-1-1", "load-1-2"]
 
 
-def test_a_surge_is_more_between_the_same_arrivals_and_a_lull_fewer_of_them() -> None:
+def test_surges_add_and_lulls_drop_arrivals() -> None:
     calm = until(60, schedule())
     stormy = until(
         60,
@@ -73,20 +73,20 @@ def test_a_surge_is_more_between_the_same_arrivals_and_a_lull_fewer_of_them() ->
     assert len({one.request_id for one in stormy}) == len(stormy)
 
 
-def test_surges_at_the_same_time_multiply() -> None:
+def test_overlapping_surges_multiply() -> None:
     both = schedule(surges=[{"at": "0s", "lasts": "20s", "factor": 2}, {"at": "10s", "lasts": "20s", "factor": 2}])
     counts = [len(within(until(30, both), start, start + 10)) / 1000 for start in (0, 10, 20)]
     assert counts == pytest.approx([2, 4, 2], rel=0.1)
 
 
-def test_turns_give_the_proxies_other_shares_and_leave_the_arrivals() -> None:
+def test_turns_change_shares_not_arrivals() -> None:
     turned = until(20, schedule(turns=[{"at": "5s", "demand": [0, 1]}, {"at": "10s", "demand": [1, 0]}]))
     assert {one.target.name for one in within(turned, 5, 10)} == {"p1"}
     assert {one.target.name for one in within(turned, 10, 20)} == {"p0"}
     assert [one.at_s for one in turned] == [one.at_s for one in until(20, schedule())]
 
 
-def test_a_trace_says_when_and_what_and_the_rest_is_drawn() -> None:
+def test_trace_values_override_drawn_ones() -> None:
     trace = (TraceRow(at_s=1, streaming=True, output_tokens=7), TraceRow(at_s=2, batch=True, prompt_tokens=9))
     first, second = schedule(trace=trace).usual()
     assert (first.at_s, first.streaming, first.max_tokens, first.prompt_tokens) == (1, True, 7, 16)
@@ -94,7 +94,7 @@ def test_a_trace_says_when_and_what_and_the_rest_is_drawn() -> None:
     assert 24 <= second.max_tokens <= 68
 
 
-def test_more_on_order_begins_at_its_moment_and_comes_on_top() -> None:
+def test_extra_load_is_added_from_its_start() -> None:
     more = list(takewhile(lambda one: one.at_s < 20, schedule().more("more1", 3, 10)))
     assert more[0].at_s >= 10
     assert len(more) == pytest.approx(2000, rel=0.1)
@@ -102,7 +102,7 @@ def test_more_on_order_begins_at_its_moment_and_comes_on_top() -> None:
     assert list(schedule().more("more1", 1, 10)) == []
 
 
-def test_thundering_herd_arrives_at_one_moment() -> None:
+def test_thundering_herd_arrives_at_once() -> None:
     herd = list(schedule().herd("herd1", 50, 4.5))
     assert {one.at_s for one in herd} == {4.5}
     assert len({one.request_id for one in herd}) == 50

@@ -53,7 +53,7 @@ def test_targets_and_lengths_are_drawn_by_weight() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-async def test_good_answers_are_counted_to_the_token(path, start_engine) -> None:
+async def test_tokens_of_good_answers_are_exact(path, start_engine) -> None:
     engines = [await start_engine(model="m", slots=99) for _ in range(2)]
     load = profile(*(e.url for e in engines), max_tokens={5: 1, 9: 1}, model="m", path=path)
     outcomes = await run(load)
@@ -78,7 +78,7 @@ async def test_good_answers_are_counted_to_the_token(path, start_engine) -> None
         (EngineResetMidStream(after_tokens=3), OutcomeReason.RESET, OutcomeReason.TRUNCATED),
     ],
 )
-async def test_each_fault_has_its_reason(fault, whole, stream, start_engine) -> None:
+async def test_each_fault_has_its_outcome_reason(fault, whole, stream, start_engine) -> None:
     engine = await start_engine(slots=99, token_s=0.02)
     await engine.set_fault(fault)
     # Only a hang is ended by the deadline; what ends by itself may take its time on a busy machine.
@@ -88,7 +88,7 @@ async def test_each_fault_has_its_reason(fault, whole, stream, start_engine) -> 
     assert {o.reason for o in outcomes if o.streaming} == {stream}
 
 
-async def test_a_stream_that_ends_without_done_is_truncated() -> None:
+async def test_stream_without_done_is_truncated() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         # Who hangs up on a question that is not read resets the connection.
@@ -107,7 +107,7 @@ async def test_a_stream_that_ends_without_done_is_truncated() -> None:
     assert {(o.reason, o.tokens, o.status) for o in outcomes} == {(OutcomeReason.TRUNCATED, 1, 200)}
 
 
-async def test_a_slow_fleet_meets_the_same_arrivals_as_a_fast_one(start_engine) -> None:
+async def test_slow_and_fast_fleets_get_the_same_arrivals(start_engine) -> None:
     engine = await start_engine(slots=1, prefill_s=60.0)
     began = time.monotonic()
     outcomes = await run(profile(engine.url, deadline_s=1.0), seconds=0.5)
@@ -118,7 +118,7 @@ async def test_a_slow_fleet_meets_the_same_arrivals_as_a_fast_one(start_engine) 
     assert time.monotonic() - began < 50
 
 
-async def test_a_generator_that_falls_behind_says_so_and_counts_it_in(start_engine) -> None:
+async def test_late_generator_reports_its_lag(start_engine) -> None:
     engine = await start_engine(slots=99)
     asyncio.get_running_loop().call_later(0.1, time.sleep, 0.3)
     outcomes = await run(profile(engine.url))
@@ -128,7 +128,7 @@ async def test_a_generator_that_falls_behind_says_so_and_counts_it_in(start_engi
     assert all(o.latency_s > o.lag_s for o in late)
 
 
-async def test_what_the_proxy_says_of_who_answered_and_why_nobody_did_is_kept() -> None:
+async def test_fallback_and_refusal_headers_are_recorded() -> None:
     told = {"x-switchgear-fallback": "small"}
     refused = {"x-switchgear-reason": "overload"}
 
@@ -147,7 +147,7 @@ async def test_what_the_proxy_says_of_who_answered_and_why_nobody_did_is_kept() 
     }
 
 
-async def test_stop_ends_the_schedule_and_waits_for_what_was_sent(start_engine) -> None:
+async def test_stop_waits_for_sent_requests(start_engine) -> None:
     engine = await start_engine(slots=99)
     outcomes: list[RequestOutcome] = []
     stop = asyncio.Event()
@@ -163,7 +163,7 @@ async def test_stop_ends_the_schedule_and_waits_for_what_was_sent(start_engine) 
     assert len(outcomes) == engine.book.totals().arrived
 
 
-async def test_the_command_answers_with_a_summary_and_a_status(start_engine) -> None:
+async def test_command_prints_summary_and_returns_status(start_engine) -> None:
     engine = await start_engine(slots=99)
     argv = [sys.executable, "-m", "chaos.load", "--target", engine.url, "--seconds", "0.5"]
     async with ChildProcesses() as processes:

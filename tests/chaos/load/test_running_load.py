@@ -85,7 +85,7 @@ def running(
     return Running(load=load, requests=requests, stop=stop)
 
 
-async def test_what_becomes_of_requests_is_told_on_the_clock_of_the_experiment(machine: Machine) -> None:
+async def test_outcomes_use_the_experiment_clock(machine: Machine) -> None:
     one = running(machine, seconds=0.5, batch_percent=50, prompt_tokens={"shortest": 3, "longest": 3})
     await one.load.run()
     assert {told.reason for told in one.requests} == {OutcomeReason.OK}
@@ -119,7 +119,7 @@ async def test_client_does_not_retry_after_success_4xx_or_deadline(machine: Mach
         assert {told.try_number for told in one.requests} == {1}
 
 
-async def test_orders_for_more_and_for_less_hold_until_they_are_taken_back(machine: Machine) -> None:
+async def test_load_changes_last_until_reverted(machine: Machine) -> None:
     one = running(machine, rate_per_s=50)
     less, more = ChangeLoad(factor=0), ChangeLoad(factor=5)
     one.load.inject(less)
@@ -169,7 +169,7 @@ async def test_client_retry_faults_add_up_and_the_shortest_backoff_wins(machine:
     assert alone.retries() == CallerRetries(attempts=3, backoff_s=0.1)
 
 
-async def test_a_trace_that_is_over_leaves_callers_who_may_still_be_told_to_ask(machine: Machine) -> None:
+async def test_load_changes_apply_after_a_trace_has_ended(machine: Machine) -> None:
     one = running(machine, trace=(TraceRow(at_s=0.01),))
     herd = ChangeLoad(at_once=5)
 

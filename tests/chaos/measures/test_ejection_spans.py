@@ -49,7 +49,7 @@ def test_outlier_ejections_are_tracked_per_proxy_until_its_last_sample() -> None
     assert "ejected by outlier detection at p1" in found[1].why
 
 
-def test_an_engine_is_well_between_what_concerns_it() -> None:
+def test_healthy_spans_exclude_relevant_faults() -> None:
     hit = history_builders.outage("e0", start_s=10.0, end_s=12.0)
     other = history_builders.outage("e1", start_s=3.0, end_s=4.0, name="other")
     dead = history_builders.outage(
@@ -61,7 +61,7 @@ def test_an_engine_is_well_between_what_concerns_it() -> None:
     assert well_times(history_builders.outage("e0", end_s=None)) == [(0.0, 10.0)]
 
 
-def test_overlap_keeps_the_reason_of_the_first() -> None:
+def test_overlap_keeps_the_first_reason() -> None:
     found = span_intersection(
         [EjectionSpan(start_s=1, end_s=5, why="so")],
         [EjectionSpan(start_s=0, end_s=2), EjectionSpan(start_s=4, end_s=9)],

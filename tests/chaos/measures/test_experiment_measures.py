@@ -12,7 +12,7 @@ from tests.chaos import history_builders
 from tests.chaos.simulated_history import Play, played
 
 
-def test_a_question_lasts_from_its_first_try_to_its_answer() -> None:
+def test_caller_request_spans_all_its_attempts() -> None:
     tries = [
         history_builders.request(1, 10.0, reason=OutcomeReason.SHED, latency_s=0.1, question="a"),
         history_builders.request(
@@ -25,7 +25,7 @@ def test_a_question_lasts_from_its_first_try_to_its_answer() -> None:
     assert (second.at_s, second.ok, second.reason) == (11.0, False, OutcomeReason.TIMEOUT)
 
 
-def test_phases_are_those_of_what_really_happened() -> None:
+def test_phases_follow_recorded_faults() -> None:
     found = experiment_phases(played(Play()))
     assert (found.fault_s, found.healed_s, found.end_s) == (10.0, 20.0, 30.0)
     whole = experiment_phases(history_builders.history(began=history_builders.began()))
@@ -36,7 +36,7 @@ def test_phases_are_those_of_what_really_happened() -> None:
     assert (unhealed.fault_s, unhealed.healed_s) == (10.0, 30.0)
 
 
-def test_a_summary_needs_nothing_but_the_history() -> None:
+def test_summary_is_computed_from_the_history_alone() -> None:
     found = measures_summary(played(Play(bad=("e0", "e1", "e2"), streaming_percent=50)))
     assert found.measures.before.goodput_percent == pytest.approx(100.0, abs=5.0)
     assert found.possible_fault_percent is not None
@@ -49,13 +49,13 @@ def test_a_summary_needs_nothing_but_the_history() -> None:
     )
 
 
-def test_an_empty_history_has_a_summary_too() -> None:
+def test_empty_history_has_a_summary() -> None:
     found = measures_summary(history_builders.history(began=history_builders.began()))
     assert found.measures.both.goodput_percent is None
     assert found.possible_both_percent is None
 
 
-def test_a_bench_may_be_good_enough_for_a_verdict_and_not_for_publishing() -> None:
+def test_bench_limits_for_verdicts_and_publishing_differ() -> None:
     late = [replace(history_builders.request(number, number / 10), lag_s=0.05) for number in range(100)]
     history = history_builders.history(began=history_builders.began(), requests=late)
     assert bench_quality(history, STRICT, fault_s=30.0, engines_until_s=30.0).problems

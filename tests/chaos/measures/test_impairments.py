@@ -29,7 +29,7 @@ def trouble(fault: Mapping[str, Any], *targets: str, **more: Any) -> Impairment:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_every_fault_there_is_has_a_meaning(kind: Any) -> None:
+def test_every_fault_has_an_impairment_kind(kind: Any) -> None:
     """Also that whatever is written down of a fault is understood again."""
     try:
         fault = kind()
@@ -51,11 +51,11 @@ def test_every_fault_there_is_has_a_meaning(kind: Any) -> None:
         ({"kind": "kv_cache_full", "factor": 2}, 0.5),
     ],
 )
-def test_how_much_of_an_engine_is_left(fault: Mapping[str, Any], left: float) -> None:
+def test_remaining_capacity_per_fault(fault: Mapping[str, Any], left: float) -> None:
     assert trouble(fault).nature.capacity_left == pytest.approx(left)
 
 
-def test_a_hung_gpu_stands_still_and_a_crashed_process_keeps_no_book() -> None:
+def test_hang_and_crash_impairments_differ() -> None:
     assert trouble(history_builders.HANG).nature.stands_still
     assert not trouble(history_builders.HANG).nature.unseen
     for fault in (history_builders.CRASH, {"kind": "oom_kill"}, {"kind": "freeze"}, {"kind": "black_hole"}):
@@ -72,33 +72,33 @@ def test_a_hung_gpu_stands_still_and_a_crashed_process_keeps_no_book() -> None:
         ({"kind": "flap", "fault": {"kind": "crash"}}, True),
     ],
 )
-def test_which_faults_take_streams(fault: Mapping[str, Any], takes: bool) -> None:
+def test_faults_that_cut_streams(fault: Mapping[str, Any], takes: bool) -> None:
     assert trouble(fault).nature.takes_streams is takes
 
 
-def test_a_slow_engine_is_worth_less_and_need_not_be_left() -> None:
+def test_slow_engine_has_less_capacity_and_is_not_ejectable() -> None:
     found = trouble({"kind": "slow"})
     assert not found.bad
     assert ejectable([found]) == []
 
 
 @pytest.mark.parametrize("fault", [{"kind": "reports_lie"}, {"kind": "agent_killed"}, {"kind": "lying_health"}])
-def test_an_engine_of_which_only_lies_are_told_is_well(fault: Mapping[str, Any]) -> None:
+def test_false_reports_do_not_impair_an_engine(fault: Mapping[str, Any]) -> None:
     assert impairments(seen(fault)) == ()
 
 
-def test_a_partition_concerns_the_proxies_of_other_zones_only() -> None:
+def test_partition_affects_proxies_of_other_zones_only() -> None:
     # e1 and p1 stand in zone b.
     found = trouble({"kind": "partition"}, "e1", "p1")
     assert found.engine == "e1"
     assert found.proxies == {"p0"}
 
 
-def test_an_engine_that_is_left_dead_is_never_healed() -> None:
+def test_engine_that_stays_dead_is_never_healed() -> None:
     assert trouble({"kind": "oom_kill", "staysDead": True}).end_s == float("inf")
     assert trouble(history_builders.HANG, end_s=None).end_s == float("inf")
 
 
-def test_a_fault_of_another_version_is_none() -> None:
+def test_unknown_fault_is_skipped() -> None:
     assert impairments(seen({"kind": "alien"})) == ()
     assert fault_of_event({"kind": "hang", "newSetting": 1}) is None

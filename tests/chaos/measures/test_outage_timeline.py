@@ -18,7 +18,7 @@ def story(*, engines: tuple[str, ...] = ("e0",), **more: Any) -> OutageMoments:
     return by_outage(outage_moments(history))[0]
 
 
-def test_a_whole_story_is_in_order() -> None:
+def test_complete_timeline_is_in_order() -> None:
     (one,) = by_outage(outage_moments(played(Play(bad=("e0", "e1")))))
     assert one.engine == "e0, e1"
     times = [one.broke_s, one.detected_s, one.decided_s, one.pushed_s, one.acked_s, one.healed_s]
@@ -30,12 +30,12 @@ def test_a_whole_story_is_in_order() -> None:
     assert one.last_request_s <= known[4]
 
 
-def test_nothing_seen_is_none() -> None:
+def test_unobserved_moments_are_none() -> None:
     one = story()
     assert (one.detected_s, one.decided_s, one.pushed_s, one.acked_s, one.back_s) == (None,) * 5
 
 
-def test_only_what_is_said_of_this_engine_while_it_is_bad_counts() -> None:
+def test_timeline_uses_events_of_this_engine_only() -> None:
     detected = [
         EngineDetection(at_s=9.0, engine="e0", verdict="hung"),
         EngineDetection(at_s=11.0, engine="e1", verdict="hung"),
@@ -47,7 +47,7 @@ def test_only_what_is_said_of_this_engine_while_it_is_bad_counts() -> None:
     assert story(decided=lines).decided_s is None
 
 
-def test_all_proxies_must_ack_and_a_nack_does_not_count() -> None:
+def test_acked_moment_needs_all_proxies() -> None:
     out = [history_builders.decided(11.0, "e0", out=True)]
     pushes = [
         history_builders.pushed(9.0, "p0", "0"),
@@ -65,13 +65,13 @@ def test_all_proxies_must_ack_and_a_nack_does_not_count() -> None:
     assert story(decided=out, pushed=unheard, answered=acks).acked_s is None
 
 
-def test_of_an_outage_the_last_engine_counts_and_one_that_was_never_left_makes_none() -> None:
+def test_outage_timeline_uses_the_last_engine() -> None:
     lines = [history_builders.decided(11.0, "e0", out=True), history_builders.decided(12.0, "e1", out=True)]
     assert story(engines=("e0", "e1"), decided=lines).decided_s == 12.0
     assert story(engines=("e0", "e1"), decided=lines[:1]).decided_s is None
 
 
 @pytest.mark.parametrize("fault", [{"kind": "slow"}, {"kind": "control_plane_killed"}, {"kind": "alien"}])
-def test_outages_that_break_no_engine_have_no_story(fault: dict[str, str]) -> None:
+def test_outage_without_broken_engines_has_no_timeline(fault: dict[str, str]) -> None:
     history = history_builders.history(history_builders.outage("e0", fault=fault), began=history_builders.began())
     assert outage_moments(history) == ()

@@ -24,12 +24,12 @@ def possible(history: History, from_s: float = 10.0, to_s: float = 30.0) -> floa
     return found
 
 
-def test_everything_is_possible_where_there_is_room() -> None:
+def test_full_goodput_is_possible_with_spare_capacity() -> None:
     assert possible(seen()) == pytest.approx(100.0)
     assert possible(seen(history_builders.outage("e0"))) == pytest.approx(100.0)
 
 
-def test_short_capacity_is_the_known_formula() -> None:
+def test_short_capacity_matches_the_formula() -> None:
     # Two of four are left for 10.5 s: mu 16, lambda 20, W 2.
     found = possible(seen(history_builders.outage("e0", "e1")))
     lost = 20 * 10.5 - 16 * (10.5 + 2.0)
@@ -38,12 +38,12 @@ def test_short_capacity_is_the_known_formula() -> None:
     assert none == pytest.approx(100 * (1 - 20 * 10.5 / (20 * 20)), abs=0.5)
 
 
-def test_slow_engines_count_for_what_they_still_do() -> None:
+def test_slow_engines_count_with_their_remaining_capacity() -> None:
     slow = seen(history_builders.outage("e0", "e1", fault={"kind": "slow", "factor": 2}))
     assert possible(slow) == pytest.approx(100.0)
 
 
-def test_what_is_asked_of_a_proxy_that_stands_still_nobody_can_answer() -> None:
+def test_requests_to_a_frozen_proxy_are_not_possible() -> None:
     frozen = history_builders.outage("p0", fault={"kind": "proxy_frozen"})
     assert possible(seen(frozen)) == pytest.approx(50.0, abs=0.5)
     assert possible(seen(frozen, proxy="p1")) == pytest.approx(100.0)
@@ -51,7 +51,7 @@ def test_what_is_asked_of_a_proxy_that_stands_still_nobody_can_answer() -> None:
     assert possible(seen(rejected)) == pytest.approx(100.0)
 
 
-def test_nothing_asked_is_nothing_to_compare_with() -> None:
+def test_possible_goodput_without_requests_is_none() -> None:
     history = history_builders.history(began=history_builders.began())
     assert possible_goodput_percent(history, (), 0.0, 30.0) is None
 
@@ -61,9 +61,7 @@ def test_nothing_asked_is_nothing_to_compare_with() -> None:
     capacity=st.lists(st.floats(0, 50), min_size=20, max_size=20),
     wait_s=st.floats(0, 5),
 )
-def test_nobody_is_let_in_who_was_not_asked_for_and_more_wait_never_costs(
-    offered: list[float], capacity: list[float], wait_s: float
-) -> None:
+def test_admission_never_exceeds_arrivals(offered: list[float], capacity: list[float], wait_s: float) -> None:
     stretches = [
         CapacityStretch(start_s=place, end_s=place + 1, offered_per_s=one, capacity_per_s=capacity[place])
         for place, one in enumerate(offered)

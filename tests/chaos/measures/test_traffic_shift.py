@@ -43,7 +43,7 @@ def test_ejection_time_is_the_last_request_before_a_pause() -> None:
     assert (found.sent, found.strays) == (6, 0)
 
 
-def test_what_comes_after_the_pause_is_counted_apart() -> None:
+def test_requests_after_the_pause_are_counted_separately() -> None:
     calls = [
         *every("e0", 10.0, 11.2),
         history_builders.attempt(90, "e0", 15.0),
@@ -65,7 +65,7 @@ def test_engine_without_requests_was_ejected_at_once() -> None:
     assert (found.quiet_s, found.sent) == (0.0, 0)
 
 
-def test_what_a_crashed_engine_refused_is_read_off_the_proxies() -> None:
+def test_calls_to_a_crashed_engine_come_from_proxy_counters() -> None:
     samples = [
         history_builders.sample(10.0 + 0.1 * place, {"e0": 100 + min(place, 4), "e1": 100 + place})
         for place in range(100)
@@ -75,7 +75,7 @@ def test_what_a_crashed_engine_refused_is_read_off_the_proxies() -> None:
     assert found.sent == 4
 
 
-def test_the_counters_of_each_proxy_are_its_own() -> None:
+def test_proxy_counters_are_independent() -> None:
     samples = [
         history_builders.sample(10.0 + 0.1 * place, {"e0": (1000, 10)[proxy]}, proxy=f"p{proxy}")
         for place in range(100)
@@ -97,7 +97,7 @@ def test_readmission_time_is_when_most_of_its_share_returns() -> None:
     assert 1.5 <= found.back_s <= 2.1
 
 
-def test_back_at_once_is_zero_and_never_is_none() -> None:
+def test_immediate_recovery_is_zero_and_none_is_none() -> None:
     both = [*every("e1", 10.0, 30.0, first=1000), *every("e0", 20.0, 30.0)]
     (at_once,) = back(history_builders.outage("e0", fault=history_builders.HANG), attempts=both)
     assert at_once.back_s == pytest.approx(0.0, abs=0.01)
@@ -105,7 +105,7 @@ def test_back_at_once_is_zero_and_never_is_none() -> None:
     assert never.back_s is None
 
 
-def test_trickle_of_requests_is_no_readmission() -> None:
+def test_trickle_of_requests_is_not_recovery() -> None:
     trickle = every("e0", 20.0, 30.0, step_s=1.0)
     calls = [*every("e1", 10.0, 30.0, step_s=0.1, first=1000), *trickle]
     (found,) = back(history_builders.outage("e0", fault=history_builders.HANG), attempts=calls)

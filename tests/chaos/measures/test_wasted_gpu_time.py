@@ -23,14 +23,14 @@ def wasted(*outages: Outage, slots: int = 2, **more: Any) -> WastedGpuTime:
     return wasted_gpu_time(history, impairments(history), 10.0, 20.0)
 
 
-def test_an_answer_that_was_received_is_no_waste() -> None:
+def test_received_answer_is_not_waste() -> None:
     found = wasted(
         requests=[history_builders.request(1, 12.0)], attempts=[history_builders.attempt(1, "e0", 12.0)]
     )
     assert (found.wasted_s, found.any_s, found.crash_s) == (0.0, 0.0, 0.0)
 
 
-def test_work_that_ended_in_an_error_is_and_its_retry_is_not() -> None:
+def test_failed_call_is_waste_and_its_retry_is_not() -> None:
     found = wasted(
         history_builders.outage("e0", fault=ERROR),
         requests=[history_builders.request(1, 12.0, latency_s=1.0)],
@@ -42,7 +42,7 @@ def test_work_that_ended_in_an_error_is_and_its_retry_is_not() -> None:
     assert found.wasted_s == pytest.approx(0.4)
 
 
-def test_an_answer_that_came_too_late_for_its_caller_is_wasted() -> None:
+def test_answer_after_the_deadline_is_waste() -> None:
     found = wasted(
         requests=[history_builders.request(1, 12.0, reason=OutcomeReason.TIMEOUT, latency_s=10.0)],
         attempts=[history_builders.attempt(1, "e0", 12.0, slot_s=0.5)],
@@ -61,7 +61,7 @@ def test_losing_hedged_attempt_is_wasted_even_if_finished() -> None:
     assert found.wasted_s == pytest.approx(0.3)
 
 
-def test_what_was_running_when_the_fault_began_is_counted_apart() -> None:
+def test_calls_running_at_fault_start_are_counted_separately() -> None:
     found = wasted(
         requests=[history_builders.request(1, 9.0, reason=OutcomeReason.TIMEOUT)],
         attempts=[history_builders.attempt(1, "e0", 9.0, fate=Fate.ABORTED, slot_s=4.0)],
@@ -70,7 +70,7 @@ def test_what_was_running_when_the_fault_began_is_counted_apart() -> None:
     assert found.any_s == pytest.approx(3.0)
 
 
-def test_what_a_crash_destroys_is_the_crash_s() -> None:
+def test_work_destroyed_by_a_crash_is_counted_separately() -> None:
     found = wasted(
         history_builders.outage("e0", fault=history_builders.CRASH, start_s=15.0),
         attempts=[history_builders.attempt(1, "e0", 14.8, fate=Fate.FAILED, slot_s=0.2, reason="crash")],
@@ -79,7 +79,7 @@ def test_what_a_crash_destroys_is_the_crash_s() -> None:
     assert found.crash_s == pytest.approx(0.2)
 
 
-def test_a_call_holds_a_free_slot_of_a_wedged_gpu_until_its_caller_leaves() -> None:
+def test_call_on_a_hung_gpu_holds_a_free_slot() -> None:
     attempts = [
         history_builders.attempt(number, "e0", 12.0 + number, fate=Fate.ABORTED, wait_s=None, closed_s=15.0)
         for number in (1, 2)
@@ -88,7 +88,7 @@ def test_a_call_holds_a_free_slot_of_a_wedged_gpu_until_its_caller_leaves() -> N
     assert found.wasted_s == pytest.approx(2.0 + 1.0)
 
 
-def test_those_that_find_no_slot_free_there_cost_nothing_until_one_is() -> None:
+def test_call_without_free_slot_on_a_hung_gpu_is_free() -> None:
     running = [
         history_builders.attempt(number, "e0", 9.9, fate=Fate.ABORTED, slot_s=closed_s - 9.9, closed_s=closed_s)
         for number, closed_s in ((1, 13.0), (2, 19.9))
@@ -98,7 +98,7 @@ def test_those_that_find_no_slot_free_there_cost_nothing_until_one_is() -> None:
     assert found.wasted_s == pytest.approx(16.0 - 13.0)
 
 
-def test_a_call_that_outlasts_the_hang_and_is_answered_wastes_nothing() -> None:
+def test_call_answered_after_the_hang_is_not_waste() -> None:
     found = wasted(
         history_builders.outage("e0", fault=history_builders.HANG),
         requests=[history_builders.request(1, 19.0, latency_s=1.5)],
@@ -111,7 +111,7 @@ def test_a_call_that_outlasts_the_hang_and_is_answered_wastes_nothing() -> None:
     calls=st.lists(st.tuples(st.floats(5.0, 19.9), st.floats(0.01, 12.0)), max_size=40),
     slots=st.integers(1, 4),
 )
-def test_a_wedged_gpu_never_wastes_more_than_it_has(calls: list[tuple[float, float]], slots: int) -> None:
+def test_hung_gpu_never_wastes_more_than_its_slots(calls: list[tuple[float, float]], slots: int) -> None:
     attempts = [
         history_builders.attempt(number, "e0", at_s, fate=Fate.ABORTED, wait_s=None, closed_s=at_s + long_s)
         for number, (at_s, long_s) in enumerate(calls)

@@ -31,7 +31,7 @@ NOBODY = 4_000_000_000
 """No process has this number: it is above the kernel's highest."""
 
 
-def test_cables_of_one_process_share_no_name_and_no_network() -> None:
+def test_links_of_one_process_have_distinct_names_and_networks() -> None:
     laid = [veth_ends(4_194_303, number) for number in range(MOST + 1)]
 
     assert len({one.near_address.rpartition(".")[2] + one.near_address for one in laid}) == len(laid)
@@ -42,7 +42,7 @@ def test_cables_of_one_process_share_no_name_and_no_network() -> None:
     assert max(len(one.near) for one in laid) <= 15
 
 
-def test_netem_is_asked_for_the_same_both_ways_with_jitter_on_top() -> None:
+def test_netem_commands_are_symmetric_with_added_jitter() -> None:
     one = veth_ends(7, 1)
     asked = netem_commands(one, latency_s=0.1, jitter_s=0.02, loss_percent=2.5)
 
@@ -64,7 +64,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return log
 
 
-async def test_a_cable_carries_what_everybody_meets_and_leaves_the_rest_to_the_wire(asked: Path) -> None:
+async def test_kernel_link_applies_only_rules_for_all_peers(asked: Path) -> None:
     cable = KernelLink(3)
     rules = {
         "all": LinkRule(links=(LINK,), latency_s=0.1, loss_percent=50, bytes_per_s=100.0),
@@ -88,7 +88,7 @@ async def test_a_cable_carries_what_everybody_meets_and_leaves_the_rest_to_the_w
     assert asked.read_text(encoding="utf-8").splitlines() == [" ".join(command) for command in expected]
 
 
-async def test_a_cable_whose_kernel_refused_is_made_calm_all_the_same(asked: Path) -> None:
+async def test_kernel_link_is_reset_after_a_refused_command(asked: Path) -> None:
     cable, rules = KernelLink(3), {"all": LinkRule(links=(LINK,), latency_s=0.1)}
     (asked.parent / "refuse").touch()
 
@@ -105,7 +105,7 @@ async def test_a_cable_whose_kernel_refused_is_made_calm_all_the_same(asked: Pat
     ]
 
 
-def test_only_what_dead_processes_left_is_left_behind(tmp_path: Path) -> None:
+def test_stale_namespaces_are_those_of_dead_processes(tmp_path: Path) -> None:
     for name in (f"swg-{NOBODY}-0", f"swg-{NOBODY}-1", f"swg-{os.getpid()}x-0", "theirs", "swg-1"):
         (tmp_path / name).touch()
 
@@ -113,7 +113,7 @@ def test_only_what_dead_processes_left_is_left_behind(tmp_path: Path) -> None:
     assert stale_namespaces(tmp_path / "missing") == ()
 
 
-async def test_a_cable_may_be_laid_at_once_where_one_was_taken_away() -> None:
+async def test_kernel_link_number_is_reusable_at_once() -> None:
     await _skip_unless_allowed(netem=False)
     for _ in range(5):
         async with KernelLink(0) as cable:
@@ -160,7 +160,7 @@ async def echo(link: NetemLink, questions: int = 1) -> float:
     return time.monotonic() - asked_s
 
 
-async def test_bytes_cross_a_real_cable_and_nothing_of_it_stays() -> None:
+async def test_bytes_cross_a_kernel_link_and_it_is_removed() -> None:
     await _skip_unless_allowed(netem=False)
     mine = veth_ends(os.getpid(), 0).namespace
 
@@ -177,7 +177,7 @@ async def left_by_nobody() -> Path:
     return left
 
 
-async def test_what_a_killed_process_left_is_swept_by_whoever_comes_first() -> None:
+async def test_namespaces_of_killed_processes_are_removed() -> None:
     await _skip_unless_allowed(netem=False)
     left = await left_by_nobody()
 
@@ -185,7 +185,7 @@ async def test_what_a_killed_process_left_is_swept_by_whoever_comes_first() -> N
     assert not left.exists()
 
 
-async def test_who_may_lay_nothing_is_told_so_also_where_something_was_left(
+async def test_unavailable_kernel_link_is_reported_despite_leftovers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     await _skip_unless_allowed(netem=False)
@@ -193,12 +193,12 @@ async def test_who_may_lay_nothing_is_told_so_also_where_something_was_left(
     try:
         with monkeypatch.context() as nowhere:
             nowhere.setenv("PATH", "")
-            assert "there is no ip here" in await serve({LINK: ("127.0.0.1", 1)}, 0, kernel=True)
+            assert "ip not found" in await serve({LINK: ("127.0.0.1", 1)}, 0, kernel=True)
     finally:
         await remove_stale_namespaces()
 
 
-async def test_latency_and_loss_are_netems_and_heal() -> None:
+async def test_kernel_latency_and_loss_take_effect_and_heal() -> None:
     await _skip_unless_allowed(netem=True)
     async with across() as (link, cable):
         await cable.carry({"late": LinkRule(links=(LINK,), latency_s=0.05)}, LINK)

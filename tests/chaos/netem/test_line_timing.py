@@ -10,20 +10,20 @@ from chaos.netem.link_rules import UNIMPAIRED, LinkConditions
 from chaos.netem.shaped_flow import BandwidthCap, DelayLine
 
 
-def test_a_calm_line_takes_no_time() -> None:
+def test_line_without_rules_adds_no_delay() -> None:
     line = DelayLine(random.Random(1), open_at_s=0.0)
 
     assert line.due_s(5.0, 1000, UNIMPAIRED, ()) == 5.0
 
 
-def test_the_first_bytes_are_sent_after_a_handshake_that_was_late_too() -> None:
+def test_first_bytes_wait_for_the_delayed_handshake() -> None:
     line = DelayLine(random.Random(1), open_at_s=10.4)
 
     assert line.due_s(10.0, 1, LinkConditions(latency_s=0.2), ()) == pytest.approx(10.6)
     assert line.due_s(10.5, 1, LinkConditions(latency_s=0.2), ()) == pytest.approx(10.7)
 
 
-def test_lines_that_share_a_bottleneck_wait_for_each_other() -> None:
+def test_lines_with_a_shared_bandwidth_limit_queue() -> None:
     cap = BandwidthCap(1000.0)
     one, other = (DelayLine(random.Random(1), open_at_s=0.0) for _ in range(2))
 
@@ -35,9 +35,7 @@ def test_lines_that_share_a_bottleneck_wait_for_each_other() -> None:
 @given(
     st.lists(st.tuples(st.floats(0, 1), st.integers(1, 10_000), st.booleans()), max_size=30), st.integers(0, 2**32)
 )
-def test_nothing_overtakes_and_nothing_comes_out_before_it_could(
-    entries: list[tuple[float, int, bool]], seed: int
-) -> None:
+def test_bytes_stay_in_order_and_are_never_early(entries: list[tuple[float, int, bool]], seed: int) -> None:
     line, cap = DelayLine(random.Random(seed), open_at_s=0.0), BandwidthCap(50_000.0)
     now_s, last_s = 0.0, 0.0
     for wait_s, size, shaky in entries:

@@ -14,7 +14,7 @@ from chaos.netem.link_rules import (
 LINKS = ("engine:e0", "engine:e1")
 
 
-def test_rules_add_up_for_those_they_mean_and_for_nobody_else() -> None:
+def test_rules_add_up_for_matching_peers_only() -> None:
     rules = {
         "late": LinkRule(links=("engine:e0",), latency_s=0.1, jitter_s=0.01),
         "later": LinkRule(links=LINKS, sources=("127.0.0.2",), latency_s=0.2, loss_percent=50),
@@ -31,7 +31,7 @@ def test_rules_add_up_for_those_they_mean_and_for_nobody_else() -> None:
     assert named_sources(rules.values(), "engine:e0") == ("127.0.0.2",)
 
 
-def test_nothing_passes_a_black_hole_whatever_else_is_wrong() -> None:
+def test_black_hole_overrides_other_rules() -> None:
     rules = {"hole": LinkRule(links=LINKS, black_hole=True), "lossy": LinkRule(links=LINKS, loss_percent=10)}
 
     assert link_conditions(rules, "engine:e0", "127.0.0.2").black_hole
@@ -40,7 +40,7 @@ def test_nothing_passes_a_black_hole_whatever_else_is_wrong() -> None:
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        ({"links": ["engine:e9"]}, "there is no 'engine:e9'"),
+        ({"links": ["engine:e9"]}, "unknown link 'engine:e9'"),
         ({"links": []}, "links"),
         ({"links": ["engine:e0"], "latency": 1}, "latency"),
         ({"links": ["engine:e0"], "loss_percent": 101}, "loss_percent"),
@@ -49,6 +49,6 @@ def test_nothing_passes_a_black_hole_whatever_else_is_wrong() -> None:
         ([], "Rule"),
     ],
 )
-def test_a_rule_without_sense_is_refused_by_name(answer: object, says: str) -> None:
+def test_invalid_rule_is_refused(answer: object, says: str) -> None:
     with pytest.raises(LinkRuleError, match=says):
         parse_link_rule(answer, LINKS)

@@ -90,7 +90,7 @@ async def silent(one: Peer, seconds: float = 0.3) -> bool:
     return False
 
 
-async def test_a_calm_wire_passes_everything_and_the_end_of_it(place: Place) -> None:
+async def test_link_without_rules_passes_everything(place: Place) -> None:
     peer = await place.connect("127.0.0.2")
     much = random.Random(1).randbytes(3_000_000)
 
@@ -106,7 +106,7 @@ async def test_a_calm_wire_passes_everything_and_the_end_of_it(place: Place) -> 
     peer.writer.close()
 
 
-async def test_latency_is_added_each_way_and_to_what_is_open(place: Place) -> None:
+async def test_latency_applies_per_direction_and_to_open_connections(place: Place) -> None:
     peer = await place.connect()
     await peer.echo()
     place.obey(latency_s=0.2)
@@ -120,7 +120,7 @@ async def test_latency_is_added_each_way_and_to_what_is_open(place: Place) -> No
     peer.writer.close()
 
 
-async def test_a_new_connection_is_late_by_a_round_trip_more(place: Place) -> None:
+async def test_new_connection_takes_an_extra_round_trip(place: Place) -> None:
     place.obey(latency_s=0.1)
 
     asked_s = time.monotonic()
@@ -131,7 +131,7 @@ async def test_a_new_connection_is_late_by_a_round_trip_more(place: Place) -> No
     peer.writer.close()
 
 
-async def test_what_is_late_is_not_lost_when_its_sender_hangs_up(place: Place) -> None:
+async def test_delayed_bytes_survive_the_senders_close(place: Place) -> None:
     peer = await place.connect()
     place.obey(latency_s=0.1)
     peer.writer.write(b"goodbye")
@@ -142,7 +142,7 @@ async def test_what_is_late_is_not_lost_when_its_sender_hangs_up(place: Place) -
 
 
 @LOSES
-async def test_lost_packets_come_again(place: Place) -> None:
+async def test_lost_packets_are_retransmitted(place: Place) -> None:
     peer = await place.connect()
     # TCP waits twice as long each time: of many lost in a row, a minute would not be the end.
     place.obey(loss_percent=20)
@@ -161,7 +161,7 @@ async def test_lost_packets_come_again(place: Place) -> None:
 
 
 @LOSES
-async def test_a_black_hole_keeps_connections_silent_and_leaves_new_ones_unanswered(place: Place) -> None:
+async def test_black_hole_silences_open_and_new_connections(place: Place) -> None:
     peer = await place.connect("127.0.0.2")
     await peer.echo()
     place.obey(black_hole=True)
@@ -182,7 +182,7 @@ async def test_a_black_hole_keeps_connections_silent_and_leaves_new_ones_unanswe
 
 
 @LOSES
-async def test_what_was_late_when_the_hole_opened_comes_out_when_it_closes(place: Place) -> None:
+async def test_bytes_delayed_at_black_hole_start_arrive_after_it(place: Place) -> None:
     peer = await place.connect()
     await peer.echo()
     # As late as it takes for the hole to be there first, also where this process is kept from running meanwhile.
@@ -209,7 +209,7 @@ async def test_what_was_late_when_the_hole_opened_comes_out_when_it_closes(place
 
 
 @LOSES
-async def test_nobody_hears_of_an_end_inside_a_black_hole(place: Place) -> None:
+async def test_close_is_not_seen_through_a_black_hole(place: Place) -> None:
     peer = await place.connect()
     await peer.echo()
     place.obey(black_hole=True)
@@ -224,7 +224,7 @@ async def test_nobody_hears_of_an_end_inside_a_black_hole(place: Place) -> None:
 
 
 @LOSES
-async def test_a_rule_means_only_its_sources(place: Place) -> None:
+async def test_rule_applies_only_to_its_sources(place: Place) -> None:
     cut, well = await place.connect("127.0.0.2"), await place.connect("127.0.0.3")
     for one in (cut, well):
         await one.echo()
@@ -245,7 +245,7 @@ async def test_a_rule_means_only_its_sources(place: Place) -> None:
         one.writer.close()
 
 
-async def test_a_reset_ends_what_is_open_and_what_comes(place: Place) -> None:
+async def test_reset_ends_open_and_new_connections(place: Place) -> None:
     peer = await place.connect()
     await peer.echo()
     place.obey(reset=True)
@@ -263,7 +263,7 @@ async def test_a_reset_ends_what_is_open_and_what_comes(place: Place) -> None:
         one.writer.close()
 
 
-async def test_all_share_a_narrow_link(place: Place) -> None:
+async def test_all_connections_share_a_bandwidth_limit(place: Place) -> None:
     one, other = await place.connect("127.0.0.2"), await place.connect("127.0.0.3")
     # A rule that takes another's name takes nothing else of it.
     place.obey(bytes_per_s=100.0)
@@ -280,7 +280,7 @@ async def test_all_share_a_narrow_link(place: Place) -> None:
         peer.writer.close()
 
 
-async def test_who_sends_faster_than_the_link_is_held_back(place: Place) -> None:
+async def test_sender_faster_than_the_link_is_paused(place: Place) -> None:
     peer = await place.connect()
     place.obey(bytes_per_s=1000.0)
     peer.writer.transport.set_write_buffer_limits(high=0)
@@ -293,7 +293,7 @@ async def test_who_sends_faster_than_the_link_is_held_back(place: Place) -> None
     peer.writer.transport.abort()
 
 
-async def test_a_dead_process_behind_the_wire_resets() -> None:
+async def test_dead_target_resets_connections() -> None:
     async with await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
     dead = NetemLink(NAME, ("127.0.0.1", port), random.Random(1))
@@ -307,7 +307,7 @@ async def test_a_dead_process_behind_the_wire_resets() -> None:
     peer.writer.close()
 
 
-async def test_a_reset_by_one_end_is_one_for_the_other(place: Place) -> None:
+async def test_reset_by_one_end_resets_the_other(place: Place) -> None:
     peer = await place.connect()
     await peer.echo()
 

@@ -21,7 +21,7 @@ async def until_closed(session: aiohttp.ClientSession, control: str) -> dict[str
             await asyncio.sleep(0.02)
 
 
-async def test_it_announces_itself_passes_bytes_takes_orders_and_ends() -> None:
+async def test_process_relays_bytes_and_applies_rules() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(await reader.readexactly(5))
         writer.close()
@@ -67,7 +67,7 @@ async def test_it_announces_itself_passes_bytes_takes_orders_and_ends() -> None:
 
 
 @pytest.mark.parametrize("link", ["engine:e0", "=127.0.0.1:1", "engine:e0=127.0.0.1", "engine:e0=127.0.0.1:x"])
-def test_a_link_that_leads_nowhere_is_refused(link: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_link_option_is_refused(link: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--link", link])
 
@@ -75,7 +75,7 @@ def test_a_link_that_leads_nowhere_is_refused(link: str, capsys: pytest.CaptureF
     assert "NAME=HOST:PORT" in capsys.readouterr().err
 
 
-def test_who_asks_for_the_kernel_where_it_cannot_be_had_is_told_why(
+def test_unavailable_kernel_link_exits_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", "")
@@ -83,5 +83,5 @@ def test_who_asks_for_the_kernel_where_it_cannot_be_had_is_told_why(
 
     assert main(["--link", "engine:e0=127.0.0.1:1"]) == 1
     said = capsys.readouterr()
-    assert "there is no ip here" in said.err
+    assert "ip not found" in said.err
     assert said.out == ""

@@ -12,7 +12,7 @@ def read(folder: Path, name: str) -> dict[str, object]:
     return content
 
 
-def test_every_byte_is_a_token_and_none_ends_an_answer(tmp_path: Path) -> None:
+def test_every_byte_is_a_token_without_end_token(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "made" / "here")
     tokenizer = read(folder, "tokenizer.json")
     model = tokenizer["model"]
@@ -34,7 +34,7 @@ def test_every_byte_is_a_token_and_none_ends_an_answer(tmp_path: Path) -> None:
     assert "eos_token" not in read(folder, "tokenizer_config.json")
 
 
-def test_writing_it_twice_gives_the_same(tmp_path: Path) -> None:
+def test_model_files_are_deterministic(tmp_path: Path) -> None:
     first, second = write_model(tmp_path / "a"), write_model(tmp_path / "b")
     assert write_model(first) == first
     for path in first.iterdir():

@@ -12,14 +12,14 @@ from chaos.processes import ChildProcesses, ProcessError
 from chaos.real_vllm.vllm_replica import VARIABLE, VllmReplica, guarded_command, vllm_python, wait_until_up
 
 
-def test_the_environment_names_the_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_environment_variable_selects_the_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(VARIABLE, sys.executable)
     assert vllm_python() == Path(sys.executable)
     monkeypatch.setenv(VARIABLE, str(tmp_path / "nothing"))
     assert vllm_python() is None
 
 
-async def test_an_engine_that_ends_is_not_waited_for() -> None:
+async def test_exited_engine_fails_the_wait_at_once() -> None:
     async with ChildProcesses() as children:
         child = await children.start("vllm-x", [sys.executable, "-c", "raise SystemExit('no such model')"])
         replica = VllmReplica(name="x", port=1, child=child)
@@ -27,7 +27,7 @@ async def test_an_engine_that_ends_is_not_waited_for() -> None:
             await wait_until_up(replica)
 
 
-async def test_the_engine_core_is_found_below_the_server() -> None:
+async def test_engine_core_is_found_among_descendants() -> None:
     # Two levels down, under the title that vLLM gives it.
     inner = "exec -a VLLM::EngineCore sleep 600"
     async with ChildProcesses() as children:
@@ -45,7 +45,7 @@ async def test_the_engine_core_is_found_below_the_server() -> None:
             os.kill(core, 0)
 
 
-async def test_an_engine_core_does_not_outlive_its_server() -> None:
+async def test_engine_core_ends_with_its_server() -> None:
     inner = "exec -a VLLM::EngineCore sleep 600"
     async with ChildProcesses() as children:
         child = await children.start("vllm-x", [*guarded_command(), "bash", "-c", f"bash -c '{inner}' & wait"])

@@ -39,11 +39,11 @@ def calls(history: History, engine: str, start_s: float, end_s: float) -> int:
     return sum(one.engine == engine and start_s <= one.at_s < end_s for one in history.attempts)
 
 
-def test_the_same_seed_gives_the_same_history(hung: History, steered: Subject) -> None:
+def test_same_seed_gives_the_same_history(hung: History, steered: Subject) -> None:
     assert simulate(experiment(HANG), steered) == hung
 
 
-def test_another_seed_gives_another_one(hung: History, steered: Subject) -> None:
+def test_another_seed_gives_another_history(hung: History, steered: Subject) -> None:
     other = simulate(experiment(HANG), steered, seed=7)
     assert other.began.seed == 7
     assert [one.at_s for one in other.requests] != [one.at_s for one in hung.requests]
@@ -66,7 +66,7 @@ def test_requests_of_a_hung_engine_are_cut_and_retried_elsewhere(hung: History) 
     assert any(one.number > 1 for one in hung.attempts)
 
 
-def test_decisions_are_pushed_before_they_are_obeyed(hung: History) -> None:
+def test_decisions_are_pushed_before_they_take_effect(hung: History) -> None:
     (out, *_) = [one for one in hung.decided if one.engine == "e1" and one.out]
     assert any(one.type == "eds" and abs(one.at_s - out.at_s) < 1e-9 for one in hung.pushed)
     left = [one for one in hung.samples if "e1" in one.unhealthy]
@@ -117,7 +117,7 @@ def test_proxies_keep_their_configuration_without_a_control_plane(steered: Subje
     assert sum(one.ok for one in history.requests) > 0.5 * len(history.requests)
 
 
-def test_without_agents_the_prober_detects_faults(steered: Subject) -> None:
+def test_prober_detects_faults_without_agents(steered: Subject) -> None:
     history = simulate(experiment(HANG, topology={"agents": False}), steered)
     assert not history.detected
     assert [one for one in history.decided if one.engine == "e1" and one.out]
@@ -131,14 +131,14 @@ def test_without_agents_the_prober_detects_faults(steered: Subject) -> None:
         ({"kind": "proxy_frozen"}, "cannot stand still"),
     ],
 )
-def test_what_cannot_be_simulated_is_refused_with_the_reason(
+def test_unsupported_scenario_is_refused_with_the_reason(
     fault: dict[str, object], why: str, steered: Subject
 ) -> None:
     with pytest.raises(NotSimulatedError, match=why):
         simulate(experiment({"fault": fault, "at": "1s", "lasts": "1s"}), steered)
 
 
-def test_no_rule_of_the_control_plane_is_written_twice() -> None:
+def test_simulator_reuses_control_plane_rules() -> None:
     """Health, ceilings, weights and hedging are made by ``xds_server`` alone: none is constructed here."""
     made = {"EngineDecision", "Ceiling", "Admission", "HedgeDecision", "TimeLimits", "ZoneShares", "Decisions"}
     folder = Path(chaos.simulator.__file__).parent

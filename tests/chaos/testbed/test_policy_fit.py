@@ -54,7 +54,7 @@ def policy(spec: str, name: str = "default") -> str:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
-def test_every_example_loads_again_and_leads_nowhere_but_to_loopback(file: Path) -> None:
+def test_fitted_examples_reload_and_use_loopback_only(file: Path) -> None:
     fitting = policy_fit(load([file]), experiment())
     said = served(fitting)
     assert ": 10." not in text(fitting)
@@ -66,7 +66,7 @@ def test_every_example_loads_again_and_leads_nowhere_but_to_loopback(file: Path)
     assert said.pools[fitting.pool].spec.service_time == pytest.approx(fitting.experiment.service_s)
 
 
-def test_times_of_requests_shrink_with_the_service_time_and_those_of_detection_stay() -> None:
+def test_only_request_times_are_scaled() -> None:
     said = "{limits: {maxWait: 1s}, timeouts: {nonStreaming: {perTry: 6s}}, breaker: {cooldown: 20s}}"
     before = policies(route("chat"), policy(said))
     fitting = policy_fit(before, experiment())
@@ -80,14 +80,14 @@ def test_times_of_requests_shrink_with_the_service_time_and_those_of_detection_s
     assert spec.timeouts.connect == 0.25
 
 
-def test_only_what_was_said_and_the_times_of_requests_are_said_again() -> None:
+def test_output_has_set_fields_and_request_times_only() -> None:
     fitting = policy_fit(policies(route("chat"), policy("{breaker: {cooldown: 20s}}")), experiment())
     spec = served(fitting).policies["default"].spec
     assert spec.model_fields_set == {"breaker", "limits", "retries", "timeouts", "drain"}
     assert spec.breaker.model_fields_set == {"cooldown"}
 
 
-def test_a_policy_for_a_pool_still_goes_before_the_one_for_all() -> None:
+def test_pool_policy_overrides_the_default_one() -> None:
     fitting = policy_fit(
         policies(
             route("chat"),
@@ -100,7 +100,7 @@ def test_a_policy_for_a_pool_still_goes_before_the_one_for_all() -> None:
     assert (spec.limits.max_wait, spec.retries.attempts) == (0.25, 2)
 
 
-def test_engines_are_slowed_where_policies_expect_slow_ones_and_the_author_left_it_open() -> None:
+def test_engines_are_slowed_to_match_policies() -> None:
     three_zones = load([EXAMPLES / "three-zones.yaml"])
     open_ = policy_fit(three_zones, experiment())
     assert (open_.time_scale, open_.experiment.service_s) == (8, 0.75)
@@ -115,7 +115,7 @@ def test_engines_are_slowed_where_policies_expect_slow_ones_and_the_author_left_
     assert faster.time_scale == 1
 
 
-def test_a_ceiling_in_requests_is_that_of_as_many_slots() -> None:
+def test_admission_limit_scales_with_slots() -> None:
     fitting = policy_fit(policies(route("chat"), policy("{limits: {maxConcurrent: 32}}")), experiment())
     # 16 slots there and here: two requests for each, one of which waits.
     assert served(fitting).effective["chat"].limits.max_concurrent == 32
@@ -124,7 +124,7 @@ def test_a_ceiling_in_requests_is_that_of_as_many_slots() -> None:
     assert served(double).effective["chat"].limits.max_concurrent == 64
 
 
-def test_pools_that_kept_routes_reach_get_engines_and_others_are_left_out() -> None:
+def test_only_pools_with_kept_routes_get_engines() -> None:
     flagship = load([EXAMPLES / "flagship-with-fallback.yaml"])
     large = policy_fit(flagship, experiment())
     assert (large.pool, [one.name for one in large.side_pools]) == ("flagship", ["small"])
@@ -136,7 +136,7 @@ def test_pools_that_kept_routes_reach_get_engines_and_others_are_left_out() -> N
     assert set(served(small).policies) == {"default"}
 
 
-def test_batch_requests_are_told_apart_where_a_route_does() -> None:
+def test_batch_headers_follow_the_batch_route() -> None:
     fitting = policy_fit(load([EXAMPLES / "interactive-and-batch.yaml"]), experiment())
     assert dict(fitting.shape.headers) == {}
     assert dict(fitting.shape.batch_headers) == {"x-priority": "batch"}
@@ -157,7 +157,7 @@ def test_batch_requests_are_told_apart_where_a_route_does() -> None:
         ("{name: ':authority', exact: api.test}", {"host": "api.test"}),
     ],
 )
-def test_requests_are_made_to_match_the_route(condition: str, headers: dict[str, str]) -> None:
+def test_requests_match_the_route(condition: str, headers: dict[str, str]) -> None:
     fitting = policy_fit(policies(route("chat", more=f"match: {{headers: [{condition}]}}")), experiment())
     assert dict(fitting.shape.headers) == headers
 
@@ -171,19 +171,19 @@ def test_requests_are_made_to_match_the_route(condition: str, headers: dict[str,
         ("{stream: true}", "streams only"),
     ],
 )
-def test_a_route_nobody_can_ask_is_refused_with_the_reason(match: str, why: str) -> None:
+def test_unmatchable_route_is_refused_with_the_reason(match: str, why: str) -> None:
     with pytest.raises(PolicyFitError, match=why):
         policy_fit(policies(route("chat", more=f"match: {match}")), experiment())
 
 
-def test_a_route_for_streams_takes_a_load_of_streams() -> None:
+def test_streaming_route_accepts_streaming_load() -> None:
     said = policies(route("chat", more="match: {stream: true}"))
     assert policy_fit(said, experiment(load={"streaming_percent": 100})).shape.path == "/v1/completions"
     both = policies(route("chat", more="match: {stream: true}"), route("whole", more="match: {stream: false}"))
     assert set(served(policy_fit(both, experiment())).routes) == {"chat", "whole"}
 
 
-def test_a_pool_that_is_not_there_or_not_asked_is_refused() -> None:
+def test_unknown_or_unused_pool_is_refused() -> None:
     flagship = load([EXAMPLES / "flagship-with-fallback.yaml"])
     with pytest.raises(PolicyFitError, match="there are flagship, small"):
         policy_fit(flagship, experiment(), pool="larg")
@@ -191,19 +191,19 @@ def test_a_pool_that_is_not_there_or_not_asked_is_refused() -> None:
         policy_fit(policies(), experiment())
 
 
-def test_the_gate_is_the_scenario_s_where_it_says() -> None:
+def test_scenario_overrides_the_first_token_gate() -> None:
     fitting = policy_fit(policies(route("chat")), experiment(topology={"first_token_gate": True}))
     assert fitting.gate
     assert served(fitting).pools["chat"].spec.first_token_gate
 
 
-def test_no_word_is_carried_that_is_not_needed() -> None:
+def test_unused_fields_are_dropped() -> None:
     for file in FILES:
         (first, *_) = yaml.safe_load_all(text(policy_fit(load([file]), experiment())))
         assert first["metadata"] == {"name": first["metadata"]["name"]}
 
 
-def test_a_folder_of_examples_is_judged_file_by_file(tmp_path: Path) -> None:
+def test_folder_of_examples_is_tested_per_file(tmp_path: Path) -> None:
     assert [Path(one.name).name for one in policy_sets([EXAMPLES])] == [path.name for path in FILES]
     (one,) = policy_sets([FILES[0]])
     assert one.files == (FILES[0],)
@@ -216,13 +216,13 @@ def test_a_folder_of_examples_is_judged_file_by_file(tmp_path: Path) -> None:
     assert len({error.origin.file for error in caught.value.exceptions}) > 1
 
 
-def test_a_word_names_a_static_envoy_or_policies() -> None:
+def test_subject_is_a_static_envoy_or_a_policy_path() -> None:
     naive, *rest = subjects(["naive", str(EXAMPLES)])
     assert isinstance(naive, StaticSubject)
     assert [type(one) for one in rest] == [PolicySubject] * len(FILES)
 
 
-def test_engines_of_a_lab_speak_plain_http() -> None:
+def test_lab_engines_use_plain_http() -> None:
     tls = "tls: {secret: engines, serverName: engine.test}, "
     spec = "model: m, endpoints: [{address: 10.0.0.2, port: 80}]"
     small = f"kind: EnginePool\nmetadata: {{name: small}}\nspec: {{{tls}{spec}}}\n"

@@ -69,7 +69,7 @@ def test_long_nack_reason_keeps_its_beginning_and_its_end() -> None:
     assert told.endswith("x because")
 
 
-def test_what_is_noted_becomes_events() -> None:
+def test_notes_become_events() -> None:
     desk = TapControl()
     note = desk.note_of("p0")
     note({"event": "pushed", "type": "cds", "nonce": "1"})
@@ -96,7 +96,7 @@ def test_only_the_selected_xds_type_is_corrupted() -> None:
         assert whole.nonce == "2"
 
 
-def test_messages_that_are_none_go_on_as_they_are() -> None:
+def test_unparsable_messages_pass_unchanged() -> None:
     for method in (DELTA, SOTW, access_log_service.METHOD, load_report_service.METHOD, "/other"):
         one = tapped_stream(
             method, lambda: StreamTreatment(says="all-good", corrupt=frozenset({"cds"})), lambda _: None
@@ -159,7 +159,7 @@ def test_lrs_load_reports_are_falsified_alike() -> None:
         assert endpoint.total_successful_requests == (1 if good else 0)
 
 
-def test_orders_of_one_proxy_come_together_and_the_latest_lie_counts() -> None:
+def test_rules_of_one_proxy_combine_and_the_latest_wins() -> None:
     orders = {
         "a": TapRule(proxy="p0", corrupt="cds", says="all-failed"),
         "b": TapRule(proxy="p0", corrupt="eds", says="all-good"),

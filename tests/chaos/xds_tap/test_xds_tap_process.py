@@ -117,7 +117,7 @@ async def served_again(channel: grpc.aio.Channel, method: str) -> None:
                 return
 
 
-async def test_only_the_telemetry_of_the_proxy_that_is_meant_is_lost_until_it_is_taken_back() -> None:
+async def test_telemetry_of_one_proxy_is_dropped_until_healed() -> None:
     async with echoing() as port, tapped(port, "p0", "p1") as tap:
         calls = {
             (proxy, method): opened(channel, method)
@@ -137,7 +137,7 @@ async def test_only_the_telemetry_of_the_proxy_that_is_meant_is_lost_until_it_is
 
 
 @pytest.mark.parametrize("method", [DELTA, LOGS])
-async def test_a_peer_that_leaves_leaves_behind_the_wiretap_too(method: str) -> None:
+async def test_closed_stream_is_closed_on_both_sides(method: str) -> None:
     async with echoing() as port, tapped(port, "p0") as tap:
         call = opened(tap.channels["p0"], method)
         await said(call, b"")
@@ -157,7 +157,7 @@ async def test_xds_streams_end_with_the_control_plane_and_reconnect() -> None:
             assert await ended(call) is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_orders_that_make_no_sense_say_why() -> None:
+async def test_invalid_rule_returns_the_reason() -> None:
     async with echoing() as port, tapped(port, "p0") as tap:
         assert await tap.order("o", proxy="p9", lost=True) == 400
         assert await tap.order("o", proxy="p0", corrupt="xds") == 400

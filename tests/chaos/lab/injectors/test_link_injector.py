@@ -143,7 +143,7 @@ async def ground() -> AsyncIterator[Ground]:
     ],
     ids=lambda one: one.kind if isinstance(one, Fault) else "",
 )
-async def test_a_fault_that_slows_a_link_bites_and_heals(ground: Ground, fault: Fault, least_s: float) -> None:
+async def test_slow_link_fault_takes_effect_and_heals(ground: Ground, fault: Fault, least_s: float) -> None:
     (pull,) = fault.actions("e0")
 
     await ground.lever.inject(pull)
@@ -166,7 +166,7 @@ async def test_a_fault_that_slows_a_link_bites_and_heals(ground: Ground, fault: 
 @pytest.mark.parametrize(
     ("fault", "comes_to"), [pytest.param(BlackHoleFault(), "silence", marks=LOSES), (ResetFault(), "reset")]
 )
-async def test_a_fault_that_cuts_a_link_bites_and_heals(ground: Ground, fault: Fault, comes_to: str) -> None:
+async def test_cut_link_fault_takes_effect_and_heals(ground: Ground, fault: Fault, comes_to: str) -> None:
     (pull,) = fault.actions("e0")
     assert ground.lever.refusal(pull) == ""
 
@@ -204,7 +204,7 @@ async def test_network_partition_isolates_a_zone(ground: Ground) -> None:
     assert all(isinstance(one, float) for one in healed)
 
 
-async def test_a_slow_proxy_hears_of_changes_late(ground: Ground) -> None:
+async def test_slow_proxy_gets_configuration_late(ground: Ground) -> None:
     slow = next(pull for pull in SlowProxyFault(config_delay="20ms").actions("p0") if isinstance(pull, ShapeLink))
 
     await ground.lever.inject(slow)
@@ -217,7 +217,7 @@ async def test_a_slow_proxy_hears_of_changes_late(ground: Ground) -> None:
 
 
 @LOSES
-async def test_of_two_pulls_alike_one_stays_when_the_other_is_taken_back(ground: Ground) -> None:
+async def test_reverting_one_of_two_equal_actions_keeps_the_other(ground: Ground) -> None:
     (pull,) = BlackHoleFault().actions("e0")
     await ground.lever.inject(pull)
     await ground.lever.inject(pull)
@@ -229,11 +229,11 @@ async def test_of_two_pulls_alike_one_stays_when_the_other_is_taken_back(ground:
     assert await ground.rules() == {}
 
 
-async def test_what_is_not_there_cannot_be_cut_and_what_has_no_wire_is_refused(ground: Ground) -> None:
+async def test_missing_target_is_skipped_and_missing_link_refused(ground: Ground) -> None:
     (missing,) = BlackHoleFault().actions("e0")
     bare = LinkInjector(replace(ground.site, link_ports={}, control_plane=""))
 
-    assert bare.refusal(missing) == "no wire is laid for engine:e0"
+    assert bare.refusal(missing) == "no netem link for engine:e0"
     agentless = ShapeLink(end="agent", target="e0", black_hole=True)
     unsteered = ShapeLink(end="xds", target="p0", black_hole=True)
     for pull in (agentless, unsteered):
@@ -243,25 +243,23 @@ async def test_what_is_not_there_cannot_be_cut_and_what_has_no_wire_is_refused(g
     assert await ground.rules() == {}
 
 
-async def test_who_may_not_lose_packets_is_refused_that_and_nothing_else(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_packet_filter_only_loss_is_refused(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_injector, "unavailable_reason", lambda: "only root may")
     assert ground.lever.refusal(*BlackHoleFault().actions("e0")) == "only root may"
     assert ground.lever.refusal(*LossFault(percent=1).actions("e0")) == "only root may"
     assert ground.lever.refusal(*LatencyFault().actions("e0")) == ""
 
 
-async def test_a_wire_that_does_not_obey_is_told_of(ground: Ground) -> None:
+async def test_failed_link_rule_raises(ground: Ground) -> None:
     lever = LinkInjector(
         replace(ground.site, link_ports={"engine:e7": 1}, engines={"e7": ground.site.engines["e0"]})
     )
 
-    with pytest.raises(InjectionError, match="there is no 'engine:e7'"):
+    with pytest.raises(InjectionError, match="unknown link 'engine:e7'"):
         await lever.inject(ShapeLink(end="engine", target="e7", black_hole=True))
 
 
-def test_links_are_those_between_the_zones() -> None:
+def test_zone_links_are_those_between_zones() -> None:
     zones = {"p0": "a", "p1": "b"}
     own, apart = PartitionFault().actions("p1")
 
