@@ -1,1 +1,1 @@
-"""What an engine knows of itself."""
+"""Engine health: probes, verdicts and the agent."""

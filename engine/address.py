@@ -1,4 +1,4 @@
-"""Where a port listens, as people write it, and who comes to it: for the agent and for the control plane alike."""
+"""Listen addresses and client hosts, for agent and control plane."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """A host and a TCP port to listen on; port 0 takes a free one."""
+    """Host and TCP port to listen on; port 0 picks a free one."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The address written as ``127.0.0.1:18011``, ``[::1]:18011`` or ``:18011`` (every interface).
+        """Parse ``127.0.0.1:18011``, ``[::1]:18011`` or ``:18011`` (every interface).
 
-        Raises ValueError, which says how to write it.
+        ValueError states the format.
         """
         host, colon, port = text.rpartition(":")
         if not colon or not port.isdecimal() or int(port) > 65535:
@@ -25,7 +25,7 @@ class ListenAddress:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
+        """Whether it is a loopback address."""
         if self.host == "localhost":
             return True
         try:
@@ -34,12 +34,12 @@ class ListenAddress:
             return False
 
     def __str__(self) -> str:
-        """``host:port``, with brackets round an IPv6 host."""
+        """``host:port``, with brackets around an IPv6 host."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def source_network(said: str) -> str:
-    """The host at an IP address: the address itself, or the /64 it is in; what is no address is taken as it is."""
+    """Host of an IP address: the address, or its /64 for IPv6; other text unchanged."""
     said = said.partition("%")[0]
     try:
         address = ipaddress.ip_address(said)

@@ -1,4 +1,4 @@
-"""A dict of bounded size: a new item that is one too many evicts the oldest."""
+"""A bounded dict that evicts the oldest item."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -9,7 +9,7 @@ _V = TypeVar("_V")
 
 
 class BoundedDict(OrderedDict[_K, _V]):
-    """At most ``most`` items. A key that is set becomes the newest; ``on_evict`` gets each evicted key."""
+    """At most ``most`` items; setting a key makes it the newest. ``on_evict`` gets evicted keys."""
 
     def __init__(self, most: int, on_evict: Callable[[_K], object] | None = None) -> None:
         super().__init__()

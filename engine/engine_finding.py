@@ -1,7 +1,6 @@
-"""What the books of an engine amount to: a verdict, and the reading that made it.
+"""Verdict on an engine from its probe state.
 
-Each function answers for one situation and names its evidence, so that every verdict says which reading, which
-threshold and since when.
+Every verdict names its evidence: reading, threshold and since when.
 """
 
 from dataclasses import dataclass, replace
@@ -13,16 +12,16 @@ from engine.probe_state import KV_FULL_RATIO, ProbeState
 from engine.report import Evidence, Verdict
 
 SILENCE_S: Final = 5.0
-"""An open port that answers nothing this long is a dead engine.
+"""Seconds without an answer on an open port until an engine is dead.
 
-Longer than what one token may take: an overloaded API process was seen to leave ``/metrics`` unanswered for 1.5 s
-with its engine at work, and to take a busy engine out starts a cascade.
+Longer than one token may take: an overloaded API process left ``/metrics`` unanswered for 1.5 s with a working
+engine, and ejecting a busy engine starts a cascade.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFinding:
-    """A verdict and the reading that made it: what it was held against, and since when, on the judge's clock."""
+    """A verdict with its reading and threshold; ``since_s`` on the prober's clock."""
 
     verdict: Verdict
     reading: str
@@ -31,13 +30,13 @@ class EngineFinding:
     since_s: float | None = None
 
     def evidence(self, at_s: float) -> Evidence:
-        """The finding as a report tells it at ``at_s``."""
+        """Evidence for a report made at ``at_s``."""
         age_s = 0.0 if self.since_s is None else max(0.0, at_s - self.since_s)
         return Evidence(reading=self.reading, threshold=self.threshold, age_s=age_s, sentence=self.sentence)
 
 
 def engine_finding(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFinding | None:
-    """The verdict and its evidence; None when the readings so far prove nothing."""
+    """Verdict and evidence; None while readings are inconclusive."""
     if now.trouble is not None and not now.trouble.answered:
         return _unreachable(now, now.trouble, at_s, probe)
     stalled = _stalled(now, at_s, probe)
@@ -53,7 +52,7 @@ def engine_finding(now: ProbeState, at_s: float, probe: ProbeSettings) -> Engine
 def _unreachable(
     now: ProbeState, trouble: ProbeFailure, at_s: float, probe: ProbeSettings
 ) -> EngineFinding | None:
-    """The verdict on an engine that did not answer the last look."""
+    """Verdict after a probe without an answer."""
     if trouble.gone:
         return EngineFinding(verdict=Verdict.DEAD, reading="connection", sentence=trouble.detail, since_s=at_s)
     if trouble.trouble is ProbeFailureReason.OURS:
@@ -66,29 +65,29 @@ def _unreachable(
         return EngineFinding(
             verdict=Verdict.DEAD,
             reading="answer",
-            threshold=f"an answer within {allowed_s:g} s",
+            threshold=f"answer within {allowed_s:g} s",
             since_s=since_s,
-            sentence=f"nothing answers for {at_s - since_s:.1f} s: {trouble.detail}",
+            sentence=f"no answer for {at_s - since_s:.1f} s (limit {allowed_s:g} s): {trouble.detail}",
         )
     return None
 
 
 def _unproved(failure: ProbeFailure) -> EngineFinding:
-    """The verdict on an engine that does not prove who it is.
+    """Verdict on an engine with an invalid certificate.
 
-    It may well be at work. But whoever trusts the same authorities cannot reach it either, Envoys among them, so
-    it is no good. As the authorities may be what is wrong, it is soft evidence, and doubted where many show it.
+    It may work, but Envoys with the same CA cannot reach it. The CA itself may be wrong, so this is soft evidence,
+    and doubted if many engines show it.
     """
     return EngineFinding(
         verdict=Verdict.DEGRADED,
         reading="certificate",
-        threshold="a certificate that proves its name",
-        sentence=f"up, but cannot be trusted: {failure.detail}",
+        threshold="a valid certificate for its name",
+        sentence=f"up, but its certificate is not trusted: {failure.detail}",
     )
 
 
 def _stalled(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFinding | None:
-    """Evidence that requests stand still; None when there is none."""
+    """Evidence that requests make no progress, if any."""
     if now.stalled_since_s is None or at_s - now.stalled_since_s < probe.stall_after_s:
         return None
     if now.unanswered_since_s is None and now.answer is None:
@@ -96,11 +95,11 @@ def _stalled(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFindin
     return EngineFinding(
         verdict=Verdict.HUNG,
         reading="tokens",
-        threshold=f"a token within {probe.stall_after_s:g} s while requests are in flight",
+        threshold=f"token within {probe.stall_after_s:g} s while requests are in flight",
         since_s=now.stalled_since_s,
         sentence=(
             f"{now.others} requests in flight and no token for {at_s - now.stalled_since_s:.1f} s "
-            f"(allowed {probe.stall_after_s:g} s)"
+            f"(limit {probe.stall_after_s:g} s)"
         ),
     )
 
@@ -108,31 +107,31 @@ def _stalled(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFindin
 def _after_failure(
     now: ProbeState, failure: ProbeFailure, stalled: EngineFinding | None, at_s: float, probe: ProbeSettings
 ) -> EngineFinding:
-    """The verdict on an engine whose last canary was answered, and not by a token."""
+    """Verdict after a canary answered without a token."""
     if failure.draining:
-        return _probe_says(Verdict.DRAINING, f"takes no new requests: {failure.detail}")
+        return _probe_says(Verdict.DRAINING, f"draining: {failure.detail}")
     if stalled is not None:
-        # With a queue limit a hung engine ends up shedding: what it says does not outweigh what it does.
-        return replace(stalled, sentence=f"{stalled.sentence}; the probe got {failure.detail}")
+        # A hung engine with a queue limit eventually sheds: missing tokens outweigh its answer.
+        return replace(stalled, sentence=f"{stalled.sentence}; probe answer: {failure.detail}")
     if failure.shed:
         return _shedding(now, failure, at_s, probe)
     if failure.unproved or failure.refusal:
         return _unproved(failure) if failure.unproved else _refusing(failure)
     if now.errored:
-        # The API process outlives the core it spoke for, and says so itself.
+        # The API process outlives the engine core and reports it.
         return EngineFinding(
             verdict=Verdict.DEAD,
             reading="health",
-            threshold="/health is not an error",
+            threshold="/health without an error",
             since_s=at_s,
-            sentence=f"the engine says that it is broken, and the probe got {failure.detail}",
+            sentence=f"/health reports an error; probe answer: {failure.detail}",
         )
-    return _probe_says(_not_started(now, Verdict.DEGRADED), f"answers the probe without a token: {failure.detail}")
+    return _probe_says(_not_started(now, Verdict.DEGRADED), f"probe answered without a token: {failure.detail}")
 
 
 def _refusing(failure: ProbeFailure) -> EngineFinding:
     return _probe_says(
-        Verdict.DEGRADED, f"up, but refuses the probe: {failure.detail}; check model and path in policy and engine"
+        Verdict.DEGRADED, f"refuses the probe: {failure.detail}; check model and path in policy and engine"
     )
 
 
@@ -141,23 +140,23 @@ def _probe_says(verdict: Verdict, sentence: str) -> EngineFinding:
 
 
 def _shedding(now: ProbeState, failure: ProbeFailure, at_s: float, probe: ProbeSettings) -> EngineFinding:
-    """The verdict on an engine that says it has no room: busy, unless it has no reason to be."""
+    """Verdict on an engine that sheds: busy, unless nothing is in flight."""
     if not now.token_seen and not now.others:
-        return _probe_says(Verdict.STARTING, f"has produced no token yet: {failure.detail}")
+        return _probe_says(Verdict.STARTING, f"no token yet: {failure.detail}")
     refused_s = 0.0 if now.shed_since_s is None else at_s - now.shed_since_s
     if now.counters is not None and not now.others and refused_s >= probe.stall_after_s:
         return replace(
             _probe_says(
                 Verdict.DEGRADED,
-                f"turns requests away for {refused_s:.1f} s though nothing is in flight: {failure.detail}",
+                f"sheds requests for {refused_s:.1f} s with none in flight: {failure.detail}",
             ),
             since_s=now.shed_since_s,
         )
-    return _probe_says(Verdict.BUSY, f"takes no more for now: {failure.detail}")
+    return _probe_says(Verdict.BUSY, f"full: {failure.detail}")
 
 
 def _moving(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFinding:
-    """The verdict on an engine that has just produced something."""
+    """Verdict on an engine that has just made progress."""
     waited_s = 0.0 if now.unanswered_since_s is None else at_s - now.unanswered_since_s
     counters = now.counters
     if counters is not None and (now.saturated or waited_s >= probe.timeout_s):
@@ -174,34 +173,34 @@ def _moving(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFinding
 
 
 def _after_silence(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFinding | None:
-    """The verdict when a canary is out, or was given up, and nothing else has moved."""
+    """Verdict while a canary is unanswered and no token advanced."""
     if now.unanswered_since_s is None:
         return None
     since_s = max(now.unanswered_since_s, now.progressed_at_s or 0.0)
     silent_s = at_s - since_s
     if silent_s < probe.timeout_s:
         return None
-    allowed = f"a token within {probe.timeout_s:g} s when idle"
+    allowed = f"token within {probe.timeout_s:g} s when idle"
     if now.trouble is not None:
-        # Without counters a long queue looks the same as a hang; only soft evidence, so that the floor holds.
+        # Without counters a long queue looks like a hang: soft evidence, so the capacity floor applies.
         return EngineFinding(
             verdict=_not_started(now, Verdict.DEGRADED),
             reading="probe",
             threshold=allowed,
             since_s=since_s,
-            sentence=f"no token for {silent_s:.1f} s, and no counters to tell why: {now.trouble.detail}",
+            sentence=f"no token for {silent_s:.1f} s, cause unknown: {now.trouble.detail}",
         )
     if now.others:
-        return None  # someone's long prefill: that has stall_after_s
+        return None  # possibly a long prefill: stall_after_s applies
     return EngineFinding(
         verdict=_not_started(now, Verdict.HUNG),
         reading="probe",
         threshold=allowed,
         since_s=since_s,
-        sentence=f"claims to be idle, and no token for {silent_s:.1f} s (allowed {probe.timeout_s:g} s)",
+        sentence=f"idle, but produced no token for {silent_s:.1f} s (limit {probe.timeout_s:g} s)",
     )
 
 
 def _not_started(now: ProbeState, otherwise: Verdict) -> Verdict:
-    """Starting, for an engine that has not produced a single token since it came up."""
+    """STARTING until the first token since the start, then ``otherwise``."""
     return otherwise if now.token_seen else Verdict.STARTING

@@ -1,16 +1,16 @@
-"""From timestamped readings to a verdict: is this engine producing tokens, and if not, whose fault is that?
+"""Timestamped readings -> verdict on an engine.
 
-One rule carries most of it: *whoever holds work must move*. Tokens read plus tokens written grow whenever an
-engine does anything, so an engine that holds requests while that sum stands still for ``stall_after_s`` is hung,
-and one whose sum grows is alive however long its queue. Neither a socket nor ``/health`` proves anything.
+Main rule: an engine with requests must make progress. Prompt plus generated tokens grow whenever it works. With
+requests in flight and no growth for ``stall_after_s`` it is hung; with growth it is alive, however long its
+queue.
+Neither an open socket nor ``/health`` proves anything.
 
-During a real hang the engine's own gauges freeze too, at zero if it was idle. So the prober brings work of its
-own, one token at a time: a canary. It is sent whenever it does not queue behind others (a free slot, or nothing
-moving), and is itself a request in flight that is known to exist. No verdict of *hung* is given on gauges alone
-while a canary can be asked: a gauge that got stuck on a living engine must not take it out.
+During a hang the engine's gauges freeze too, at zero if it was idle. So the prober sends canaries: completions of
+one token, sent when they need not queue (a free slot, or no progress). A canary is known to be in flight.
+While canaries are possible, gauges alone never give *hung*: a stuck gauge must not eject a working engine.
 
-Everything here is a pure fold over readings; the clock comes with them. ``books`` keeps what is known and
-``findings`` says what that amounts to; here it becomes a verdict that holds, and the pace of looking follows it.
+A pure fold over readings, which carry their time. ``probe_state`` keeps the facts, ``engine_finding`` derives the
+verdict; this module keeps it and sets the pace of probes.
 """
 
 from dataclasses import dataclass, replace
@@ -22,18 +22,17 @@ from engine.probe_settings import ProbeSettings
 from engine.probe_state import ProbeState, after_canary, after_metrics, restart_timers
 from engine.report import Doubt, EngineReport, Verdict
 
-# A second opinion soon after the first bad look: one lost packet must not eject, and must not cost an interval.
+# Repeat the probe soon after the first bad one: a lost packet must neither eject nor cost an interval.
 CONFIRM_S: Final = 0.1
-# Recovery that is noticed late is the expensive kind of lateness: engines that are out are looked at this often.
+# Interval for ejected engines: late detection of recovery is expensive.
 EJECTED_INTERVAL_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineJudgement:
-    """What one engine is taken for after some readings, and the books that it was read from.
+    """Verdict on one engine after some readings, with its probe state.
 
-    ``finding`` is None until something is certain. ``fresh`` says whether the last reading decided anything:
-    only then is there something to report.
+    ``finding`` is None until readings are conclusive. ``fresh``: the last reading was conclusive, so report it.
     """
 
     books: ProbeState
@@ -45,21 +44,21 @@ class EngineJudgement:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict; None until something is certain."""
+        """The verdict; None until readings are conclusive."""
         return None if self.finding is None else self.finding.verdict
 
     @property
     def evidence(self) -> str:
-        """One sentence on why; empty without a verdict."""
+        """Evidence in one sentence; empty without a verdict."""
         return "" if self.finding is None else self.finding.sentence
 
     @property
     def wants_canary(self) -> bool:
-        """Whether to ask for a token now: never behind the work of others, always when nothing moves."""
+        """Whether to send a canary now: never behind other requests, always without progress."""
         return self.books.wants_canary(good=self.verdict is not None and self.verdict.good)
 
     def canary_sent(self, at_s: float) -> "EngineJudgement":
-        """The judgement while a canary sent at ``at_s`` is out."""
+        """The judgement with a canary sent at ``at_s``."""
         return replace(self, books=self.books.canary_sent(at_s), fresh=False)
 
     def after(self, reading: MetricsReading | CanaryReading, probe: ProbeSettings) -> "EngineJudgement":
@@ -72,7 +71,7 @@ class EngineJudgement:
             books = after_canary(self.books, reading)
         finding = engine_finding(books, reading.at_s, probe)
         if finding is None or _silent(reading):
-            # A silence alone decides nothing: what the counters say at that moment does, and they are read next.
+            # Silence alone is inconclusive: the counters decide, and are read next.
             return replace(self, books=books, fresh=False)
         verdict = finding.verdict
         fresh = not (isinstance(reading, MetricsReading) and verdict is self.verdict and _repeats(books, verdict))
@@ -86,7 +85,7 @@ class EngineJudgement:
         )
 
     def pause_s(self, at_s: float, probe: ProbeSettings) -> float:
-        """Seconds until the next look is due: sooner when it may confirm or change something."""
+        """Seconds until the next probe; shorter while it may confirm or change the verdict."""
         good = self.verdict is not None and self.verdict.good and self.good_in_row >= probe.healthy_after
         if good and not self.books.recovering:
             pause_s = probe.interval_s
@@ -100,7 +99,7 @@ class EngineJudgement:
         return pause_s
 
     def report(self, pool: str, engine: str, at_s: float, sequence: int) -> EngineReport | None:
-        """What to tell the control plane; None when the last reading decided nothing."""
+        """Report for the control plane; None if the last reading was inconclusive."""
         if self.verdict is None or not self.fresh:
             return None
         counters = self.books.counters
@@ -131,12 +130,12 @@ def _silent(reading: MetricsReading | CanaryReading) -> bool:
 
 
 def _repeats(now: ProbeState, verdict: Verdict) -> bool:
-    """Whether a look that led to the same verdict only says again what a canary has said, or is about to say."""
+    """Whether a metrics reading only repeats the verdict of a canary, past or due."""
     return now.answer is not None or (verdict.good and now.wants_canary(good=True))
 
 
 def _doubt(now: ProbeState, verdict: Verdict) -> Doubt | None:
-    """Which reading behind the verdict could be our own fault."""
+    """The reading behind the verdict that could be the prober's own fault."""
     if verdict is Verdict.DEAD and now.trouble is not None and now.trouble.trouble is ProbeFailureReason.SILENT:
         return Doubt.SILENT
     refused = now.answer is not None and (now.answer.refusal or now.answer.unproved)

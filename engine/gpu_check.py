@@ -1,13 +1,13 @@
-"""The deep check: does this GPU still compute? Asked in a process that can be killed, with a deadline per stage.
+"""Deep check: verify that a GPU computes correctly, in a killable child with a deadline per stage.
 
-The parent never imports torch and never touches the GPU. It starts ``gpu/compute_child.py`` once per GPU, listens
-to the stages it enters, and kills it when a stage takes too long: the stage says what was stuck. A wrong result, a
-stuck kernel, too little memory and a broken CUDA context are different outcomes, because different things follow.
+The parent never imports torch or touches the GPU. It starts ``gpu/compute_child.py`` per GPU, follows its stages
+and kills it when a stage exceeds its deadline; the stage names what was stuck. Wrong result, stuck kernel, out of
+memory and broken CUDA context are separate outcomes with separate actions.
 
-On the GPU the check needs about 160 MiB and a CUDA context (some hundred MiB): room that an engine started with
-``--gpu-memory-utilization`` below 1 leaves.
+The check needs about 160 MiB of GPU memory plus a CUDA context (a few hundred MiB), which an engine with
+``--gpu-memory-utilization`` below 1 leaves free.
 
-By hand: ``python -m engine.gpu_check [--device cpu] [--python /path/to/engine/bin/python]``.
+Manual run: ``python -m engine.gpu_check [--device cpu] [--python /path/to/engine/bin/python]``.
 """
 
 import argparse
@@ -29,20 +29,20 @@ _CHILD: Final = Path(__file__).parent / "gpu" / "compute_child.py"
 
 
 class CheckOutcome(StrEnum):
-    """How a deep check ended."""
+    """Outcome of a deep check."""
 
     OK = "ok"
-    WRONG_RESULT = "wrong_result"  # it computes, and not what it should: silent corruption
-    STUCK = "stuck"  # a context, a kernel or a copy did not come to its end
-    OUT_OF_MEMORY = "out_of_memory"  # no room left for a check: says nothing about the GPU
-    CONTEXT_ERROR = "context_error"  # CUDA refused or failed
-    CRASHED = "crashed"  # the process died without a word
-    UNAVAILABLE = "unavailable"  # no torch, no device, exclusive mode: nothing was checked
+    WRONG_RESULT = "wrong_result"  # silent corruption
+    STUCK = "stuck"  # context, kernel or copy did not finish
+    OUT_OF_MEMORY = "out_of_memory"  # no memory for the check: no statement about the GPU
+    CONTEXT_ERROR = "context_error"  # CUDA error
+    CRASHED = "crashed"  # process died without a result
+    UNAVAILABLE = "unavailable"  # no torch, no device or exclusive mode: not checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCheck:
-    """One deep check. ``gpu_ms`` is the device's time by CUDA events, None when it did not end.
+    """One deep check. ``gpu_ms`` is device time by CUDA events, None if unfinished.
 
     ``stage`` is the last one entered; ``checked_at_s`` is the parent's monotonic clock at the end.
     """
@@ -59,16 +59,16 @@ class GpuCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckSettings:
-    """How to run the check. ``python`` is an interpreter with torch: the engine's own will do."""
+    """Settings of the check; ``python`` is an interpreter with torch, e.g. the engine's."""
 
     python: str = sys.executable
     child: Path = _CHILD
-    # By arithmetic, not yet measured: 2 GFLOP in float32, 0.5 in bfloat16, below 1 ms each on a data centre GPU;
+    # Computed, not measured: 2 GFLOP in float32, 0.5 in bfloat16, below 1 ms each on a data centre GPU;
     # 2 GB of memory traffic, 2 ms at 1 TB/s; 16 MB over PCIe, 1 ms. The budget is 50 ms.
     size: int = 1024
     memory_mib: int = 64
-    # Importing torch from a cold disk takes long and is nobody's fault; a context takes a second or two, more when
-    # the driver is busy; a kernel waits for its time slice behind the engine's.
+    # Importing torch from a cold disk is slow; a context takes 1 to 2 s, more with a busy driver; a kernel waits
+    # for its time slice behind the engine's.
     stage_deadline_s: Mapping[str, float] = field(
         default_factory=lambda: MappingProxyType(
             {"start": 30.0, "import": 60.0, "context": 20.0, "kernels": 5.0, "memory": 5.0, "end": 5.0}
@@ -83,10 +83,10 @@ async def check_gpu(
     rank: int = 0,
     clock: Callable[[], float] = time.monotonic,
 ) -> GpuCheck:
-    """The deep check of ``device``: "cpu", or a GPU by NVML index or UUID, whose process sees no other GPU.
+    """Deep check of ``device``: "cpu", or a GPU by NVML index or UUID, the only one its process sees.
 
-    Ends within the sum of the stage deadlines plus two seconds, also when the process cannot be killed. Cancelling
-    it kills the process.
+    Ends within the sum of the stage deadlines plus 2 s, even if the process cannot be killed. Cancellation kills
+    the process.
     """
     started_s = clock()
     run = _CheckProcess()
@@ -128,12 +128,12 @@ async def check_gpu(
 
 
 async def check_gpus(devices: Sequence[str], settings: CheckSettings) -> tuple[GpuCheck, ...]:
-    """The deep check of each device in rank order, one after the other: they would share one CPU and one disk."""
+    """Deep checks in rank order, sequentially: they share CPU and disk."""
     return tuple([await check_gpu(device, settings, rank=rank) for rank, device in enumerate(devices)])
 
 
 class _CheckProcess:
-    """What is known of one child so far."""
+    """Progress of one child."""
 
     def __init__(self) -> None:
         self.stage = "start"
@@ -145,47 +145,47 @@ class _CheckProcess:
         self.outcome, self.evidence = outcome, evidence
 
     def on_line(self, line: bytes) -> None:
-        """Take one line; what is not of the protocol (a library that prints) is passed over."""
+        """Process one line; ignore output that is not of the protocol, e.g. of a library."""
         try:
-            said = json.loads(line)
+            message = json.loads(line)
         except (ValueError, RecursionError):
             return
-        if not isinstance(said, dict):
+        if not isinstance(message, dict):
             return
-        if "stage" in said:
-            self.stage = str(said["stage"])
-        if said.get("outcome") in tuple(CheckOutcome):
-            self.end(CheckOutcome(said["outcome"]), str(said.get("detail", "")))
-            self.gpu_ms = _milliseconds(said.get("gpu_ms"))
+        if "stage" in message:
+            self.stage = str(message["stage"])
+        if message.get("outcome") in tuple(CheckOutcome):
+            self.end(CheckOutcome(message["outcome"]), str(message.get("detail", "")))
+            self.gpu_ms = _milliseconds(message.get("gpu_ms"))
 
 
-def _milliseconds(said: object) -> float | None:
-    """A time as JSON has it; None for what can be none, and none there."""
-    if isinstance(said, int | float) and not isinstance(said, bool) and 0 <= said < _LONGEST_MS:
-        return float(said)
+def _milliseconds(value: object) -> float | None:
+    """A time from JSON; None if invalid or missing."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LONGEST_MS:
+        return float(value)
     return None
 
 
 async def _follow(
     process: asyncio.subprocess.Process, run: _CheckProcess, deadlines_s: Mapping[str, float]
 ) -> None:
-    """Listen until the child has answered, died, or overstayed in a stage."""
+    """Follow the child until it has answered, died or exceeded a deadline."""
     assert process.stdout is not None, "started with a pipe"  # noqa: S101 - for the type checker
     while run.outcome is None:
         limit_s = deadlines_s.get(run.stage, deadlines_s["end"])
         try:
             line = await asyncio.wait_for(process.stdout.readline(), limit_s)
         except TimeoutError:
-            if run.stage in ("start", "import"):  # the GPU has not been touched yet
-                run.end(CheckOutcome.UNAVAILABLE, f"no end of {run.stage} within {limit_s:g} s")
+            if run.stage in ("start", "import"):  # before any GPU use
+                run.end(CheckOutcome.UNAVAILABLE, f"{run.stage} not finished within {limit_s:g} s")
             else:
                 run.end(CheckOutcome.STUCK, f"stuck in {run.stage} for {limit_s:g} s, killed")
             return
         except ValueError:
-            continue  # a line longer than the stream's limit: not of the protocol, and gone from the buffer
+            continue  # line above the stream limit: not of the protocol, dropped from the buffer
         if not line:
             status = await _status(process)
-            run.end(CheckOutcome.CRASHED, f"the check's process ended with {status} in {run.stage}")
+            run.end(CheckOutcome.CRASHED, f"the check process ended with {status} in {run.stage}")
             return
         run.on_line(line)
 
@@ -194,7 +194,7 @@ _ENDED_BY_ITSELF: Final = (CheckOutcome.OK, CheckOutcome.WRONG_RESULT, CheckOutc
 
 
 async def _end(process: asyncio.subprocess.Process, run: _CheckProcess) -> None:
-    """Kill what is left. A process that waits inside the driver survives SIGKILL: it is left, and told of."""
+    """Kill the child. A process blocked in the driver survives SIGKILL: report it and leave it."""
     try:
         await asyncio.wait_for(process.wait(), 1.0 if run.outcome in _ENDED_BY_ITSELF else 0.0)
     except TimeoutError:
@@ -202,14 +202,14 @@ async def _end(process: asyncio.subprocess.Process, run: _CheckProcess) -> None:
         try:
             await asyncio.wait_for(process.wait(), 2.0)
         except TimeoutError:
-            run.evidence += f"; process {process.pid} waits inside the driver and cannot be killed"
+            run.evidence += f"; process {process.pid} is blocked in the driver and cannot be killed"
 
 
 def _kill_group(pid: int) -> None:
     try:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
-        return  # it ended by itself meanwhile
+        return  # already ended
 
 
 async def _status(process: asyncio.subprocess.Process) -> str:
@@ -221,14 +221,14 @@ async def _status(process: asyncio.subprocess.Process) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Check and tell: 0 when every GPU computes, 1 when one does not, 2 when nothing could be checked."""
+    """Exit 0: all GPUs pass; 1: one fails; 2: none could be checked."""
     parser = argparse.ArgumentParser(
         prog="python -m engine.gpu_check", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("--device", action="append", help="NVML index or UUID, or cpu; again for more (default 0)")
-    parser.add_argument("--python", default=sys.executable, help="an interpreter with torch")
-    asked = parser.parse_args(argv)
-    checks = asyncio.run(check_gpus(asked.device or ["0"], CheckSettings(python=asked.python)))
+    parser.add_argument("--device", action="append", help="NVML index or UUID, or cpu; repeatable (default 0)")
+    parser.add_argument("--python", default=sys.executable, help="interpreter with torch")
+    args = parser.parse_args(argv)
+    checks = asyncio.run(check_gpus(args.device or ["0"], CheckSettings(python=args.python)))
     for check in checks:
         time_text = "" if check.gpu_ms is None else f", {check.gpu_ms:.1f} ms on the device"
         sys.stdout.write(f"{check.device}: {check.outcome}: {check.evidence} ({check.wall_s:.1f} s{time_text})\n")

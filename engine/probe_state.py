@@ -1,7 +1,6 @@
-"""The books of one engine: what is known of it after some readings, whatever that amounts to.
+"""Facts about one engine after some readings.
 
-A pure fold. ``after_metrics`` and ``after_canary`` give the books with one more reading, ``findings`` reads from
-them what the engine's state is, and ``judgement`` puts both together.
+A pure fold: ``after_metrics`` and ``after_canary`` add one reading. ``engine_finding`` derives the verdict.
 """
 
 from dataclasses import dataclass, replace
@@ -11,25 +10,24 @@ from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure, 
 from engine.report import CanaryResults
 from engine.vllm_metrics import VllmCounters
 
-# Cache blocks are handed out whole, so an engine that cannot take another request may stand a little below 1.
+# Cache blocks are allocated whole, so a full cache may stay slightly below 1.
 KV_FULL_RATIO: Final = 0.97
 
 RECOVERED_CANARIES: Final = 16
-"""An engine that owed a token is asked often until so many came in a row: somebody waits for them."""
+"""Successful canaries in a row until a recovering engine is probed at its normal interval."""
 
 _SLOW_CANARY: Final = 2.0
 _CANARY_NOISE_S: Final = 0.03
-# What is slow for minutes becomes usual, or an engine that works more slowly now would be asked often for ever.
+# Slow for minutes becomes usual; else a permanently slower engine would be probed often forever.
 _USUAL_GROWS: Final = 1.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeState:
-    """What is known of one engine after some readings.
+    """Facts about one engine.
 
-    Times are monotonic seconds; ``*_since_s`` is None when not so. ``usual_canary_s`` is what a canary takes when
-    nothing holds it up, and ``slow_canaries`` how many more are worth asking for soon since one took clearly
-    longer.
+    Times are monotonic seconds; ``*_since_s`` is None if the state does not hold. ``usual_canary_s`` is the usual
+    time of a canary; ``slow_canaries`` is how many more to send soon after a slow one.
     """
 
     slots: int
@@ -66,21 +64,21 @@ class ProbeState:
 
     @property
     def cache_full(self) -> bool:
-        """Whether the KV cache has no room for a new request: a shortage that ends when requests do."""
+        """Whether the KV cache is full; room returns as requests finish."""
         usage = None if self.counters is None else self.counters.kv_cache_usage_ratio
         return usage is not None and usage >= KV_FULL_RATIO
 
     @property
     def recovering(self) -> bool:
-        """Whether its canaries failed, or were slow, until only lately, and more of them are worth asking for.
+        """Whether canaries failed or were slow recently, so that more are worth sending.
 
-        A judge beside the engine is not told that others keep it out for being slow. But its own canaries were
-        slow then, too, and the first quick one is what brings the engine back.
+        An agent does not know that its engine was ejected for being slow. But its canaries were slow then too, and
+        the first quick one returns the engine to rotation.
         """
         return (self.canary_failed or self.slow_canaries > 0) and not self.saturated
 
     def wants_canary(self, *, good: bool) -> bool:
-        """Whether to ask an engine that is taken for ``good``, or is not, for a token now."""
+        """Whether to send a canary now; ``good`` is the current verdict."""
         if self.asked_at_s is not None:
             return False
         if self.trouble is not None and (self.trouble.gone or self.trouble.unproved):
@@ -88,20 +86,20 @@ class ProbeState:
         return not (good and self.progressed and self.saturated)
 
     def canary_sent(self, at_s: float) -> "ProbeState":
-        """The books while a canary sent at ``at_s`` is out."""
+        """The state with a canary sent at ``at_s``."""
         since = self.unanswered_since_s
         return replace(self, asked_at_s=at_s, unanswered_since_s=at_s if since is None else since)
 
 
 def after_metrics(before: ProbeState, look: MetricsReading) -> ProbeState:
-    """What is known after a look at the counters."""
+    """The state after a metrics reading."""
     if isinstance(look.counters, ProbeFailure):
         unsure = look.counters.trouble in (ProbeFailureReason.SILENT, ProbeFailureReason.OURS)
         if unsure and (before.heard_at_s is not None or look.counters.trouble is ProbeFailureReason.OURS):
-            # What was known stays known for as long as the silence may still be an accident.
+            # Keep the facts while the silence may be an accident.
             return replace(before, looked_at_s=look.at_s, trouble=look.counters, progressed=False)
         if look.counters.gone:
-            # Nothing learnt from a process that is gone holds for the next one at this address.
+            # The next process at this address starts without history.
             return ProbeState(
                 slots=before.slots,
                 looked_at_s=look.at_s,
@@ -111,10 +109,10 @@ def after_metrics(before: ProbeState, look: MetricsReading) -> ProbeState:
         return replace(
             before,
             looked_at_s=look.at_s,
-            # An engine that was never heard is silent from the first look on.
+            # An engine that never answered is silent since the first probe.
             heard_at_s=look.at_s if look.counters.spoke else (before.heard_at_s or look.at_s),
             trouble=look.counters,
-            # No canary is sent to a stranger, so the looks speak for themselves.
+            # No canary is sent without a valid certificate.
             answer=None if look.counters.unproved else before.answer,
             progressed=False,
             counters=None,
@@ -132,7 +130,7 @@ def after_metrics(before: ProbeState, look: MetricsReading) -> ProbeState:
     others = max(0, fresh.running + fresh.waiting - own, (look.in_flight or 0) - own)
     progressed = known is not None and not reborn and fresh.tokens > known.tokens
     if progressed and known is not None and not others and not before.others:
-        # Tokens that canaries had long since brought are no news: the engine may have stopped after them.
+        # Tokens of earlier canaries are not progress: the engine may have stopped since.
         progressed = fresh.generation_tokens - known.generation_tokens > before.answered_since_look
     return replace(
         before,
@@ -149,14 +147,14 @@ def after_metrics(before: ProbeState, look: MetricsReading) -> ProbeState:
         stalled_since_s=None if progressed or not others else _stalled_since_s(before, look.at_s),
         tokens_per_s=_tokens_per_s(before, look.at_s, fresh) if progressed else 0.0,
         token_seen=fresh.tokens > 0 or (before.token_seen and not reborn),
-        # Full and moving: what a canary heard before the slots filled no longer says anything.
+        # Full and progressing: an older canary answer is outdated.
         answer=None if progressed and _outdated(before, fresh, own) else before.answer,
         shed_since_s=None if progressed or others else before.shed_since_s,
     )
 
 
 def after_canary(before: ProbeState, answer: CanaryReading) -> ProbeState:
-    """What is known after a canary has ended."""
+    """The state after a canary has ended."""
     ended = replace(before, asked_at_s=None)
     failure = answer.failure
     if failure is None:
@@ -182,7 +180,7 @@ def after_canary(before: ProbeState, answer: CanaryReading) -> ProbeState:
             slow_canaries=RECOVERED_CANARIES if slow else max(0, before.slow_canaries - 1),
         )
     if failure.trouble is not ProbeFailureReason.OURS and not failure.shed:
-        # To be turned away for want of room is no failure, and no proof either.
+        # Shedding is neither a failure nor a proof.
         known = ended.canary
         ended = replace(ended, canary=known and replace(known, in_row=0), canary_failed=True)
     if failure.trouble is ProbeFailureReason.SILENT:
@@ -192,7 +190,7 @@ def after_canary(before: ProbeState, answer: CanaryReading) -> ProbeState:
     if failure.trouble is ProbeFailureReason.REFUSED:
         return after_metrics(ended, MetricsReading(at_s=answer.at_s, counters=failure))
     if failure.trouble is ProbeFailureReason.CUT:
-        # Once is the race of a kept connection that the engine was closing just then; twice is not.
+        # Once may be a race with the engine closing a kept-alive connection; twice is not.
         cuts = ended.cuts_in_row + 1
         return replace(ended, cuts_in_row=cuts, answer=failure if cuts > 1 else ended.answer, progressed=False)
     return replace(
@@ -207,7 +205,7 @@ def after_canary(before: ProbeState, answer: CanaryReading) -> ProbeState:
 
 
 def restart_timers(before: ProbeState, at_s: float) -> ProbeState:
-    """All patience begun anew: time we did not watch is no evidence of anything."""
+    """Restart all timers: unobserved time is not evidence."""
     return replace(
         before,
         heard_at_s=None if before.heard_at_s is None else at_s,
@@ -218,7 +216,7 @@ def restart_timers(before: ProbeState, at_s: float) -> ProbeState:
 
 
 def _stalled_since_s(before: ProbeState, at_s: float) -> float:
-    """Since when others' requests have been seen to stand still."""
+    """Since when requests in flight make no progress."""
     if before.stalled_since_s is not None:
         return before.stalled_since_s
     seen_s = before.looked_at_s if before.others and before.looked_at_s is not None else at_s

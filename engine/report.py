@@ -1,7 +1,7 @@
-"""What is said of one engine at one moment: the seam between whoever judges engines and the control plane.
+"""Report on one engine: the interface between agent or prober and control plane.
 
-The agent beside an engine and the control plane's own prober fill in the same value; ``source`` says which did.
-On the way from the agent it travels as ``proto/engine_report.proto``; ``report_wire`` turns one into the other.
+Agent and prober fill in the same value; ``source`` tells them apart. Agents send it as
+``proto/engine_report.proto``, converted by ``report_wire``.
 """
 
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """What an engine is worth to a caller now."""
+    """State of an engine for callers."""
 
-    STARTING = "starting"  # no token has been seen yet
+    STARTING = "starting"  # no token yet
     READY = "ready"  # produces tokens
-    BUSY = "busy"  # produces tokens, all slots taken: keep it in
-    HUNG = "hung"  # holds requests and produces nothing
+    BUSY = "busy"  # produces tokens, all slots in use: stays in rotation
+    HUNG = "hung"  # requests in flight, no tokens
     DEAD = "dead"  # does not answer
-    DRAINING = "draining"  # finishes what it has, takes nothing new
+    DRAINING = "draining"  # finishes its requests, accepts no new ones
     DEGRADED = "degraded"  # produces tokens, with evidence of damage
 
     @property
@@ -26,7 +26,7 @@ class Verdict(StrEnum):
 
     @property
     def hard(self) -> bool:
-        """Whether the evidence is that no token comes out: such an engine leaves whatever the capacity."""
+        """Whether it produces no token: ejected regardless of the capacity floor."""
         return self in _HARD
 
 
@@ -35,24 +35,24 @@ _HARD = frozenset({Verdict.STARTING, Verdict.HUNG, Verdict.DEAD})
 
 
 class Doubt(StrEnum):
-    """A reading that is as likely the judge's own fault when every engine of a pool gives it."""
+    """A reading that is likely the prober's own fault if a whole pool shows it."""
 
-    REFUSED = "refused"  # up, but says that the question is wrong: model, path, permission
-    SILENT = "silent"  # neither answers nor refuses: the way there may be what is broken
+    REFUSED = "refused"  # up, but refuses the probe: model, path, permission
+    SILENT = "silent"  # no answer: the network path may be broken
 
 
 class ReportSource(StrEnum):
-    """Who judged."""
+    """Source of a verdict."""
 
-    PROBE = "probe"  # the control plane, by asking the engine over the network
-    AGENT = "agent"  # the process beside the engine
+    PROBE = "probe"  # prober of the control plane, over the network
+    AGENT = "agent"  # agent next to the engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One reason for a verdict: the reading, what it was held against, and since how many seconds that was so.
+    """One reason for a verdict: reading, threshold and age.
 
-    ``sentence`` says all of it for people. ``age_s`` is counted back from the moment of the report.
+    ``sentence`` states it in words. ``age_s`` counts back from the time of the report.
     """
 
     reading: str
@@ -63,7 +63,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantiles:
-    """Median and 99th percentile of a time, in seconds, over the judge's last window."""
+    """Median and 99th percentile of a time, in seconds, over the last window."""
 
     p50_s: float
     p99_s: float
@@ -71,10 +71,10 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryResults:
-    """The one-token completions that the judge asks an engine for: proof by work, whatever else is said of it.
+    """Results of canaries: completions of one token.
 
-    ``in_row`` of the newest brought their token, 0 when the last one did not. ``at_s`` is when the last one that
-    did came, on the monotonic clock of whoever holds the value, and ``took_s`` how many seconds it took.
+    ``in_row``: successes in a row, 0 after a failure. ``at_s``: time of the last success on the holder's monotonic
+    clock; ``took_s``: its duration.
     """
 
     in_row: int
@@ -84,9 +84,9 @@ class CanaryResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuVitals:
-    """One GPU or MIG slice of the engine; None where the driver does not say.
+    """One GPU or MIG slice of the engine; None if the driver does not report it.
 
-    ``throttled`` are reasons in words; ``xids`` those not forgotten yet, newest first.
+    ``throttled``: reasons in words. ``xids``: those still remembered, newest first.
     """
 
     rank: int
@@ -107,10 +107,10 @@ class GpuVitals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSummary:
-    """The GPUs of an engine, which are one unit: ``action`` is what the worst of them asks for.
+    """The GPUs of an engine as one unit.
 
-    ``action`` is one of none, watch, degrade, drain, eject, or "" where the judge does not say; ``statement`` says
-    what is known of them at all.
+    ``action`` is that of the worst GPU: none, watch, degrade, drain or eject; "" if unknown. ``statement`` states
+    what could be read.
     """
 
     action: str = ""
@@ -120,21 +120,20 @@ class GpuSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainRequest:
-    """The engine was told to drain; ``deadline_in_s`` seconds are left, None when no deadline was set."""
+    """A drain of the engine; ``deadline_in_s`` seconds are left, None without a deadline."""
 
     deadline_in_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReport:
-    """One judgement of one engine.
+    """One verdict on one engine.
 
-    ``pool`` and ``engine`` are the names of the policy; an agent knows neither and leaves them empty.
-    ``observed_at_s`` is the monotonic clock, in seconds, of whoever holds the value. Counts are None where the
-    source cannot know them. ``evidence`` is one sentence naming the reading, the threshold and since when, and
-    ``reasons`` are all of them, the deciding one first. ``sequence`` grows with each report of a ``boot_id``;
-    0 means the source does not count. ``doubt`` names the reading that would speak against the judge if a whole
-    pool showed it. ``revision`` is of the engine's software. ``canary`` is None until one brought a token.
+    ``pool`` and ``engine`` are names in policies; an agent leaves them empty. ``observed_at_s`` is on the holder's
+    monotonic clock. Counts are None if unknown. ``evidence`` is one sentence with reading, threshold and age;
+    ``reasons`` lists all, the deciding one first. ``sequence`` grows with each report of a ``boot_id``; 0: the
+    source does not count. ``doubt`` names a reading that is likely the source's fault if a whole pool shows it.
+    ``revision`` is of the engine's software. ``canary`` is None until one succeeded.
     """
 
     pool: str

@@ -1,1 +1,1 @@
-"""The process beside an engine: it judges the engine, tells whoever asks, and makes it drainable."""
+"""The agent next to an engine: reports its verdict and drains it."""

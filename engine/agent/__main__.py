@@ -1,4 +1,4 @@
-"""``python -m engine.agent``: the same as ``switchgear-agent``."""
+"""``python -m engine.agent``: same as ``switchgear-agent``."""
 
 from engine.agent.cli import entry
 

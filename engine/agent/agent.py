@@ -1,7 +1,7 @@
-"""One agent at work: it follows its engine, serves what is known of it, and ends when told to.
+"""A running agent: monitors its engine, serves reports, and stops on a signal.
 
-All tasks live in one group; cancelling it is the way out. SIGTERM first drains the engine, within its deadline, so
-that an agent which is stopped together with its engine takes no request down with it.
+All tasks live in one group; cancelling it stops the agent. SIGTERM first drains the engine within its deadline, so
+that stopping agent and engine together loses no request.
 """
 
 import asyncio
@@ -40,13 +40,13 @@ from engine.watch_server import RemovalProgress, WatchServer
 
 log = structlog.get_logger()
 
-# After the drain, watchers are left this long to have read the last report before their streams end.
+# After the drain, seconds for watchers to read the last report before their streams end.
 _LAST_WORDS_S: Final = 0.2
 
-# A connection that has asked nothing, or nothing more, for so long is closed: each takes a descriptor.
+# Close connections idle for this long: each uses a descriptor.
 _IDLE_S: Final = 75.0
 
-# Of the HTTP port; those of one host, and of the port that control planes watch.
+# Limits of the HTTP port: all hosts, one host; and of the gRPC port.
 _MOST_CONNECTIONS: Final = 256
 _MOST_OF_HOST: Final = 64
 _GRPC_OPTIONS: Final = (
@@ -58,14 +58,14 @@ _GRPC_OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundPorts:
-    """The ports that were taken."""
+    """Ports in use."""
 
     http_port: int
     grpc_port: int
 
 
 class Agent:
-    """``await run(announce)`` until SIGTERM or SIGINT; ``announce`` gets the ports once both listen."""
+    """``await run(announce)`` until SIGTERM or SIGINT; ``announce`` gets the ports once both are open."""
 
     def __init__(self, config: AgentConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._config = config
@@ -92,37 +92,37 @@ class Agent:
         self._ended = asyncio.Event()
         self._goodbye: asyncio.Task[None] | None = None
 
-    # -- what the HTTP port answers from ------------------------------------------------------------------------
+    # -- for the HTTP port ------------------------------------------------------------------------------------
 
     @property
     def remote_drain(self) -> bool:
-        """Whether other machines may drain."""
+        """Whether other machines may drain the engine."""
         return self._config.remote_drain
 
     @property
     def permits(self) -> Callable[[tuple[str, ...]], bool] | None:
-        """Whether whoever proved these identities may change anything; None where nobody proves anything."""
+        """Whether a client with these identities may drain; None without client certificates."""
         return None if self._locks is None else self._locks.permits
 
     @property
     def drain_deadline_s(self) -> float:
-        """The deadline of a drain that names none."""
+        """Default drain deadline in seconds."""
         return self._config.drain_deadline_s
 
     def ready(self) -> KubeletProbeResult:
-        """Whether traffic may come."""
+        """Readiness."""
         return kubelet_probes.readiness(self._standing)
 
     def alive(self) -> KubeletProbeResult:
-        """Whether to leave the engine's process running."""
+        """Liveness of the engine's process."""
         return kubelet_probes.liveness(self._standing, self._config, self._clock())
 
     def started(self) -> KubeletProbeResult:
-        """Whether the engine has started."""
+        """Startup state of the engine."""
         return kubelet_probes.startup(self._standing, self._config)
 
     def metrics(self) -> bytes:
-        """One page for Prometheus."""
+        """Prometheus metrics page."""
         return self._samples.text(
             self._standing,
             self._config,
@@ -132,14 +132,14 @@ class Agent:
         )
 
     def report_json(self) -> bytes:
-        """The newest report and the three answers; an object without a verdict before the first."""
+        """Latest report and probe answers; without a verdict before the first report."""
         told = self._watch.report
         if told is None:
             return b'{"verdict": null}\n'
         return agent_report.report_json(told, self._standing, self._config, self._clock())
 
     async def drain(self, deadline_s: float) -> DrainResult:
-        """Drain the engine; how far it came within ``deadline_s`` seconds."""
+        """Drain the engine within ``deadline_s`` seconds; return the outcome."""
         now_s = self._clock()
         until_s = now_s + deadline_s
         since_s = now_s if self._standing.order is None else self._standing.order.since_s
@@ -150,7 +150,7 @@ class Agent:
         return answer
 
     def undrain(self) -> bool:
-        """Take requests again; whether the engine was draining."""
+        """Undrain; return whether the engine was draining."""
         was_draining = self._standing.order is not None
         if was_draining:
             log.info("drain.taken_back")
@@ -158,13 +158,13 @@ class Agent:
         return was_draining
 
     def check_soon(self) -> bool:
-        """Whether a deep check of the GPUs will run."""
+        """Request a deep check of the GPUs; return whether one will run."""
         return self._gpus.check_soon()
 
     # -- life ---------------------------------------------------------------------------------------------------
 
     async def run(self, announce: Callable[[BoundPorts], None]) -> None:
-        """Follow, serve and tell until ended. ConfigError when a port cannot be had."""
+        """Monitor and serve until stopped. ConfigError if a port is unavailable."""
         config = self._config
         trust = config.engine_trust
         means = None if trust is None else engine_client_tls(trust)
@@ -244,7 +244,7 @@ class Agent:
         loop.add_signal_handler(signal.SIGTERM, self._terminate)
 
     def _terminate(self) -> None:
-        """Drain and end; told twice, end."""
+        """Drain and stop; on a second signal stop at once."""
         if self._goodbye is None:
             self._goodbye = asyncio.create_task(self._leave())
         else:
@@ -260,7 +260,7 @@ class Agent:
         finally:
             self._ended.set()
 
-    # -- telling ------------------------------------------------------------------------------------------------
+    # -- reports ------------------------------------------------------------------------------------------------
 
     @property
     def _standing(self) -> EngineHealthState:
@@ -275,7 +275,7 @@ class Agent:
         self._following.on_gpu_judgement(gpu)
 
     def _changed(self) -> None:
-        """Tell everyone of the standing as it is now."""
+        """Publish the current state."""
         now, follower, at_s = self._standing, self._following, self._clock()
         if now.boot.number != self._boot:
             self._boot = now.boot.number
@@ -300,7 +300,7 @@ class Agent:
         self._answers_changed.set()
 
     async def _say_health(self) -> None:
-        """Keep the gRPC health service current; liveness also changes by waiting."""
+        """Update the gRPC health service; liveness also changes with time."""
         while True:
             self._answers_changed.clear()
             ready = self.ready().yes
@@ -319,12 +319,12 @@ class Agent:
 
 
 def _boot_id(number: int) -> str:
-    """A name that no other life of an engine has, whichever agent saw it."""
+    """A boot id unique across engine processes and agents."""
     return f"{number}-{secrets.token_hex(8)}"
 
 
 def startup_line(listening: BoundPorts, config: AgentConfig) -> dict[str, object]:
-    """What a script that asked for port 0 wants to know."""
+    """Actual addresses, for port 0."""
     http, scheme = config.http, "http" if config.tls is None else "https"
     return {
         "http_port": listening.http_port,

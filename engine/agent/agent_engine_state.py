@@ -1,9 +1,8 @@
-"""All that the agent holds true of its engine: a fold over what it reads and what it is told to do.
+"""The agent's state of its engine: a fold over readings and drain requests.
 
-The judge in ``engine.engine_judgement`` knows only the engine's answers. Here the rest is laid over them, hardest
-first: no token can come (hung, dead), none has come yet (starting), none may come (draining), damage (degraded),
-and otherwise ready or busy. Patience for soft evidence is here too, so that one odd answer changes nothing, and
-each verdict keeps the moment since which it holds.
+``engine.engine_judgement`` knows only the engine's answers. This adds the rest, hardest first: no token possible
+(hung, dead), no token yet (starting), drain (draining), damage (degraded), else ready or busy. Soft evidence must
+repeat before it counts. Each verdict keeps its start time.
 
 Pure: the time comes with each event.
 """
@@ -21,18 +20,18 @@ from engine.gpu.gpu_policy import GpuAction
 from engine.probe_state import ProbeState
 from engine.report import Verdict
 
-# How long a queue must have been gone before busy becomes ready again; both take requests, so this is only calm.
+# Seconds without a queue until busy becomes ready; both accept requests, so this only avoids flapping.
 CALM_S: Final = 1.0
-# Slots of an engine that does not say how many it has: its queue alone tells that it is full.
+# Slots of an engine that does not report them: only its queue shows that it is full.
 _NO_SLOTS: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineBoot:
-    """One life of the engine's process. ``mark`` is its start by its own clock, where it says so.
+    """One engine process. ``mark`` is its start time by its own clock, if reported.
 
-    ``heard``: it answered. ``found_running``: it had produced tokens before the agent first saw it, so nothing is
-    left to warm. ``warmed`` counts the warm-up prompts that are done.
+    ``heard``: it answered. ``found_running``: it had produced tokens before the agent started, so it needs no
+    warm-up. ``warmed`` counts completed warm-up prompts.
     """
 
     number: int = 1
@@ -45,7 +44,7 @@ class EngineBoot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainOrder:
-    """The engine was told to drain at ``since_s``, by ``deadline_s`` if it has one."""
+    """A drain since ``since_s``, until ``deadline_s`` if set."""
 
     since_s: float
     deadline_s: float | None
@@ -53,13 +52,12 @@ class DrainOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineHealthState:
-    """What is known of one engine. ``findings`` is the verdict in force and all that speaks for one; empty at
-    first.
+    """State of one engine. ``findings``: the verdict in force, then others with evidence; empty at first.
 
-    ``verdict_since_s`` is when that verdict began. ``finding`` is what the engine's answers amount to after
-    patience, ``soft_in_row`` and ``good_in_row`` count what speaks against it, ``ready_since_s`` is when a queue
-    was last seen to be gone. ``errors_since_s`` is since when too many requests fail, ``not_produced_since_s``
-    since when no token comes. ``idle_readings`` counts looks in a row that found nothing in flight.
+    ``verdict_since_s``: start of that verdict. ``finding``: from the engine's answers, debounced; ``soft_in_row``
+    and ``good_in_row`` count contrary readings. ``ready_since_s``: since when no queue. ``errors_since_s``:
+    since when too many requests fail. ``not_produced_since_s``: since when no token comes. ``idle_readings``:
+    consecutive readings without requests in flight.
     """
 
     begun_at_s: float
@@ -80,37 +78,37 @@ class EngineHealthState:
 
     @classmethod
     def new(cls, config: AgentConfig, at_s: float) -> "EngineHealthState":
-        """Nothing known yet."""
+        """The initial state."""
         return cls(begun_at_s=at_s, judgement=EngineJudgement(books=ProbeState(slots=config.slots or _NO_SLOTS)))
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict in force; None before anything is certain."""
+        """The verdict in force; None until readings are conclusive."""
         return self.findings[0].verdict if self.findings else None
 
     @property
     def produces(self) -> bool:
-        """Whether the engine's answers say that tokens come, whatever else speaks against it."""
+        """Whether the engine produces tokens by its own answers."""
         return self.finding is not None and self.finding.verdict.good
 
     @property
     def in_flight(self) -> int | None:
-        """Requests in flight other than the agent's own; None when that cannot be known now."""
+        """Requests in flight without the agent's own; None if unknown."""
         trouble = self.judgement.books.trouble
         if trouble is not None:
             return 0 if trouble.gone else None
         return None if self.judgement.books.counters is None else self.judgement.books.others
 
     def warm_up_left(self, config: AgentConfig) -> tuple[int, ...]:
-        """Lengths of the warm-up prompts that are still to run."""
+        """Lengths of the remaining warm-up prompts."""
         return () if self.boot.found_running else config.warm_up[self.boot.warmed :]
 
     def canary_sent(self, at_s: float) -> "EngineHealthState":
-        """While a one-token completion sent at ``at_s`` is out."""
+        """The state with a canary sent at ``at_s``."""
         return replace(self, judgement=self.judgement.canary_sent(at_s))
 
     def after(self, reading: MetricsReading | CanaryReading, config: AgentConfig) -> "EngineHealthState":
-        """With one more reading."""
+        """The state after one more reading."""
         judgement = self.judgement.after(reading, config.probe)
         read = replace(self, judgement=judgement)
         if isinstance(reading, MetricsReading):
@@ -122,24 +120,24 @@ class EngineHealthState:
         return _composed(replace(settled, not_produced_since_s=since_s), reading.at_s, config)
 
     def warm_up_prompt_done(self, at_s: float, config: AgentConfig) -> "EngineHealthState":
-        """With one warm-up prompt done."""
+        """The state after one more warm-up prompt."""
         boot = replace(self.boot, warmed=self.boot.warmed + 1)
         return _composed(replace(self, boot=boot), at_s, config)
 
     def with_gpu(self, gpu: GpuJudgement, at_s: float, config: AgentConfig) -> "EngineHealthState":
-        """With news of the GPUs."""
+        """The state with a new GPU judgement."""
         return _composed(replace(self, gpu=gpu), at_s, config)
 
     def with_drain_order(self, order: DrainOrder | None, at_s: float, config: AgentConfig) -> "EngineHealthState":
-        """Told to drain, or to take requests again."""
+        """The state after a drain or undrain."""
         return _composed(replace(self, order=order, idle_readings=0), at_s, config)
 
 
 def _reborn(now: EngineHealthState, look: MetricsReading) -> EngineHealthState:
-    """Begin a new boot when the look shows one."""
+    """Start a new boot if the reading shows one."""
     if isinstance(look.counters, ProbeFailure):
         if look.counters.gone and now.boot.heard:
-            # Whoever answers here next is another process.
+            # The next answer comes from another process.
             return replace(now, boot=EngineBoot(number=now.boot.number + 1))
         return now
     mark, boot = look.counters.started_at_s, now.boot
@@ -147,17 +145,17 @@ def _reborn(now: EngineHealthState, look: MetricsReading) -> EngineHealthState:
         return now
     if boot.heard:
         boot = EngineBoot(number=boot.number + 1)
-    # A first life that has tokens already was at work before the agent came; a later one was seen to be born.
+    # A first process with tokens was running before the agent; later ones were observed from the start.
     found = boot.number == 1 and look.counters.generation_tokens > 0
     return replace(now, boot=replace(boot, mark=mark, heard=True, found_running=found), pressure=CounterWindow())
 
 
 def _counted(now: EngineHealthState, look: MetricsReading, config: AgentConfig) -> EngineHealthState:
-    """Keep the books of the window, and of what is in flight."""
+    """Update the counter window and the requests in flight."""
     if not isinstance(look.counters, ProbeFailure):
         pressure = now.pressure.after(look.at_s, look.counters)
         share = config.error_percent / 100
-        # To leave damage behind takes half of what it took to be in it.
+        # Hysteresis: leave at half the threshold.
         needed = share if now.errors_since_s is None else share / 2
         failing = pressure.finished >= config.error_requests and pressure.errors >= needed * pressure.finished
         since_s = (now.errors_since_s if now.errors_since_s is not None else look.at_s) if failing else None
@@ -166,7 +164,7 @@ def _counted(now: EngineHealthState, look: MetricsReading, config: AgentConfig) 
 
 
 def _settled(now: EngineHealthState, at_s: float, config: AgentConfig) -> EngineHealthState:
-    """The finding after patience: hard evidence at once, soft evidence when it repeats."""
+    """Debounce: hard evidence counts at once, soft evidence when it repeats."""
     found, held = now.judgement.finding, now.finding
     if found is None:
         return now
@@ -175,7 +173,7 @@ def _settled(now: EngineHealthState, at_s: float, config: AgentConfig) -> Engine
     if found.verdict.good and held.verdict.good:
         return _calmed(now, found, at_s)
     if not now.judgement.fresh:
-        return now  # said before, and counted then
+        return now  # repeated; already counted
     good, soft = (now.good_in_row + 1, 0) if found.verdict.good else (0, now.soft_in_row + 1)
     if good >= config.healthy_after or soft >= config.unhealthy_after:
         return _adopted(now, found, at_s)
@@ -183,7 +181,7 @@ def _settled(now: EngineHealthState, at_s: float, config: AgentConfig) -> Engine
 
 
 def _calmed(now: EngineHealthState, found: EngineFinding, at_s: float) -> EngineHealthState:
-    """Busy at once, ready after a calm: both take requests."""
+    """Busy at once, ready after a delay; both accept requests."""
     since_s = at_s if now.ready_since_s is None else now.ready_since_s
     if found.verdict is Verdict.BUSY or at_s - since_s >= CALM_S:
         return _adopted(now, found, at_s)
@@ -196,7 +194,7 @@ def _adopted(now: EngineHealthState, found: EngineFinding, at_s: float) -> Engin
 
 
 def _composed(now: EngineHealthState, at_s: float, config: AgentConfig) -> EngineHealthState:
-    """The verdict in force, of everything that is known."""
+    """Compute the verdict in force from all evidence."""
     if now.finding is None:
         return now
     reasons = [
@@ -216,8 +214,8 @@ def _composed(now: EngineHealthState, at_s: float, config: AgentConfig) -> Engin
     return replace(now, findings=told, verdict_since_s=since_s)
 
 
-# What outdoes what. A starting engine that is also hung has not started; one that drains may well be hung. So may
-# one that is dead by its GPUs: hung says that what it holds will get nothing, and is better tried elsewhere.
+# Precedence of verdicts. A starting engine that also seems hung has not started; a draining one may hang. So may
+# one dead by its GPUs: hung means that its requests get no answer and should be retried elsewhere.
 _RANK: Final = {
     verdict: rank
     for rank, verdict in enumerate(
@@ -235,21 +233,20 @@ _RANK: Final = {
 
 
 def _of_start(now: EngineHealthState, at_s: float, config: AgentConfig) -> tuple[EngineFinding, ...]:
-    """Why the engine has not started yet, if so."""
+    """Why the engine has not started yet, if it has not."""
     if not now.boot.heard:
         trouble = now.judgement.books.trouble
         late = now.boot.number > 1 or at_s - now.begun_at_s >= config.start_limit_s
         if late or trouble is None or trouble.unproved:
-            # It was there and is gone, or should have come long ago: dead, as its finding says. Or somebody is
-            # there, and whether that is an engine which starts cannot be known.
+            # Gone, or over its start limit: dead by its finding. Or a peer that may not be a starting engine.
             return ()
         return (
             EngineFinding(
                 verdict=Verdict.STARTING,
                 reading="connection",
-                threshold=f"an engine within {config.start_limit_s:g} s",
+                threshold=f"engine within {config.start_limit_s:g} s",
                 since_s=now.begun_at_s,
-                sentence=f"no engine yet, for {at_s - now.begun_at_s:.0f} s: {trouble.detail}",
+                sentence=f"no engine for {at_s - now.begun_at_s:.0f} s: {trouble.detail}",
             ),
         )
     trouble = now.judgement.books.trouble
@@ -260,8 +257,8 @@ def _of_start(now: EngineHealthState, at_s: float, config: AgentConfig) -> tuple
             EngineFinding(
                 verdict=Verdict.STARTING,
                 reading="tokens",
-                threshold="a first token",
-                sentence="has produced no token yet",
+                threshold="first token",
+                sentence="no token yet",
             ),
         )
     left = now.warm_up_left(config)
@@ -285,7 +282,7 @@ _OF_ACTION: Final = {
 
 
 def _of_gpu(now: EngineHealthState) -> tuple[EngineFinding, ...]:
-    """What speaks against the GPUs."""
+    """GPU evidence."""
     if now.gpu is None:
         return ()
     return tuple(
@@ -309,7 +306,7 @@ def _of_order(now: EngineHealthState) -> tuple[EngineFinding, ...]:
             verdict=Verdict.DRAINING,
             reading="order",
             since_s=now.order.since_s,
-            sentence="was told to finish what it has and to take nothing new",
+            sentence="drain requested: finishes its requests, accepts no new ones",
         ),
     )
 
@@ -322,7 +319,7 @@ def _of_errors(now: EngineHealthState) -> tuple[EngineFinding, ...]:
         EngineFinding(
             verdict=Verdict.DEGRADED,
             reading="errors",
-            threshold=f"a share of failed requests over {WINDOW_S:g} s",
+            threshold=f"failed share over {WINDOW_S:g} s",
             since_s=now.errors_since_s,
             sentence=f"{pressure.errors:.0f} of {pressure.finished:.0f} requests failed in {WINDOW_S:g} s",
         ),

@@ -1,9 +1,8 @@
-"""The agent's HTTP port: probes, metrics, the report for people, and drain.
+"""The agent's HTTP port: probes, metrics, report and drain.
 
-``/readyz`` and its kin answer 200 or 503 with one sentence. ``POST /drain?deadline=30s`` comes back when the drain
-has ended, and says how. What changes something is open to this machine only, unless the operator says otherwise;
-with TLS, other machines then prove by a certificate that they may. Probes and metrics are open to all, as kubelets
-and scrapers have no certificates to show.
+``/readyz``, ``/livez`` and ``/startupz`` answer 200 or 503 with one sentence. ``POST /drain?deadline=30s`` returns
+at the end of the drain with its outcome. Changes are allowed from this machine only, unless configured; with TLS,
+other machines then need a permitted certificate. Probes and metrics need none, as kubelets and scrapers have none.
 """
 
 import ipaddress
@@ -22,7 +21,7 @@ LONGEST_DRAIN_S: Final = 24 * 3600.0
 
 
 class AgentApi(Protocol):
-    """What the port answers from; the agent."""
+    """The agent as the port uses it."""
 
     @property
     def remote_drain(self) -> bool: ...
@@ -41,7 +40,7 @@ class AgentApi(Protocol):
 
 
 def application(agent: AgentApi) -> web.Application:
-    """The routes of the port."""
+    """The HTTP application."""
 
     def probe(ask: Callable[[], KubeletProbeResult]) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answered(_request: web.Request) -> web.Response:
@@ -70,7 +69,7 @@ def application(agent: AgentApi) -> web.Application:
     async def check(request: web.Request) -> web.Response:
         _permit(request, agent)
         if not agent.check_soon():
-            raise web.HTTPConflict(text="no deep check: name a Python with torch by --gpu-check-python\n")
+            raise web.HTTPConflict(text="no deep check: set --gpu-check-python to a Python with torch\n")
         return web.json_response({"check": "soon"}, status=202)
 
     app = web.Application(client_max_size=1024)
@@ -103,19 +102,19 @@ def _deadline_s(request: web.Request, default_s: float) -> float:
 
 
 def _permit(request: web.Request, agent: AgentApi) -> None:
-    """Refuse who may not change anything."""
-    # A web page can make a browser on this machine post here, and a browser says so. Nobody else sends it.
+    """Refuse clients that may not change state (403)."""
+    # Only browsers send Origin: a web page must not post here through a local browser.
     if "Origin" in request.headers:
-        raise web.HTTPForbidden(text="not for web pages: this request carries Origin\n")
+        raise web.HTTPForbidden(text="refused: requests from web pages (header Origin) are not allowed\n")
     if agent.remote_drain:
         if agent.permits is None or _is_local(request) or agent.permits(_proved(request)):
-            # A drain is waited for: whoever else connects meanwhile takes no place from it.
+            # A drain takes long: keep its connection when new ones need room.
             mark_authenticated(request.transport)
             return
-        raise web.HTTPForbidden(text="only with a certificate that may, or from the engine's machine\n")
+        raise web.HTTPForbidden(text="refused: needs a permitted certificate, or run it on the engine's machine\n")
     if not _is_local(request):
         raise web.HTTPForbidden(
-            text="only from the engine's own machine; or start the agent with --remote-drain\n"
+            text="refused: run it on the engine's machine, or start the agent with --remote-drain\n"
         )
     mark_authenticated(request.transport)
 

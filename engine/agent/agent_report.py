@@ -1,4 +1,4 @@
-"""A standing in the words of others: the report that control planes get, and the samples that Prometheus reads."""
+"""Engine state as a report for control planes and as Prometheus metrics."""
 
 import json
 from collections.abc import Iterable
@@ -15,14 +15,14 @@ from engine.gpu.xid_events import XidRecord
 from engine.process_metrics import AGENT, add_process
 from engine.report import DrainRequest, EngineReport, GpuSummary, GpuVitals, ReportSource, Verdict
 
-# More reasons than a person reads are no better than these.
+# More reasons would not be read.
 _MOST_REASONS: Final = 8
 
 
 def report(
     now: EngineHealthState, config: AgentConfig, at_s: float, *, model: str, revision: str, gpu: GpuSummary | None
 ) -> EngineReport | None:
-    """What to say of the engine; None while nothing is certain. The sender adds boot id and sequence."""
+    """Report on the engine; None until readings are conclusive. The sender adds boot id and sequence."""
     if not now.findings:
         return None
     counters, pressure = now.judgement.books.counters, now.pressure
@@ -52,7 +52,7 @@ def report(
 
 
 def gpu_summary(now: EngineHealthState, readings: GpuReadings, xids: Iterable[XidRecord]) -> GpuSummary:
-    """The GPUs as a report tells of them."""
+    """GPU part of a report."""
     by_rank: dict[int | None, list[XidRecord]] = {}
     for record in xids:
         by_rank.setdefault(record.rank, []).append(record)
@@ -64,7 +64,7 @@ def gpu_summary(now: EngineHealthState, readings: GpuReadings, xids: Iterable[Xi
 
 
 def report_json(told: EngineReport, now: EngineHealthState, config: AgentConfig, at_s: float) -> bytes:
-    """The report and the three answers, for people and scripts."""
+    """Report and probe answers as JSON values."""
     pressure = now.pressure
     shown: dict[str, Any] = asdict(told)
     for name in ("pool", "engine", "observed_at_s"):
@@ -83,31 +83,31 @@ def report_json(told: EngineReport, now: EngineHealthState, config: AgentConfig,
 
 
 class AgentMetrics:
-    """What Prometheus reads of the agent and of its verdict; ``text`` is one page, ``refused`` is counted up."""
+    """Metrics of agent and verdict; ``text`` renders them, ``refused`` is a counter."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         add_process(self._registry, AGENT)
         self._verdict = self._gauge("switchgear_agent_verdict", "1 for the verdict in force.", ("verdict",))
         self._answers = self._gauge("switchgear_agent_answer", "1 for yes.", ("question",))
-        self._in_flight = self._gauge("switchgear_agent_requests_in_flight", "Requests the engine holds.")
+        self._in_flight = self._gauge("switchgear_agent_requests_in_flight", "Requests in flight in the engine.")
         self._since = self._gauge("switchgear_agent_verdict_age_seconds", "Age of the verdict.")
-        self._boots = self._gauge("switchgear_agent_engine_boots", "Lives of the engine since the agent began.")
-        self._watchers = self._gauge(
-            "switchgear_agent_watchers", "Control planes that watch, each once for each of its pools."
-        )
-        self._looks = self._gauge("switchgear_agent_look_seconds", "What the last look took the engine.")
+        self._boots = self._gauge("switchgear_agent_engine_boots", "Engine processes since the agent started.")
+        self._watchers = self._gauge("switchgear_agent_watchers", "Watching control planes, one per pool.")
+        self._looks = self._gauge("switchgear_agent_look_seconds", "Duration of the last probe.")
         self.refused = Counter(
             "switchgear_agent_connections_refused_total",
-            "Connections to the HTTP port that were closed for want of room.",
+            "Connections to the HTTP port closed at the limit.",
             registry=self._registry,
         )
-        self._gpu = self._gauge("switchgear_agent_gpu_action", "1 for what the GPUs ask for.", ("action",))
+        self._gpu = self._gauge(
+            "switchgear_agent_gpu_action", "1 for the action required by the GPUs.", ("action",)
+        )
 
     def text(
         self, now: EngineHealthState, config: AgentConfig, at_s: float, *, watchers: int, look_s: float
     ) -> bytes:
-        """The page, in Prometheus' text format."""
+        """Metrics in Prometheus text format."""
         for verdict in Verdict:
             self._verdict.labels(verdict.value).set(now.verdict is verdict)
         self._answers.labels("ready").set(kubelet_probes.readiness(now).yes)

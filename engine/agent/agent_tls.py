@@ -1,6 +1,6 @@
-"""The agent's ends of TLS: its ports, with which clients may watch and drain, and what it asks its engine by.
+"""TLS of the agent: server ports, permitted clients, and the connection to its engine.
 
-Certificates are followed as they rotate.
+Rotated certificates are reloaded.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ _log = structlog.get_logger()
 
 
 class AgentTls:
-    """Reads the files; ``AgentConfigError`` where they cannot be used."""
+    """Read the files; ``AgentConfigError`` if they are unusable."""
 
     def __init__(self, files: TlsFiles, allowed: tuple[str, ...]) -> None:
-        # Ten megabytes that an agent without TLS does not need.
+        # Imported late: saves 10 MB without TLS.
         from engine.tls.certificate_files import CertificateError, RotatingKeyPair  # noqa: PLC0415
 
         self._allowed = allowed
@@ -39,42 +39,42 @@ class AgentTls:
             raise AgentConfigError(f"--tls-cert: {error}") from error
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        """For the port that control planes watch: nobody without a certificate gets in."""
+        """Credentials of the gRPC port: clients need a certificate."""
         from engine.tls.grpc_credentials import server_credentials  # noqa: PLC0415
 
         return server_credentials(self._keys)
 
     def http_context(self) -> ssl.SSLContext:
-        """For probes, metrics and drain: a certificate is asked for, and probes have none."""
+        """Context of the HTTP port: client certificates are optional, as probes have none."""
         from engine.tls.contexts import server_context  # noqa: PLC0415
 
         return server_context(self._keys)
 
     def permits(self, identities: tuple[str, ...]) -> bool:
-        """Whether whoever proved these may watch and drain."""
+        """Whether these identities may watch and drain."""
         if not self._allowed:
             return bool(identities)
         return any(first_match(identities, pattern) is not None for pattern in self._allowed)
 
     def permits_watch(self, context: grpc.aio.ServicerContext[Any, Any]) -> bool:
-        """Whether the peer of a call may watch. Without patterns every certificate of the authorities will do."""
+        """Whether the peer of a call may watch; without patterns any certificate of the CA may."""
         from engine.tls.grpc_credentials import auth_context_identities  # noqa: PLC0415
 
         return not self._allowed or self.permits(auth_context_identities(context.auth_context()))
 
     def validity_unix_s(self) -> tuple[float, float]:
-        """From when until when the certificate holds."""
+        """Validity of the certificate."""
         return self._keys.pair.begins_unix_s, self._keys.pair.ends_unix_s
 
     async def run(self) -> None:
-        """Look at the files until cancelled, so that trouble is told of before somebody connects."""
+        """Check the files until cancelled, so that errors are logged early."""
         while True:
             await asyncio.sleep(RELOAD_INTERVAL_S)
             self._keys.reload()
 
 
 def engine_client_tls(files: TrustFiles) -> Callable[[], ClientTls]:
-    """What to ask the engine by, as the files say from now on; ``AgentConfigError`` where they cannot be used."""
+    """TLS settings for the engine, following the files; ``AgentConfigError`` if unusable."""
     from engine.tls.certificate_files import CertificateError, FileReloader, read_trust  # noqa: PLC0415
 
     try:
@@ -92,7 +92,7 @@ def engine_client_tls(files: TrustFiles) -> Callable[[], ClientTls]:
 
 
 def _flag(files: TrustFiles, problem: str) -> str:
-    """The flag that named the file which a problem begins with."""
+    """The flag of the file that an error starts with."""
     named = {files.certificate: "--engine-certificate", files.key: "--engine-key"}
     return next((flag for path, flag in named.items() if problem.startswith(f"{path}:")), "--engine-ca")
 
@@ -102,4 +102,4 @@ def _changed(pair: "KeyPair") -> None:
 
 
 def _troubled(reason: str) -> None:
-    _log.error("certificate.refused", reason=reason, effect="what was there before stays in use")
+    _log.error("certificate.refused", reason=reason, effect="previous files stay in use")

@@ -1,5 +1,5 @@
-"""The error of settings that cannot work; the settings and the reader of their file both raise it."""
+"""Configuration error of the agent."""
 
 
 class AgentConfigError(Exception):
-    """Settings that cannot work; the message names each place and what would work there."""
+    """Invalid settings; the message names each location and a fix."""

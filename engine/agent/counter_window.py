@@ -1,7 +1,6 @@
-"""What an engine's counters say of the last half minute: latencies, failures, and how short of room it was.
+"""Engine counters over the last 30 s: latencies, failures and shortage of capacity.
 
-None of it decides who gets traffic by itself, except that an engine most of whose requests fail is damaged. The
-rest is evidence, and what a control plane weighs engines by.
+Only a high failure share changes the verdict (degraded); the control plane weighs engines by the rest.
 """
 
 from dataclasses import dataclass, replace
@@ -12,59 +11,59 @@ from engine.report import Quantiles
 from engine.vllm_metrics import VllmCounters
 
 WINDOW_S: Final = 30.0
-# A window is cut at this grain: thirty kept readings, and tails that do not jump.
+# Granularity of the window: 30 readings.
 _GRAIN_S: Final = 1.0
-# Tokens per second follow the engine: one that turns slow must not look quick for the rest of a long window.
+# Shorter window for tokens per second, so that a slowdown shows quickly.
 _RATE_WINDOW_S: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterWindow:
-    """Counters kept from the last window, oldest first, with the time each was read."""
+    """Readings of counters within the window, oldest first, with times."""
 
     kept: tuple[tuple[float, VllmCounters], ...] = ()
     newest: tuple[float, VllmCounters] | None = None
 
     def after(self, at_s: float, read: VllmCounters) -> "CounterWindow":
-        """With one more reading; one of another life of the engine begins anew."""
+        """Add one reading; a restarted engine starts a new window."""
         if self.newest is not None and read.tokens < self.newest[1].tokens:
             return CounterWindow(kept=((at_s, read),), newest=(at_s, read))
         kept = self.kept
         if not kept or at_s - kept[-1][0] >= _GRAIN_S:
             kept = (*kept, (at_s, read))
-        # The first one kept is what the window is counted from, so it may be as old as the window.
+        # The first reading is the baseline, so it may be as old as the window.
         while len(kept) > 1 and kept[1][0] <= at_s - WINDOW_S:
             kept = kept[1:]
         return replace(self, kept=kept, newest=(at_s, read))
 
     @property
     def finished(self) -> float:
-        """Requests that ended, in whatever way."""
+        """Finished requests, all outcomes."""
         return self._grown("finished")
 
     @property
     def errors(self) -> float:
-        """Requests that ended by the engine's error."""
+        """Requests finished with an engine error."""
         return self._grown("errors")
 
     @property
     def aborts(self) -> float:
-        """Requests the engine counts as aborted; vLLM does not count clients that leave."""
+        """Aborted requests; vLLM does not count client disconnects."""
         return self._grown("aborts")
 
     @property
     def rejected(self) -> float:
-        """Requests turned away for want of room."""
+        """Requests shed by the engine."""
         return self._grown("rejected")
 
     @property
     def preemptions(self) -> float:
-        """Requests put back in the queue because the KV cache was full."""
+        """Requests preempted because the KV cache was full."""
         return self._grown("preemptions")
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Tokens read and written per second over the last few seconds; None before there are two readings."""
+        """Prompt and generated tokens per second over the last seconds; None before two readings."""
         if self.newest is None:
             return None
         at_s, read = self.newest
@@ -83,7 +82,7 @@ class CounterWindow:
 
     @property
     def per_token(self) -> Quantiles | None:
-        """Time per further token."""
+        """Time per output token."""
         return (
             None
             if self.newest is None

@@ -1,7 +1,7 @@
-"""Follows one engine: looks at it, asks it for tokens, warms it up, and tells its standing after every reading.
+"""Monitors one engine: probes it, sends canaries and warm-up prompts, and reports its state after each reading.
 
-This is the shell round ``standing`` and ``pace``: sockets, timers and tasks, and no opinion. At most one look, one
-one-token completion and one warm-up prompt are ever out, so an engine that is slow to answer is asked less.
+The shell around ``agent_engine_state`` and ``probe_schedule``: sockets, timers and tasks. At most one metrics
+request, one canary and one warm-up prompt are in flight, so a slow engine gets fewer.
 """
 
 import asyncio
@@ -23,16 +23,16 @@ log = structlog.get_logger()
 _VERSION_PATH: Final = "/version"
 _MODELS_PATH: Final = "/v1/models"
 _GATE_PATH: Final = "/switchgear/in_flight"
-# A warm-up prompt that fails is tried again so soon, and given up after so many times.
+# Retry interval and limit of failed warm-up prompts.
 _WARM_UP_PAUSE_S: Final = 1.0
 _WARM_UP_TRIES: Final = 5
 _TRIPWIRE_SPACE_S: Final = 1.0
 
 
 class EngineMonitor:
-    """Follows ``engine`` until cancelled; ``standing`` is what is known now, ``told`` is called after each change.
+    """Monitors ``engine`` until cancelled; ``standing`` is the current state, ``told`` is called on each change.
 
-    ``model`` and ``revision`` are what the engine says of itself, empty before it did.
+    ``model`` and ``revision`` are reported by the engine, empty before.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class EngineMonitor:
         self.look_s = 0.0
 
     def set_drain_order(self, order: DrainOrder | None) -> None:
-        """Tell the engine's standing to drain, or no longer to."""
+        """Start or end a drain."""
         self._change(self.standing.with_drain_order(order, self._clock(), self._config))
         self._look_now.set()
 
     def on_gpu_judgement(self, gpu: GpuJudgement) -> None:
-        """Take in news of the GPUs; bad ones are worth a look at the engine at once."""
+        """Apply a GPU judgement; a bad one triggers a probe at once."""
         if gpu == self.standing.gpu:
             return
         worse = self.standing.gpu is not None and gpu.action.severity > self.standing.gpu.action.severity
@@ -72,7 +72,7 @@ class EngineMonitor:
             self._look_now.set()
 
     async def run(self) -> None:
-        """Look, ask, tell, wait: until cancelled."""
+        """Probe until cancelled."""
         canary: asyncio.Task[CanaryReading] | None = None
         side: dict[str, asyncio.Task[None]] = {}
         introduced = 0
@@ -107,7 +107,7 @@ class EngineMonitor:
         self._hear(look)
 
     async def _rest(self, canary: asyncio.Task[CanaryReading] | None) -> asyncio.Task[CanaryReading] | None:
-        """Wait until the next look or token is due; the canary that is still out then."""
+        """Wait until the next probe is due; return the canary still in flight."""
         due_at_s = self._clock() + self._pause_s()
         called = asyncio.create_task(self._look_now.wait())
         try:
@@ -116,7 +116,7 @@ class EngineMonitor:
                 out: list[asyncio.Task[CanaryReading] | asyncio.Task[bool]] = [called]
                 if canary is not None:
                     out.append(canary)
-                # A token that an idle engine owes for so long is worth a look before it counts as missing.
+                # Read the counters before a late canary of an idle engine counts as missing.
                 owing = canary is not None and self._asked_after_look and is_idle(self.standing)
                 limit_s = min(wait_s, COUNT_INTERVAL_S) if counting or owing else wait_s
                 done, _ = await asyncio.wait(out, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
@@ -124,18 +124,18 @@ class EngineMonitor:
                     answer, canary = canary.result(), None
                     self._hear(answer)
                     if answer.failure is not None and not answer.failure.answered:
-                        self._look_now.set()  # what the counters say right now decides what this silence means
+                        self._look_now.set()  # the current counters decide what this silence means
                     due_at_s = min(due_at_s, self._clock() + self._pause_s())
                 elif done or limit_s >= wait_s:
                     continue
                 elif owing or await self._engine.count() != 0:
-                    self._look_now.set()  # or else work has come, or the engine has stopped counting
+                    self._look_now.set()  # else new requests arrived, or the engine stopped counting
         finally:
             called.cancel()
         return canary
 
     def _keep_running(self, side: dict[str, asyncio.Task[None]]) -> None:
-        """Start what should run beside the looks, and take note of what ended."""
+        """Start background tasks and collect finished ones."""
         for name in [name for name, task in side.items() if task.done()]:
             side.pop(name).result()
         now = self.standing
@@ -146,14 +146,14 @@ class EngineMonitor:
             side["warm_up"] = asyncio.create_task(self._warm_up(now.boot.number))
 
     async def _tripwire(self) -> None:
-        """A connection that asks nothing, and ends when the process does."""
+        """Idle connection that closes when the engine process ends."""
         await self._engine.wait_disconnected()
         self._look_now.set()
-        # A server that closes whoever is silent must not be looked at for ever.
+        # Some servers close idle connections: do not probe after each close.
         await asyncio.sleep(_TRIPWIRE_SPACE_S)
 
     async def _warm_up(self, boot: int) -> None:
-        """Run the prompts that are left, one after the other, for as long as this life of the engine lasts."""
+        """Run the remaining warm-up prompts one by one, until the engine restarts."""
         tries = 0
         while self.standing.boot.number == boot and self.standing.order is None:
             left = self.standing.warm_up_left(self._config)
@@ -169,14 +169,14 @@ class EngineMonitor:
             if failure is None:
                 log.info("warm_up.done", words=left[0], seconds=seconds)
             else:
-                # An engine that serves all but this prompt must not stay out for it.
+                # One failing prompt must not keep the engine out of rotation.
                 log.warning("warm_up.given_up", words=left[0], reason=failure.detail)
             tries = 0
             if self.standing.boot.number == boot:
                 self._change(self.standing.warm_up_prompt_done(self._clock(), self._config))
 
     async def _introduce(self) -> bool:
-        """Whether the engine has said who it is."""
+        """Whether model and version are known."""
         version = await self._engine.value(_VERSION_PATH)
         if isinstance(version, dict) and isinstance(version.get("version"), str):
             self.revision = f"vllm {version['version']}"
@@ -201,7 +201,7 @@ class EngineMonitor:
 
     @property
     def _counts(self) -> bool:
-        """Whether the engine's count shows work: the gate's does; vLLM's stays 0 unless it is told to count."""
+        """Whether the count of requests works: the gate's does; vLLM's stays 0 unless enabled."""
         return self._engine.count_path == _GATE_PATH or (self._load_counts and bool(self._engine.count_path))
 
     def _trust_load(self, look: MetricsReading) -> None:
@@ -219,5 +219,5 @@ class EngineMonitor:
         self._told()
 
     def _prompt(self, words: int) -> str:
-        """So many words that no prefix cache has seen: already the first is different each time."""
+        """``words`` words unknown to any prefix cache: even the first differs each time."""
         return " ".join(f"{self._rng.getrandbits(32):x}" for _ in range(words))

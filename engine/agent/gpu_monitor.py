@@ -1,7 +1,7 @@
-"""The engine's GPUs, judged once a second and at once for an XID; a deep check where something can be told apart.
+"""Judges the engine's GPUs every second and on each XID; runs a deep check if it can tell causes apart.
 
-NVML runs in threads of its own (``engine.gpu.gpu_source``), the deep check in a process of its own: neither can
-hold the agent's loop. Without NVML the judgement says so, and nothing is held against the engine.
+NVML runs in threads (``engine.gpu.gpu_source``), the deep check in a process: neither blocks the agent's loop.
+Without NVML, GPU health is unknown and has no effect.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from engine.gpu_check import CheckSettings, GpuCheck, check_gpu
 log = structlog.get_logger()
 
 _INTERVAL_S: Final = 1.0
-# A check takes a CUDA context and some seconds; suspicion that lasts is not checked more often than this.
+# Minimum interval of deep checks: each needs a CUDA context and some seconds.
 _CHECK_SPACE_S: Final = 300.0
 _KEPT_CHECKS: Final = 64
 
 
 class GpuMonitor:
-    """Judges the GPUs until cancelled; ``told`` gets each judgement. ``check_soon`` asks for a deep check."""
+    """Judges the GPUs until cancelled; ``told`` gets each judgement, ``check_soon`` requests a deep check."""
 
     def __init__(self, config: AgentConfig, told: Callable[[GpuJudgement], None]) -> None:
         self._config = config
@@ -43,14 +43,14 @@ class GpuMonitor:
 
     @property
     def readings(self) -> GpuReadings:
-        """What the GPUs said last."""
+        """Latest GPU readings."""
         if self._source is None:
-            return GpuReadings(state=NvmlState.ABSENT, statement="GPUs are not read: gpu is off")
+            return GpuReadings(state=NvmlState.ABSENT, statement="GPUs are not read (gpu: off)")
         return self._source.read()
 
     @property
     def xids(self) -> tuple[XidRecord, ...]:
-        """XIDs that are not forgotten."""
+        """Remembered XIDs."""
         return () if self._source is None else self._source.xids()
 
     @property
@@ -59,13 +59,13 @@ class GpuMonitor:
         return tuple(self._checks)
 
     def check_soon(self) -> bool:
-        """Whether a deep check will run; False where no Python with torch is configured."""
+        """Request a deep check; False without a configured Python with torch."""
         self._check_wanted = bool(self._config.gpu_check_python)
         self._wake.set()
         return self._check_wanted
 
     def engine_restarted(self) -> None:
-        """Forget what ended with the engine's process."""
+        """Forget XIDs fixed by the restart."""
         if self._source is not None:
             self._source.engine_restarted()
             self._wake.set()
@@ -114,7 +114,7 @@ class GpuMonitor:
         return self._check_wanted or suspicious
 
     async def _check(self) -> None:
-        """Check each GPU, one after the other: together they would slow the engine more."""
+        """Check GPUs one by one, which slows the engine less."""
         self._check_wanted = False
         self._checked_at_s = time.monotonic()
         settings = CheckSettings(python=self._config.gpu_check_python)

@@ -1,7 +1,6 @@
-"""``grpc.health.v1`` on the agent's gRPC port, with Check and Watch, for probes that speak gRPC.
+"""``grpc.health.v1`` on the agent's gRPC port (Check and Watch).
 
-The empty service and ``readyz`` say whether traffic may come, ``livez`` whether to leave the process running,
-``startupz`` whether it has started: a Kubernetes gRPC probe names one of them as its service.
+Services of a Kubernetes gRPC probe: empty or ``readyz`` (readiness), ``livez`` (liveness), ``startupz``.
 """
 
 from collections.abc import Mapping
@@ -23,11 +22,11 @@ class GrpcHealthService:
         self._said: dict[str, bool] = {}
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Answer for the service on this server."""
+        """Register the service on this server."""
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
     async def set_statuses(self, answers: Mapping[str, bool]) -> None:
-        """Answer so from now on, by service; watchers hear of what changed."""
+        """Set the status per service; watchers get changes."""
         for service, yes in answers.items():
             if self._said.get(service) is not yes:
                 self._said[service] = yes

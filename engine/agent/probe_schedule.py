@@ -1,8 +1,8 @@
-"""When to look next: soon when something may change, seldom when nothing does, and never so often that it burdens.
+"""Probe intervals: short while the verdict may change, long otherwise, and limited by their cost.
 
-A page of metrics costs the engine's API process milliseconds, in the thread that also serves requests. So looks
-are spaced by what the last one took, and an idle engine's count of requests (a few hundred bytes) is watched in
-between instead: it rises before anything else does.
+A metrics page costs the engine's API process milliseconds in its serving thread. So intervals depend on the
+duration of the last probe. For an idle engine the count of requests (a few hundred bytes), which rises first, is
+polled in between.
 """
 
 from typing import Final
@@ -11,23 +11,23 @@ from engine.agent.agent_config import AgentConfig
 from engine.agent.agent_engine_state import EngineHealthState
 
 COUNT_INTERVAL_S: Final = 0.25
-"""A request to an engine that hung while idle is noticed within this; a count takes well below a millisecond."""
+"""Detection time of a request to an engine that hung while idle; a count takes well below 1 ms."""
 
-# A calm engine proves itself by its tokens; its page of metrics has nothing new to say, and costs the most.
+# A healthy idle engine is tested by canaries; its metrics page costs most and adds nothing.
 _CALM_LOOK_S: Final = 3.0
-# Draining, somebody waits for the last request to end.
+# While draining, a caller waits for the last request.
 _DRAIN_INTERVAL_S: Final = 0.1
-# At most a twentieth of the engine's time goes into answering looks, as long as that does not blind the agent.
+# Probes take at most 5 % of the engine's time, unless the agent would miss changes.
 _LOOK_SHARE: Final = 0.05
 _LONGEST_SPACE_S: Final = 1.0
-# An idle engine that cannot count is looked at this often at least, for only looks show that work has come.
+# Minimum rate for an idle engine without a count: only metrics show new requests.
 _UNCOUNTED_IDLE_S: Final = 0.5
 
 
 def pause_s(now: EngineHealthState, config: AgentConfig, at_s: float, *, look_s: float, counts: bool) -> float:
-    """Seconds from ``at_s`` until the next look or token is due, where the last look took ``look_s``.
+    """Seconds from ``at_s`` until the next probe or canary; the last probe took ``look_s``.
 
-    ``counts`` says whether the engine's own count of requests can be trusted to show that work has come.
+    ``counts``: the engine's count of requests is reliable.
     """
     pause = now.judgement.pause_s(at_s, config.probe)
     if is_idle(now) and not now.judgement.books.recovering:
@@ -38,18 +38,18 @@ def pause_s(now: EngineHealthState, config: AgentConfig, at_s: float, *, look_s:
 
 
 def is_idle(now: EngineHealthState) -> bool:
-    """Whether the engine is idle and well, so that nothing is to be expected but work."""
+    """Whether the engine is idle and healthy."""
     return now.produces and now.in_flight == 0 and now.order is None and now.judgement.books.answer is None
 
 
 def metrics_due(now: EngineHealthState, at_s: float, *, counts: bool) -> bool:
-    """Whether the counters are worth reading, when nothing in particular has happened."""
+    """Whether a periodic metrics reading is due."""
     looked_at_s = now.judgement.books.looked_at_s
     return not counts or not is_idle(now) or looked_at_s is None or at_s - looked_at_s >= _CALM_LOOK_S
 
 
 def canary_due(now: EngineHealthState, config: AgentConfig, at_s: float, asked_at_s: float | None) -> bool:
-    """Whether to ask for one token now: never behind work that moves, nor for a draining engine that is well."""
+    """Whether to send a canary: never behind progressing requests, nor to a healthy draining engine."""
     if not now.judgement.wants_canary:
         return False
     if now.order is not None and now.judgement.books.stalled_since_s is None and now.produces:

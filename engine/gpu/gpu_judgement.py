@@ -1,7 +1,7 @@
-"""What readings, XIDs and deep checks of an engine's GPUs mean together: one action, with its evidence.
+"""One action for an engine's GPUs, from readings, XIDs and deep checks.
 
-Pure: the time is an argument. The GPUs of an engine are one unit, for a tensor- or pipeline-parallel group
-computes each token together: the worst rank decides. What is unknown or stale speaks neither for nor against it.
+Pure: the time is an argument. A tensor- or pipeline-parallel group computes each token together, so the worst rank
+decides. Unknown and stale readings do not count.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ _CHECK_SIGNALS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuEvidence:
-    """One reason. ``rank`` is None when it is about all of them; ``since_s`` on the reader's clock."""
+    """One reason. ``rank`` is None for all; ``since_s`` is on the reader's clock."""
 
     signal: GpuSignal
     action: GpuAction
@@ -40,11 +40,11 @@ class GpuEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuJudgement:
-    """What to do with the engine, and why; ``evidence`` is worst first.
+    """Action for the engine and its reasons; ``evidence`` is worst first.
 
-    ``worst_rank`` is the rank that decided, None when none did or all. ``statement`` says what could not be known.
-    ``wants_check`` asks for a deep check: something is wrong that one could tell apart. ``restart_mends`` holds
-    when the worst evidence is of a kind that a new engine process ends (a killed or corrupted CUDA context).
+    ``worst_rank`` is the deciding rank, None for none or all. ``statement`` names what is unknown. ``wants_check``
+    asks for a deep check, which could tell causes apart. ``restart_mends``: a new engine process fixes the worst
+    fault (a killed or corrupted CUDA context).
     """
 
     action: GpuAction
@@ -56,7 +56,7 @@ class GpuJudgement:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The evidence in words, worst first."""
+        """Evidence sentences, worst first."""
         return tuple(each.sentence for each in self.evidence)
 
 
@@ -67,11 +67,10 @@ def judge_gpu(
     now_s: float,
     checks: Sequence[GpuCheck] = (),
 ) -> GpuJudgement:
-    """The judgement of one engine's GPUs at ``now_s`` (the clock of the readings).
+    """Judge the GPUs of one engine at ``now_s`` (the clock of the readings).
 
-    ``checks`` are deep checks, oldest first; the newest of each rank that came to a result counts, without time
-    limit: silent corruption does not heal by waiting. A GPU whose reading is older than ``policy.stale_after_s``
-    contributes none.
+    ``checks`` are deep checks, oldest first. The newest conclusive one per rank counts without a time limit, as
+    silent corruption does not heal. GPUs with readings older than ``policy.stale_after_s`` are ignored.
     """
     grouped = readings.ranks + len(readings.missing) > 1
     evidence = [*_of_nvml(readings, policy, now_s), *_of_checks(checks, policy)]
@@ -109,11 +108,11 @@ _A_CHECK_TELLS = frozenset(
 
 
 def _statement(readings: GpuReadings, policy: GpuPolicy, now_s: float) -> str:
-    """One line on what could be known at all."""
+    """One line on what could be read."""
     parts = [readings.statement]
     stale = [gpu.identity.rank for gpu in readings.gpus if now_s - gpu.read_at_s > policy.stale_after_s]
     if stale:
-        parts.append(f"rank(s) {_listed(stale)} not read for over {policy.stale_after_s:g} s and taken as unknown")
+        parts.append(f"rank(s) {_listed(stale)} unknown: last reading older than {policy.stale_after_s:g} s")
     if readings.state is NvmlState.PRESENT and readings.events:
         parts.append(readings.events)
     silent = sorted({each.signal for gpu in readings.gpus for each in gpu.unknown})
@@ -129,7 +128,7 @@ def _of_nvml(readings: GpuReadings, policy: GpuPolicy, now_s: float) -> Iterator
             signal=signal,
             action=policy.action(signal),
             rank=None,
-            sentence=f"GPU {device.name}, which the engine is to use, cannot be asked: {device.why}",
+            sentence=f"GPU {device.name}, configured for the engine, is not readable: {device.why}",
         )
     blocked = readings.blocked
     if blocked is not None and now_s - blocked.since_s >= policy.blocked_after_s:
@@ -137,7 +136,7 @@ def _of_nvml(readings: GpuReadings, policy: GpuPolicy, now_s: float) -> Iterator
             signal=GpuSignal.BLOCKED,
             action=policy.action(GpuSignal.BLOCKED),
             rank=None,
-            sentence=f"the driver has not answered {blocked.call} for {now_s - blocked.since_s:.1f} s"
+            sentence=f"no answer from the driver to {blocked.call} for {now_s - blocked.since_s:.1f} s"
             f" (limit {policy.blocked_after_s:g} s)",
             since_s=blocked.since_s,
         )
@@ -150,7 +149,7 @@ def _of_xids(
         rule = xid_rule(record.code, policy.xid_actions)
         action = rule.action
         if rule.link and not grouped and action.severity > GpuAction.WATCH.severity:
-            action = GpuAction.WATCH  # an engine on one GPU sends nothing over the link
+            action = GpuAction.WATCH  # an engine on one GPU does not use the link
         if now_s - record.last_s > policy.ttl_s(action):
             continue
         times = "" if record.count == 1 else f", {record.count} times"
@@ -205,12 +204,12 @@ _Found = tuple[GpuSignal, str, float | None]
 
 def _of_state(gpu: GpuReading) -> Iterator[_Found]:
     if gpu.fault is not None:
-        yield _FAULT_SIGNALS[gpu.fault], f"the driver says of the GPU: {gpu.fault}", None
+        yield _FAULT_SIGNALS[gpu.fault], f"driver reports: {gpu.fault}", None
     recovery = gpu.vitals.recovery
     if recovery in (RecoveryAction.RESET, RecoveryAction.REBOOT):
-        yield GpuSignal.RECOVERY_RESET, f"the driver asks for: {recovery}", None
+        yield GpuSignal.RECOVERY_RESET, f"driver requests: {recovery}", None
     elif recovery not in (None, RecoveryAction.NONE):
-        yield GpuSignal.RECOVERY_DRAIN, f"the driver asks for: {recovery}", None
+        yield GpuSignal.RECOVERY_DRAIN, f"driver requests: {recovery}", None
     if gpu.wear.persistence is False:
         yield GpuSignal.PERSISTENCE_OFF, "persistence mode is off", None
 
@@ -224,9 +223,7 @@ def _of_memory(gpu: GpuReading, policy: GpuPolicy) -> Iterator[_Found]:
             None,
         )
     elif vitals.ecc_uncorrected:
-        words = (
-            f"{vitals.ecc_uncorrected} uncorrectable ECC error(s) since the driver was loaded, none of them new"
-        )
+        words = f"{vitals.ecc_uncorrected} uncorrectable ECC error(s) since driver load, none new"
         yield GpuSignal.ECC_UNCORRECTED_BEFORE, words, None
     if grown is not None and _rate(grown.ecc_corrected, grown.over_s) > policy.ecc_corrected_per_min:
         words = f"{grown.ecc_corrected} corrected ECC errors in {grown.over_s:.0f} s"
@@ -234,9 +231,9 @@ def _of_memory(gpu: GpuReading, policy: GpuPolicy) -> Iterator[_Found]:
     if wear.row_remaps is not None and wear.row_remaps.failed:
         yield GpuSignal.ROW_REMAP_FAILED, "a memory row could not be remapped", None
     if wear.row_remaps is not None and wear.row_remaps.pending:
-        yield GpuSignal.ROW_REMAP_PENDING, "a memory row is remapped at the next reset", None
+        yield GpuSignal.ROW_REMAP_PENDING, "a memory row will be remapped at the next reset", None
     if wear.retirement_pending:
-        yield GpuSignal.RETIREMENT_PENDING, "a memory page is retired when the driver is loaded again", None
+        yield GpuSignal.RETIREMENT_PENDING, "a memory page will be retired at the next driver load", None
 
 
 def _of_heat_and_clocks(gpu: GpuReading, policy: GpuPolicy, now_s: float) -> Iterator[_Found]:
@@ -249,7 +246,7 @@ def _of_heat_and_clocks(gpu: GpuReading, policy: GpuPolicy, now_s: float) -> Ite
         for reason, since_s in gpu.throttled_since_s.items()
         if now_s - since_s >= policy.throttled_after_s
     }
-    # The hardware slowdown bit is also set by heat; the finer bit then says so.
+    # Heat also sets the hardware slowdown bit; the thermal bit identifies it.
     thermal = ThrottleReason.HW_THERMAL in gpu.throttled_since_s
     for reason, since_s in lasting.items():
         if reason in _BY_HEAT:
@@ -269,7 +266,7 @@ def _of_heat_and_clocks(gpu: GpuReading, policy: GpuPolicy, now_s: float) -> Ite
 
 def _of_links(gpu: GpuReading, policy: GpuPolicy, *, grouped: bool) -> Iterator[_Found]:
     grown, links = gpu.growth, gpu.wear.nvlinks_up
-    # All links down is how a GPU without NVLink cables looks; some down is damage.
+    # A GPU without NVLink shows all links down; some down is a fault.
     if grouped and links and any(links) and not all(links):
         down = [at for at, up in enumerate(links) if not up]
         yield GpuSignal.NVLINK_DOWN, f"NVLink {_listed(down)} down, {sum(links)} of {len(links)} up", None
@@ -284,7 +281,7 @@ def _of_links(gpu: GpuReading, policy: GpuPolicy, *, grouped: bool) -> Iterator[
 
 
 def _rate(count: int | None, over_s: float) -> float:
-    """Per minute; a window shorter than a minute counts as one, or the first error would be a storm."""
+    """Rate per minute; windows below one minute count as one minute, so one error is not a storm."""
     return 0.0 if count is None else count / max(over_s / 60.0, 1.0)
 
 

@@ -1,6 +1,6 @@
-"""What an operator may change about judging GPUs: thresholds, and what each signal leads to.
+"""Configurable GPU thresholds and actions per signal.
 
-Every default has its reason beside it. ``docs/gpu.md`` holds the same list with the NVML call behind each signal.
+``docs/gpu.md`` lists them with the NVML call behind each signal.
 """
 
 from collections.abc import Mapping
@@ -10,17 +10,17 @@ from types import MappingProxyType
 
 
 class GpuAction(StrEnum):
-    """What to do with the engine, from nothing to at once."""
+    """Action for the engine, by increasing severity."""
 
-    NONE = "none"  # nothing to say
-    WATCH = "watch"  # say it, change nothing
-    DEGRADE = "degrade"  # works, with evidence of damage: out while others have room
-    DRAIN = "drain"  # finish what runs, take nothing new
-    EJECT = "eject"  # what it still says cannot be trusted, or will not come
+    NONE = "none"  # ignore
+    WATCH = "watch"  # report only
+    DEGRADE = "degrade"  # works with evidence of damage: ejected while the capacity floor allows
+    DRAIN = "drain"  # finish running requests, accept no new ones
+    EJECT = "eject"  # answers are wrong or will not come
 
     @property
     def severity(self) -> int:
-        """0 for none up to 4 for eject; strings would sort by the alphabet."""
+        """0 (none) to 4 (eject)."""
         return _ORDER[self]
 
 
@@ -28,7 +28,7 @@ _ORDER: Mapping[GpuAction, int] = {action: at for at, action in enumerate(GpuAct
 
 
 class GpuSignal(StrEnum):
-    """What a piece of evidence is about. XIDs have a table of their own (``xid.py``)."""
+    """Subject of evidence. XIDs have a separate table (``xid.py``)."""
 
     XID = "xid"
     LOST = "lost"
@@ -60,25 +60,25 @@ class GpuSignal(StrEnum):
 
 DEFAULT_ACTIONS: Mapping[GpuSignal, GpuAction] = MappingProxyType(
     {
-        GpuSignal.LOST: GpuAction.EJECT,  # no answer can come from it
+        GpuSignal.LOST: GpuAction.EJECT,  # cannot answer
         GpuSignal.RESET_REQUIRED: GpuAction.EJECT,  # the driver refuses work until a reset
-        # Fell off the bus before the first reading, or a wrong name: tokens will tell.
+        # Off the bus before the first reading, or a wrong name: canaries decide.
         GpuSignal.MISSING: GpuAction.DEGRADE,
-        GpuSignal.BLOCKED: GpuAction.DEGRADE,  # a hung driver, yet running kernels may still finish
+        GpuSignal.BLOCKED: GpuAction.DEGRADE,  # hung driver, but running kernels may still finish
         # NVIDIA, GPU memory error management, "Error recovery and response flags": reset and reboot mean that all
         # processes must end, the two drain values that running work may finish.
         GpuSignal.RECOVERY_RESET: GpuAction.EJECT,
         GpuSignal.RECOVERY_DRAIN: GpuAction.DRAIN,
-        GpuSignal.ECC_UNCORRECTED: GpuAction.DRAIN,  # data was lost just now; 95 and 140 say when nothing is safe
-        GpuSignal.ECC_UNCORRECTED_BEFORE: GpuAction.WATCH,  # since the driver was loaded, not since we look
-        GpuSignal.ECC_CORRECTED: GpuAction.WATCH,  # corrected means that no answer was wrong
+        GpuSignal.ECC_UNCORRECTED: GpuAction.DRAIN,  # data was lost; XIDs 95 and 140 report uncontained loss
+        GpuSignal.ECC_UNCORRECTED_BEFORE: GpuAction.WATCH,  # since driver load, before our readings
+        GpuSignal.ECC_CORRECTED: GpuAction.WATCH,  # corrected: no wrong answers
         GpuSignal.ROW_REMAP_FAILED: GpuAction.DRAIN,  # the memory has no spare rows left: NVIDIA's RMA criterion
-        # The same page: with a remap pending, work goes on without loss of accuracy or speed.
+        # Same source: a pending remap costs neither accuracy nor speed.
         GpuSignal.ROW_REMAP_PENDING: GpuAction.WATCH,
         GpuSignal.RETIREMENT_PENDING: GpuAction.WATCH,
-        GpuSignal.TEMPERATURE: GpuAction.WATCH,  # heat matters once it slows: that is the throttle reason's to say
+        GpuSignal.TEMPERATURE: GpuAction.WATCH,  # heat matters once it throttles, which has its own signal
         GpuSignal.THROTTLED_BY_HEAT: GpuAction.DEGRADE,
-        GpuSignal.THROTTLED_BY_POWER: GpuAction.NONE,  # the power cap is where a busy GPU is meant to run
+        GpuSignal.THROTTLED_BY_POWER: GpuAction.NONE,  # normal for a busy GPU
         GpuSignal.THROTTLED_BY_HARDWARE: GpuAction.DEGRADE,  # power brake or slowdown pin: clocks at half or less
         GpuSignal.NVLINK_DOWN: GpuAction.DEGRADE,
         GpuSignal.NVLINK_ERRORS: GpuAction.WATCH,  # replayed by the link; fatal ones are XIDs
@@ -88,7 +88,7 @@ DEFAULT_ACTIONS: Mapping[GpuSignal, GpuAction] = MappingProxyType(
         GpuSignal.CHECK_STUCK: GpuAction.DRAIN,
         GpuSignal.CHECK_CONTEXT: GpuAction.DRAIN,
         GpuSignal.CHECK_CRASHED: GpuAction.DEGRADE,
-        GpuSignal.CHECK_NO_MEMORY: GpuAction.WATCH,  # the engine takes the memory by design
+        GpuSignal.CHECK_NO_MEMORY: GpuAction.WATCH,  # the engine uses the memory by design
     }
 )
 
@@ -96,10 +96,10 @@ DEFAULT_XID_TTL_S: Mapping[GpuAction, float] = MappingProxyType(
     {
         GpuAction.NONE: 60.0,
         GpuAction.WATCH: 300.0,
-        # Long enough for a one-token completion and a deep check to say whether more is wrong.
+        # Long enough for a canary and a deep check.
         GpuAction.DEGRADE: 300.0,
-        # Only a reset mends these, and no event tells of a reset. An hour makes somebody look; after it, the
-        # level readings (recovery action, row remaps, lost) still hold a GPU that is really broken.
+        # Only a reset fixes these, and no event reports a reset. After an hour, state readings (recovery action,
+        # row remaps, lost) still identify a broken GPU.
         GpuAction.DRAIN: 3600.0,
         GpuAction.EJECT: 3600.0,
     }
@@ -113,17 +113,17 @@ class GpuPolicy:
     actions: Mapping[GpuSignal, GpuAction] = field(default_factory=dict)
     xid_actions: Mapping[int, GpuAction] = field(default_factory=dict)
     xid_ttl_s: Mapping[GpuAction, float] = field(default_factory=lambda: DEFAULT_XID_TTL_S)
-    # A look older than this says nothing about now: ten missed looks at one each second.
+    # Older readings are ignored: ten missed readings at one per second.
     stale_after_s: float = 10.0
-    # A healthy look takes milliseconds to tens of them; the driver's own timeout for its firmware is 6 s or more.
+    # A healthy reading takes up to tens of milliseconds; the driver's firmware timeout is 6 s or more.
     blocked_after_s: float = 5.0
-    # Shorter throttling is what fans and boost clocks do all day.
+    # Shorter throttling is normal.
     throttled_after_s: float = 10.0
-    # Degrees below the GPU's own slowdown threshold at which to begin to say so.
+    # Degrees below the GPU's slowdown threshold at which to report.
     temperature_margin_c: float = 3.0
-    # Used where the GPU does not name its slowdown threshold; data centre boards slow down from 87 to 95 degrees.
+    # Used if the GPU reports no slowdown threshold; data centre boards slow down at 87 to 95 degrees.
     temperature_limit_c: float = 90.0
-    # Rates over the source's growth window. Corrected errors come singly on healthy memory.
+    # Rates over the growth window. Healthy memory has isolated corrected errors.
     ecc_corrected_per_min: float = 10.0
     nvlink_errors_per_min: float = 60.0
     pcie_replays_per_min: float = 60.0
@@ -131,28 +131,28 @@ class GpuPolicy:
     def overridden(self, wanted: Mapping[str, str]) -> "GpuPolicy":
         """This policy with single actions replaced: ``{"row_remap_pending": "drain", "xid.63": "none"}``.
 
-        Raises ValueError with one line for each entry that cannot be understood.
+        ValueError with one line per invalid entry.
         """
         actions, xid_actions, wrong = dict(self.actions), dict(self.xid_actions), []
         for name, word in wanted.items():
             kind, _, code = name.partition(".")
             if word not in set(GpuAction):
-                wrong.append(f"{name}: {word!r} is not an action; one of {', '.join(GpuAction)}")
+                wrong.append(f"{name}: {word!r} is not an action; use one of {', '.join(GpuAction)}")
             elif kind == GpuSignal.XID and code.isdecimal():
                 xid_actions[int(code)] = GpuAction(word)
             elif name in DEFAULT_ACTIONS:
                 actions[GpuSignal(name)] = GpuAction(word)
             else:
                 known = ", ".join(DEFAULT_ACTIONS)
-                wrong.append(f"{name}: not a signal; xid.NUMBER or one of {known}")
+                wrong.append(f"{name}: unknown signal; use xid.NUMBER or one of {known}")
         if wrong:
             raise ValueError("\n".join(wrong))
         return replace(self, actions=actions, xid_actions=xid_actions)
 
     def action(self, signal: GpuSignal) -> GpuAction:
-        """What ``signal`` leads to under this policy."""
+        """Action for ``signal`` under this policy."""
         return self.actions.get(signal, DEFAULT_ACTIONS.get(signal, GpuAction.WATCH))
 
     def ttl_s(self, action: GpuAction) -> float:
-        """How long an XID with this action counts after it was last seen, in seconds."""
+        """Seconds an XID with this action counts after its last occurrence."""
         return self.xid_ttl_s.get(action, DEFAULT_XID_TTL_S[action])

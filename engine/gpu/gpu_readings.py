@@ -1,7 +1,7 @@
-"""What one look at the GPUs of an engine brought back: values with a time, and no opinion.
+"""Timestamped readings of an engine's GPUs, without a verdict.
 
-None means that the driver does not say; the reason stands in ``GpuReading.unknown`` under the name of the NVML
-call. Times are the reader's monotonic clock in seconds. A GPU is a *rank*: its place among the GPUs of the engine.
+None: the driver does not report it; the reason is in ``GpuReading.unknown`` under the NVML call. Times are the
+reader's monotonic clock in seconds. A GPU is a *rank*: its index among the GPUs of the engine.
 """
 
 from collections.abc import Mapping
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-EVENTS_NOT_YET: Final = "XIDs are not listened for yet"
+EVENTS_NOT_YET: Final = "XID events not subscribed yet"
 
 
 class NvmlState(StrEnum):
-    """Whether the GPUs can be asked at all."""
+    """Whether NVML is available."""
 
-    OPENING = "opening"  # asked for, no answer yet
+    OPENING = "opening"  # requested, no answer yet
     PRESENT = "present"
-    ABSENT = "absent"  # no library, no driver, no permission: health of the GPUs is unknown, which is not bad
+    ABSENT = "absent"  # no library, driver or permission: GPU health unknown, which is not a fault
 
 
 class ThrottleReason(StrEnum):
-    """Why clocks are below what was asked for; idle and deliberate settings are left out."""
+    """Reason for reduced clocks, without idle and configured limits."""
 
     SW_POWER_CAP = "software power cap"
     HW_SLOWDOWN = "hardware slowdown"
@@ -31,14 +31,14 @@ class ThrottleReason(StrEnum):
 
 
 class GpuFault(StrEnum):
-    """The driver's own word that a GPU is out of order."""
+    """GPU fault reported by the driver."""
 
-    LOST = "lost"  # fell off the bus, or does not answer the driver
+    LOST = "lost"  # off the bus, or no answer to the driver
     RESET_REQUIRED = "reset required"
 
 
 class RecoveryAction(StrEnum):
-    """What the driver asks for after a fault (R565 and later; XID 154 announces a change)."""
+    """Recovery requested by the driver (R565 and later; XID 154 announces changes)."""
 
     NONE = "none"
     RESET = "gpu reset"
@@ -50,7 +50,7 @@ class RecoveryAction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownReading:
-    """One thing the driver does not say, and why: ``signal`` is the NVML call or field."""
+    """A missing value and the reason; ``signal`` is the NVML call or field."""
 
     signal: str
     why: str
@@ -58,7 +58,7 @@ class UnknownReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReadGaps:
-    """What a round of questions to one GPU could not find out, and what the driver said while refusing."""
+    """Missing values of one reading round, and a fault the driver reported."""
 
     fault: GpuFault | None
     unknown: tuple[UnknownReading, ...]
@@ -66,7 +66,7 @@ class GpuReadGaps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuIdentity:
-    """What does not change while the driver is loaded.
+    """Constant while the driver is loaded.
 
     ``gpu_instance_id`` is None unless the rank is a MIG slice; ``name`` and the thresholds are the board's.
     """
@@ -91,14 +91,14 @@ class NvLinkErrors:
 
     @property
     def total(self) -> int | None:
-        """Sum of what is known, None when nothing is."""
+        """Sum of known counts; None without any."""
         known = [count for count in (self.crc, self.replay, self.recovery) if count is not None]
         return sum(known) if known else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vitals:
-    """What changes by the second. ECC counts are volatile: since the driver was loaded."""
+    """Values that change by the second. ECC counts are volatile: since driver load."""
 
     temperature_c: int | None = None
     memory_temperature_c: int | None = None
@@ -131,7 +131,7 @@ class RowRemaps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProcess:
-    """One process with a compute context on the GPU; memory is None where the driver hides it."""
+    """One process with a compute context on the GPU; memory is None if the driver hides it."""
 
     pid: int
     memory_bytes: int | None
@@ -139,7 +139,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wear:
-    """What changes by the day: asked for more rarely. Aggregate ECC counts are over the life of the board."""
+    """Values that change by the day, read less often. Aggregate ECC counts are over the life of the board."""
 
     ecc_enabled: bool | None = None
     ecc_corrected_total: int | None = None
@@ -156,7 +156,7 @@ class Wear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCounters:
-    """The counters of one GPU at one moment, kept to see what grows."""
+    """The counters of one GPU at one moment, kept to compute growth."""
 
     at_s: float
     ecc_corrected: int | None
@@ -167,7 +167,7 @@ class GpuCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCounterGrowth:
-    """What the counters grew by over the last ``over_s`` seconds; None where a count is unknown."""
+    """Growth of counters over the last ``over_s`` seconds; None if unknown."""
 
     over_s: float
     ecc_corrected: int | None
@@ -178,7 +178,7 @@ class GpuCounterGrowth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """One GPU at ``read_at_s``. ``throttled_since_s`` holds when each present reason was first seen."""
+    """One GPU at ``read_at_s``. ``throttled_since_s``: start of each present reason."""
 
     identity: GpuIdentity
     read_at_s: float
@@ -192,7 +192,7 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingDevice:
-    """A configured device that NVML does not give out, and what the driver says of it."""
+    """A configured device that NVML does not provide, and the reason."""
 
     name: str
     why: str
@@ -201,7 +201,7 @@ class MissingDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockedCall:
-    """A call into the driver that has not come back since ``since_s``."""
+    """A driver call without return since ``since_s``."""
 
     call: str
     since_s: float
@@ -211,8 +211,7 @@ class BlockedCall:
 class GpuReadings:
     """The GPUs of one engine as last read, in rank order; ``ranks`` is how many there are to read.
 
-    ``statement`` is one sentence about NVML itself, fit to be shown as it is. ``events`` is empty while XIDs are
-    listened for, else it says why they are not.
+    ``statement`` is one sentence about NVML. ``events`` is empty while XIDs are received, else the reason.
     """
 
     state: NvmlState
@@ -237,7 +236,7 @@ def gpu_counters(reading_at_s: float, vitals: Vitals) -> GpuCounters:
 
 
 def counter_growth(older: GpuCounters, newer: GpuCounters) -> GpuCounterGrowth:
-    """What happened between two moments; a counter that fell was reset, so what it shows now is new."""
+    """Growth between two readings; a lower count means a reset, so all of it is new."""
     return GpuCounterGrowth(
         over_s=newer.at_s - older.at_s,
         ecc_corrected=_grown(older.ecc_corrected, newer.ecc_corrected),
@@ -256,5 +255,5 @@ def _grown(older: int | None, newer: int | None) -> int | None:
 def throttled_since(
     before: Mapping[ThrottleReason, float], now: frozenset[ThrottleReason] | None, now_s: float
 ) -> Mapping[ThrottleReason, float]:
-    """When each reason that holds now began to hold; unknown reasons hold nothing."""
+    """Start of each present reason."""
     return {reason: before.get(reason, now_s) for reason in sorted(now or ())}

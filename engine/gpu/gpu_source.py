@@ -1,11 +1,10 @@
-"""The GPUs of one engine, always at hand: two threads ask, and ``read`` never waits.
+"""Current readings of an engine's GPUs: two threads read, and ``read`` never blocks.
 
-The reader thread goes round the GPUs once per interval and leaves each result behind; the event thread waits for
-XIDs and latches them. A driver that hangs holds one of these threads, never the caller: the results stay as they
-were, with the time they were read, and the call that holds the thread is named. Both threads are daemons, so that
-a hung driver cannot keep the process alive either.
+The reader thread reads all GPUs once per interval; the event thread waits for XIDs and latches them. A hung driver
+blocks a thread, never the caller: the last results keep their times, and the blocked call is named. Both threads
+are daemons, so a hung driver cannot keep the process alive.
 
-What is absent, NVML or a configured device, is asked for again now and then: drivers are loaded late.
+A missing NVML or device is retried: drivers may load late.
 """
 
 import threading
@@ -29,35 +28,35 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSampling:
-    """How often a ``GpuSource`` reads the driver, and how long it waits for it."""
+    """Intervals and deadlines of a ``GpuSource``."""
 
     interval_s: float = 1.0
-    """Between two rounds of all GPUs."""
+    """Seconds between rounds over all GPUs."""
 
     wear_interval_s: float = 30.0
-    """Between two reads of the wear of a GPU, such as its retired pages."""
+    """Seconds between readings of wear, such as retired pages."""
 
     call_deadline_s: float = 1.0
-    """A call into the driver that takes longer is shown as blocked."""
+    """Longer driver calls count as blocked."""
 
     reopen_s: float = 30.0
-    """Before NVML, or a device that was missing, is tried again."""
+    """Seconds before retrying NVML or a missing device."""
 
     growth_window_s: float = 300.0
-    """The span that ``Growth`` covers."""
+    """Window of ``GpuCounterGrowth``."""
 
     event_wait_ms: int = 500
-    """The longest a single wait for XIDs lasts."""
+    """Longest single wait for XIDs."""
 
 
 DEFAULT_SAMPLING: Final = GpuSampling()
 
 
 class GpuSource:
-    """Read the GPUs ``devices``: open it, ``read`` it as often as you like, close it.
+    """Read the GPUs ``devices``: open, ``read``, close.
 
-    ``devices`` are NVML indexes or UUIDs of the engine's ranks, in rank order; none means every GPU of the
-    machine. ``on_xid`` is called from the event thread at once for each XID; it must not block.
+    ``devices`` are NVML indexes or UUIDs of the engine's ranks, in rank order; empty: every GPU of the machine.
+    ``on_xid`` is called from the event thread for each XID; it must not block.
     """
 
     def __init__(
@@ -75,20 +74,18 @@ class GpuSource:
         self._nvml = Nvml(clock)
         self._latch = XidLatch()
         self._memory: dict[int, GpuReadingHistory] = {}
-        self._stop = threading.Event()  # for good
-        self._over = threading.Event()  # for the devices found now
+        self._stop = threading.Event()  # final
+        self._over = threading.Event()  # for the current devices
         self._swap = threading.Lock()
         self._threads: list[threading.Thread] = []
-        self._now = GpuReadings(
-            state=NvmlState.OPENING, statement="NVML has been asked for and has not answered yet"
-        )
+        self._now = GpuReadings(state=NvmlState.OPENING, statement="NVML is loading")
 
     def open(self) -> None:
-        """Start asking; returns at once."""
+        """Start the threads; returns at once."""
         self._start("gpu-reader", self._run)
 
     def close(self, *, timeout_s: float = 2.0) -> bool:
-        """Whether both threads ended in time; one that a hung driver holds is left to end with the process."""
+        """True if both threads ended in time; a thread blocked by the driver ends with the process."""
         self._stop.set()
         self._over.set()
         deadline_s = self._clock() + timeout_s
@@ -106,11 +103,9 @@ class GpuSource:
         self.close()
 
     def read(self) -> GpuReadings:
-        """What is known now, at once; never raises."""
+        """Current readings; never blocks or raises."""
         if self._threads and not self._threads[0].is_alive() and not self._stop.is_set():
-            statement = (
-                "the GPU reader ended by an error of its own (see the log); the health of the GPUs is unknown"
-            )
+            statement = "the GPU reader crashed (see the log); GPU health unknown"
             return GpuReadings(state=NvmlState.ABSENT, statement=statement)
         calling = self._nvml.watch.calling
         if calling is None or self._clock() - calling.since_s < self._sampling.call_deadline_s:
@@ -118,11 +113,11 @@ class GpuSource:
         return replace(self._now, blocked=calling)
 
     def xids(self) -> tuple[XidRecord, ...]:
-        """Every XID that came and was not forgotten; how long it counts is the policy's to say."""
+        """All remembered XIDs; the policy limits how long each counts."""
         return self._latch.records()
 
     def engine_restarted(self) -> int:
-        """How many XIDs a new engine process leaves behind: those that a restart mends."""
+        """Forget XIDs that a restart fixes; return their number."""
         return self._latch.forget(lambda record: xid_rule(record.code, {}).restart_mends)
 
     def _start(self, name: str, run: Callable[[], None]) -> threading.Thread:
@@ -149,11 +144,11 @@ class GpuSource:
             self._look_after(version, found, missing)
 
     def _look_after(self, version: str, found: tuple[Device, ...], missing: tuple[MissingDevice, ...]) -> None:
-        """Read ``found`` until the end, or until one of ``missing`` has turned up."""
+        """Read ``found`` until closed, or until one of ``missing`` appears."""
         log.info("gpu.present", driver=version, gpus=len(found), missing=[each.name for each in missing])
         self._now = GpuReadings(
             state=NvmlState.PRESENT,
-            statement=f"NVML answers, driver {version}, {len(found)} GPU(s)",
+            statement=f"NVML available, driver {version}, {len(found)} GPU(s)",
             driver_version=version,
             ranks=len(found),
             missing=missing,
@@ -175,12 +170,12 @@ class GpuSource:
             self._stop.wait(max(0.0, self._sampling.interval_s - (self._clock() - started_s)))
         self._over.set()
         events.join(self._sampling.event_wait_ms / 1000 + 1.0)
-        if not events.is_alive():  # never shut the library down under a thread that waits in it
+        if not events.is_alive():  # never unload the library under a waiting thread
             self._threads.remove(events)
             self._release()
 
     def _reading(self, device: Device) -> GpuReading:
-        """One GPU, asked now; wear only when its turn has come."""
+        """Read one GPU; wear only when due."""
         memory = self._memory.setdefault(device.identity.rank, GpuReadingHistory(self._sampling.growth_window_s))
         if memory.wear_is_older_than(self._sampling.wear_interval_s, self._clock()):
             wear, look = self._nvml.wear(device)
@@ -195,12 +190,12 @@ class GpuSource:
             self._now = replace(self._now, gpus=tuple(gpus))
 
     def _listen(self, devices: tuple[Device, ...], over: threading.Event) -> None:
-        """Wait for XIDs until ``over``; what goes wrong is said in ``GpuReadings.events`` and tried again."""
+        """Wait for XIDs until ``over``; errors go to ``GpuReadings.events`` and are retried."""
         while not over.is_set():
             try:
                 wait = self._nvml.listen(devices)
             except NvmlError as error:
-                self._events(f"XIDs are not listened for: {error}")
+                self._events(f"no XID events: {error}")
                 over.wait(self._sampling.reopen_s)
                 continue
             silent = sorted({device.identity.rank for device in devices} - set(wait.ranks))
@@ -210,14 +205,14 @@ class GpuSource:
                     for event in wait.next(self._sampling.event_wait_ms):
                         self._take(event)
             except WaitError as error:
-                self._events(f"XIDs are not listened for: {error}")
+                self._events(f"no XID events: {error}")
             finally:
                 wait.close()
             over.wait(self._sampling.interval_s)
 
     def _take(self, event: XidEvent) -> None:
         record = self._latch.record(event)
-        if record.count == 1:  # a storm of one XID is one line
+        if record.count == 1:  # log repeated XIDs once
             log.warning("gpu.xid", code=event.code, rank=event.rank, meaning=xid_rule(event.code, {}).meaning)
         if self._on_xid is not None:
             self._on_xid(event)
@@ -226,10 +221,10 @@ class GpuSource:
         with self._swap:
             changed, self._now = self._now.events != statement, replace(self._now, events=statement)
         if changed:
-            log.info("gpu.events", statement=statement or "listening for XIDs")
+            log.info("gpu.events", statement=statement or "receiving XIDs")
 
     def _absent(self, why: str) -> None:
-        statement = f"NVML is absent: {why}; the health of the GPUs is unknown"
+        statement = f"NVML unavailable: {why}; GPU health unknown"
         if self._now.statement != statement:
             log.warning("gpu.absent", reason=why)
         self._now = GpuReadings(state=NvmlState.ABSENT, statement=statement)

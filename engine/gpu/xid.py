@@ -1,14 +1,14 @@
-"""What each XID means for an engine: NVIDIA's catalogue, mapped to an action.
+"""XIDs of NVIDIA's catalogue, mapped to actions.
 
 Source: NVIDIA, "Xid Errors", "Analyzing Xid Errors with the Xid Catalog"
 (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), for Ampere and later. ``bucket`` is the
 catalogue's "Resolution Bucket (Immediate Action)"; the action is ours, by these rules:
 
 - IGNORE: watch.
-- RESTART_APP: degrade. The fault killed one process's context. The event does not say whose; when it was the
-  engine's, its next token will not come, and that verdict is faster and surer than this one.
-- RESET_GPU and harder: drain, or eject where answers can no longer come or be trusted.
-- A fault of a link between GPUs counts in full only for an engine that spans several GPUs.
+- RESTART_APP: degrade. The fault killed the context of one process, which the event does not name. If it was the
+  engine's, its canary fails, which is faster and surer evidence.
+- RESET_GPU and harder: drain, or eject if answers are wrong or impossible.
+- A link fault counts in full only for an engine on several GPUs.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ RESTART_APP: Final = "RESTART_APP"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidRule:
-    """One row: what the catalogue says, and what follows for the engine."""
+    """One row: catalogue entry and action."""
 
     code: int
     meaning: str
@@ -33,7 +33,7 @@ class XidRule:
 
     @property
     def restart_mends(self) -> bool:
-        """Whether the catalogue says that a new process is enough."""
+        """Whether a new process fixes it, by the catalogue."""
         return self.bucket == RESTART_APP
 
 
@@ -51,10 +51,10 @@ _ROWS: Final[tuple[tuple[int, str, str, GpuAction], ...]] = (
     *((code, "copy engine exception", RESTART_APP, _DEGRADE) for code in (39, 40, 41, 70, 71, 72, 75, 76, 77, 85)),
     (43, "GPU stopped processing for one application", "IGNORE", _WATCH),
     (44, "fault during context switch", "IGNORE", _WATCH),
-    # Follows another XID, or a process that was killed; it is also what a plain restart of the engine looks like.
+    # Follows another XID or a killed process; also seen on a normal engine restart.
     (45, "preemptive cleanup after an earlier error", "WORKFLOW_XID_45", _WATCH),
     (46, "GPU stopped processing", "RESET_GPU", _EJECT),
-    # 94 or 95 follows and says whether the damage was contained.
+    # 94 or 95 follows and states whether the damage was contained.
     (48, "double-bit ECC error", "WORKFLOW_XID_48", _DRAIN),
     (54, "auxiliary power is not connected", "CHECK_MECHANICALS", _DRAIN),
     (62, "internal micro-controller halt", "RESET_GPU", _EJECT),
@@ -69,12 +69,12 @@ _ROWS: Final[tuple[tuple[int, str, str, GpuAction], ...]] = (
     (80, "corrupted data sent to GPU", RESTART_APP, _DEGRADE),
     (92, "high single-bit ECC error rate", "IGNORE", _WATCH),
     (93, "InfoROM wear limit exceeded", "IGNORE", _WATCH),
-    # Contained to one process, which is the engine's where the engine has the GPU to itself.
+    # Contained to one process: the engine's, if it has the GPU alone.
     (94, "contained memory error", RESTART_APP, _DRAIN),
     (95, "uncontained memory error", "RESET_GPU", _EJECT),
     (109, "context switch timeout", "RESET_GPU", _EJECT),
     (110, "security fault", "RESET_GPU", _EJECT),
-    # The firmware does not answer the driver; kernels that run may still finish.
+    # The firmware does not answer the driver; running kernels may still finish.
     (119, "GSP RPC timeout", "RESET_GPU", _DRAIN),
     (120, "GSP error", "RESET_GPU", _DRAIN),
     (121, "corrected C2C error", "IGNORE", _WATCH),
@@ -87,12 +87,12 @@ _ROWS: Final[tuple[tuple[int, str, str, GpuAction], ...]] = (
     (144, "NVLink SAW error", "WORKFLOW_NVLINK5_ERR", _DRAIN),
     (145, "NVLink RLW error", "WORKFLOW_NVLINK5_ERR", _DRAIN),
     (146, "NVLink TLW error", "WORKFLOW_NVLINK5_ERR", _DRAIN),
-    (147, "NVLink TREX error", "WORKFLOW_NVLINK5_ERR", _WATCH),  # every row of its sub-table says IGNORE
-    (148, "NVLink NVLPW_CTRL error", "WORKFLOW_NVLINK5_ERR", _WATCH),  # every row of its sub-table says IGNORE
+    (147, "NVLink TREX error", "WORKFLOW_NVLINK5_ERR", _WATCH),  # every row of its sub-table is IGNORE
+    (148, "NVLink NVLPW_CTRL error", "WORKFLOW_NVLINK5_ERR", _WATCH),  # every row of its sub-table is IGNORE
     (149, "NVLink NETIR error", "WORKFLOW_NVLINK5_ERR", _DRAIN),
     (150, "NVLink MSE error", "WORKFLOW_NVLINK5_ERR", _DRAIN),
     (151, "key rotation error", "RESTART_VM", _DRAIN),
-    # Sums up another XID; the action it announces is read as the recovery action.
+    # Summarizes another XID; read as the recovery action.
     (154, "GPU recovery action changed", "XID_154", _WATCH),
     (155, "NVLink down by software", "RESET_GPU", _DRAIN),
     (156, "resource retired", "RESET_GPU", _DRAIN),
@@ -118,9 +118,9 @@ XIDS: Final[Mapping[int, XidRule]] = MappingProxyType(
 
 
 def xid_rule(code: int, overrides: Mapping[int, GpuAction]) -> XidRule:
-    """The row for ``code``, with the policy's action where it names one; an unlisted code is watched.
+    """The row for ``code`` with the policy's override; unlisted codes are watched.
 
-    An override also lifts the exception for links: who names a code means it.
+    An override also lifts the exception for links.
     """
     known = XIDS.get(code) or XidRule(code=code, meaning="not in the table", bucket="", action=GpuAction.WATCH)
     if code not in overrides:

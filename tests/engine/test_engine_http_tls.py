@@ -250,7 +250,7 @@ async def test_tls_failure_is_soft_evidence_and_pool_wide_failure_is_distrusted(
         assert judgement.verdict is Verdict.DEGRADED
         assert judgement.doubt is Doubt.REFUSED
         assert not judgement.wants_canary
-        assert "cannot be trusted" in judgement.evidence
+        assert "is not trusted" in judgement.evidence
         answered = judgement.canary_sent(look.at_s).after(await http.send_canary("x"), probe)
         assert (answered.verdict, answered.doubt) == (Verdict.DEGRADED, Doubt.REFUSED)
     # What was silent since is not dead at once: somebody was there a moment ago.

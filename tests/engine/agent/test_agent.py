@@ -53,7 +53,7 @@ async def test_ready_by_its_first_token(start_agent: Any, start_engine: Any) -> 
     assert report["model"] == "fake-model"
     assert report["revision"].startswith("vllm ")
     assert report["slots"] == 8
-    await agent.until_report(lambda one: "absent" in one["gpu"]["statement"] or one["gpu"]["gpus"])
+    await agent.until_report(lambda one: "unavailable" in one["gpu"]["statement"] or one["gpu"]["gpus"])
     assert engine.book.totals().finished >= 1, "a token was asked for, not only metrics"
 
 
@@ -125,7 +125,7 @@ async def test_a_crash_is_seen_at_once_and_the_next_process_is_another(
     _, before = await agent.until("ready")
     await engine.set_fault(EngineCrash())
     _, dead = await agent.until("dead")
-    assert dead["boot_id"] != before["boot_id"], "nothing said before holds for the next process"
+    assert dead["boot_id"] != before["boot_id"], "the next process starts a new boot"
     await agent.until_probes(503, 200, 503)
     assert "no process" in (await agent.get("/livez"))[1]
     await engine.heal()
@@ -197,7 +197,7 @@ async def test_case_kv_cache_temporarily_full(start_agent: Any, start_engine: An
     await agent.until("ready")
 
 
-async def test_case_weights_failed_to_load_and_nobody_listens(start_agent: Any) -> None:
+async def test_case_weights_failed_to_load_and_port_is_closed(start_agent: Any) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         # On a machine that was busy elsewhere so long, the first thing to be seen is the end.
@@ -207,7 +207,7 @@ async def test_case_weights_failed_to_load_and_nobody_listens(start_agent: Any) 
             if report["verdict"] == "starting":
                 break
         assert report["verdict"] == "starting"
-        assert "no engine yet" in report["evidence"]
+        assert "no engine for" in report["evidence"]
         await agent.until_probes(503, 200, 503)
         await agent.until("dead")  # by now it should have been there
         await agent.until_probes(503, 200, 503)

@@ -74,7 +74,7 @@ def gpu(action: GpuAction, *, restart_mends: bool = False) -> GpuJudgement:
         action=action,
         evidence=(evidence,),
         worst_rank=0,
-        statement="NVML answers",
+        statement="NVML available",
         wants_check=False,
         restart_mends=restart_mends,
     )
@@ -111,7 +111,7 @@ def test_the_evidence_names_reading_threshold_and_since_when() -> None:
     hung = after([look(0.5, 200, 8), look(1.0, 200, 8), 1.0, look(1.6, 200, 8)], READY)
     assert hung.verdict is Verdict.HUNG
     told = hung.findings[0].evidence(1.6)
-    assert (told.reading, told.threshold) == ("tokens", "a token within 1 s while requests are in flight")
+    assert (told.reading, told.threshold) == ("tokens", "token within 1 s while requests are in flight")
     assert told.age_s == pytest.approx(1.1)
     assert "7 requests" in told.sentence, "the one asked for by the agent is not counted"
 

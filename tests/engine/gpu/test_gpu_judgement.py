@@ -35,7 +35,7 @@ def gpu(rank: int = 0, **fields) -> GpuReading:
 
 
 def readings(*gpus: GpuReading, **fields) -> GpuReadings:
-    plain = {"state": NvmlState.PRESENT, "statement": "NVML answers", "ranks": len(gpus), "gpus": gpus}
+    plain = {"state": NvmlState.PRESENT, "statement": "NVML available", "ranks": len(gpus), "gpus": gpus}
     return GpuReadings(**{**plain, **fields})
 
 
@@ -66,10 +66,10 @@ def test_nothing_known_is_nothing_held_against_the_engine() -> None:
 
 
 def test_absent_nvml_is_said_and_neutral() -> None:
-    absent = GpuReadings(state=NvmlState.ABSENT, statement="NVML is absent: no library")
+    absent = GpuReadings(state=NvmlState.ABSENT, statement="NVML unavailable: no library")
     judgement = judged(absent, ())
     assert judgement.action is GpuAction.NONE
-    assert judgement.statement == "NVML is absent: no library"
+    assert judgement.statement == "NVML unavailable: no library"
 
 
 def test_the_worst_rank_decides_and_stands_first() -> None:
@@ -91,7 +91,7 @@ def test_stale_gpu_reading_decays_to_unknown() -> None:
     old = gpu(fault=GpuFault.LOST, read_at_s=NOW_S - 11)
     judgement = judged(readings(old), ())
     assert judgement.action is GpuAction.NONE
-    assert judgement.statement == "NVML answers; rank(s) 0 not read for over 10 s and taken as unknown"
+    assert judgement.statement == "NVML available; rank(s) 0 unknown: last reading older than 10 s"
     assert judged(readings(replace(old, read_at_s=NOW_S - 9)), ()).action is GpuAction.EJECT
 
 
@@ -100,7 +100,7 @@ def test_a_blocked_call_counts_only_after_its_limit() -> None:
     assert judged(readings(gpu(), blocked=blocked), ()).action is GpuAction.NONE
     judgement = judged(readings(gpu(), blocked=replace(blocked, since_s=NOW_S - 5.1)), ())
     assert judgement.action is GpuAction.DEGRADE
-    assert judgement.sentences == ("the driver has not answered nvmlDeviceGetPowerUsage for 5.1 s (limit 5 s)",)
+    assert judgement.sentences == ("no answer from the driver to nvmlDeviceGetPowerUsage for 5.1 s (limit 5 s)",)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_every_signal_of_a_healthy_pair_is_read(watch) -> None:
     assert first["unknown"] == []
     assert state["readings"]["events"] == ""
     assert state["judgement"]["action"] == "none"
-    assert state["judgement"]["statement"] == "NVML answers, driver 570.86.15, 2 GPU(s)"
+    assert state["judgement"]["statement"] == "NVML available, driver 570.86.15, 2 GPU(s)"
 
 
 def test_a_gpu_that_supports_nothing_is_unknown_and_not_bad(double, watch) -> None:
@@ -124,7 +124,7 @@ def test_an_absent_library_is_a_clear_statement(double, watch, tmp_path: Path) -
     assert state["readings"]["state"] == "absent"
     assert state["judgement"]["action"] == "none"
     assert state["judgement"]["statement"] == (
-        "NVML is absent: libnvidia-ml.so.1 is not on this machine; the health of the GPUs is unknown"
+        "NVML unavailable: libnvidia-ml.so.1 is not on this machine; GPU health unknown"
     )
 
 
@@ -149,7 +149,7 @@ def test_a_driver_that_hangs_holds_up_nobody_and_is_evidence(double, watch) -> N
     double.xid(1, 119)
     state = watched.until(says("XID 119"))
     assert state["judgement"]["action"] == "drain"
-    watched.until(lambda state: "taken as unknown" in state["judgement"]["statement"])
+    watched.until(lambda state: "last reading older than" in state["judgement"]["statement"])
     # Who waited for the driver would wait for ever, each time; who is late once had no core.
     assert min(each["read_ms"] for each in watched.states(20)) < 100
     double.set({"block.nvmlDeviceGetPowerUsage": None})
@@ -172,7 +172,7 @@ def test_one_lost_rank_decides_for_the_group(double, watch) -> None:
     double.set({"1.return.nvmlDeviceGetPowerUsage": 15, "1.return.nvmlDeviceGetTemperature": 15})
     state = watched.until(action("eject"))
     assert state["judgement"]["worst_rank"] == 1
-    assert state["judgement"]["evidence"][0]["sentence"] == "rank 1: the driver says of the GPU: lost"
+    assert state["judgement"]["evidence"][0]["sentence"] == "rank 1: driver reports: lost"
     assert state["readings"]["gpus"][0]["fault"] is None
 
 
@@ -234,8 +234,8 @@ def test_a_mig_slice_hears_its_own_xids_and_those_of_the_board(double, watch) ->
 
 def test_no_events_is_said_and_the_rest_goes_on(double, watch) -> None:
     double.set({"return.nvmlDeviceRegisterEvents": 3})
-    state = watch().until(lambda state: state["readings"]["events"].startswith("XIDs are not listened for:"))
-    assert state["readings"]["events"] == "XIDs are not listened for: not supported by this GPU"
+    state = watch().until(lambda state: state["readings"]["events"].startswith("no XID events:"))
+    assert state["readings"]["events"] == "no XID events: not supported by this GPU"
     assert state["readings"]["state"] == "present"
 
 
@@ -265,7 +265,7 @@ def test_a_device_that_nvml_does_not_give_out_is_said_and_found_when_it_turns_up
 def test_a_gpu_that_is_lost_before_anybody_looks_is_lost_all_the_same(double, watch) -> None:
     double.set({"1.return.nvmlDeviceGetHandleByIndex_v2": 15})
     state = watch().until(action("eject"))
-    sentence = "GPU 1, which the engine is to use, cannot be asked: the GPU is lost"
+    sentence = "GPU 1, configured for the engine, is not readable: the GPU is lost"
     assert state["judgement"]["evidence"][0]["sentence"] == sentence
 
 
@@ -274,10 +274,10 @@ def test_a_gpu_that_is_lost_before_anybody_looks_is_lost_all_the_same(double, wa
     [
         ({"1.ecc_uncorrected": 2}, "drain", "rank 1: 2 uncorrectable ECC error(s) in the last"),
         ({"1.rows_failed": 1}, "drain", "rank 1: a memory row could not be remapped"),
-        ({"1.rows_pending": 1}, "watch", "rank 1: a memory row is remapped at the next reset"),
-        ({"1.retirement_pending": 1}, "watch", "rank 1: a memory page is retired"),
-        ({"1.field230": 4}, "drain", "rank 1: the driver asks for: drain and reset"),
-        ({"1.field230": 2}, "eject", "rank 1: the driver asks for: node reboot"),
+        ({"1.rows_pending": 1}, "watch", "rank 1: a memory row will be remapped at the next reset"),
+        ({"1.retirement_pending": 1}, "watch", "rank 1: a memory page will be retired"),
+        ({"1.field230": 4}, "drain", "rank 1: driver requests: drain and reset"),
+        ({"1.field230": 2}, "eject", "rank 1: driver requests: node reboot"),
         ({"1.temperature0": 88}, "watch", "rank 1: 88 degrees C (limit 87)"),
         ({"1.throttle": 0x48}, "degrade", "rank 1: hardware thermal slowdown for"),
         ({"1.throttle": 0x88}, "degrade", "rank 1: hardware power brake for"),

@@ -65,7 +65,7 @@ def test_why_hung_engine_names_verdict_limit_and_line(policies: PolicySet, fleet
 def test_why_of_engine_with_cut_requests_reports_none(policies: PolicySet, fleet: Fleet) -> None:
     cut = EngineDecision(
         health=Health.UNHEALTHY,
-        reason="hung: claims to be idle, and no token for 3.2 s",
+        reason="hung: idle, but produced no token for 3.2 s",
         since_s=59.0,
         verdict=Verdict.HUNG,
         ejector=Ejector.VERDICT,
