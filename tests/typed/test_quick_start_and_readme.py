@@ -1,7 +1,7 @@
-"""The blocks of the quick start and of the README, typed word for word into one shell, on the ports they name.
+"""Types the blocks of quick start and README verbatim into one shell, on the ports they name.
 
-Programs are real, Envoys and agents included; vLLM is a stand-in, and a network and processes of their own keep it
-apart from whatever else runs here. What cannot be typed says in the page why not.
+Programs are real, Envoys and agents included; vLLM is a stand-in, and separate network and process namespaces
+isolate it from this machine. Blocks that cannot be typed state the reason in the page.
 """
 
 import re
@@ -25,7 +25,7 @@ README: Final = ROOT / "README.md"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What a command must come to: its exit status, and what its answer has in it, sooner or later."""
+    """Expected result of a command: exit status and, eventually, text in its output."""
 
     status: int = 0
     shows: str = ""
@@ -45,24 +45,24 @@ EXPECTED: Final[Mapping[str, Expected]] = {
     "switchgear why zone:a": Expected(shows="zone a"),
 }
 SECURED: Final = Expected(shows="gateway-1")
-"""Of the second ``switchgear status``: the Envoy with its certificate is there, and in step."""
+"""Of the second ``switchgear status``: the Envoy with its certificate is connected and in sync."""
 _TIME: Final = re.compile(r"\d+(\.\d+)? ?m?s\b")
 
 
 def apart() -> bool:
-    """Whether this machine lets us have a network and processes of our own."""
+    """Whether this machine permits separate network and process namespaces."""
     if any(shutil.which(one) is None for one in ("unshare", "ip", "pkill", "curl")):
         return False
     return subprocess.run([*APART, "true"], capture_output=True, check=False).returncode == 0
 
 
 def shown(step: Step, output: str) -> bool:
-    """Whether an output is what a page shows, whatever the times in it."""
+    """Whether output matches the page, ignoring times."""
     return replace(step, printed=_TIME.sub("1s", step.printed)).shown_by(_TIME.sub("1s", output))
 
 
 def become(page: Path, line: int, command: str, expected: Expected, opened: Shell) -> None:
-    """Type a command until it comes to what is expected."""
+    """Repeat a command until it gives the expected result."""
     give_up_at = time.monotonic() + LIMIT_S
     while True:
         status, output = opened.typed(command)
@@ -73,12 +73,12 @@ def become(page: Path, line: int, command: str, expected: Expected, opened: Shel
         time.sleep(0.1)
 
 
-# Twenty seconds where nobody else wants the cores, which on a busy machine nobody can promise.
+# Takes twenty seconds on an idle machine, longer on a busy one.
 @pytest.mark.timeout(900)
 @pytest.mark.envoy
-def test_the_quick_start_goes_as_the_page_says(tmp_path: Path) -> None:
+def test_quick_start_commands_work(tmp_path: Path) -> None:
     if not apart():
-        pytest.skip("the page names ports, and this machine gives nobody a network of his own (unshare)")
+        pytest.skip("the page names ports, and this machine forbids network namespaces (unshare)")
     programs = tmp_path / "programs"
     programs.mkdir()
     stand_in = programs / "vllm"
@@ -104,7 +104,7 @@ def test_the_quick_start_goes_as_the_page_says(tmp_path: Path) -> None:
                 while not shown(asked, output := opened.type(asked.command)):
                     assert time.monotonic() < give_up_at, output
             if command.startswith("pkill -f "):
-                # What is typed next wants their ports, and a machine types faster than they end.
+                # The next commands use the same ports, and the script types faster than the processes end.
                 opened.type("while pgrep -f 'switchgear serve|envoy -c envoy'; do sleep 0.05; done")
             if command.startswith("PYTHONPATH="):
                 # The reader's second engine, whose core is the younger one.
@@ -113,12 +113,12 @@ def test_the_quick_start_goes_as_the_page_says(tmp_path: Path) -> None:
     assert typed >= set(EXPECTED), "the page no longer has what is expected here"
 
 
-def test_all_that_the_readme_shows_is_typed_here_or_says_why_not() -> None:
+def test_readme_blocks_are_tested_or_exempted() -> None:
     assert list(copied(README.read_text())) == []
     assert README.read_text().count("```sh") == README.read_text().count("<!-- not typed: ")
 
 
-def test_a_block_for_copying_is_typed_line_by_line() -> None:
+def test_copyable_block_is_typed_line_by_line() -> None:
     page = "a\n\n```sh\nb \\\n  c\nd &\n```\n"
     page += "<!-- not typed: too long -->\n```sh\ne\n```\n```\nf\n```\n```sh\ng\n```\n"
     assert list(copied(page)) == [(4, "b \\\n  c"), (6, "d &"), (16, "g")]

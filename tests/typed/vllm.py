@@ -1,6 +1,6 @@
-"""``vllm serve`` for whoever types the pages: a simulated engine, and beside it a process named as vLLM's core is.
+"""Stand-in for ``vllm serve``: a simulated engine, and a process named like vLLM's core.
 
-The engine hangs while that process is stopped, so that what pages have readers do to vLLM can be done to it.
+The engine hangs while that process is stopped, so that readers can do to it what the pages show.
 """
 
 import argparse
@@ -38,7 +38,7 @@ async def serve(model: str, port: int, *, gate: bool) -> None:
 
 
 def stopped(pid: int) -> bool:
-    """Whether a process stands still: field 3 of stat, behind the name in parentheses (proc(5))."""
+    """Whether a process is stopped: field 3 of stat, behind the name in parentheses (proc(5))."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 

@@ -1,4 +1,4 @@
-"""The bootstrap is complete, is valid YAML for any name, and is found in a wheel and in a source tree."""
+"""The bootstrap is complete, valid YAML for any name, and found in a wheel and in a source tree."""
 
 import subprocess
 from contextlib import asynccontextmanager
@@ -13,7 +13,7 @@ from xds_server.envoy_bootstrap import Bootstrap, bootstrap_yaml
 from xds_server.k8s import client_config, kube_api
 
 
-def test_bootstrap_says_who_the_envoy_is():
+def test_bootstrap_contains_the_node():
     text = bootstrap_yaml(
         Bootstrap(node='edge "1": #x', zone="zone-a", region="r1", role="sidecar", pools=("llama", "small"))
     )
@@ -36,7 +36,7 @@ def test_bootstrap_reconnects_fast_and_never_waits_long_for_runtime():
 
 
 @pytest.mark.parametrize(("option", "cuts", "start"), [("--cuts", True, "0"), ("--no-cuts", False, "900")])
-def test_bootstrap_command_says_how_to_start_an_envoy_that_cuts_and_one_that_does_not(option, cuts, start, capsys):
+def test_bootstrap_command_states_the_drain_time(option, cuts, start, capsys):
     assert main(["bootstrap", "--node", "n", "--zone", "a", option]) == 0
     text = capsys.readouterr().out
     assert yaml.safe_load(text)["node"]["metadata"]["cuts"] is cuts
@@ -44,13 +44,13 @@ def test_bootstrap_command_says_how_to_start_an_envoy_that_cuts_and_one_that_doe
 
 
 @pytest.mark.parametrize(("protocol", "api_type"), [("delta", "DELTA_GRPC"), ("sotw", "GRPC")])
-def test_bootstrap_command_speaks_both_variants(protocol, api_type, capsys):
+def test_bootstrap_command_supports_both_xds_variants(protocol, api_type, capsys):
     assert main(["bootstrap", "--node", "n", "--zone", "a", "--protocol", protocol]) == 0
     bootstrap = yaml.safe_load(capsys.readouterr().out)
     assert bootstrap["dynamic_resources"]["ads_config"]["api_type"] == api_type
 
 
-def test_bootstrap_command_takes_several_servers(capsys):
+def test_bootstrap_command_accepts_several_servers(capsys):
     assert main(["bootstrap", "--node", "n", "--zone", "a", "--server", "a.b:1", "--server", "[::1]:2"]) == 0
     (cluster,) = yaml.safe_load(capsys.readouterr().out)["static_resources"]["clusters"]
     (locality,) = cluster["load_assignment"]["endpoints"]
@@ -75,7 +75,7 @@ def test_bootstrap_command_refuses_a_server_without_port(capsys):
         ("--server", "cp:0", "cannot connect to"),
     ],
 )
-def test_bootstrap_command_refuses_what_cannot_work(option, value, says, capsys):
+def test_bootstrap_command_refuses_invalid_options(option, value, says, capsys):
     assert main(["bootstrap", "--node", "n", "--zone", "a", option, value]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -83,7 +83,7 @@ def test_bootstrap_command_refuses_what_cannot_work(option, value, says, capsys)
 
 
 def test_template_is_found_in_an_installed_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    # A wheel has the template inside the package and no envoy/ folder beside it.
+    # A wheel has the template inside the package and no envoy/ folder next to it.
     package = tmp_path / "xds_server"
     (package / "envoy_files").mkdir(parents=True)
     (package / "envoy_files" / "bootstrap.yaml").write_text("id: $node_id\n")
@@ -106,12 +106,12 @@ def test_envoy_accepts_the_bootstrap(tmp_path: Path, protocol):
     assert checked.returncode == 0, checked.stderr[-2000:]
 
 
-def test_bootstrap_command_refuses_a_listen_address_that_is_a_name(capsys):
+def test_bootstrap_command_refuses_a_host_name_to_listen_on(capsys):
     assert main(["bootstrap", "--node", "n", "--zone", "a", "--listen-address", "localhost"]) == 2
     assert "IP address" in capsys.readouterr().err
 
 
-def test_a_health_port_shows_three_pages_and_none_that_changes_anything(capsys):
+def test_health_port_serves_read_only_pages(capsys):
     assert main(["bootstrap", "--node", "n", "--zone", "a", "--health-port", "19001"]) == 0
     static = yaml.safe_load(capsys.readouterr().out)["static_resources"]
     (listener,) = static["listeners"]
@@ -127,7 +127,7 @@ def test_a_health_port_shows_three_pages_and_none_that_changes_anything(capsys):
     assert [cluster["name"] for cluster in static["clusters"]] == ["envoy_admin", "switchgear"]
 
 
-def test_without_a_health_port_nothing_but_the_control_plane_is_static():
+def test_bootstrap_without_health_port_has_one_static_cluster():
     static = yaml.safe_load(bootstrap_yaml(Bootstrap(node="n", zone="a")))["static_resources"]
     assert list(static) == ["clusters"]
     assert [cluster["name"] for cluster in static["clusters"]] == ["switchgear"]
@@ -146,7 +146,7 @@ def test_bootstrap_command_rejects_invalid_combinations(options, complaint, caps
     assert complaint in capsys.readouterr().err
 
 
-def test_bootstrap_command_refuses_to_guess_a_zone(capsys):
+def test_bootstrap_command_requires_a_node_zone(capsys):
     assert main(["bootstrap", "--node", "n"]) == 2
     assert "either --zone or --kubernetes-node" in capsys.readouterr().err
 
@@ -161,7 +161,7 @@ def test_bootstrap_command_refuses_to_guess_a_zone(capsys):
         ({}, {"region": "", "zone": ""}),
     ],
 )
-def test_zone_and_region_are_those_of_the_node(labels, locality, monkeypatch, tmp_path):
+def test_bootstrap_zone_and_region_come_from_the_node(labels, locality, monkeypatch, tmp_path):
     asked = []
 
     class Cluster:
@@ -180,7 +180,7 @@ def test_zone_and_region_are_those_of_the_node(labels, locality, monkeypatch, tm
     assert asked == [("nodes", "", "n1")]
 
 
-def test_a_node_that_cannot_be_read_is_said_with_the_permission_it_takes(monkeypatch, capsys):
+def test_unreadable_node_error_names_the_permission(monkeypatch, capsys):
     @asynccontextmanager
     async def connected(_access):
         raise kube_api.ApiError(403, "Forbidden", 'nodes "n1" is forbidden')
@@ -188,12 +188,12 @@ def test_a_node_that_cannot_be_read_is_said_with_the_permission_it_takes(monkeyp
 
     monkeypatch.setattr(client_config, "open_kube_api", connected)
     assert main(["bootstrap", "--node", "n", "--kubernetes-node", "n1"]) != 0
-    said = capsys.readouterr().err
-    assert "403 Forbidden" in said
-    assert "to get nodes" in said
+    error = capsys.readouterr().err
+    assert "403 Forbidden" in error
+    assert "to get nodes" in error
 
 
-def test_a_file_that_cannot_be_written_is_said(tmp_path, capsys):
+def test_bootstrap_reports_an_unwritable_file(tmp_path, capsys):
     file = tmp_path / "missing" / "envoy.yaml"
     assert main(["bootstrap", "--node", "n", "--zone", "a", "--out", str(file)]) != 0
     assert "No such file" in capsys.readouterr().err
@@ -204,19 +204,19 @@ def _with_tls(folder: Path, *more: str) -> list[str]:
     return ["bootstrap", "--node", "n", "--zone", "a", *files, *more]
 
 
-def test_the_folder_for_the_names_of_certificates_is_made_for_this_user_alone(tmp_path, capsys):
+def test_sds_folder_is_private(tmp_path, capsys):
     folder = tmp_path / "not" / "yet"
     assert main(_with_tls(tmp_path, "--sds-dir", str(folder))) == 0
     assert sorted(path.name for path in folder.iterdir()) == ["tls-authorities.json", "tls-identity.json"]
     assert folder.stat().st_mode & 0o777 == 0o700
-    said = capsys.readouterr()
-    assert str(folder / "tls-identity.json") in said.out
-    assert "for this user only" in said.err
+    error = capsys.readouterr()
+    assert str(folder / "tls-identity.json") in error.out
+    assert "for this user only" in error.err
     assert main(_with_tls(tmp_path, "--sds-dir", str(folder))) == 0
-    assert capsys.readouterr().err == "", "what is there already is no news"
+    assert capsys.readouterr().err == "", "existing files are not reported"
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path, capsys):
+def test_bootstrap_names_a_folder_it_cannot_create(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(_with_tls(tmp_path, "--sds-dir", str(tmp_path / "file" / "below"))) == 2
     assert f"cannot create folder {tmp_path / 'file' / 'below'}: Not a directory" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A scrape says everything, and holds nobody else up for all of it."""
+"""A scrape is complete, and does not block other tasks."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ def without_process(page: bytes) -> list[bytes]:
     return [line for line in page.splitlines() if b"process_" not in line]
 
 
-async def test_a_page_is_the_whole_text_and_others_have_turns_while_it_is_made() -> None:
+async def test_metrics_page_yields_to_other_tasks() -> None:
     metrics = Metrics()
     metrics.nacks.labels(type="RDS").inc()
     metrics.observe(lambda: [PoolMetrics.pool_slots.family({("a",): 1.0, ("b",): 2.0})])
@@ -31,7 +31,7 @@ async def test_a_page_is_the_whole_text_and_others_have_turns_while_it_is_made()
     assert turns >= families > 20
 
 
-async def test_a_page_is_of_one_moment() -> None:
+async def test_metrics_page_is_consistent() -> None:
     metrics = Metrics()
     page = asyncio.create_task(metrics.page())
     await asyncio.sleep(0)  # it has begun
@@ -39,7 +39,7 @@ async def test_a_page_is_of_one_moment() -> None:
     assert b"switchgear_reconcile_failures_total 0.0" in await page
 
 
-def test_a_declaration_is_each_servers_own_counter_and_starts_at_zero() -> None:
+def test_counter_is_per_server_and_starts_at_zero() -> None:
     one, other = Metrics(), Metrics()
     one.nacks.labels(type="RDS").inc()
     name = ProxyMetrics.nacks.name
@@ -47,7 +47,7 @@ def test_a_declaration_is_each_servers_own_counter_and_starts_at_zero() -> None:
     assert other.registry.get_sample_value(name, {"type": "RDS"}) == 0
 
 
-def test_a_family_takes_its_name_help_and_labels_from_its_declaration() -> None:
+def test_metric_family_follows_its_declaration() -> None:
     family = PoolMetrics.pool_slots.family({("a",): 2.0})
     assert (family.name, family.documentation) == (PoolMetrics.pool_slots.name, PoolMetrics.pool_slots.help)
     assert [(one.labels, one.value) for one in family.samples] == [({"pool": "a"}, 2.0)]

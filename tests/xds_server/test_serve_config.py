@@ -1,4 +1,4 @@
-"""Settings that cannot work are refused with a sentence that says why."""
+"""Invalid settings are rejected with a reason."""
 
 from pathlib import Path
 
@@ -8,13 +8,13 @@ from engine.address import ListenAddress
 from xds_server.serve_config import ConfigError, ServeConfig, address_of
 
 
-def test_what_is_no_address_is_said_as_it_was_written() -> None:
+def test_invalid_address_is_quoted() -> None:
     assert address_of("[::1]:1") == ListenAddress("::1", 1)
     with pytest.raises(ConfigError, match="'18000' is not HOST:PORT"):
         address_of("18000")
 
 
-def test_settings_that_cannot_work(tmp_path: Path) -> None:
+def test_invalid_settings_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="-f"):
         ServeConfig(policies=())
     with pytest.raises(ConfigError, match="--poll"):

@@ -1,4 +1,4 @@
-"""The admin port answers in JSON, refusals too, over real HTTP."""
+"""Admin port over real HTTP: JSON answers and refusals."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ from xds_server.serve_config import ConfigError
 
 
 class Answers:
-    """A server's facts, set by the test."""
+    """Answers set by the test."""
 
     def __init__(self) -> None:
         self.ready = Readiness(ready=False, reason="no verdicts yet")
@@ -120,7 +120,7 @@ async def test_metrics_are_prometheus_text(client: aiohttp.ClientSession) -> Non
     assert 'switchgear_xds_connections{protocol="delta",role="gateway"} 2.0' in text
 
 
-async def test_a_refused_resource_names_its_place_in_the_policies(client: aiohttp.ClientSession) -> None:
+async def test_refused_resource_names_its_policy_origin(client: aiohttp.ClientSession) -> None:
     async with client.get("/v1/proxies") as answer:
         (proxy,) = (await answer.json())["proxies"]
     assert proxy["types"][0]["state"] == "NACK"
@@ -154,7 +154,7 @@ async def test_snapshot_of_a_zone_and_role(client: aiohttp.ClientSession) -> Non
         ("POST", "/v1/allow-shrink", 409, "no policies are held back"),
     ],
 )
-async def test_what_cannot_be_answered(
+async def test_invalid_requests_are_refused(
     client: aiohttp.ClientSession, method: str, path: str, status: int, says: str
 ) -> None:
     async with client.request(method, path) as answer:
@@ -173,7 +173,7 @@ async def test_what_cannot_be_answered(
     ],
     ids=["packed", "large", "large in pieces", "broken pieces", "late"],
 )
-async def test_a_body_that_is_not_taken_is_told_why(
+async def test_invalid_body_is_refused_with_a_reason(
     client: aiohttp.ClientSession,
     answers: Answers,
     monkeypatch: pytest.MonkeyPatch,
@@ -181,7 +181,7 @@ async def test_a_body_that_is_not_taken_is_told_why(
     body: bytes,
     status: int,
 ) -> None:
-    monkeypatch.setattr(answers, "order", None, raising=False)  # nobody comes so far
+    monkeypatch.setattr(answers, "order", None, raising=False)  # no request yet
     if status == 408:
         monkeypatch.setattr(json_http, "BODY_S", 0.2)
     assert client._base_url is not None
@@ -200,7 +200,7 @@ async def test_held_policies_are_released(client: aiohttp.ClientSession, answers
         assert (answer.status, await answer.json()) == (200, {"released": True})
 
 
-async def test_a_taken_port_is_the_operators_error(answers: Answers) -> None:
+async def test_port_in_use_is_a_config_error(answers: Answers) -> None:
     async with AdminServer(ListenAddress("127.0.0.1", 0), answers, Metrics()) as first:
         with pytest.raises(ConfigError, match="cannot listen on --admin"):
             async with AdminServer(ListenAddress("127.0.0.1", first.port), answers, Metrics()):

@@ -1,4 +1,4 @@
-"""What the process says of itself, and resources read back from their bytes."""
+"""Server info, and resources decoded from their bytes."""
 
 import json
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ def test_config_dump_is_in_push_order_and_redacts_private_keys() -> None:
     assert found[1]["origins"] == ["a.yaml:3:1"]
 
 
-def test_what_was_read_once_is_not_read_again_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoded_resources_are_cached_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[bytes] = []
 
     class Counted(Cluster):
@@ -83,7 +83,7 @@ def node(*extensions: str, **metadata: object) -> NodeInfo:
     return NodeInfo(id="n1", extensions=frozenset(extensions), metadata=MappingProxyType(dict(metadata)))
 
 
-def test_a_proxy_lacks_what_it_needs_and_does_not_say_it_has() -> None:
+def test_proxy_lacks_required_extensions() -> None:
     gateway, cuts = NEEDED_EXTENSIONS["gateway"], NEEDED_EXTENSIONS["cuts"]
     assert missing_extensions(node()) is None, "who says nothing is not accused"
     assert missing_extensions(node(*gateway)) == ()
@@ -92,7 +92,7 @@ def test_a_proxy_lacks_what_it_needs_and_does_not_say_it_has() -> None:
 
 
 def _named(value: Any) -> Iterator[str]:
-    """Names of extensions that a message asks for: they stand beside their settings."""
+    """Extension names in a message, next to their settings."""
     if isinstance(value, dict):
         if "typed_config" in value:
             yield value.get("name", "an extension without a name")
@@ -103,17 +103,17 @@ def _named(value: Any) -> Iterator[str]:
             yield from _named(one)
 
 
-def test_every_extension_that_anything_served_names_is_one_that_proxies_are_asked_for() -> None:
+def test_served_extensions_are_required_extensions() -> None:
     resources = [one for name in CASES for one in golden_case(name).resources]
     assert len(resources) > 200
     used = {name for one in resources for name in _named(as_json(one))}
-    # What is served goes through listeners inside of Envoy, which have to be switched on where it starts.
+    # Internal listeners require a bootstrap extension.
     start = yaml.safe_load(bootstrap_yaml(Bootstrap(node="n", zone="z")))
     switched_on = set(_named(start["bootstrap_extensions"]))
     assert used | switched_on == {name for names in NEEDED_EXTENSIONS.values() for name in names}
 
 
-def test_the_extensions_of_a_real_request_are_remembered_once() -> None:
+def test_extension_names_are_shared_between_proxies() -> None:
     names = ["envoy.filters.http.lua", "x" * 300, ""]
     sent = DeltaDiscoveryRequest(
         node=EnvoyNode(id="n1", extensions=[Extension(name=name, category="c") for name in names]),
@@ -126,7 +126,7 @@ def test_the_extensions_of_a_real_request_are_remembered_once() -> None:
     assert first.extensions is again.extensions
 
 
-def test_the_process_knows_its_limits_and_its_disk(tmp_path: Path) -> None:
+def test_server_info_has_limits_and_disk_space(tmp_path: Path) -> None:
     pools = ["b", "a"]
     found = server_info(
         5.0, state_dir=tmp_path, listen="127.0.0.1:1", gated_pools=pools, tls_pools=pools[:1], nodes=[node()]
@@ -161,13 +161,13 @@ async def test_admin_config_dump_routes_answer_json_and_report_disconnected_node
         inside.served("n2")
 
 
-async def test_a_proxy_that_is_not_here_is_told_of_as_what_it_says_of_itself() -> None:
+async def test_absent_proxy_is_described_by_the_query() -> None:
     asked: list[NodeInfo] = []
 
     def expected(node: NodeInfo) -> View:
         asked.append(node)
         if node.zone == "closed":
-            raise DeniedPeerError("nobody may be there")
+            raise DeniedPeerError("no rule for that zone")
         return View(zone=node.zone)
 
     publisher = Publisher(view_of=lambda _: "v", snapshot_for=lambda _: Snapshot())
@@ -177,8 +177,8 @@ async def test_a_proxy_that_is_not_here_is_told_of_as_what_it_says_of_itself() -
     app = Application(middlewares=[answer_refusals])
     add_config_dump(app, inside)
     async with TestClient(TestServer(app)) as client:
-        said = "zone=z1&region=r&role=sidecar&pool=a&pool=b&listen_address=10.0.0.1&cuts=true"
-        answer = await (await client.get(f"/v1/resources?node=n1&absent=true&{said}")).json()
+        node_query = "zone=z1&region=r&role=sidecar&pool=a&pool=b&listen_address=10.0.0.1&cuts=true"
+        answer = await (await client.get(f"/v1/resources?node=n1&absent=true&{node_query}")).json()
         assert answer["connected"] is False
         assert [one["name"] for one in answer["resources"]] == ["live", "chat", "tls"]
         node = asked[-1]
@@ -194,7 +194,7 @@ async def test_a_proxy_that_is_not_here_is_told_of_as_what_it_says_of_itself() -
         for query, why in (
             ("", "proxy 'n1' is not connected"),
             ("&absent=true&zone=other", "is not connected, and no resources are served yet"),
-            ("&absent=true&zone=closed", "the access rules would refuse it: nobody may be there"),
+            ("&absent=true&zone=closed", "the access rules would refuse it: no rule for that zone"),
         ):
             refused = await client.get(f"/v1/resources?node=n1{query}")
             assert refused.status == 404
@@ -203,7 +203,7 @@ async def test_a_proxy_that_is_not_here_is_told_of_as_what_it_says_of_itself() -
 
 @web.middleware
 async def answer_refusals(request: web.Request, handler: Any) -> web.StreamResponse:
-    """As the admin port does."""
+    """As on the admin port."""
     try:
         return await handler(request)  # type: ignore[no-any-return]  # aiohttp's own signature
     except UnknownNameError as refusal:

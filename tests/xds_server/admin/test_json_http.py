@@ -1,4 +1,4 @@
-"""Rows are answered as ``dataclasses.asdict`` has them."""
+"""Rows in JSON equal ``dataclasses.asdict``."""
 
 import json
 from dataclasses import asdict
@@ -30,5 +30,5 @@ ENGINE = EngineStatus(
 )
 
 
-def test_a_row_is_what_asdict_makes_of_it() -> None:
+def test_json_dict_equals_asdict() -> None:
     assert json.dumps(as_json_dict(ENGINE)) == json.dumps(asdict(ENGINE))

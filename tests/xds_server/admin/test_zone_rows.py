@@ -1,4 +1,4 @@
-"""Which zones have a row: those with engines or callers; none without a name unless somebody stands in none."""
+"""Zones with a row: those with engines or callers; the empty zone only if it is used."""
 
 from dataclasses import replace
 from types import SimpleNamespace

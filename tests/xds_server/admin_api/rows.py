@@ -1,4 +1,4 @@
-"""Rows of the read model with everything that a test does not care about, and their JSON."""
+"""Rows of the read model with defaults, and their JSON."""
 
 import json
 from typing import Any
@@ -45,7 +45,7 @@ def proxy_status(node: str = "n1", **fields: Any) -> ProxyStatus:
 
 
 def type_status(kind: str = "RDS", **fields: Any) -> TypeStatus:
-    """A resource type that the proxy acknowledged."""
+    """A resource type that the proxy accepted."""
     known: dict[str, Any] = {"type": kind, "state": "SYNCED", "age_s": 12.4, "version": "v1", "resources": 1}
     return TypeStatus(**(known | fields))
 
@@ -81,7 +81,7 @@ def version_status(number: int, **fields: Any) -> VersionStatus:
 
 
 def event_status(number: int = 1, **fields: Any) -> EventStatus:
-    """An engine that left the rotation."""
+    """An engine that was ejected."""
     known: dict[str, Any] = {
         "number": number, "at_unix_s": 1.7e9, "age_s": 10.0, "kind": "health", "subject": "chat/e1",
         "pool": "chat", "engine": "e1", "zone": "z1", "proxy": "", "before": "HEALTHY",
@@ -93,7 +93,7 @@ def event_status(number: int = 1, **fields: Any) -> EventStatus:
 
 
 def explanation(subject: str = "chat/r1", **fields: Any) -> Explanation:
-    """The story of an engine that is as it should be."""
+    """Explanation of a healthy engine."""
     known: dict[str, Any] = {"subject": subject, "kind": "engine", "well": True, "now": f"{subject} is in."}
     return Explanation(**(known | fields))
 

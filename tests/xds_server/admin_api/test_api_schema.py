@@ -1,4 +1,4 @@
-"""The published schema is what a running server answers: each endpoint is visited, and no field is left out."""
+"""A running server matches the published schema: every endpoint is called, and every field is checked."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ spec:
 
 
 def strict(schema: Any) -> Any:
-    """The schema, refusing fields that it does not name: the published one lets newer servers have more."""
+    """The schema, refusing unknown fields, which the published one allows for newer servers."""
     if isinstance(schema, list):
         return [strict(one) for one in schema]
     if not isinstance(schema, dict):
@@ -50,7 +50,7 @@ STRICT = {"components": strict(SCHEMA["components"])}
 
 
 def validate(answer: Any, content: dict[str, Any]) -> None:
-    """``jsonschema.ValidationError`` where the answer is not as the document has it."""
+    """Raise ``jsonschema.ValidationError`` unless the answer matches the document."""
     jsonschema.Draft202012Validator(STRICT | content).validate(answer)
 
 
@@ -60,7 +60,7 @@ def responses(endpoint: AdminEndpoint[Any]) -> dict[str, Any]:
 
 
 def schema_of(endpoint: AdminEndpoint[Any], status: int) -> dict[str, Any]:
-    """The schema of an answer with this status."""
+    """Schema of an answer with this status."""
     named = responses(endpoint)
     content = named.get(str(status), named["default"])["content"]
     found: dict[str, Any] = content[endpoint.media_type if str(status) in named else "application/json"]["schema"]
@@ -76,7 +76,7 @@ def references(node: Any) -> Iterator[str]:
         yield from references(one)
 
 
-def test_the_document_is_whole() -> None:
+def test_api_document_is_complete() -> None:
     schemas = SCHEMA["components"]["schemas"]
     for schema in schemas.values():
         jsonschema.Draft202012Validator.check_schema(schema)
@@ -88,10 +88,10 @@ def test_the_document_is_whole() -> None:
 
 
 class NoVersions:
-    """Nothing is asked of it: only its routes count."""
+    """Stub: only its routes count."""
 
 
-def test_every_route_is_documented_and_no_other() -> None:
+def test_documented_endpoints_equal_routes() -> None:
     server = AdminServer(ListenAddress("127.0.0.1", 0), FakeServerBackend(1), Metrics())
     app = server._runner.app
     assert app is not None
@@ -110,10 +110,10 @@ async def read_event(answer: aiohttp.ClientResponse) -> tuple[str, Any]:
     return event, json.loads(data)
 
 
-async def visit(session: aiohttp.ClientSession, endpoint: AdminEndpoint[Any], *path: str, **said: Any) -> Any:
-    """Ask, and hold the answer against the schema."""
+async def visit(session: aiohttp.ClientSession, endpoint: AdminEndpoint[Any], *path: str, **params: Any) -> Any:
+    """Call an endpoint, and validate the answer."""
     async with session.request(
-        endpoint.method, endpoint.url(*path, query=said.pop("query", ())), **said
+        endpoint.method, endpoint.url(*path, query=params.pop("query", ())), **params
     ) as answer:
         if endpoint.messages:
             event, data = await read_event(answer)
@@ -130,7 +130,7 @@ async def visit(session: aiohttp.ClientSession, endpoint: AdminEndpoint[Any], *p
         return found
 
 
-async def test_a_running_server_answers_as_published(own: Any) -> None:
+async def test_running_server_matches_the_published_schema(own: Any) -> None:
     server, engines = own
     first, second = (engine.port for engine in engines[:2])
     one, other = (POOL.format(first=first, second=second, zone=zone) for zone in "ab")
@@ -139,9 +139,9 @@ async def test_a_running_server_answers_as_published(own: Any) -> None:
 
     async with aiohttp.ClientSession(server.admin) as session:
 
-        async def ask(endpoint: AdminEndpoint[Any], *path: str, **said: Any) -> Any:
+        async def ask(endpoint: AdminEndpoint[Any], *path: str, **params: Any) -> Any:
             visited.add(f"{endpoint.method} {endpoint.path}")
-            return await visit(session, endpoint, *path, **said)
+            return await visit(session, endpoint, *path, **params)
 
         for _ in range(600):
             rows = (await ask(endpoints.ENGINES))["engines"]
@@ -179,12 +179,12 @@ async def test_a_running_server_answers_as_published(own: Any) -> None:
         assert (await ask(endpoints.APPLY, json={"texts": {"a.yaml": "kind: x"}}))["problems"]
         assert "error" in await ask(endpoints.APPLY, json={"texts": 3})
         assert "error" in await ask(endpoints.VERSION, "99")
-        assert "error" in await ask(endpoints.WHY, query=[("name", "nobody")])
-        assert "error" in await ask(endpoints.ORDER, json=order | {"engine": "nobody"})
+        assert "error" in await ask(endpoints.WHY, query=[("name", "missing")])
+        assert "error" in await ask(endpoints.ORDER, json=order | {"engine": "missing"})
     assert visited == {f"{one.method} {one.path}" for one in ENDPOINTS}
 
 
-async def test_proxies_refusals_and_changes_are_as_published() -> None:
+async def test_proxies_refusals_and_changes_match_the_schema() -> None:
     made = FakeServerBackend(12)
     async with (
         AdminServer(ListenAddress("127.0.0.1", 0), made, Metrics()) as admin,
@@ -209,7 +209,7 @@ async def test_proxies_refusals_and_changes_are_as_published() -> None:
             validate(data, events[event])
 
 
-def test_a_field_that_is_missing_or_new_would_be_noticed() -> None:
+def test_missing_or_new_field_fails_the_schema() -> None:
     engine = as_json_dict(FakeServerBackend(1).engines()[0])
     content = {"$ref": "#/components/schemas/EngineStatus"}
     whole = json.loads(json.dumps(engine))

@@ -1,4 +1,4 @@
-"""Answers of older and newer servers are understood, and others are not."""
+"""Parsing of answers from older and newer servers."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from xds_server.admin_api.parse import ShapeError, parse
 from xds_server.admin_api.status_types import EngineStatus, FileProblem, SyncState, TypeStatus
 
 
-def test_an_answer_survives_the_way_there_and_back() -> None:
+def test_answer_round_trips() -> None:
     engine = rows.engine_status(agent=rows.agent_status(), shunned_by=("n1",))
     assert parse(EngineList, {"engines": [rows.document(engine)]}) == EngineList(engines=(engine,))
 
 
-def test_a_newer_server_may_say_more() -> None:
+def test_unknown_fields_of_a_newer_server_are_ignored() -> None:
     newer = rows.document(rows.engine_status()) | {"moon": "full"}
     assert parse(EngineStatus, newer) == rows.engine_status()
     kind = rows.document(rows.type_status()) | {"state": "PENDING"}
@@ -25,7 +25,7 @@ def test_a_newer_server_may_say_more() -> None:
     assert parse(FileProblem, problem).defect == "lost"
 
 
-def test_an_older_server_may_say_less() -> None:
+def test_missing_fields_of_an_older_server_get_defaults() -> None:
     whole = rows.document(rows.engine_status())
     older = {name: value for name, value in whole.items() if name not in ("shadow", "shunned_by", "standing")}
     assert parse(EngineStatus, older) == rows.engine_status()
@@ -43,7 +43,7 @@ def test_an_older_server_may_say_less() -> None:
         ({"engines": [rows.document(rows.engine_status()) | {"port": "none"}]}, "engines.0.port"),
     ],
 )
-def test_what_is_no_such_answer_is_refused_with_its_place(document: Any, field: str) -> None:
+def test_invalid_answer_is_refused_with_its_field(document: Any, field: str) -> None:
     with pytest.raises(ShapeError) as refused:
         parse(EngineList, document)
     assert refused.value.field == field

@@ -1,4 +1,4 @@
-"""Who a replica is among others, and what it says before it has read anything."""
+"""Identity of a replica, and its state before the first read."""
 
 import socket
 from pathlib import Path
@@ -14,9 +14,7 @@ from xds_server.model.remote_proxies import NO_REMOTE_PROXIES
 from xds_server.serve_config import ServeConfig
 
 
-def test_the_lease_is_the_one_named_or_that_of_the_own_namespace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lease_is_named_or_in_the_own_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_feed, "_NAMESPACE_FILE", tmp_path / "namespace")
     outside = lease_identity(ServeConfig(kubernetes=True))
     assert (outside.namespace, outside.lease, outside.identity) == ("default", "switchgear", socket.gethostname())
@@ -26,7 +24,7 @@ def test_the_lease_is_the_one_named_or_that_of_the_own_namespace(
     assert (named.namespace, named.lease, named.identity) == ("east", "gear", "one")
 
 
-def test_a_feed_that_has_not_begun_knows_nobody_and_misses_nothing() -> None:
+def test_feed_before_start_has_no_peers() -> None:
     feed = ClusterFeed(ServeConfig(kubernetes=True))
     assert feed.remote_proxies({}) is NO_REMOTE_PROXIES
     assert feed.lost_s() == {}
@@ -53,12 +51,12 @@ def test_peers_release_is_passed_to_the_reconciler() -> None:
     assert released == [{"d1"}]
 
 
-def test_a_replica_that_is_not_to_write_is_no_candidate_for_the_lease() -> None:
+def test_no_write_status_replica_is_not_a_candidate() -> None:
     feed = ClusterFeed(ServeConfig(kubernetes=True, write_status=False))
     assert "switchgear_lease_held" not in {one.name for one in feed.families()}
 
 
-def test_contact_is_told_by_what_is_out_of_touch() -> None:
+def test_source_events_name_the_resources_without_contact() -> None:
     lost = cluster_feed._contact(frozenset(), {"pods": 4.0, "nodes": 3.0})
     assert (lost.before, lost.after, lost.alarm) == ("connected", "lost: nodes, pods", True)
     back = cluster_feed._contact(frozenset({"pods"}), {})

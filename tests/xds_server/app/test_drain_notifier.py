@@ -1,4 +1,4 @@
-"""Agents of draining engines get one message for the ACKs of a moment, and agents of others get none."""
+"""Agents of draining engines get one message for simultaneous ACKs; other agents get none."""
 
 import asyncio
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ KEY = EngineId("p", "e")
 
 
 class Recorder:
-    """A notifier whose messages are recorded; every proxy has confirmed ``acked``."""
+    """A notifier with recorded messages; every proxy has accepted ``acked``."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[EngineId, DrainProgress]] = []
@@ -51,7 +51,7 @@ async def settle() -> None:
     await asyncio.sleep(4 * NOTIFY_WITHIN_S)
 
 
-async def test_acks_of_a_moment_are_one_message() -> None:
+async def test_simultaneous_acks_are_one_message() -> None:
     found = Recorder()
     found.report(draining=True)
     served = found.publish()
@@ -66,7 +66,7 @@ async def test_acks_of_a_moment_are_one_message() -> None:
     assert found.sent == [(KEY, DrainProgress(proxies_total=2, proxies_acknowledged=2))]
 
 
-async def test_what_does_not_concern_a_drain_sends_nothing() -> None:
+async def test_unrelated_acks_send_no_drain_progress() -> None:
     found = Recorder()
     found.report(draining=False)
     found.publish()

@@ -1,4 +1,4 @@
-"""What peers call themselves begins no line of the log and moves no cursor."""
+"""Peer-supplied names cannot break log lines or move the cursor."""
 
 import contextlib
 import json
@@ -24,21 +24,19 @@ def _as_before() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-@pytest.mark.parametrize("said", HOSTILE, ids=ascii)
+@pytest.mark.parametrize("hostile", HOSTILE, ids=ascii)
 @pytest.mark.parametrize("log_format", ["text", "json"])
-def test_one_event_is_one_line_that_can_be_printed(
-    said: str, log_format: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_log_event_is_one_printable_line(hostile: str, log_format: str, capfd: pytest.CaptureFixture[str]) -> None:
     log_config.configure("json" if log_format == "json" else "text", "info")
-    structlog.get_logger().warning("xds.connected", node=said, names=[said], by={said: said})
+    structlog.get_logger().warning("xds.connected", node=hostile, names=[hostile], by={hostile: hostile})
     written = capfd.readouterr().err
     assert written.endswith("\n")
     assert written[:-1].isprintable()
     if log_format == "json":
-        assert json.loads(written)["node"] == said
+        assert json.loads(written)["node"] == hostile
 
 
-def test_a_full_disk_under_the_log_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_log_disk_does_not_stop_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     with Path("/dev/full").open("w") as full:
         monkeypatch.setattr("sys.stderr", full)
         log_config.configure("text", "info")
@@ -50,7 +48,7 @@ def test_a_full_disk_under_the_log_ends_nobody(monkeypatch: pytest.MonkeyPatch) 
             full.close()
 
 
-def test_plain_words_stay_as_they_are(capfd: pytest.CaptureFixture[str]) -> None:
+def test_plain_log_text_is_unchanged(capfd: pytest.CaptureFixture[str]) -> None:
     log_config.configure("text", "info")
     structlog.get_logger().warning("xds.connected", node="größe-東京")
     written = capfd.readouterr().err
@@ -58,9 +56,7 @@ def test_plain_words_stay_as_they_are(capfd: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
-def test_a_failure_tells_where_it_was_and_not_what_was_held_there(
-    log_format: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_logged_traceback_has_no_local_variables(log_format: str, capfd: pytest.CaptureFixture[str]) -> None:
     log_config.configure("json" if log_format == "json" else "text", "info")
 
     def judge(key: str) -> int:
@@ -76,10 +72,10 @@ def test_a_failure_tells_where_it_was_and_not_what_was_held_there(
     assert "not-to-be-logged" not in written
 
 
-def test_that_descriptors_ran_out_is_said_once_in_a_while(
+def test_descriptor_exhaustion_log_is_rate_limited(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """asyncio says so for each connection that it might have taken, every second: hundreds of lines."""
+    """asyncio logs one line per refused connection, hundreds per second."""
     log_config.configure("json", "info")
     now_s = log_config._SELDOM._next_s + 1_000.0
     monkeypatch.setattr(log_config.time, "monotonic", lambda: now_s)
@@ -88,8 +84,8 @@ def test_that_descriptors_ran_out_is_said_once_in_a_while(
             logging.getLogger("asyncio").error("socket.accept() out of system resource\nsocket: <fd=6>")
         logging.getLogger("asyncio").error("something else")
         now_s += log_config.SELDOM_S
-    said = [json.loads(line)["event"] for line in capfd.readouterr().err.splitlines()]
-    assert [one.partition("\n")[0] for one in said] == [
+    hostile = [json.loads(line)["event"] for line in capfd.readouterr().err.splitlines()]
+    assert [one.partition("\n")[0] for one in hostile] == [
         "socket.accept() out of system resource",
         "something else",
     ] * 3

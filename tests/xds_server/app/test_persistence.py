@@ -1,4 +1,4 @@
-"""What persistence keeps in memory between two writes."""
+"""Memory held by persistence between two writes."""
 
 import asyncio
 import weakref
@@ -15,14 +15,12 @@ from xds_server.state.write_failures import WriteFailures
 
 
 class Build:
-    """A build of a round, of which nothing was learned."""
+    """Build of a round without learned state."""
 
     memory = SimpleNamespace(pools={})
 
 
-async def test_no_superseded_build_is_held_until_the_next_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_persistence_holds_no_superseded_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(persistence, "_LOOK_EACH_S", 0.01)
     monkeypatch.setattr(learned_state, "learned_state", lambda *_: {})
     ready = asyncio.Event()

@@ -1,4 +1,4 @@
-"""One region hears how another is, by the contract it hears engines by."""
+"""Regions report to each other by the agent protocol."""
 
 import asyncio
 import contextlib
@@ -44,27 +44,29 @@ POOL = f"""{HEAD}spec:
         (("u1", "u2"), Verdict.DEAD, 1, "level 0, 0 of 2 engines healthy"),
     ],
 )
-def test_only_the_own_region_counts(dead: tuple[str, ...], verdict: Verdict, slots: int, sentence: str) -> None:
+def test_summary_counts_the_own_region_only(
+    dead: tuple[str, ...], verdict: Verdict, slots: int, sentence: str
+) -> None:
     policies = load_contents({Path("p.yaml"): POOL.encode()})
     fleet = declared(policies)
     for name in dead:
         for sequence in (1, 2):
-            said = EngineReport(
+            answer_json = EngineReport(
                 pool="p", engine=name, verdict=Verdict.DEAD, evidence="", observed_at_s=9.0, sequence=sequence
             )
-            fleet = with_report(fleet, said, 9.0)
+            fleet = with_report(fleet, answer_json, 9.0)
     decided, _ = decide(policies, fleet, NO_MEMORY, proxies=ConnectedProxies(), now_s=10.0)
     report = region_summary("p", policies, fleet, decided.pools["p"], region="us", now_s=10.0)
     assert (report.verdict, report.slots, report.reasons[0].sentence) == (verdict, slots, sentence)
     assert report.revision == ("" if len(dead) == 2 else "2.1.0")
 
 
-def test_a_summary_is_of_a_region() -> None:
+def test_summary_requires_a_region() -> None:
     with pytest.raises(ConfigError, match="--region"):
         ServeConfig(policies=(Path("p"),), summary=ServeConfig(policies=(Path("p"),)).admin)
 
 
-async def test_who_may_not_watch_is_denied_each_pool() -> None:
+async def test_unauthorized_watcher_is_denied_every_pool() -> None:
     asked: list[tuple[str, ...]] = []
 
     def permits(identities: tuple[str, ...]) -> bool:
@@ -89,7 +91,7 @@ async def answered(value: bool) -> bool:
 
 @contextlib.asynccontextmanager
 async def serving(folder: Path, *flags: str) -> AsyncIterator[tuple[str, asyncio.StreamReader]]:
-    """Where a control plane of these policies answers questions, and its log in JSON."""
+    """Address of a control plane with these policies, and its JSON log."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "xds_server", "serve", "-f", str(folder),
         "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json", *flags,
@@ -106,7 +108,7 @@ async def serving(folder: Path, *flags: str) -> AsyncIterator[tuple[str, asyncio
         await process.communicate()
 
 
-async def test_what_happens_in_one_region_is_seen_from_the_other(tmp_path: Path) -> None:
+async def test_region_changes_reach_the_other_region(tmp_path: Path) -> None:
     engines = [FakeEngine(EngineConfig(name=f"u{number}")) for number in range(2)]
     for one in engines:
         await one.start()
@@ -123,7 +125,7 @@ async def test_what_happens_in_one_region_is_seen_from_the_other(tmp_path: Path)
             while (line := json.loads(await log.readline()))["event"] != "summary.listening":
                 pass
         port = line["address"].rpartition(":")[2]
-        # Here a region is an engine; its gateway would stand where the first engine does.
+        # Here a region is an engine; its gateway would be at the first engine's address.
         (here / "p.yaml").write_text(
             f"{HEAD}spec:\n  model: fake-model\n  endpoints:\n"
             f"    - {{name: us, address: 127.0.0.1, port: {engines[0].port}, agentPort: {port}, region: us}}\n"
@@ -132,8 +134,8 @@ async def test_what_happens_in_one_region_is_seen_from_the_other(tmp_path: Path)
 
             async def seen() -> dict[str, Any]:
                 async with http.get(f"http://{admin}/v1/engines") as answer:
-                    said = (await answer.json())["engines"][0]
-                return {key: said.get(key) for key in ("verdict", "source", "evidence", "slots")}
+                    answer_json = (await answer.json())["engines"][0]
+                return {key: answer_json.get(key) for key in ("verdict", "source", "evidence", "slots")}
 
             async def tells(words: str) -> bool:
                 now = await seen()

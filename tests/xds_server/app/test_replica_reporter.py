@@ -1,4 +1,4 @@
-"""How far proxies are is asked seldom and cheaply, and the answer is what people are shown of them."""
+"""Proxy progress is checked rarely and cheaply, and equals the full state."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ POLICIES = object()
 
 
 class Place:
-    """A publisher with proxies, and a replica that reports of them; looks and their price are counted."""
+    """A publisher with proxies and a reporting replica; counts checks and their cost."""
 
     def __init__(self, proxies: int, *, look_s: float = 0.0) -> None:
         self.now_s, self.looks, self.look_s, self.digest = 100.0, 0, look_s, "one"
@@ -46,7 +46,7 @@ class Place:
         return self._standings()
 
     def ask(self, place: int, *, nonce: str = "", refuses: str = "") -> str:
-        """The nonce of what this proxy is sent for one request."""
+        """Nonce of the response to one request of this proxy."""
         request = DeltaDiscoveryRequest(type_url=CLUSTER, response_nonce=nonce)
         request.node.id = f"n{place}"
         if refuses:
@@ -58,7 +58,7 @@ class Place:
         return DeltaDiscoveryResponse.FromString(sent).nonce
 
 
-def test_the_cheap_answer_is_the_one_that_people_are_shown() -> None:
+def test_sync_shortcut_equals_full_proxy_state() -> None:
     there = Place(4)
     nonces = [there.ask(place) for place in range(3)]
     there.ask(0, nonce=nonces[0])
@@ -90,7 +90,7 @@ def looks_within(
     return there.looks - before
 
 
-def test_proxies_are_looked_at_for_a_small_part_of_the_time_while_something_is_refused() -> None:
+def test_proxy_checks_are_throttled_while_refusals_last() -> None:
     there = Place(2, look_s=0.5)
     there.ask(0, nonce=there.ask(0), refuses="Error adding/updating cluster(s) c1: no")
     assert there.reporting.replica_status().refusals
@@ -100,7 +100,7 @@ def test_proxies_are_looked_at_for_a_small_part_of_the_time_while_something_is_r
     assert looks_within(quick, 100.0) == 200, "where it costs nothing there is no rest"
 
 
-def test_who_confirmed_all_is_looked_at_now_and_then_and_at_once_for_other_policies() -> None:
+def test_synced_proxies_are_checked_rarely_and_after_new_policies() -> None:
     there = Place(1)
     there.ask(0, nonce=there.ask(0))
     assert there.reporting.replica_status().confirmed == "one"

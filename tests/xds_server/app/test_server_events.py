@@ -1,9 +1,9 @@
-"""Events reach every handler in order; a part that raises one before it has handlers does no harm."""
+"""Events reach every handler in order; an event without handlers does nothing."""
 
 from xds_server.app.server_events import EventHandlers, ServerEvents
 
 
-def test_handlers_are_called_in_the_order_in_which_they_were_added() -> None:
+def test_event_handlers_are_called_in_order() -> None:
     calls: list[tuple[str, str]] = []
     event: EventHandlers[[str]] = EventHandlers()
     event("before any handler")
@@ -13,7 +13,7 @@ def test_handlers_are_called_in_the_order_in_which_they_were_added() -> None:
     assert calls == [("first", "raised"), ("second", "raised"), ("third", "raised")]
 
 
-def test_each_server_and_each_event_has_handlers_of_its_own() -> None:
+def test_event_handlers_are_not_shared() -> None:
     one, other = ServerEvents(), ServerEvents()
     calls: list[str] = []
     one.round_requested.add(lambda: calls.append("round"))

@@ -1,4 +1,4 @@
-"""The admin port's door: by token and by certificate, with both roles, for browsers, and for those who may not."""
+"""Authentication on the admin port: tokens, certificates, roles, browsers, refusals."""
 
 import asyncio
 import contextlib
@@ -45,7 +45,7 @@ FILES = (*LAB_CERTIFICATES, LabCertificate(name="watcher", path="watcher"))
 
 
 class Answers:
-    """As much of a server as these tests ask for."""
+    """A minimal server for these tests."""
 
     def __init__(self) -> None:
         self.released = 0
@@ -112,15 +112,15 @@ async def test_token_roles_authorize_reads_and_writes_and_writes_are_audited(tmp
             assert await status("POST", "/v1/allow-shrink", WRITES) == 200
             assert answers.released == 1
             async with http.get("/v1/audit", headers=bearer(READS)) as answer:
-                said = (await answer.json())["writes"]
+                document = (await answer.json())["writes"]
             async with http.get("/v1/proxies") as answer:
                 assert "Authorization: Bearer" in (await answer.json())["error"]
                 assert answer.headers["WWW-Authenticate"] == "Bearer"
-    assert [(one["by"], one["status"]) for one in said] == [("unknown", 401), ("robot", 403), ("ann", 200)]
-    assert all(one["what"] == "POST /v1/allow-shrink" and one["peer"] == "127.0.0.1" for one in said)
+    assert [(one["by"], one["status"]) for one in document] == [("unknown", 401), ("robot", 403), ("ann", 200)]
+    assert all(one["what"] == "POST /v1/allow-shrink" and one["peer"] == "127.0.0.1" for one in document)
     assert [one["by"] for one in logs if one["event"] == "admin.write"] == ["unknown", "robot", "ann"]
     assert READS not in str(logs)
-    assert WRITES not in str(logs) + str(said)
+    assert WRITES not in str(logs) + str(document)
 
 
 async def test_revoked_token_is_rejected(tmp_path: Path) -> None:
@@ -143,31 +143,31 @@ def test_weak_or_world_readable_token_is_reported(tmp_path: Path) -> None:
     write_rules(tmp_path)
     (tmp_path / "reads.token").chmod(0o644)
     (tmp_path / "writes.token").write_text("short")
-    said: list[str] = []
-    rules = RulesWatcher(tmp_path / "access.yaml", tell=said.append)
+    document: list[str] = []
+    rules = RulesWatcher(tmp_path / "access.yaml", tell=document.append)
     assert len(rules.tokens) == 1
-    assert any("chmod 600" in one for one in said)
-    assert any("at least 16 characters" in one for one in said)
-    assert "short" not in " ".join(said).replace("shorter", "")
+    assert any("chmod 600" in one for one in document)
+    assert any("at least 16 characters" in one for one in document)
+    assert "short" not in " ".join(document).replace("shorter", "")
     rules.current()
-    assert len(said) == 2, "once"
+    assert len(document) == 2, "once"
 
 
-def test_a_token_of_somebody_else_is_read_through_the_group(
+def test_token_file_of_another_owner_is_read_through_the_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Kubernetes mounts a Secret for a pod with an fsGroup: of root, and readable by the pod's group."""
+    """Like a Secret mounted by Kubernetes with an fsGroup: owned by root, readable by the pod's group."""
     write_rules(tmp_path)
-    said: list[str] = []
+    document: list[str] = []
     (tmp_path / "reads.token").chmod(0o440)
-    RulesWatcher(tmp_path / "access.yaml", tell=said.append)
-    assert len(said) == 1, "it is ours: nobody of the group need read it"
+    RulesWatcher(tmp_path / "access.yaml", tell=document.append)
+    assert len(document) == 1, "our own file needs no group access"
     monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
-    RulesWatcher(tmp_path / "access.yaml", tell=said.append)
-    assert len(said) == 1
+    RulesWatcher(tmp_path / "access.yaml", tell=document.append)
+    assert len(document) == 1
     (tmp_path / "reads.token").chmod(0o444)
-    RulesWatcher(tmp_path / "access.yaml", tell=said.append)
-    assert len(said) == 2
+    RulesWatcher(tmp_path / "access.yaml", tell=document.append)
+    assert len(document) == 2
 
 
 def test_invalid_authorization_rules_keep_the_previous_ones(tmp_path: Path) -> None:
@@ -206,8 +206,8 @@ async def test_mtls_roles_authorize_and_expired_certificates_are_rejected(tmp_pa
         assert await status("proxy") == 401, "a certificate that no rule names"
         shown = client_context(files("proxy"))
         async with aiohttp.ClientSession(url) as http, http.get("/v1/proxies", ssl=shown) as answer:
-            said = (await answer.json())["error"]
-        assert said.startswith("no access rule names spiffe://switchgear.lab/proxy/gateway"), (
+            document = (await answer.json())["error"]
+        assert document.startswith("no access rule names spiffe://switchgear.lab/proxy/gateway"), (
             "not a generic refusal"
         )
         assert await status("watcher", "POST", "/v1/allow-shrink") == 403
@@ -262,13 +262,13 @@ async def test_token_guessing_is_rate_limited(tmp_path: Path) -> None:
             async with http.get("/v1/proxies", headers=bearer(token)) as answer:
                 return answer.status
 
-        said = [await status(f"{number:032}") for number in range(int(FAILURE_LIMIT.burst) + 5)]
-        assert said == [401] * int(FAILURE_LIMIT.burst) + [429] * 5
+        document = [await status(f"{number:032}") for number in range(int(FAILURE_LIMIT.burst) + 5)]
+        assert document == [401] * int(FAILURE_LIMIT.burst) + [429] * 5
         assert await status(READS) == 429, "this address waits, whatever it says"
         clock.now_s += 60
         assert await status(READS) == 200
-        said = [await status(READS) for _ in range(int(CALL_LIMIT.burst) + 5)]
-        assert said.count(429) >= 5
+        document = [await status(READS) for _ in range(int(CALL_LIMIT.burst) + 5)]
+        assert document.count(429) >= 5
         async with http.get("/metrics", headers=bearer(WRITES)) as answer:
             page = await answer.text()
         assert 'switchgear_admin_refused_total{reason="rate"}' in page
@@ -278,7 +278,7 @@ async def test_token_guessing_is_rate_limited(tmp_path: Path) -> None:
     assert len(door._buckets) <= MAX_BUCKETS
 
 
-async def test_without_rules_a_certificate_reads_and_nobody_writes(tmp_path: Path) -> None:
+async def test_without_rules_certificates_may_only_read(tmp_path: Path) -> None:
     certs = tmp_path / "certs"
     make_certificates(certs, FILES, lasts=timedelta(days=1))
     own = TlsFiles(certificate=certs / "server.crt", key=certs / "server.key", authorities=certs / "ca.crt")
@@ -328,11 +328,11 @@ async def test_anonymous_flood_does_not_evict_the_audit_log_of_known_callers(
         async with port(door) as (url, _), aiohttp.ClientSession(url) as http:
             async with http.post("/v1/allow-shrink", headers=bearer(WRITES)) as answer:
                 assert answer.status == 200
-            said = []
+            document = []
             for _ in range(int(FAILURE_LIMIT.burst) + 5):
                 async with http.post("/v1/allow-shrink") as answer:
-                    said.append(answer.status)
-    assert said == [401] * int(FAILURE_LIMIT.burst) + [429] * 5
+                    document.append(answer.status)
+    assert document == [401] * int(FAILURE_LIMIT.burst) + [429] * 5
     assert [one.by for _, one in door._written] == ["ann"]
     assert len(door._tried) == 5
     assert len([one for one in logs if one["event"] == "admin.write"]) == 1 + int(FAILURE_LIMIT.burst)
@@ -352,12 +352,12 @@ async def test_slow_login_forms_are_rate_limited(tmp_path: Path) -> None:
             assert b"100" in await reader.readline(), "it is let in, and its body awaited"
             await reader.readline()
             begun.append((reader, writer))
-        said = []
+        document = []
         for reader, writer in begun:
             writer.write(b"token=abcd")
-            said.append((await reader.readline()).split()[1])
+            document.append((await reader.readline()).split()[1])
             writer.close()
-    assert said == [b"401"] * int(FAILURE_LIMIT.burst) + [b"429"] * 5
+    assert document == [b"401"] * int(FAILURE_LIMIT.burst) + [b"429"] * 5
 
 
 @pytest.mark.parametrize(
@@ -395,7 +395,7 @@ async def test_revoked_reader_loses_authorization(tmp_path: Path) -> None:
     assert AdminAuth().still_authorized(request)
 
 
-async def test_a_pipe_in_the_place_of_a_token_is_waited_for_by_nobody(tmp_path: Path) -> None:
+async def test_token_file_that_is_a_pipe_does_not_block(tmp_path: Path) -> None:
     rules = write_rules(tmp_path)
     (tmp_path / "reads.token").unlink()
     os.mkfifo(tmp_path / "reads.token")
@@ -406,17 +406,17 @@ async def test_a_pipe_in_the_place_of_a_token_is_waited_for_by_nobody(tmp_path: 
 
 def test_ipv6_prefix_shares_one_rate_limit(tmp_path: Path) -> None:
     door = AdminAuth(rules=write_rules(tmp_path), clock=Clock())
-    said = []
+    document = []
     for number in range(int(FAILURE_LIMIT.burst) + 2):
         request = make_mocked_request("GET", "/v1/proxies", headers=bearer(f"{number:032}"))
         refusal = door._judge(request.clone(remote=f"2001:db8::{number:x}"), writes=False)[1]
         assert refusal is not None
-        said.append(refusal.status)
-    assert said == [401] * int(FAILURE_LIMIT.burst) + [429] * 2
+        document.append(refusal.status)
+    assert document == [401] * int(FAILURE_LIMIT.burst) + [429] * 2
 
 
 async def opened(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to this port, on which nothing was said yet."""
+    """A connection without any request yet."""
     return await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
 
 
@@ -448,22 +448,22 @@ async def test_idle_admin_connections_are_limited(tmp_path: Path, monkeypatch: p
             page = await answer.text()
         assert 'switchgear_admin_refused_total{reason="crowd"} 4.0' in page, "one more for who asks"
         asker.write(asked)
-        # What is left of the answer before stands in front of it, on one line.
+        # The rest of the previous answer precedes it, on the same line.
         while not (line := await asyncio.wait_for(known.readline(), 30.0)).endswith(b"HTTP/1.1 200 OK\r\n"):
             assert line, "who was let in stays connected"
         for _, writer in (*begun[3:], (known, asker)):
             writer.close()
 
 
-@pytest.mark.parametrize("said", [b"", b"GET /healthz HT"])
+@pytest.mark.parametrize("document", [b"", b"GET /healthz HT"])
 async def test_idle_admin_connection_is_closed(
-    said: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    document: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin, "IDLE_S", 0.2)
     monkeypatch.setattr(limited_listener, "SILENT_S", 0.2)
     async with port(AdminAuth(rules=write_rules(tmp_path))) as (url, _):
         reader, writer = await opened(url)
-        writer.write(said)
+        writer.write(document)
         with contextlib.suppress(ConnectionResetError):
             assert await asyncio.wait_for(reader.read(), 30.0) == b"", "closed without a word"
         writer.close()

@@ -1,4 +1,4 @@
-"""Who may be what."""
+"""Authorization rules for proxies and admin users."""
 
 import re
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_proxy_authorization_follows_its_rule(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("identities", "node", "zone", "said"),
+    ("identities", "node", "zone", "expected"),
     [
         ([], "gateway-1", "a", "a peer without certificate may not connect as a proxy"),
         (["spiffe://other/ns/edge/sa/gateway"], "gateway-1", "a", "may not connect as a proxy"),
@@ -59,11 +59,11 @@ def test_proxy_authorization_follows_its_rule(tmp_path: Path) -> None:
     ],
 )
 def test_unlisted_identity_is_denied(
-    tmp_path: Path, identities: list[str], node: str, zone: str, said: str
+    tmp_path: Path, identities: list[str], node: str, zone: str, expected: str
 ) -> None:
     refused = authorize_proxy(rules(tmp_path), identities, node, zone)
     assert isinstance(refused, Denial)
-    assert said in refused.reason
+    assert expected in refused.reason
 
 
 def test_later_authorization_rule_applies_where_an_earlier_does_not_match(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ TEXT = st.text(alphabet="ab/.*", max_size=12)
 
 
 @given(TEXT, TEXT)
-def test_a_star_never_crosses_a_slash(pattern: str, text: str) -> None:
+def test_star_does_not_match_a_slash(pattern: str, text: str) -> None:
     if "**" in pattern or not matches(pattern, text):
         return
     assert pattern.count("/") == text.count("/")
@@ -103,14 +103,14 @@ def test_a_star_never_crosses_a_slash(pattern: str, text: str) -> None:
 
 
 @given(st.text(max_size=30))
-def test_text_without_a_star_is_itself_alone(text: str) -> None:
+def test_pattern_without_star_matches_exactly(text: str) -> None:
     if "*" not in text:
         assert matches(text, text)
         assert not matches(text, text + "x")
 
 
 @pytest.mark.parametrize(
-    ("edit", "place", "said"),
+    ("edit", "place", "expected"),
     [
         (("identity: spiffe://prod/ns/chat/**", "identity: 7"), ":9:", "spec.proxies[1].identity"),
         (("zones: [a, b]", "zone: [a, b]"), ":12:", "did you mean zones?"),
@@ -120,22 +120,22 @@ def test_text_without_a_star_is_itself_alone(text: str) -> None:
         (("kind: Access", "kind: EnginePool"), ":3:", "kind"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(
-    tmp_path: Path, edit: tuple[str, str], place: str, said: str
+def test_invalid_rules_are_reported_with_their_origin(
+    tmp_path: Path, edit: tuple[str, str], place: str, expected: str
 ) -> None:
     assert edit[0] in RULES
     with pytest.raises(PolicyErrors) as refusal:
         rules(tmp_path, RULES.replace(*edit))
     told = [f"{error} {error.hint}" for error in refusal.value.exceptions]  # type: ignore[attr-defined]
-    assert any(place in one and said in one for one in told), told
+    assert any(place in one and expected in one for one in told), told
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", RULES + "---" + RULES])
-def test_one_document_and_no_more(tmp_path: Path, text: str) -> None:
+def test_rules_file_has_exactly_one_document(tmp_path: Path, text: str) -> None:
     with pytest.raises(PolicyErrors):
         rules(tmp_path, text)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_rules_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(PolicyErrors):
         read_access(tmp_path / "nowhere.yaml")

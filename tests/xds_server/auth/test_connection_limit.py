@@ -1,4 +1,4 @@
-"""Places are counted, by host, and a host is what somebody else cannot be."""
+"""Connection limits per host and in total, and the identity of a host."""
 
 import pytest
 from structlog.testing import capture_logs
@@ -34,7 +34,7 @@ def test_connection_limit_per_host_and_in_total() -> None:
         assert crowd.full_for("a") == "over the limit of 2 streams per host"
         assert crowd.full_for("a")
         assert not crowd.full_for("b")
-    assert [(one["event"], one["host"]) for one in logs] == [("peers.host_full", "a")], "told once"
+    assert [(one["event"], one["host"]) for one in logs] == [("peers.host_full", "a")], "logged once"
     assert not crowd.full()
     crowd.acquire("b")
     assert crowd.full() == "over the limit of 3 streams"

@@ -1,4 +1,4 @@
-"""What a proxy says of itself decides its view, and nothing it says can make the view unusable."""
+"""A proxy's node determines its view, and no node makes the view unusable."""
 
 import pytest
 
@@ -16,36 +16,36 @@ def test_node_without_metadata_is_a_gateway_of_its_locality_zone():
 
 
 def test_role_pools_and_address_come_from_the_metadata():
-    said = {"role": "sidecar", "pools": ["big", "small"], "listen_address": "127.0.0.2"}
-    assert view_of(node(said)) == View(
+    value = {"role": "sidecar", "pools": ["big", "small"], "listen_address": "127.0.0.2"}
+    assert view_of(node(value)) == View(
         zone="a", role="sidecar", pools=frozenset({"big", "small"}), listen_address="127.0.0.2"
     )
 
 
-def test_a_grpc_client_with_its_own_xds_stack_is_known_by_its_agent():
+def test_grpc_client_is_detected_by_its_user_agent():
     assert view_of(node(agent="gRPC Python")).role == "grpc"
 
 
 @pytest.mark.parametrize(
-    ("said", "cuts"), [(True, True), (False, False), ("true", False), (1, False), (None, False)]
+    ("value", "cuts"), [(True, True), (False, False), ("true", False), (1, False), (None, False)]
 )
-def test_only_declared_capability_enables_internal_listeners(said, cuts):
-    assert view_of(node({"cuts": said})).cuts is cuts
+def test_only_declared_capability_enables_internal_listeners(value, cuts):
+    assert view_of(node({"cuts": value})).cuts is cuts
 
 
-def test_a_grpc_client_has_no_listeners_to_cut_with():
+def test_grpc_client_has_no_internal_listeners():
     assert not view_of(node({"cuts": True, "role": "grpc"})).cuts
 
 
 @pytest.mark.parametrize("address", ["localhost", "", 7, None, ["127.0.0.2"], "127.0.0.1:80"])
-def test_an_address_nobody_can_bind_is_ignored(address):
+def test_unbindable_address_is_ignored(address):
     assert view_of(node({"listen_address": address})).listen_address == ""
 
 
 @pytest.mark.parametrize("pools", ["big", 7, [], [7], None])
-def test_pools_that_are_no_names_mean_all(pools):
+def test_invalid_pool_names_mean_all_pools(pools):
     assert view_of(node({"pools": pools})).pools == frozenset()
 
 
-def test_the_region_is_what_the_proxy_says():
+def test_region_comes_from_the_locality():
     assert view_of(NodeInfo(id="n", zone="a", region="eu")).region == "eu"

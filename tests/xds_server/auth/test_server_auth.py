@@ -1,4 +1,4 @@
-"""Who is let in over the ADS port, what they see, and what becomes of it when rules or certificates change."""
+"""Authorization on the ADS port, and the effect of changed rules and certificates."""
 
 import asyncio
 import contextlib
@@ -111,7 +111,7 @@ def test_proxy_authorization_limits_pools(certs: Path) -> None:
     assert counted == {"identity": 2, "node": 1}
 
 
-def test_a_proxy_that_is_not_here_is_taken_for_whom_the_rules_have_for_its_node(certs: Path) -> None:
+def test_absent_proxy_gets_the_grant_of_its_node(certs: Path) -> None:
     made = guard(certs)
     gone = NodeInfo(id="n1", metadata={"pools": ["chat", "hidden"]})
     assert made.view_expected(gone) == made.view_of(node(pools=["chat", "hidden"]))
@@ -119,7 +119,7 @@ def test_a_proxy_that_is_not_here_is_taken_for_whom_the_rules_have_for_its_node(
     with pytest.raises(DeniedPeerError, match="no rule allows node 'x1'"):
         made.view_expected(NodeInfo(id="x1"))
     assert guard(certs, rules=None).view_expected(gone) == view_of(gone, keys=True)
-    assert not list(made.file_problems()), "nobody was turned away"
+    assert not list(made.file_problems()), "no proxy was refused"
 
 
 def test_without_rules_any_certificate_may_be_any_proxy(certs: Path) -> None:
@@ -134,7 +134,7 @@ def test_private_keys_need_mtls_identity_or_loopback(certs: Path) -> None:
         ({**files, "listen": everywhere}, proved, True),
         ({**files, "listen": everywhere}, nameless, False),
         ({"insecure": True, "listen": everywhere}, nameless, False),
-        # Nobody vouches for what somebody says of themselves where no certificate was asked for.
+        # Without client certificates identities are unverified.
         ({"insecure": True, "listen": everywhere}, proved, False),
         ({"listen": ListenAddress("127.0.0.1", 0)}, nameless, True),
         ({"listen": ListenAddress("::1", 0)}, nameless, True),
@@ -161,14 +161,14 @@ def test_denied_proxies_are_reported_while_they_retry(certs: Path) -> None:
     for who in (node("stranger"), node(name="x1")):
         with pytest.raises(DeniedPeerError):
             made.view_of(who)
-    (told,) = (one for one in made.file_problems() if one.what == "rules")
-    assert told.defect is FileDefect.REFUSES
-    assert told.sentence.endswith(
+    (problem,) = (one for one in made.file_problems() if one.what == "rules")
+    assert problem.defect is FileDefect.REFUSES
+    assert problem.sentence.endswith(
         "spiffe://switchgear.lab/proxy/gateway may not be node 'x1' in zone '', and 1 more"
     )
-    made.view_of(node())  # under the name that the stranger wanted
-    (told,) = (one for one in made.file_problems() if one.what == "rules")
-    assert told.sentence.endswith("in zone ''")
+    made.view_of(node())  # under the stranger's node id
+    (problem,) = (one for one in made.file_problems() if one.what == "rules")
+    assert problem.sentence.endswith("in zone ''")
     now[0] = 60.0
     assert not [one for one in made.file_problems() if one.what == "rules"]
 
@@ -212,7 +212,7 @@ async def stream(port: int, certs: Path, name: str, node_id: str = "n1") -> Asyn
     )
     async with grpc.aio.secure_channel(f"127.0.0.1:{port}", channel_credentials(pair)) as channel:
         call = channel.stream_stream(METHOD)()
-        with contextlib.suppress(grpc.aio.AioRpcError):  # reading says the same, and is what tests look at
+        with contextlib.suppress(grpc.aio.AioRpcError):  # reading reports the same, and is what tests check
             await call.write(_request(node_id))
         yield call
         call.cancel()
@@ -258,7 +258,7 @@ async def test_authorized_streams_are_served_and_others_get_permission_denied(ce
             code, reason = await ended(call)
             assert (code, reason) == (
                 grpc.StatusCode.INVALID_ARGUMENT,
-                "a stream is of one node: node.id may not change",
+                "node.id must not change within a stream",
             )
 
 
@@ -269,7 +269,7 @@ async def test_changed_authorization_rules_end_disallowed_streams(certs: Path) -
         (certs / "access.yaml").write_text(RULES.replace("pools: [chat]", "pools: [small]"))
         made.check_files(publisher.reauthorize, lambda: None)
         code, reason = await ended(call)
-        assert (code, "has changed" in reason) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+        assert (code, "visibility of this proxy changed" in reason) == (grpc.StatusCode.INVALID_ARGUMENT, True)
         async with stream(port, certs, "proxy") as again:
             assert await received(again) == ["c"]
             (certs / "access.yaml").write_text(RULES.replace("gateway", "other"))
@@ -278,7 +278,7 @@ async def test_changed_authorization_rules_end_disallowed_streams(certs: Path) -
         assert publisher.views == ()
 
 
-async def test_an_expired_certificate_is_not_taken(certs: Path) -> None:
+async def test_expired_server_certificate_is_refused(certs: Path) -> None:
     long_ago = datetime.now(UTC) - timedelta(hours=2)
     make_certificates(
         certs, [one for one in LAB_CERTIFICATES if one.name == "proxy"], lasts=timedelta(hours=1), now=long_ago
@@ -287,7 +287,7 @@ async def test_an_expired_certificate_is_not_taken(certs: Path) -> None:
         assert (await ended(call))[0] is grpc.StatusCode.UNAVAILABLE
 
 
-def test_another_certificate_and_a_bad_edit_are_told_once(certs: Path) -> None:
+def test_certificate_changes_and_errors_are_logged_once(certs: Path) -> None:
     made = guard(certs)
     keys: list[str] = []
     first = made.channel_credentials()
@@ -301,15 +301,15 @@ def test_another_certificate_and_a_bad_edit_are_told_once(certs: Path) -> None:
     assert sorted(events) == ["access.refused", "certificate.changed", "certificate.ends"]
     assert keys == ["keys"]
     assert made.channel_credentials() is not first
-    told = {family.name: family.samples[0].value for family in made.families()}
-    assert told["switchgear_access_refused"] == 1
-    assert 0 < told["switchgear_certificate_expiry_seconds"] <= 1800
+    problem = {family.name: family.samples[0].value for family in made.families()}
+    assert problem["switchgear_access_refused"] == 1
+    assert 0 < problem["switchgear_certificate_expiry_seconds"] <= 1800
 
 
-def test_summaries_are_for_those_whom_the_rules_name(certs: Path) -> None:
+def test_summaries_require_a_rule(certs: Path) -> None:
     region = ("spiffe://switchgear.lab/region/eu",)
     assert guard(certs, rules=None).may_watch_summaries(region)
-    assert not guard(certs).may_watch_summaries(region), "rules that name nobody"
+    assert not guard(certs).may_watch_summaries(region), "rules without a matching name"
     made = guard(certs, rules=RULES + '  summaries: ["spiffe://switchgear.lab/region/*"]\n')
     assert made.may_watch_summaries(region)
     assert not made.may_watch_summaries(("spiffe://switchgear.lab/proxy/gateway", "localhost"))

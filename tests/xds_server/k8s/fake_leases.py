@@ -1,6 +1,6 @@
-"""A tiny API server for Leases, as a value with methods: versions, conflicts, and faults on request."""
+"""A minimal API server for Leases: versions, conflicts, and injected faults."""
 
-# ruff: noqa: ARG002 - a fake is called with all that the real one takes
+# ruff: noqa: ARG002 - a fake has the parameters of the real one
 
 import asyncio
 import copy
@@ -11,7 +11,7 @@ from xds_server.k8s.kube_api import ApiError, KubeApi, KubeObject, ListPage, Obj
 
 
 class FakeLeases(KubeApi):
-    """Leases in memory; ``down``: nobody answers."""
+    """Leases in memory; ``down``: no answers."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
@@ -80,4 +80,4 @@ class FakeLeases(KubeApi):
     async def _reach(self) -> None:
         await asyncio.sleep(0)
         if self.down:
-            raise ApiError(0, "Unreachable", "nobody answers")
+            raise ApiError(0, "Unreachable", "no answer")

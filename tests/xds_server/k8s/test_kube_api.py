@@ -1,4 +1,4 @@
-"""Requests as a server answers them: refusals, nonsense, silence, and who we say we are."""
+"""Requests to an API server: refusals, invalid answers, timeouts, credentials."""
 
 # ruff: noqa: ARG001 - a handler is given its request
 
@@ -75,7 +75,7 @@ async def watched(api: KubeApi, **more: Any) -> list[WatchEvent]:
     return [event async for event in api.watch(ALL, "1", timeout_s=5, **more)]
 
 
-async def test_who_asks_and_what_for(tmp_path: Path) -> None:
+async def test_requests_have_token_path_and_query(tmp_path: Path) -> None:
     asked: list[tuple[str, str, dict[str, str]]] = []
 
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -108,7 +108,7 @@ async def test_api_error_has_reason_and_retry_after(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("body", [b"<html>bad gateway</html>", b"[]", b"\xff\xfe"])
-async def test_a_refusal_that_is_not_kubernetes_is_a_refusal(tmp_path: Path, body: bytes) -> None:
+async def test_non_kubernetes_error_is_an_api_error(tmp_path: Path, body: bytes) -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         return web.Response(status=502, body=body)
 
@@ -119,7 +119,7 @@ async def test_a_refusal_that_is_not_kubernetes_is_a_refusal(tmp_path: Path, bod
 
 
 @pytest.mark.parametrize("body", [b"", b"no JSON", b"[1]"])
-async def test_an_answer_that_nobody_can_read(tmp_path: Path, body: bytes) -> None:
+async def test_unreadable_answer_is_an_api_error(tmp_path: Path, body: bytes) -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         return web.Response(body=body)
 
@@ -157,7 +157,7 @@ async def test_malformed_watch_event(tmp_path: Path, raw: bytes) -> None:
     assert caught.value.unreadable
 
 
-async def test_an_error_in_mid_watch_whose_code_is_no_number(tmp_path: Path) -> None:
+async def test_watch_error_without_numeric_code(tmp_path: Path) -> None:
     error = {"type": "ERROR", "object": {"code": "gone", "reason": "Expired", "message": "too old"}}
     async with serving(lines(error), tmp_path) as api:
         with pytest.raises(ApiError) as caught:
@@ -187,7 +187,7 @@ async def test_silent_watch_times_out(tmp_path: Path) -> None:
     assert not caught.value.unreadable
 
 
-async def test_more_watches_than_a_pool_of_connections_has(tmp_path: Path) -> None:
+async def test_watches_exceed_the_default_connection_pool(tmp_path: Path) -> None:
     open_now = 0
     everyone = asyncio.Event()
 
@@ -204,7 +204,7 @@ async def test_more_watches_than_a_pool_of_connections_has(tmp_path: Path) -> No
     assert open_now == 130
 
 
-async def test_nobody_there(tmp_path: Path) -> None:
+async def test_unreachable_server_is_an_api_error(tmp_path: Path) -> None:
     async with serving(lines(), tmp_path) as api:
         pass
     file = tmp_path / "kubeconfig"
@@ -225,7 +225,7 @@ async def test_nobody_there(tmp_path: Path) -> None:
         _BAD_CERTIFICATE,
     ],
 )
-async def test_no_way_to_know_whom_to_ask(tmp_path: Path, content: str) -> None:
+async def test_missing_cluster_configuration_is_an_api_error(tmp_path: Path, content: str) -> None:
     file = tmp_path / "kubeconfig"
     if content:
         file.write_text(content)
@@ -235,13 +235,13 @@ async def test_no_way_to_know_whom_to_ask(tmp_path: Path, content: str) -> None:
     assert (caught.value.status, caught.value.reason) == (0, "NotConfigured")
 
 
-async def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path) -> None:
+async def test_missing_kubeconfig_is_named(tmp_path: Path) -> None:
     with pytest.raises(ApiError, match="nowhere: No such file"):
         async with open_kube_api(ClientConfig(kubeconfig=tmp_path / "nowhere")):
             pass
 
 
-async def test_an_empty_kubeconfig_is_said_to_be_none(tmp_path: Path) -> None:
+async def test_empty_kubeconfig_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "kubeconfig"
     file.write_text("\n")
     with pytest.raises(ApiError, match="kubeconfig is not a kubeconfig: it is empty"):

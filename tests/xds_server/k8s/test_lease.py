@@ -30,7 +30,7 @@ PATIENT_S = 20.0
 
 @dataclass
 class Clock:
-    """Two clocks that move when they are told to."""
+    """Two clocks set by the test."""
 
     awake_s: float = 1000.0
     unix_s: float = 1_700_000_000.0
@@ -68,7 +68,7 @@ def test_paused_leader_detects_lease_loss_before_writing() -> None:
         await one._attempt()
         await two._attempt()
         assert one.holds()
-        clock.pass_(60.0)  # nothing ran meanwhile, no timer either
+        clock.pass_(60.0)  # nothing ran meanwhile, including timers
         assert not one.holds()
         await two._attempt()
         assert two.holds()
@@ -92,7 +92,7 @@ def test_lease_is_safe_under_wall_clock_jumps() -> None:
         assert not two.holds()
         await one._attempt()
         assert one.holds()
-        ours.unix_s -= 7200  # and back: the other clock counts on
+        ours.unix_s -= 7200  # and back: the other clock continues
         ours.awake_s += 7.0
         assert not one.holds()
 
@@ -129,7 +129,7 @@ def test_released_lease_is_acquired_at_once() -> None:
         assert api.objects["writer"]["spec"]["holderIdentity"] == ""
         await two._attempt()
         assert two.holds()
-        # Whoever holds nothing lets nothing go.
+        # A candidate has nothing to release.
         await one.release()
         assert api.objects["writer"]["spec"]["holderIdentity"] == two.identity
 
@@ -141,7 +141,7 @@ def test_lease_release_waits_for_a_renewal_in_flight() -> None:
         api, clock = FakeLeases(), Clock()
         one = lease(api, clock, "one")
         await one._attempt()
-        api._put("writer", api.objects["writer"])  # arrived, and its answer was never read
+        api._put("writer", api.objects["writer"])  # arrived, but its answer was never read
         await one.release()
         assert api.objects["writer"]["spec"]["holderIdentity"] == ""
 
@@ -162,10 +162,10 @@ def test_leader_that_lost_the_lease_holds_nothing() -> None:
     asyncio.run(play())
 
 
-def test_it_runs_and_says_what_it_holds_and_its_stop_is_the_others_start() -> None:
+def test_stopping_the_leader_hands_over_the_lease() -> None:
     async def play() -> None:
         api = FakeLeases()
-        told: list[str] = []
+        changes: list[str] = []
 
         def made(name: str) -> LeaderElector:
             return LeaderElector(
@@ -174,7 +174,7 @@ def test_it_runs_and_says_what_it_holds_and_its_stop_is_the_others_start() -> No
                 name="writer",
                 identity=name,
                 timings=LeaseTimings(duration_s=60.0, deadline_s=5.0, poll_s=0.02),
-                on_change=lambda: told.append(name),
+                on_change=lambda: changes.append(name),
             )
 
         one = made("one")
@@ -185,11 +185,11 @@ def test_it_runs_and_says_what_it_holds_and_its_stop_is_the_others_start() -> No
         await eventually(lambda: two.holder == one.identity, "the second to see who holds it", PATIENT_S)
         first.cancel()
         await one.release()
-        # Its sixty seconds are not over: it was let go.
+        # Acquired before its sixty seconds: it was released.
         await eventually(two.holds, "the second to hold it", PATIENT_S)
         second.cancel()
         await asyncio.gather(first, second, return_exceptions=True)
-        assert told == ["one", "one", "two"]
+        assert changes == ["one", "one", "two"]
 
     asyncio.run(play())
 
@@ -232,7 +232,7 @@ def test_lease_expiry_counts_from_the_last_observed_renewal() -> None:
 
 @dataclass
 class Play:
-    """Replicas with clocks of their own, all running at one speed except while they are stopped."""
+    """Replicas with separate clocks that run at one speed, except while stopped."""
 
     api: FakeLeases = field(default_factory=FakeLeases)
     clocks: list[Clock] = field(default_factory=lambda: [Clock(), Clock(awake_s=50.0), Clock(unix_s=5.0)])

@@ -1,4 +1,4 @@
-"""Lists and watches folded into what is there: pages, bookmarks, expired versions, and whatever a server sends."""
+"""Lists and watches merged into a store: pages, bookmarks, expired versions, arbitrary input."""
 
 from typing import Any
 
@@ -68,7 +68,7 @@ def test_bookmarks_move_the_resource_version_without_an_event() -> None:
     assert (one.objects, one.resource_version) == ({key("b"): 2}, "20")
 
 
-def test_what_is_no_object_is_no_object() -> None:
+def test_invalid_objects_are_ignored() -> None:
     one = mirror()
     for broken in ({}, {"metadata": None}, {"metadata": {"name": 7}}, {"metadata": {"name": ""}}):
         assert one.event(WatchEvent(type="ADDED", object=broken)) == frozenset()

@@ -1,6 +1,6 @@
-"""Reflectors against an API server, and against one that answers whatever it was told to."""
+"""Reflectors against an API server, and against a scripted one."""
 
-# ruff: noqa: ARG002 - a fake is called with all that the real one takes
+# ruff: noqa: ARG002 - a fake has the parameters of the real one
 
 import asyncio
 import random
@@ -48,7 +48,7 @@ async def running(
 
 
 class Scripted(KubeApi):
-    """Answers to lists and watches, one after the other; then it hangs. What was asked is kept."""
+    """Scripted answers to lists and watches, then a hang; records the requests."""
 
     def __init__(self, *answers: ListPage | ApiError | list[WatchEvent | ApiError]) -> None:
         self.answers = deque(answers)
@@ -144,10 +144,10 @@ async def test_interrupted_pagination_leaves_no_stale_objects() -> None:
     assert set(one.objects) == {ObjectKey("ns", "a"), ObjectKey("ns", "b")}
 
 
-async def test_a_wait_that_ends_by_itself_may_be_ended_in_the_same_moment() -> None:
+async def test_rewatch_at_the_end_of_a_wait_is_safe() -> None:
     one = Reflector(Scripted(), PODS_OF_ALL, name, NO_HANDLERS)
     async with one._until_cut(0.0):
-        # Its time is over, and the task it is to end has not had its turn yet.
+        # Its timeout has passed, but the task that it ends has not run yet.
         asyncio.get_running_loop().call_soon(lambda: asyncio.get_running_loop().call_soon(one.rewatch))
         await asyncio.Event().wait()
     one.rewatch()
@@ -205,7 +205,7 @@ async def test_forbidden_required_list_is_retried() -> None:
     async with running(api, handlers=ReflectorHandlers(on_state_change=note)) as one:
         await eventually(lambda: one.complete, "complete", LIMIT_S)
     assert (WatchState.FORBIDDEN, False, True) in seen
-    assert not [said for said in seen if said[0] is WatchState.FORBIDDEN and said[1]]
+    assert not [observed for observed in seen if observed[0] is WatchState.FORBIDDEN and observed[1]]
 
 
 async def test_forbidden_list_keeps_stale_objects() -> None:
@@ -216,7 +216,7 @@ async def test_forbidden_list_keeps_stale_objects() -> None:
         assert one.stale_s is not None
 
 
-async def test_a_resource_that_is_missing_is_believed_to_be_when_said_so_several_times() -> None:
+async def test_missing_resource_is_believed_after_several_answers() -> None:
     absent = [ApiError(404, "NotFound", "the server could not find the requested resource")] * ABSENT_ATTEMPTS
     complete: list[int] = []
     api = Scripted(*absent, listed("a"))
@@ -267,7 +267,7 @@ def test_retry_after_overrides_backoff() -> None:
     assert backoff.after(ApiError(429, "TooManyRequests", "", retry_after_s=3.0)) == (WatchState.LOST, 3.0)
 
 
-async def test_more_objects_than_a_page_holds(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reflector_reads_several_pages(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xds_server.k8s.reflector.PAGE", 3)
     for number in range(8):
         await cluster.pod(f"p{number}", labels={"odd": str(number % 2)})
@@ -296,4 +296,4 @@ async def test_broken_watches_and_api_errors_lose_no_event(cluster: Cluster) -> 
         double.expire()
         double.reset_watches()
         await cluster.pod("p9")
-        await eventually(lambda: "p9" in one.objects.values(), "the list anew", LIMIT_S)
+        await eventually(lambda: "p9" in one.objects.values(), "the new list", LIMIT_S)

@@ -1,4 +1,4 @@
-"""Replicas know of each other's proxies by their Leases, and what they share out adds up to the whole."""
+"""Replicas learn each other's proxies from Leases, and their shares add up to the total."""
 
 import asyncio
 import json
@@ -50,12 +50,12 @@ def serving(**views: View) -> ReplicaStatus:
     return ReplicaStatus(groups=proxy_groups(views, counts))
 
 
-def lease(said: Mapping[str, str]) -> dict[str, Any]:
-    return {"metadata": {"annotations": dict(said)}}
+def lease(status: Mapping[str, str]) -> dict[str, Any]:
+    return {"metadata": {"annotations": dict(status)}}
 
 
 def test_replica_status_round_trips_through_its_lease() -> None:
-    said = ReplicaStatus(
+    status = ReplicaStatus(
         groups=(
             ReplicaProxyGroup(role="gateway", zone="a", region="r", keys=(key_of("g1"), key_of("g2"))),
             ReplicaProxyGroup(role="sidecar", zone="", pools=("p", "q"), keys=(key_of("s"),), more=4),
@@ -66,16 +66,16 @@ def test_replica_status_round_trips_through_its_lease() -> None:
         released="d",
         refusals=(NackSummary(resource="cluster p", reason="no", origins=("ns/EnginePool/p:1",)),),
     )
-    assert replica_status(lease(status_annotations(said))) == said
-    assert said.proxies == 7
+    assert replica_status(lease(status_annotations(status))) == status
+    assert status.proxies == 7
 
 
-def test_a_proxy_elsewhere_is_in_its_region() -> None:
-    said = serving(
+def test_remote_proxy_keeps_its_region() -> None:
+    status = serving(
         g1=View(zone="a", region="r"), g2=View(zone="a", region="s"), side=View(role="sidecar", zone="a")
     )
-    assert replica_status(lease(status_annotations(said))) == said
-    found = remote_proxies({"one": ReplicaPeer(record=record("1"), presence=said, observed_s=0.0)}, {}, 1.0)
+    assert replica_status(lease(status_annotations(status))) == status
+    found = remote_proxies({"one": ReplicaPeer(record=record("1"), presence=status, observed_s=0.0)}, {}, 1.0)
     assert sorted((proxy.role, proxy.region) for proxy in found.proxies.values()) == [
         ("gateway", "r"),
         ("gateway", "s"),
@@ -95,7 +95,7 @@ def test_malformed_replica_status_is_ignored() -> None:
     assert replica_status({}) == NO_STATUS
 
 
-def test_too_many_proxies_are_counted_and_not_named() -> None:
+def test_excess_proxies_are_counted_without_names() -> None:
     many = {f"sidecar-{number}": SIDECARS for number in range(30_000)}
     found = proxy_groups({**many, "g": GATEWAYS}, {SIDECARS: 30_000, GATEWAYS: 1})
     assert [group.role for group in found] == ["gateway", "sidecar"]
@@ -109,12 +109,12 @@ def test_too_many_proxies_are_counted_and_not_named() -> None:
     assert read.proxies == 30_001
 
 
-def test_proxies_with_one_node_id_are_counted_as_what_they_are() -> None:
+def test_proxies_sharing_a_node_id_are_counted() -> None:
     (group,) = proxy_groups({"same": GATEWAYS}, {GATEWAYS: 3})
     assert (group.count, group.keys, group.more) == (3, (key_of("same"),), 2)
 
 
-def test_gateways_ask_by_themselves_and_others_together() -> None:
+def test_gateway_demand_is_separate_and_sidecar_demand_shared() -> None:
     def told(rate: float, at_s: float, shed: float = 0.0) -> ProxyTraffic:
         return ProxyTraffic(
             arrivals_per_s={PriorityClass.INTERACTIVE: rate},
@@ -143,14 +143,14 @@ def test_gateways_ask_by_themselves_and_others_together() -> None:
     }
 
 
-def test_a_proxy_that_moves_is_counted_once() -> None:
+def test_moving_proxy_is_counted_once() -> None:
     peers = updated_peers({}, {"two": (record(), serving(g1=GATEWAYS, g2=GATEWAYS))}, 0.0)
     assert remote_proxies(peers, {}, 1.0).proxies_by_role == {"gateway": 2}
-    # It is here already, and the other does not know yet.
+    # Already here, but the other replica does not know yet.
     there = remote_proxies(peers, {"g1": GATEWAYS}, 1.0)
     assert there.proxies_by_role == {"gateway": 1}
     assert [one.zone for one in there.proxies.values()] == ["a"]
-    # It went from one of the others to another: whoever was heard last is right.
+    # It moved between two other replicas: the latest report counts.
     peers = updated_peers(
         peers, {"two": (record(), peers["two"].presence), "three": (record(), serving(g1=GATEWAYS))}, 2.0
     )
@@ -159,22 +159,22 @@ def test_a_proxy_that_moves_is_counted_once() -> None:
 
 
 def test_silent_replica_lease_expires() -> None:
-    said = serving(g=GATEWAYS)
-    peers = updated_peers({}, {"two": (record("1"), said)}, 0.0)
-    assert updated_peers(peers, {"two": (record("1"), said)}, 5.0) is peers
+    status = serving(g=GATEWAYS)
+    peers = updated_peers({}, {"two": (record("1"), status)}, 0.0)
+    assert updated_peers(peers, {"two": (record("1"), status)}, 5.0) is peers
     assert remote_proxies(peers, {}, LIVE_S - 0.1) != NO_REMOTE_PROXIES
     assert remote_proxies(peers, {}, LIVE_S) is NO_REMOTE_PROXIES
-    peers = updated_peers(peers, {"two": (record("2"), said)}, 9.0)
+    peers = updated_peers(peers, {"two": (record("2"), status)}, 9.0)
     assert remote_proxies(peers, {}, LIVE_S + 8) != NO_REMOTE_PROXIES
     assert updated_peers(peers, {}, 10.0) == {}
 
 
-def test_what_was_left_behind_long_ago_is_not_taken_for_alive() -> None:
+def test_old_lease_is_not_a_live_peer() -> None:
     old, new = "2026-01-01T00:00:00.000000Z", "2026-01-01T01:00:00.000000Z"
     unix_s = 1_767_229_200.0  # the second of the two
     left = updated_peers({}, {"two": (record("1", old), serving(g=GATEWAYS))}, 0.0, unix_s)
     assert remote_proxies(left, {}, 0.0) is NO_REMOTE_PROXIES
-    # Clocks of two machines differ by something, and whoever renews is alive whatever its clock says.
+    # Clocks of machines differ; a replica that renews is alive whatever its clock.
     assert (
         remote_proxies(
             updated_peers({}, {"two": (record("1", new), serving(g=GATEWAYS))}, 0.0, unix_s + 30), {}, 0.0
@@ -185,10 +185,10 @@ def test_what_was_left_behind_long_ago_is_not_taken_for_alive() -> None:
     assert remote_proxies(renewed, {}, 2.0) != NO_REMOTE_PROXIES
 
 
-def test_demand_elsewhere_is_under_the_traffic_here_and_the_same_while_nothing_is_new() -> None:
+def test_remote_demand_is_stable_while_unchanged() -> None:
     asked = {"p": {key_of("g"): ProxyDemand(interactive_per_s=5.0, batch_per_s=1.0, sheds_batch=True)}}
-    said = ReplicaStatus(groups=proxy_groups({"g": GATEWAYS}, {}), asks=asked)
-    there = remote_proxies(updated_peers({}, {"two": (record(), said)}, 7.0), {}, 8.0)
+    status = ReplicaStatus(groups=proxy_groups({"g": GATEWAYS}, {}), asks=asked)
+    there = remote_proxies(updated_peers({}, {"two": (record(), status)}, 7.0), {}, 8.0)
     local = PoolTraffic(proxies={"h": ProxyTraffic()}, sampled=0.5)
     joining = TrafficMerger()
     joined = joining.traffic({"p": local}, there)
@@ -207,17 +207,17 @@ def test_demand_elsewhere_is_under_the_traffic_here_and_the_same_while_nothing_i
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["a", "b", "c"])), max_size=30),
 )
-def test_every_proxy_is_counted_once_by_every_replica(moves: list[tuple[int, str]]) -> None:
-    """However proxies have moved between replicas that all know the present, each of them counts all."""
+def test_replicas_count_each_proxy_once(moves: list[tuple[int, str]]) -> None:
+    """After any moves between replicas with current data, each counts all proxies."""
     place = {f"g{number}": "a" for number in range(10)}
     place.update({f"g{number}": to for number, to in moves})
-    said = {
+    status = {
         name: (record(), serving(**{node: GATEWAYS for node, at in place.items() if at == name})) for name in "abc"
     }
     for name in "abc":
         here = {node: GATEWAYS for node, at in place.items() if at == name}
         there = remote_proxies(
-            updated_peers({}, {other: one for other, one in said.items() if other != name}, 0.0), here, 0.0
+            updated_peers({}, {other: one for other, one in status.items() if other != name}, 0.0), here, 0.0
         )
         assert len(here) + there.proxies_by_role.get("gateway", 0) == 10
         assert len(there.proxies) == 10 - len(here)
@@ -227,8 +227,8 @@ def replica(identity: str, group: str = "switchgear") -> ReplicaIdentity:
     return ReplicaIdentity(namespace="ns", group=group, identity=identity)
 
 
-def made(api: FakeLeases, identity: str, said: ReplicaStatus, group: str = "switchgear") -> ReplicaRegistry:
-    return ReplicaRegistry(api, replica(identity, group), own_status=lambda: said, renew_s=0.02)
+def made(api: FakeLeases, identity: str, status: ReplicaStatus, group: str = "switchgear") -> ReplicaRegistry:
+    return ReplicaRegistry(api, replica(identity, group), own_status=lambda: status, renew_s=0.02)
 
 
 def test_replica_lease_is_withdrawn_at_shutdown() -> None:
@@ -259,7 +259,7 @@ def test_replica_lease_is_withdrawn_at_shutdown() -> None:
     asyncio.run(play())
 
 
-def test_a_lost_server_is_nobodys_silence() -> None:
+def test_unreachable_server_expires_no_peer() -> None:
     async def play() -> None:
         api, now = FakeLeases(), [0.0]
         two, three = made(api, "two", serving(g2=GATEWAYS)), made(api, "three", serving(g3=GATEWAYS))
@@ -271,7 +271,7 @@ def test_a_lost_server_is_nobodys_silence() -> None:
         for now[0] in (LIVE_S - 1, LIVE_S + 1, 3600.0):
             await one._exchange()
             assert one.remote_proxies({}).proxies_by_role == {"gateway": 2}
-        # Whoever came over meanwhile is known by name.
+        # Proxies that moved here meanwhile are known by name.
         assert one.remote_proxies({"g2": GATEWAYS}).proxies_by_role == {"gateway": 1}
         api.down = False
         await one._exchange()
@@ -281,13 +281,13 @@ def test_a_lost_server_is_nobodys_silence() -> None:
         assert len(one.peer_statuses()) == 2
         now[0] += 2
         await one._exchange()
-        # One of them did not come back with the server.
+        # One of them did not return with the server.
         assert list(one.peer_statuses()) == [two.name]
 
     asyncio.run(play())
 
 
-def test_a_lease_that_says_nonsense_changes_nothing_that_was_known() -> None:
+def test_invalid_lease_keeps_the_last_status() -> None:
     async def play() -> None:
         api = FakeLeases()
         one, two = made(api, "one", NO_STATUS), made(api, "two", serving(g2=GATEWAYS))

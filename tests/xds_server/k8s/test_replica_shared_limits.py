@@ -1,4 +1,4 @@
-"""Two replicas with half of the proxies each decide as one with all, and a move between them is no news."""
+"""Two replicas with half of the proxies each decide like one with all; moves change nothing."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,11 +83,11 @@ class Served:
 
 
 class Replica:
-    """One replica without its clocks and sockets."""
+    """One replica without clocks and sockets."""
 
-    def __init__(self, said: PolicySet) -> None:
-        self.policies = said
-        self.fleet: Fleet = declared(said)
+    def __init__(self, policy_set: PolicySet) -> None:
+        self.policies = policy_set
+        self.fleet: Fleet = declared(policy_set)
         self.served = Served()
         self.peers: ReplicaPeers = {}
         self.roll = ProxyCounts(self.served, self)
@@ -101,7 +101,7 @@ class Replica:
         return remote_proxies(self.peers, here, self.now_s)
 
     def says(self, rates: Mapping[str, float]) -> tuple[LeaderElectionRecord, ReplicaStatus]:
-        """Its Lease as the others read it."""
+        """Its Lease as read by the others."""
         self.renewals += 1
         nodes = self.served.nodes()
         traffic = {"p": self._traffic(rates)} if rates else {}
@@ -144,11 +144,11 @@ class Replica:
 
 
 class Stage:
-    """Replicas of which each proxy has one, and what proxies ask for."""
+    """Replicas that share the proxies, and the proxies' demand."""
 
     def __init__(self, count: int) -> None:
-        said = policies()
-        self.replicas = [Replica(said) for _ in range(count)]
+        policy_set = policies()
+        self.replicas = [Replica(policy_set) for _ in range(count)]
         self.place: dict[str, int] = {}
         self.rates: dict[str, float] = {}
         self.now_s = 100.0
@@ -175,15 +175,17 @@ class Stage:
             self.now_s += STEP_S
             for replica in self.replicas:
                 replica.now_s = self.now_s
-            said = {f"replica-{number}": self.replicas[number].says(self.rates) for number in sorted(self.alive)}
+            policy_set = {
+                f"replica-{number}": self.replicas[number].says(self.rates) for number in sorted(self.alive)
+            }
             for number in sorted(self.alive):
                 replica = self.replicas[number]
                 if meet:
-                    others = {name: one for name, one in said.items() if name != f"replica-{number}"}
+                    others = {name: one for name, one in policy_set.items() if name != f"replica-{number}"}
                     left = {
                         name: (peer.record, peer.presence)
                         for name, peer in replica.peers.items()
-                        if name not in said
+                        if name not in policy_set
                     }
                     replica.peers = updated_peers(replica.peers, {**left, **others}, self.now_s)
                 replica.round(self.rates)
@@ -194,7 +196,7 @@ class Stage:
         return built
 
     def parts(self) -> dict[str, int]:
-        """The places each connected proxy may fill, by the replica that serves it."""
+        """Admission limit of each connected proxy, by its replica."""
         found = {}
         for node, at in self.place.items():
             if at in self.alive:
@@ -223,7 +225,7 @@ def bytes_of(built: BuildResult) -> dict[View, dict[tuple[str, str], bytes]]:
     }
 
 
-def test_two_replicas_serve_the_very_bytes_that_one_would() -> None:
+def test_two_replicas_serve_the_bytes_of_one() -> None:
     one, two = staged(1), staged(2)
     one.step(times=4)
     two.step(times=4)
@@ -252,14 +254,14 @@ def test_max_requests_of_two_replicas_add_up_to_the_total(rates: dict[str, float
     assert two.total(0) == two.total(1) == one.total()
     whole = two.total()
     assert sum(two.parts().values()) >= whole * 0.9
-    # A gateway that stands by may have its part twice over, as it may beside one replica.
+    # A standby gateway may have its part twice, as with one replica.
     assert sum(two.parts().values()) <= max(whole, sum(one.parts().values())) * 1.05 + len(two.place)
     for node, part in one.parts().items():
         assert abs(two.parts()[node] - part) <= max(3, 0.1 * part), (node, one.parts(), two.parts())
 
 
-def test_without_a_word_from_each_other_each_would_hand_out_the_whole() -> None:
-    """What all this is for."""
+def test_isolated_replicas_each_use_the_whole_limit() -> None:
+    """The problem that sharing solves."""
     stage = staged(2)
     stage.rates = {f"g{number}": 20.0 for number in range(4)}
     stage.step(times=40, meet=False)
@@ -281,31 +283,31 @@ def test_envoy_moving_between_replicas_gets_no_push() -> None:
         assert {node: made.version for node, made in now.items()} == others
 
 
-def test_an_envoy_that_arrives_before_the_others_know_is_not_counted_twice() -> None:
+def test_moving_envoy_is_not_counted_twice() -> None:
     stage = staged(2)
     stage.step(times=4)
     replica = stage.replicas[1]
     counted = replica.roll.by_role.counts()
-    replica.roll.update(stage.now_s, arriving=B)  # asked for its snapshot, and not connected yet
+    replica.roll.update(stage.now_s, arriving=B)  # first snapshot requested, not connected yet
     assert replica.roll.by_role.counts() == counted
-    # Where nobody else has its like, it is new.
+    # Without a similar proxy elsewhere it is new.
     replica.roll.update(stage.now_s, arriving=View(zone="z", role="sidecar"))
     assert replica.roll.by_role.counts() == {**counted, "sidecar": 1}
 
 
-def test_proxies_of_a_dead_replica_are_counted_once_wherever_they_come_back() -> None:
+def test_proxies_of_a_dead_replica_are_counted_once() -> None:
     stage = staged(2)
     stage.rates = {f"g{number}": 20.0 for number in range(4)}
     stage.step(times=40)
     parts = stage.parts()
     stage.kill(0)
-    # Until they are back their places are kept for them.
+    # Until they return their share is reserved.
     stage.step(times=4)
     assert stage.parts() == {node: parts[node] for node in ("g2", "g3")}
     for node in ("g0", "g1"):
         stage.connect(node, 1)
     stage.step(times=6)
-    # All of the pool is handed out again long before the dead one's Lease has run out.
+    # The whole limit is in use again long before the dead replica's Lease expires.
     assert abs(sum(stage.parts().values()) - sum(parts.values())) <= 0.05 * sum(parts.values()) + 4
     assert stage.replicas[1].roll.by_role.counts() == {"gateway": 4}
 
@@ -321,7 +323,7 @@ def test_dead_replica_keeps_its_share_until_its_lease_expires() -> None:
     assert stage.parts()["g2"] == pytest.approx(2 * even, abs=1)
 
 
-def test_zones_are_shared_out_alike_whichever_replica_is_asked() -> None:
+def test_zone_split_is_equal_on_all_replicas() -> None:
     stage = staged(2)
     stage.rates = {"g0": 1.0, "g1": 90.0, "g2": 1.0, "g3": 90.0}
     stage.step(times=80)
@@ -341,11 +343,11 @@ def report(engine: str, verdict: Verdict, at_s: float, source: ReportSource) -> 
     )
 
 
-def test_of_two_that_see_differently_each_goes_by_what_it_sees_and_neither_flaps() -> None:
-    """One hears all agents; the other has lost those of two engines, and probes these itself.
+def test_replicas_with_different_views_do_not_flap() -> None:
+    """One replica hears all agents; the other has lost two and probes those engines itself.
 
-    A hang is told by the agent at once and found by the probe later. In between one sends there and one does not:
-    both are right by what they know, and neither moves because of the other.
+    An agent reports a hang at once, a probe finds it later. In between one replica sends requests there and one
+    does not: both are right by their data, and neither follows the other.
     """
     stage = staged(2)
     sees, blind = stage.replicas
@@ -380,12 +382,12 @@ def test_of_two_that_see_differently_each_goes_by_what_it_sees_and_neither_flaps
         for engine, one in stage.built(number).decisions.engines.items()
         if engine != key
     )
-    # They see the same again, and serve the same again.
+    # With equal data they serve the same again.
     assert bytes_of(stage.built(0)) == bytes_of(stage.built(1))
 
 
-def test_what_each_hands_out_stays_within_what_it_believes_there_is() -> None:
-    """Where views differ so do ceilings: each hands out its part of what it sees, and the sum lies in between."""
+def test_replica_limits_stay_within_the_known_total() -> None:
+    """With different views the limits differ: each uses its share of what it sees, and the sum is in between."""
     stage = staged(2)
     stage.rates = {f"g{number}": 30.0 for number in range(4)}
     for _ in range(40):
@@ -400,7 +402,7 @@ def test_what_each_hands_out_stays_within_what_it_believes_there_is() -> None:
     assert 0.9 * fewer <= sum(stage.parts().values()) <= more * 1.05 + 4
 
 
-def test_runtime_layers_of_views_are_among_what_is_the_same() -> None:
+def test_view_runtime_layers_are_equal_on_replicas() -> None:
     stage = staged(2)
     stage.step(times=4)
     assert any(url == RUNTIME for url, _ in bytes_of(stage.built(0))[A])

@@ -1,4 +1,4 @@
-"""What an engine's leaving takes, hop by hop: measured where it happens, and never flattered."""
+"""Ejection latency, hop by hop, and never underestimated."""
 
 from dataclasses import replace
 from types import MappingProxyType
@@ -34,7 +34,7 @@ class Site:
         self.departures.on_round(decided(health, ejector), fleet(self.clock.now_s - 0.5), NODES, news_s)
 
     def hop(self, name: str) -> tuple[float, float]:
-        """How often a hop was measured, and the sum of it."""
+        """Count and sum of a hop."""
         found = {
             sample.name.rpartition("_")[2]: sample.value
             for metric in self.metrics.departure_hop_seconds.collect()
@@ -109,12 +109,12 @@ def test_disconnected_proxy_ends_the_eject_latency_wait(site: Site) -> None:
 
 
 @pytest.mark.parametrize(("began_s", "expected"), [(90.0, 0.0), (103.0, 3.0)])
-def test_the_last_request_that_came_all_the_same(site: Site, began_s: float, expected: float) -> None:
+def test_last_request_after_ejection_is_measured(site: Site, began_s: float, expected: float) -> None:
     site.out()
     site.began_s = began_s
     site.clock.now_s += 5
     site.round(Health.UNHEALTHY, Ejector.VERDICT)
-    assert site.hop("last_request")[0] == 0, "it may still be told of one"
+    assert site.hop("last_request")[0] == 0, "a later one may still be reported"
     site.round(Health.HEALTHY)
     assert site.hop("last_request") == (1, expected)
     site.clock.now_s += FOLLOWED_S
@@ -122,14 +122,14 @@ def test_the_last_request_that_came_all_the_same(site: Site, began_s: float, exp
     assert site.hop("last_request")[0] == 1
 
 
-def test_where_nobody_tells_of_calls_the_last_one_is_unknown(site: Site) -> None:
+def test_last_request_is_unknown_without_call_reports(site: Site) -> None:
     site.out()
     site.clock.now_s += FOLLOWED_S
     site.round(Health.UNHEALTHY)
     assert site.hop("last_request") == (0, 0)
 
 
-def test_only_a_verdict_says_since_when(site: Site) -> None:
+def test_detect_hop_requires_a_verdict(site: Site) -> None:
     site.out(Ejector.ERRORS)
     assert site.hop("detect") == (0, 0)
     assert site.hop("decide")[0] == 1
@@ -146,7 +146,7 @@ def test_tracked_ejections_are_bounded(site: Site) -> None:
     assert site.hop("push")[0] == MOST_FOLLOWED
 
 
-def test_engines_that_are_declared_no_more_are_forgotten(site: Site) -> None:
+def test_removed_engines_are_forgotten(site: Site) -> None:
     site.out()
     nothing = replace(decided(Health.HEALTHY, None), engines={}, pools={})
     site.departures.on_round(nothing, fleet(-0.5), NODES, None)

@@ -1,4 +1,4 @@
-"""Resources whose content is a word, and NACKs of them."""
+"""Resources with one-word content, and their NACKs."""
 
 from collections.abc import Collection
 
@@ -8,7 +8,7 @@ from xds_server.publish import NackDecision, NackPolicy, NackReport
 
 
 def cluster(name: str, content: str, *origins: str) -> Resource:
-    """A cluster of this name; what it says is for tests to read, and for no proxy."""
+    """A cluster of this name with content for tests."""
     return resource(CLUSTER, name, content.encode(), origins)
 
 
@@ -20,7 +20,7 @@ def nack(
     node: str = "",
     answers_trial: bool = True,
 ) -> NackDecision:
-    """Decide on a NACK of these, and do what was decided."""
+    """Decide on a NACK, and apply the decision."""
     (type_url,) = {item.type_url for item in suspects}
     report = NackReport(
         type_url=type_url, suspects=tuple(suspects), reason=reason, node=node, answers_trial=answers_trial

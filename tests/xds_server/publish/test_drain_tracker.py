@@ -1,4 +1,4 @@
-"""An engine has left a proxy when the proxy confirmed endpoints without it: no earlier, and no later."""
+"""An engine has left a proxy exactly when the proxy accepted endpoints without it."""
 
 from types import MappingProxyType
 
@@ -44,7 +44,7 @@ def test_drain_progress_counts_proxies_that_acked_without_the_engine() -> None:
     draining = DrainTracker()
     assert draining.on_report(report(drain=True))
     draining.on_published(decided(Health.HEALTHY), {NEAR: served("with")})
-    assert draining.progress(KEY, [(NEAR, "with")]) is None, "nobody can have confirmed what was not said"
+    assert draining.progress(KEY, [(NEAR, "with")]) is None, "no proxy can have accepted an unsent version"
     draining.on_published(decided(Health.DRAINING), {NEAR: served("n1"), FAR: served("f1")})
     held = [(NEAR, "with"), (NEAR, "n1"), (NEAR, UNKNOWN), (NEAR, GONE), (FAR, "n1"), (FAR, "f1")]
     assert draining.progress(KEY, held) == DrainProgress(proxies_total=6, proxies_acknowledged=3)
@@ -83,7 +83,7 @@ def test_drain_tracking_memory_is_bounded() -> None:
     assert draining.progress(KEY, new) == DrainProgress(proxies_total=1, proxies_acknowledged=1)
 
 
-def test_an_engine_that_is_kept_after_all_has_left_nobody() -> None:
+def test_kept_engine_has_no_drain_progress() -> None:
     draining = DrainTracker()
     draining.on_report(report(drain=True))
     draining.on_published(decided(Health.DRAINING), {NEAR: served("n1")})

@@ -1,4 +1,4 @@
-"""The ADS port with a real gRPC client: streams, refusals by status, stalled peers, storms and the end."""
+"""ADS port with a real gRPC client: streams, refusals, stalled peers, reconnect storms, shutdown."""
 
 import asyncio
 import socket
@@ -111,7 +111,7 @@ async def test_delta_stream_gets_its_subscription_and_every_change(
     await until(lambda: not plane.publisher.proxies(), "forgotten")
 
 
-async def test_a_sotw_stream_is_served_on_the_same_port(plane: Plane, channel: grpc.aio.Channel) -> None:
+async def test_sotw_stream_is_served_on_the_same_port(plane: Plane, channel: grpc.aio.Channel) -> None:
     plane.publish(cluster("c", b"1"), cluster("d", b"1"))
     call = channel.stream_stream(f"{SERVICE}/StreamAggregatedResources")()
     request = DiscoveryRequest(type_url=CLUSTER, resource_names=["c"])
@@ -122,7 +122,7 @@ async def test_a_sotw_stream_is_served_on_the_same_port(plane: Plane, channel: g
     call.cancel()
 
 
-async def test_a_peers_mistake_ends_its_stream_with_the_reason(plane: Plane, channel: grpc.aio.Channel) -> None:
+async def test_peer_error_ends_the_stream_with_a_reason(plane: Plane, channel: grpc.aio.Channel) -> None:
     for data, words in (
         (DeltaDiscoveryRequest(type_url=CLUSTER).SerializeToString(), "node.id"),
         (b"\xff\xff", "not a discovery request"),
@@ -158,7 +158,7 @@ async def test_non_reading_peer_blocks_no_other_stream(plane: Plane, channel: gr
     big = b"x" * 2_000_000
     plane.publish(cluster("c", big))
     with socket.create_connection(("127.0.0.1", plane.port)) as stalled:
-        # A peer that opens a stream, asks, and never reads nor grants more than HTTP/2's first window.
+        # A peer that opens a stream, subscribes, and never reads or grants more than HTTP/2's first window.
         stalled.sendall(stalled_opening())
         await until(plane.publisher.proxies, "connected")
         call = delta(channel)
@@ -213,7 +213,7 @@ async def test_stopping_ends_streams_cleanly_and_frees_the_port(plane: Plane, ch
     await again.stop()
 
 
-async def test_a_bug_while_writing_ends_the_stream_and_is_heard_of(
+async def test_writer_exception_ends_the_stream_and_is_raised(
     plane: Plane, channel: grpc.aio.Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
     call = delta(channel)

@@ -1,4 +1,4 @@
-"""What is at fault for a NACK, and what is served instead."""
+"""Attribution of NACKs, and the content served instead."""
 
 import re
 
@@ -87,7 +87,7 @@ def test_rolled_back_content_keeps_its_sds_secrets(type_url: str) -> None:
     assert policy.effective(view, mended) is mended
 
 
-def test_a_pools_cluster_is_lent_to_whoever_is_served_that_pool() -> None:
+def test_cluster_fallback_is_shared_between_views_of_its_pool() -> None:
     policy = NackPolicy()
     policy.record_ack(View(), [cluster("a", "good")])
     nack(policy, [bad := cluster("a", "bad")], "no")
@@ -125,7 +125,7 @@ def test_nack_attribution_reads_names_only_at_envoys_positions(reason: str, name
     assert not named or {item.name for item in decision.at_fault} == named
 
 
-def test_what_is_suspected_leaves_no_expression_of_its_own_behind() -> None:
+def test_nack_attribution_compiles_no_regex_per_name() -> None:
     re.purge()
     suspects = [cluster(f"c{number}", "1") for number in range(100)]
     nack(NackPolicy(), suspects, "Error adding/updating cluster(s) c1: no")
@@ -225,7 +225,7 @@ def test_unwanted_acked_content_expires() -> None:
     assert values(policy.effective("v", snapshot([bad]))) == {}
 
 
-def test_a_rolled_back_cluster_changes_the_version_of_its_endpoints_back_too() -> None:
+def test_rolled_back_cluster_restores_its_endpoints_version() -> None:
     policy = NackPolicy()
     endpoints = resource(ENDPOINT, "c", b"same")
     before = snapshot([cluster("c", "good"), endpoints])
@@ -253,7 +253,7 @@ _events = st.lists(
 
 
 @given(events=_events, suspects=_clusters, reason=_reasons, answers_trial=st.booleans())
-def test_a_nack_is_decided_before_anything_changes(
+def test_nack_decision_changes_no_state(
     events: list[tuple[str, list[Resource], str, bool]], suspects: list[Resource], reason: str, answers_trial: bool
 ) -> None:
     policy = NackPolicy()

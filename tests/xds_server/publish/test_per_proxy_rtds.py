@@ -1,4 +1,4 @@
-"""A proxy with a runtime layer of its own gets that one, and everything else as its view does."""
+"""A proxy with its own runtime layer gets that layer, and everything else from its view."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,12 +28,12 @@ def layer(content: str) -> Resource:
 
 def of_view(runtime: str, cluster: str = "c1") -> Snapshot:
     return snapshot(
-        [layer(runtime), resource(CLUSTER, "c", cluster.encode()), resource(LISTENER, "l", b"same for ever")]
+        [layer(runtime), resource(CLUSTER, "c", cluster.encode()), resource(LISTENER, "l", b"constant")]
     )
 
 
 class Proxy:
-    """A proxy of either protocol that subscribes to three types and takes everything."""
+    """A proxy of either variant that subscribes to three types and accepts everything."""
 
     def __init__(self, publisher: Publisher, node: str, mode: XdsVariant) -> None:
         self.node = node
@@ -58,7 +58,7 @@ class Proxy:
         self.woken += 1
 
     def receive(self) -> None:
-        """Take what is due, and leave it unanswered."""
+        """Receive what is due, without answering."""
         while (data := self.session.poll(0.0)) is not None:
             if self.mode is XdsVariant.DELTA:
                 delta = DeltaDiscoveryResponse.FromString(data)
@@ -134,7 +134,7 @@ def test_per_proxy_rtds_layer_is_pushed_to_that_proxy_only(mode: XdsVariant) -> 
     before = len(one.received), len(two.received), two.woken
     world.publish({"a1": layer("own")})
     world.settle()
-    assert one.holds == world.expected(one) == {RUNTIME: "own", CLUSTER: "c1", LISTENER: "same for ever"}
+    assert one.holds == world.expected(one) == {RUNTIME: "own", CLUSTER: "c1", LISTENER: "constant"}
     assert two.holds[RUNTIME] == "view a"
     assert one.received[before[0] :] == [RUNTIME]
     assert (len(two.received), two.woken) == before[1:]
@@ -154,7 +154,7 @@ def test_proxy_is_synced_against_its_own_rtds_layer(mode: XdsVariant) -> None:
     assert world.publisher.effective("a") is world.views["a"]
 
 
-def test_who_is_no_longer_named_gets_the_layer_of_the_view_again(mode: XdsVariant) -> None:
+def test_proxy_without_own_layer_gets_the_view_layer(mode: XdsVariant) -> None:
     world = World()
     one = world.join("a1", mode)
     world.publish({"a1": layer("own")})
@@ -164,7 +164,7 @@ def test_who_is_no_longer_named_gets_the_layer_of_the_view_again(mode: XdsVarian
     assert one.holds[RUNTIME] == "view a"
 
 
-def test_a_proxy_that_comes_back_is_served_its_own_layer_at_once(mode: XdsVariant) -> None:
+def test_reconnected_proxy_gets_its_own_layer_at_once(mode: XdsVariant) -> None:
     world = World()
     world.publish({"a1": layer("own")})
     one = world.join("a1", mode)
@@ -198,9 +198,9 @@ def test_a_view_without_that_resource_gets_none(mode: XdsVariant) -> None:
     assert "own" not in one.holds.values()
 
 
-def test_what_one_proxy_has_of_its_own_is_never_lent_to_another() -> None:
+def test_own_resource_is_never_a_fallback_for_others() -> None:
     world = World()
-    two, one = world.join("a2"), world.join("a1")  # in this order the own layer is confirmed last
+    two, one = world.join("a2"), world.join("a1")  # in this order the own layer is accepted last
     world.publish({"a1": layer("own")})
     world.settle()
     bad = layer("refused")
@@ -226,7 +226,7 @@ _steps = st.one_of(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(_steps, max_size=30))
-def test_whatever_the_order_everyone_ends_with_the_newest_and_is_synced(steps: list[tuple[str, Any]]) -> None:
+def test_proxies_converge_in_any_order(steps: list[tuple[str, Any]]) -> None:
     world = World()
     for what, value in steps:
         if what == "own":
@@ -254,7 +254,7 @@ def test_whatever_the_order_everyone_ends_with_the_newest_and_is_synced(steps: l
     assert {state.node.id for state in states} == {proxy.node for proxy in world.proxies}
 
 
-def test_snapshots_of_layers_that_nobody_has_any_more_are_forgotten() -> None:
+def test_unused_layer_snapshots_are_forgotten() -> None:
     world = World()
     one = world.join("a1")
     for number in range(100):
@@ -264,7 +264,7 @@ def test_snapshots_of_layers_that_nobody_has_any_more_are_forgotten() -> None:
     assert len(served.personal) == 1
 
 
-def test_nodes_that_left_are_forgotten() -> None:
+def test_disconnected_nodes_are_forgotten() -> None:
     world = World()
     world.join("a1").session.close()
     assert world.publisher._sessions_of == {}

@@ -1,4 +1,4 @@
-"""What becomes of refusals on the way to many proxies, and who counts as connected."""
+"""Refusals with many proxies, and counting of connected proxies."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,7 +46,7 @@ class Log(NullObserver):
 
 
 class Proxy:
-    """A delta proxy that subscribes to all clusters and refuses those whose content says so."""
+    """A delta proxy that subscribes to all clusters and refuses content marked so."""
 
     def __init__(self, publisher: Publisher, name: str) -> None:
         self.name = name
@@ -64,7 +64,7 @@ class Proxy:
         self.woken += 1
 
     def receive(self) -> bool:
-        """Receive what is due; whether there was anything."""
+        """Receive what is due; returns whether there was anything."""
         while (data := self.session.poll(0.0)) is not None:
             self.raw.append(data)
             self.unanswered.append(DeltaDiscoveryResponse.FromString(data))
@@ -117,13 +117,13 @@ class Fleet:
         return self.log.refusals.rolled_back(self.publisher)
 
     def settle(self) -> None:
-        # A push is on its way to all before the first answer comes back.
+        # A push reaches all proxies before the first answer.
         while [proxy for proxy in self.proxies if proxy.receive()]:
             for proxy in self.proxies:
                 proxy.answer()
 
 
-def test_a_proxy_that_moves_is_counted_once_and_keeps_what_it_has() -> None:
+def test_regrouped_proxy_is_counted_once_and_keeps_its_resources() -> None:
     counted: list[int] = []
     views = {"now": "v"}
     publisher = Publisher(
@@ -142,10 +142,10 @@ def test_a_proxy_that_moves_is_counted_once_and_keeps_what_it_has() -> None:
     assert counted == [0, 0]
     assert publisher.proxies_by_view == {"canary": 1}
     assert not proxy.receive(), "nothing could be made for the new view, and nothing is taken away"
-    assert [state.node.id for state in publisher.proxies({"p", "nobody"})] == ["p"]
+    assert [state.node.id for state in publisher.proxies({"p", "missing"})] == ["p"]
 
 
-def test_a_node_is_one_peers_alone() -> None:
+def test_node_id_belongs_to_one_certificate() -> None:
     publisher = Publisher(view_of=lambda _node: "v", snapshot_for=lambda _view: snapshot([]))
 
     def connect(*identities: str) -> Session:
@@ -189,15 +189,20 @@ def test_nack_is_reported_until_fixed_even_after_its_proxy_left() -> None:
     fleet.publish(cluster("c", "bad", "policy.yaml:7"), cluster("d", "bad", "policy.yaml:9"))
     fleet.log.now_s = 40.0
     fleet.leave(one)
-    assert fleet.rolled_back() == (), "with nobody connected nobody has anything else than is meant"
+    assert fleet.rolled_back() == (), "without proxies nothing is rolled back"
     fleet.join("two")
     assert not any(kind.rejected for state in fleet.publisher.proxies() for kind in state.types)
-    found = {told.name: told for told in fleet.rolled_back()}
+    found = {rollback.name: rollback for rollback in fleet.rolled_back()}
     assert found.keys() == {"c", "d"}
-    told = found["c"]
-    assert (told.type, told.origins, told.refused_by, told.refusals) == ("CDS", ("policy.yaml:7",), ("one",), 1)
-    assert (told.age_s, told.reason) == (40.0, "Proto constraint validation failed")
-    assert (told.on_content_before, told.on_nothing) == (1, 0)
+    rollback = found["c"]
+    assert (rollback.type, rollback.origins, rollback.refused_by, rollback.refusals) == (
+        "CDS",
+        ("policy.yaml:7",),
+        ("one",),
+        1,
+    )
+    assert (rollback.age_s, rollback.reason) == (40.0, "Proto constraint validation failed")
+    assert (rollback.on_content_before, rollback.on_nothing) == (1, 0)
     assert (found["d"].on_content_before, found["d"].on_nothing) == (0, 1)
     fleet.publish(cluster("c", "better"))
     assert fleet.rolled_back() == ()
@@ -210,8 +215,8 @@ def test_nacks_of_an_earlier_run_are_reported_without_an_age() -> None:
     nack(before, [cluster("c", "bad")], "no")
     fleet.publisher.nack_policy.restore(before.rejections())
     fleet.join("one")
-    [told] = fleet.rolled_back()
-    assert (told.age_s, told.refused_by, told.reason) == (None, (), "")
+    [rollback] = fleet.rolled_back()
+    assert (rollback.age_s, rollback.refused_by, rollback.reason) == (None, (), "")
 
 
 def test_nack_of_one_proxy_alone_is_not_rolled_back_for_others() -> None:
@@ -274,22 +279,22 @@ def test_nack_of_removals_only_is_reported_and_blocks_nothing(mode: XdsVariant, 
             request.error_detail.message = reason
         session.request(request.SerializeToString(), 0.0)
 
-    def told() -> Any:
+    def rollback() -> Any:
         data = session.poll(0.0)
         assert data is not None
         return answers.FromString(data)
 
     say("")
-    say(told().nonce)
+    say(rollback().nonce)
     fleet.publish()
-    removal = told()
+    removal = rollback()
     assert len(removal.resources) == 0
     say(removal.nonce, "no")
     (nack,) = fleet.log.nacks
     assert (nack.resources, nack.type_url, nack.reason) == ((), CLUSTER, "no")
     assert fleet.rolled_back() == ()
     fleet.publish(cluster("chat", "new"))
-    assert len(told().resources) == 1
+    assert len(rollback().resources) == 1
 
 
 def test_a_push_is_one_bytes_object_for_all_streams() -> None:
@@ -326,7 +331,7 @@ def test_last_acked_content_outlives_its_proxies() -> None:
     fleet.join("one").session.close()
     fleet.proxies.clear()
     fleet.wanted = snapshot([cluster("c", "bad")])
-    # The first to come is sent it and refuses; nobody after it is.
+    # The first proxy gets it and refuses; no later one gets it.
     assert fleet.join("two").holds == {"c": "good"}
     assert fleet.join("three").holds == {"c": "good"}
     assert len(fleet.log.nacks) == 1
@@ -340,7 +345,7 @@ def test_a_first_request_without_a_node_ends_the_stream() -> None:
     assert session.poll(0.0) is None
 
 
-def test_bytes_that_are_no_request_end_the_stream() -> None:
+def test_invalid_request_bytes_end_the_stream() -> None:
     session = Fleet().publisher.connect(XdsVariant.SOTW, "peer", lambda: None)
     with pytest.raises(StreamError):
         session.request(b"\xff\xff\xff", 0.0)

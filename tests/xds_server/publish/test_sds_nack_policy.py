@@ -1,4 +1,4 @@
-"""A certificate that a proxy refuses: that proxy keeps the one before, and keeps the new one from nobody."""
+"""A proxy that refuses a certificate keeps the previous one, without effect on other proxies."""
 
 import pytest
 
@@ -31,10 +31,10 @@ def secrets(authorities: str, certificate: str) -> list[Resource]:
 
 
 class Proxy:
-    """Asks for both secrets by name, and takes all but what it ``refuses``.
+    """Subscribes to both secrets, and accepts all but ``refuses``.
 
-    As Envoy does: what it refused it keeps beside what it uses, confirms it when it comes again, and judges what
-    else comes together with it. As long as it has only one of both it judges nothing, and confirms.
+    Like Envoy: it keeps refused content next to the one in use, accepts it when sent again, and validates it
+    together with the next content. With only one of the two secrets it accepts without validation.
     """
 
     def __init__(self, fleet: "Fleet", node: str, refuses: set[str]) -> None:
@@ -50,7 +50,7 @@ class Proxy:
         self.connect(fleet)
 
     def connect(self, fleet: "Fleet") -> None:
-        """Open a stream, and say on it what is held already."""
+        """Open a stream, and send what is already held."""
         self.session: Session = fleet.publisher.connect(fleet.mode, "peer", lambda: None)
         self._say("", self.version, first=True)
 
@@ -76,7 +76,7 @@ class Proxy:
             self.session.request(whole.SerializeToString(), 0.0)
 
     def receive(self) -> bool:
-        """Receive what is due; whether anything waits for an answer."""
+        """Receive what is due; returns whether an answer is pending."""
         while (data := self.session.poll(0.0)) is not None:
             if self.mode is XdsVariant.DELTA:
                 delta = DeltaDiscoveryResponse.FromString(data)
@@ -139,13 +139,13 @@ class Fleet:
         return proxy
 
     def again(self, proxy: Proxy) -> Proxy:
-        """The same proxy, started again: it holds nothing."""
+        """The same proxy after a restart, without content."""
         self.proxies.remove(proxy)
         proxy.session.close()
         return self.join(proxy.node, *proxy.refuses)
 
     def lose(self, proxy: Proxy) -> None:
-        """The stream to it ends, and it comes again with what it holds."""
+        """End its stream; it reconnects with its content."""
         proxy.session.close()
         proxy.connect(self)
         self.settle()
@@ -243,7 +243,7 @@ def test_valid_sds_secret_is_accepted_despite_a_nacked_one(mode: XdsVariant) -> 
 
 
 @BOTH
-def test_of_the_first_ones_only_the_one_that_is_refused_stays_away(mode: XdsVariant) -> None:
+def test_first_secrets_are_kept_except_the_refused_one(mode: XdsVariant) -> None:
     fleet = Fleet(mode)
     for number in range(SECRET_NACK_LIMIT):
         assert fleet.join(f"n{number}", "cert 1").holds == {"s/authorities": "ca 1"}
@@ -274,14 +274,14 @@ def test_sds_certificate_is_not_blamed_for_a_nacked_ca(mode: XdsVariant) -> None
 
 
 @BOTH
-def test_what_it_has_instead_is_not_what_the_others_have_accepted(mode: XdsVariant) -> None:
+def test_sds_fallback_is_not_the_content_others_accepted(mode: XdsVariant) -> None:
     fleet = Fleet(mode)
     broken = fleet.join("broken", "cert 2")
     fleet.publish("ca 1", "cert 2")
     fleet.proxies.remove(broken)
     broken.session.close()
     broken = Proxy(fleet, "broken", {"cert 2"})
-    while "cert 1" not in broken.offered:  # what it is sent once it has refused the new one
+    while "cert 1" not in broken.offered:  # sent after it refused the new one
         broken.answer()
         assert broken.receive()
     well = fleet.join("well")
@@ -324,7 +324,7 @@ def test_sds_certificate_with_a_nacked_ca_is_not_at_fault(mode: XdsVariant) -> N
 
 
 @BOTH
-def test_a_bad_certificate_beside_bad_authorities_is_found_once_those_are_mended(mode: XdsVariant) -> None:
+def test_bad_certificate_is_found_after_the_ca_is_fixed(mode: XdsVariant) -> None:
     fleet = Fleet(mode)
     proxy = fleet.join("n", "ca 1", "cert 1")
     fleet.publish("ca 2", "cert 1")

@@ -1,4 +1,4 @@
-"""What policies ask for and is not there is an error at its place; who is not sent a key is told, and why."""
+"""A missing secret is an error at its origin; withheld keys are reported with a reason."""
 
 import shutil
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ def put(folder: Path, *, client: bool = True) -> None:
 
 
 class FakeServer:
-    """What stands around: nothing is served at first, and nobody is connected."""
+    """Server state: no served policies and no proxies at first."""
 
     def __init__(self, folder: Path | None, *, secure: bool = False) -> None:
         self.serving: ServingPolicies | None = None
@@ -74,7 +74,7 @@ class FakeServer:
         return [one.sentence for one in self.entrusted.file_problems() if one.defect is FileDefect.WITHHELD]
 
 
-def test_a_secret_that_is_not_there_is_an_error_until_it_is(tmp_path: Path) -> None:
+def test_missing_secret_is_an_error_until_it_exists(tmp_path: Path) -> None:
     folder = tmp_path / "secrets"
     folder.mkdir()
     around = FakeServer(folder)
@@ -89,7 +89,7 @@ def test_a_secret_that_is_not_there_is_an_error_until_it_is(tmp_path: Path) -> N
     assert "without --secrets" in without.message
 
 
-def test_which_secrets_have_certificates_is_known_over_a_restart(tmp_path: Path) -> None:
+def test_certified_secrets_survive_a_restart(tmp_path: Path) -> None:
     put(tmp_path / "secrets" / "engines")
     around = FakeServer(tmp_path / "secrets")
     assert around.entrusted.certified() == ()
@@ -116,7 +116,9 @@ def test_which_secrets_have_certificates_is_known_over_a_restart(tmp_path: Path)
         (True, View(pools=frozenset({"plain"})), ""),
     ],
 )
-def test_who_is_sent_no_key_is_told_once_and_why(tmp_path: Path, secure: bool, view: View, reason: str) -> None:
+def test_withheld_keys_are_reported_once_with_a_reason(
+    tmp_path: Path, secure: bool, view: View, reason: str
+) -> None:
     put(tmp_path / "secrets" / "engines")
     around = FakeServer(tmp_path / "secrets", secure=secure)
     around.serve()
@@ -132,7 +134,7 @@ def test_who_is_sent_no_key_is_told_once_and_why(tmp_path: Path, secure: bool, v
         assert told[0] == []
 
 
-def test_authorities_alone_are_for_everybody(tmp_path: Path) -> None:
+def test_ca_bundle_is_sent_to_every_proxy(tmp_path: Path) -> None:
     put(tmp_path / "secrets" / "engines", client=False)
     around = FakeServer(tmp_path / "secrets")
     around.serve()
@@ -140,7 +142,7 @@ def test_authorities_alone_are_for_everybody(tmp_path: Path) -> None:
     assert around.withheld == {}
 
 
-def test_a_secret_that_is_served_and_not_there_is_told(tmp_path: Path) -> None:
+def test_missing_served_secret_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "secrets"
     folder.mkdir()
     around = FakeServer(folder)
@@ -156,7 +158,7 @@ def test_a_secret_that_is_served_and_not_there_is_told(tmp_path: Path) -> None:
     assert (trouble.defect, trouble.file) == (FileDefect.UNUSABLE, str(folder / "engines"))
 
 
-def test_what_waits_to_be_served_or_is_on_trial_keeps_its_secrets_too(tmp_path: Path) -> None:
+def test_pending_policies_keep_their_secrets(tmp_path: Path) -> None:
     put(tmp_path / "secrets" / "engines")
     around = FakeServer(tmp_path / "secrets")
     around.pending_policies = (policies(),)

@@ -1,4 +1,4 @@
-"""A folder of secrets is followed as rotations go: whole, by content, and never out of the folder."""
+"""Secret folders follow rotations: complete, by content, and never outside the folder."""
 
 import ipaddress
 import os
@@ -31,7 +31,7 @@ DAY = timedelta(days=1)
 
 
 def write(folder: Path, made: Path, *, client: bool = True) -> None:
-    """One secret, from what a lab's authority made in ``made``."""
+    """One secret from files of a lab CA in ``made``."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(made / "ca.crt", folder / "ca.crt")
     if client:
@@ -64,7 +64,7 @@ def reasons(followed: SecretFolder) -> list[str]:
     return [one.sentence for one in followed.problems()]
 
 
-def test_names_are_folders_and_a_client_certificate_is_optional(folder: Path, one: Path) -> None:
+def test_secret_is_a_folder_with_optional_client_certificate(folder: Path, one: Path) -> None:
     write(folder / "mutual", one)
     write(folder / "plain", one, client=False)
     (folder / "README").write_text("not a secret")
@@ -98,9 +98,9 @@ def test_partial_secret_rotation_keeps_the_previous_secret(folder: Path, one: Pa
     with capture_logs() as logs:
         for _ in range(4):
             assert not followed.poll()
-    told = [line for line in logs if line["event"] == "secret.refused"]
-    assert len(told) == 1
-    assert "does not match" in told[0]["reason"]
+    lines = [line for line in logs if line["event"] == "secret.refused"]
+    assert len(lines) == 1
+    assert "does not match" in lines[0]["reason"]
     assert followed.current["a"].chain == (one / "proxy.crt").read_bytes()
     assert "stays in use" in reasons(followed)[0]
     assert [line.defect for line in followed.problems()] == [FileDefect.UNUSABLE]
@@ -109,7 +109,7 @@ def test_partial_secret_rotation_keeps_the_previous_secret(folder: Path, one: Pa
     assert not reasons(followed)
 
 
-def test_a_folder_that_is_being_filled_is_not_taken_half(folder: Path, one: Path) -> None:
+def test_incomplete_secret_folder_is_not_read(folder: Path, one: Path) -> None:
     followed = SecretFolder(folder)
     write(folder / "a", one, client=False)
     assert not followed.poll()
@@ -135,7 +135,7 @@ def test_secret_rotation_by_kubernetes_symlink_swap(folder: Path, one: Path, two
     assert followed.current["a"].authorities == (two / "ca.crt").read_bytes()
 
 
-def test_the_folder_itself_may_be_a_link(folder: Path, one: Path, tmp_path: Path) -> None:
+def test_secrets_folder_may_be_a_symlink(folder: Path, one: Path, tmp_path: Path) -> None:
     write(folder / "a", one)
     (tmp_path / "link").symlink_to(folder)
     assert list(SecretFolder(tmp_path / "link").current) == ["a"]
@@ -226,7 +226,9 @@ def looping(folder: Path, _: Path) -> None:
         (looping, "ca.crt: Too many levels of symbolic links"),
     ],
 )
-def test_each_flaw_is_named(folder: Path, one: Path, spoil: Callable[[Path, Path], None], reason: str) -> None:
+def test_each_secret_error_is_named(
+    folder: Path, one: Path, spoil: Callable[[Path, Path], None], reason: str
+) -> None:
     write(folder / "a", one)
     spoil(folder / "a", one)
     followed = SecretFolder(folder)
@@ -235,7 +237,7 @@ def test_each_flaw_is_named(folder: Path, one: Path, spoil: Callable[[Path, Path
     assert "policies cannot name it" in reasons(followed)[0]
 
 
-def test_without_a_folder_there_are_none() -> None:
+def test_missing_secrets_folder_has_no_secrets() -> None:
     followed = SecretFolder(None)
     assert not followed.poll()
     assert not followed.current
@@ -243,7 +245,7 @@ def test_without_a_folder_there_are_none() -> None:
     assert "--secrets" in followed.why_not("a")
 
 
-def test_names_are_labels(folder: Path, one: Path) -> None:
+def test_secret_names_are_kubernetes_names(folder: Path, one: Path) -> None:
     write(folder / "Not A Label", one)
     followed = SecretFolder(folder)
     assert not followed.current
@@ -251,7 +253,7 @@ def test_names_are_labels(folder: Path, one: Path) -> None:
     assert "no folder" in followed.why_not("another")
 
 
-def test_what_has_ended_takes_no_place_and_what_ends_is_told(folder: Path, one: Path, tmp_path: Path) -> None:
+def test_expired_certificate_is_rejected_and_expiry_reported(folder: Path, one: Path, tmp_path: Path) -> None:
     now = datetime.now(UTC)
     old = made(tmp_path / "old", lasts=DAY, now=now - 3 * DAY)
     write(folder / "new", one)
@@ -269,7 +271,7 @@ def test_what_has_ended_takes_no_place_and_what_ends_is_told(folder: Path, one: 
     assert ended["switchgear_secret_trouble"] == {"new": 0.0, "old": 1.0}
 
 
-def test_what_is_not_valid_yet_is_taken_once_it_is(folder: Path, tmp_path: Path) -> None:
+def test_future_certificate_is_used_once_valid(folder: Path, tmp_path: Path) -> None:
     now = datetime.now(UTC)
     clock = [now.timestamp()]
     write(folder / "a", made(tmp_path / "early", now=now + DAY))
@@ -279,7 +281,7 @@ def test_what_is_not_valid_yet_is_taken_once_it_is(folder: Path, tmp_path: Path)
     assert followed.poll()
 
 
-def test_what_is_gone_stays_while_policies_ask_for_it(folder: Path, one: Path) -> None:
+def test_deleted_secret_stays_while_policies_name_it(folder: Path, one: Path) -> None:
     write(folder / "asked", one)
     write(folder / "other", one)
     followed = SecretFolder(folder, in_use=lambda: ["asked"])
@@ -311,7 +313,7 @@ def authority(*, ends: datetime) -> bytes:
     )
 
 
-def test_of_several_authorities_one_that_holds_is_enough() -> None:
+def test_one_valid_ca_of_several_suffices() -> None:
     now = datetime.now(UTC)
     old, new = authority(ends=now - DAY), authority(ends=now + DAY)
     found = validate_secret("a", authorities=old + new, chain=None, key=None, now_unix_s=now.timestamp())
@@ -321,7 +323,7 @@ def test_of_several_authorities_one_that_holds_is_enough() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ed25519", "short"])
-def test_keys_that_envoy_refuses_are_refused_here(kind: str) -> None:
+def test_unsupported_keys_are_rejected(kind: str) -> None:
     now = datetime.now(UTC)
     key = (
         ed25519.Ed25519PrivateKey.generate()

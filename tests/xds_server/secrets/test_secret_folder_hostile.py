@@ -1,4 +1,4 @@
-"""A folder of secrets into which somebody writes who means no good, or does not know what goes where."""
+"""Secret folders with hostile or wrong content."""
 
 import os
 import time
@@ -17,7 +17,7 @@ __all__ = ("folder", "one", "two")
 
 
 @pytest.mark.parametrize("file", ["ca.crt", "tls.crt"])
-def test_a_key_among_certificates_is_sent_to_nobody(folder: Path, one: Path, file: str) -> None:
+def test_private_key_in_a_certificate_file_is_rejected(folder: Path, one: Path, file: str) -> None:
     write(folder / "a", one)
     followed = SecretFolder(folder)
     good = followed.current["a"]
@@ -29,7 +29,7 @@ def test_a_key_among_certificates_is_sent_to_nobody(folder: Path, one: Path, fil
     assert followed.current["a"] is good
 
 
-def test_of_what_stands_between_certificates_nothing_is_sent(folder: Path, one: Path) -> None:
+def test_text_between_certificates_is_not_sent(folder: Path, one: Path) -> None:
     write(folder / "a", one)
     plain = (folder / "a" / "ca.crt").read_bytes()
     (folder / "a" / "ca.crt").write_bytes(
@@ -40,13 +40,13 @@ def test_of_what_stands_between_certificates_nothing_is_sent(folder: Path, one: 
     assert followed.current["a"].authorities.isascii()
 
 
-def test_more_authorities_than_anybody_has_are_refused(folder: Path, one: Path) -> None:
+def test_too_many_ca_certificates_are_rejected(folder: Path, one: Path) -> None:
     write(folder / "a", one)
     (folder / "a" / "ca.crt").write_bytes((one / "ca.crt").read_bytes() * 501)
     assert "ca.crt has 501 certificates; limit 500" in SecretFolder(folder).why_not("a")
 
 
-def test_a_loop_of_links_stands_in_nobodys_way(folder: Path, one: Path) -> None:
+def test_symlink_loop_does_not_affect_other_secrets(folder: Path, one: Path) -> None:
     write(folder / "a", one)
     (folder / "loop").symlink_to("loop")
     followed = SecretFolder(folder)
@@ -54,7 +54,7 @@ def test_a_loop_of_links_stands_in_nobodys_way(folder: Path, one: Path) -> None:
     assert "ca.crt is missing" in followed.why_not("loop")
 
 
-def test_names_that_are_no_text_are_told_as_text(folder: Path, one: Path) -> None:
+def test_undecodable_folder_names_are_reported_as_text(folder: Path, one: Path) -> None:
     write(folder / "a", one)
     (Path(os.fsdecode(os.fsencode(folder) + b"/\xff<img src=x>\x1b[31m\n" + b"x" * 100))).mkdir()
     followed = SecretFolder(folder)
@@ -71,7 +71,7 @@ def test_names_that_are_no_text_are_told_as_text(folder: Path, one: Path) -> Non
     assert b"udcff" in generate_latest(registry)
 
 
-def test_a_link_that_is_put_there_between_looking_and_reading_is_not_followed(
+def test_symlink_race_is_not_followed(
     folder: Path, one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(folder / "a", one)
@@ -92,9 +92,7 @@ def test_a_link_that_is_put_there_between_looking_and_reading_is_not_followed(
     assert "tls.key is missing" in followed.why_not("a")
 
 
-def test_all_together_have_a_limit_and_none_pushes_out_what_was_there(
-    folder: Path, one: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_total_secret_size_is_limited(folder: Path, one: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(folder / "b", one)
     followed = SecretFolder(folder)
     size = sum((folder / "b" / file).stat().st_size for file in ("ca.crt", "tls.crt", "tls.key"))
@@ -106,15 +104,15 @@ def test_all_together_have_a_limit_and_none_pushes_out_what_was_there(
     assert "all secrets together" in followed.why_not("b")
 
 
-def test_what_is_refused_is_not_judged_each_second(
+def test_rejected_secret_is_not_validated_every_poll(
     folder: Path, one: Path, two: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged, now_s = [], [time.time()]
     judge = secret_folder.validate_secret
 
-    def counted(*args: object, **said: object) -> object:
+    def counted(*args: object, **kwargs: object) -> object:
         judged.append(args)
-        return judge(*args, **said)  # type: ignore[arg-type]  # passed on as it came
+        return judge(*args, **kwargs)  # type: ignore[arg-type]  # passed on as it came
 
     monkeypatch.setattr(secret_folder, "validate_secret", counted)
     write(folder / "a", one)
@@ -127,7 +125,7 @@ def test_what_is_refused_is_not_judged_each_second(
     now_s[0] += REVALIDATE_EVERY_S
     followed.poll()
     assert len(judged) == 2
-    # Other content is judged as soon as it stands still.
+    # Other content is validated once it is stable.
     (folder / "a" / "tls.key").write_bytes((one / "proxy.key").read_bytes())
     followed.poll()
     assert followed.poll()

@@ -1,4 +1,4 @@
-"""Policies from YAML text, and decisions made by hand."""
+"""Policies from YAML text, and manual decisions."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ from xds_server.translate.translated_resource import TranslatedResource
 
 @pytest.fixture
 def policies(tmp_path: Path) -> Callable[..., PolicySet]:
-    """The policy set of these documents, written without their ``apiVersion``."""
+    """Policy set of these documents, written without their ``apiVersion``."""
 
     def made(*documents: str) -> PolicySet:
         path = tmp_path / "policy.yaml"
@@ -29,7 +29,7 @@ def policies(tmp_path: Path) -> Callable[..., PolicySet]:
 
 @pytest.fixture
 def decided() -> Callable[..., Decisions]:
-    """Decisions for a fleet: everything healthy but the engines named in ``out``; one ceiling for all."""
+    """Decisions for a fleet: everything healthy except the engines in ``out``; one admission limit for all."""
 
     def made(
         fleet: Fleet, *, out: Mapping[str, Health] | None = None, ceiling: int = 10, **more: Any

@@ -1,4 +1,4 @@
-"""Weights move off pools that are gone, failing or full, and only then."""
+"""Weights move off pools only if they are gone, failing or full."""
 
 from dataclasses import replace
 
@@ -31,8 +31,8 @@ def route(pools, fallback=None, model_change="disclosed"):
         ({"a": 90, "b": 10}, "f", "f", {"a": 0, "b": 0, "f": 100}),
         ({"a": 90, "b": 10}, "f", "b", {"a": 0, "b": 10, "f": 0}),  # the fallback is gone, too: the others take it
         ({"a": 90, "b": 10}, None, "b", {"a": 0, "b": 10}),
-        ({"a": 90, "b": 10}, "f", "", {"a": 90, "b": 10, "f": 0}),  # nothing is ready: as declared
-        ({"a": 100, "b": 0}, None, "b", {"a": 100, "b": 0}),  # nobody gave b a share
+        ({"a": 90, "b": 10}, "f", "", {"a": 90, "b": 10, "f": 0}),  # no pool is usable: as declared
+        ({"a": 100, "b": 0}, None, "b", {"a": 100, "b": 0}),  # b has no share
         ({"a": 90, "b": 10}, "b", "b", {"a": 0, "b": 100}),
         ({"a": 0, "b": 0}, None, "ab", {"a": 1, "b": 1}),  # Envoy refuses weights that are all zero
     ],
@@ -59,7 +59,7 @@ def weights(one, ready, ladders=None, models=None):
         ("abf", {"a": full(25)}, {"a": 6750, "b": 1000, "f": 2250}),
         ("abf", {"a": full(100), "b": full(100)}, {"a": 0, "b": 0, "f": 100}),
         ("af", {"a": full(50)}, {"a": 4500, "b": 0, "f": 5500}),  # full and gone add up
-        ("ab", {"a": full(50)}, {"a": 90, "b": 10, "f": 0}),  # a fallback that is not there takes nothing
+        ("ab", {"a": full(50)}, {"a": 90, "b": 10, "f": 0}),  # a missing fallback takes nothing
         ("abf", {"a": full(50), "f": full(0, maintenance="shut")}, {"a": 90, "b": 10, "f": 0}),
         (["f", "abf"], {"a": full(50)}, {"a": 0, "b": 0, "f": 100}),
         ([{"a": 25.0, "b": 100.0, "f": 100.0}], {}, {"a": 2250, "b": 1000, "f": 6750}),  # a is on trial
@@ -81,12 +81,12 @@ def test_shares_of_full_and_failing_pools(ready, ladders, expected):
         ("opt-in", "same", {"r": {"a": 0, "f": 1}}),
     ],
 )
-def test_who_may_change_the_model(model_change, fallback_model, expected):
+def test_fallback_to_another_model_needs_permission(model_change, fallback_model, expected):
     one = route({"a": 1}, "f", model_change)
     assert weights(one, "f", models={"a": "same", "f": fallback_model}) == expected
 
 
-def test_those_who_stay_share_the_pools_that_are_left():
+def test_requests_without_fallback_share_the_remaining_pools():
     one = route({"a": 9, "b": 1}, "f", "opt-in")
     found = weights(one, "bf", {"b": full(50)}, {"a": "big", "b": "big", "f": "small"})
     assert found == {"r": {"a": 0, "b": 500, "f": 9500}, "r/stay": {"a": 0, "b": 1}}
@@ -99,7 +99,7 @@ declared_weight = st.integers(0, 1_000_000)
 @given(st.dictionaries(st.sampled_from("abcd"), declared_weight, min_size=1), st.sets(st.sampled_from("abcdf")),
        st.dictionaries(st.sampled_from("abcd"), percents))  # fmt: skip
 @example({"a": 2, "b": 2, "c": 26_663}, set("abcdf"), {"a": 1.0})  # each share is rounded up
-def test_weights_are_what_envoy_takes_and_nothing_goes_where_nothing_is(pools, ready, shares):
+def test_weights_are_valid_and_avoid_empty_pools(pools, ready, shares):
     one = route(pools, "f")
     (live,) = weights(one, "".join(ready), {pool: full(share) for pool, share in shares.items()}).values()
     assert live.keys() == {*pools, "f"}
@@ -138,7 +138,7 @@ ALL = {"p": 100.0}
         (Ejector.ERRORS, False, 25.0, {"p": 25.0}),  # on trial
     ],
 )
-def test_what_a_pool_serves_that_only_its_floor_keeps(policies, decided, ejector, floor, percent, serves):
+def test_pool_kept_by_its_floor_is_a_last_resort(policies, decided, ejector, floor, percent, serves):
     endpoints = "endpoints: [{address: 10.0.0.1, port: 1, name: x}, {address: 10.0.0.1, port: 2, name: y}]"
     fleet = declared(policies(f"kind: EnginePool\nmetadata: {{name: p}}\nspec: {{model: m, {endpoints}}}"))
     decisions = decided(fleet, out={"p/x": Health.UNHEALTHY})

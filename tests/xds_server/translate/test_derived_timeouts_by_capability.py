@@ -1,4 +1,4 @@
-"""Limits that were derived are longer for proxies that can end what a hung engine holds."""
+"""Derived timeouts are longer for proxies that can cut requests of a hung engine."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ LIMITS = TimeLimits(
 
 
 def longest_tries(policies, decided, *documents):
-    """Seconds a non-streaming try may take at a proxy that cannot cut, and at one that can."""
+    """Seconds allowed for a non-streaming try by a proxy that cannot cut, and by one that can."""
     policy_set = policies(POOL, PATH, *documents)
     fleet = declared(policy_set)
     pool = PoolDecisions(engines={}, zones={}, ceilings={}, limits=LIMITS)
@@ -43,10 +43,10 @@ def test_derived_timeout_is_three_times_longer_with_internal_listeners(policies,
 
 
 def test_policy_timeout_is_the_same_for_every_proxy(policies, decided):
-    said = "kind: ResiliencePolicy\nmetadata: {name: default}\nspec: {timeouts: {nonStreaming: {perTry: 3s}}}"
-    assert longest_tries(policies, decided, said) == [3.0, 3.0]
+    document = "kind: ResiliencePolicy\nmetadata: {name: default}\nspec: {timeouts: {nonStreaming: {perTry: 3s}}}"
+    assert longest_tries(policies, decided, document) == [3.0, 3.0]
 
 
-def test_where_the_policy_cuts_nothing_the_limit_is_what_ends_it(policies, decided):
-    said = "kind: ResiliencePolicy\nmetadata: {name: default}\nspec: {breaker: {cutHung: false}}"
-    assert longest_tries(policies, decided, said) == [3.0, 3.0]
+def test_timeout_ends_requests_if_the_policy_cuts_none(policies, decided):
+    document = "kind: ResiliencePolicy\nmetadata: {name: default}\nspec: {breaker: {cutHung: false}}"
+    assert longest_tries(policies, decided, document) == [3.0, 3.0]

@@ -1,4 +1,4 @@
-"""Which engines are listed, with which health, and how much each zone gets."""
+"""Listed engines, their health, and the share of each zone."""
 
 from dataclasses import replace
 
@@ -63,7 +63,7 @@ def test_dead_engine_is_removed_from_eds_unless_kept_by_the_floor(seen):
     assert seen(verdict=Verdict.DEAD)["a"][1] == {"x": 1, "y": 1}
 
 
-def test_labels_name_the_engine_and_what_the_operator_said(policies, decided):
+def test_endpoint_labels_have_engine_and_operator_labels(policies, decided):
     fleet = declared(policies(ENGINES))
     spec = load_assignment("p", fleet.pools["p"], decided(fleet), "a", Memo())
     first, second = spec.localities[0].endpoints
@@ -105,7 +105,7 @@ def test_engines_found_slower_weigh_less(policies, slots, factors, weights):
     assert engine_weights(engines, {EngineId("p", name): one for name, one in factors.items()}) == weights
 
 
-def test_endpoints_follow_factors_though_all_else_is_as_it_was(policies):
+def test_changed_factors_change_endpoints(policies):
     read, memo = policies(ENGINES), Memo()
     fleet = declared(read)
     proxies = ConnectedProxies(by_role={"gateway": 1}, calling_zones=frozenset({"a"}))
@@ -130,7 +130,7 @@ def test_half_open_engine_has_a_reduced_endpoint_weight_in_its_zone(policies, de
     assert weights["z"] == 3
 
 
-def test_an_engine_that_is_out_changes_no_weight_by_a_trial_that_is_to_come(policies, decided):
+def test_ejected_engine_does_not_change_trial_weights(policies, decided):
     fleet = declared(policies(ENGINES.replace(", slots: 4", "")))
     decisions = decided(fleet, out={"p/x": Health.UNHEALTHY})
     waiting = EngineId("p", "x")

@@ -1,4 +1,4 @@
-"""What a proxy that can cut is served, and that nothing else moves when an engine is cut."""
+"""Resources for a proxy that can cut; cutting an engine changes nothing else."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -63,8 +63,8 @@ def test_capable_proxy_reaches_engines_through_internal_listeners(made: Callable
     served = made()
     assert set(served.of(LISTENER)) == {"engine/p/x", "engine/p/y", "port-8080"}
     assert set(served.of(CLUSTER)) == {"p", "hop/p"}
-    for said in ("engine/p/x", "10.0.0.1:1", "engine/p/y", "[2001:db8::1]:2"):
-        assert said in addresses(served)
+    for expected in ("engine/p/x", "10.0.0.1:1", "engine/p/y", "[2001:db8::1]:2"):
+        assert expected in addresses(served)
 
 
 @pytest.mark.parametrize("view", [View(zone="a"), View(zone="a", role="grpc")])
@@ -83,12 +83,12 @@ def test_cut_removes_one_internal_listener_only(made: Callable[..., Snapshot]) -
     assert "engine/p/x" not in after.of(LISTENER)
 
 
-def test_a_pool_that_would_lose_what_a_crashed_engine_holds_has_plain_addresses(
+def test_pool_without_retry_on_reset_has_plain_addresses(
     made: Callable[..., Snapshot],
 ) -> None:
     served = made(NO_RESET)
     assert "engine/p" not in addresses(served)
-    # What is on its way through a listener when the policy changes must not be ended by that.
+    # Requests on a listener when the policy changes must not be cut.
     assert "engine/p/x" in served.of(LISTENER)
 
 
@@ -105,7 +105,7 @@ def test_internal_listeners_need_retry_on_reset(conditions: list[str], hop: bool
     assert uses_internal_listeners(ResilienceSpec.model_validate({"retries": {"conditions": conditions}})) is hop
 
 
-def test_an_engine_that_moves_keeps_its_listener(policies: Callable[..., PolicySet], decided: Any) -> None:
+def test_engine_with_new_address_keeps_its_listener(policies: Callable[..., PolicySet], decided: Any) -> None:
     policy_set = policies(POOLS)
     fleet = declared(policy_set)
     moved = Fleet(
@@ -116,9 +116,7 @@ def test_an_engine_that_moves_keeps_its_listener(policies: Callable[..., PolicyS
     assert changed_names(before, after, ENDPOINT) == {"p"}
 
 
-def test_listeners_of_engines_are_made_once_for_all_views_and_rounds(
-    policies: Callable[..., PolicySet], decided: Any
-) -> None:
+def test_engine_listeners_are_built_once(policies: Callable[..., PolicySet], decided: Any) -> None:
     policy_set = policies(POOLS)
     fleet = declared(policy_set)
     memo, assembler = Memo(), Assembler()
@@ -132,7 +130,7 @@ def test_listeners_of_engines_are_made_once_for_all_views_and_rounds(
     assert listeners(CUTS, "p/x")["engine/p/y"] is first
 
 
-def test_the_guard_against_shrinking_counts_an_engine_once(made: Callable[..., Snapshot], policies: Any) -> None:
+def test_shrink_guard_counts_an_engine_once(made: Callable[..., Snapshot], policies: Any) -> None:
     fleet = declared(policies(POOLS))
     assert (
         view_parts(made(), fleet)
@@ -143,7 +141,7 @@ def test_the_guard_against_shrinking_counts_an_engine_once(made: Callable[..., S
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=50)
 @given(steps=st.lists(st.sets(st.sampled_from(ALL)), min_size=1, max_size=8))
-def test_whatever_is_cut_and_comes_back_is_what_was_decided_last(
+def test_engine_listeners_follow_the_last_decision(
     policies: Callable[..., PolicySet], decided: Any, steps: list[set[str]]
 ) -> None:
     policy_set = policies(POOLS)
@@ -160,7 +158,7 @@ def test_whatever_is_cut_and_comes_back_is_what_was_decided_last(
         assert {name for name in served.of(LISTENER) if name.startswith("engine/")} == kept
 
 
-def test_an_engine_nothing_was_decided_of_is_not_cut(policies: Callable[..., PolicySet]) -> None:
+def test_undecided_engine_keeps_its_listener(policies: Callable[..., PolicySet]) -> None:
     policy_set = policies(POOLS)
     fleet = declared(policy_set)
     sick = EngineDecision(health=Health.UNHEALTHY, reason="", since_s=0)

@@ -1,7 +1,7 @@
-"""What fields declare to change in Envoy is what the pipeline changes when one of them is edited.
+"""Fields declare the Envoy resources that an edit changes; this edits every field and compares.
 
-Here every engine is well and no traffic is known, so what only decisions carry shows no difference: a declaration
-may name more hot resources than an edit changes, never fewer. A cold one it names only if an edit changes it.
+Here every engine is healthy without traffic, so effects of decisions are invisible: a declaration may name more
+hot resources than an edit changes, never fewer. A cold resource is declared only if an edit changes it.
 """
 
 import copy
@@ -158,15 +158,15 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.slowStart.window": ("9s",),
     "spec.degradation.maintenance.message": ("gone",),
 }
-"""Other values of a field, where its type and default give none."""
+"""Values of a field whose type and default give none."""
 
 FOUND_IN_A_CLUSTER: Final = "spec.kubernetes."
 BY_DECISION: Final = frozenset({"spec.breaker.cutHung", "spec.drain.deadline"})
-"""Fields whose cold resources only a decision changes: one about a hung engine, or about one that left."""
+"""Fields whose cold resources only a decision changes: about a hung or removed engine."""
 
 
 def put(documents: Mapping[str, dict[str, Any]], kind: str, path: str, value: Any) -> dict[str, dict[str, Any]]:
-    """The documents with one field set, in the first item of each list; without it where the value is None."""
+    """The documents with one field set, in the first item of each list; removed if the value is None."""
     found = copy.deepcopy(dict(documents))
     *above, last = path.split(".")
     block = found[kind]
@@ -236,7 +236,7 @@ def base(name: str) -> tuple[Mapping[str, dict[str, Any]], BuildResult]:
 
 
 def edits(kind: str, doc: FieldDoc) -> Iterator[Xds]:
-    """What each edit of the field changes; none where a base has no such block."""
+    """Resources changed by each edit of the field; none if a base lacks the block."""
     for name in BASES:
         documents, before = base(name)
         if doc.path.startswith("spec.tls.") and "tls" not in documents["EnginePool"]["spec"]:
@@ -269,6 +269,6 @@ def test_an_edit_changes_the_resources_that_the_field_declares(kind: str, doc: F
         assert cold & every == cold, f"no edit changes {cold & ~every}: it is not cold"
 
 
-def test_a_pool_that_is_renamed_is_another_pool() -> None:
+def test_renamed_pool_is_a_new_pool() -> None:
     doc = next(one for one in leaves("EnginePool") if one.path == "metadata.name")
     assert set(edits("EnginePool", doc)) == {leaf_targets("EnginePool")["metadata.name"].live}

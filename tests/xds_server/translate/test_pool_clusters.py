@@ -1,4 +1,4 @@
-"""How a breaker and its neighbours become an Envoy cluster."""
+"""Envoy clusters from the breaker and related fields."""
 
 import pytest
 
@@ -61,7 +61,7 @@ def test_outlier_detection_base_ejection_time_is_short_and_grows(breaker, interv
 
 
 @pytest.mark.parametrize("statuses", [[], [500], [500, 502, 504]])
-def test_envoy_can_read_any_number_of_statuses(statuses):
+def test_any_number_of_failure_statuses_is_valid(statuses):
     spec = ResilienceSpec.model_validate({"breaker": {"countStatuses": statuses}})
     (options,) = pool_cluster("p", spec).typed_extension_protocol_options.values()
     matcher = options.unpack().outlier_detection.error_matcher
@@ -71,7 +71,7 @@ def test_envoy_can_read_any_number_of_statuses(statuses):
         assert matcher.or_match is None
 
 
-def test_slow_start_is_there_only_when_wanted():
+def test_slow_start_is_optional():
     assert pool_cluster("p", ResilienceSpec()).least_request_lb_config.slow_start_config is None
     warm = ResilienceSpec.model_validate({"slowStart": {"window": "30s"}})
     assert (

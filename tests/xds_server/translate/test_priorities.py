@@ -1,4 +1,4 @@
-"""Regions as priorities: in their order, without gaps, and with nobody in reach who must not serve."""
+"""Regions as priorities: ordered, without gaps, and without excluded regions."""
 
 import pytest
 
@@ -39,17 +39,17 @@ THREE = ("e1 eu eu-a 2", "e2 eu eu-b 2", "u1 us us-a 2", "u2 us us-a 3", "a1 ap 
 
 @pytest.fixture
 def served(policies):
-    """What Envoys of a view are told of pool ``p``: priority -> engine -> healthy, and the runtime layer."""
+    """Pool ``p`` for Envoys of a view: priority -> engine -> healthy, and the runtime layer."""
 
     def made(*documents, view, out=()):
         policy_set = policies(*documents)
         fleet = declared(policy_set)
         for name in out:
             for sequence in (1, 2):
-                said = EngineReport(
+                engine_report = EngineReport(
                     pool="p", engine=name, verdict=Verdict.HUNG, evidence="", observed_at_s=9, sequence=sequence
                 )
-                fleet = with_report(fleet, said, 9.0)
+                fleet = with_report(fleet, engine_report, 9.0)
         proxies = ConnectedProxies(calling_zones=frozenset((view.zone,)))
         decisions, _ = decide(policy_set, fleet, NO_MEMORY, proxies=proxies, now_s=10.0)
         items = translate(policy_set, fleet, decisions, view, Memo())
@@ -81,13 +81,13 @@ def test_ejected_engines_have_the_last_priority_without_gaps(served):
     assert tiers == {0: {"u1": True}, 1: {"e1": False, "e2": False, "u2": False, "a1": False}}
 
 
-def test_a_region_that_never_serves_is_out_of_reach(served):
+def test_region_excluded_by_policy_is_unreachable(served):
     standby = default("{regions: {serving: active-standby, order: [us, eu], acrossRevisions: any}}")
     tiers, _ = served(pool("p", *THREE), route(), standby, view=View(region="ap", zone="ap-a"))
     assert tiers == {0: {"u1": True, "u2": True}, 1: {"e1": True, "e2": True}, 2: {"a1": False}}
 
 
-def test_in_shadow_all_regions_serve_at_once(served):
+def test_region_shadow_mode_uses_all_regions(served):
     tiers, _ = served(pool("p", *THREE), route(), default("{regions: {mode: shadow}}"), view=View(region="eu"))
     assert tiers == {0: dict.fromkeys(("e1", "e2", "u1", "u2", "a1"), True)}
 
@@ -101,7 +101,7 @@ def test_in_shadow_all_regions_serve_at_once(served):
         ("3.0", "n", "exact", 100),
     ],
 )
-def test_a_fallback_of_the_same_model_is_of_the_same_revision(served, revision, model, across, takes):
+def test_fallback_of_the_same_model_has_the_same_revision(served, revision, model, across, takes):
     _, layer = served(
         pool("p", "e1 eu eu-a 2.1"),
         pool("q", f"q1 eu eu-a {revision}", model=model),

@@ -1,4 +1,4 @@
-"""No endpoint that a bound route can reach is outside its regions: whatever policies, fleet and decisions are."""
+"""A limited route reaches no endpoint outside its regions, for any policies, fleet and decisions."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +28,7 @@ REGIONS = ("", "eu", "us", "ap")
 ZONES = ("", "a", "b")
 NAMED = ("eu", "us", "ap")
 POOLS = ("one", "two")
-# Also labels with which an operator, or whoever may label pods, would let an engine in.
+# Also labels by which an operator, or anyone allowed to label pods, could let an engine in.
 LABELS = some.dictionaries(some.sampled_from(("allowed/eu", "allowed/eu+us", "rack", "engine")), some.just("yes"))
 
 ENGINES = some.lists(
@@ -95,7 +95,7 @@ def policies(engines: Mapping[str, list[dict[str, Any]]], routes: list[dict[str,
 
 @some.composite
 def decided(draw: Any, policy_set: PolicySet, fleet: Fleet, view: View) -> Decisions:
-    """Decisions as they come about, and then anything at all for single engines, ladders and weights."""
+    """Realistic decisions, then arbitrary ones for single engines, degradation levels and weights."""
     proxies = ConnectedProxies(by_role={"gateway": 1}, calling_zones=frozenset((view.zone, "a")))
     made, _ = decide(policy_set, fleet, NO_MEMORY, proxies=proxies, now_s=10.0)
     engines = {
@@ -114,7 +114,7 @@ def decided(draw: Any, policy_set: PolicySet, fleet: Fleet, view: View) -> Decis
             one,
             degradation=ladder,
             engines={key: engines[key] for key in one.engines},
-            # What was decided of regions may be of another round than what was decided of engines.
+            # Region decisions may be from another round than engine decisions.
             regions=one.regions if draw(some.booleans()) else {},
         )
         for pool, one in made.pools.items()
@@ -123,10 +123,10 @@ def decided(draw: Any, policy_set: PolicySet, fleet: Fleet, view: View) -> Decis
 
 
 def reached(action: Mapping[str, Any], clusters: Any, endpoints: Any) -> Iterator[Mapping[str, Any]]:
-    """The labels of all endpoints that Envoy could choose for this action, in whatever health they are.
+    """Labels of all endpoints that Envoy could choose for this action, in any health.
 
-    An endpoint is within reach where the cluster does not divide by what the route asks for. (Of weights only the
-    largest possible set counts: a cluster that gets nothing now may get everything with the next round.)
+    An endpoint is reachable if the cluster has no subsets for the route's selection. (Of weights only the largest
+    possible set counts: a cluster without traffic may get all of it in the next round.)
     """
     asked = action.get("metadata_match", {}).get("filter_metadata", {}).get("envoy.lb", {})
     names = [one["name"] for one in action.get("weighted_clusters", {}).get("clusters", ())] or [action["cluster"]]
@@ -148,9 +148,9 @@ def reached(action: Mapping[str, Any], clusters: Any, endpoints: Any) -> Iterato
                     yield {**labels, "region": locality["locality"].get("region", "")}
 
 
-def listed(said: Any, any_of: bool) -> list[Any]:
-    """The values under which Envoy finds a label: each of a list, where the cluster says so."""
-    return said if any_of and isinstance(said, list) else [said]
+def listed(values: Any, any_of: bool) -> list[Any]:
+    """Values under which Envoy finds a label: each of a list, if the cluster declares so."""
+    return values if any_of and isinstance(values, list) else [values]
 
 
 @settings(max_examples=40)
@@ -177,8 +177,8 @@ def test_data_residency_bound_route_reaches_no_outside_endpoint(data: Any) -> No
 
 @settings(max_examples=12)
 @given(data=some.data())
-def test_whoever_becomes_bound_meets_clusters_and_endpoints_of_before_and_leaves_no_region(data: Any) -> None:
-    """A proxy that has the new routes, and of clusters and endpoints what it had, refused or not told of yet."""
+def test_newly_bound_route_is_safe_with_old_clusters(data: Any) -> None:
+    """A proxy with the new routes, and old clusters and endpoints, refused or not yet updated."""
     engines = {pool: data.draw(ENGINES, label=pool) for pool in POOLS}
     regions = data.draw(REGIONAL, label="regions")
     before, after = (policies(engines, data.draw(ROUTES, label=when), regions) for when in ("before", "after"))
@@ -192,9 +192,9 @@ def test_whoever_becomes_bound_meets_clusters_and_endpoints_of_before_and_leaves
     stays_inside(after if late[ROUTE] is has else before, late)
 
 
-def stays_inside(bound: PolicySet, told: Mapping[str, Iterable[TranslatedResource]]) -> None:
-    """That no bound route reaches anybody outside, where Envoy has these clusters, endpoints and routes."""
-    found = {url: {one.name: as_json(one) for one in items if one.type_url == url} for url, items in told.items()}
+def stays_inside(bound: PolicySet, known: Mapping[str, Iterable[TranslatedResource]]) -> None:
+    """Assert that no limited route leaves its regions, with these clusters, endpoints and routes."""
+    found = {url: {one.name: as_json(one) for one in items if one.type_url == url} for url, items in known.items()}
     for configuration in found[ROUTE].values():
         for envoy_route in configuration["virtual_hosts"][0]["routes"]:
             route = bound.routes.get(envoy_route["name"].split("/")[0])
@@ -206,7 +206,7 @@ def stays_inside(bound: PolicySet, told: Mapping[str, Iterable[TranslatedResourc
 
 @pytest.mark.parametrize("first", [[], ["us"], ["eu", "us"]])
 @pytest.mark.parametrize("late", [(CLUSTER,), (ENDPOINT,), (CLUSTER, ENDPOINT)])
-def test_a_route_that_becomes_bound_needs_nothing_that_is_late(late: tuple[str, ...], first: list[str]) -> None:
+def test_newly_bound_route_needs_no_other_update(late: tuple[str, ...], first: list[str]) -> None:
     engines = {pool: [{"region": region} for region in ("eu", "us", "")] for pool in POOLS}
     before, after = (
         policies(engines, [{"pools": [{"pool": "one"}], "allowedRegions": allowed}], {})

@@ -1,4 +1,4 @@
-"""What callers are told is what their page says."""
+"""Local replies match the page for callers."""
 
 import re
 from pathlib import Path
@@ -17,11 +17,11 @@ PAGE = (Path(__file__).parents[3] / "docs/answers.md").read_text()
 ROW = re.compile(r"^\| `([a-z-]+)` \| (\d+) \| (\d*) ?\|", re.MULTILINE)
 
 
-def test_the_page_names_every_reason_and_how_long_to_wait() -> None:
+def test_answers_page_lists_every_reason_and_retry_after() -> None:
     route = ModelRoute.model_validate(
         {"metadata": {"name": "r"}, "spec": {"listener": {"port": 1}, "pools": [{"pool": "p"}]}}
     )
-    told = {(reason, retry_after or "") for _, reason, retry_after in LOCAL_REPLY_REASONS} | {
+    found = {(reason, retry_after or "") for _, reason, retry_after in LOCAL_REPLY_REASONS} | {
         ("no-route", ""),
         (TIMEOUT_REASON, ""),
         (REFUSED_BODY_REASON, ""),
@@ -32,5 +32,5 @@ def test_the_page_names_every_reason_and_how_long_to_wait() -> None:
         *token_limit_replies(route, 1),
     ):
         fields = refusing.typed_per_filter_config[LUA_FILTER].unpack().filter_context.fields
-        told.add((fields["reason"].string_value, fields["retry_after"].string_value))
-    assert {(reason, retry_after) for reason, _, retry_after in ROW.findall(PAGE)} == told
+        found.add((fields["reason"].string_value, fields["retry_after"].string_value))
+    assert {(reason, retry_after) for reason, _, retry_after in ROW.findall(PAGE)} == found

@@ -1,4 +1,4 @@
-"""Which Envoy routes a ModelRoute becomes, in which order, with which limits."""
+"""Envoy routes of a ModelRoute, their order and limits."""
 
 from datetime import timedelta
 
@@ -17,13 +17,13 @@ def route(name="r", more=None, **match):
 
 
 def kinds(one, spec=None, *, gated=False, models=None, **decided):
-    """Envoy routes by what their name has after the name of the route."""
+    """Envoy routes by the suffix of their name."""
     settings = ResilienceSpec.model_validate(spec or {})
     made = envoy_routes(one, settings, gated=gated, models=models or {}, decided=RouteDecisions(**decided))
     return {each.name.partition("/")[2]: each for each in made}
 
 
-def test_the_more_a_route_asks_for_the_earlier_it_stands():
+def test_routes_are_ordered_by_specificity():
     header = {"name": "x", "present": True}
     wanted = [
         route("path", pathPrefix="/v1/chat"),
@@ -42,10 +42,10 @@ def test_the_more_a_route_asks_for_the_earlier_it_stands():
     ("stream", "expected"),
     [(None, ["streaming", "non-streaming"]), (True, ["streaming"]), (False, ["non-streaming"])],
 )
-def test_a_route_is_made_for_each_kind_of_request_it_matches(stream, expected):
+def test_route_has_one_variant_per_kind_of_request(stream, expected):
     wanted = [name for kind in expected for name in (f"{kind}/once", kind)]
     assert list(kinds(route(stream=stream))) == wanted
-    assert list(kinds(route(stream=stream), {"retries": {"attempts": 0}})) == expected  # nothing runs twice
+    assert list(kinds(route(stream=stream), {"retries": {"attempts": 0}})) == expected  # no request runs twice
 
 
 def test_streams_have_idle_timeouts_and_others_a_route_timeout():
@@ -61,14 +61,14 @@ def test_streams_have_idle_timeouts_and_others_a_route_timeout():
 @pytest.mark.parametrize(
     ("gated", "first", "between", "per_try", "try_idle", "idle"),
     [
-        (True, "5s", "2s", None, 5, 0),  # the idle timer runs before the first token, too, and does for both
+        (True, "5s", "2s", None, 5, 0),  # the idle timer also runs before the first token, and serves both
         (True, "5s", "9s", 5, None, 26),  # four tries of 5 s and three pauses of 2 s may pass in silence
         (True, "5s", "30s", 5, None, 30),
         (True, None, "2s", None, 2, 0),
         (False, "5s", "2s", None, 5, 0),
         (False, "5s", "9s", None, 9, 0),
         (True, "5s", "0s", 5, None, 0),
-        (False, "5s", "0s", None, None, 0),  # silence is allowed: nothing else can find a first token that is late
+        (False, "5s", "0s", None, None, 0),  # silence is allowed: only this timer finds a late first token
     ],
 )
 def test_per_try_timeouts_of_a_stream(gated, first, between, per_try, try_idle, idle):
@@ -90,7 +90,7 @@ def test_hedged_stream_uses_the_route_idle_timeout():
 
 
 @pytest.mark.parametrize("gated", [True, False])
-def test_a_stream_is_hedged_only_behind_the_gate(gated):
+def test_stream_is_hedged_only_with_the_gate(gated):
     spec = {"hedging": {"enabled": True, "delay": "1s"}, "retries": {"attempts": 0}}
     made = kinds(route(), spec, gated=gated)
     assert (made["streaming"].route.hedge_policy is not None) is gated
@@ -103,7 +103,7 @@ def test_a_stream_is_hedged_only_behind_the_gate(gated):
 @pytest.mark.parametrize("retries", [{"attempts": 0}, {"conditions": [], "statuses": []}])
 def test_hedging_without_retries_has_an_unmatchable_retry_on(retries):
     policy = kinds(route(), {"hedging": {"enabled": True, "delay": "1s"}, "retries": retries})["non-streaming"]
-    # Without any condition Envoy would not hedge, with a real one it would retry.
+    # Without any condition Envoy would not hedge; with a real one it would retry.
     assert policy.route.retry_policy.retry_on == "retriable-status-codes"
     assert policy.route.retry_policy.retriable_status_codes == []
 
@@ -143,7 +143,7 @@ def test_non_idempotent_requests_retry_only_on_connect_failure():
         assert once.route.hedge_policy is None
         assert not made[kind].match.headers
         assert made[kind].route.hedge_policy is not None
-    # Silence still ends a stream, and not before a first token may be late.
+    # Silence still ends a stream, but not before a first token may be late.
     assert made["streaming/once"].route.retry_policy.per_try_idle_timeout == timedelta(seconds=9)
     assert made["non-streaming/once"].route.timeout == made["non-streaming"].route.timeout
 
@@ -184,7 +184,7 @@ def test_hedging_replaces_per_try_timeouts_while_decided():
     assert kinds(route(), spec, gated=True, hedge=hedge(True, 0.25, 3.0), degradation=ladder) == plain
 
 
-def test_limits_follow_the_decision():
+def test_timeouts_follow_the_decision():
     limits = TimeLimits(
         first_token_s=3.0,
         between_tokens_s=20.0,
@@ -204,14 +204,14 @@ def test_limits_follow_the_decision():
     assert decided == kinds(route(), written, gated=True)
 
 
-def test_no_decision_is_as_the_policy_says():
+def test_without_decision_the_policy_applies():
     spec = {"hedging": {"enabled": True, "delay": "1s"}}
     assert kinds(route(), spec, hedge=None, limits=None, degradation=None) == kinds(route(), spec)
     calm = DegradationState(level=0, reason="", since_s=0)
     assert kinds(route(), spec, degradation=calm) == kinds(route(), spec)
 
 
-def test_maintenance_is_the_only_route_and_has_the_conditions_of_all():
+def test_maintenance_route_matches_all_conditions():
     ladder = DegradationState(level=4, reason="", since_s=0, maintenance="back at noon", max_tokens=10)
     made = kinds(route(model="m", pathPrefix="/v1"), degradation=ladder)
     assert list(made) == ["maintenance"]
@@ -228,7 +228,7 @@ def test_load_shedding_of_long_answers_comes_first():
     assert length.value.double_match.range.start == 513
 
 
-def test_callers_who_allow_another_model_come_first():
+def test_routes_with_model_change_come_first():
     more = {"fallback": "f", "modelChange": "opt-in"}
     made = kinds(route(more=more), models={"p": "big", "f": "small"})
     assert list(made) == [
@@ -247,7 +247,7 @@ def test_callers_who_allow_another_model_come_first():
     assert made["streaming"].route.cluster == "p"
 
 
-def test_a_split_between_models_is_named_right_and_is_no_fallback():
+def test_model_split_names_each_model():
     more = {"pools": [{"pool": "p"}, {"pool": "new", "weight": 5}]}
     made = kinds(route(more=more), models={"p": "big", "new": "bigger"})
     first, second = made["streaming"].route.weighted_clusters.clusters

@@ -1,4 +1,4 @@
-"""The runtime layer has every live number under the key that Envoy reads, and none that Envoy would ignore."""
+"""The runtime layer has every live number under Envoy's key, and none that Envoy would ignore."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ def test_rtds_circuit_breaker_priority_interactive_is_high_and_batch_default():
         {"retry_min_concurrency": -3},
     ],
 )
-def test_a_number_that_envoy_would_ignore_is_refused(wrong):
+def test_invalid_runtime_number_is_refused(wrong):
     with pytest.raises(ValueError, match="p"):
         runtime_layer({"p": replace(CEILING, **wrong)}, {})
 

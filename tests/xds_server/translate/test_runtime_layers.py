@@ -1,4 +1,4 @@
-"""A proxy's runtime layer: its own ceilings where it has some, its role's elsewhere; equal ones are one item."""
+"""Runtime layers of proxies: own admission limits, else those of the role; equal layers share one item."""
 
 import gc
 from collections.abc import Callable, Mapping
@@ -95,7 +95,7 @@ def test_rtds_layer_has_per_proxy_max_requests(case: Case) -> None:
     assert case.ceilings("not heard of") == case.ceilings() == (10, 10)
 
 
-def test_equal_numbers_are_one_item_whatever_the_reason(case: Case) -> None:
+def test_equal_numbers_share_one_item(case: Case) -> None:
     case.admit(p={"n1": limit(7, "asks for much"), "n2": limit(7, "asks for little"), "n3": limit(8)})
     first = case.item("n1")
     assert case.item("n2") is first
@@ -115,7 +115,7 @@ def test_per_proxy_rtds_layer_only_for_proxies_with_their_own_decision(case: Cas
     assert items == {"n1": case.item("n1")}
 
 
-def test_a_layer_outlives_a_round_in_which_other_numbers_changed(case: Case) -> None:
+def test_unchanged_layer_survives_a_round(case: Case) -> None:
     views = {"n1": VIEW, "n2": VIEW}
     case.admit(p={"n1": limit(7), "n2": limit(8)})
     before = id(proxy_runtime_resources(case.policies, case.fleet, case.decisions, views, memo=case.memo)["n1"])
@@ -136,16 +136,16 @@ def test_hedging_budget_overrides_the_retry_budget(case: Case) -> None:
 
 
 @pytest.mark.parametrize(("percent", "parts"), [(50.0, 500_000), (0.5, 5_000), (0.0, 0)])
-def test_thinned_access_logs_are_a_share_of_a_million(case: Case, percent: float, parts: int) -> None:
+def test_access_log_sampling_is_a_fraction_of_a_million(case: Case, percent: float, parts: int) -> None:
     values = case.values(access_log_percent=percent)
     assert values["switchgear.access_log.percent"] == {"numerator": parts, "denominator": "MILLION"}
 
 
-def test_of_everything_nothing_is_said(case: Case) -> None:
+def test_full_sampling_sets_no_key(case: Case) -> None:
     assert not [key for key in case.values() if "access_log" in key]
 
 
 @pytest.mark.parametrize("percent", [-1.0, 100.5, float("nan")])
-def test_a_share_that_envoy_would_ignore_is_refused(case: Case, percent: float) -> None:
+def test_invalid_sampling_share_is_refused(case: Case, percent: float) -> None:
     with pytest.raises(ValueError, match="access logs"):
         case.item(access_log_percent=percent)

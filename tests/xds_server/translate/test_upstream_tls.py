@@ -1,4 +1,4 @@
-"""TLS to engines: names in clusters, certificates in secrets, keys only for those who may have them."""
+"""TLS to engines: names in clusters, certificates in secrets, keys only with permission."""
 
 import pytest
 from envoy_data_plane.envoy.config.cluster.v3 import Cluster
@@ -35,7 +35,7 @@ def pool(name="p", tls="{secret: s, serverName: engine.test}", address="10.0.0.1
 
 @pytest.fixture
 def made(policies, decided):
-    """The snapshot of these documents."""
+    """Snapshot of these documents."""
 
     def make(*documents, view=KEYS, with_=None, memo=None):
         policy_set = policies(*documents)
@@ -47,7 +47,7 @@ def made(policies, decided):
 
 
 def context(snapshot, name="p"):
-    """The TLS context of a cluster, wherever in it that stands."""
+    """TLS context of a cluster, at any nesting."""
     socket = Cluster.parse(snapshot.of(CLUSTER)[name].value).transport_socket
     if socket.name == "envoy.transport_sockets.internal_upstream":
         socket = socket.typed_config.unpack().transport_socket
@@ -56,7 +56,7 @@ def context(snapshot, name="p"):
 
 
 def asked(found):
-    """Kinds and texts of the names that a certificate has to have one of."""
+    """Kinds and texts of the accepted certificate names."""
     default = found.common_tls_context.combined_validation_context.default_validation_context
     return [
         (one.san_type.name, one.matcher.exact or one.matcher.safe_regex.regex)
@@ -82,7 +82,7 @@ def test_clusters_name_certificates_and_secrets_hold_them(made, view):
 
 
 @pytest.mark.parametrize("view", [KEYS, CUTS], ids=["direct", "through a hop"])
-def test_another_certificate_changes_secrets_and_nothing_else(made, view):
+def test_rotation_changes_secrets_only(made, view):
     before = made(pool(), view=view)
     after = made(pool(), view=view, with_=certificates(secret(authorities=b"b", chain=b"c", key=b"k")))
     changed = {
@@ -94,13 +94,13 @@ def test_another_certificate_changes_secrets_and_nothing_else(made, view):
     assert changed == {SECRET}
 
 
-def test_the_name_said_is_asked_for_and_looked_for(made):
+def test_server_name_is_sent_and_verified(made):
     found = context(made(pool()))
     assert (found.sni, found.auto_host_sni, found.auto_sni_san_validation) == ("engine.test", False, False)
     assert asked(found) == [("DNS", "engine.test")]
 
 
-def test_other_names_may_be_looked_for(made):
+def test_subject_alt_names_override_the_server_name(made):
     found = context(
         made(pool(tls="{secret: s, serverName: a.test, subjectAltNames: ['*.b', 'spiffe://c/d/*', e]}"))
     )
@@ -114,8 +114,8 @@ def endpoint(snapshot):
 
 
 @pytest.mark.parametrize("view", [KEYS, CUTS], ids=["direct", "through a hop"])
-def test_each_engine_has_its_own_host_name_where_no_other_is_said(made, view):
-    # An address stands in for what is resolved before the fleet gets here.
+def test_engine_host_name_is_verified_by_default(made, view):
+    # Stands for an address resolved earlier.
     served = made(pool(tls="{secret: s}", address="e1.test."), view=view)
     found = context(served)
     assert (found.sni, found.auto_host_sni, found.auto_sni_san_validation) == ("", True, True)
@@ -124,11 +124,11 @@ def test_each_engine_has_its_own_host_name_where_no_other_is_said(made, view):
     assert endpoint(made(pool(address="e1.test"), view=view)).hostname == ""
 
 
-def test_keys_are_for_those_who_may_have_them(made):
+def test_private_keys_need_permission(made):
     served = made(pool(), view=View())
     assert served.of(SECRET).keys() == {"s/authorities"}
     assert KEY not in b"".join(one.value for of in served.resources.values() for one in of.values())
-    # The cluster is the same for all: where a certificate is asked for, none is not enough.
+    # The cluster is equal for all: without a certificate, engines that require one refuse.
     assert served.of(CLUSTER)["p"].version == made(pool()).of(CLUSTER)["p"].version
 
 
@@ -141,13 +141,13 @@ def test_a_view_is_sent_the_secrets_of_its_pools_only(made):
     assert made(*both, view=mine, with_=known).of(SECRET).keys() == {"t/authorities", "t/certificate"}
 
 
-def test_without_a_certificate_of_its_own_a_proxy_shows_none(made):
+def test_proxy_without_certificate_presents_none(made):
     served = made(pool(), with_=certificates(secret(chain=None, key=None)))
     assert not context(served).common_tls_context.tls_certificate_sds_secret_configs
     assert served.of(SECRET).keys() == {"s/authorities"}
 
 
-def test_what_cannot_be_read_now_leaves_the_cluster_as_it_was(made):
+def test_unreadable_secret_leaves_the_cluster_unchanged(made):
     for now, before in (
         (secret(), certificates(certified=["s"])),
         (secret(chain=None, key=None), NO_CERTIFICATES),
@@ -157,13 +157,13 @@ def test_what_cannot_be_read_now_leaves_the_cluster_as_it_was(made):
         assert not second.of(SECRET)
 
 
-def test_a_grpc_client_is_told_nothing_of_it(made):
+def test_grpc_client_gets_no_tls_settings(made):
     served = made(pool(), view=View(role="grpc"))
     assert Cluster.parse(served.of(CLUSTER)["p"].value).transport_socket is None
     assert not served.of(SECRET)
 
 
-def test_keys_are_in_no_repr_and_in_nothing_that_is_rendered(policies, decided):
+def test_private_keys_appear_in_no_repr_or_rendering(policies, decided):
     policy_set = policies(pool())
     fleet = declared(policy_set)
     items = translate(policy_set, fleet, decided(fleet), KEYS, certificates=certificates(secret()))

@@ -1,4 +1,4 @@
-"""What a view gets, in which order, and which changes reach which kind of resource."""
+"""Resources of a view, their order, and the effect of changes by kind of resource."""
 
 import pytest
 
@@ -38,7 +38,7 @@ THREE = (
 
 @pytest.fixture
 def versions(policies, decided):
-    """Versions by type and name of what the documents compile to."""
+    """Versions by type and name of the compiled documents."""
 
     def made(*documents, view=None, **decisions):
         policy_set = policies(*documents)
@@ -75,7 +75,7 @@ def test_resource_order_of_a_snapshot_is_fixed(policies, decided):
     ]
 
 
-def test_a_view_of_some_pools_gets_their_routes_and_all_those_lead_to(policies, decided):
+def test_view_of_some_pools_gets_their_routes(policies, decided):
     policy_set = policies(*THREE)
     fleet = declared(policy_set)
     items = translate(policy_set, fleet, decided(fleet), View(pools=frozenset({"big"})))
@@ -106,7 +106,7 @@ def test_adding_an_engine_changes_eds_only(versions):
         "{timeouts: {streaming: {betweenTokens: 5s}}}",
     ],
 )
-def test_what_an_operator_tunes_about_requests_is_in_the_routes(versions, spec):
+def test_request_settings_are_in_the_routes(versions, spec):
     before = versions(*THREE)
     assert changed(before, versions(*THREE, resilience("default", spec))) == {ROUTE}
 
@@ -125,13 +125,13 @@ def test_circuit_breaker_limits_are_in_rtds_not_in_cds(versions, spec):
         route("r", "big", ", fallback: small, match: {model: big}, priority: batch, maxBodyBytes: 5000"),
     ],
 )
-def test_no_edit_of_a_route_touches_a_listener(versions, edited):
+def test_route_edits_change_no_listener(versions, edited):
     after = versions(*THREE[:3], edited, THREE[4])
     assert not changed(versions(*THREE), after) & {LISTENER, CLUSTER, ENDPOINT}
 
 
 @pytest.mark.parametrize(("address", "both"), [("::", True), ("fd00::7", False), ("0.0.0.0", False)])
-def test_any_address_of_ipv6_is_that_of_ipv4_too(policies, decided, address, both):
+def test_ipv6_any_address_accepts_ipv4(policies, decided, address, both):
     policy_set = policies(pool("big", 1), route("r", "big", port=f"8080, address: '{address}'"))
     fleet = declared(policy_set)
     (made,) = [one for one in translate(policy_set, fleet, decided(fleet), View()) if one.type_url == LISTENER]
@@ -153,10 +153,10 @@ def test_unchanged_items_are_the_same_objects(policies, decided):
     kept = set(map(id, was.message.localities[0].endpoints)) & set(
         map(id, spared[0].message.localities[0].endpoints)
     )
-    assert len(kept) == 1  # the engine that did not change
+    assert len(kept) == 1  # the unchanged engine
 
 
-def test_proxies_with_addresses_of_their_own_share_what_is_dear_about_a_listener(policies, decided):
+def test_listeners_share_their_connection_manager(policies, decided):
     policy_set = policies(*THREE)
     fleet, memo = declared(policy_set), Memo()
     managers = [
@@ -171,7 +171,7 @@ def test_proxies_with_addresses_of_their_own_share_what_is_dear_about_a_listener
     assert managers[0] is managers[1]
 
 
-def test_a_memo_changes_nothing_but_the_cost(policies, decided):
+def test_memo_does_not_change_results(policies, decided):
     memo = Memo()
     for documents in (THREE, THREE[:3] + THREE[4:], THREE):
         policy_set = policies(*documents)
@@ -182,7 +182,7 @@ def test_a_memo_changes_nothing_but_the_cost(policies, decided):
         memo.sweep()
 
 
-def test_a_grpc_client_gets_api_listeners_by_pool_and_nothing_only_envoy_knows(policies, decided, by_name):
+def test_grpc_client_gets_api_listeners_by_pool(policies, decided, by_name):
     policy_set = policies(*THREE)
     fleet = declared(policy_set)
     items = translate(policy_set, fleet, decided(fleet), View(role="grpc", zone="a"))
@@ -194,7 +194,7 @@ def test_a_grpc_client_gets_api_listeners_by_pool_and_nothing_only_envoy_knows(p
     assert cluster.least_request_lb_config is None
 
 
-def test_resources_name_the_places_they_came_from(policies, decided, by_name):
+def test_resources_name_their_origins(policies, decided, by_name):
     policy_set = policies(*THREE, resilience("default", "{}"), resilience("mine", "{pools: [big]}"))
     fleet = declared(policy_set)
     items = translate(policy_set, fleet, decided(fleet), View())

@@ -1,4 +1,4 @@
-"""Random messages of any envoy-data-plane class, made from the same metadata that the encoder reads."""
+"""Random messages of any envoy-data-plane class, from the metadata that the encoder reads."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -27,7 +27,7 @@ SCALARS: dict[str, tuple[Any, ...]] = {
     "fixed32": UNSIGNED,
     "uint64": WIDE_UNSIGNED,
     "fixed64": WIDE_UNSIGNED,
-    # Neither -0.0 nor what rounds to 0.0 as a float: betterproto2 has these wrong; see test_encode.
+    # Neither -0.0 nor values that round to 0.0 as a float: betterproto2 encodes them wrongly; see test_encode.
     "float": (0.0, 1.0, -2.5, 0.25, float.fromhex("0x1.fffffep+127"), float("inf")),
     "double": (0.0, 1.0, -2.5, 0.1, 1e300, float("-inf")),
     "string": ("", "a", "zone-1", "größe ✓ 🙂", "x" * 127, "x" * 128, "y" * 20_000),

@@ -1,4 +1,4 @@
-"""Derived classes read what betterproto2 writes, and leave alone what nobody reads."""
+"""Derived classes decode betterproto2's bytes, and keep opaque fields undecoded."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -65,7 +65,7 @@ def test_an_ack_has_neither_node_nor_error() -> None:
     assert (request.version_info, list(request.resource_names), request.response_nonce) == ("1", [], "7")
 
 
-def test_the_bulk_of_a_node_stays_undecoded_and_whole() -> None:
+def test_node_extensions_stay_undecoded() -> None:
     sent = encode(discovery.DiscoveryRequest(node=NODE))
     request = DiscoveryRequest.FromString(sent)
     assert request.node.extensions[0] == encode(NODE.extensions[0])
@@ -73,7 +73,7 @@ def test_the_bulk_of_a_node_stays_undecoded_and_whole() -> None:
     assert request.SerializeToString(deterministic=True) == sent
 
 
-def test_what_is_no_message_is_a_decode_error() -> None:
+def test_invalid_bytes_are_a_decode_error() -> None:
     with pytest.raises(DecodeError):
         DiscoveryRequest.FromString(b"\x0a\xff")
 
@@ -83,18 +83,18 @@ def test_fields_of_a_newer_envoy_survive() -> None:
     assert DiscoveryRequest.FromString(newer).SerializeToString() == newer
 
 
-def test_an_unknown_opaque_field_is_a_mistake() -> None:
+def test_unknown_opaque_field_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"DiscoveryRequest reaches no field Node\.nothing"):
         decoder(discovery.DiscoveryRequest, opaque={"Node.nothing"})
 
 
-def test_what_lies_behind_an_opaque_field_is_not_derived() -> None:
+def test_opaque_field_type_is_not_derived() -> None:
     whole = decoder(discovery.DiscoveryRequest).DESCRIPTOR.file.message_types_by_name
     partial = decoder(discovery.DiscoveryRequest, opaque={"Node.extensions"}).DESCRIPTOR.file.message_types_by_name
     assert set(whole) - set(partial) == {"envoy_config_core_v3_Extension"}
 
 
-def test_an_optional_scalar_tells_zero_from_absent() -> None:
+def test_optional_scalar_distinguishes_zero_from_absent() -> None:
     derived = decoder(core.SocketAddress)
     assert not derived.FromString(b"").HasField("port_value")
     zero = derived.FromString(encode(core.SocketAddress(port_value=0)))
@@ -134,7 +134,7 @@ def test_every_message_that_a_proxy_sends_is_read(
     compare()
 
 
-def test_a_load_report_reads_as_numbers_and_spans() -> None:
+def test_load_report_is_decoded() -> None:
     sent = load_stats.LoadStatsRequest(
         cluster_stats=[
             endpoint.ClusterStats(
@@ -147,7 +147,7 @@ def test_a_load_report_reads_as_numbers_and_spans() -> None:
     assert stats.load_report_interval.ToTimedelta() == timedelta(seconds=1.5)
 
 
-def test_a_response_holds_an_any_that_names_its_type() -> None:
+def test_response_resource_is_a_typed_any() -> None:
     response = DeltaDiscoveryResponse(
         resources=[{"name": "a", "resource": {"type_url": ENDPOINT, "value": b"x"}}], nonce="1"
     )

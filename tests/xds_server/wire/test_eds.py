@@ -1,4 +1,4 @@
-"""Joined assignments are the messages they stand for, whatever the encoder remembers."""
+"""Joined assignments equal their messages, whatever the encoder has cached."""
 
 from dataclasses import replace
 from time import perf_counter
@@ -58,7 +58,7 @@ ASSIGNMENTS = st.builds(
 
 
 def message(spec: AssignmentSpec) -> endpoint.ClusterLoadAssignment:
-    """The envoy-data-plane message that says the same."""
+    """Equivalent envoy-data-plane message."""
     policy = None
     if spec.drop_overloads or spec.overprovisioning_percent is not None:
         policy = endpoint.ClusterLoadAssignmentPolicy(
@@ -99,7 +99,7 @@ def _lb_endpoint(spec: EndpointSpec) -> endpoint.LbEndpoint:
                 server_listener_name=spec.address.name, endpoint_id=spec.address.endpoint_id
             )
         )
-    labels = {name: said if isinstance(said, str) else list(said) for name, said in spec.labels}
+    labels = {name: value if isinstance(value, str) else list(value) for name, value in spec.labels}
     structs = {"envoy.lb": Struct.from_dict(labels)} if labels else {}
     if isinstance(spec.address, InternalListener):
         structs["envoy.filters.listener.original_dst"] = Struct.from_dict({"local": spec.address.endpoint_id})
@@ -126,13 +126,13 @@ def engines(count: int) -> list[EndpointSpec]:
 
 @settings(max_examples=150, deadline=None)
 @given(ASSIGNMENTS)
-def test_an_assignment_is_its_message(spec: AssignmentSpec) -> None:
+def test_assignment_equals_its_message(spec: AssignmentSpec) -> None:
     assert encode_assignment(spec) == encode(message(spec))
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(ASSIGNMENTS, min_size=2, max_size=5))
-def test_what_the_encoder_remembers_never_shows(specs: list[AssignmentSpec]) -> None:
+def test_encoder_cache_does_not_change_results(specs: list[AssignmentSpec]) -> None:
     encoder = AssignmentEncoder()
     for spec in specs:
         assert encoder.encode(spec) == encode_assignment(spec)
@@ -158,8 +158,8 @@ def test_any_sequence_of_edits_encodes_as_from_scratch(data: st.DataObject) -> N
         assert encoder.encode(pool(current)) == encode_assignment(pool(current))
 
 
-def test_a_change_is_seen_wherever_it_stands() -> None:
-    """Endpoints are compared in blocks; no place may fall between two of them."""
+def test_change_at_any_position_is_encoded() -> None:
+    """Endpoints are compared in blocks; changes at block borders must be found, too."""
     encoder, current = AssignmentEncoder(), engines(200)
     for index in range(200):
         current[index] = replace(current[index], weight=100_000)
@@ -190,7 +190,7 @@ def test_only_the_changed_endpoint_is_encoded(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_views_of_one_cluster_share_chunks() -> None:
-    """Two zones read the same engines with other weights; neither throws away what the other needs."""
+    """Two zones share engines with different weights; neither evicts the chunks of the other."""
     encoder = AssignmentEncoder()
     near = LocalitySpec(zone="a", weight=9, endpoints=tuple(engines(3)))
     views = [AssignmentSpec(cluster="pool", localities=(replace(near, weight=weight),)) for weight in (9, 1, 9, 1)]
@@ -198,7 +198,7 @@ def test_views_of_one_cluster_share_chunks() -> None:
     assert encoder.cached_endpoints == 3
 
 
-def test_the_cache_holds_nothing_that_is_gone() -> None:
+def test_eds_cache_drops_removed_endpoints() -> None:
     encoder = AssignmentEncoder()
     encoder.encode(pool(engines(500)))
     encoder.encode(pool(engines(20), cluster="other"))
@@ -216,7 +216,7 @@ def test_a_number_out_of_range_is_refused() -> None:
 
 
 def test_one_change_among_a_thousand_costs_little() -> None:
-    """Measured at 30 us; the limit leaves room for a busy machine, and none for encoding everything (2 ms)."""
+    """Measured at 30 us; the limit allows for a busy machine, but not for encoding everything (2 ms)."""
     encoder, current = AssignmentEncoder(), engines(1000)
     encoder.encode(pool(current))
     times_s = []
@@ -229,7 +229,7 @@ def test_one_change_among_a_thousand_costs_little() -> None:
     assert min(times_s) < 500e-6
 
 
-def test_proxies_with_listeners_and_without_do_not_push_each_others_chunks_out():
+def test_eds_cache_keeps_both_endpoint_forms():
     def of(*addresses):
         endpoints = tuple(EndpointSpec(address=address) for address in addresses)
         return AssignmentSpec(cluster="pool", localities=(LocalitySpec(zone="a", endpoints=endpoints),))

@@ -51,7 +51,7 @@ CLASSES = (
     load_stats.LoadStatsResponse,
     route.RouteConfiguration,
     runtime.Runtime,
-    # Not of Envoy's configuration, but it holds every scalar type there is, optional and packed.
+    # Not part of Envoy's configuration, but it has every scalar type, optional and packed.
     validate.FieldRules,
 )
 MakeMessage = Callable[[type[Any], int], Any]
@@ -65,14 +65,14 @@ def canonical(message: Any) -> bytes:
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-def test_random_messages_are_byte_identical_to_googles(cls: type[Any], random_message: MakeMessage) -> None:
+def test_random_messages_equal_google_bytes(cls: type[Any], random_message: MakeMessage) -> None:
     @settings(max_examples=60, deadline=None, database=None)
     @given(seed=st.integers(0, 2**64))
     def compare(seed: int) -> None:
         message = random_message(cls, seed)
         encoded = encode(message)
         assert encoded == canonical(message)
-        # The same fields, at most in another order.
+        # The same fields, possibly in another order.
         assert len(encoded) == len(bytes(message))
 
     compare()
@@ -80,19 +80,19 @@ def test_random_messages_are_byte_identical_to_googles(cls: type[Any], random_me
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**64), cls=st.sampled_from(CLASSES))
-def test_betterproto_reads_back_what_it_was_given(cls: type[Any], seed: int, random_message: MakeMessage) -> None:
+def test_betterproto_decodes_encoded_messages(cls: type[Any], seed: int, random_message: MakeMessage) -> None:
     message = random_message(cls, seed)
     assert cls.parse(encode(message)) == message
 
 
 def test_every_message_has_an_encoder() -> None:
-    """Every class that is imported here, empty: its metadata holds no case that the encoder does not know."""
+    """Every imported class, empty: the encoder knows every case in its metadata."""
     empty = [cls() for cls in default_message_pool.type_to_url]
     assert len(empty) > 500
     assert {encode(message) for message in empty} == {b""}
 
 
-def test_a_cluster_is_known_bytes() -> None:
+def test_cluster_encodes_to_known_bytes() -> None:
     message = cluster.Cluster(
         name="pool",
         connect_timeout=timedelta(milliseconds=250),
@@ -109,7 +109,7 @@ def test_a_cluster_is_known_bytes() -> None:
     )
 
 
-def test_where_declaration_order_is_number_order_betterproto_agrees_to_the_byte() -> None:
+def test_betterproto_bytes_are_equal_in_number_order() -> None:
     message = runtime.Runtime(
         name="layer",
         layer=google.Struct.from_dict({"circuit_breakers.pool.default.max_requests": 64}),
@@ -117,16 +117,16 @@ def test_where_declaration_order_is_number_order_betterproto_agrees_to_the_byte(
     assert encode(message) == bytes(message)
 
 
-def test_fields_stand_in_the_order_of_their_numbers() -> None:
+def test_fields_are_ordered_by_number() -> None:
     message = discovery.DeltaDiscoveryResponse(removed_resources=["gone"], nonce="7")
     assert encode(message) == b"\x2a\x017\x32\x04gone"
     assert bytes(message) == b"\x32\x04gone\x2a\x017"
 
 
-def test_map_entries_stand_in_the_order_of_their_keys() -> None:
+def test_map_entries_are_ordered_by_key() -> None:
     one = discovery.DeltaDiscoveryRequest(initial_resource_versions={"b": "2", "a": "1", "": ""})
     other = discovery.DeltaDiscoveryRequest(initial_resource_versions={"": "", "a": "1", "b": "2"})
-    # As protobuf's C core sorts them, which puts "" last: it is how every key begins.
+    # As protobuf's C core sorts them: "" last, being a prefix of every key.
     in_order = (b"\x2a\x06\x0a\x01a\x12\x011", b"\x2a\x06\x0a\x01b\x12\x012", b"\x2a\x04\x0a\x00\x12\x00")
     assert encode(one) == encode(other) == b"".join(in_order)
 
@@ -154,8 +154,8 @@ def test_a_duration_is_googles_duration(span: timedelta) -> None:
     assert encode(cluster.Cluster(connect_timeout=span)) == _field(4, expected.SerializeToString())
 
 
-def test_betterproto_has_negative_durations_wrong() -> None:
-    """Why its bytes are not ours: the day this fails, the note in ``encode`` can go."""
+def test_betterproto_encodes_negative_durations_wrongly() -> None:
+    """Why betterproto2's bytes differ: once this fails, remove the note in ``encode``."""
     message = cluster.Cluster(connect_timeout=timedelta(seconds=-1.5))
     assert cluster.Cluster.parse(bytes(message)).connect_timeout == timedelta(seconds=-0.5)
     assert derived(cluster.Cluster).FromString(encode(message)).connect_timeout.ToTimedelta() == timedelta(
@@ -174,14 +174,14 @@ def test_a_timestamp_is_googles_timestamp(time: datetime) -> None:
 
 @pytest.mark.parametrize("number", [-0.0, math.nan, math.inf, 5e-324])
 def test_a_double_keeps_its_bits(number: float) -> None:
-    """Negative zero among them: it equals the default and is not the default."""
+    """Including negative zero: it equals the default but is not the default."""
     expected = wrappers_pb2.DoubleValue(value=number).SerializeToString()
     assert expected != b""
     assert encode(google.DoubleValue(value=number)) == expected
 
 
 @pytest.mark.parametrize("number", [-0.0, math.nan, 1e-60])
-def test_a_float_keeps_the_bits_that_it_has(number: float) -> None:
+def test_float_keeps_its_bits(number: float) -> None:
     assert encode(google.FloatValue(value=number)) == wrappers_pb2.FloatValue(value=number).SerializeToString()
 
 
@@ -251,13 +251,13 @@ def test_a_time_without_a_zone_is_refused() -> None:
         encode(rules)
 
 
-def test_what_is_no_message_is_refused() -> None:
+def test_non_message_is_refused() -> None:
     with pytest.raises(TypeError, match="dict is not an envoy-data-plane message"):
         encode({"name": "pool"})
 
 
 def test_encoding_is_many_times_faster_than_betterproto() -> None:
-    """Measured 50 to 70 times; the limit leaves room for a busy machine."""
+    """Measured 50 to 70 times faster; the limit allows for a busy machine."""
     message = endpoint.ClusterLoadAssignment(
         endpoints=[
             endpoint.LocalityLbEndpoints(

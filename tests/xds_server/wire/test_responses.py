@@ -1,4 +1,4 @@
-"""Responses framed by hand are the messages they claim to be, byte for byte."""
+"""Manually framed responses equal their messages, byte for byte."""
 
 from envoy_data_plane.envoy.config.core.v3 import ControlPlane
 from envoy_data_plane.envoy.service.discovery import v3 as discovery
@@ -68,7 +68,7 @@ def test_a_delta_response_is_the_message(
         control_plane=ControlPlane(identifier="cp"),
     )
     assert discovery.DeltaDiscoveryResponse.parse(encoded) == message
-    # betterproto2 writes fields in the order of their declaration, Google's codecs by number.
+    # betterproto2 writes fields in declaration order, Google's codecs by number.
     assert DeltaDiscoveryResponse.FromString(bytes(message)).SerializeToString() == encoded
 
 

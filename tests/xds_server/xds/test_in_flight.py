@@ -1,4 +1,4 @@
-"""Responses sent and not answered: order, limit, and the one second try."""
+"""Unanswered responses: order, limit, and the single retry."""
 
 from xds_server.model.snapshot import Resource, resource
 from xds_server.model.type_urls import CLUSTER

@@ -1,4 +1,4 @@
-"""What a peer has rejected: what counts as rejected, and what ends a rejection."""
+"""Rejections of a peer: their scope and end."""
 
 from xds_server.model.snapshot import Resource, resource
 from xds_server.model.type_urls import SECRET
@@ -24,7 +24,7 @@ def test_a_nacked_version_is_rejected_and_no_other() -> None:
     assert not Rejections().has_rejected(BAD), "each is a value of its own"
 
 
-def test_a_nacked_fallback_does_not_replace_what_it_stood_in_for() -> None:
+def test_nacked_fallback_keeps_the_original_rejection() -> None:
     fallback = secret("a", "before")
     found = nacked(nacked(Rejections(), BAD), fallback, fallbacks_of=("a",))
     assert found.has_rejected(BAD)

@@ -1,7 +1,7 @@
-"""Promises that streams keep whatever happens in whatever order, to a peer that behaves as Envoy does.
+"""Properties of streams with a simulated Envoy, for any order of events.
 
-The simulated peer is Envoy in small: it subscribes to endpoints when it learns of a cluster, withholds the ACK of
-clusters until they have warmed, refuses content marked bad as a whole response, and keeps what it had.
+The simulated peer subscribes to endpoints when it learns of a cluster, withholds the ACK of clusters until they
+are warm, refuses a whole response with content marked bad, and keeps its previous content.
 """
 
 from collections import deque
@@ -49,7 +49,7 @@ any_steps = st.lists(any_snapshots | delivered, max_size=25)
 
 @dataclass
 class Peer:
-    """Envoy in small, on one stream; ``wire`` holds responses that have not arrived yet."""
+    """Simulated Envoy on one stream; ``wire`` holds responses in transit."""
 
     mode: XdsVariant
     stream: Stream
@@ -65,7 +65,7 @@ class Peer:
     now_s: float = 0.0
 
     def connect(self) -> None:
-        """Begin: clusters, listeners and what is known to be needed by name."""
+        """Start: subscribe to clusters, listeners, and known names."""
         self.ask(CLUSTER, first=True)
         self.ask(LISTENER, first=True)
         for type_url, names in self.names.items():
@@ -112,7 +112,7 @@ class Peer:
         return self.flush()
 
     def receive(self) -> None:
-        """Take the next response off the wire, apply it, and answer."""
+        """Receive the next response, apply it, and answer."""
         response = self.wire.popleft()
         type_url = response.type_url
         self.nonces[type_url] = response.nonce
@@ -121,7 +121,7 @@ class Peer:
             return
         held = self.held.setdefault(type_url, {})
         wanted = self.names.get(type_url)
-        # What was not asked for, or no more, is ignored.
+        # Resources without subscription are ignored.
         arrived = {item.name: item for item in response.resources if wanted is None or item.name in wanted}
         if self.mode is XdsVariant.SOTW and type_url in WHOLE:
             gone = set(held) - set(arrived)
@@ -150,11 +150,11 @@ class Peer:
             self.ask(ROUTE, {"rc"}, first=True)
 
     def warm(self, names: set[str]) -> None:
-        """Endpoints came: confirm the clusters that waited for nothing else."""
+        """Endpoints arrived: accept the clusters that waited only for them."""
         for response in self.withheld:
             self.unwarmed[response.nonce] -= names
             self.unwarmed[response.nonce] &= set(self.held[CLUSTER])
-        # Answers queue up behind the first that is withheld.
+        # Answers queue behind the first withheld one.
         while self.withheld and not self.unwarmed[self.withheld[0].nonce]:
             self.answer(self.withheld.popleft())
 
@@ -180,7 +180,7 @@ class Peer:
             self.nacks_alone.append(drawn)
 
     def settle(self) -> None:
-        """Deliver everything, and let the waits of the stream pass."""
+        """Deliver everything, and let the stream's timeouts pass."""
         for _ in range(200):
             while self.wire:
                 self.receive()
@@ -188,13 +188,13 @@ class Peer:
                 return
             self.now_s += 1.0
             if self.now_s % FETCH_TIMEOUT_S == 0:
-                self.warm(set(NAMES))  # Envoy waits no longer for endpoints.
+                self.warm(set(NAMES))  # Envoy stops waiting for endpoints.
             self.stream.tick(self.now_s)
             self.flush()
         raise AssertionError("the stream never comes to rest")
 
     def refuses(self) -> bool:
-        """Whether something refused is still wanted: what depends on it then waits for ever."""
+        """Whether refused content is still wanted: its dependents then wait forever."""
         return any(status.rejected for status in self.stream.status())
 
     def holds(self) -> dict[str, dict[str, str]]:
@@ -206,7 +206,7 @@ class Peer:
 
 
 def peer(mode: XdsVariant, first: Snapshot, held: Peer | None = None) -> Peer:
-    """A connected peer; with ``held``, one that comes back with what it had."""
+    """A connected peer; with ``held``, one that reconnects with that content."""
     made = Peer(mode=mode, stream=Stream(mode, NODE, first, sequence=1, now_s=0.0, epoch="e-"))
     if held is not None:
         made.held = {type_url: dict(by_name) for type_url, by_name in held.held.items()}
@@ -217,7 +217,7 @@ def peer(mode: XdsVariant, first: Snapshot, held: Peer | None = None) -> Peer:
 
 
 def play(mode: XdsVariant, first: Snapshot, steps: list[Snapshot | int]) -> tuple[Peer, Snapshot]:
-    """The peer after these steps: a snapshot is published, a number of responses is delivered."""
+    """The peer after these steps: publish a snapshot, deliver some responses."""
     one, newest = peer(mode, first), first
     for sequence, step in enumerate(steps, start=2):
         if isinstance(step, Snapshot):
@@ -230,7 +230,7 @@ def play(mode: XdsVariant, first: Snapshot, steps: list[Snapshot | int]) -> tupl
 
 
 def due_to(peer: Peer, newest: Snapshot) -> dict[str, dict[str, str]]:
-    """What a peer must hold of a snapshot in the end."""
+    """Content that a peer must finally hold of a snapshot."""
     result = {}
     for type_url, by_name in newest.resources.items():
         names = by_name if type_url in WHOLE else peer.names[type_url] & set(by_name)
@@ -250,7 +250,7 @@ def test_every_peer_converges_to_the_newest_snapshot(
     one.settle()
     holds = one.holds()
     if mode is XdsVariant.SOTW and not newest.of(ROUTE):
-        holds.pop(ROUTE, None)  # State of the world cannot take back a route.
+        holds.pop(ROUTE, None)  # State of the world cannot remove a route.
     assert holds == due_to(one, newest)
     assert {status.state.value for status in one.stream.status()} == {"SYNCED"}
 
@@ -290,10 +290,10 @@ def test_reconnect_with_initial_resource_versions_draws_nothing(
     one, newest = play(mode, first, steps)
     one.settle()
     if not newest.of(ROUTE):
-        return  # It asks again for a route that nobody serves, and is told again.
+        return  # It requests a missing route again, and gets an answer again.
     again = peer(mode, newest, held=one)
     if mode is XdsVariant.SOTW:
-        # A SOTW version stands for a whole set: when endpoints have gone from it since, it is sent once more.
+        # A SOTW version stands for a whole set: if endpoints have left it since, it is sent once more.
         again.sent = [response for response in again.sent if response.type_url != ENDPOINT]
         again.settle()
     assert again.sent == []
@@ -320,7 +320,7 @@ def test_nacked_version_is_not_resent_until_it_changes(
             if item.type_url == ROUTE:
                 bad_in_a_row = bad_in_a_row + 1 if item.value == last and item.value.startswith(b"bad") else 0
                 last = item.value
-                # Two may be under way before the refusal of the first is heard of.
+                # Two may be in flight before the refusal of the first arrives.
                 assert bad_in_a_row < 2, one.sent
 
 

@@ -1,4 +1,4 @@
-"""Each rule of the protocol as an example."""
+"""One example for each rule of the protocol."""
 
 from typing import Any
 
@@ -81,7 +81,7 @@ def test_wildcard_and_named_subscriptions_are_removed_separately() -> None:
     stream.offer(serve(CDS={"a": "2", "b": "2"}), 2)
     (response,) = stream.due(0.0)
     assert names(response) == ["a"]
-    # All names gone after one was named is no wildcard.
+    # Dropping all names after naming one is not a wildcard.
     stream.request(DeltaRequest(type_url=CLUSTER, unsubscribe=("a",)), 0.0)
     stream.offer(serve(CDS={"a": "3", "b": "3"}), 3)
     assert stream.due(0.0) == []
@@ -178,7 +178,7 @@ def test_rest_of_a_nacked_response_is_sent_after_the_nack_is_cleared() -> None:
     assert names(response) == ["good"]
 
 
-def test_stale_nonce_is_no_ack_but_its_subscription_counts() -> None:
+def test_stale_nonce_does_not_ack_but_its_subscription_counts() -> None:
     stream = delta(serve(EDS={"a": "1", "b": "1"}))
     (response,) = ask(stream, ENDPOINT, "a")
     assert stream.request(DeltaRequest(type_url=ENDPOINT, subscribe=("b",), nonce="stale"), 0.0) == ()
@@ -245,7 +245,7 @@ def test_make_before_break_push_order() -> None:
         stream.request(DeltaRequest(type_url=type_url, subscribe=wanted), 0.0)
     first = stream.due(0.0)
     assert [SHORT_NAMES[response.type_url] for response in first] == ["RTDS", "CDS", "EDS"]
-    # Routes wait until the clusters they may name are confirmed, which they are when they have warmed.
+    # Routes wait for the ACK of the clusters they may name, which follows warming.
     assert ack(stream, first[2]) == []
     assert [SHORT_NAMES[response.type_url] for response in ack(stream, first[1])] == ["LDS", "RDS"]
 
@@ -263,8 +263,8 @@ def answered(stream: Stream) -> Stream:
 @pytest.mark.parametrize("mode", XdsVariant)
 def test_make_before_break_internal_listener_and_endpoint(mode: XdsVariant) -> None:
     def wanted(*engines: str, route: str = "1") -> Snapshot:
-        said = {"LDS": {"in": "1", **dict.fromkeys(engines, "1")}, "EDS": {"c": " ".join(engines)}}
-        return serve(CDS={"c": "1"}, RDS={"rc": route}, **said)
+        resources_ = {"LDS": {"in": "1", **dict.fromkeys(engines, "1")}, "EDS": {"c": " ".join(engines)}}
+        return serve(CDS={"c": "1"}, RDS={"rc": route}, **resources_)
 
     stream = Stream(mode, ENVOY, wanted("x"), sequence=1, now_s=0.0)
     for type_url, names_ in ((CLUSTER, ()), (ENDPOINT, ("c",)), (LISTENER, ()), (ROUTE, ("rc",))):
@@ -279,7 +279,7 @@ def test_make_before_break_internal_listener_and_endpoint(mode: XdsVariant) -> N
         for response in stream.due(0.0)
     ]
     if mode is XdsVariant.SOTW:
-        listeners = [["in", "x", "y"], ["in", "y"]]  # what is absent is removed
+        listeners = [["in", "x", "y"], ["in", "y"]]  # absent resources are removed
         removed = []
     else:
         listeners, removed = [["y"], []], ["x"]
@@ -301,7 +301,7 @@ def test_make_before_break_routes_wait_for_clusters_with_timeout() -> None:
 
 
 def settled() -> Stream:
-    """A stream on which one cluster, its endpoints and the route to it are acknowledged."""
+    """A stream whose peer has accepted one cluster, its endpoints and the route to it."""
     stream = delta(serve(CDS={"old": "1"}, EDS={"old": "1"}, RDS={"rc": "->old"}))
     stream.request(DeltaRequest(type_url=CLUSTER), 0.0)
     stream.request(DeltaRequest(type_url=ENDPOINT, subscribe=("old",)), 0.0)
@@ -403,7 +403,7 @@ def test_possibly_held_unacked_resource_is_removed() -> None:
     stream.offer(serve(CDS={"a": "1", "b": "1"}), 2)
     (second,) = stream.due(0.0)
     stream.offer(serve(CDS={"b": "1"}), 3)
-    # The peer answers the second response only: whether it took the first is not known.
+    # The peer answers only the second response: whether it applied the first is unknown.
     (removal,) = ack(stream, second)
     assert removal.removed == ("a",)
 
@@ -428,7 +428,7 @@ def test_implicit_cds_subscription_is_served() -> None:
         stream.tick(3.0)
         due = stream.due(3.0)
         assert [SHORT_NAMES[response.type_url] for response in due][: len(expected)] == expected
-    assert stream.tick(30.0)[0].type_url == ENDPOINT, "nobody promised to answer what was not asked for"
+    assert stream.tick(30.0)[0].type_url == ENDPOINT, "an unrequested response needs no answer"
     (asked,) = [response for response in ask(stream, CLUSTER, now_s=31.0) if response.type_url == CLUSTER]
     assert names(asked) == ["a"]
 

@@ -1,4 +1,4 @@
-"""What a peer wants: the wildcard rules of the protocol, and the limits on names."""
+"""Subscriptions: the protocol's wildcard rules, and limits on names."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A server made up of values: a fleet of any size, with something of everything, for pages and tests."""
+"""Fake server for pages and tests: a fleet of any size, with every state."""
 
 import random
 import time
@@ -252,13 +252,13 @@ class FakeServerBackend:
     def why(self, name: str) -> Explanation:
         row = next((row for row in self.rows if name in (row.engine, f"{row.pool}/{row.engine}")), None)
         if row is None:
-            raise UnknownNameError(f"nobody is called {name!r}")
+            raise UnknownNameError(f"no engine, zone or pool {name!r}")
         return Explanation(
             subject=name,
             kind="engine",
             well=row.health == "HEALTHY",
             now=f"{name} is {row.health}.",
-            because=(row.reason or "Nothing speaks against it.",),
+            because=(row.reason or "No evidence against it.",),
             ruled_by=(RuleStatus(field="spec.probe.stallAfter", value="1s", place="chat.yaml:7"),),
             returns="1 successful probe",
             past=tuple(self.happened[-3:]),

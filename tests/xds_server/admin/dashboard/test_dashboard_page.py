@@ -18,7 +18,7 @@ from xds_server.admin.dashboard.dashboard_routes import add_dashboard
 from xds_server.admin.dashboard.frame import frame, full_message
 from xds_server.admin_api.status_types import FileDefect, FileProblem
 
-pytestmark = pytest.mark.timeout(900)  # each wait has a limit of its own: see ``browser``
+pytestmark = pytest.mark.timeout(900)  # each wait has its own limit: see ``browser``
 axe = pytest.importorskip("axe_core_python")
 SHOWN = "[...document.querySelectorAll('.cell:not([hidden])')].map((cell) => cell.dataset.name)"
 

@@ -1,4 +1,4 @@
-"""What the page is told."""
+"""Frames and deltas of the dashboard."""
 
 import json
 from dataclasses import replace
@@ -13,9 +13,9 @@ from xds_server.admin_api.status_types import FileDefect, FileProblem, RolledBac
 from xds_server.admin_api.version_types import CanaryStatus
 
 
-def laid_over(told: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """What a page has after a change, as ``live.js`` does it."""
-    tables = {name: dict(table) for name, table in told["tables"].items()}
+def laid_over(message: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """State of a page after a change, as in ``live.js``."""
+    tables = {name: dict(table) for name, table in message["tables"].items()}
     for name, rows in change["tables"].items():
         table = tables.setdefault(name, {})
         for key, row in rows.items():
@@ -23,7 +23,7 @@ def laid_over(told: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
                 table.pop(key, None)
             else:
                 table[key] = {**table.get(key, {}), **row}
-    return {"at": change["at"], "tables": tables, "events": [*told["events"], *change["events"]]}
+    return {"at": change["at"], "tables": tables, "events": [*message["events"], *change["events"]]}
 
 
 STEPS = st.lists(
@@ -40,10 +40,10 @@ STEPS = st.lists(
 
 @settings(max_examples=60)
 @given(STEPS)
-def test_changes_lead_from_each_frame_to_the_next(steps: list[tuple[str, int, Any]]) -> None:
+def test_delta_messages_reproduce_the_next_frame(steps: list[tuple[str, int, Any]]) -> None:
     made = FakeServerBackend(12)
     before = frame(made, 1.0)
-    told: dict[str, Any] = json.loads(json.dumps(full_message(before)))
+    message: dict[str, Any] = json.loads(json.dumps(full_message(before)))
     for at, (what, which, value) in enumerate(steps):
         name = f"vllm-{which}"
         if what == "load":
@@ -58,18 +58,18 @@ def test_changes_lead_from_each_frame_to_the_next(steps: list[tuple[str, int, An
         else:
             made.count = which
         now = frame(made, 2.0 + at)
-        told = laid_over(told, json.loads(json.dumps(delta_message(before, now))))
-        assert told == json.loads(json.dumps(full_message(now)))
+        message = laid_over(message, json.loads(json.dumps(delta_message(before, now))))
+        assert message == json.loads(json.dumps(full_message(now)))
         before = now
 
 
-def test_nothing_different_is_nearly_nothing_to_say() -> None:
+def test_unchanged_frame_has_an_empty_delta() -> None:
     made = FakeServerBackend(200)
     one, other = frame(made, 1.0), frame(made, 2.0)
     assert delta_message(one, other) == {"at": 2.0, "tables": {}, "events": []}
 
 
-def test_one_load_is_a_few_bytes() -> None:
+def test_single_load_change_is_a_small_delta() -> None:
     made = FakeServerBackend(1000)
     before = frame(made, 1.0)
     made.change("vllm-7", in_flight=99)
@@ -77,26 +77,26 @@ def test_one_load_is_a_few_bytes() -> None:
     assert changed["engines"] == {"chat/vllm-7": {"inFlight": 99}}
 
 
-def test_a_ledger_that_is_long_is_told_from_its_end() -> None:
+def test_frame_has_the_latest_events_of_a_long_ledger() -> None:
     made = FakeServerBackend(1)
     last = made.happened[-1]
     made.happened = [replace(last, number=number) for number in range(1, MOST_EVENTS + 50)]
-    told = frame(made, 1.0)
-    assert len(told.events) == MOST_EVENTS
-    assert told.newest == MOST_EVENTS + 49
+    message = frame(made, 1.0)
+    assert len(message.events) == MOST_EVENTS
+    assert message.newest == MOST_EVENTS + 49
 
 
-def test_a_server_that_knows_nothing_yet_has_a_frame() -> None:
+def test_frame_before_the_first_decision() -> None:
     made = FakeServerBackend(0)
     made.happened, made.ready = [], False
-    told = frame(made, 1.0)
-    assert told.newest == 0
-    assert told.tables.engines == {}
-    assert told.tables.server["server"].ready is False
-    assert isinstance(told, DashboardFrame)
+    message = frame(made, 1.0)
+    assert message.newest == 0
+    assert message.tables.engines == {}
+    assert message.tables.server["server"].ready is False
+    assert isinstance(message, DashboardFrame)
 
 
-def test_troubles_are_told_without_an_age_so_that_they_travel_once() -> None:
+def test_frame_problems_have_no_age() -> None:
     made = FakeServerBackend(2)
     calm = frame(made, 1.0)
     made.wrong = [FileProblem(what="token", defect=FileDefect.OPEN, file="/t", sentence="chmod it", age_s=3.0)]
@@ -116,13 +116,13 @@ def test_troubles_are_told_without_an_age_so_that_they_travel_once() -> None:
         )
     ]
     troubled = frame(made, 2.0)
-    told = delta_message(calm, troubled)["tables"]["server"]["server"]["troubles"]
-    assert [one.split()[0] for one in told] == ["SG217", "SG215"]
+    message = delta_message(calm, troubled)["tables"]["server"]["server"]["troubles"]
+    assert [one.split()[0] for one in message] == ["SG217", "SG215"]
     made.wrong = [replace(made.wrong[0], age_s=4.0)]
     assert "server" not in delta_message(troubled, frame(made, 3.0))["tables"]
 
 
-def test_a_canary_that_was_rolled_back_is_told_for_an_hour_and_once() -> None:
+def test_rolled_back_canary_is_shown_for_an_hour() -> None:
     made = FakeServerBackend(2)
     made.tried = CanaryStatus(state="running")
     calm = frame(made, 1.0)
@@ -134,11 +134,11 @@ def test_a_canary_that_was_rolled_back_is_told_for_an_hour_and_once() -> None:
         reasons=("30 % of 100 requests fail",),
         ended_s=3.0,
     )
-    told = frame(made, 2.0)
-    assert told.tables.server["server"].troubles == (
+    message = frame(made, 2.0)
+    assert message.tables.server["server"].troubles == (
         "SG219 canary: 5c1d0ffee5c1 by bob rolled back: 30 % of 100 requests fail",
     )
     made.tried = replace(made.tried, ended_s=4.0)
-    assert "server" not in delta_message(told, frame(made, 3.0))["tables"]
+    assert "server" not in delta_message(message, frame(made, 3.0))["tables"]
     made.tried = replace(made.tried, ended_s=3601.0)
     assert frame(made, 4.0).tables.server["server"].troubles == ()

@@ -1,4 +1,4 @@
-"""The stream and the files, over real HTTP."""
+"""Stream and files of the dashboard, over real HTTP."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ async def served(
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Frames every few milliseconds: what is tested is not how long a second is."""
+    """Send frames every few milliseconds; the interval itself is not tested."""
     monkeypatch.setattr(
         lives.FrameStream.__init__,
         "__kwdefaults__",
@@ -42,7 +42,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-async def told(response: aiohttp.ClientResponse) -> tuple[str, Any]:
+async def next_event(response: aiohttp.ClientResponse) -> tuple[str, Any]:
     """The next event and its data."""
     name = (await response.content.readuntil(b"\n")).decode().removeprefix("event: ").strip()
     data = (await response.content.readuntil(b"\n")).decode().removeprefix("data: ")
@@ -50,7 +50,7 @@ async def told(response: aiohttp.ClientResponse) -> tuple[str, Any]:
     return name, json.loads(data)
 
 
-async def test_a_watcher_gets_a_frame_and_then_what_changes() -> None:
+async def test_watcher_gets_a_frame_then_changes() -> None:
     made = FakeServerBackend(12)
     async with (
         served(made) as url,
@@ -58,19 +58,19 @@ async def test_a_watcher_gets_a_frame_and_then_what_changes() -> None:
         client.get(f"{url}/v1/live") as response,
     ):
         assert response.content_type == "text/event-stream"
-        name, first = await told(response)
+        name, first = await next_event(response)
         assert (name, len(first["tables"]["engines"])) == ("frame", 12)
         made.change("vllm-3", health="UNHEALTHY", reason="hung")
-        while not (change := await told(response))[1]["tables"]:
+        while not (change := await next_event(response))[1]["tables"]:
             assert change[0] == "change"
         assert change[1]["tables"]["engines"] == {"chat/vllm-3": {"health": "UNHEALTHY", "reason": "hung"}}
 
 
-async def test_one_watcher_too_many_is_refused_until_another_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_watcher_limit_applies_until_one_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lives, "MOST_WATCHERS", 1)
     async with served(FakeServerBackend(2)) as url, aiohttp.ClientSession(read_bufsize=1 << 22) as client:
         async with client.get(f"{url}/v1/live") as first:
-            await told(first)
+            await next_event(first)
             async with client.get(f"{url}/v1/live") as second:
                 assert second.status == 503
 
@@ -83,7 +83,7 @@ async def test_one_watcher_too_many_is_refused_until_another_leaves(monkeypatch:
                 await asyncio.sleep(0.02)
 
 
-async def test_watchers_share_frames_and_leave_nothing_behind() -> None:
+async def test_watchers_share_frames_and_are_cleaned_up() -> None:
     made, asked = FakeServerBackend(2), list[int]()
     engines = made.engines
     made.engines = lambda: (asked.append(1), engines())[1]  # type: ignore[method-assign]
@@ -99,7 +99,7 @@ async def test_watchers_share_frames_and_leave_nothing_behind() -> None:
     assert live.watchers == 0
 
 
-async def test_files_come_with_a_policy_that_lets_nothing_else_in() -> None:
+async def test_page_files_have_a_strict_content_security_policy() -> None:
     async with served(FakeServerBackend(1)) as url, aiohttp.ClientSession() as client:
         async with client.get(url) as page:
             assert str(page.url).endswith("/dashboard/")
@@ -118,7 +118,7 @@ async def test_files_come_with_a_policy_that_lets_nothing_else_in() -> None:
                 assert file.status == 404
 
 
-async def test_a_stream_ends_when_its_watcher_may_read_no_longer() -> None:
+async def test_stream_ends_when_its_watcher_loses_read_access() -> None:
     made = FakeServerBackend(3)
     allowed = [True]
     async with (
@@ -126,7 +126,7 @@ async def test_a_stream_ends_when_its_watcher_may_read_no_longer() -> None:
         aiohttp.ClientSession(read_bufsize=1 << 22) as client,
         client.get(f"{url}/v1/live") as response,
     ):
-        assert (await told(response))[0] == "frame"
+        assert (await next_event(response))[0] == "frame"
         allowed[0] = False
         made.change("vllm-1", health="UNHEALTHY")
         async with asyncio.timeout(LIMIT_S):

@@ -1,4 +1,4 @@
-"""Kubernetes objects as JSON, with what a test says of them."""
+"""Builders of Kubernetes objects as JSON."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -32,7 +32,7 @@ def pod(
     leaving: bool = False,
     **status: Any,
 ) -> Json:
-    """A pod that is ready, unless told otherwise."""
+    """A pod, ready by default."""
     metadata: Json = {
         "name": name,
         "namespace": namespace,
@@ -43,7 +43,7 @@ def pod(
     if leaving:
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     container_ports = {"http": 8000} if ports is None else ports
-    said = {"Ready": "True", "ContainersReady": "True"} if conditions is None else conditions
+    fields = {"Ready": "True", "ContainersReady": "True"} if conditions is None else conditions
     return {
         "metadata": metadata,
         "spec": {
@@ -57,7 +57,7 @@ def pod(
             "phase": phase,
             "podIP": ip,
             "podIPs": [{"ip": ip}] if ip else [],
-            "conditions": [{"type": key, "status": value} for key, value in said.items()],
+            "conditions": [{"type": key, "status": value} for key, value in fields.items()],
             **status,
         },
     }
@@ -73,10 +73,10 @@ def endpoint(
     **conditions: bool,
 ) -> Json:
     """An endpoint of a slice."""
-    said: Json = {"addresses": [address], "conditions": conditions, "nodeName": node}
+    fields: Json = {"addresses": [address], "conditions": conditions, "nodeName": node}
     if pod:
-        said["targetRef"] = {"kind": "Pod", "name": pod, "namespace": "ns", "uid": uid or f"uid-of-{pod}"}
-    return {**said, "zone": zone} if zone else said
+        fields["targetRef"] = {"kind": "Pod", "name": pod, "namespace": "ns", "uid": uid or f"uid-of-{pod}"}
+    return {**fields, "zone": zone} if zone else fields
 
 
 def part(name: str, *endpoints: Json, ports: Mapping[str, int] | None = None, kind: str = "IPv4") -> Json:
@@ -101,12 +101,12 @@ def node(
     return {
         "metadata": {"name": name, "labels": dict(labels or {})},
         "spec": {"taints": [{"key": key, "effect": effect} for key, effect in taints]},
-        "status": {"conditions": [{"type": key, "status": said} for key, said in (conditions or {}).items()]},
+        "status": {"conditions": [{"type": key, "status": fields} for key, fields in (conditions or {}).items()]},
     }
 
 
 def world(*, pods: Iterable[Json] = (), slices: Iterable[Json] = (), nodes: Iterable[Json] = ()) -> ClusterCache:
-    """What is seen of these."""
+    """A cache with these objects."""
     made = ClusterCache()
     for one in pods:
         made.set_pod(key(one), cluster_objects.pod(one))
@@ -118,7 +118,7 @@ def world(*, pods: Iterable[Json] = (), slices: Iterable[Json] = (), nodes: Iter
 
 
 def key(one: Json) -> ObjectKey:
-    """Where an object is."""
+    """Key of an object."""
     return ObjectKey(one["metadata"].get("namespace", ""), one["metadata"]["name"])
 
 
@@ -129,10 +129,10 @@ def found(
     slices: Iterable[Json] = (),
     nodes: Iterable[Json] = (),
 ) -> DiscoveredMembers:
-    """The engines of a block in the namespace ``ns``."""
+    """Engines of a block in the namespace ``ns``."""
     return MemberDiscovery(block, "ns").discover(world(pods=pods, slices=slices, nodes=nodes))
 
 
 def standings(of: DiscoveredMembers) -> dict[str, str]:
-    """What is said of each engine, by name; empty where nothing is."""
+    """Pod state of each engine, by name; empty if normal."""
     return {one.entry.name: one.pod_state.standing.value if one.pod_state else "" for one in of.members}

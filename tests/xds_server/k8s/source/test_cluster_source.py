@@ -1,4 +1,4 @@
-"""The source against an API server: what comes out of it, when, and what a bad day of the server changes."""
+"""The cluster source against an API server: its states, their timing, and server failures."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ def route(name: str = "front", to: str = "chat") -> dict[str, Any]:
 
 
 class RunningSource:
-    """A source that runs, and what has come out of it."""
+    """A running source and its states."""
 
     def __init__(
         self, cluster: Cluster, scope: WatchScope | None = None, *, ping_s: float = 60.0, **more: Any
@@ -108,7 +108,7 @@ async def watched(cluster: Cluster, scope: WatchScope | None = None, **more: Any
 
 
 async def two_engines(cluster: Cluster) -> None:
-    """A service over two pods on two nodes, and a pool of them behind a route."""
+    """A Service with two pods on two nodes, and a pool of them behind a route."""
     await cluster.define()
     for number in (1, 2):
         await cluster.node(f"node-{number}", zone=f"z{number}", region="r")
@@ -129,7 +129,7 @@ async def edit(cluster: Cluster, *, to: str) -> None:
     await cluster.api.merge(MODEL_ROUTES, "default", "front", {"spec": {"pools": [{"pool": to}]}})
 
 
-async def test_the_first_state_has_policies_and_their_engines(cluster: Cluster) -> None:
+async def test_first_state_has_policies_and_engines(cluster: Cluster) -> None:
     await two_engines(cluster)
     async with watched(cluster) as seen:
         await seen.until(lambda: seen.states, "a state")
@@ -148,7 +148,7 @@ async def test_the_first_state_has_policies_and_their_engines(cluster: Cluster) 
         assert seen.source.stale == {}
 
 
-async def test_a_pool_whose_secret_is_missing_waits_alone_until_it_is_looked_at_again(cluster: Cluster) -> None:
+async def test_pool_with_missing_secret_waits_for_reevaluation(cluster: Cluster) -> None:
     await two_engines(cluster)
     await cluster.put(pool("secured", tls={"secret": "engines", "serverName": "engine"}))
     known: set[str] = set()
@@ -179,7 +179,7 @@ async def test_no_state_before_initial_sync(cluster: Cluster) -> None:
     ]  # type: ignore[union-attr]
 
 
-async def test_pod_readiness_is_a_pod_state_and_no_document_change(cluster: Cluster) -> None:
+async def test_pod_readiness_changes_no_document(cluster: Cluster) -> None:
     cluster.must_be_double()
     await two_engines(cluster)
     async with watched(cluster) as seen:
@@ -226,11 +226,11 @@ async def test_broken_node_ejects_its_engines_and_a_cordon_does_not(cluster: Clu
         await seen.until(lambda: not seen.pod_states[-1], "the word taken back")
 
 
-async def test_one_bad_object_is_served_as_it_was_and_the_others_go_on(cluster: Cluster) -> None:
+async def test_invalid_object_keeps_its_last_version_and_others_continue(cluster: Cluster) -> None:
     await two_engines(cluster)
     async with watched(cluster) as seen:
         await seen.until(seen.engines, "engines")
-        # What the definitions of the API cannot say: a reference to nothing.
+        # Not expressible in a CRD schema: a dangling reference.
         await edit(cluster, to="chta")
         await seen.until(lambda: seen.source.policy_objects[1].problems, "a problem")
         refused = seen.source.policy_objects[1]
@@ -285,7 +285,7 @@ async def test_silent_api_server_is_detected(cluster: Cluster) -> None:
         await seen.until(lambda: not seen.source.stale, "in touch again")
 
 
-async def test_a_pod_is_not_gone_because_pods_cannot_be_seen(cluster: Cluster) -> None:
+async def test_unobservable_pods_are_not_gone(cluster: Cluster) -> None:
     double = cluster.must_be_double()
     await two_engines(cluster)
     async with watched(cluster) as seen:
@@ -295,7 +295,7 @@ async def test_a_pod_is_not_gone_because_pods_cannot_be_seen(cluster: Cluster) -
         double.reset_watches()
         await seen.until(lambda: set(seen.source.stale) == {"pods"}, "pods are out of touch")
         target = {"kind": "Pod", "namespace": "default", "name": "newborn", "uid": "u"}
-        said = {
+        manifest = {
             "apiVersion": "discovery.k8s.io/v1",
             "kind": "EndpointSlice",
             "metadata": {"name": "by-hand", "labels": {"kubernetes.io/service-name": "vllm"}},
@@ -303,7 +303,7 @@ async def test_a_pod_is_not_gone_because_pods_cannot_be_seen(cluster: Cluster) -
             "endpoints": [{"addresses": ["10.0.0.9"], "conditions": {"ready": True}, "targetRef": target}],
             "ports": [{"name": "http", "port": 8000, "protocol": "TCP"}],
         }
-        await cluster.api.create(ENDPOINT_SLICES, "default", said)
+        await cluster.api.create(ENDPOINT_SLICES, "default", manifest)
         await seen.until(lambda: "newborn" in seen.engines(), "its engine")
         assert not any(EngineId("chat", "newborn") in pod_states for pod_states in seen.pod_states)
         double.trouble(Troubles())
@@ -330,12 +330,14 @@ async def test_expired_resource_versions_relist_without_flapping(cluster: Cluste
             for state in seen.states[states:]
             if isinstance(state, AcceptedPolicies)
         ]
-        # In as many steps as the lists come in: nobody else leaves, and who left does not come back.
+        # One step per list: no other engine leaves, and removed ones do not return.
         assert len(since) == len(seen.states) - states
         assert since in (
             [("vllm-1", "vllm-2")] * (len(since) - left) + [("vllm-2",)] * left for left in range(1, 4)
         )
-        assert all(not said or set(said) == {EngineId("chat", "vllm-1")} for said in seen.pod_states[earlier:])
+        assert all(
+            not manifest or set(manifest) == {EngineId("chat", "vllm-1")} for manifest in seen.pod_states[earlier:]
+        )
 
 
 def _delete(path: str) -> Any:
@@ -344,7 +346,7 @@ def _delete(path: str) -> Any:
     return Request(method="DELETE", path=path, query={"gracePeriodSeconds": "0"})
 
 
-async def test_definitions_that_are_missing_are_gone_on_without_and_found_later(cluster: Cluster) -> None:
+async def test_missing_crds_are_tolerated_and_found_later(cluster: Cluster) -> None:
     cluster.must_be_double()
     async with watched(cluster) as seen:
         await seen.until(lambda: seen.states, "a state")
@@ -357,7 +359,7 @@ async def test_definitions_that_are_missing_are_gone_on_without_and_found_later(
         await seen.until(lambda: not seen.source.unreadable, "all definitions")
 
 
-async def test_only_the_namespaces_and_labels_asked_for_are_read(cluster: Cluster) -> None:
+async def test_only_selected_namespaces_and_labels_are_read(cluster: Cluster) -> None:
     cluster.must_be_double()
     await two_engines(cluster)
     for name in ("one", "two", "three"):
@@ -377,12 +379,12 @@ async def test_only_the_namespaces_and_labels_asked_for_are_read(cluster: Cluste
         await seen.until(lambda: seen.policies and set(seen.policies.pools) == {"of-two", "of-three"}, "by label")
 
 
-async def test_the_examples_mean_the_same_in_a_cluster_as_in_files(cluster: Cluster) -> None:
+async def test_examples_are_equal_in_cluster_and_files(cluster: Cluster) -> None:
     await cluster.define()
     file = EXAMPLES / "flagship-with-fallback.yaml"
-    documents = [said for said in yaml.safe_load_all(file.read_text()) if said]
-    for said in documents:
-        await cluster.put(said)
+    documents = [manifest for manifest in yaml.safe_load_all(file.read_text()) if manifest]
+    for manifest in documents:
+        await cluster.put(manifest)
     expected = load([file])
     async with watched(cluster) as seen:
         await seen.until(
@@ -399,7 +401,7 @@ async def test_the_examples_mean_the_same_in_a_cluster_as_in_files(cluster: Clus
         }
 
 
-async def test_two_sources_come_to_the_same_texts(cluster: Cluster) -> None:
+async def test_two_sources_produce_equal_texts(cluster: Cluster) -> None:
     cluster.must_be_double()
     await two_engines(cluster)
     async with watched(cluster) as one:

@@ -1,4 +1,4 @@
-"""What moves is looked at anew, and nothing else."""
+"""Only changed blocks are rediscovered."""
 
 from typing import Any
 
@@ -42,14 +42,14 @@ def settled() -> tuple[EngineDiscovery, DiscoveryBlock, DiscoveryBlock]:
         {**part("t", endpoint("10.0.0.9")), "metadata": {"name": "t", "namespace": "ns", "labels": {}}},
     ],
 )
-def test_what_belongs_to_nobody_moves_nothing(unrelated: Json) -> None:
+def test_unrelated_objects_change_no_block(unrelated: Json) -> None:
     there, _, _ = settled()
     see(there, unrelated)
     assert not there.refresh_due
     assert not there.refresh()
 
 
-def test_a_word_moves_no_document() -> None:
+def test_pod_state_change_alters_no_document() -> None:
     there, by_service, by_label = settled()
     see(there, part("s", endpoint("10.0.0.1", "a", ready=False), endpoint("10.0.0.2", "b")))
     assert there.refresh_due
@@ -75,13 +75,13 @@ def test_a_word_moves_no_document() -> None:
         [node(labels={"topology.kubernetes.io/zone": "z"})],
     ],
 )
-def test_an_engine_that_changes_is_a_document_that_changes(change: list[Any]) -> None:
+def test_engine_change_alters_the_document(change: list[Any]) -> None:
     there, _, _ = settled()
     see(there, *change)
     assert there.refresh()
 
 
-def test_a_pod_that_comes_after_its_slice_is_recognised() -> None:
+def test_pod_arriving_after_its_slice_is_matched() -> None:
     there = EngineDiscovery()
     (block,) = there.track([SERVICE], "ns")
     see(there, part("s", endpoint("10.0.0.1", "a")))
@@ -93,7 +93,7 @@ def test_a_pod_that_comes_after_its_slice_is_recognised() -> None:
     assert list(there.discovered({"p": block}).pods) == [EngineId("p", "a")]
 
 
-def test_a_pod_that_comes_back_under_its_name_and_address_is_told_apart() -> None:
+def test_recreated_pod_has_another_uid() -> None:
     there = EngineDiscovery()
     (block,) = there.track([SERVICE], "ns")
     see(there, part("s", endpoint("10.0.0.1", "a", uid="first")), pod("a", labels={}, uid="first"))
@@ -112,7 +112,7 @@ def test_a_pod_that_comes_back_under_its_name_and_address_is_told_apart() -> Non
     assert (seen.pod_states, seen.uids) == ({}, {EngineId("p", "a"): "second"})
 
 
-def test_a_slice_that_goes_over_to_another_service_leaves_the_first() -> None:
+def test_slice_moved_to_another_service_leaves_the_first() -> None:
     there, by_service, _ = settled()
     moved = part("s", endpoint("10.0.0.1", "a"))
     moved["metadata"]["labels"]["kubernetes.io/service-name"] = "another"
@@ -121,7 +121,7 @@ def test_a_slice_that_goes_over_to_another_service_leaves_the_first() -> None:
     assert there.entries(by_service) == ((), ())
 
 
-def test_blocks_that_nobody_wants_are_forgotten() -> None:
+def test_unused_blocks_are_forgotten() -> None:
     there, by_service, by_label = settled()
     there.retain([by_service])
     see(there, pod("c", "10.0.0.3"))

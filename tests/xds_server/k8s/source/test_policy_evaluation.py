@@ -1,4 +1,4 @@
-"""What is served of many objects: one bad one stops no other, and every replica comes to the same."""
+"""Served versions of many objects: one invalid object blocks no other, and all replicas agree."""
 
 import json
 import random
@@ -80,7 +80,7 @@ def accepted(outcome: PolicyEvaluation) -> AcceptedPolicies:
 # -- documents -------------------------------------------------------------------------------------------------
 
 
-def test_a_document_is_what_a_file_would_say() -> None:
+def test_object_document_equals_file_content() -> None:
     one = pool(
         labels={"team": "a"},
         annotations={"kubectl.kubernetes.io/last-applied-configuration": "{}", "why": "because"},
@@ -102,7 +102,7 @@ def test_a_document_is_what_a_file_would_say() -> None:
     }
 
 
-def test_engines_that_were_found_stand_behind_those_that_are_listed() -> None:
+def test_discovered_engines_follow_listed_ones() -> None:
     one = pool()
     entries = [
         EndpointEntry({"name": name, "address": address, "port": 80})
@@ -120,16 +120,16 @@ def test_engines_that_were_found_stand_behind_those_that_are_listed() -> None:
 @pytest.mark.parametrize(
     "text", ["\u2028", "\x7f", "\x85", "\U0001f600", "\ufeff", "tab\t", "line\nbreak", "ä: {b", "\ud800"]
 )
-def test_any_text_of_an_object_is_a_document(text: str) -> None:
+def test_arbitrary_object_text_is_a_valid_document(text: str) -> None:
     outcome = judged(PolicyEvaluator(), pool(annotations={"said": text}), pool("other"))
-    if text == "\ud800":  # half a character, which no file could hold
+    if text == "\ud800":  # half a surrogate pair, which no file could contain
         assert (codes(outcome, "other"), became(outcome, "chat").serving) == ([], False)
     else:
         assert codes(outcome, "chat") == []
         assert accepted(outcome).policies.pools["chat"].metadata.annotations["said"] == text
 
 
-def test_whatever_stands_in_a_spec_stops_nobody_else() -> None:
+def test_arbitrary_spec_does_not_affect_other_objects() -> None:
     for spec in (None, 7, "text", [], {}, {"endpoints": 7, "model": "m"}, {"kubernetes": []}):
         outcome = judged(PolicyEvaluator(), held("EnginePool", "odd", spec), pool())
         assert not became(outcome, "odd").serving
@@ -137,7 +137,7 @@ def test_whatever_stands_in_a_spec_stops_nobody_else() -> None:
         assert list(accepted(outcome).policies.pools) == ["chat"]
 
 
-# -- the last good ---------------------------------------------------------------------------------------------
+# -- last accepted version -------------------------------------------------------------------------------------
 
 
 def test_invalid_object_is_served_as_last_accepted() -> None:
@@ -153,7 +153,7 @@ def test_invalid_object_is_served_as_last_accepted() -> None:
     assert list(accepted(outcome).policies.routes) == ["front"]
 
 
-def test_a_bad_object_that_was_never_good_is_left_out_and_so_is_what_needs_it() -> None:
+def test_invalid_new_object_and_its_dependents_are_omitted() -> None:
     outcome = judged(
         PolicyEvaluator(), pool(spec={"slotsPerEngine": 0}), route(), pool("other"), route("b", "other", 10001)
     )
@@ -163,7 +163,7 @@ def test_a_bad_object_that_was_never_good_is_left_out_and_so_is_what_needs_it() 
     assert (list(accepted(outcome).policies.pools), list(accepted(outcome).policies.routes)) == (["other"], ["b"])
 
 
-def test_a_fresh_replica_believes_the_status() -> None:
+def test_new_replica_uses_the_status() -> None:
     bad = {"model": "m", "slotsPerEngine": 0}
     good = {"model": "m", "slotsPerEngine": 3}
     for last in (good, json.dumps(good)):
@@ -183,7 +183,7 @@ def test_status_of_the_current_generation_overrides_replica_memory() -> None:
         assert accepted(outcome).policies.pools["chat"].spec.slots_per_engine == slots
 
 
-def test_a_deleted_object_is_forgotten_and_its_namesake_starts_anew() -> None:
+def test_recreated_object_has_no_history() -> None:
     judge = PolicyEvaluator()
     judged(judge, pool(), pool("other"))
     judged(judge, pool("other"))
@@ -191,7 +191,7 @@ def test_a_deleted_object_is_forgotten_and_its_namesake_starts_anew() -> None:
     assert not became(judged(judge, again, pool("other")), "chat").serving
 
 
-def test_an_edit_that_contradicts_what_is_served_is_refused_and_takes_nothing_away() -> None:
+def test_conflicting_edit_is_refused_and_removes_nothing() -> None:
     judge = PolicyEvaluator()
     waits = policy("p", "chat", spec={"limits": {"maxWait": "5s"}, "timeouts": {"nonStreaming": {"total": "60s"}}})
     judged(judge, pool(), waits)
@@ -200,20 +200,20 @@ def test_an_edit_that_contradicts_what_is_served_is_refused_and_takes_nothing_aw
     assert codes(outcome, "chat") == ["SG042"]
     assert became(outcome, "chat").serving
     assert became(outcome, "p").problems == ()
-    # As whoever comes later sees it, once the reason has been written down.
+    # As a replica that starts later sees it, after the status was written.
     status = {"observedGeneration": 2, "lastAccepted": json.loads(pool().spec)}
     later = judged(PolicyEvaluator(), pool(spec=json.loads(slower.spec), generation=2, status=status), waits)
     assert accepted(later).texts == accepted(outcome).texts
 
 
-def test_two_edits_that_only_agree_together_are_accepted_together() -> None:
+def test_interdependent_edits_are_accepted_together() -> None:
     judge = PolicyEvaluator()
     judged(judge, pool("a"), pool("b"), policy("p", "a"), policy("q", "b"))
     outcome = judged(judge, pool("a"), pool("b"), policy("p", "b", generation=2), policy("q", "a", generation=2))
     assert all(not one.problems for one in outcome.objects)
 
 
-def test_a_good_edit_beside_a_bad_one_is_accepted() -> None:
+def test_valid_edit_next_to_an_invalid_one_is_accepted() -> None:
     judge = PolicyEvaluator()
     judged(judge, pool(), route())
     outcome = judged(judge, pool(spec={"slotsPerEngine": 3}, generation=2), route(to="nowhere", generation=2))
@@ -222,7 +222,7 @@ def test_a_good_edit_beside_a_bad_one_is_accepted() -> None:
     assert became(outcome, "front").serving
 
 
-def test_a_route_comes_back_with_its_pool() -> None:
+def test_route_returns_with_its_pool() -> None:
     judge = PolicyEvaluator()
     first = judged(judge, pool(), route())
     assert codes(judged(judge, pool("other"), route()), "front") == ["SG031"]
@@ -233,7 +233,7 @@ def test_a_route_comes_back_with_its_pool() -> None:
 
 
 class Folder:
-    """The secrets that there are."""
+    """The existing secrets."""
 
     def __init__(self, *names: str) -> None:
         self.names = set(names)
@@ -247,11 +247,11 @@ def secured(secret: str, *, name: str = "chat", **more: Any) -> PolicyManifest:
 
 
 def accepted_status(generation: int = 1) -> Json:
-    said = {"type": "Accepted", "status": "True", "observedGeneration": generation}
-    return {"observedGeneration": generation, "conditions": [{"type": "Other"}, said]}
+    condition = {"type": "Accepted", "status": "True", "observedGeneration": generation}
+    return {"observedGeneration": generation, "conditions": [{"type": "Other"}, condition]}
 
 
-def test_a_pool_whose_secret_is_not_there_stops_no_other_and_comes_once_it_is() -> None:
+def test_pool_with_missing_secret_waits_without_blocking_others() -> None:
     folder = Folder("engines")
     judge = PolicyEvaluator(folder.error)
     objects = (secured("missing", name="bad"), route("bad", "bad", 10001), secured("engines"), route())
@@ -267,7 +267,7 @@ def test_a_pool_whose_secret_is_not_there_stops_no_other_and_comes_once_it_is() 
     assert accepted(later).digest != accepted(outcome).digest
 
 
-def test_an_edit_to_a_secret_that_is_not_there_leaves_the_one_before() -> None:
+def test_edit_to_a_missing_secret_keeps_the_previous_spec() -> None:
     judge = PolicyEvaluator(Folder("engines").error)
     judged(judge, secured("engines"), route())
     outcome = judged(judge, secured("missing", generation=2), route())
@@ -276,18 +276,18 @@ def test_an_edit_to_a_secret_that_is_not_there_leaves_the_one_before() -> None:
     assert tls is not None
     assert tls.secret == "engines"
     assert codes(outcome, "front") == []
-    # Also where the replica that writes has it, and this one is asked again.
+    # Also if the leader has it, and this replica evaluates again.
     again = judged(judge, secured("missing", generation=2, status=accepted_status(2)), route())
     assert codes(again, "chat") == ["SG043"]
 
 
-def test_what_is_in_use_is_not_taken_away_because_its_secret_is() -> None:
+def test_served_pool_stays_when_its_secret_is_deleted() -> None:
     folder = Folder("engines")
     judge = PolicyEvaluator(folder.error)
     judged(judge, secured("engines"), route())
     folder.names.clear()
     assert codes(judged(judge, secured("engines"), route()), "chat") == []
-    # Who has just started goes by the status, and only where it is of this spec.
+    # A new replica uses the status, but only if it is about this spec.
     fresh = judged(PolicyEvaluator(folder.error), secured("engines", status=accepted_status()), route())
     assert list(accepted(fresh).policies.pools) == ["chat"]
     edited = judged(
@@ -296,7 +296,7 @@ def test_what_is_in_use_is_not_taken_away_because_its_secret_is() -> None:
     assert codes(edited, "chat") == ["SG043"]
 
 
-def test_where_all_that_there_is_names_secrets_that_are_not_there_that_is_said() -> None:
+def test_only_missing_secrets_is_reported() -> None:
     outcome = judged(PolicyEvaluator(Folder().error), secured("missing"))
     assert isinstance(outcome.state, RejectedPolicies)
     assert [error.code for error in outcome.state.errors] == ["SG043"]
@@ -317,12 +317,12 @@ def test_duplicate_name_serves_the_oldest_creation_timestamp() -> None:
     assert list(accepted(outcome).texts) == ["b/EnginePool/chat"]
 
 
-def test_of_two_of_one_age_the_name_of_the_namespace_decides() -> None:
+def test_equal_age_duplicates_are_ordered_by_namespace() -> None:
     outcome = judged(PolicyEvaluator(), pool(namespace="b"), pool(namespace="a"))
     assert list(accepted(outcome).texts) == ["a/EnginePool/chat"]
 
 
-def test_nothing_to_serve_is_refused_with_every_reason() -> None:
+def test_no_servable_object_is_refused_with_all_reasons() -> None:
     outcome = judged(PolicyEvaluator())
     assert isinstance(outcome.state, RejectedPolicies)
     assert [error.code for error in outcome.state.errors] == ["SG006"]
@@ -331,7 +331,7 @@ def test_nothing_to_serve_is_refused_with_every_reason() -> None:
     assert [error.code for error in outcome.state.errors] == ["SG026", "SG031"]
 
 
-# -- every replica the same ------------------------------------------------------------------------------------
+# -- all replicas agree ----------------------------------------------------------------------------------------
 
 _OBJECTS = [
     pool("a"),
@@ -380,7 +380,7 @@ def test_admission_is_independent_of_object_order(
 
 @settings(max_examples=40)
 @given(chosen=st.sets(st.sampled_from(range(len(_OBJECTS))), min_size=1), rng=st.randoms(use_true_random=False))
-def test_what_is_served_is_what_files_with_the_same_texts_would_be(chosen: set[int], rng: random.Random) -> None:
+def test_cluster_and_files_with_equal_texts_serve_the_same(chosen: set[int], rng: random.Random) -> None:
     objects = [_OBJECTS[number] for number in chosen]
     rng.shuffle(objects)
     outcome = judged(PolicyEvaluator(), *objects)
@@ -392,7 +392,7 @@ def test_what_is_served_is_what_files_with_the_same_texts_would_be(chosen: set[i
     assert served == (set(outcome.state.texts) if isinstance(outcome.state, AcceptedPolicies) else set())
 
 
-def test_only_documents_that_differ_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_documents_are_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[bytes] = []
     whole = load.validate_content
 

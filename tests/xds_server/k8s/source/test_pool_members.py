@@ -1,4 +1,4 @@
-"""Engines out of slices, pods and nodes: who is one, where it is, and what the cluster says of it."""
+"""Engines from slices, pods and nodes: membership, address, and pod state."""
 
 import json
 import random
@@ -34,14 +34,14 @@ def entries(of: DiscoveredMembers) -> list[dict[str, Any]]:
     return [dict(one.entry.fields) for one in of.members]
 
 
-def block(**said: Any) -> Discovery:
-    return Discovery.model_validate_json(json.dumps({"service": "vllm", "port": "http", **said}))
+def block(**wanted: Any) -> Discovery:
+    return Discovery.model_validate_json(json.dumps({"service": "vllm", "port": "http", **wanted}))
 
 
 # -- behind a Service ------------------------------------------------------------------------------------------
 
 
-def test_a_pod_behind_a_service_with_all_that_is_known_of_it() -> None:
+def test_service_pod_with_all_fields() -> None:
     annotations = {
         "slots": "16",
         "gpus": "8",
@@ -76,25 +76,25 @@ def test_a_pod_behind_a_service_with_all_that_is_known_of_it() -> None:
     assert (result.members[0].pod.name, result.members[0].pod.has_gate) == ("a", False)
 
 
-def test_a_zone_that_the_slice_does_not_say_is_the_nodes() -> None:
+def test_zone_defaults_to_the_node_zone() -> None:
     labels = {"topology.kubernetes.io/zone": "z"}
     result = found(pods=[pod("a")], slices=[part("s", endpoint("10.0.0.1", "a"))], nodes=[node(labels=labels)])
     assert entries(result)[0]["zone"] == "z"
 
 
-def test_an_endpoint_without_a_pod_is_named_by_where_it_is() -> None:
+def test_endpoint_without_pod_is_named_by_address() -> None:
     result = found(slices=[part("s", endpoint("192.0.2.1")), part("t", endpoint("fd00::1"), kind="IPv6")])
     assert [one["name"] for one in entries(result)] == ["192.0.2.1:8000", "[fd00::1]:8000"]
     assert standings(result) == {"192.0.2.1:8000": "", "[fd00::1]:8000": ""}
     assert [one.pod for one in result.members] == [None, None]
 
 
-def test_a_name_as_address() -> None:
+def test_host_name_endpoint() -> None:
     result = found(slices=[part("s", endpoint("engine.example.com"), kind="FQDN")])
     assert entries(result) == [{"name": "engine.example.com:8000", "address": "engine.example.com", "port": 8000}]
 
 
-def test_several_slices_and_one_pod_in_two_of_them() -> None:
+def test_pod_in_two_slices_is_one_engine() -> None:
     result = found(
         pods=[pod("a"), pod("b", "10.0.0.2")],
         slices=[
@@ -108,8 +108,8 @@ def test_several_slices_and_one_pod_in_two_of_them() -> None:
 @pytest.mark.parametrize(
     ("first", "address"), [("10.0.0.1", "10.0.0.1"), ("fd00::1", "fd00::1"), ("", "10.0.0.1")]
 )
-def test_one_address_per_pod_that_has_two_families(first: str, address: str) -> None:
-    # The slice of the other family says it is ready first: no reason to move.
+def test_dual_stack_pod_has_one_address(first: str, address: str) -> None:
+    # The slice of the other family becomes ready first: no reason to change the address.
     slices = [
         part("four", endpoint("10.0.0.1", "a", ready=first == "fd00::1")),
         part("six", endpoint("fd00::1", "a", ready=first != "fd00::1"), kind="IPv6"),
@@ -117,7 +117,7 @@ def test_one_address_per_pod_that_has_two_families(first: str, address: str) -> 
     assert [one["address"] for one in entries(found(pods=[pod("a", first)], slices=slices))] == [address]
 
 
-def test_a_port_by_name_differs_from_slice_to_slice() -> None:
+def test_named_port_is_resolved_per_slice() -> None:
     result = found(
         pods=[pod("a"), pod("b", "10.0.0.2")],
         slices=[
@@ -128,7 +128,7 @@ def test_a_port_by_name_differs_from_slice_to_slice() -> None:
     assert [one["port"] for one in entries(result)] == [8000, 8001]
 
 
-def test_a_port_that_has_no_such_name_leaves_one_engine_out() -> None:
+def test_missing_port_name_omits_one_engine() -> None:
     result = found(
         pods=[pod("a", ports={}), pod("b", "10.0.0.2")],
         slices=[part("s", endpoint("10.0.0.1", "a"), endpoint("10.0.0.2", "b"), ports={"": 8000})],
@@ -137,7 +137,7 @@ def test_a_port_that_has_no_such_name_leaves_one_engine_out() -> None:
     assert result.remarks == ("pod a is left out: no port named http",)
 
 
-def test_pods_of_the_hosts_network_share_an_address_and_not_a_port() -> None:
+def test_host_network_pods_need_distinct_ports() -> None:
     slices = [
         part("s", endpoint("10.0.0.1", "a"), ports={"http": 8000}),
         part("t", endpoint("10.0.0.1", "b"), endpoint("10.0.0.1", "c"), ports={"http": 8001}),
@@ -148,7 +148,7 @@ def test_pods_of_the_hosts_network_share_an_address_and_not_a_port() -> None:
 
 
 @pytest.mark.parametrize(
-    ("annotation", "text", "said"),
+    ("annotation", "text", "wanted"),
     [
         ("slots", "many", 'annotation switchgear.dev/slots is ignored: "many" is not a whole number'),
         ("slots", "0", "annotation switchgear.dev/slots is ignored: 0: "),
@@ -164,7 +164,7 @@ def test_pods_of_the_hosts_network_share_an_address_and_not_a_port() -> None:
         ("tensor-parallel-group", "g" * 300, "annotation switchgear.dev/tensor-parallel-group is ignored: "),
     ],
 )
-def test_a_bad_annotation_costs_the_default_and_nothing_else(annotation: str, text: str, said: str) -> None:
+def test_invalid_annotation_falls_back_to_the_default(annotation: str, text: str, wanted: str) -> None:
     result = found(
         pods=[pod("a", annotations={"gpus": "4", "slots": "2", annotation: text})],
         slices=[part("s", endpoint("10.0.0.1", "a"))],
@@ -174,16 +174,16 @@ def test_a_bad_annotation_costs_the_default_and_nothing_else(annotation: str, te
         key: value for key, value in {"slots": 2, "gpus": 4}.items() if key != annotation
     }
     (remark,) = result.remarks
-    assert remark.startswith(f"pod a: {said}")
+    assert remark.startswith(f"pod a: {wanted}")
 
 
-def test_an_address_that_is_none_leaves_one_engine_out() -> None:
+def test_invalid_address_omits_one_engine() -> None:
     result = found(slices=[part("s", endpoint("no address"), endpoint("10.0.0.1"))])
     assert [one["name"] for one in entries(result)] == ["10.0.0.1:8000"]
     assert result.remarks[0].startswith("endpoint no address is left out")
 
 
-def test_the_agents_port_of_the_block_and_of_a_pod() -> None:
+def test_agent_port_from_block_or_annotation() -> None:
     result = found(
         block(agentPort="agent"),
         pods=[
@@ -198,7 +198,7 @@ def test_the_agents_port_of_the_block_and_of_a_pod() -> None:
 # -- by labels -------------------------------------------------------------------------------------------------
 
 
-def test_pods_by_their_labels() -> None:
+def test_pods_are_selected_by_labels() -> None:
     result = found(
         BY_LABEL,
         pods=[
@@ -215,7 +215,7 @@ def test_pods_by_their_labels() -> None:
     assert "pending" in result.pods
 
 
-# -- words -----------------------------------------------------------------------------------------------------
+# -- pod states ------------------------------------------------------------------------------------------------
 
 
 def one_engine(
@@ -231,7 +231,7 @@ def one_engine(
 
 
 @pytest.mark.parametrize(
-    ("conditions", "said"),
+    ("conditions", "wanted"),
     [
         ({}, ""),
         ({"ready": True, "serving": True, "terminating": False}, ""),
@@ -240,8 +240,8 @@ def one_engine(
         ({"ready": False, "serving": False, "terminating": True}, "leaving"),
     ],
 )
-def test_endpoint_slice_conditions(conditions: dict[str, bool], said: str) -> None:
-    assert one_engine(the_endpoint=endpoint("10.0.0.1", "a", **conditions))[0] == said
+def test_endpoint_slice_conditions(conditions: dict[str, bool], wanted: str) -> None:
+    assert one_engine(the_endpoint=endpoint("10.0.0.1", "a", **conditions))[0] == wanted
 
 
 def test_terminating_pod_is_ejected_before_its_endpoint_slice_changes() -> None:
@@ -253,7 +253,7 @@ def test_publish_not_ready_addresses_is_honoured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("conditions", "said"),
+    ("conditions", "wanted"),
     [
         ({"Ready": "False", "ContainersReady": "True", GATE: "False"}, ""),
         ({"Ready": "False", "ContainersReady": "True"}, ""),
@@ -262,13 +262,13 @@ def test_publish_not_ready_addresses_is_honoured() -> None:
         ({**READY, GATE: "True", "other": "True"}, ""),
     ],
 )
-def test_own_readiness_gate_is_no_evidence(conditions: dict[str, str], said: str) -> None:
+def test_own_readiness_gate_is_ignored(conditions: dict[str, str], wanted: str) -> None:
     gates = [GATE, "other"] if "other" in conditions else [GATE]
     not_ready = endpoint("10.0.0.1", "a", ready=False)
-    assert one_engine(pod("a", conditions=conditions, gates=gates), not_ready)[0] == said
+    assert one_engine(pod("a", conditions=conditions, gates=gates), not_ready)[0] == wanted
 
 
-def test_a_pod_that_no_longer_exists_while_its_slice_lists_it() -> None:
+def test_deleted_pod_in_a_stale_slice_is_gone() -> None:
     lonely = found(slices=[part("s", endpoint("10.0.0.1", "a"))])
     assert standings(lonely) == {"a": "gone"}
     namesake = found(pods=[pod("a", uid="another")], slices=[part("s", endpoint("10.0.0.1", "a"))])
@@ -276,7 +276,7 @@ def test_a_pod_that_no_longer_exists_while_its_slice_lists_it() -> None:
     assert [one.pod for one in (*lonely.members, *namesake.members)] == [None, None]
 
 
-def test_a_pod_that_cannot_be_seen_is_not_gone_and_one_that_was_gone_stays_so() -> None:
+def test_unobservable_pod_keeps_its_state() -> None:
     finder, there = MemberDiscovery(SERVICE, "ns"), world(slices=[part("s", endpoint("10.0.0.1", "a"))])
     assert standings(finder.discover(there)) == {"a": "gone"}
     there.unobservable = frozenset({"ns"})
@@ -290,7 +290,7 @@ def test_a_pod_that_cannot_be_seen_is_not_gone_and_one_that_was_gone_stays_so() 
 
 
 @pytest.mark.parametrize(
-    ("taint", "said"),
+    ("taint", "wanted"),
     [
         (("nvidia.com/gpu-xid-error", "NoSchedule"), "node node has taint nvidia.com/gpu-xid-error"),
         (("gpu.health/memory-error", "NoExecute"), "node node has taint gpu.health/memory-error"),
@@ -300,8 +300,8 @@ def test_a_pod_that_cannot_be_seen_is_not_gone_and_one_that_was_gone_stays_so() 
         (("node.kubernetes.io/not-ready", "NoExecute"), ""),
     ],
 )
-def test_node_taints_of_faulty_gpus(taint: tuple[str, str], said: str) -> None:
-    assert one_engine(the_node=node(taints=[taint])) == (("unfit", said) if said else ("", ""))
+def test_node_taints_of_faulty_gpus(taint: tuple[str, str], wanted: str) -> None:
+    assert one_engine(the_node=node(taints=[taint])) == (("unfit", wanted) if wanted else ("", ""))
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_node_conditions_of_faulty_gpus(condition: str, status: str, *, unfit: b
     assert one_engine(the_node=node(conditions={condition: status}))[0] == ("unfit" if unfit else "")
 
 
-def test_other_signs_in_place_of_ours() -> None:
+def test_custom_node_fault_rules_replace_defaults() -> None:
     rules = NodeFaultRules(taints=("example.com/*",), conditions=("Fine=False", "Odd"))
     taints = [{"key": "example.com/x", "effect": "NoExecute"}, {"key": "gpu.health/x", "effect": "NoExecute"}]
     conditions = [{"type": "Fine", "status": "False"}, {"type": "Odd", "status": "True"}]
@@ -334,13 +334,13 @@ def test_other_signs_in_place_of_ours() -> None:
     assert rules.fault([], [{"type": "Fine", "status": "True"}, {"type": "Odd", "status": "Unknown"}]) == ""
 
 
-@pytest.mark.parametrize(("health", "said"), [("Unhealthy", "unfit"), ("Healthy", ""), ("Unknown", "")])
-def test_device_plugin_health_of_a_pod(health: str, said: str) -> None:
+@pytest.mark.parametrize(("health", "wanted"), [("Unhealthy", "unfit"), ("Healthy", ""), ("Unknown", "")])
+def test_device_plugin_health_of_a_pod(health: str, wanted: str) -> None:
     resources = [{"resourceID": "GPU-1", "health": health}, {"resourceID": "GPU-2", "health": "Healthy"}]
     statuses = [{"allocatedResourcesStatus": [{"name": "nvidia.com/gpu", "resources": resources}]}]
     standing, reason = one_engine(pod("a", containerStatuses=statuses))
-    assert standing == said
-    assert reason == ("pod a: nvidia.com/gpu GPU-1 is unhealthy" if said else "")
+    assert standing == wanted
+    assert reason == ("pod a: nvidia.com/gpu GPU-1 is unhealthy" if wanted else "")
 
 
 def test_gravest_pod_state_wins() -> None:
@@ -349,7 +349,7 @@ def test_gravest_pod_state_wins() -> None:
     assert one_engine(None, endpoint("10.0.0.1", "a", ready=False), broken)[0] == "unfit"
 
 
-# -- whatever comes --------------------------------------------------------------------------------------------
+# -- arbitrary input -------------------------------------------------------------------------------------------
 
 _FIELDS = [
     "metadata",
@@ -380,12 +380,12 @@ _JSON = st.recursive(
 )  # fmt: skip
 
 
-@given(said=st.dictionaries(st.sampled_from(["metadata", "spec", "status", "endpoints", "ports"]), _JSON))
-def test_whatever_a_server_sends_is_read(said: dict[str, Any]) -> None:
-    assert cluster_objects.pod(said) == cluster_objects.pod(said)
-    assert cluster_objects.endpoint_slice(said) == cluster_objects.endpoint_slice(said)
-    assert cluster_objects.node_reader(NodeFaultRules())(said) == cluster_objects.node_reader(NodeFaultRules())(
-        said
+@given(wanted=st.dictionaries(st.sampled_from(["metadata", "spec", "status", "endpoints", "ports"]), _JSON))
+def test_arbitrary_objects_are_parsed(wanted: dict[str, Any]) -> None:
+    assert cluster_objects.pod(wanted) == cluster_objects.pod(wanted)
+    assert cluster_objects.endpoint_slice(wanted) == cluster_objects.endpoint_slice(wanted)
+    assert cluster_objects.node_reader(NodeFaultRules())(wanted) == cluster_objects.node_reader(NodeFaultRules())(
+        wanted
     )
 
 

@@ -1,4 +1,4 @@
-"""Scenes to write of: one pool of engines as they are told to be."""
+"""Write contexts: one pool with engines in given states."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ NOW_S = 1000.0
 UNIX_S = 1_700_000_000.0
 
 
-def document(**said: Any) -> PolicyObject:
+def document(**fields: Any) -> PolicyObject:
     known: dict[str, Any] = {
         "kind": "EnginePool",
         "namespace": "ns",
@@ -27,7 +27,7 @@ def document(**said: Any) -> PolicyObject:
         "uid": "u",
         "generation": 2,
         "resource_version": "7",
-        **said,
+        **fields,
     }
     return PolicyObject(file=f"{known['namespace']}/{known['kind']}/{known['name']}", **known)
 
@@ -78,7 +78,7 @@ def programming(*waiting: str, proxies: int = 2, refusals: tuple[NackSummary, ..
     return ProgrammedState(digest="served", proxies=proxies, waiting=waiting, refusals=refusals)
 
 
-def scene(*objects: PolicyObject, **said: Any) -> WriteContext:
+def scene(*objects: PolicyObject, **fields: Any) -> WriteContext:
     known: dict[str, Any] = {
         "objects": objects,
         "digest": "served",
@@ -87,7 +87,7 @@ def scene(*objects: PolicyObject, **said: Any) -> WriteContext:
         "engines": {},
         "programmed": programming(),
         "now_s": NOW_S,
-        **said,
+        **fields,
     }
     return WriteContext(**known)
 

@@ -1,4 +1,4 @@
-"""What happens to engines is told of their pods, once for what repeats, and no faster than the buckets allow."""
+"""Events are recorded on pods, aggregated and rate limited."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,7 +57,7 @@ def test_repeated_events_are_aggregated_with_a_count() -> None:
         "lastTimestamp": rfc3339(UNIX_S + 7),
         "message": second.message,
     }
-    # The writer before told it, and this replica saw the same.
+    # The previous leader recorded it, and this replica saw the same.
     assert repeat_patch(first, event) is None
 
 

@@ -1,4 +1,4 @@
-"""A status says what became of an object, and is the same until that is something else."""
+"""Status of an object, stable until its state changes."""
 
 from typing import Any
 
@@ -28,8 +28,8 @@ LATER_S = UNIX_S + 60
 
 
 def fits_its_definition(kind: str, status: Any) -> None:
-    said = yaml.safe_load((CRDS / f"{kind.lower()}s.yaml").read_text())
-    (version,) = said["spec"]["versions"]
+    given = yaml.safe_load((CRDS / f"{kind.lower()}s.yaml").read_text())
+    (version,) = given["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]["properties"]["status"]
     jsonschema.validate(status, schema)
     assert status.keys() <= schema["properties"].keys()
@@ -46,12 +46,12 @@ def test_acked_object_has_accepted_and_programmed_conditions() -> None:
 
 def test_rejected_object_status_has_field_reason_and_served_generation() -> None:
     one = document(
-        problems=(problem(), problem("spec.slotsPerEngine", "is no number")), last_accepted='{"model":"m"}'
+        problems=(problem(), problem("spec.slotsPerEngine", "is not a number")), last_accepted='{"model":"m"}'
     )
     status = status_of(one, scene(one), {}, UNIX_S)
     assert conditions(status) == {"Accepted": ("False", "Rejected"), "Programmed": ("False", "Rejected")}
     assert status["conditions"][0]["message"] == (
-        "the last accepted spec is served; spec.model: is empty; spec.slotsPerEngine: is no number"
+        "the last accepted spec is served; spec.model: is empty; spec.slotsPerEngine: is not a number"
     )
     assert status["lastAccepted"] == {"model": "m"}
     fits_its_definition("EnginePool", status)
@@ -63,7 +63,7 @@ def test_rejected_object_status_has_field_reason_and_served_generation() -> None
     assert status["digest"] == ""
 
 
-def test_a_pool_that_is_not_served_has_none_of_its_namesakes_engines() -> None:
+def test_unserved_duplicate_pool_has_no_engine_counts() -> None:
     older, namesake = document(), document(problems=(problem("metadata.name", "is taken"),), serving=False)
     assert older.name == namesake.name
     seen = scene(older, fleet=fleet(engine("a", Verdict.READY)))
@@ -73,7 +73,7 @@ def test_a_pool_that_is_not_served_has_none_of_its_namesakes_engines() -> None:
     assert status["verdicts"] == {}
 
 
-def test_the_same_again_is_equal_and_a_condition_is_as_old_as_its_status() -> None:
+def test_equal_input_gives_equal_status() -> None:
     one = document()
     waiting = scene(one, programmed=programming("replica-a"))
     first = status_of(one, waiting, {}, UNIX_S)
@@ -90,28 +90,28 @@ def test_the_same_again_is_equal_and_a_condition_is_as_old_as_its_status() -> No
 def test_programmed_condition_is_sticky() -> None:
     one = document()
     done = status_of(one, scene(one), {}, UNIX_S)
-    # A change of something else is on its way to the proxies, then no proxy is there.
+    # Another object's change is in flight, then no proxy is connected.
     for meanwhile in (programming("replica-a"), programming(proxies=0)):
         assert status_of(one, scene(one, programmed=meanwhile), done, LATER_S) == done
     edited = document(generation=3)
     behind = scene(edited, programmed=programming("replica-a"))
     assert conditions(status_of(edited, behind, done, LATER_S))["Programmed"] == ("False", "Pending")
-    # The same spec, of which something else is served: its engines are others now.
+    # The same spec with other served content: its engines changed.
     moved = scene(one, programmed=programming("replica-a"), texts={one.file: "other engines"})
     assert conditions(status_of(one, moved, done, LATER_S))["Programmed"] == ("False", "Pending")
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("given", "expected"),
     [
         ({"programmed": programming(proxies=0)}, ("Unknown", "NoProxies")),
         ({"digest": "", "texts": {}}, ("False", "Pending")),
         ({"hold_reason": "half of the engines would go"}, ("False", "Held")),
     ],
 )
-def test_programmed_says_why_not(said: dict[str, Any], expected: tuple[str, str]) -> None:
+def test_programmed_message_gives_the_reason(given: dict[str, Any], expected: tuple[str, str]) -> None:
     one = document()
-    assert conditions(status_of(one, scene(one, **said), {}, UNIX_S))["Programmed"] == expected
+    assert conditions(status_of(one, scene(one, **given), {}, UNIX_S))["Programmed"] == expected
 
 
 def test_nack_condition_is_on_its_own_object_only() -> None:
@@ -125,7 +125,7 @@ def test_nack_condition_is_on_its_own_object_only() -> None:
     assert conditions(status_of(other, seen, {}, UNIX_S))["Programmed"] == ("True", "Programmed")
 
 
-def test_engines_are_counted_by_health_and_verdict_and_load_is_no_news() -> None:
+def test_engine_counts_ignore_load() -> None:
     one = document()
     verdicts = {
         "a": (Verdict.READY, Health.HEALTHY),
@@ -135,14 +135,14 @@ def test_engines_are_counted_by_health_and_verdict_and_load_is_no_news() -> None
         "e": (None, Health.HEALTHY),
     }
     engines = fleet(*(engine(name, verdict) for name, (verdict, _) in verdicts.items()), engine("f", None))
-    known = {EngineId("pool", name): decided(*said) for name, said in verdicts.items()}
+    known = {EngineId("pool", name): decided(*given) for name, given in verdicts.items()}
     status = status_of(one, scene(one, fleet=engines, engines=known), {}, UNIX_S)
     assert status["engines"] == {"total": 6, "healthy": 3, "draining": 1, "unhealthy": 2}
     assert status["verdicts"] == {"draining": 1, "hung": 1, "ready": 2, "unknown": 1}
     fits_its_definition("EnginePool", status)
 
 
-def test_conditions_of_others_stay() -> None:
+def test_foreign_conditions_are_kept() -> None:
     one = document()
     theirs = {"type": "Approved", "status": "True", "reason": "By", "message": "", "lastTransitionTime": "t"}
     assert theirs in status_of(one, scene(one), {"conditions": [theirs]}, UNIX_S)["conditions"]

@@ -1,4 +1,4 @@
-"""Policies are confirmed once each proxy took all of them over, and refusals are said as long as they last."""
+"""Policies are confirmed once every proxy accepted them; refusals are reported while they last."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_policies_are_programmed_once_every_proxy_acked() -> None:
     assert confirming.confirmed == "one"
     confirming.observe([proxy("a", cds=Sync.STALE), proxy("b", cds=Sync.SYNCED)], "two", desired)
     assert confirming.confirmed == "one"
-    # Who left is not waited for.
+    # Disconnected proxies are not waited for.
     confirming.observe([proxy("b", cds=Sync.SYNCED)], "two", desired)
     assert confirming.confirmed == "two"
 
@@ -63,7 +63,7 @@ def test_nacks_name_the_policy_line_until_cleared() -> None:
     assert confirming.observe([proxy("a", rds=Sync.SYNCED), proxy("b", rds=Sync.SYNCED)], "one", desired) == ()
 
 
-def said(proxies: int, digest: str, confirmed: str, *refusals: NackSummary) -> ReplicaStatus:
+def peer_status(proxies: int, digest: str, confirmed: str, *refusals: NackSummary) -> ReplicaStatus:
     groups = (ReplicaProxyGroup(role="gateway", zone="z", more=proxies),) if proxies else ()
     return ReplicaStatus(groups=groups, digest=digest, confirmed=confirmed, refusals=refusals)
 
@@ -72,21 +72,23 @@ def said(proxies: int, digest: str, confirmed: str, *refusals: NackSummary) -> R
     ("others", "waiting", "proxies"),
     [
         ({}, (), 2),
-        ({"b": said(3, "new", "new")}, (), 5),
-        ({"b": said(3, "old", "old")}, ("b",), 5),
-        ({"b": said(3, "new", "old")}, ("b",), 5),
-        # Who serves nobody keeps nobody waiting.
-        ({"b": said(0, "old", "old")}, (), 2),
+        ({"b": peer_status(3, "new", "new")}, (), 5),
+        ({"b": peer_status(3, "old", "old")}, ("b",), 5),
+        ({"b": peer_status(3, "new", "old")}, ("b",), 5),
+        # A replica without proxies delays nothing.
+        ({"b": peer_status(0, "old", "old")}, (), 2),
     ],
 )
 def test_programmed_waits_for_acks_of_other_replicas(
     others: dict[str, ReplicaStatus], waiting: tuple[str, ...], proxies: int
 ) -> None:
-    found = programming_of_replicas("a", said(2, "new", "new"), others)
+    found = programming_of_replicas("a", peer_status(2, "new", "new"), others)
     assert (found.digest, found.waiting, found.proxies) == ("new", waiting, proxies)
 
 
 def test_nacks_of_all_replicas_are_deduplicated() -> None:
     refusal = NackSummary(resource="RDS r", reason="bad regex")
-    found = programming_of_replicas("a", said(1, "new", "", refusal), {"b": said(1, "new", "", refusal)})
+    found = programming_of_replicas(
+        "a", peer_status(1, "new", "", refusal), {"b": peer_status(1, "new", "", refusal)}
+    )
     assert (found.refusals, found.waiting) == ((refusal,), ("a", "b"))

@@ -1,4 +1,4 @@
-"""A readiness gate closes on fresh and believed evidence that no token comes out, and on nothing less."""
+"""A readiness gate closes only on fresh, accepted evidence of no tokens."""
 
 import pytest
 
@@ -23,14 +23,14 @@ def found(
     verdict: Verdict | None, health: Health | None, *, age_s: float = 0.5, gate: bool = True
 ) -> tuple[bool, str] | None:
     decisions: dict[EngineId, EngineDecision] = {} if health is None else {E1: decided(verdict, health)}
-    said = readiness_gates(fleet(engine("e1", verdict, age_s=age_s)), decisions, {E1: pod(gate=gate)}, NOW_S)
-    return (said[0].ready, said[0].reason) if said else None
+    gates = readiness_gates(fleet(engine("e1", verdict, age_s=age_s)), decisions, {E1: pod(gate=gate)}, NOW_S)
+    return (gates[0].ready, gates[0].reason) if gates else None
 
 
 @pytest.mark.parametrize("verdict", [Verdict.READY, Verdict.BUSY])
 def test_readiness_gate_is_true_for_producing_engines(verdict: Verdict) -> None:
     assert found(verdict, Health.HEALTHY) == (True, "Producing")
-    # Also where its answers, or an order, keep it out: that is between us and the proxies.
+    # Also if errors or an order eject it: that concerns only us and the proxies.
     assert found(verdict, Health.UNHEALTHY) == (True, "Producing")
     assert found(verdict, None) == (True, "Producing")
 
@@ -41,7 +41,7 @@ def test_readiness_gate_closes_on_confirmed_hard_evidence(verdict: Verdict) -> N
 
 
 def test_readiness_gate_stays_open_without_hard_evidence() -> None:
-    assert found(Verdict.HUNG, Health.HEALTHY) is None  # all of the pool says so: the judge is in doubt
+    assert found(Verdict.HUNG, Health.HEALTHY) is None  # the whole pool reports it: the judge is in doubt
     assert found(Verdict.HUNG, None) is None
     assert found(Verdict.HUNG, Health.UNHEALTHY, age_s=FRESH_S + 1) is None
     assert found(Verdict.DEGRADED, Health.UNHEALTHY) is None

@@ -1,4 +1,4 @@
-"""One replica writes what differs, as long as it holds the Lease, and takes no for an answer."""
+"""The leader writes differences, and handles refusals."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -34,7 +34,7 @@ POOL: dict[str, Any] = {
 
 
 class Stage:
-    """A cluster with one pool, and a writer of it with a clock of its own."""
+    """A cluster with one pool, and its writer with a separate clock."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -58,7 +58,7 @@ class Stage:
         )
 
     async def pool(self) -> PolicyObject:
-        """The pool as a source has read it."""
+        """The pool as read by a source."""
         return read(await self.stored())
 
     async def stored(self) -> Mapping[str, Any]:
@@ -95,13 +95,13 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
 
 
 async def held(writer: StatusWriter) -> StatusWriter:
-    """The writer with the Lease, and nothing running."""
+    """A writer with the Lease, without background tasks."""
     await writer._lease._attempt()
     assert writer.holds
     return writer
 
 
-def test_what_differs_is_written_once(tmp_path: Path) -> None:
+def test_difference_is_written_once(tmp_path: Path) -> None:
     async def play() -> None:
         async with stage(tmp_path) as on:
             one, writer = await on.pool(), await held(on.writer())
@@ -113,7 +113,7 @@ def test_what_differs_is_written_once(tmp_path: Path) -> None:
                 "Programmed": ("True", "Programmed"),
             }
             assert stored["metadata"]["generation"] == one.generation
-            # Looked at again and again, also once the source has seen what was written, nothing is written.
+            # Repeated cycles write nothing, even after the source has seen the write.
             version = stored["metadata"]["resourceVersion"]
             for seen in (one, read(stored), read(stored)):
                 on.scene, on.now_s = scene(seen), on.now_s + SPACING_S
@@ -142,7 +142,7 @@ def test_only_the_leader_with_the_lease_writes(tmp_path: Path) -> None:
             await asyncio.gather(task, return_exceptions=True)
             assert not first.holds
             lease = await on.cluster.api.get(LEASES, "default", "switchgear")
-            # Taken within a look or two, not after the ten seconds of a crash: none of them have passed in it.
+            # Acquired within a cycle or two, not after the ten seconds of a crash.
             assert lease["spec"]["holderIdentity"] in {"", second._lease.identity}
             await eventually(lambda: second.holds, "the second to hold it", PATIENT_S)
             on.scene = scene(await on.pool(), hold_reason="half of the engines would go")
@@ -165,12 +165,12 @@ def test_resource_version_conflict_is_reread_and_retried(tmp_path: Path) -> None
             labelled = {"metadata": {"labels": {"a": "b"}}}
             await on.cluster.api.merge(ENGINE_POOLS, "default", "pool", labelled)
             on.scene, on.now_s = scene(one, hold_reason="why"), on.now_s + SPACING_S
-            await writer.write_once()  # over a version that is no longer the newest
+            await writer.write_once()  # over an outdated version
             assert conditions(await on.status())["Programmed"] == ("True", "Programmed")
             await writer.write_once()
             assert conditions(await on.status())["Programmed"] == ("False", "Held")
             assert (await on.stored())["metadata"]["labels"] == {"a": "b"}
-            # Somebody empties the status, and the source tells of a new version.
+            # Another client clears the status, and the source sees a new version.
             await on.cluster.api.merge(
                 ENGINE_POOLS, "default", "pool", {"status": {"conditions": None}}, subresource="status"
             )
@@ -181,7 +181,7 @@ def test_resource_version_conflict_is_reread_and_retried(tmp_path: Path) -> None
     asyncio.run(play())
 
 
-def test_an_object_that_is_gone_is_left_alone_and_another_of_its_name_is_not_written_for_it(
+def test_deleted_object_and_its_namesake_are_not_written(
     tmp_path: Path,
 ) -> None:
     async def play() -> None:
@@ -213,7 +213,7 @@ def test_api_server_retry_after_is_honoured(tmp_path: Path) -> None:
             await writer.write_once()
             await writer.write_once()
             assert await on.status() == {}
-            on.now_s += 1.1  # what the double asks for
+            on.now_s += 1.1  # Retry-After of the double
             await writer.write_once()
             assert await on.status() != {}
             on.scene, on.now_s = scene(await on.pool(), hold_reason="why"), on.now_s + CACHED_FOR_S + 1
@@ -245,7 +245,7 @@ def test_ejection_events_are_recorded_once_by_the_leader(tmp_path: Path) -> None
             assert on.asked == [0, 2]
             (event,) = await on.events()
             assert event["count"] == 2
-            # The next writer saw the same, and numbers its events by itself.
+            # The next leader saw the same, with its own event numbers.
             await writer._lease.release()
             second = await held(on.writer("two"))
             on.scene = scene(one, pods=pods, events=(went(1, Health.UNHEALTHY, at=on.unix_s + 5),))
@@ -256,7 +256,7 @@ def test_ejection_events_are_recorded_once_by_the_leader(tmp_path: Path) -> None
     asyncio.run(play())
 
 
-def test_of_two_pools_with_one_name_events_are_about_the_one_that_is_served(tmp_path: Path) -> None:
+def test_events_are_about_the_served_duplicate_pool(tmp_path: Path) -> None:
     async def play() -> None:
         async with stage(tmp_path) as on:
             one, writer = await on.pool(), await held(on.writer())
@@ -276,7 +276,7 @@ def test_readiness_gate_condition_is_patched_on_declaring_pods_only(tmp_path: Pa
             stored = await on.cluster.api.get(PODS, "default", "e1")
             one, writer = await on.pool(), await held(on.writer())
 
-            async def said(verdict: Verdict, health: Health, **ref: Any) -> tuple[str, str] | None:
+            async def condition_after(verdict: Verdict, health: Health, **ref: Any) -> tuple[str, str] | None:
                 known = {"namespace": "default", "name": "e1", "uid": stored["metadata"]["uid"], "has_gate": True}
                 on.scene = scene(
                     one,
@@ -291,13 +291,13 @@ def test_readiness_gate_condition_is_patched_on_declaring_pods_only(tmp_path: Pa
                 found = gate_condition(pod)
                 return None if found is None else (found["status"], found["reason"])
 
-            assert await said(Verdict.READY, Health.HEALTHY, has_gate=False) is None
-            assert await said(Verdict.READY, Health.HEALTHY, uid="another") is None
-            assert await said(Verdict.READY, Health.HEALTHY) == ("True", "Producing")
-            assert await said(Verdict.HUNG, Health.HEALTHY) == ("True", "Producing")
-            assert await said(Verdict.HUNG, Health.UNHEALTHY) == ("False", "Hung")
+            assert await condition_after(Verdict.READY, Health.HEALTHY, has_gate=False) is None
+            assert await condition_after(Verdict.READY, Health.HEALTHY, uid="another") is None
+            assert await condition_after(Verdict.READY, Health.HEALTHY) == ("True", "Producing")
+            assert await condition_after(Verdict.HUNG, Health.HEALTHY) == ("True", "Producing")
+            assert await condition_after(Verdict.HUNG, Health.UNHEALTHY) == ("False", "Hung")
             version = (await on.cluster.api.get(PODS, "default", "e1"))["metadata"]["resourceVersion"]
-            assert await said(Verdict.HUNG, Health.UNHEALTHY) == ("False", "Hung")
+            assert await condition_after(Verdict.HUNG, Health.UNHEALTHY) == ("False", "Hung")
             after = await on.cluster.api.get(PODS, "default", "e1")
             assert after["metadata"]["resourceVersion"] == version
 
@@ -324,7 +324,7 @@ def test_losing_the_lease_stops_a_write_round(tmp_path: Path) -> None:
     asyncio.run(play())
 
 
-def test_a_new_generation_is_written_of_when_it_had_time_to_be_served(tmp_path: Path) -> None:
+def test_new_generation_status_waits_for_a_round(tmp_path: Path) -> None:
     async def play() -> None:
         async with stage(tmp_path) as on:
             writer = await held(on.writer(settle_s=1.0))
@@ -344,7 +344,7 @@ def test_a_new_generation_is_written_of_when_it_had_time_to_be_served(tmp_path: 
     asyncio.run(play())
 
 
-def test_a_missing_right_is_said_once_for_all_objects(tmp_path: Path) -> None:
+def test_missing_permission_is_logged_once(tmp_path: Path) -> None:
     async def play() -> None:
         async with stage(tmp_path) as on:
             writer = await held(on.writer())

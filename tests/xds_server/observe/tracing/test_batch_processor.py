@@ -1,4 +1,4 @@
-"""Traces reach a real collector; one that is gone, slow or refuses costs spans, which are counted, no more."""
+"""Traces reach a real collector; a failing one only loses spans, which are counted."""
 
 import logging
 import subprocess
@@ -47,7 +47,7 @@ def counts(exporter: BatchProcessor) -> dict[str, float]:
     return {sample.labels["result"]: sample.value for sample in family.samples if sample.name.endswith("_total")}
 
 
-def test_a_tree_of_spans_arrives_as_it_is(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_span_tree_is_exported_unchanged(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20t0ken")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=lab")
     exporter = batch_processor(collector.url)
@@ -71,7 +71,7 @@ def test_a_tree_of_spans_arrives_as_it_is(collector: Collector, monkeypatch: pyt
     assert counts(exporter) == {"sent": 4, "failed": 0, "dropped": 0}
 
 
-def test_a_collector_has_to_prove_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collector_certificate_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_certificates(tmp_path, LAB_CERTIFICATES, lasts=timedelta(days=1))
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     with collecting(tmp_path) as collector:
@@ -80,7 +80,7 @@ def test_a_collector_has_to_prove_itself(tmp_path: Path, monkeypatch: pytest.Mon
         doubted.stop(30)
         assert not collector.spans
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(tmp_path / "ca.crt"))
-        # Many images set this; what is said for traces goes before it.
+        # Set in many images; the setting for traces overrides it.
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "proxy.crt"))
         trusted = batch_processor(collector.url)
         trusted.offer(TREE)
@@ -88,9 +88,7 @@ def test_a_collector_has_to_prove_itself(tmp_path: Path, monkeypatch: pytest.Mon
         assert [root.name for root in collector.roots()] == ["health change"]
 
 
-def test_the_service_has_the_name_that_the_environment_gives_it(
-    collector: Collector, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_service_name_comes_from_the_environment(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, said in (("OTEL_SERVICE_NAME", "east"), ("OTEL_RESOURCE_ATTRIBUTES", "service.name=west")):
         with monkeypatch.context() as patch:
             patch.setenv(variable, said)
@@ -100,7 +98,7 @@ def test_the_service_has_the_name_that_the_environment_gives_it(
     assert [root.resource["service.name"] for root in collector.roots()] == ["east", "west"]
 
 
-def test_each_change_is_a_trace_of_its_own(collector: Collector) -> None:
+def test_each_change_is_a_separate_trace(collector: Collector) -> None:
     exporter = batch_processor(f"{collector.url}/collector/v1/traces")
     for _ in range(3):
         exporter.offer(TREE)
@@ -109,7 +107,7 @@ def test_each_change_is_a_trace_of_its_own(collector: Collector) -> None:
     assert len({root.trace for root in collector.roots()}) == 3
 
 
-def test_a_collector_that_refuses_is_told_of_once_and_counted(
+def test_refusing_collector_is_logged_once_and_counted(
     collector: Collector, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     collector.status = 400
@@ -120,14 +118,12 @@ def test_a_collector_that_refuses_is_told_of_once_and_counted(
     assert counts(exporter) == {"sent": 0, "failed": 4, "dropped": 0}
     assert "400" in sender.send([TREE])
     captured = capsys.readouterr()
-    # Only our line: the library's own would be one for each try.
+    # Only our line: the library's would be one per retry.
     assert (captured.err, caplog.records) == ("", [])
     assert captured.out.count("otlp.failed") == 1
 
 
-def test_a_collector_that_sends_elsewhere_is_not_followed_with_what_is_secret(
-    collector: Collector, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_collector_redirect_is_not_followed(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=t0ken")
     with collecting() as elsewhere:
         collector.status, collector.location = 307, f"{elsewhere.url}/v1/traces"
@@ -136,12 +132,12 @@ def test_a_collector_that_sends_elsewhere_is_not_followed_with_what_is_secret(
         exporter.stop(30)
     assert "sends elsewhere" in exporter._sender.send([TREE])
     assert not elsewhere.paths
-    # Nobody has them: they are not counted as sent either.
+    # Lost: not counted as sent, either.
     assert counts(exporter) == {"sent": 0, "failed": 4, "dropped": 0}
 
 
 @pytest.mark.parametrize("status", [200, 400])
-def test_what_a_collector_says_is_not_read_to_its_end(collector: Collector, status: int) -> None:
+def test_collector_answer_is_read_up_to_a_limit(collector: Collector, status: int) -> None:
     collector.status, collector.mib = status, 64
     exporter = batch_processor(collector.url)
     exporter.offer(TREE)
@@ -150,7 +146,7 @@ def test_what_a_collector_says_is_not_read_to_its_end(collector: Collector, stat
     assert counts(exporter)["sent" if status == 200 else "failed"] == 4
 
 
-def test_a_collector_that_is_gone_costs_spans_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_collector_only_loses_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")
     with collecting() as gone:
         url = gone.url
@@ -160,7 +156,7 @@ def test_a_collector_that_is_gone_costs_spans_and_nothing_else(monkeypatch: pyte
     assert counts(exporter) == {"sent": 0, "failed": 4, "dropped": 0}
 
 
-def test_why_sending_fails_is_said_with_the_first_cause_and_the_end_of_it() -> None:
+def test_export_error_has_first_and_last_message() -> None:
     words = _Words()
     for said in ("no route", "again", "given up"):
         words.emit(logging.LogRecord("opentelemetry", logging.WARNING, "", 0, said, None, None))
@@ -169,18 +165,18 @@ def test_why_sending_fails_is_said_with_the_first_cause_and_the_end_of_it() -> N
     assert words.said == "no route"
 
 
-def test_a_collector_that_stalls_is_left_behind(collector: Collector) -> None:
+def test_stalled_collector_does_not_delay_shutdown(collector: Collector) -> None:
     collector.go_on.clear()
     exporter = batch_processor(collector.url)
     exporter.offer(TREE)
     assert collector.asked.wait(30)
     exporter.stop(0.01)
-    assert exporter._thread.is_alive()  # and is a daemon: the process may end
+    assert exporter._thread.is_alive()  # and is a daemon thread: the process may end
     assert exporter._thread.daemon
 
 
 class Slow:
-    """Takes nothing until it is let."""
+    """Blocks until released."""
 
     def __init__(self) -> None:
         self.begun, self.let = threading.Event(), threading.Event()
@@ -197,7 +193,7 @@ class Slow:
         self.hurried = True
 
 
-def test_what_finds_the_queue_full_is_dropped_and_counted_and_never_waited_for() -> None:
+def test_full_queue_drops_and_counts_traces() -> None:
     slow = Slow()
     exporter = BatchProcessor(slow, most_waiting=3)
     exporter.offer(TREE)
@@ -213,7 +209,7 @@ def test_what_finds_the_queue_full_is_dropped_and_counted_and_never_waited_for()
     assert not slow.hurried
 
 
-def test_a_full_queue_holds_up_no_end() -> None:
+def test_full_queue_does_not_delay_shutdown() -> None:
     slow = Slow()
     exporter = BatchProcessor(slow, most_waiting=1)
     exporter.offer(TREE)
@@ -232,11 +228,11 @@ def test_a_full_queue_holds_up_no_end() -> None:
         ("https://collector/api/traces", "https://collector/api/traces"),
     ],
 )
-def test_a_url_without_a_path_gets_that_of_the_protocol(url: str, to: str) -> None:
+def test_otlp_url_without_path_gets_the_default_path(url: str, to: str) -> None:
     assert endpoint(url) == to
 
 
-def test_secrets_go_nowhere_in_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_require_an_https_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint("http://collector:4318")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=t0ken")
     endpoint("http://localhost:4318")
@@ -252,12 +248,12 @@ def test_secrets_go_nowhere_in_plain_text(monkeypatch: pytest.MonkeyPatch) -> No
         "http://a b", "http://a\nb", "http://me:secret@collector:4318", "https://collector/?token=secret", "https://collector/#x",
     ],
 )  # fmt: skip
-def test_a_url_that_cannot_be_is_refused(url: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_invalid_collector_url_is_refused(url: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     with pytest.raises(ConfigError, match="--otlp"):
         ServeConfig(policies=(tmp_path_factory.getbasetemp(),), otlp=url)
 
 
-def test_without_the_extra_a_collector_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_otel_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "xds_server.observe.tracing.otlp", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(ConfigError) as refused:
@@ -266,7 +262,7 @@ def test_without_the_extra_a_collector_is_an_error_that_names_it(monkeypatch: py
     assert "switchgear[otel]" in EXTRA
 
 
-def test_without_a_collector_nothing_is_imported_nothing_runs_and_nothing_is_counted() -> None:
+def test_tracing_is_off_without_a_collector() -> None:
     script = (
         "import sys, threading; import xds_server.app.application; from xds_server.observe.tracing.tracing "
         "import Tracing;"
@@ -277,7 +273,7 @@ def test_without_a_collector_nothing_is_imported_nothing_runs_and_nothing_is_cou
     subprocess.run([sys.executable, "-c", script], check=True, timeout=100)
 
 
-async def test_the_end_of_the_server_sends_what_was_followed(collector: Collector) -> None:
+async def test_shutdown_sends_followed_changes(collector: Collector) -> None:
     async with Tracing(collector.url, lambda _pool, _engine: None) as tracing:
         assert tracing.change_tracer is not None
         tracing.change_tracer._done(TREE)

@@ -1,4 +1,4 @@
-"""Changes on their way to proxies become traces: what began them, each stage, each type, and nothing unbounded."""
+"""Traces of changes: cause, stages, resource types, and limits."""
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -73,7 +73,7 @@ class Site:
         self.following.on_round(made)
 
     def out(self, number: int = 0) -> None:
-        """The engine goes out, and the endpoints of all proxies are others."""
+        """Eject the engine, and change the endpoints of all proxies."""
         self.tell(rule="ResiliencePolicy.spec.x", place="chat.yaml:3", requests=("id-2", "id-1"))
         self.content[ENDPOINT] = f"without-{number}"
         self.round(Health.UNHEALTHY, Ejector.VERDICT, news_s=self.now_s - 0.25)
@@ -99,8 +99,8 @@ def decided(health: Health, ejector: Ejector | None) -> Decisions:
 def snapshot(content: Mapping[str, str]) -> Snapshot:
     return Snapshot(
         resources={
-            kind: {"chat": Resource(type_url=kind, name="chat", value=said.encode(), version=said)}
-            for kind, said in content.items()
+            kind: {"chat": Resource(type_url=kind, name="chat", value=content_text.encode(), version=content_text)}
+            for kind, content_text in content.items()
         }
     )
 
@@ -134,7 +134,7 @@ def test_ejection_trace_spans_evidence_to_last_request(site: Site) -> None:
     site.ack("n1")
     site.pass_s(0.03)
     site.ack("n2")
-    assert not site.done  # the last request may still be told of
+    assert not site.done  # the last request may still be reported
     site.began_s = 100.005
     site.pass_s(FOLLOWED_S)
     site.round(Health.UNHEALTHY, Ejector.VERDICT)
@@ -170,7 +170,7 @@ def test_ejection_trace_spans_evidence_to_last_request(site: Site) -> None:
     assert (trace.start_ns - t0, trace.end_ns - t0) == (-2_250 * ms, 60 * ms)
 
 
-def test_a_clock_that_is_set_meanwhile_tears_no_trace_apart(site: Site) -> None:
+def test_wall_clock_change_keeps_traces_consistent(site: Site) -> None:
     site.out()
     site.push("n1", "n2")
     site.wall_ns -= 3_600_000_000_000
@@ -183,7 +183,7 @@ def test_a_clock_that_is_set_meanwhile_tears_no_trace_apart(site: Site) -> None:
     assert site.only.end_ns - site.only.start_ns == 3_250_000_000
 
 
-def test_an_engine_that_is_back_ends_its_trace(site: Site) -> None:
+def test_returned_engine_ends_its_trace(site: Site) -> None:
     site.out()
     site.push("n1", "n2")
     site.ack("n1")
@@ -193,7 +193,7 @@ def test_an_engine_that_is_back_ends_its_trace(site: Site) -> None:
     assert below(site.only, "last request") == []  # none began later
 
 
-def test_policies_are_followed_from_their_reading_and_name_version_and_author(site: Site) -> None:
+def test_policy_trace_names_version_and_author(site: Site) -> None:
     site.tell(ChangeKind.POLICIES, subject=Subject(), after="version 7", evidence="from files")
     site.content |= {CLUSTER: "c2", ROUTE: "r2", RUNTIME: "t2"}
     site.round(offered_s=99.0)
@@ -208,11 +208,11 @@ def test_policies_are_followed_from_their_reading_and_name_version_and_author(si
     assert trace.attributes["switchgear.policies.author"] == "ada"
     (offered,) = below(trace, "offered")
     assert offered.end_ns - offered.start_ns == 940_000_000
-    # Runtime layers are not waited for, and endpoints are as they were.
+    # Runtime layers are ignored, and endpoints are unchanged.
     assert [one.attributes["switchgear.xds.type"] for one in below(trace, "push")] == ["CDS", "RDS"]
 
 
-def test_the_weightiest_names_the_trace_and_the_rest_are_decisions_of_it(site: Site) -> None:
+def test_trace_is_named_by_its_most_important_event(site: Site) -> None:
     site.tell(ChangeKind.BREAKER, after="open")
     for number in range(MOST_DECISIONS + 5):
         site.tell(subject=Subject(pool="chat", engine=f"e{number}"), after="HEALTHY")
@@ -233,7 +233,7 @@ def test_the_weightiest_names_the_trace_and_the_rest_are_decisions_of_it(site: S
         (Health.HEALTHY, None, "recovery"),
     ],
 )
-def test_each_cause_has_a_word(site: Site, health: Health, ejector: Ejector | None, cause: str) -> None:
+def test_trace_cause_is_one_word(site: Site, health: Health, ejector: Ejector | None, cause: str) -> None:
     site.tell(after=health.value)
     site.round(health, ejector)
     site.following.stop()
@@ -279,7 +279,7 @@ def test_unrelated_nack_is_its_own_trace(site: Site) -> None:
     assert (site.only.name, site.only.error) == ("refused", "bad")
 
 
-def test_unacked_proxies_time_out_a_trace_and_are_counted(site: Site) -> None:
+def test_proxies_without_ack_time_out_a_trace(site: Site) -> None:
     site.out()
     site.push("n1")
     site.pass_s(FOLLOWED_S)
@@ -301,7 +301,7 @@ def test_ack_of_an_earlier_push_does_not_count_in_a_trace(site: Site) -> None:
     assert push.attributes["switchgear.proxies.unconfirmed"] == 1
 
 
-def test_who_comes_goes_or_asks_by_name_is_not_waited_for(site: Site) -> None:
+def test_trace_does_not_wait_for_new_or_gone_proxies(site: Site) -> None:
     site.nodes = {"n1": VIEW, "n2": VIEW, "g": View(role=GRPC_ROLE)}
     site.round()
     site.nodes = {**site.nodes, "fresh": VIEW}
@@ -316,7 +316,7 @@ def test_who_comes_goes_or_asks_by_name_is_not_waited_for(site: Site) -> None:
     assert site.only.attributes["switchgear.proxies"] == 1
 
 
-def test_a_round_of_nothing_makes_no_trace_and_a_storm_makes_no_more_than_so_many(site: Site) -> None:
+def test_traces_per_round_are_bounded(site: Site) -> None:
     for _ in range(100):
         site.round()
     site.tell(ChangeKind.CEILING)
@@ -329,7 +329,7 @@ def test_a_round_of_nothing_makes_no_trace_and_a_storm_makes_no_more_than_so_man
     assert len(site.done) == MOST_FOLLOWED
 
 
-def test_names_and_attributes_are_from_closed_sets(site: Site) -> None:
+def test_span_names_and_attributes_are_closed_sets(site: Site) -> None:
     site.out()
     site.push("n1", "n2")
     site.following.on_nack(nack("n1"))

@@ -1,4 +1,4 @@
-"""How long policies waited is told of the round that took them up, and of no other."""
+"""The waiting time of policies belongs to the round that adopts them."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -7,7 +7,7 @@ from xds_server.observe.tracing.tracing import Tracing
 
 
 class FakeTracer:
-    """Takes the place of what follows changes."""
+    """Replaces the change tracer."""
 
     def __init__(self) -> None:
         self.offered_s: list[float | None] = []
@@ -16,7 +16,7 @@ class FakeTracer:
         self.offered_s.append(made.offered_s)
 
 
-def test_an_offer_belongs_to_the_first_round_after_it_and_to_its_own_policies() -> None:
+def test_policy_offer_belongs_to_the_next_round() -> None:
     now_s = [0.0]
     tracing, heard = Tracing("", lambda _pool, _engine: None, clock=lambda: now_s[0]), FakeTracer()
     tracing.change_tracer = heard  # type: ignore[assignment]  # all that is asked of it
@@ -30,9 +30,9 @@ def test_an_offer_belongs_to_the_first_round_after_it_and_to_its_own_policies() 
     tracing.offered("a")
     tracing.adopted("a", None)
     round_at(1.0)
-    round_at(3600.0)  # a canary begins, say, of which the files knew nothing
+    round_at(3600.0)  # e.g. a canary starts, unknown to the files
     tracing.offered("b")
-    round_at(3601.0)  # not taken up yet
+    round_at(3601.0)  # not adopted yet
     tracing.adopted("b", None)
     round_at(3602.0)
     tracing.offered("c")
