@@ -24,27 +24,28 @@ _SHOWN: Final = ("switchgear", "static")
 
 _HEAD: Final = """# Failover benchmark
 
-What a fault costs callers, with and without Switchgear. Envoys, the control plane and one agent per engine are real;
-the engines are simulated (slots, a queue, tokens at a fixed pace, faults on command). Load comes from outside Envoy as
-a Poisson process whose arrivals do not wait for answers. `python -m benchmarks failover --page docs/failover.md` writes
-this page from the files in `benchmarks/results/failover/`.
+What a fault costs callers, with and without Switchgear. Envoys, the control plane and one agent per engine are
+real; the engines are simulated (slots, a queue, tokens at a fixed pace, faults on command). Load comes from
+outside Envoy as a Poisson process whose arrivals do not wait for answers. `python -m benchmarks failover --page
+docs/failover.md` writes this page from the files in `benchmarks/results/failover/`.
 
-**Setup.** Unless a scenario differs: 8 engines of 8 slots, 0.28 to 0.72 s of service (0.5 s on average), callers that
-wait 10 s, answers without streaming, 8 s before the fault, 19 s of fault, 11 s of recovery. 80 % load is 102 requests
-per second. One experiment is one observation: differences below a point are noise.
+**Setup.** Unless a scenario differs: 8 engines of 8 slots, 0.28 to 0.72 s of service (0.5 s on average),
+callers that wait 10 s, answers without streaming, 8 s before the fault, 19 s of fault, 11 s of recovery. 80 %
+load is 102 requests per second. One experiment is one observation: differences below a point are noise.
 
 **Columns.**
 
-- *goodput*: good answers per hundred requests that *arrived* in the fault window, and in fault window plus recovery.
-- *predicted*: the result of a perfect admission limit for the allowed wait (2 s): the fleet as one queue, served by the
-  healthy engines, holding two seconds of waiting, with a recovery noticed 0.5 s late. A deeper queue buys goodput with
-  latency, once per fault: read goodput only together with p99.
-- *wasted*: slot seconds of calls that reached an engine in the fault window and whose answer was not delivered, by the
-  engines' own records; work destroyed by a crash counts for the crash. On a hung GPU a call wastes a slot until its
-  caller disconnects.
+- *goodput*: good answers per hundred requests that *arrived* in the fault window, and in fault window plus
+  recovery.
+- *predicted*: the result of a perfect admission limit for the allowed wait (2 s): the fleet as one queue,
+  served by the healthy engines, holding two seconds of waiting, with a recovery noticed 0.5 s late. A deeper
+  queue buys goodput with latency, once per fault: read goodput only together with p99.
+- *wasted*: slot seconds of calls that reached an engine in the fault window and whose answer was not delivered,
+  by the engines' own records; work destroyed by a crash counts for the crash. On a hung GPU a call wastes a
+  slot until its caller disconnects.
 - *calls* and *tries* per request: calls that reached an engine, and all attempts by an Envoy.
-- *quiet*: from the fault to the last request to a bad engine. *back*: from the end of the fault until the engine has
-  seven tenths of its share again. The worst engine counts.
+- *quiet*: from the fault to the last request to a bad engine. *back*: from the end of the fault until the
+  engine has seven tenths of its share again. The worst engine counts.
 - *targets kept*: of the project's own, per cell; missed ones are below the table.
 - Runs with a slow bench or a busy machine are excluded; the end lists them.
 - The commands show what is in `benchmarks/results/failover/` and run what is missing; `--again` runs all of it.
