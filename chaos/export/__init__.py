@@ -1,1 +1,1 @@
-"""Scenarios for clusters: the same faults as manifests of Chaos Mesh and Litmus, and what they lack."""
+"""Export scenarios to clusters: Chaos Mesh and Litmus manifests, with remarks on differences."""

@@ -1,4 +1,4 @@
-"""A scenario as a Workflow of Chaos Mesh: faults side by side, each after its wait.
+"""A scenario as a Chaos Mesh Workflow: parallel faults, each after its delay.
 
 Fields are those of chaos-mesh.org/v1alpha1 (``api/v1alpha1/*_types.go``): PodChaos, NetworkChaos, HTTPChaos,
 StressChaos and TimeChaos, embedded in a Workflow's templates, where ``deadline`` is how long each lasts.
@@ -24,13 +24,13 @@ from chaos.scenario.scenario_model import FaultSpec, Scenario, ScenarioSpec
 from policies.quantity import format_duration
 
 _START_S: Final = 60.0
-"""What starting and healing may take in all; a Workflow that reaches its deadline is cut off."""
+"""Extra time for start and healing; a Workflow is cut off at its deadline."""
 
 Fields: TypeAlias = Mapping[str, Any]
 
 
 def chaos_mesh(scenario: Scenario, cluster: ClusterNames | None = None) -> ManifestExport:
-    """The Workflow, and what it does not say. Without a fault that maps there is no manifest."""
+    """The Workflow, with remarks. No manifest if no fault can be mapped."""
     names = cluster or ClusterNames()
     spec = scenario.spec
     branches: list[str] = []
@@ -72,7 +72,7 @@ def chaos_mesh(scenario: Scenario, cluster: ClusterNames | None = None) -> Manif
 def _branch(
     name: str, spec: ScenarioSpec, strike: FaultSpec, pieces: Sequence[ChaosMeshObject], cluster: ClusterNames
 ) -> Iterator[Fields]:
-    """The templates of one fault: a wait, then all of its pieces side by side, once or turn by turn."""
+    """Templates of one fault: a delay, then all of its objects in parallel, once or per turn."""
     targets = len(selected_targets(spec, strike).names)
     turns = targets if strike.in_turn else 1
     turn_s = strike.lasts / turns
@@ -115,7 +115,7 @@ def _wait(name: str, seconds: float) -> Fields:
 
 
 def _embedded(kind: str) -> str:
-    """The field of a template that holds a chaos object: ``podChaos``, ``httpChaos`` and so on."""
+    """Template field of a chaos object: ``podChaos``, ``httpChaos`` and so on."""
     return "httpChaos" if kind == "HTTPChaos" else kind[0].lower() + kind[1:]
 
 

@@ -1,8 +1,8 @@
-"""A scenario as ChaosEngines of Litmus, one for each fault, all applied at the same moment.
+"""A scenario as Litmus ChaosEngines, one per fault, all applied at the same time.
 
-Experiments and their environment are those of litmuschaos/chaos-charts (``faults/kubernetes/*/fault.yaml``). An
-engine begins when it is applied; ``RAMP_TIME``, the wait before (and after) the injection, is what puts faults
-on a timeline.
+Experiments and their environment are from litmuschaos/chaos-charts (``faults/kubernetes/*/fault.yaml``). A
+ChaosEngine starts when applied; ``RAMP_TIME``, the delay before (and after) the injection, sets the start of each
+fault.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,12 +26,12 @@ from chaos.scenario.scenario_model import FaultSpec, Scenario, ScenarioSpec
 
 
 def why_not_in_litmus(fault: type[Fault] | Fault) -> str:
-    """Why Litmus cannot make this fault; empty where it can."""
+    """Why Litmus cannot inject this fault; empty if it can."""
     return fault.not_in_clusters or fault.not_in_litmus
 
 
 def litmus(scenario: Scenario, cluster: ClusterNames | None = None) -> ManifestExport:
-    """One ChaosEngine for each fault that maps, and what they do not say."""
+    """One ChaosEngine per mapped fault, with remarks."""
     names = cluster or ClusterNames()
     spec = scenario.spec
     manifests: list[Mapping[str, Any]] = []
@@ -46,7 +46,7 @@ def litmus(scenario: Scenario, cluster: ClusterNames | None = None) -> ManifestE
         manifests.append(_engine(object_name(scenario.metadata.name, name), spec, strike, run, names))
     remarks += unmapped_faults(spec.faults, why_not_in_litmus)
     if manifests:
-        why = "pods of Litmus have to start first: seconds of inaccuracy; service accounts named as its charts do"
+        why = "Litmus pods start first, so times are off by seconds; service accounts are named as in its charts"
         remarks.append(ManifestRemark(about="timeline", why=why, mapped=True))
     return ManifestExport(tool="Litmus", manifests=tuple(manifests), remarks=tuple(remarks))
 
@@ -55,7 +55,7 @@ def _differences(strike: FaultSpec, run: LitmusExperiment) -> Iterator[str]:
     if run.differs:
         yield run.differs
     if strike.pause_percent:
-        yield "there are no pauses between turns"
+        yield "no pauses between turns"
 
 
 def _engine(

@@ -1,6 +1,6 @@
-"""Policies and a scenario made to go together, before anything stands: what lab and simulator both play.
+"""Fit policies and a scenario together, for both the lab and the simulator.
 
-``subjects`` are who is judged; ``fit`` gives policies the engines of the scenario and divides the times of
-requests by how much faster those are, ``shaping`` finds requests that their routes take, ``documents`` writes
-policies out again. ``blueprint`` is all of it in one value. Pure, but for reading the policies.
+``subjects`` are the policies or static Envoys under test. ``policy_fit`` gives policies the scenario's engines and
+scales request times, ``request_shape`` finds requests that match their routes, ``policy_documents`` writes the
+policies. ``blueprint`` combines all of it. Pure, except for reading the policies.
 """

@@ -1,4 +1,4 @@
-"""What a lab will be for one experiment and one subject, before anything of it stands. Pure."""
+"""Blueprint of a lab for one experiment and one subject. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from chaos.testbed.subjects import PolicySubject, StaticSubject, Subject
 from policies.resilience import ResilienceSpec
 
 SIMULATED_MODEL: Final = "lab"
-"""Of engines whose subject names none."""
+"""Pool name for subjects without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolBlueprint:
-    """Engines of one pool that are wanted; ``service_s`` is the mean time a request takes one that is not slow."""
+    """Engines of one pool; ``service_s`` is the mean service time at slowness 1."""
 
     model: str
     gate: bool
@@ -29,10 +29,10 @@ class PoolBlueprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabBlueprint:
-    """Everything about a lab that is known beforehand.
+    """Complete plan of a lab.
 
-    ``experiment`` is the one that will be done: policies may have made its engines slower. ``max_wait_s`` is what
-    the subject lets a request wait; where it does not say, as long as Switchgear does by itself.
+    ``experiment`` is the one to run; policies may have slowed its engines. ``max_wait_s`` is the subject's longest
+    queueing time; default: Switchgear's.
     """
 
     experiment: Experiment
@@ -46,12 +46,12 @@ class LabBlueprint:
 
     @property
     def engines(self) -> tuple[EnginePlacement, ...]:
-        """Of all pools."""
+        """Engines of all pools."""
         return tuple(one for pool in self.pools for one in pool.engines)
 
     @property
     def named_pools(self) -> Mapping[str, PoolBlueprint]:
-        """The pools by their names, the one under test first."""
+        """Pools by name, the one under test first."""
         sides = self.fitting.side_pools if self.fitting is not None else ()
         names = (self.pool, *(one.name for one in sides))
         return dict(zip(names, self.pools, strict=True))
@@ -60,7 +60,7 @@ class LabBlueprint:
 def experiment_began(
     plan: LabBlueprint, *, policies: str, at_unix_s: float, versions: Mapping[str, str]
 ) -> ExperimentBegan:
-    """What a history of this plan begins with; ``policies`` is the text that the subject has."""
+    """First event of this plan's history; ``policies`` is the subject's policy text."""
     experiment = plan.experiment
     spec = experiment.spec.model_dump(mode="json", by_alias=True)
     return ExperimentBegan(
@@ -87,7 +87,7 @@ def experiment_began(
 
 
 def lab_blueprint(experiment: Experiment, subject: Subject) -> LabBlueprint:
-    """What stands for this experiment with this subject; FittingError when its policies cannot be rehearsed."""
+    """Blueprint for this experiment and subject; raises PolicyFitError."""
     topology = experiment.spec.topology
     real = topology.engine == "vllm"
     deadline_s = experiment.spec.load.deadline
@@ -131,7 +131,7 @@ def lab_blueprint(experiment: Experiment, subject: Subject) -> LabBlueprint:
 
 
 def shared_experiment(experiment: Experiment, subjects: Sequence[Subject]) -> Experiment:
-    """The experiment as all of these can do it: with engines as slow as any of their policies expects."""
+    """The experiment for all these subjects: with engines as slow as the slowest policies expect."""
     for one in subjects:
         if isinstance(one, PolicySubject):
             experiment = lab_blueprint(experiment, one).experiment

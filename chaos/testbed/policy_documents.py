@@ -1,4 +1,4 @@
-"""A fitting written out: the policy file that a lab's control plane serves. Pure."""
+"""Write fitted policies as the policy file of a lab's control plane. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,12 +28,12 @@ REQUEST_TIMES: Final = (
     ("hedging", "delay"),
     ("drain", "deadline"),
 )
-"""Fields of a ResiliencePolicy that are about how long requests take."""
+"""Fields of a ResiliencePolicy that depend on the duration of requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabEngineAddress:
-    """Where an engine of the lab is reached; ``agent_port`` None without an agent."""
+    """Address of a lab engine; ``agent_port`` is None without an agent."""
 
     port: int
     agent_port: int | None = None
@@ -42,9 +42,9 @@ class LabEngineAddress:
 def policy_documents(
     fitting: PolicyFit, addresses: Mapping[str, LabEngineAddress], ports: Mapping[int, int]
 ) -> str:
-    """The policy file that the lab's control plane serves.
+    """The policy file of the lab's control plane.
 
-    ``addresses`` are those of all engines by name, ``ports`` the ports of the lab's listeners by the operator's.
+    ``addresses`` are those of all engines by name; ``ports`` maps the operator's listener ports to the lab's.
     """
     experiment = fitting.experiment
     kept = {fitting.pool, *(one.name for one in fitting.side_pools)}
@@ -77,7 +77,7 @@ def policy_documents(
 
 
 def _written(document: EnginePool | ModelRoute | ResiliencePolicy) -> dict[str, Any]:
-    """What the operator wrote of the spec, as YAML has it."""
+    """Fields of the spec that the operator set, as YAML values."""
     dumped: dict[str, Any] = document.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return dumped
 
@@ -112,7 +112,7 @@ def _pool(
         "firstTokenGate": gate,
     }
     written = _written(pool)
-    # The lab's engines speak plain HTTP on loopback: certificates would be those of other machines.
+    # Lab engines use plain HTTP on loopback; the certificates belong to other machines.
     written.pop("tls", None)
     return _document("EnginePool", pool.metadata.name, {**written, **changed})
 
@@ -123,7 +123,7 @@ def _route(route: ModelRoute, ports: Mapping[int, int]) -> dict[str, Any]:
 
 
 def _policies(fitting: PolicyFit, kept: set[str]) -> list[dict[str, Any]]:
-    """Every policy that is for a kept pool; the one for all says every time of requests, default or not."""
+    """Policies for kept pools; the default policy sets all request times explicitly."""
     scale, found = fitting.time_scale, []
     ratio = slots_ratio(fitting.policies.pools[fitting.pool], fitting.experiment)
     usual = ResilienceSpec().model_dump(mode="json", by_alias=True)
@@ -150,7 +150,7 @@ def _policies(fitting: PolicyFit, kept: set[str]) -> list[dict[str, Any]]:
 
 
 def _laid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of ``below`` with what ``above`` says laid over it."""
+    """A copy of ``below`` overridden by ``above``."""
     found = {name: _laid(value, {}) if isinstance(value, dict) else value for name, value in below.items()}
     for name, value in above.items():
         deeper = isinstance(value, dict) and isinstance(found.get(name, {}), dict)

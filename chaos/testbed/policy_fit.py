@@ -1,9 +1,9 @@
-"""Policies made to fit a lab: the operator's words with the lab's engines, and times in proportion to them. Pure.
+"""Fit policies to a lab: the operator's policies with the lab's engines and scaled request times. Pure.
 
-A lab has few engines on loopback, whose requests take a fraction of a second. So the pool under test gets the
-lab's engines, whatever its file says of addresses, slots and speed, and what the policies say of the times of
-*requests* (waits, timeouts, hedging) is divided by how many times faster the lab's engines are. What they say of
-*detection* (probes, cooldowns, connecting) stays: a hang is found as fast as it would be in life.
+A lab has few engines on loopback, and requests take a fraction of a second. So the pool under test gets the lab's
+engines instead of its own addresses, slots and speed, and *request* times (waits, timeouts, hedging) are divided
+by the lab engines' speed-up. *Detection* times (probes, cooldowns, connecting) stay: a hang is detected as fast as
+in production.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,20 +18,20 @@ from policies.resilience import ResilienceSpec
 from policies.route import ModelRoute
 
 MOST_TIMES_FASTER: Final = 8.0
-"""Than its policies expect an engine is made at most: at more, detection would be slow beside everything else."""
+"""Maximum speed-up of an engine compared with its policies; beyond it, detection would be too slow in relation."""
 
 SIDE_ENGINES: Final = 2
 SIDE_SLOTS: Final = 4
-"""Of each engine of a pool that is not under test."""
+"""Slots of each engine of a pool not under test."""
 
 
 class PolicyFitError(Exception):
-    """These policies cannot be rehearsed; the message says why, and what to do."""
+    """The policies cannot be rehearsed; the message has the cause and the fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidePool:
-    """A pool that is not under test and has some engines all the same, because a route reaches it."""
+    """A pool not under test that gets some engines, because a route uses it."""
 
     name: str
     model: str
@@ -42,11 +42,11 @@ class SidePool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyFit:
-    """Policies and an experiment that go together.
+    """Policies and an experiment fitted to each other.
 
-    ``experiment`` is slower than the one asked for where the policies expect so much slower engines.
-    ``max_wait_s`` is what the policies let a request wait, in the lab's time. ``ports`` are those of the listeners
-    that are kept, as the operator wrote them; ``port`` is the one to ask.
+    ``experiment`` has slower engines if the policies expect much slower ones. ``max_wait_s`` is the policies'
+    longest queueing time, in lab time. ``ports`` are the kept listener ports as the operator wrote them; requests
+    go to ``port``.
     """
 
     policies: PolicySet
@@ -66,10 +66,10 @@ class PolicyFit:
 def policy_fit(
     policies: PolicySet, experiment: Experiment, *, pool: str | None = None, model: str | None = None
 ) -> PolicyFit:
-    """How these policies are rehearsed; FittingError when they cannot be.
+    """Fit the policies; raises PolicyFitError.
 
-    ``pool`` is the one under test; by default the first by name that a route sends most of its requests to.
-    ``model`` is what the engines answer to, where that cannot be chosen.
+    ``pool`` is the one under test; default: the first by name that gets most of a route's requests. ``model`` is
+    the engines' model name, if fixed.
     """
     tested = _tested(policies, pool)
     routes = tuple(one for one in policies.routes.values() if _sends_to(one, tested))
@@ -77,7 +77,7 @@ def policy_fit(
     fitted = _slowed(experiment, said.service_time)
     scale = max(1.0, said.service_time / fitted.service_s)
     topology = experiment.spec.topology
-    # The lab starts real engines with the gate.
+    # The lab starts real engines with the first-token gate.
     gate = True if topology.engine == "vllm" else topology.first_token_gate
     streaming = _sorts(experiment)
     try:
@@ -106,12 +106,14 @@ def _tested(policies: PolicySet, wanted: str | None) -> str:
     if wanted is None:
         most = {max(one.spec.pools, key=lambda share: share.weight).pool for one in policies.routes.values()}
         if not most:
-            raise PolicyFitError("there is no ModelRoute: nothing is sent to any pool")
+            raise PolicyFitError("no ModelRoute, so no pool gets requests; add one")
         return min(most)
     if wanted not in policies.pools:
-        raise PolicyFitError(f"there is no pool {wanted!r}; there are {', '.join(sorted(policies.pools))}")
+        raise PolicyFitError(f"unknown pool {wanted!r}; use one of {', '.join(sorted(policies.pools))}")
     if not any(_sends_to(one, wanted) for one in policies.routes.values()):
-        raise PolicyFitError(f"no route sends anything to pool {wanted}; as a mere fallback it is not tested")
+        raise PolicyFitError(
+            f"no route sends requests to pool {wanted}; a pool used only as fallback cannot be tested"
+        )
     return wanted
 
 
@@ -131,9 +133,9 @@ def _sorts(experiment: Experiment) -> frozenset[bool]:
 
 
 def _slowed(experiment: Experiment, declared_s: float) -> Experiment:
-    """The experiment, with slower engines where its author left their speed open and policies expect slow ones.
+    """The experiment, with slower engines if its serviceTime is not set and the policies expect slow ones.
 
-    Requests come as much more rarely, also where their rate is said: the load is a share of what engines can do.
+    The request rate drops by the same factor, also with perSecond: the load stays the same share of capacity.
     """
     topology = experiment.spec.topology
     service_s = declared_s / MOST_TIMES_FASTER
@@ -145,7 +147,7 @@ def _slowed(experiment: Experiment, declared_s: float) -> Experiment:
 
 
 def slots_ratio(pool: EnginePool, experiment: Experiment) -> float:
-    """The lab's slots per slot that the pool has in life; 1 where it names no engines."""
+    """Lab slots per production slot of the pool; 1 if it lists no engines."""
     declared = sum(one.slots or pool.spec.slots_per_engine for one in pool.spec.endpoints)
     return experiment.slots / declared if declared else 1.0
 

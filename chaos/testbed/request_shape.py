@@ -1,4 +1,4 @@
-"""How a request must look so that a route sends it to the pool under test. Pure."""
+"""Find a request shape that a route sends to the pool under test. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -9,20 +9,20 @@ from typing import Final
 from policies.route import HeaderMatch, ModelRoute, PriorityClass
 
 PATHS: Final = ("/v1/completions", "/v1/chat/completions")
-"""What engines answer."""
+"""Paths that engines serve."""
 
 _SOMETHING: Final = "switchgear-lab"
 _TRIED: Final = ("1", "true", "batch", "a", "a1", "user-1", _SOMETHING)
-"""Values that are tried against a regular expression, besides what it spells out itself."""
+"""Values to try against a regular expression, besides its literal parts."""
 
 
 class RequestShapeError(Exception):
-    """No request can be made up that goes to the pool; the message says why."""
+    """No request shape reaches the pool; the message has the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestShape:
-    """``batch_headers`` come on top for requests of the batch class; empty where no route tells them apart."""
+    """``batch_headers`` are added to batch-class requests; empty if no route distinguishes them."""
 
     path: str
     model: str | None
@@ -33,10 +33,10 @@ class RequestShape:
 def request_shape(
     routes: Iterable[ModelRoute], pool: str, streaming: frozenset[bool]
 ) -> tuple[ModelRoute, RequestShape]:
-    """The route to ask by, and how; ``streaming`` are the sorts of requests there will be.
+    """The route to use and the request shape; ``streaming`` are the values of ``stream`` in the load.
 
-    ``routes`` are those that send something to the pool. Batch requests get the headers of a batch route of the
-    same port beside it, where there is one that only adds to what others ask for.
+    ``routes`` are those that send requests to the pool. Batch requests get the headers of a batch route on the
+    same port, if it only adds headers.
     """
     ordered = sorted(
         routes,
@@ -59,14 +59,16 @@ def request_shape(
         return route, RequestShape(
             path=found.path, model=found.model, headers=found.headers, batch_headers=batch or MappingProxyType({})
         )
-    raise RequestShapeError(f"no request can be made up for pool {pool}: {'; '.join(refusals)}")
+    raise RequestShapeError(f"no request matches a route of pool {pool}: {'; '.join(refusals)}")
 
 
 def _shape(route: ModelRoute) -> RequestShape:
     match = route.spec.match
     path = next((one for one in PATHS if one.startswith(match.path_prefix)), None)
     if path is None:
-        raise RequestShapeError(f"engines answer {' and '.join(PATHS)} only, and it asks for {match.path_prefix}")
+        raise RequestShapeError(
+            f"path prefix {match.path_prefix} excludes the engines' paths {' and '.join(PATHS)}"
+        )
     headers: dict[str, str] = {}
     for one in match.headers:
         value = _value(one)
@@ -76,7 +78,7 @@ def _shape(route: ModelRoute) -> RequestShape:
 
 
 def _answers(route: ModelRoute, beside: Iterable[ModelRoute], streaming: frozenset[bool]) -> None:
-    """ShapeError where some of the requests would not match the route, nor one that differs only in ``stream``."""
+    """Raise RequestShapeError if some requests match neither the route nor one that differs only in ``stream``."""
     alike = {
         one.spec.match.stream
         for one in beside
@@ -85,15 +87,15 @@ def _answers(route: ModelRoute, beside: Iterable[ModelRoute], streaming: frozens
         == route.spec.match.model_copy(update={"stream": None})
     }
     if None not in alike and not streaming <= alike:
-        sort = "streams" if alike == {True} else "whole answers"
-        raise RequestShapeError(f"it takes {sort} only, and the load has others too")
+        sort = "streaming requests" if alike == {True} else "non-streaming requests"
+        raise RequestShapeError(f"it matches only {sort}, but the load has other requests too")
 
 
 def _value(match: HeaderMatch) -> str | None:
-    """What the header must say; None for one that must not be there."""
+    """Required value of the header; None if it must be absent."""
     name = match.name.lower()
     if name.startswith(":") and name != ":authority":
-        raise RequestShapeError(f"a condition on {name} is not made up")
+        raise RequestShapeError(f"a condition on {name} is not supported")
     wanted: str | None
     if match.exact is not None:
         wanted = _other(match.exact) if match.invert else match.exact
@@ -102,7 +104,7 @@ def _value(match: HeaderMatch) -> str | None:
     elif match.regex is not None:
         wanted = _matching(match.regex, wanted=not match.invert)
         if wanted is None:
-            raise RequestShapeError(f"no value of {match.name} was found for {match.regex!r}")
+            raise RequestShapeError(f"found no value of {match.name} that matches {match.regex!r}")
     else:
         wanted = _SOMETHING if (match.present is not False) is not match.invert else None
     return wanted
@@ -117,7 +119,7 @@ def _matching(regex: str, *, wanted: bool) -> str | None:
     try:
         return next((one for one in (*spelled, *_TRIED) if one and bool(re.fullmatch(regex, one)) is wanted), None)
     except re.error:
-        return None  # RE2 knows what Python does not
+        return None  # RE2 syntax that Python does not support
 
 
 def _is_batch_of(batch: ModelRoute, route: ModelRoute) -> bool:
@@ -129,7 +131,7 @@ def _is_batch_of(batch: ModelRoute, route: ModelRoute) -> bool:
 
 
 def _more(found: RequestShape, batch: ModelRoute) -> Mapping[str, str] | None:
-    """Headers that make a request of this shape one of the batch route; None where headers alone do not."""
+    """Headers that make a request match the batch route; None if headers alone cannot."""
     match = batch.spec.match
     if not found.path.startswith(match.path_prefix) or match.model not in {None, found.model}:
         return None

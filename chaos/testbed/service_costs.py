@@ -1,15 +1,15 @@
-"""What work costs a simulated engine, so that requests take as long as an experiment says. Pure."""
+"""Token costs of simulated engines that give the experiment's mean service time. Pure."""
 
 from typing import Final
 
 from chaos.scenario.experiment_plan import Experiment
 
 PREFILL_SHARE: Final = 0.1
-"""Of the mean service time: half a second is 0.05 s of prefill and 45 tokens at 10 ms."""
+"""Share of the mean service time: 0.5 s is 0.05 s of prefill and 45 tokens of 10 ms."""
 
 
 def token_costs_s(experiment: Experiment) -> tuple[float, float]:
-    """What a token of a prompt, and one of an answer after its first, costs an engine that is not slow."""
+    """Time per prompt token, and per answer token after the first, at slowness 1."""
     load = experiment.spec.load
     prompt = (load.prompt_tokens.shortest + load.prompt_tokens.longest) / 2
     later = (load.output_tokens.shortest + load.output_tokens.longest) / 2 - 1
@@ -18,7 +18,7 @@ def token_costs_s(experiment: Experiment) -> tuple[float, float]:
 
 
 def longest_request_s(experiment: Experiment) -> float:
-    """The longest time that a healthy request holds a slot: the longest answer on the slowest engine."""
+    """Longest slot time of a healthy request: the longest answer on the slowest engine."""
     prefill_s, token_s = token_costs_s(experiment)
     load = experiment.spec.load
     longest = prefill_s * load.prompt_tokens.longest + token_s * (load.output_tokens.longest - 1)

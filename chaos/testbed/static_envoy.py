@@ -1,8 +1,8 @@
-"""Envoy as people configure it without a control plane: plain, naive retries, hand-tuned, with a hand-set ceiling.
+"""Typical static Envoy configurations: plain, naive retries, hand-tuned, and with a fixed admission limit.
 
-Each is one complete bootstrap. They differ in the cluster and in the route's retry policy, and in nothing else;
-all of them know the caller's patience, and all lift Envoy's default limits of 1024 requests, 1024 waiting and 3
-retries, as meshes do, except where a limit is the point.
+Each is a complete bootstrap; they differ only in the cluster and the route's retry policy. All use the caller's
+deadline as timeout. All raise Envoy's default limits (1024 requests, 1024 pending, 3 retries), as meshes do,
+except the one with an admission limit.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 POOL: Final = "chat"
 CEILING_PER_SLOT: Final = 5
-"""Of the hand-set ceiling: what a wait of two seconds at half a second of service comes to."""
+"""Fixed admission limit per slot: a wait of 2 s at a service time of 0.5 s."""
 
 _NO_LIMIT: Final = 4_294_967_295
 _RETRIED: Final = "connect-failure,refused-stream,reset,retriable-status-codes"
@@ -20,7 +20,7 @@ _RETRIED: Final = "connect-failure,refused-stream,reset,retriable-status-codes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticEnvoyConfig:
-    """One configuration without its addresses. ``ceiling_per_slot`` is divided over the proxies."""
+    """One configuration without addresses. ``ceiling_per_slot`` is divided among the proxies."""
 
     cluster: dict[str, Any]
     route: dict[str, Any]
@@ -139,7 +139,7 @@ def static_bootstrap(
     admin_port: int,
     listen_address: str = "127.0.0.1",
 ) -> str:
-    """A bootstrap for one of ``proxies`` equal Envoys in front of engines with ``slots`` in all."""
+    """Bootstrap of one of ``proxies`` equal Envoys for engines with ``slots`` in total."""
     thresholds: dict[str, Any] = {
         "max_connections": _NO_LIMIT,
         "max_pending_requests": _NO_LIMIT,
@@ -182,7 +182,7 @@ def _listener(static: StaticEnvoyConfig, address: str, port: int, deadline_s: fl
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3."
         "HttpConnectionManager",
         "stat_prefix": "bench",
-        # The engines' books are held against the requests by this id.
+        # This id matches engine logs with requests.
         "preserve_external_request_id": True,
         "route_config": {"virtual_hosts": [{**hosts, "include_request_attempt_count": True}]},
         "http_filters": [

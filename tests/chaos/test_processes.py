@@ -136,7 +136,7 @@ async def test_what_a_child_started_in_its_group_goes_with_it() -> None:
     ("argv", "limit_s", "complaint"),
     [
         ((PYTHON, "-c", "import sys; sys.exit('no such model')"), 30.0, "status 1.*no such model"),
-        ((PYTHON, "-c", "print('hello')"), 30.0, "hello.*not a JSON object"),
+        ((PYTHON, "-c", "print('hello')"), 30.0, "hello.*instead of a JSON ready line"),
         (("/no/such/program",), 30.0, "/no/such/program: No such file"),
         ((PYTHON, "-c", "import time; time.sleep(600)"), 0.3, "not ready after 0.3 s"),
     ],

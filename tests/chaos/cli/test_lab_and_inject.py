@@ -80,7 +80,10 @@ async def test_lab_runs_and_inject_heals(tmp_path: Path) -> None:
             1,
             "refused: fault.slow.factor: Input should be a valid number, unable to parse string as a number\n",
         )
-        assert await inject(lab, "slow", "--engine", "77") == (1, "refused: the target means nobody here\n")
+        assert await inject(lab, "slow", "--engine", "77") == (
+            1,
+            "refused: the target matches nothing in this lab\n",
+        )
         assert (await inject(lab, "slows"))[0] == 2
         async with session.post(f"{lab}/v1/faults", data=b"{") as answer:
             assert answer.status == 400

@@ -58,7 +58,7 @@ def test_missing_compiler_refuses_gpu_scenarios(
     monkeypatch.setattr(nvml_double, "compiler", lambda: None)
     assert main(["run", "one-hangs", "gpu-off-the-bus", "-f", EXAMPLE]) == 2
     said = capsys.readouterr().err
-    assert "gpu-off-the-bus: GPU faults need" in said
+    assert "gpu-off-the-bus: no C compiler, needed" in said
     assert "install one" in said
 
 
@@ -71,7 +71,7 @@ def test_all_impossible_scenarios_are_reported_at_once(
     assert main(["verify", "--suite", "standard", "-f", EXAMPLE]) == 2
     said = capsys.readouterr().err
     assert "black-hole: only root loses packets" in said
-    assert "gpu-off-the-bus: GPU faults need" in said
+    assert "gpu-off-the-bus: no C compiler, needed" in said
 
 
 @pytest.mark.parametrize(

@@ -165,10 +165,10 @@ def test_requests_match_the_route(condition: str, headers: dict[str, str]) -> No
 @pytest.mark.parametrize(
     ("match", "why"),
     [
-        ("{pathPrefix: /v2}", "engines answer"),
-        ("{headers: [{name: ':method', exact: POST}]}", "not made up"),
+        ("{pathPrefix: /v2}", "excludes the engines' paths"),
+        ("{headers: [{name: ':method', exact: POST}]}", "is not supported"),
         ("{headers: [{name: x-team, regex: '[0-9]{7}'}]}", "no value"),
-        ("{stream: true}", "streams only"),
+        ("{stream: true}", "only streaming requests"),
     ],
 )
 def test_unmatchable_route_is_refused_with_the_reason(match: str, why: str) -> None:
@@ -185,7 +185,7 @@ def test_streaming_route_accepts_streaming_load() -> None:
 
 def test_unknown_or_unused_pool_is_refused() -> None:
     flagship = load([EXAMPLES / "flagship-with-fallback.yaml"])
-    with pytest.raises(PolicyFitError, match="there are flagship, small"):
+    with pytest.raises(PolicyFitError, match="use one of flagship, small"):
         policy_fit(flagship, experiment(), pool="larg")
     with pytest.raises(PolicyFitError, match="no ModelRoute"):
         policy_fit(policies(), experiment())
