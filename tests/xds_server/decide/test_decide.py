@@ -162,7 +162,7 @@ def test_draining_report_ejects_at_once() -> None:
     assert story.hear("e0", Verdict.READY).health() == "HD"
 
 
-def test_the_worst_member_decides_for_its_group() -> None:
+def test_worst_member_decides_for_its_group() -> None:
     story = Story(policies("aaaa", groups=("g", "g", "", "")))
     assert story.hear("e0", Verdict.READY).hear("e1", Verdict.HUNG, times=2).health() == "UUHH"
     assert "shares GPUs with e1" in reason(story, "e0")
@@ -200,7 +200,7 @@ def test_stale_report_ejects_no_engine_and_delays_readmission() -> None:
     assert story.back() == "HH"
 
 
-def test_an_edit_of_the_policy_is_decided_on() -> None:
+def test_policy_edit_changes_decisions() -> None:
     story = Story(policies("aa")).hear("e0", Verdict.HUNG, times=2)
     assert story.health() == "UH"
     story.policies = policies("aab")
@@ -244,7 +244,7 @@ def test_zone_overflow_goes_to_spare_capacity() -> None:
     assert story.shares("b") == pytest.approx({"a": 0.0, "b": 1.0, "c": 0.0}, abs=0.01)
 
 
-def test_an_engine_that_is_dead_is_not_listed_and_not_counted() -> None:
+def test_dead_engine_is_neither_listed_nor_counted() -> None:
     story = Story(policies("aabbcc")).hear("e0", Verdict.DEAD, times=2)
     assert story.shares("a") == pytest.approx({"a": 0.6, "b": 0.2, "c": 0.2}, abs=0.02)
 
@@ -277,7 +277,7 @@ def test_policy_bounds_cross_zone_traffic(zones: dict[str, object], shares: dict
     assert story.shares("a") == pytest.approx(shares, abs=0.02)
 
 
-def test_a_fleet_without_zones_has_one() -> None:
+def test_fleet_without_zones_has_one() -> None:
     assert Story(policies("--"), calling="").weights("") == {"": 1000}
 
 
@@ -297,9 +297,7 @@ def test_zone_weight_updates_are_damped() -> None:
 @pytest.mark.parametrize(
     ("limits", "factors"), [({}, [1, 0.293]), ({"learn": False}, [1, 1]), ({"mode": "shadow"}, [1, 1])]
 )
-def test_engines_that_are_seen_to_differ_in_speed_are_filled_by_it(
-    limits: dict[str, object], factors: list[float]
-) -> None:
+def test_engines_are_filled_by_measured_speed(limits: dict[str, object], factors: list[float]) -> None:
     story = Story(policies("--", resilience={"limits": limits}))
     for _ in range(40):
         engines = {
@@ -312,7 +310,7 @@ def test_engines_that_are_seen_to_differ_in_speed_are_filled_by_it(
     assert known == pytest.approx(factors, abs=0.03)
 
 
-def test_sharing_by_capacity_needs_no_new_weights_when_engines_fall_ill() -> None:
+def test_capacity_shares_keep_weights_when_engines_fail() -> None:
     story = Story(policies("aaabbb"))
     before = story.weights("")
     story.hear("e0", Verdict.HUNG, times=2).hear("e1", Verdict.HUNG, times=2)
@@ -370,7 +368,7 @@ def test_alternating_readings_cause_no_flapping(verdicts: list[Verdict]) -> None
 
 @settings(max_examples=60)
 @given(EVENTS)
-def test_deciding_twice_decides_the_same_and_memory_changes_no_answer(
+def test_decide_is_deterministic_and_memory_is_only_a_cache(
     events: list[tuple[int, Verdict, float, int]],
 ) -> None:
     story = Story(policies())

@@ -47,18 +47,18 @@ def modules() -> list[str]:
 
 
 @pytest.mark.parametrize("path", [one for block, model in BLOCKS.items() for one in fields(block, model)])
-def test_every_field_of_a_decision_is_named(path: str) -> None:
+def test_every_decision_field_is_documented(path: str) -> None:
     # The ladder's levels share their two fields, which are named once.
     ladder = path.startswith("degradation.") and path.endswith((".enabled", ".abovePressurePercent"))
     assert path in NAMED or (ladder and path.rpartition(".")[0] in NAMED and path.rpartition(".")[2] in NAMED)
 
 
 @pytest.mark.parametrize("module", modules())
-def test_every_module_that_decides_is_named(module: str) -> None:
+def test_every_decision_module_is_documented(module: str) -> None:
     assert module in NAMED
 
 
-def test_no_field_is_named_that_is_not_there() -> None:
+def test_documented_fields_exist() -> None:
     known = {one for block, model in BLOCKS.items() for one in fields(block, model)}
     spoken = {name for name in NAMED if name.partition(".")[0] in BLOCKS and "." in name}
     assert {
@@ -66,6 +66,6 @@ def test_no_field_is_named_that_is_not_there() -> None:
     } == set()
 
 
-def test_links_lead_somewhere() -> None:
+def test_documentation_links_resolve() -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", DOC):
         assert (ROOT / "docs" / target).is_file(), target

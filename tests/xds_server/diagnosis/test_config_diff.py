@@ -52,7 +52,7 @@ def told(kind: str, left: Any, right: Any) -> list[str]:
         ({"a": 1, "b": [1, 2]}, {"@type": "type.googleapis.com/x", "b": [1, 2], "a": 1}),
     ],
 )
-def test_another_spelling_is_no_difference(left: Any, right: Any) -> None:
+def test_equivalent_json_is_not_a_difference(left: Any, right: Any) -> None:
     assert told("CDS", left, right) == []
 
 
@@ -65,12 +65,12 @@ def test_another_spelling_is_no_difference(left: Any, right: Any) -> None:
         ({"filter": {"@type": "a"}}, {"filter": {"@type": "b"}}),
     ],
 )
-def test_another_meaning_is_a_difference(left: Any, right: Any) -> None:
+def test_different_values_are_a_difference(left: Any, right: Any) -> None:
     lines = told("CDS", left, right)
     assert any(line.startswith(("-", "+")) for line in lines[2:])
 
 
-def test_endpoints_are_compared_by_address_and_without_what_envoy_adds() -> None:
+def test_endpoints_are_compared_by_address() -> None:
     left = assignment(endpoint(1), endpoint(2, load_balancing_weight=1))
     right = assignment(
         {**endpoint(2), "endpoint": {**endpoint(2)["endpoint"], "health_check_config": {}}},
@@ -87,12 +87,12 @@ def test_endpoints_are_compared_by_address_and_without_what_envoy_adds() -> None
 
 
 @pytest.mark.parametrize(("meant_as", "same"), [("DRAINING", True), ("UNHEALTHY", True), ("HEALTHY", False)])
-def test_a_dump_calls_a_host_that_drains_unhealthy(meant_as: str, same: bool) -> None:
+def test_draining_host_is_unhealthy_in_a_dump(meant_as: str, same: bool) -> None:
     left = assignment(endpoint(1, health_status=meant_as))
     assert (told("EDS", left, assignment(endpoint(1, health_status="UNHEALTHY"))) == []) is same
 
 
-def test_secrets_that_the_bootstrap_takes_from_files_are_the_operators_own() -> None:
+def test_bootstrap_secrets_are_ignored() -> None:
     from_file = {"name": "identity", "sds_config": {"path_config_source": {"path": "/etc/a.json"}}}
     over_xds = {"name": "mesh", "sds_config": {"ads": {}}}
     secrets = [{"name": name, "secret": {"name": name}} for name in ("identity", "mesh")]
@@ -112,7 +112,7 @@ def test_secrets_that_the_bootstrap_takes_from_files_are_the_operators_own() -> 
     assert [one.name for one in dumped_resources({"configs": dump["configs"][1:]})] == ["identity", "mesh"]
 
 
-def test_what_is_on_one_side_only_is_told() -> None:
+def test_resource_on_one_side_is_a_difference() -> None:
     answer = config_diff(
         [meant("CDS", "gone", {"name": "gone"})],
         [
@@ -128,7 +128,7 @@ def test_what_is_on_one_side_only_is_told() -> None:
     ]
 
 
-def test_the_word_of_envoy_is_told_with_the_difference() -> None:
+def test_envoy_error_is_part_of_the_difference() -> None:
     found = DumpedResource(type="LDS", name="x", content={"a": 1}, problem="Envoy refused a newer version: bad")
     answer = config_diff([meant("LDS", "x", {"a": 2})], [found], {"RTDS": "no runtime"}, ("LDS", "RTDS"))
     assert answer.differences[0].what == "Envoy refused a newer version: bad"
@@ -144,7 +144,7 @@ def test_secrets_are_compared_by_name() -> None:
     assert len(config_diff([meant("SDS", "tls", None)], [], {}, TYPES).differences) == 1
 
 
-def test_a_runtime_layer_is_compared_as_envoy_writes_it() -> None:
+def test_runtime_layer_is_compared_as_envoy_writes_it() -> None:
     page = {
         "layers": ["static", "switchgear", "admin"],
         "entries": {"a.b": {"layer_values": ["", "384", ""]}, "a.c": {"layer_values": ["1", "", ""]}},
@@ -155,7 +155,7 @@ def test_a_runtime_layer_is_compared_as_envoy_writes_it() -> None:
     assert "-a.b: '385'" in told("RTDS", {"layer": {"a.b": 385}}, layer.content)
 
 
-def test_a_dump_is_read_part_by_part() -> None:
+def test_config_dump_parts_are_read() -> None:
     kind = "type.googleapis.com/envoy.admin.v3."
     eds = {"name": "chat", "type": "EDS", "eds_cluster_config": {}}
     inside = {"name": "hop", "type": "STATIC"}
@@ -205,7 +205,7 @@ def test_a_dump_is_read_part_by_part() -> None:
 @pytest.mark.parametrize(
     "said", [None, [], {}, {"configs": 3}, {"configs": [3]}, {"configs": [{"@type": "x"}, None]}], ids=repr
 )
-def test_what_is_no_dump_is_refused(said: Any) -> None:
+def test_invalid_dump_is_refused(said: Any) -> None:
     with pytest.raises(DumpError):
         dumped_resources(said)
 
@@ -216,12 +216,12 @@ def test_what_is_no_dump_is_refused(said: Any) -> None:
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     )
 )
-def test_everything_is_the_same_as_itself_and_canonical_once(content: Any) -> None:
+def test_canonical_form_is_idempotent(content: Any) -> None:
     once = canonical("CDS", {"content": content})
     assert canonical("CDS", once) == once
 
 
-def test_what_somebody_set_by_hand_over_the_runtime_layer_is_a_difference() -> None:
+def test_manual_runtime_override_is_a_difference() -> None:
     page = {
         "layers": ["static", "switchgear", "admin"],
         "entries": {"a.b": {"layer_values": ["1", "384", "5"]}, "a.c": {"layer_values": ["2", "7", ""]}},
@@ -234,7 +234,7 @@ def test_what_somebody_set_by_hand_over_the_runtime_layer_is_a_difference() -> N
 
 
 @pytest.mark.parametrize("dump", [[], "x", None, {"configs": {}}, {"configs": ["x"]}, {"configs": [{"@type": 3}]}])
-def test_a_page_that_is_no_dump_is_called_so(dump: Any) -> None:
+def test_foreign_page_is_refused_as_dump(dump: Any) -> None:
     def looked() -> str:
         dumped_resources(dump)
         return node_of(dump)
@@ -248,7 +248,7 @@ def test_a_page_that_is_no_dump_is_called_so(dump: Any) -> None:
 @pytest.mark.parametrize(
     "content", ["x", {"endpoints": 3}, {"endpoints": [{"lb_endpoints": [{}]}]}, {"endpoints": [[]]}]
 )
-def test_a_resource_that_envoy_does_not_write_so_is_told_as_one(content: Any) -> None:
+def test_malformed_resource_is_reported(content: Any) -> None:
     held_so = DumpedResource(type="EDS", name="x", content=content)
     (found,) = config_diff([meant("EDS", "x", assignment(endpoint(1)))], [held_so], {}, ("EDS",)).differences
     assert found.what.startswith("not valid for Envoy")
@@ -258,7 +258,7 @@ def secrets(**lists: list[dict[str, Any]]) -> dict[str, Any]:
     return {"configs": [{"@type": "type.googleapis.com/envoy.admin.v3.SecretsConfigDump", **lists}]}
 
 
-def test_a_certificate_that_was_rotated_and_has_not_arrived_is_a_difference() -> None:
+def test_pending_certificate_rotation_is_a_difference() -> None:
     shown = {
         "certificate_chain": {"inline_bytes": base64.b64encode(b"old").decode()},
         "private_key": {"inline_bytes": base64.b64encode(b"[redacted]").decode()},
@@ -284,7 +284,7 @@ def test_a_certificate_that_was_rotated_and_has_not_arrived_is_a_difference() ->
         dumped_resources(secrets(dynamic_active_secrets=[bad]))
 
 
-def test_what_an_envoy_says_of_itself_is_what_tells_its_view() -> None:
+def test_dump_node_attributes_select_the_view() -> None:
     kind = "type.googleapis.com/envoy.admin.v3.BootstrapConfigDump"
     metadata = {"role": "sidecar", "pools": ["a", "b", 3], "listen_address": "", "cuts": True}
     node = {"id": "n1", "locality": {"zone": "z1", "region": 4}, "metadata": metadata}

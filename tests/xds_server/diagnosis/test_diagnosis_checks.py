@@ -17,7 +17,7 @@ from xds_server.diagnosis.check_result import CheckState
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_least_versions_are_those_of_the_project() -> None:
+def test_minimum_versions_match_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     said = {"python": project["requires-python"].removeprefix(">=")}
     for one in project["dependencies"]:
@@ -30,13 +30,11 @@ def test_the_least_versions_are_those_of_the_project() -> None:
     ("theirs", "asked", "answered", "skew"),
     [(100.5, 100, 101, 0), (90, 100, 101, -10), (111, 100, 101, 10), (100, 100, 100, 0)],
 )
-def test_what_the_way_of_an_answer_explains_is_no_skew(
-    theirs: float, asked: float, answered: float, skew: float
-) -> None:
+def test_round_trip_time_is_not_clock_skew(theirs: float, asked: float, answered: float, skew: float) -> None:
     assert process_checks.skew_s(theirs, asked, answered) == skew
 
 
-def test_clocks_that_are_apart_are_told_with_the_direction() -> None:
+def test_clock_skew_has_a_direction() -> None:
     assert process_checks.on_clock("x", 2.0) is None
     ahead, behind = process_checks.on_clock("x", 30.0), process_checks.on_clock("x", -30.0)
     assert ahead is not None
@@ -45,7 +43,7 @@ def test_clocks_that_are_apart_are_told_with_the_direction() -> None:
     assert behind.code == "SG232"
 
 
-def test_old_versions_fail_and_others_of_ours_warn() -> None:
+def test_old_versions_fail_and_version_mismatch_warns() -> None:
     (old,) = process_checks.on_versions("the server", "3.11.2", {"grpcio": "1.60.1", "protobuf": ""})
     assert (old.state, old.code) == (CheckState.FAIL, "SG231")
     assert "grpcio 1.60.1 (minimum 1.70)" in old.sentence
@@ -73,12 +71,12 @@ def server_info(**fields: Any) -> ServerInfo:
         (10, None, 2000, CheckState.OK),
     ],
 )
-def test_open_files(used: int, limit: int | None, connections: int, state: CheckState) -> None:
+def test_open_files_check(used: int, limit: int | None, connections: int, state: CheckState) -> None:
     info = server_info(open_files=used, open_files_limit=limit)
     assert process_checks.on_files(info, connections).state is state
 
 
-def test_disk() -> None:
+def test_disk_check() -> None:
     assert process_checks.on_disk(None) is None
     disk = DiskSpace(folder="/s", total_bytes=1 << 40, free_bytes=1 << 30, writable=True)
     for one, state in (
@@ -91,7 +89,7 @@ def test_disk() -> None:
         assert found.state is state
 
 
-def test_envoys_that_are_old_or_lack_something_are_named() -> None:
+def test_old_or_incomplete_envoys_are_named() -> None:
     lua = ("envoy.filters.http.lua",)
     proxies = [
         ProxyInfo(node="fine", user_agent="envoy", version="1.40.0", lacks=()),
@@ -107,7 +105,7 @@ def test_envoys_that_are_old_or_lack_something_are_named() -> None:
     }
 
 
-def test_the_rights_asked_for_are_those_of_the_chart() -> None:
+def test_checked_rights_match_the_chart() -> None:
     def rights(of: Any) -> set[granted.Right]:
         return {(one.group, f"{one.resource}/{one.part}" if one.part else one.resource, one.verb) for one in of}
 
@@ -117,7 +115,7 @@ def test_the_rights_asked_for_are_those_of_the_chart() -> None:
     assert rights(cluster_checks.GATES) == granted.GATES
 
 
-def test_a_right_that_is_missing_fails_where_it_is_vital() -> None:
+def test_missing_vital_right_fails() -> None:
     answers: dict[cluster_checks.Right, bool | None] = dict.fromkeys(
         (*cluster_checks.READS, *cluster_checks.GATES, *cluster_checks.NODES), True
     )
@@ -152,7 +150,7 @@ def pod(grace_s: int | None, *args: str, hook: tuple[str, ...] = ()) -> dict[str
         ({}, []),
     ],
 )
-def test_pods_must_be_given_as_long_as_their_drain_takes(one: dict[str, Any], states: list[CheckState]) -> None:
+def test_grace_period_must_cover_the_drain(one: dict[str, Any], states: list[CheckState]) -> None:
     found = list(cluster_checks.grace_period_checks([one]))
     assert [check.state for check in found] == states
     if states == [CheckState.FAIL]:
@@ -173,11 +171,11 @@ PROBLEM = PolicyProblem(code="SG023", place="a:1:1", path="", message="no", hint
         ({"state": "unread"}, ["SG207"]),
     ],
 )
-def test_what_is_said_of_policies(fields: dict[str, Any], codes: list[str]) -> None:
+def test_policy_findings(fields: dict[str, Any], codes: list[str]) -> None:
     assert [one.code for one in status_findings.on_policies(rows.policies_status(**fields))] == codes
 
 
-def test_what_is_said_of_proxies() -> None:
+def test_proxy_findings() -> None:
     def proxy(state: str, age_s: float, **more: Any) -> ProxyStatus:
         one = RefusedResource(name="r", version="v2", origins=(), reason="bad")
         kind = rows.type_status(state=state, age_s=age_s, refused=(one,) if state == "NACK" else ())
@@ -198,7 +196,7 @@ def test_what_is_said_of_proxies() -> None:
     assert not list(status_findings.on_telemetry([replace(silent, connected_s=1.0)]))
 
 
-def test_what_is_said_of_engines() -> None:
+def test_engine_findings() -> None:
     lost = rows.agent_status(connected=False, trouble="refused")
     assert not list(status_findings.on_engines([rows.engine_status()]))
     changes: list[tuple[dict[str, Any], str]] = [

@@ -9,7 +9,7 @@ from policies.codes.operating_codes import OPERATING
 from policies.reference import codes_markdown
 
 
-def test_codes_of_the_source_and_of_the_table_are_the_same() -> None:
+def test_source_codes_match_the_table() -> None:
     sources = [
         path
         for folder in ("diagnosis", "cli")

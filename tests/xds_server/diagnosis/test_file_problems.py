@@ -108,7 +108,7 @@ def test_problem_has_an_age_and_ends_when_fixed(tmp_path: Path) -> None:
     assert [one.age_s for one in troubles.current()] == [0.0], "another trouble has another age"
 
 
-def test_problem_text_holds_no_secret(tmp_path: Path) -> None:
+def test_problem_text_has_no_secret(tmp_path: Path) -> None:
     guard, troubles = made(tmp_path, Clock())
     secret = "-----BEGIN PRIVATE KEY-----hidden"
     (tmp_path / "server.key").write_text(secret)
@@ -119,7 +119,7 @@ def test_problem_text_holds_no_secret(tmp_path: Path) -> None:
     assert TOKEN not in repr(troubles.current())
 
 
-def test_a_token_that_others_can_read_works_and_is_told(tmp_path: Path) -> None:
+def test_world_readable_token_works_and_is_reported(tmp_path: Path) -> None:
     guard, troubles = made(tmp_path, Clock())
     (tmp_path / "token").chmod(0o644)
     look(guard)
@@ -131,7 +131,7 @@ def test_a_token_that_others_can_read_works_and_is_told(tmp_path: Path) -> None:
     assert troubles.current() == ()
 
 
-def test_a_certificate_of_the_lab_that_is_about_to_end(tmp_path: Path) -> None:
+def test_expiring_lab_certificate_is_reported(tmp_path: Path) -> None:
     guard, troubles = made(tmp_path, Clock(), lasts=timedelta(seconds=-1))
     look(guard)
     [one] = troubles.current()
@@ -140,7 +140,7 @@ def test_a_certificate_of_the_lab_that_is_about_to_end(tmp_path: Path) -> None:
     assert one.ends_in_s < 0
 
 
-def test_an_authority_that_is_about_to_end_is_told_until_another_stands_beside_it(tmp_path: Path) -> None:
+def test_expiring_ca_is_reported_until_a_second_one_is_present(tmp_path: Path) -> None:
     old = tmp_path / "old"
     make_certificates(old, (), lasts=timedelta(days=50), now=datetime.now(UTC) - timedelta(days=98))
     guard, troubles = made(tmp_path, Clock())

@@ -24,7 +24,7 @@ def board(engines: dict[str, EngineRow]) -> LiveState:
     return made
 
 
-def test_differences_are_laid_over_the_frame() -> None:
+def test_live_differences_update_the_frame() -> None:
     made = board({"a": engine(), "b": engine()})
     event = EventRow(number=1, at=1.5, kind="health", pool="chat")
     change = {
@@ -44,12 +44,12 @@ def test_differences_are_laid_over_the_frame() -> None:
 
 @pytest.mark.parametrize("message", [{}, {"at": 1.0, "tables": {"engines": {"a": {}}}, "events": []}, {"at": "x"}])
 @pytest.mark.parametrize("event", ["frame", "change"])
-def test_a_message_of_something_else_is_no_state(event: str, message: dict[str, Any]) -> None:
+def test_foreign_live_message_is_refused(event: str, message: dict[str, Any]) -> None:
     with pytest.raises(ShapeError):
         LiveState().take(event, message)
 
 
-def test_the_worst_come_first_then_the_busiest() -> None:
+def test_engines_sort_by_health_then_load() -> None:
     made = board(
         {
             "calm": engine(in_flight=0),
@@ -65,7 +65,7 @@ def test_the_worst_come_first_then_the_busiest() -> None:
     assert [name for name, _ in made.engines("", "name")] == ["busy", "calm", "kept", "other", "out", "slow"]
 
 
-def test_refusals_stand_before_what_is_only_late() -> None:
+def test_refusals_sort_before_late_proxies() -> None:
     made = LiveState()
     rows = {
         "late": {"types": {"CDS": "STALE"}, "refused": []},
@@ -79,18 +79,18 @@ def test_refusals_stand_before_what_is_only_late() -> None:
 @pytest.mark.parametrize(
     ("ratio", "shown"), [(None, "-   "), (0, "····"), (0.5, "██··"), (1, "████"), (7.0, "████"), (-1, "····")]
 )
-def test_a_bar_never_leaves_its_cells(ratio: float | None, shown: str) -> None:
+def test_bar_has_a_fixed_width(ratio: float | None, shown: str) -> None:
     assert bar(ratio, 4) == shown
 
 
-def test_no_slots_is_no_load() -> None:
+def test_utilization_is_unknown_without_slots() -> None:
     assert utilization(engine(slots=0)) is None
     assert utilization(engine(in_flight=None)) is None
     assert utilization(engine()) == 0.2
 
 
 @given(st.integers(0, 60), st.integers(1, 30), st.data())
-def test_the_chosen_row_is_always_in_the_window(count: int, room: int, data: st.DataObject) -> None:
+def test_selected_row_is_visible(count: int, room: int, data: st.DataObject) -> None:
     selected = data.draw(st.integers(0, max(0, count - 1)))
     first = window(range(count), selected, room)
     assert 0 <= first <= max(0, count - room)

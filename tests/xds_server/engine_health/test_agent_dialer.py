@@ -124,7 +124,7 @@ def two_pools(port: int) -> PolicySet:
     return load_contents({Path("pools.yaml"): yaml.safe_dump_all(pools).encode()})
 
 
-async def test_two_pools_listen_to_one_agent_and_both_are_waited_for() -> None:
+async def test_two_pools_share_one_agent() -> None:
     server = WatchServer(boot_id="b1")
     server.publish(report())
     both = {KEY, EngineId("talk", "e1")}
@@ -145,7 +145,7 @@ async def test_two_pools_listen_to_one_agent_and_both_are_waited_for() -> None:
         assert len(server.watchers) == 2
 
 
-async def test_what_an_agent_says_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_agent_report_is_passed_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     # No heartbeat and no dialling anew in this test's time: what is heard was sent because it changed.
     monkeypatch.setattr(agent_dialer, "FRESH_S", 3600.0)
     server = WatchServer(boot_id="b1", heartbeat_s=3600.0)
@@ -163,7 +163,7 @@ async def test_what_an_agent_says_is_reported_at_once(monkeypatch: pytest.Monkey
         assert dialed.dialer.agents()[KEY].connected
 
 
-async def test_a_repeated_report_confirms_the_last() -> None:
+async def test_repeated_report_confirms_the_last() -> None:
     server = WatchServer(heartbeat_s=0.05)
     server.publish(report(Verdict.BUSY))
     async with listening(server.add_to) as port, dialing(policies(port)) as dialed:
@@ -193,7 +193,7 @@ async def test_engine_is_uncovered_until_its_agent_reconnects() -> None:
         await until(lambda: dialed.coverage[-2:] == [frozenset(), frozenset({KEY})])
 
 
-async def test_an_agent_that_was_never_there_covers_nothing_for_long() -> None:
+async def test_absent_agent_stops_covering_its_engine() -> None:
     with socket.socket() as reserved:  # bound and not listening: refuses
         reserved.bind(("127.0.0.1", 0))
         async with dialing(policies(reserved.getsockname()[1])) as dialed:
@@ -243,7 +243,7 @@ def serving(
     return lambda server: server.add_generic_rpc_handlers((handler,))
 
 
-async def test_streams_that_end_wait_for_no_collector() -> None:
+async def test_ended_streams_create_no_garbage_cycles() -> None:
     connections = 0
 
     async def watch(_: bytes, _context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
@@ -347,7 +347,7 @@ async def test_drain_progress_is_sent_and_resent_to_agents() -> None:
         await until(lambda: restarted.removal(since).complete and restarted.removal(since).heard == 1)
 
 
-async def test_only_what_changed_in_the_policies_is_dialled_anew() -> None:
+async def test_policy_edit_redials_only_changed_agents() -> None:
     server = WatchServer()
     server.publish(report())
     async with listening(server.add_to) as port, dialing(policies(port)) as dialed:

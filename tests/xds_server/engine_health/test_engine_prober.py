@@ -32,7 +32,7 @@ from xds_server.engine_health.engine_prober import ProbeKind
 from xds_server.model.fleet import EngineId
 
 
-async def test_an_idle_engine_is_ready_by_its_tokens() -> None:
+async def test_idle_engine_is_ready_by_its_canaries() -> None:
     async with probed() as (_, watched):
         await watched.looks(4)
         assert watched.verdicts() == {Verdict.READY}
@@ -79,7 +79,7 @@ async def test_hang_under_load_is_detected_although_gauges_are_frozen(record_pro
         record_property("hang_loaded_in_s", await watched.until_in())
 
 
-async def test_frozen_gauges_of_a_healed_engine_do_not_keep_it_out() -> None:
+async def test_recovered_engine_with_frozen_gauges_returns() -> None:
     async with probed() as (engine, watched):
         async with load(engine, 16):
             await watched.until(lambda: watched.reports[-1].verdict is Verdict.BUSY, "busy")
@@ -89,7 +89,7 @@ async def test_frozen_gauges_of_a_healed_engine_do_not_keep_it_out() -> None:
         await watched.until_in()
 
 
-async def test_a_hung_engine_with_a_queue_limit_is_hung_though_it_sheds() -> None:
+async def test_hung_engine_that_sheds_is_hung() -> None:
     async with probed(max_unfinished=16) as (engine, watched), load(engine, 24):
         await watched.until(lambda: watched.reports[-1].verdict is Verdict.BUSY, "busy")
         await engine.set_fault(EngineHang())
@@ -99,7 +99,7 @@ async def test_a_hung_engine_with_a_queue_limit_is_hung_though_it_sheds() -> Non
         assert said.verdict is Verdict.HUNG
 
 
-async def test_an_engine_at_its_admission_limit_is_busy() -> None:
+async def test_engine_at_its_admission_limit_is_busy() -> None:
     async with probed(max_unfinished=10) as (engine, watched), load(engine, 24):
         await watched.until(lambda: watched.reports[-1].verdict is Verdict.BUSY, "busy")
         await watched.looks(8)
@@ -137,7 +137,7 @@ async def test_crash_is_detected_at_once_and_recovery_soon(record_property: Note
     ],
     ids=lambda one: getattr(one, "kind", str(one)),
 )
-async def test_what_each_fault_leads_to(fault: EngineFault, health: Health, verdict: Verdict) -> None:
+async def test_verdict_of_each_fault(fault: EngineFault, health: Health, verdict: Verdict) -> None:
     async with probed() as (engine, watched):
         await engine.set_fault(fault)
         since = len(watched.reports)
@@ -169,7 +169,7 @@ async def test_degraded_engine_is_ejected_if_the_pool_can_spare_it() -> None:
 
 
 @pytest.mark.parametrize("shutdown_timeout_s", [0.0, 20.0])
-async def test_sigterm_with_work_in_flight(shutdown_timeout_s: float, record_property: Noted) -> None:
+async def test_sigterm_with_requests_in_flight(shutdown_timeout_s: float, record_property: Noted) -> None:
     async with probed() as (engine, watched), load(engine, 2, tokens=300):
         await watched.until(lambda: engine.calls_in_flight >= 2, "work in flight")
         await engine.set_fault(EngineSigterm(shutdown_timeout_s=shutdown_timeout_s))
@@ -183,7 +183,7 @@ async def test_sigterm_with_work_in_flight(shutdown_timeout_s: float, record_pro
         await watched.until_in()
 
 
-async def test_a_wrong_model_name_is_said_clearly_and_ejects_nobody() -> None:
+async def test_wrong_model_name_is_reported_and_ejects_no_engine() -> None:
     async with engine_up() as first, engine_up() as second:
         setup = policies({"e0": first.port, "e1": second.port}, model="no-such-model")
         async with watching(setup) as watched:
@@ -207,7 +207,7 @@ async def test_chat_only_engines_can_be_probed() -> None:
         await watched.until_in()
 
 
-async def test_an_edit_disturbs_no_unchanged_engine() -> None:
+async def test_policy_edit_keeps_probes_of_unchanged_engines() -> None:
     async with (
         engine_up() as first,
         engine_up() as second,

@@ -101,7 +101,7 @@ async def _redirects(_: bytes, writer: asyncio.StreamWriter) -> None:
         (_redirects, "20s", {Verdict.DEGRADED}),
     ],
 )
-async def test_servers_that_are_no_engines_cost_bounded_time_and_end_in_a_verdict(
+async def test_misbehaving_server_gets_a_verdict_in_bounded_time(
     answer: Callable[[bytes, asyncio.StreamWriter], Awaitable[None]], limit: str, verdicts: set[Verdict]
 ) -> None:
     async with (
@@ -112,7 +112,7 @@ async def test_servers_that_are_no_engines_cost_bounded_time_and_end_in_a_verdic
         assert one.verdicts() == verdicts
 
 
-async def test_an_engine_without_counters_is_judged_by_its_tokens() -> None:
+async def test_engine_without_metrics_is_judged_by_canaries() -> None:
     async def answer(head: bytes, writer: asyncio.StreamWriter) -> None:
         if head.startswith(b"POST"):
             writer.write(page(b'{"choices": [{"text": "a"}]}'))
@@ -183,7 +183,7 @@ async def test_probes_are_jittered_and_ejected_engines_are_probed_more_often() -
         await more_often(watched)
 
 
-async def test_an_engine_that_others_keep_out_is_looked_at_as_often_as_one_that_is_ill() -> None:
+async def test_ejected_engine_is_probed_as_often_as_an_unhealthy_one() -> None:
     async with two_engines() as (_, watched):
         watched.prober.hurry({EngineId("pool", "e0")})
         await more_often(watched)

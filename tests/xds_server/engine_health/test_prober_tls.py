@@ -72,7 +72,7 @@ async def asked(folder: Path, *running: FakeEngine) -> AsyncIterator[TlsProber]:
         await asyncio.wait([task])
 
 
-async def test_engines_are_judged_as_over_plain_http(tmp_path: Path) -> None:
+async def test_tls_engines_get_the_same_verdicts_as_plain_http(tmp_path: Path) -> None:
     certificate(tmp_path, "engine", NAME)
     async with engines(tmp_path, "engine", "engine") as (one, two), asked(tmp_path, one, two) as watched:
         await watched.until(lambda: {"e0", "e1"} <= {said.engine for said in watched.reports}, "both are heard")
@@ -86,7 +86,7 @@ async def test_engines_are_judged_as_over_plain_http(tmp_path: Path) -> None:
         assert watched.said("e1").verdict is Verdict.DEAD  # type: ignore[union-attr]
 
 
-async def test_certificates_rotate_at_both_ends_and_no_verdict_moves(tmp_path: Path) -> None:
+async def test_certificate_rotation_changes_no_verdict(tmp_path: Path) -> None:
     certificate(tmp_path, "engine", NAME)
     async with engines(tmp_path, "engine") as (one,), asked(tmp_path, one) as watched:
         await watched.until(lambda: bool(watched.reports), "it is heard")
@@ -109,7 +109,7 @@ async def test_certificates_rotate_at_both_ends_and_no_verdict_moves(tmp_path: P
         assert {outcome for _, outcome in watched.probes} == {"answered"}
 
 
-async def test_an_engine_with_a_wrong_certificate_leaves_and_is_told_why(tmp_path: Path) -> None:
+async def test_engine_with_a_wrong_certificate_is_ejected_with_reason(tmp_path: Path) -> None:
     certificate(tmp_path, "engine", NAME)
     certificate(tmp_path, "stranger", "stranger.example")
     names = ("engine", "engine", "engine", "stranger")
@@ -124,7 +124,7 @@ async def test_an_engine_with_a_wrong_certificate_leaves_and_is_told_why(tmp_pat
         await watched.until(lambda: watched.health("e3") is IN, "it proves its name now")
 
 
-async def test_an_authority_of_ours_that_is_wrong_takes_no_engine_out(tmp_path: Path) -> None:
+async def test_wrong_ca_bundle_ejects_no_engine(tmp_path: Path) -> None:
     certificate(tmp_path, "engine", NAME)
     certificate(tmp_path / "wrong", "unused", "x")
     async with engines(tmp_path, "engine", "engine", "engine") as running, asked(tmp_path, *running) as watched:
@@ -146,7 +146,7 @@ async def test_an_authority_of_ours_that_is_wrong_takes_no_engine_out(tmp_path: 
         assert {watched.health(f"e{index}") for index in range(3)} == {IN}
 
 
-def test_engines_of_a_pool_are_asked_for_what_proxies_ask_of_them() -> None:
+def test_probes_verify_the_same_identity_as_proxies() -> None:
     made = TlsProber(policies({"e0": 1}))
     ((_, one),) = probe_targets(made.policies).items()
     assert one.secret == "engines"

@@ -65,7 +65,7 @@ async def test_silent_dns_server_blocks_no_other_lookup(monkeypatch: pytest.Monk
         silent.set()
 
 
-async def test_the_address_in_use_is_kept_while_it_is_still_an_answer() -> None:
+async def test_address_in_use_is_kept_while_it_resolves() -> None:
     names = Names(a=["10.0.0.1", "10.0.0.2"])
     resolver = Resolver(lambda: None, refresh_s=60, lookup=names)
     resolver.want(frozenset({"a"}))
@@ -78,7 +78,7 @@ async def test_the_address_in_use_is_kept_while_it_is_still_an_answer() -> None:
     assert resolver.addresses == {"a": "10.0.0.9"}
 
 
-async def test_new_names_are_looked_up_at_once_and_unwanted_ones_forgotten() -> None:
+async def test_new_names_resolve_at_once_and_unwanted_ones_are_dropped() -> None:
     told = asyncio.Event()
     resolver = Resolver(told.set, refresh_s=3600, lookup=Names(a=["10.0.0.1"], b=["10.0.0.2"]))
     task = asyncio.create_task(resolver.run())
@@ -92,11 +92,11 @@ async def test_new_names_are_looked_up_at_once_and_unwanted_ones_forgotten() -> 
         task.cancel()
 
 
-def test_the_system_knows_this_machine() -> None:
+def test_system_lookup_resolves_localhost() -> None:
     assert set(system_lookup("localhost")) & {"127.0.0.1", "::1"}
 
 
-def test_a_fleet_gets_addresses_and_loses_what_has_none() -> None:
+def test_resolved_fleet_drops_engines_without_address() -> None:
     plain = (engine("1", "10.0.0.1"), engine("2", "::1"))
     named = (engine("3", "known"), engine("4", "unknown"), engine("5", "10.0.0.5"))
     fleet = resolved_fleet(fleet_of({"p": plain, "q": named}), {"known": "10.9.9.9"})
@@ -104,13 +104,13 @@ def test_a_fleet_gets_addresses_and_loses_what_has_none() -> None:
     assert [(one.id.engine, one.address) for one in fleet.pools["q"]] == [("3", "10.9.9.9"), ("5", "10.0.0.5")]
 
 
-def test_what_proxies_saw_stays_with_a_fleet_whose_names_are_resolved() -> None:
+def test_resolved_fleet_keeps_its_traffic() -> None:
     traffic = {"p": PoolTraffic(heard_at_s=1.0)}
     fleet = with_traffic(fleet_of({"p": (engine("1", "known"),)}), traffic)
     assert resolved_fleet(fleet, {"known": "10.9.9.9"}).traffic is traffic
 
 
-def test_what_is_the_same_comes_out_as_the_same() -> None:
+def test_resolved_fleet_keeps_unchanged_objects() -> None:
     addressing, addresses = AddressSubstitution(), {"known": "10.9.9.9"}
     fleet = fleet_of({"p": (engine("1", "known"), engine("2", "known"))})
     before = addressing.fleet(fleet, addresses).pools["p"]

@@ -133,7 +133,7 @@ async def record(file: Path, moments: Sequence[RecordedInputs], max_bytes: int =
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_replay_of_a_recording_repeats_its_decisions(tmp_path: Path, seed: int) -> None:
+async def test_replay_repeats_recorded_decisions(tmp_path: Path, seed: int) -> None:
     moments, decided = history(seed, spoken=True)
     await record(tmp_path / "r", moments)
     policies, reading = read(), RecordingReader()
@@ -156,7 +156,7 @@ async def test_replay_of_a_recording_repeats_its_decisions(tmp_path: Path, seed:
     assert any(one.ejector is Ejector.ORCHESTRATOR for round_ in decided for one in round_.engines.values())
 
 
-async def test_a_file_that_was_full_is_followed_by_one_that_stands_alone(tmp_path: Path) -> None:
+async def test_rotated_recording_starts_with_a_full_round(tmp_path: Path) -> None:
     moments, _ = history(1)
     await record(tmp_path / "r", moments, max_bytes=20_000)
     assert (tmp_path / "r.1").is_file()
@@ -167,7 +167,7 @@ async def test_a_file_that_was_full_is_followed_by_one_that_stands_alone(tmp_pat
     assert reading.fleet(policies).traffic == moments[-1].fleet.traffic
 
 
-async def test_the_same_policies_make_no_difference_and_others_do(tmp_path: Path) -> None:
+async def test_replay_differs_only_under_other_policies(tmp_path: Path) -> None:
     moments, _ = history(1)
     await record(tmp_path / "r", moments)
     same = replay(tmp_path / "r", read())
@@ -192,9 +192,7 @@ async def test_the_same_policies_make_no_difference_and_others_do(tmp_path: Path
     assert 0 < spared.avoided <= 200
 
 
-async def test_the_command_says_what_would_have_been_different(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_replay_command_prints_the_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     moments, _ = history(1)
     await record(tmp_path / "r", moments)
     other = tmp_path / "other.yaml"
@@ -218,7 +216,7 @@ async def test_the_command_says_what_would_have_been_different(
         ('{"format": "switchgear-recording/1", "begun_at_unix_s": 1}\n', "no rounds recorded"),
     ],
 )
-def test_what_is_no_recording_is_refused_by_line(
+def test_invalid_recording_is_refused_by_line(
     tmp_path: Path, text: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "r").write_text(text)
@@ -230,7 +228,7 @@ def test_what_is_no_recording_is_refused_by_line(
     assert told in capsys.readouterr().err
 
 
-async def test_half_a_last_line_is_left_out_and_half_a_line_within_is_refused(tmp_path: Path) -> None:
+async def test_truncated_last_line_is_skipped_others_are_refused(tmp_path: Path) -> None:
     moments, _ = history(1, steps=10)
     file = tmp_path / "r"
     await record(file, moments)

@@ -34,7 +34,7 @@ def test_flapping_events_are_deduplicated_into_one_counted_pair() -> None:
     assert [one.times for one in book.related(engine="quiet")] == [1]
 
 
-def test_what_comes_again_much_later_is_another_story() -> None:
+def test_late_repetition_is_a_new_event() -> None:
     book = EventStore()
     for at_s in (0.0, FLAPS_WITHIN_S + 2):
         book.add(event("r1", "in", "out", at_s))
@@ -42,7 +42,7 @@ def test_what_comes_again_much_later_is_another_story() -> None:
     assert [one.times for one in book.related(engine="r1")] == [1, 1, 1, 1]
 
 
-def test_another_kind_between_does_not_hide_that_it_flaps() -> None:
+def test_flapping_is_detected_across_other_kinds() -> None:
     book = EventStore()
     for at_s in (0.0, 2.0):
         book.add(event("r1", "in", "out", at_s))

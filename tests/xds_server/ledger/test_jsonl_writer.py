@@ -25,7 +25,7 @@ async def writing(lines: JsonlWriter) -> AsyncIterator[None]:
             await task
 
 
-async def test_what_waits_at_the_end_is_written(tmp_path: Path) -> None:
+async def test_queued_lines_are_written_at_the_end(tmp_path: Path) -> None:
     lines = JsonlWriter(tmp_path / "l", 1000)
     async with writing(lines):
         for number in range(5):
@@ -64,7 +64,7 @@ def open_umask() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("open_umask")
-async def test_a_new_file_is_for_this_user_only_and_who_may_read_one_may_read_the_next(tmp_path: Path) -> None:
+async def test_rotated_file_keeps_permissions(tmp_path: Path) -> None:
     file = tmp_path / "l"
 
     def mode(path: Path) -> int:
@@ -103,24 +103,24 @@ async def test_full_write_queue_drops_and_counts_lines(tmp_path: Path) -> None:
     assert lines.lost == 2
 
 
-def test_of_a_long_file_only_whole_last_lines_are_read(tmp_path: Path) -> None:
+def test_tail_returns_whole_lines(tmp_path: Path) -> None:
     (tmp_path / "l").write_text("".join(f"{number:04}\n" for number in range(100)))
     assert tail(tmp_path / "l", 12) == ["0098", "0099"]
 
 
 @pytest.mark.parametrize("name", ["absent", "folder"])
-def test_what_is_no_file_has_no_lines(tmp_path: Path, name: str) -> None:
+def test_missing_file_has_no_lines(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
     assert tail(tmp_path / name) == []
 
 
 @pytest.mark.parametrize("held", ["apiVersion: switchgear.dev/v1alpha1\n", "\0"])
-def test_nothing_is_added_to_a_file_of_another_kind(tmp_path: Path, held: str) -> None:
+def test_foreign_file_is_not_written(tmp_path: Path, held: str) -> None:
     (tmp_path / "policy.yaml").write_text(held)
     with pytest.raises(ConfigError, match=r"policy\.yaml is not a JSON lines file"):
         JsonlWriter(tmp_path / "policy.yaml", 1000)
 
 
-def test_a_folder_is_no_file_of_lines(tmp_path: Path) -> None:
+def test_folder_is_not_a_lines_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Use another path"):
         JsonlWriter(tmp_path, 1000)

@@ -37,7 +37,7 @@ class Clock:
         return Ledger(lines, clock=lambda: self.s, wall=lambda: 1_000_000.0 + self.s)
 
 
-def test_a_transition_has_figures_place_and_end(policies: PolicySet, fleet: Fleet) -> None:
+def test_event_has_numbers_place_and_deadline(policies: PolicySet, fleet: Fleet) -> None:
     clock = Clock()
     ledger = clock.ledger()
     ledger.observe(policies, fleet, decided(fleet))
@@ -52,14 +52,14 @@ def test_a_transition_has_figures_place_and_end(policies: PolicySet, fleet: Flee
     assert (event.returns, event.until_unix_s) == ("by five good trial calls", 1_000_160.0)
 
 
-def test_what_stays_is_told_once(policies: PolicySet, fleet: Fleet) -> None:
+def test_persisting_state_is_one_event(policies: PolicySet, fleet: Fleet) -> None:
     ledger = Clock().ledger()
     assert ledger.observe(policies, fleet, decided(fleet)) == []
     assert len(ledger.observe(policies, fleet, decided(fleet, r1=OUT))) == 1
     assert ledger.observe(policies, fleet, decided(fleet, r1=replace(OUT, reason="13 of 25"))) == []
 
 
-async def test_a_flapping_engine_does_not_flood_the_log_and_the_file_has_each_time(
+async def test_flapping_is_logged_rarely_and_stored_always(
     tmp_path: Path, policies: PolicySet, fleet: Fleet
 ) -> None:
     clock, file = Clock(), tmp_path / "ledger.jsonl"
@@ -84,7 +84,7 @@ async def test_a_flapping_engine_does_not_flood_the_log_and_the_file_has_each_ti
     assert [(one.after, one.times) for one in again.book.since(0)] == [("UNHEALTHY", 32), ("HEALTHY", 32)]
 
 
-def test_silence_of_telemetry_is_news_once_and_so_is_its_return(policies: PolicySet, fleet: Fleet) -> None:
+def test_telemetry_loss_and_return_are_one_event_each(policies: PolicySet, fleet: Fleet) -> None:
     ledger = Clock().ledger()
     told: list[tuple[str, str, bool]] = []
     silent = {"access_log": frozenset({"gw-1"}), "load_report": frozenset[str]()}
@@ -103,7 +103,7 @@ async def _written(lines: JsonlWriter) -> None:
         await writer
 
 
-async def test_the_file_is_read_again_and_half_a_line_is_passed_over(
+async def test_ledger_file_is_restored_without_truncated_lines(
     tmp_path: Path, policies: PolicySet, fleet: Fleet
 ) -> None:
     clock, file = Clock(), tmp_path / "ledger.jsonl"
@@ -125,9 +125,7 @@ async def test_the_file_is_read_again_and_half_a_line_is_passed_over(
     assert [line["lines"] for line in logs] == [1]
 
 
-def test_what_is_held_against_an_engine_names_the_requests_that_it_failed(
-    policies: PolicySet, fleet: Fleet
-) -> None:
+def test_events_name_failed_requests(policies: PolicySet, fleet: Fleet) -> None:
     asked: list[tuple[str, str, float]] = []
 
     def failed(pool: str, engine: str, now_s: float) -> tuple[str, ...]:
@@ -144,7 +142,7 @@ def test_what_is_held_against_an_engine_names_the_requests_that_it_failed(
     assert back.requests == ()  # that it is back is nothing that these speak for
 
 
-def test_what_came_back_while_nobody_looked_is_told_once(policies: PolicySet, fleet: Fleet) -> None:
+def test_recoveries_while_down_are_reported_once(policies: PolicySet, fleet: Fleet) -> None:
     first = Clock().ledger()
     first.observe(policies, fleet, decided(fleet, r1=OUT, r3=OUT))
     again = Clock().ledger()
@@ -158,7 +156,7 @@ def test_what_came_back_while_nobody_looked_is_told_once(policies: PolicySet, fl
     assert again.observe(policies, fleet, decided(fleet, r1=BACK, r3=OUT)) == []
 
 
-def test_of_engines_that_are_no_more_nothing_is_told_at_a_start(policies: PolicySet, fleet: Fleet) -> None:
+def test_removed_engines_have_no_startup_events(policies: PolicySet, fleet: Fleet) -> None:
     first = Clock().ledger()
     first.observe(policies, fleet, decided(fleet, r1=OUT))
     again = Clock().ledger()

@@ -32,9 +32,7 @@ def restored(folder: Path, *kept: object) -> tuple[Orders, list[str]]:
         ({"format": "x"}, "the order for chat/r2: format is 'x'"),
     ],
 )
-def test_one_order_that_cannot_be_understood_leaves_the_others(
-    tmp_path: Path, wrong: dict[str, object], said: str
-) -> None:
+def test_invalid_order_keeps_the_others(tmp_path: Path, wrong: dict[str, object], said: str) -> None:
     orders, ignored = restored(tmp_path, {**GOOD, "engine": "r2", **wrong}, GOOD)
     assert [(str(key), one.action) for key, one in orders.active(50.0).items()] == [("chat/r1", "eject")]
     assert len(ignored) == 1
@@ -42,7 +40,7 @@ def test_one_order_that_cannot_be_understood_leaves_the_others(
 
 
 @pytest.mark.parametrize("kept", [{}, [1], ["x"], [[GOOD]]])
-def test_a_file_that_is_no_list_of_orders_is_only_told(tmp_path: Path, kept: object) -> None:
+def test_invalid_orders_file_is_only_reported(tmp_path: Path, kept: object) -> None:
     (tmp_path / FILE_NAME).write_text(json.dumps(kept))
     orders = Orders(tmp_path, clock=lambda: 50.0, wall=lambda: 1000.0)
     with capture_logs() as logs:

@@ -19,7 +19,7 @@ def values(policies: PolicySet, fleet: Fleet, decisions: object) -> dict[tuple[s
     return found
 
 
-def test_the_level_and_what_is_done_because_of_it(policies: PolicySet, fleet: Fleet) -> None:
+def test_degradation_metrics(policies: PolicySet, fleet: Fleet) -> None:
     ladder = DegradationState(level=2, reason="full", since_s=0.0, hedging_off=True, fallback_percent=35.0)
     found = values(policies, fleet, with_pool(decided(fleet), degradation=ladder))
     assert found["switchgear_pool_degradation_level",] == 2
@@ -28,7 +28,7 @@ def test_the_level_and_what_is_done_because_of_it(policies: PolicySet, fleet: Fl
     assert found["switchgear_pool_degradation_action", "no_batch"] == 0
 
 
-def test_who_is_out_by_whom(policies: PolicySet, fleet: Fleet) -> None:
+def test_ejected_engines_by_ejector(policies: PolicySet, fleet: Fleet) -> None:
     out = EngineDecision(health=Health.UNHEALTHY, reason="", since_s=0.0, ejector=Ejector.ERRORS)
     kept = EngineDecision(health=Health.HEALTHY, reason="", since_s=0.0, ejector=Ejector.SLOWNESS, floor=True)
     found = values(policies, fleet, decided(fleet, r1=out, r2=out, r3=kept))
@@ -37,7 +37,7 @@ def test_who_is_out_by_whom(policies: PolicySet, fleet: Fleet) -> None:
     assert found["switchgear_pool_kept_in_engines",] == 1
 
 
-def test_engines_by_what_is_said_of_them(policies: PolicySet, fleet: Fleet) -> None:
+def test_engines_by_verdict(policies: PolicySet, fleet: Fleet) -> None:
     unfit = PodState(standing=PodPhase.UNFIT, reason="its node is tainted")
     spoken = with_pod_states(fleet, {EngineId("chat", "r1"): unfit})
     found = values(policies, spoken, decided(spoken))
@@ -46,20 +46,20 @@ def test_engines_by_what_is_said_of_them(policies: PolicySet, fleet: Fleet) -> N
     assert found["switchgear_engine_standings", "gone"] == 0
 
 
-def test_what_nobody_tells_is_left_out(policies: PolicySet, fleet: Fleet) -> None:
+def test_unknown_metrics_are_absent(policies: PolicySet, fleet: Fleet) -> None:
     names = {key[0] for key in values(policies, fleet, decided(fleet))}
     assert "switchgear_pool_degradation_level" in names
     assert not {"switchgear_pool_pressure_ratio", "switchgear_pool_in_flight_requests"} & names
 
 
-def test_capacity_is_what_is_in_of_what_is_declared(policies: PolicySet, fleet: Fleet) -> None:
+def test_capacity_metric_counts_engines_in_rotation(policies: PolicySet, fleet: Fleet) -> None:
     out = EngineDecision(health=Health.DRAINING, reason="", since_s=0.0, ejector=Ejector.OPERATOR)
     found = values(policies, fleet, decided(fleet, r1=out))
     assert found["switchgear_pool_capacity_ratio",] == 0.75
     assert found["switchgear_pool_capacity_floor_ratio",] == 0.5
 
 
-def test_engine_by_engine(policies: PolicySet, fleet: Fleet) -> None:
+def test_metrics_per_engine(policies: PolicySet, fleet: Fleet) -> None:
     out = EngineDecision(health=Health.UNHEALTHY, reason="", since_s=0.0)
     trial = EngineDecision(health=Health.HEALTHY, reason="", since_s=0.0, traffic_percent=25.0)
     told = {"r2": EngineTraffic(window_calls=8, window_failures=2, in_flight=3), "r3": EngineTraffic()}

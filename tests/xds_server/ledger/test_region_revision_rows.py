@@ -32,7 +32,7 @@ spec: {regions: {serving: active-standby, order: [us, eu]}}
 """
 
 
-def test_the_skew_of_a_rollout_and_who_serves_whom_are_shown() -> None:
+def test_region_rows_show_revisions_and_shares() -> None:
     policies = load_contents({Path("p.yaml"): POOL.encode()})
     fleet = declared(policies)
     decisions, _ = decide(policies, fleet, NO_MEMORY, proxies=ConnectedProxies(), now_s=5.0)

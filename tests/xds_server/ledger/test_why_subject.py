@@ -266,7 +266,7 @@ decisions_of_any_kind = st.builds(
         in_flight=st.none() | st.integers(0, 9),
     ),
 )
-def test_there_is_a_sentence_for_whatever_was_decided(
+def test_why_explains_every_decision(
     policies: PolicySet, decision: EngineDecision, verdict: Verdict | None, traffic: EngineTraffic | None
 ) -> None:
     from xds_server.model.fleet import declared  # noqa: PLC0415 - fixtures of a function do not mix with hypothesis

@@ -3,7 +3,7 @@
 from xds_server.model.backoff import ExponentialBackoff
 
 
-def test_waits_double_up_to_the_longest() -> None:
+def test_waits_double_up_to_the_maximum() -> None:
     backoff = ExponentialBackoff(first_s=0.5, most_s=3.0)
     assert [backoff.wait_s(failures) for failures in range(1, 6)] == [0.5, 1.0, 2.0, 3.0, 3.0]
 

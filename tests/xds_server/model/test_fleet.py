@@ -40,7 +40,7 @@ def report(
     )
 
 
-def test_a_report_touches_one_engine_and_leaves_the_rest_the_same_objects() -> None:
+def test_report_changes_one_engine_only() -> None:
     before = declared(policies("a", "b"))
     after = with_report(before, report("b"), 5.0)
     assert after.pools["q"] is before.pools["q"]
@@ -56,7 +56,7 @@ def test_reports_of_unknown_engines_change_nothing() -> None:
     assert with_report(fleet, replace(report(), pool="z"), 1.0) is fleet
 
 
-def test_a_repeated_report_counts_once_and_a_restarted_source_is_heard() -> None:
+def test_repeated_report_counts_once() -> None:
     fleet = with_report(declared(policies("a")), report(verdict=Verdict.DEAD, sequence=7, at_s=1.0), 1.0)
     assert with_report(fleet, report(verdict=Verdict.DEAD, sequence=7, at_s=1.0), 2.0) is fleet
     assert with_report(fleet, report(sequence=6, at_s=0.9), 2.0) is fleet
@@ -65,7 +65,7 @@ def test_a_repeated_report_counts_once_and_a_restarted_source_is_heard() -> None
     assert again.good_looks == 1
 
 
-def test_an_edit_keeps_what_is_known_of_engines_at_the_same_address() -> None:
+def test_edit_keeps_reports_of_unchanged_addresses() -> None:
     fleet = with_report(declared(policies("a", "b")), report(verdict=Verdict.HUNG), 1.0)
     kept = redeclared(policies("a"), fleet).engine(EngineId("p", "a"))
     assert kept is not None
@@ -110,7 +110,7 @@ def test_pod_states_apply_to_their_engine_until_withdrawn() -> None:
     assert ended.pod_phase is PodPhase.PRESENT
 
 
-def test_pod_state_stays_with_its_engine_over_an_edit() -> None:
+def test_pod_state_survives_an_edit() -> None:
     fleet = with_pod_states(declared(policies("a")), {EngineId("p", "a"): LEAVING})
     same = redeclared(policies("a", "b"), fleet).engine(EngineId("p", "a"))
     moved = redeclared(policies("a", first_port=9000), fleet).engine(EngineId("p", "a"))

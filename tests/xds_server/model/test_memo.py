@@ -3,7 +3,7 @@
 from xds_server.model.memo import LastResult, reuse_equal, reuse_mapping, reuse_tuple
 
 
-def test_a_last_result_is_reused_for_identical_inputs_only() -> None:
+def test_last_result_is_reused_for_identical_inputs() -> None:
     made: list[int] = []
     last: LastResult[list[int]] = LastResult()
 
@@ -19,14 +19,14 @@ def test_a_last_result_is_reused_for_identical_inputs_only() -> None:
     assert last.of((one,), make) == [4]  # only the last one is kept
 
 
-def test_an_equal_value_is_reused() -> None:
+def test_equal_value_is_reused() -> None:
     before, equal, other = [1], [1], [2]
     assert reuse_equal(before, equal) is before
     assert reuse_equal(before, other) is other
     assert reuse_equal(None, other) is other
 
 
-def test_a_mapping_is_reused_where_it_has_the_same_objects() -> None:
+def test_mapping_with_the_same_objects_is_reused() -> None:
     item = object()
     before = {"a": item}
     assert reuse_mapping(before, {"a": item}) is before
@@ -36,7 +36,7 @@ def test_a_mapping_is_reused_where_it_has_the_same_objects() -> None:
     assert reuse_mapping(empty_before, none_after) is none_after
 
 
-def test_a_tuple_is_reused_where_it_has_the_same_objects_in_order() -> None:
+def test_tuple_with_the_same_objects_is_reused() -> None:
     one, other = [1], [1]
     before = (one, other)
     assert reuse_tuple(before, tuple([one, other])) is before  # noqa: C409 - a literal might be the same object

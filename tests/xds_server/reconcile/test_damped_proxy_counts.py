@@ -19,7 +19,7 @@ def test_damped_proxy_count_rises_at_once_and_falls_late() -> None:
     assert roster.counts() == {"gateway": 5}
 
 
-def test_a_restarted_server_divides_by_the_proxies_of_the_last_one() -> None:
+def test_restarted_server_uses_last_run_proxy_counts() -> None:
     roster = damped_counts(restored_counts({"gateway": 3, "sidecar": 2}, 0.0), {"gateway": 1}, 0.5)
     assert roster.counts() == {"gateway": 3, "sidecar": 2}
     assert damped_counts(roster, {"gateway": 2}, HOLD_S + 1).counts() == {"gateway": 2}

@@ -55,7 +55,7 @@ class Watched(dict[str, tuple[Engine, ...]]):
         return super().__iter__()
 
 
-def test_unchanged_words_look_at_no_engine() -> None:
+def test_unchanged_pod_states_visit_no_engine() -> None:
     words, pools = OrchestratorStates(), Watched(fleet(*NAMES).pools)
     carried = replace(fleet(*NAMES), pools=pools)
     words.update({key("b"): said(PodPhase.UNFIT)}, carried, 0.0)
@@ -68,9 +68,7 @@ def test_unchanged_words_look_at_no_engine() -> None:
 
 
 @pytest.mark.parametrize(("uid", "held"), [("", True), ("first", True), ("second", False)])
-def test_an_engine_that_came_back_at_the_same_place_is_held_to_no_end_of_the_one_before_it(
-    uid: str, held: bool
-) -> None:
+def test_returned_engine_ignores_the_end_of_its_predecessor(uid: str, held: bool) -> None:
     words, carried = OrchestratorStates(), fleet(*NAMES)
     words.update({key("a"): said(PodPhase.LEAVING)}, carried, 0.0, {key("a"): "first"})
     carried = words.apply_cached(carried, 0.0)
@@ -86,7 +84,7 @@ def test_an_engine_that_came_back_at_the_same_place_is_held_to_no_end_of_the_one
     assert standings(words.apply_cached(carried, 2.0 + HELD_S))["a"] is PodPhase.PRESENT, "no end holds for ever"
 
 
-def test_one_that_takes_the_place_in_the_same_moment_is_another_too() -> None:
+def test_simultaneous_replacement_is_another_engine() -> None:
     words, carried = OrchestratorStates(), fleet(*NAMES)
     words.update({key("a"): said(PodPhase.LEAVING)}, carried, 0.0, {key("a"): "first"})
     words.update({}, carried, 1.0, {key("a"): "second"})
@@ -107,7 +105,7 @@ STEPS = st.one_of(
 
 
 @given(steps=st.lists(STEPS, max_size=25))
-def test_the_cheap_way_says_what_the_long_way_says(steps: list[tuple[object, ...]]) -> None:
+def test_cached_pod_states_equal_uncached(steps: list[tuple[object, ...]]) -> None:
     words, carried, before, now_s = OrchestratorStates(), fleet(*NAMES), fleet(*NAMES), 0.0
     for number, step in enumerate(steps):
         match step:

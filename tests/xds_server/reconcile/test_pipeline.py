@@ -39,7 +39,7 @@ def come_and_gone(stages: Pipeline, inputs: BuildInputs) -> Made:
 
 
 @pytest.mark.parametrize("of", [asked_about, come_and_gone])
-def test_nothing_stays_of_views_that_nobody_has_any_more(
+def test_unused_views_are_dropped(
     of: Callable[[Pipeline, BuildInputs], Made], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "MAX_STALE_VIEWS", 4)

@@ -17,7 +17,7 @@ def counted(metrics: Metrics) -> dict[str, float]:
     }
 
 
-def test_a_type_that_is_served_no_longer_counts_none() -> None:
+def test_unserved_type_counts_zero() -> None:
     metrics = Metrics()
     pool = Resource(type_url=CLUSTER, name="chat", version="1", value=b"")
     count_resources(metrics, snapshot([pool, Resource(type_url=SECRET, name="engines", version="1", value=b"")]))

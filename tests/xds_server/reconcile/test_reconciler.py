@@ -111,7 +111,7 @@ async def test_held_policies_follow_the_release_on_another_replica() -> None:
         assert reconciler.released == "", "released policies are served no longer"
 
 
-async def test_a_proxy_that_leaves_in_the_moment_of_an_edit_loses_nothing_by_it() -> None:
+async def test_proxy_leaving_during_an_edit_is_not_a_loss() -> None:
     """What the last proxy of a view was served is no loss of the edit, whose view nobody has any more."""
     peers = Peers()
     peers.connected = {VIEW, View(zone="z2")}
@@ -124,7 +124,7 @@ async def test_a_proxy_that_leaves_in_the_moment_of_an_edit_loses_nothing_by_it(
         assert (reconciler.source_state.state, reconciler.source_state.reason) == ("accepted", "")
 
 
-async def test_policies_that_no_snapshot_can_be_made_of_leave_none_that_were_held_before(
+async def test_failed_policies_replace_held_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     peers = Peers()
@@ -148,7 +148,7 @@ async def test_policies_that_no_snapshot_can_be_made_of_leave_none_that_were_hel
         assert peers.pools == ["p", "q", "r", "s"]
 
 
-async def test_a_held_set_is_forgotten_when_the_files_are_well_again() -> None:
+async def test_held_policies_are_dropped_when_files_recover() -> None:
     peers = Peers()
     async with running(peers) as reconciler:
         reconciler.offer(accepted("p", "q", "r", "s"))
@@ -160,7 +160,7 @@ async def test_a_held_set_is_forgotten_when_the_files_are_well_again() -> None:
         assert reconciler.release_shrink() == "no policies are held back"
 
 
-async def test_shrinking_may_be_allowed_from_the_start() -> None:
+async def test_allow_shrink_option_skips_the_guard() -> None:
     peers = Peers()
     async with running(peers, options=ReconcilerOptions(allow_shrink=True)) as reconciler:
         reconciler.offer(accepted("p", "q", "r", "s"))
@@ -185,7 +185,7 @@ async def test_last_good_snapshot_is_served_only_if_the_files_are_rejected() -> 
         assert not reconciler.serving.stale
 
 
-async def test_a_zone_whose_only_proxy_restarts_still_calls() -> None:
+async def test_zone_with_a_restarting_proxy_still_calls() -> None:
     peers = Peers()
     peers.connected = {VIEW, View(zone="z2")}
     async with running(peers) as reconciler:
@@ -197,7 +197,7 @@ async def test_a_zone_whose_only_proxy_restarts_still_calls() -> None:
         assert peers.endpoints("p") == before
 
 
-async def test_who_is_the_first_of_a_view_is_worth_keeping() -> None:
+async def test_first_proxy_of_a_view_marks_state_for_saving() -> None:
     """Three gateways in three zones are three firsts; a restart must find all of them in the store."""
     peers = Peers()
     peers.connected, peers.roles = set(), {}
@@ -213,7 +213,7 @@ async def test_who_is_the_first_of_a_view_is_worth_keeping() -> None:
         )
 
 
-async def test_the_first_proxy_of_a_view_costs_no_more_because_there_are_other_views() -> None:
+async def test_first_proxy_of_a_view_builds_only_its_view() -> None:
     """Of a thousand proxies with addresses of their own, each is a first."""
     peers = Peers()
     peers.connected = {VIEW, View(zone="z2")}
@@ -241,7 +241,7 @@ class Slow(Peers):
         return super().views()
 
 
-async def test_long_rounds_leave_as_long_again_to_the_streams() -> None:
+async def test_long_round_leaves_equal_time_to_streams() -> None:
     peers = Slow()
     async with running(peers, on_round=lambda _, __: reconciler.proxies_changed()) as reconciler:
         reconciler.offer(accepted("p"))
@@ -251,7 +251,7 @@ async def test_long_rounds_leave_as_long_again_to_the_streams() -> None:
         assert began_s - ended_s >= 0.09
 
 
-async def test_the_first_proxy_of_a_view_is_served_at_once_and_counts() -> None:
+async def test_first_proxy_of_a_view_is_served_at_once() -> None:
     peers = Peers()
     peers.connected, peers.roles = set(), {}
     async with running(peers) as reconciler:

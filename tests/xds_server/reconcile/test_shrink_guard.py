@@ -65,7 +65,7 @@ def test_shrink_guard_allows_half() -> None:
     assert not drop_reason({}, {})
 
 
-def test_a_pool_cut_to_a_stump_counts_by_its_engines() -> None:
+def test_shrink_guard_counts_engines_of_a_shrunk_pool() -> None:
     reason = drop_reason({"CDS a": 1, "engines of a": 60}, {"CDS a": 1, "engines of a": 5})
     assert reason == "would remove 55 of 61 resources and engines at once: 55 engines of a"
 

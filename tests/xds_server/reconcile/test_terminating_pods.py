@@ -21,7 +21,7 @@ def word(standing: PodPhase, *engines: str) -> dict[EngineId, PodState]:
 ALL_BUT_ONE = [f"e{number}" for number in range(1, 12)]
 
 
-async def test_scale_down_passes_the_shrink_guard_and_an_empty_selector_is_held() -> None:
+async def test_scale_down_passes_and_an_empty_selector_is_held() -> None:
     for words, state in ((word(PodPhase.LEAVING, *ALL_BUT_ONE), "accepted"), ({}, "held")):
         peers = Peers()
         async with running(peers) as reconciler:
@@ -83,7 +83,7 @@ def standings(reconciler: Reconciler) -> list[str]:
     return [engine.pod_phase.value for engine in reconciler.built.inputs.fleet.pools["p"]]
 
 
-async def test_deleted_pod_is_no_endpoint() -> None:
+async def test_deleted_pod_has_no_endpoint() -> None:
     peers = Peers()
     async with running(peers) as reconciler:
         reconciler.offer(accepted("p"))

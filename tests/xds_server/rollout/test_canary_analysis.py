@@ -115,7 +115,7 @@ def test_canary_verdict_reasons(
         (seen(200, failed=20), seen(1800), 50, CanaryVerdict.BAD, "10 % of 200 requests fail"),
     ],
 )
-def test_canary_verdict_on_an_objective(
+def test_canary_verdict_with_slo(
     canary: CohortMetrics, others: CohortMetrics, slo_percent: float, word: CanaryVerdict, said: str
 ) -> None:
     found = analyze_canary(canary, others, slo_percent)

@@ -233,7 +233,7 @@ async def test_canary_with_too_little_traffic_may_be_promoted() -> None:
         await ended(site, "served", "50 are needed")
 
 
-async def test_an_objective_is_enough_to_go_by_and_to_go_back() -> None:
+async def test_canary_with_slo_needs_no_baseline() -> None:
     async with running() as site:
         await begun(site, slo_percent=99.0)
         calls(site, others=0)
@@ -259,7 +259,7 @@ async def test_earlier_nacks_do_not_count_against_a_canary() -> None:
         await ended(site, "served", "0 % fail")
 
 
-async def test_one_canary_at_a_time_and_not_without_proxies() -> None:
+async def test_second_canary_or_missing_proxies_are_refused() -> None:
     async with running() as site:
         await begun(site)
         for change in (asked("r"), asked("r", percent=0)):
@@ -307,7 +307,7 @@ async def test_canary_ends_when_its_baseline_is_replaced() -> None:
         assert {len(pools["p"]) for pools in [site.reconciler.fleet.pools]} == {3}  # type: ignore[union-attr]
 
 
-async def test_a_canary_outlives_other_comments_in_the_files() -> None:
+async def test_canary_survives_comment_edits() -> None:
     async with running() as site:
         await begun(site)
         told = site.reconciler.source_state
@@ -318,7 +318,7 @@ async def test_a_canary_outlives_other_comments_in_the_files() -> None:
         await ended(site, "served", "0 % fail")
 
 
-async def test_a_canary_that_is_held_back_at_its_end_leaves_nothing_to_let_go() -> None:
+async def test_canary_held_at_promotion_leaves_nothing_held() -> None:
     async with running() as site:
         await begun(site)
         calls(site)
@@ -392,7 +392,7 @@ def test_canary_and_baseline_max_requests_never_exceed_the_larger() -> None:
     assert both.snapshots[nodes["n0"]] is not rest.snapshots[nodes["n0"]]
 
 
-async def test_calls_to_another_address_do_not_speak_against_the_engine_that_has_the_name() -> None:
+async def test_calls_to_a_moved_engine_do_not_count_for_its_name() -> None:
     async with running() as site:
         moved = {"p.yaml": text("p").replace("8000", "8999")}
         assert moved["p.yaml"] != text("p")

@@ -135,7 +135,7 @@ async def running(server: Server) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_the_last_edit_is_served_or_said_to_be_held_or_refused(tmp_path: Path, seed: int) -> None:
+async def test_last_edit_is_served_held_or_refused(tmp_path: Path, seed: int) -> None:
     server = Server(tmp_path, seed)
     async with running(server):
         for _ in range(EDITS):

@@ -33,17 +33,17 @@ KEPT = LastGood(
 )
 
 
-def test_what_was_saved_is_read_back(tmp_path: Path) -> None:
+def test_saved_policies_are_restored(tmp_path: Path) -> None:
     LastGoodStore(tmp_path / "new" / "folder").save(KEPT)
     assert LastGoodStore(tmp_path / "new" / "folder").read() == KEPT
 
 
-def test_nothing_saved_yet_is_no_error(tmp_path: Path) -> None:
+def test_missing_state_file_is_not_an_error(tmp_path: Path) -> None:
     assert LastGoodStore(tmp_path).read() is None
     assert LastGoodStore(tmp_path / "missing").read() is None
 
 
-def test_only_this_user_may_read_it(tmp_path: Path) -> None:
+def test_state_file_is_private(tmp_path: Path) -> None:
     store = LastGoodStore(tmp_path / "state")
     store.save(KEPT)
     assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
@@ -71,7 +71,7 @@ def test_save_is_an_atomic_replace(tmp_path: Path) -> None:
         (lambda _: "[1, 2]", "not written by Switchgear"),
     ],
 )
-def test_a_file_that_is_not_ours_or_not_whole_is_refused(tmp_path: Path, damage, says: str) -> None:
+def test_foreign_or_truncated_state_is_refused(tmp_path: Path, damage, says: str) -> None:
     store = LastGoodStore(tmp_path)
     store.save(KEPT)
     store.path.write_text(damage(store.path.read_text()))
@@ -79,19 +79,19 @@ def test_a_file_that_is_not_ours_or_not_whole_is_refused(tmp_path: Path, damage,
         store.read()
 
 
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+def test_binary_state_is_refused(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"\xff\xfe\x00")
     with pytest.raises(StoreError, match="damaged"):
         LastGoodStore(tmp_path).read()
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_uncreatable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot write"):
         LastGoodStore(tmp_path / "file" / "state").save(KEPT)
 
 
-def test_a_failed_write_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = LastGoodStore(tmp_path)
     store.save(KEPT)
 
@@ -105,7 +105,7 @@ def test_a_failed_write_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest
     assert [entry.name for entry in tmp_path.iterdir()] == [FILE_NAME]
 
 
-def test_names_of_secrets_are_kept_where_there_are_any(tmp_path: Path) -> None:
+def test_secret_names_are_saved(tmp_path: Path) -> None:
     store, named = LastGoodStore(tmp_path), replace(KEPT, certified=("engines",))
     store.save(named)
     assert store.read() == named

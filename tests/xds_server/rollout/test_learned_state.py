@@ -120,7 +120,7 @@ def test_learned_timeouts_hold_over_a_restart_until_remeasured(tmp_path: Path) -
     assert limits_at(later_s, measured, traffic=told(tail(0.1), at_s=later_s)).decided.per_try_s == 5.0
 
 
-def test_engines_are_weighed_by_what_was_measured_before_the_restart(tmp_path: Path) -> None:
+def test_endpoint_weights_survive_a_restart(tmp_path: Path) -> None:
     before = Pool(0.5, 1.0)
     after = Pool(0.5, 1.0)
     kept = CapacityMemory(
@@ -136,7 +136,7 @@ def test_engines_are_weighed_by_what_was_measured_before_the_restart(tmp_path: P
     assert after.look() == before.look() != [1.0, 1.0]
 
 
-def test_what_the_policy_says_now_wins(tmp_path: Path) -> None:
+def test_present_policy_overrides_learned_state(tmp_path: Path) -> None:
     said = ResilienceSpec.model_validate({"timeouts": {"nonStreaming": {"perTry": "9s"}}})
     assert limits_at(STARTED_S, restarted(tmp_path).limits, resilience=said).decided.per_try_s == 9.0
     short = ResilienceSpec.model_validate({"timeouts": {"nonStreaming": {"total": "4s"}}})
@@ -145,7 +145,7 @@ def test_what_the_policy_says_now_wins(tmp_path: Path) -> None:
     assert limits_at(STARTED_S, restarted(tmp_path).limits, resilience=never).decided.per_try_s is None
 
 
-def test_hedging_goes_on_with_the_delay_that_was_measured(tmp_path: Path) -> None:
+def test_measured_hedging_delay_survives_a_restart(tmp_path: Path) -> None:
     policy = Hedging(enabled=True)
 
     def at(now_s: float, before: HedgeMemory | None) -> HedgeMemory:
@@ -166,7 +166,7 @@ def test_hedging_goes_on_with_the_delay_that_was_measured(tmp_path: Path) -> Non
     assert not at(STARTED_S + HELD_S, going).decided.on
 
 
-def test_500_that_is_not_tried_again_is_not_for_as_long_as_a_sign_holds(tmp_path: Path) -> None:
+def test_disabled_retry_on_500_survives_a_restart(tmp_path: Path) -> None:
     held = RetryDecision(statuses=(503,), reason="", since_s=NOW_S, sign_at_s=NOW_S)
     found = restarted(tmp_path, replace(POOL, retries=RetryMemory(decided=held, moved_at_s=NOW_S))).retries
     assert found is not None
@@ -194,7 +194,7 @@ async def test_learned_state_applies_from_the_first_round_after_restart(tmp_path
         assert able[EngineId("p", "e1")].service_s == 0.5
 
 
-def test_a_day_later_and_after_damage_there_is_nothing(tmp_path: Path) -> None:
+def test_old_or_damaged_learned_state_is_ignored(tmp_path: Path) -> None:
     assert read(tmp_path, UNIX_S, STARTED_S) is NO_MEMORY
     restarted(tmp_path)
     assert read(tmp_path, UNIX_S + MAX_AGE_S, STARTED_S) is not NO_MEMORY
@@ -217,14 +217,14 @@ def test_a_day_later_and_after_damage_there_is_nothing(tmp_path: Path) -> None:
     assert read(tmp_path, UNIX_S, STARTED_S) is not NO_MEMORY
 
 
-def test_a_wall_clock_that_was_set_back_makes_nothing_younger_than_now(tmp_path: Path) -> None:
+def test_clock_set_back_does_not_rejuvenate_learned_state(tmp_path: Path) -> None:
     limits = restarted(tmp_path, away_s=-1_000.0).limits
     assert limits is not None
     assert limits.answer is not None
     assert limits.answer.seen_at_s == STARTED_S - 50
 
 
-def test_ages_alone_are_not_worth_writing() -> None:
+def test_changed_ages_alone_are_not_saved() -> None:
     assert comparable_numbers(learned_state(memory(POOL), NOW_S)) == comparable_numbers(
         learned_state(memory(POOL), NOW_S + 30)
     )
@@ -236,7 +236,7 @@ def test_ages_alone_are_not_worth_writing() -> None:
     json.dumps(learned_state(memory(POOL), NOW_S), allow_nan=False)
 
 
-def test_a_number_that_cannot_be_read_again_costs_its_pool_and_no_more() -> None:
+def test_unreadable_number_drops_only_its_pool() -> None:
     estimate = replace(FAST.estimates[KEY], slots=-1.0)
     odd = replace(POOL, capacity=replace(FAST, estimates={KEY: estimate}))
     found = learned_state(DecisionMemory(pools={"odd": odd, "p": POOL}), NOW_S)

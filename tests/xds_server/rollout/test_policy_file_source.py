@@ -82,7 +82,7 @@ def folder(tmp_path: Path) -> Path:
     return policies
 
 
-async def test_the_state_now_comes_first(folder: Path) -> None:
+async def test_present_state_is_yielded_first(folder: Path) -> None:
     async with followed(folder) as files:
         state = await files.next()
     assert isinstance(state, AcceptedPolicies)
@@ -90,7 +90,7 @@ async def test_the_state_now_comes_first(folder: Path) -> None:
     assert state.texts == {str(folder / "a.yaml"): pool("a")}
 
 
-async def test_an_edit_in_place_is_announced(folder: Path) -> None:
+async def test_in_place_edit_is_detected(folder: Path) -> None:
     # The poll never comes: only the announcement can have found it.
     async with followed(folder, poll_s=NEVER_S) as files:
         await files.next()
@@ -105,14 +105,14 @@ async def test_an_edit_in_place_is_announced(folder: Path) -> None:
         assert names(state) == ["b"]
 
 
-async def test_an_edit_is_found_by_the_poll_when_nothing_is_announced(folder: Path) -> None:
+async def test_poll_detects_edits_without_notifications(folder: Path) -> None:
     async with followed(folder, watch=False) as files:
         await files.next()
         put(folder / "a.yaml", pool("b"))
         assert names(await files.next()) == ["b"]
 
 
-async def test_an_edit_by_rename(folder: Path) -> None:
+async def test_edit_by_rename_is_detected(folder: Path) -> None:
     async with followed(folder) as files:
         await files.next()
         (folder / ".a.yaml.swp").write_text(pool("b"))
@@ -120,7 +120,7 @@ async def test_an_edit_by_rename(folder: Path) -> None:
         assert names(await files.next()) == ["b"]
 
 
-async def test_a_single_file_replaced_by_rename(folder: Path) -> None:
+async def test_renamed_single_file_is_detected(folder: Path) -> None:
     async with followed(folder / "a.yaml") as files:
         assert names(await files.next()) == ["a"]
         for name in ("b", "c"):
@@ -129,7 +129,7 @@ async def test_a_single_file_replaced_by_rename(folder: Path) -> None:
             assert names(await files.next()) == [name]
 
 
-async def test_kubernetes_swaps_a_link(tmp_path: Path) -> None:
+async def test_kubernetes_symlink_swap_is_detected(tmp_path: Path) -> None:
     mount = tmp_path / "mount"
     for number, name in enumerate(("a", "b", "c")):
         (mount / f"..{number}").mkdir(parents=True)
@@ -145,7 +145,7 @@ async def test_kubernetes_swaps_a_link(tmp_path: Path) -> None:
             assert names(await files.next()) == [name]
 
 
-async def test_a_folder_that_vanishes_and_returns(folder: Path) -> None:
+async def test_vanished_and_returned_folder_is_followed(folder: Path) -> None:
     async with followed(folder) as files:
         await files.next()
         shutil.move(folder, folder.parent / "away")
@@ -161,7 +161,7 @@ async def test_a_folder_that_vanishes_and_returns(folder: Path) -> None:
         assert names(await files.next()) == ["c"]
 
 
-async def test_a_bad_edit_is_refused_with_every_reason_and_taken_back(folder: Path) -> None:
+async def test_bad_edit_is_refused_with_every_reason(folder: Path) -> None:
     async with followed(folder) as files:
         before = await files.next()
         put(folder / "a.yaml", pool("a").replace("model: m", "modle: m\n  slots: x"))
@@ -175,7 +175,7 @@ async def test_a_bad_edit_is_refused_with_every_reason_and_taken_back(folder: Pa
         assert back.digest == before.digest
 
 
-async def test_a_file_being_written_is_not_taken_half(folder: Path) -> None:
+async def test_half_written_file_is_not_read(folder: Path) -> None:
     whole = pool("a", engines=40) + "---\n" + pool("z")
     async with followed(folder, settle_s=1.0) as files:
         await files.next()
@@ -202,7 +202,7 @@ async def test_a_file_being_written_is_not_taken_half(folder: Path) -> None:
         assert files.states.empty()
 
 
-async def test_the_same_text_again_is_no_news(folder: Path) -> None:
+async def test_rewriting_the_same_text_yields_nothing(folder: Path) -> None:
     async with followed(folder) as files:
         await files.next()
         put(folder / "a.yaml", pool("a"))
@@ -212,7 +212,7 @@ async def test_the_same_text_again_is_no_news(folder: Path) -> None:
         assert files.states.empty()
 
 
-async def test_a_missing_folder_is_refused_and_watched_for(tmp_path: Path) -> None:
+async def test_missing_folder_is_refused_and_watched(tmp_path: Path) -> None:
     async with followed(tmp_path / "later") as files:
         assert isinstance(await files.next(), RejectedPolicies)
         (tmp_path / "later").mkdir()
@@ -222,7 +222,7 @@ async def test_a_missing_folder_is_refused_and_watched_for(tmp_path: Path) -> No
         assert names(state) == ["a"]
 
 
-async def test_an_edit_that_is_taken_back_while_it_is_judged_is_never_taken_for_what_was_there(
+async def test_edit_reverted_during_validation_is_not_yielded(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load = files_module.load_found

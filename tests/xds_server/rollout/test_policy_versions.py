@@ -85,7 +85,7 @@ def asked(*names: str, engines: int = 2, **rest: str | bool) -> ApplyRequest:
     return ApplyRequest(texts={f"{name}.yaml": text(name, engines=engines) for name in names}, **rest)  # type: ignore[arg-type]
 
 
-async def test_what_is_applied_is_served_and_becomes_a_version() -> None:
+async def test_applied_policies_become_a_version() -> None:
     async with serving() as server:
         server.changing.offer(accepted("p"))
         await server.serves("p")
@@ -132,7 +132,7 @@ async def test_applied_policies_survive_a_restart(tmp_path: Path, edited: bool) 
         assert server.changing.history().stands == (0 if edited else 2)
 
 
-async def test_an_applied_version_that_is_damaged_leaves_the_files(tmp_path: Path) -> None:
+async def test_damaged_applied_version_falls_back_to_files(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         server.changing.offer(accepted("p"))
         await server.serves("p")
@@ -168,7 +168,7 @@ async def test_rollback_before_the_first_version_is_rejected() -> None:
             await server.changing.rollback(RollbackRequest())
 
 
-async def test_what_is_held_back_when_files_are_touched_is_over_and_stands_in_nobodys_way() -> None:
+async def test_touched_files_drop_held_policies() -> None:
     async with serving() as server:
         server.changing.offer(accepted("p", engines=8))
         await server.serves("p")
@@ -179,7 +179,7 @@ async def test_what_is_held_back_when_files_are_touched_is_over_and_stands_in_no
         assert (done.state, done.version) == ("served", 2)
 
 
-async def test_what_is_held_back_when_files_cannot_be_used_any_more_is_over() -> None:
+async def test_refused_files_drop_held_policies() -> None:
     async with serving() as server:
         server.changing.offer(accepted("p", engines=8))
         await server.serves("p")
@@ -204,7 +204,7 @@ async def test_shrinking_policies_are_held_and_released() -> None:
         assert server.told[1:] == [(2, "applied", "ann", 0)]
 
 
-async def test_what_cannot_be_served_changes_nothing() -> None:
+async def test_unusable_apply_changes_nothing() -> None:
     async with serving() as server:
         with pytest.raises(RefusedChangeError, match="not been read yet"):
             await server.changing.apply(asked("q"))
@@ -225,7 +225,7 @@ async def test_what_cannot_be_served_changes_nothing() -> None:
         assert server.peers.pools == ["p"]
 
 
-async def test_files_that_are_refused_leave_what_was_applied() -> None:
+async def test_refused_files_keep_the_applied_version() -> None:
     async with serving() as server:
         server.changing.offer(accepted("p"))
         await server.serves("p")
@@ -266,7 +266,7 @@ async def port(server: Server) -> AsyncIterator[aiohttp.ClientSession]:
         await runner.cleanup()
 
 
-async def test_over_http_each_refusal_has_its_status_and_its_words() -> None:
+async def test_http_refusals_have_status_and_reason() -> None:
     async with serving() as server, port(server) as session:
         server.changing.offer(accepted("p"))
         await server.serves("p")
@@ -311,7 +311,7 @@ def written(folder: Path, **texts: str) -> Path:
     return folder
 
 
-async def test_what_says_the_same_has_the_same_digest_whatever_its_files_are_called(tmp_path: Path) -> None:
+async def test_equal_content_has_the_same_digest(tmp_path: Path) -> None:
     folder = tmp_path / "policies"
     async with serving() as server:
         server.changing.offer(await from_files(written(folder, a=text("p"), b=text("q"))))
@@ -325,7 +325,7 @@ async def test_what_says_the_same_has_the_same_digest_whatever_its_files_are_cal
         assert back.digest == second.digest, "the newest that says something else"
 
 
-async def test_comments_and_names_of_files_are_no_version_and_end_nothing(tmp_path: Path) -> None:
+async def test_comment_edits_make_no_version(tmp_path: Path) -> None:
     folder = tmp_path / "policies"
     async with serving() as server:
         server.changing.offer(await from_files(written(folder, a=text("p"))))
@@ -344,7 +344,7 @@ async def test_comments_and_names_of_files_are_no_version_and_end_nothing(tmp_pa
 
 
 @pytest.mark.parametrize("applied", [False, True])
-async def test_history_of_the_version_before_is_taken_up_with_its_digests(tmp_path: Path, applied: bool) -> None:
+async def test_history_of_an_earlier_release_is_restored(tmp_path: Path, applied: bool) -> None:
     folder, kept = written(tmp_path / "policies", a=text("p")), tmp_path / "history"
     now = await from_files(folder)
     assert now.former
@@ -370,7 +370,7 @@ async def test_history_of_the_version_before_is_taken_up_with_its_digests(tmp_pa
         assert history.versions[0].digest == now.former
 
 
-async def test_the_version_before_takes_up_what_was_applied_by_the_digests_it_looks_for(tmp_path: Path) -> None:
+async def test_earlier_release_restores_applied_versions(tmp_path: Path) -> None:
     """It names what it reads by names and texts, and compares that with what it finds in the files of versions."""
     folder, kept = written(tmp_path / "policies", a=text("p")), tmp_path / "history"
     async with serving(kept) as server:
@@ -383,7 +383,7 @@ async def test_the_version_before_takes_up_what_was_applied_by_the_digests_it_lo
     assert (applied.digest, applied.beside) == (digest_of(applied.texts), state.former)
 
 
-async def test_what_was_applied_stands_over_a_restart_beside_files_with_other_comments(tmp_path: Path) -> None:
+async def test_applied_version_survives_restart_and_comment_edits(tmp_path: Path) -> None:
     folder, kept = tmp_path / "policies", tmp_path / "history"
     async with serving(kept) as server:
         server.changing.offer(await from_files(written(folder, a=text("p"))))
@@ -396,7 +396,7 @@ async def test_what_was_applied_stands_over_a_restart_beside_files_with_other_co
         assert (history.stands, len(history.versions)) == (2, 2)
 
 
-async def test_policies_that_this_server_cannot_use_as_it_stands_are_taken_up_once_it_can() -> None:
+async def test_unusable_policies_are_retried() -> None:
     async with serving() as server:
         server.changing.offer(accepted("p"))
         await server.serves("p")
@@ -419,7 +419,7 @@ async def test_policies_that_this_server_cannot_use_as_it_stands_are_taken_up_on
         assert server.told[-1][0] == version
 
 
-async def test_what_stands_over_a_restart_waits_until_this_server_can_use_it(tmp_path: Path) -> None:
+async def test_applied_version_waits_until_usable_after_restart(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         server.changing.offer(accepted("p"))
         await server.serves("p")
@@ -460,7 +460,7 @@ async def test_apply_is_answered_after_persistence(tmp_path: Path, monkeypatch: 
         assert (tmp_path / "00000002.json").is_file()
 
 
-async def test_a_change_that_cannot_be_kept_is_served_and_says_so(tmp_path: Path) -> None:
+async def test_unsaved_change_is_served_and_reported(tmp_path: Path) -> None:
     (tmp_path / "history").write_text("no folder")
     async with serving(tmp_path / "history") as server:
         server.changing.offer(accepted("p"))
@@ -470,7 +470,7 @@ async def test_a_change_that_cannot_be_kept_is_served_and_says_so(tmp_path: Path
         assert "cannot write" in done.reason
 
 
-async def test_files_that_change_while_somebody_applies_supersede_what_is_applied(
+async def test_file_edit_during_apply_supersedes_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with serving() as server:

@@ -20,7 +20,7 @@ BOTH = pytest.mark.parametrize("kind", [PLAIN, SEALED], ids=["plain", "sealed"])
 
 
 @BOTH
-def test_what_is_written_is_read(kind: VersionedFile[Numbers], tmp_path: Path) -> None:
+def test_state_file_round_trip(kind: VersionedFile[Numbers], tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     assert kind.read(path) is None
     kind.write(path, {"numbers": [1, 2]})
@@ -28,7 +28,7 @@ def test_what_is_written_is_read(kind: VersionedFile[Numbers], tmp_path: Path) -
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_layout_of_files_stays() -> None:
+def test_state_file_layout_is_stable() -> None:
     assert PLAIN.encode({"numbers": [1]}) == b'{"format": "test/1",\n"numbers": [1]}'
     sealed = json.loads(SEALED.encode({"numbers": [1]}))
     assert list(sealed) == ["format", "checksum", "payload"]
@@ -58,7 +58,7 @@ def test_formats_are_checked_and_new_fields_ignored(
     assert str(path) in str(refused.value)
 
 
-def test_a_payload_that_was_changed_does_not_match_its_seal(tmp_path: Path) -> None:
+def test_changed_payload_fails_its_checksum(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     path.write_bytes(SEALED.encode({"numbers": [1]}).replace(b"[1]", b"[2]"))
     with pytest.raises(StoreError, match="checksum does not match"):
@@ -66,7 +66,7 @@ def test_a_payload_that_was_changed_does_not_match_its_seal(tmp_path: Path) -> N
 
 
 @BOTH
-def test_another_shape_and_large_files_are_refused(kind: VersionedFile[Numbers], tmp_path: Path) -> None:
+def test_wrong_shape_and_large_files_are_refused(kind: VersionedFile[Numbers], tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     kind.write(path, {"numbers": "many"})
     with pytest.raises(StoreError, match=r"damaged|wrong content"):
@@ -77,7 +77,7 @@ def test_another_shape_and_large_files_are_refused(kind: VersionedFile[Numbers],
 
 
 @BOTH
-def test_what_cannot_be_written_is_an_error_of_the_store(kind: VersionedFile[Numbers], tmp_path: Path) -> None:
+def test_failed_write_raises_a_store_error(kind: VersionedFile[Numbers], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot write"):
         kind.write(tmp_path / "file" / "state.json", {"numbers": []})

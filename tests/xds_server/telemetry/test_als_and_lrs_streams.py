@@ -115,7 +115,7 @@ async def test_als_attempts_are_counted_by_engine_and_proxy(rig):
     assert set(rig.telemetry.last_signals_s()["p1"]) == {"access_log"}
 
 
-async def test_what_is_not_ours_is_ignored(rig):
+async def test_foreign_clusters_are_ignored(rig):
     stream = rig.stream(access_log_service.METHOD)
     await stream.write(log(node="p1", cluster="elsewhere"))
     await stream.write(log(port=9999))
@@ -137,7 +137,7 @@ async def test_lrs_load_reports_are_requested_and_counted(rig):
     assert rig.traffic().engines["e0"].in_flight == 4
 
 
-async def test_a_stream_that_ends_leaves_its_load_until_it_is_stale(rig):
+async def test_load_of_an_ended_stream_counts_until_stale(rig):
     stream = rig.stream(load_report_service.METHOD)
     await stream.write(report())
     await stream.write(report(in_progress=4))
@@ -161,7 +161,7 @@ async def test_a_stream_that_ends_leaves_its_load_until_it_is_stale(rig):
         (load_report_service.METHOD, report(node=""), "nameless"),
     ],
 )
-async def test_a_peer_that_cannot_be_understood_loses_its_own_stream(rig, method, first, flaw):
+async def test_invalid_message_ends_only_its_stream(rig, method, first, flaw):
     well = rig.stream(access_log_service.METHOD)
     await well.write(log(node="p1"))
     stream = rig.stream(method)
@@ -173,7 +173,7 @@ async def test_a_peer_that_cannot_be_understood_loses_its_own_stream(rig, method
     await until(lambda: rig.traffic() and rig.traffic().engines["e0"].succeeded == 2, "the other goes on")
 
 
-async def test_numbers_that_cannot_be_end_the_stream_and_count_nothing(rig):
+async def test_impossible_numbers_end_the_stream(rig):
     stream = rig.stream(load_report_service.METHOD)
     await stream.write(report())
     await stream.write(report(in_progress=MOST + 1))
@@ -205,7 +205,7 @@ async def test_telemetry_of_an_unknown_node_is_ignored(rig):
     (3600.0, grpc.StatusCode.RESOURCE_EXHAUSTED, "crowd"), (3600.0, grpc.StatusCode.RESOURCE_EXHAUSTED, "host"),
     (0.05, grpc.StatusCode.INVALID_ARGUMENT, "silent"),
 ])  # fmt: skip
-async def test_streams_have_a_limit_and_have_to_begin(first_message_s, code, flaw):
+async def test_streams_are_limited_and_must_start_in_time(first_message_s, code, flaw):
     flaws, sat = [], []
 
     def sit(identities):
@@ -249,7 +249,7 @@ def test_lrs_reporting_interval_grows_with_proxies():
     assert interval_s(100_000) * 2 <= STALE_S
 
 
-async def test_a_server_that_stops_does_not_wait_for_its_streams(rig):
+async def test_stopping_server_ends_telemetry_streams(rig):
     stream = rig.stream(access_log_service.METHOD)
     await stream.write(log(node="p1"))
     await until(rig.traffic, "it is heard")
@@ -269,7 +269,7 @@ async def test_telemetry_age_and_sampling_ratio_are_exposed(rig):
     assert found["switchgear_telemetry_sampling_ratio"].samples[0].value == 1.0
 
 
-async def test_bad_request_storm_is_no_demand(rig):
+async def test_rejected_requests_are_not_demand(rig):
     stream = rig.stream(access_log_service.METHOD)
     await stream.write(log(node="p1", code=400, calls=50))
     await stream.write(log(code=429))
@@ -324,7 +324,7 @@ async def test_telemetry_identity_must_match_the_mtls_identity(policies):
         assert value == 2, signal
 
 
-async def test_a_proxy_tells_of_no_pool_that_it_may_not_see(policies):
+async def test_telemetry_for_invisible_pools_is_ignored(policies):
     telemetry = Telemetry(Metrics(), speaks_for=lambda _node, _identities: {"small"}.__contains__)
     telemetry.watch(policies, {"far.example": "192.0.2.7"})
     now_s = time.monotonic()

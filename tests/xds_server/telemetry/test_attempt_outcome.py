@@ -34,12 +34,12 @@ UT, SI, UO, UH = "upstream_request_timeout", "stream_idle_timeout", "upstream_ov
         ("a flag of a newer Envoy", 0, ("somebody_elses_flag",), False, AttemptOutcome.NEUTRAL),
     ],
 )
-def test_every_way_an_attempt_ends(what, code, flags, complete, outcome):
+def test_attempt_outcomes(what, code, flags, complete, outcome):
     got = attempt_outcome(code, frozenset(flags), complete=complete, count_statuses=COUNTED, hedged=False)
     assert got is outcome, what
 
 
-def test_the_policy_says_which_statuses_count():
+def test_counted_statuses_follow_the_policy():
     def outcome(*statuses: int) -> AttemptOutcome:
         return attempt_outcome(503, frozenset(), complete=True, count_statuses=statuses, hedged=False)
 
@@ -49,7 +49,7 @@ def test_the_policy_says_which_statuses_count():
 @pytest.mark.parametrize(
     ("code", "complete", "outcome"), [(0, False, AttemptOutcome.NEUTRAL), (200, True, AttemptOutcome.SUCCESS)]
 )
-def test_a_hedge_is_no_failure_of_the_first_attempt(code, complete, outcome):
+def test_hedge_is_not_a_failure_of_the_first_attempt(code, complete, outcome):
     assert attempt_outcome(code, {UT}, complete=complete, count_statuses=COUNTED, hedged=True) is outcome
 
 
@@ -73,5 +73,5 @@ def test_a_hedged_route_still_sees_real_failures():
         ("the same", (UT,), "upstream_per_try_idle_timeout", 1, AttemptOutcome.UNDETERMINED),
     ],
 )
-def test_what_a_listener_adds(what, flags, details, attempt, outcome):
+def test_listener_entry_refines_the_outcome(what, flags, details, attempt, outcome):
     assert request_outcome(frozenset(flags), details, attempt) is outcome, what

@@ -9,7 +9,7 @@ from xds_server.telemetry.tally import MAX_FAILED_REQUESTS, MAX_REQUEST_ID_CHARA
 ENVOYS = "ae8c6734-2910-4c6f-a066-1196fc73bebd"
 
 
-def test_the_newest_few_are_named_newest_first_and_once():
+def test_failed_requests_are_newest_first_and_unique():
     found = FailedRequests()
     for number in range(MAX_FAILED_REQUESTS + 3):
         found.add(f"r-{number}", float(number))
@@ -38,7 +38,7 @@ def test_the_newest_few_are_named_newest_first_and_once():
         "a\n",
     ],
 )
-def test_what_is_no_name_is_not_kept(name: str):
+def test_invalid_request_ids_are_dropped(name: str):
     found = FailedRequests()
     found.add(name, 1.0)
     found.add(ENVOYS, 1.0)
@@ -46,7 +46,7 @@ def test_what_is_no_name_is_not_kept(name: str):
 
 
 @given(st.lists(st.text(max_size=80)))
-def test_nothing_but_printable_ascii_comes_out(names: list[str]):
+def test_request_ids_are_printable_ascii(names: list[str]):
     found = FailedRequests()
     for name in names:
         found.add(name, 1.0)

@@ -21,7 +21,7 @@ def events(lines: list[dict[str, Any]]) -> list[str]:
     return [line["event"] for line in lines]
 
 
-def test_a_proxy_that_reports_and_has_no_calls_is_not_missed(lines):
+def test_idle_reporting_proxy_is_not_missing(lines):
     losses = TelemetryLossMonitor()
     losses.set_connected(["p1"], 0.0)
     for now_s in range(60):
@@ -67,7 +67,7 @@ def test_loss_of_all_telemetry_is_one_error_line(lines):
     assert "telemetry.found" in events(lines)
 
 
-def test_nobody_connected_is_no_loss(lines):
+def test_no_connected_proxy_is_not_a_loss(lines):
     losses = TelemetryLossMonitor()
     losses.set_connected(["p1"], 0.0)
     losses.record("p1", LRS, 1.0)
@@ -78,7 +78,7 @@ def test_nobody_connected_is_no_loss(lines):
     assert losses.signals == {}
 
 
-def test_a_new_connection_has_its_time(lines):
+def test_new_connection_has_a_grace_time(lines):
     losses = TelemetryLossMonitor()
     losses.record("p1", LRS, 0.0)
     losses.set_connected(["p1"], 10.0)

@@ -52,7 +52,7 @@ class TotalsFixture:
         (AttemptOutcome.NEUTRAL, False, True, "abandoned"),
     ],
 )
-def test_what_became_of_a_call(outcome: AttemptOutcome, complete: bool, asks: bool, became: str) -> None:
+def test_call_results(outcome: AttemptOutcome, complete: bool, asks: bool, became: str) -> None:
     assert call_result(outcome, complete=complete, asks=asks) == became
     told = TotalsFixture()
     told.call(outcome, complete=complete, asks=asks, weight=2)
@@ -60,7 +60,7 @@ def test_what_became_of_a_call(outcome: AttemptOutcome, complete: bool, asks: bo
     assert told.totals.gpu_s[became] == 2 * 4.0 * 0.5, "its share of the engine's GPUs, for each it stands for"
 
 
-def test_a_request_that_is_tried_again_is_one_request_and_two_calls() -> None:
+def test_retried_request_is_one_request_and_two_calls() -> None:
     told = TotalsFixture()
     told.call(AttemptOutcome.FAILURE)
     told.call(AttemptOutcome.SUCCESS, first=False)
@@ -69,7 +69,7 @@ def test_a_request_that_is_tried_again_is_one_request_and_two_calls() -> None:
     assert sum(told.totals.attempts.values()) == 2
 
 
-def test_what_is_refused_at_the_ceiling_arrived_and_was_no_call() -> None:
+def test_request_refused_at_the_ceiling_is_not_a_call() -> None:
     told = TotalsFixture()
     told.call(AttemptOutcome.NOT_SENT)
     told.book.record_shed("n", told.facts, PriorityClass.BATCH, weight=3, now_s=100.0)
@@ -79,21 +79,21 @@ def test_what_is_refused_at_the_ceiling_arrived_and_was_no_call() -> None:
 
 
 @pytest.mark.parametrize(("hedged", "ended"), [(False, 1), (True, 0)])
-def test_a_second_try_that_is_refused_ends_its_request_unless_it_is_a_hedge(hedged: bool, ended: int) -> None:
+def test_refused_retry_ends_its_request_unless_hedged(hedged: bool, ended: int) -> None:
     told = TotalsFixture(hedged=hedged)
     told.call(AttemptOutcome.NOT_SENT, first=False)
     assert told.totals.refused[PriorityClass.INTERACTIVE] == ended
     assert told.totals.requests[PriorityClass.INTERACTIVE] == 0
 
 
-def test_the_time_limit_of_a_route_is_counted_beside_its_call() -> None:
+def test_route_timeout_is_counted_with_its_call() -> None:
     told = TotalsFixture()
     told.call(AttemptOutcome.NEUTRAL, complete=False)
     told.book.record_failure(told.facts, "e", weight=1, now_s=100.0)
     assert (told.totals.timed_out, told.totals.attempts["failure"]) == (1, 0)
 
 
-def test_when_the_newest_call_began() -> None:
+def test_newest_call_start_time() -> None:
     told = TotalsFixture()
     assert told.book.began_at_s("chat", "e") is None
     told.call(AttemptOutcome.SUCCESS)
@@ -101,7 +101,7 @@ def test_when_the_newest_call_began() -> None:
     assert told.book.began_at_s("chat", "nobody") is None
 
 
-def test_every_pool_has_every_series_from_the_first() -> None:
+def test_every_pool_has_every_series_at_startup() -> None:
     names = {
         (sample.name, sample.labels.get("outcome"))
         for family in families({"chat": PoolTotals()})

@@ -14,7 +14,7 @@ def test_als_sampling_falls_at_once():
     assert Sampling().after(4 * BUDGET_PER_S, 10.0).share == 0.2
 
 
-def test_what_is_on_its_way_is_still_counted_with_the_share_before():
+def test_in_transit_entries_use_the_previous_share():
     sampling = Sampling().after(4 * BUDGET_PER_S, 10.0)
     assert sampling.counted(10.0 + EFFECTIVE_AFTER_S / 2) == 1.0
     assert sampling.counted(10.0 + EFFECTIVE_AFTER_S) == 0.2
@@ -28,7 +28,7 @@ def test_als_sampling_rises_stepwise():
     assert sampling.after(0.9 * BUDGET_PER_S * 0.4, 10.0 + RISE_S).share == 0.2
 
 
-def test_proxies_that_do_not_follow_are_not_asked_for_still_less():
+def test_unfollowed_sampling_is_not_lowered_further():
     sampling = Sampling().after(4 * BUDGET_PER_S, 10.0)
     assert sampling.after(4 * BUDGET_PER_S, 20.0) is sampling
     followed = sampling.after(0.8 * BUDGET_PER_S, 20.0)
@@ -37,7 +37,7 @@ def test_proxies_that_do_not_follow_are_not_asked_for_still_less():
 
 
 @given(st.lists(st.floats(0, BUDGET_PER_S), max_size=20), st.floats(0, 200 * BUDGET_PER_S))
-def test_followed_it_settles_under_any_steady_load(quiet, load):
+def test_sampling_settles_under_steady_load(quiet, load):
     # Traffic that doubles just when the share is halved looks like proxies that do not follow, and is not judged.
     loads = [*quiet, load]
     sampling, now_s = Sampling(), 0.0

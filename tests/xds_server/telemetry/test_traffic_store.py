@@ -42,7 +42,7 @@ def seen(book: TrafficStore, now_s: float) -> PoolTraffic:
 
 
 class TestWindow:
-    def test_it_holds_the_newest_calls_that_count(self, book):
+    def test_window_has_the_newest_relevant_calls(self, book):
         for outcome in (
             [AttemptOutcome.FAILURE] * 4 + [AttemptOutcome.SUCCESS] * (WINDOW - 1) + [AttemptOutcome.NEUTRAL] * 5
         ):
@@ -51,7 +51,7 @@ class TestWindow:
         assert (engine.window_calls, engine.window_failures, engine.failures_in_a_row) == (WINDOW, 1, 0)
         assert (engine.succeeded, engine.failed, engine.neutral) == (WINDOW - 1, 4, 5)
 
-    def test_it_forgets_with_time_and_totals_do_not(self, book):
+    def test_window_expires_and_totals_do_not(self, book):
         told(book, AttemptOutcome.FAILURE, 0.0)
         told(book, AttemptOutcome.FAILURE, WINDOW_S - 1.0)
         assert seen(book, WINDOW_S - 0.5).engines["e0"].window_failures == 2
@@ -59,7 +59,7 @@ class TestWindow:
         assert (engine.window_calls, engine.window_failures, engine.failures_in_a_row) == (1, 1, 1)
         assert engine.failed == 2
 
-    def test_a_row_of_failures_ends_with_a_success(self, book):
+    def test_success_ends_consecutive_failures(self, book):
         for outcome in (
             AttemptOutcome.SUCCESS,
             AttemptOutcome.FAILURE,
@@ -71,7 +71,7 @@ class TestWindow:
         told(book, AttemptOutcome.SUCCESS, 1.1)
         assert seen(book, 1.1).engines["e0"].failures_in_a_row == 0
 
-    def test_it_follows_the_policy(self, book, tmp_path):
+    def test_window_size_follows_the_policy(self, book, tmp_path):
         for _ in range(WINDOW):
             told(book, AttemptOutcome.FAILURE, 1.0)
         shorter = documents()
@@ -79,7 +79,7 @@ class TestWindow:
         book.set_directory(build_directory(policies_of(tmp_path, shorter), {}))
         assert seen(book, 1.0).engines["e0"].window_failures == 5
 
-    def test_an_engine_that_left_the_policies_is_forgotten(self, book, tmp_path):
+    def test_removed_engine_is_forgotten(self, book, tmp_path):
         told(book, AttemptOutcome.FAILURE, 1.0, engine="e3")
         book.record_load("p1", chat(book), {"e3": (2, 1), "e0": (1, 1)}, 1.0)
         book.set_directory(build_directory(policies_of(tmp_path, documents(engines=3)), {}))
@@ -89,7 +89,7 @@ class TestWindow:
 
 
 class TestRates:
-    def test_of_a_steady_stream(self, book):
+    def test_rates_of_a_steady_stream(self, book):
         for step in range(400):
             told(book, now_s=10 + step * 0.01, duration_s=0.5)
         traffic = seen(book, 14.0)
@@ -99,12 +99,12 @@ class TestRates:
         assert abs(engine.service_s - 0.5) < 1e-6
         assert 95 < traffic.proxies["p1"].arrivals_per_s[INTERACTIVE] < 105
 
-    def test_nothing_lately_has_no_mean(self, book):
+    def test_idle_engine_has_no_mean_time(self, book):
         told(book, now_s=1.0)
         engine = seen(book, 1.0 + RATE_S + 0.3).engines["e0"]
         assert (engine.done_per_s, engine.busy, engine.service_s) == (0.0, 0.0, None)
 
-    def test_classes_retries_and_refusals_are_told_apart(self, book):
+    def test_arrivals_are_split_by_class_retry_and_refusal(self, book):
         told(book, now_s=2.0, priority=BATCH)
         told(book, now_s=2.0, first=False)
         told(book, AttemptOutcome.NOT_SENT, 2.0)
@@ -116,7 +116,7 @@ class TestRates:
         assert proxy.shed_per_s == {INTERACTIVE: one, BATCH: one}
         assert seen(book, 2.0).engines["e0"].window_calls == 2
 
-    def test_what_is_told_late_is_counted_when_it_was(self, book):
+    def test_late_entries_count_at_their_end_time(self, book):
         for late_s in (30.0, 3.0, 1.5, 1.5, 0.0):
             told(book, now_s=100.0, late_s=late_s)
         proxy, engine = seen(book, 100.0).proxies["p1"], seen(book, 100.0).engines["e0"]
@@ -126,12 +126,12 @@ class TestRates:
         later = seen(book, 101.0).proxies["p1"]
         assert later.arrivals_per_s[INTERACTIVE] == pytest.approx(1 / 1.8)
 
-    def test_a_refused_second_try_is_no_arrival(self, book):
+    def test_refused_retry_is_not_an_arrival(self, book):
         told(book, AttemptOutcome.NOT_SENT, 2.0, first=False)
         proxy = seen(book, 2.0).proxies["p1"]
         assert (proxy.arrivals_per_s, set(proxy.shed_per_s), proxy.retries_per_s) == ({}, {INTERACTIVE}, 0.0)
 
-    def test_a_sample_stands_for_more(self, book):
+    def test_sampled_entries_are_weighted(self, book):
         for _ in range(3):
             told(book, now_s=2.0, weight=10.0)
         engine = seen(book, 2.0).engines["e0"]
@@ -140,13 +140,13 @@ class TestRates:
 
 
 class TestArrivals:
-    def test_long_requests_arrive_when_they_begin(self, book):
+    def test_long_requests_count_as_arrivals_at_their_start(self, book):
         for tick in range(9):
             book.record_load("p1", chat(book), {"e0": (tick * 5, 5)}, 10 + tick * 0.25)
         (rate,) = seen(book, 12.0).proxies["p1"].arrivals_per_s.values()
         assert 18 < rate < 22
 
-    def test_requests_that_are_cut_do_not_all_arrive_then(self, book):
+    def test_cut_requests_are_not_a_burst_of_arrivals(self, book):
         for tick in range(9):
             in_flight = 48 if tick < 8 else 0
             book.record_load("p1", chat(book), {"e0": (in_flight, 0)} if in_flight else {}, 10 + tick * 0.25)
@@ -155,14 +155,14 @@ class TestArrivals:
         # By the log alone they would be 24 a second; the two windows do not begin at quite the same time.
         assert sum(seen(book, 12.0).proxies["p1"].arrivals_per_s.values()) < 4
 
-    def test_refused_requests_have_arrived_whatever_is_open(self, book):
+    def test_refused_requests_count_as_arrivals(self, book):
         book.record_load("p1", chat(book), {"e0": (9, 0)}, 11.0)
         book.record_load("p1", chat(book), {}, 12.0)
         told(book, AttemptOutcome.NOT_SENT, 12.0)
         proxy = seen(book, 12.0).proxies["p1"]
         assert proxy.arrivals_per_s == proxy.shed_per_s != {}
 
-    def test_classes_share_what_is_open_as_what_has_ended(self, book):
+    def test_open_requests_are_split_by_the_class_mix(self, book):
         for tick in range(9):
             book.record_load("p1", chat(book), {"e0": (tick * 5, 5)}, 10 + tick * 0.25)
         for priority in (INTERACTIVE, INTERACTIVE, INTERACTIVE, BATCH):
@@ -172,7 +172,7 @@ class TestArrivals:
 
 
 class TestTails:
-    def test_answers_and_first_bytes(self, book):
+    def test_tails_of_answers_and_first_bytes(self, book):
         for n in range(1, 101):
             told(book, now_s=5.0, duration_s=n / 100)
             told(book, now_s=5.0, streaming=True, duration_s=9.0, first_byte_s=n / 1000)
@@ -183,19 +183,19 @@ class TestTails:
         assert 1.0 <= traffic.answer.longest_s < 1.06
         assert (traffic.answer.calls, traffic.first_byte.calls) == (100, 100)
 
-    def test_only_of_calls_that_went_well(self, book):
+    def test_tails_cover_successful_calls_only(self, book):
         told(book, AttemptOutcome.FAILURE, 5.0, duration_s=30.0)
         told(book, AttemptOutcome.NEUTRAL, 5.0, duration_s=30.0)
         assert seen(book, 5.0).answer is None
 
-    def test_they_fade_after_a_minute(self, book):
+    def test_tails_expire_after_a_minute(self, book):
         told(book, now_s=5.0)
         told(book, AttemptOutcome.NEUTRAL, 64.0)
         assert seen(book, 64.0).answer is None
 
 
 class TestLoad:
-    def test_in_flight_is_what_the_newest_reports_add_up_to(self, book):
+    def test_in_flight_is_the_sum_of_the_newest_reports(self, book):
         book.record_load("p1", chat(book), {"e0": (5, 9), "e1": (1, 0)}, 1.0)
         book.record_load("p2", chat(book), {"e0": (2, 1)}, 1.1)
         assert seen(book, 1.2).engines["e0"].in_flight == 7
@@ -204,18 +204,18 @@ class TestLoad:
         assert (traffic.engines["e0"].in_flight, traffic.engines["e1"].in_flight) == (3, 0)
         assert traffic.proxies["p1"].in_flight_on == {"e0": 1}
 
-    def test_unknown_is_not_zero(self, book):
+    def test_unknown_in_flight_is_not_zero(self, book):
         told(book, now_s=1.0)
         assert seen(book, 1.0).engines["e0"].in_flight is None
 
-    def test_a_report_that_stays_away_leaves_nothing_behind(self, book):
+    def test_stale_load_report_is_dropped(self, book):
         book.record_load("p1", chat(book), {"e0": (5, 1)}, 1.0)
         book.record_load("p2", chat(book), {"e0": (2, 1)}, 1.0 + STALE_S)
         traffic = seen(book, 1.5 + STALE_S)
         assert traffic.engines["e0"].in_flight == 2
         assert set(traffic.proxies) == {"p2"}
 
-    def test_none_left_is_unknown_again(self, book):
+    def test_in_flight_is_unknown_without_reports(self, book):
         book.record_load("p1", chat(book), {"e0": (5, 1)}, 1.0)
         told(book, now_s=1.0 + STALE_S)
         traffic = seen(book, 1.5 + STALE_S)
@@ -223,7 +223,7 @@ class TestLoad:
         assert traffic.proxies["p1"].load_at_s is None
         assert traffic.proxies["p1"].in_flight_on == {}
 
-    def test_a_proxy_without_any_dealings_is_not_remembered(self, book):
+    def test_proxy_without_requests_is_not_stored(self, book):
         book.record_load("p1", chat(book), {}, 1.0)
         assert book.traffic(1.0, 1.0) == {}
 
@@ -236,25 +236,25 @@ class TestSilence:
             book.record_load("p1", chat(book), counts, 10 + tick * 0.25)
         return seen(book, 10 + until_s)
 
-    def test_an_engine_that_gets_nothing_while_its_zone_does(self, book):
+    def test_engine_skipped_within_its_zone_is_silent(self, book):
         traffic = self.report(book, {"e0": (1, 4), "e1": (0, 3), "e3": (0, 3)})
         silent = traffic.proxies["p1"].silent
         assert set(silent) == {"e2"}
         assert silent["e2"] >= SILENT_CALLS
 
-    def test_not_while_it_has_requests_open(self, book):
+    def test_engine_with_open_requests_is_not_silent(self, book):
         assert self.report(book, {"e0": (1, 4), "e2": (3, 0)}).proxies["p1"].silent == {}
 
-    def test_not_before_there_was_time_for_it(self, book):
+    def test_engine_is_not_silent_too_early(self, book):
         assert self.report(book, {"e0": (1, 400)}, until_s=1.0).proxies["p1"].silent == {}
 
-    def test_not_where_there_is_little_traffic(self, book):
+    def test_engine_is_not_silent_with_little_traffic(self, book):
         book.record_load("p1", chat(book), {"e0": (0, SILENT_CALLS)}, 10.0)
         assert self.report(book, {"e0": (1, 0)}).proxies["p1"].silent == {}
 
 
 class TestLoss:
-    def test_a_pool_nobody_speaks_of_is_absent_and_its_window_ages(self, book):
+    def test_unreported_pool_is_absent_and_its_window_ages(self, book):
         for _ in range(5):
             told(book, AttemptOutcome.FAILURE, 1.0)
         assert book.traffic(1.0, 1.5 + STALE_S) == {}
@@ -263,13 +263,13 @@ class TestLoss:
         told(book, AttemptOutcome.NEUTRAL, 1.5 + WINDOW_S)
         assert seen(book, 1.5 + WINDOW_S).engines["e0"].window_calls == 0
 
-    def test_proxies_that_vanish_are_forgotten(self, book):
+    def test_vanished_proxies_are_forgotten(self, book):
         for n in range(200):
             told(book, now_s=float(n), node=f"p{n}")
         book.traffic(1.0, 200.0)
         assert len(book._pools["chat"].proxies) < 70
 
-    def test_a_pool_that_left_the_policies_is_gone(self, book, tmp_path):
+    def test_removed_pool_is_absent(self, book, tmp_path):
         told(book, now_s=1.0)
         found = [one for one in documents() if one["kind"] == "ResiliencePolicy"]
         book.set_directory(build_directory(policies_of(tmp_path, found), {}))
@@ -277,12 +277,12 @@ class TestLoss:
 
 
 class TestIdentity:
-    def test_nothing_new_is_the_same_object(self, book):
+    def test_unchanged_traffic_is_the_same_object(self, book):
         told(book, now_s=1.0)
         first = book.traffic(1.0, 5.5)
         assert book.traffic(1.0, 5.6) is first
 
-    def test_an_idle_pool_stays_the_same_though_its_proxies_report(self, book):
+    def test_idle_pool_stays_the_same_object(self, book):
         book.record_load("p1", chat(book), {"e0": (1, 0)}, 1.0)
         first = seen(book, 1.0)
         book.record_load("p1", chat(book), {"e0": (1, 0)}, 1.25)
@@ -290,7 +290,7 @@ class TestIdentity:
         book.record_load("p1", chat(book), {"e0": (1, 0)}, 2.5)
         assert seen(book, 2.5).heard_at_s == 2.5
 
-    def test_other_pools_stay_when_one_changes(self, book):
+    def test_other_pools_stay_the_same_objects(self, book):
         told(book, now_s=1.0)
         attempt = Attempt(
             engine="far",
@@ -324,7 +324,7 @@ PAUSE = st.tuples(st.just("pause"), st.floats(0, 8))
 
 @settings(max_examples=150)
 @given(steps=st.lists(ATTEMPT | REPORT | PAUSE, max_size=60))
-def test_whatever_is_told_counts_stay_sane(policies, steps):
+def test_traffic_invariants(policies, steps):
     book, now_s = TrafficStore(), 100.0
     book.set_directory(build_directory(policies, {}))
     newest: dict[str, tuple[float, dict[str, int]]] = {}
@@ -363,7 +363,7 @@ def test_whatever_is_told_counts_stay_sane(policies, steps):
     ),
     seed=st.randoms(use_true_random=False),
 )
-def test_the_order_within_a_moment_does_not_matter_to_counts_and_rates(policies, calls, seed):
+def test_counts_do_not_depend_on_entry_order(policies, calls, seed):
     def heard(order: list[Any]) -> dict[str, Any]:
         book = TrafficStore()
         book.set_directory(build_directory(policies, {}))

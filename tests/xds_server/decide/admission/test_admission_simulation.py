@@ -25,9 +25,7 @@ def predicted(run: Simulation, wait_s: float) -> float:
 
 
 @pytest.mark.parametrize(("max_wait", "wait_s"), [("250ms", 0.25), ("2s", 2.0), ("4640ms", 4.64)])
-def test_half_the_slots_lost_costs_what_the_formula_says_and_nobody_waits_longer(
-    max_wait: str, wait_s: float
-) -> None:
+def test_losing_half_the_slots_costs_its_share_without_longer_waits(max_wait: str, wait_s: float) -> None:
     goodput, formula = [], []
     for seed in range(4):
         run = Simulation(
@@ -47,7 +45,7 @@ def test_half_the_slots_lost_costs_what_the_formula_says_and_nobody_waits_longer
     assert sum(goodput) / 4 == pytest.approx(sum(formula) / 4, abs=1)
 
 
-def test_a_service_time_declared_four_times_too_long_is_found_out_in_seconds() -> None:
+def test_overestimated_service_time_is_corrected_in_seconds() -> None:
     run = Simulation(Stage(rates=lambda _node, _now_s: (102.4, 0.0), declared_s=2.0, until_s=8)).run()
     assert run.admissions[0][1].decided.total == 128
     assert run.admissions[-1][1].decided.total == pytest.approx(320, rel=0.1)
@@ -55,7 +53,7 @@ def test_a_service_time_declared_four_times_too_long_is_found_out_in_seconds() -
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-def test_proxies_with_unequal_demand_share_a_shortage_fairly_also_when_it_changes_sides(swapped: bool) -> None:
+def test_shortage_is_shared_by_demand_even_when_it_swaps(swapped: bool) -> None:
     def rates(node: str, now_s: float) -> tuple[float, float]:
         return (77.0 if (node == "a") != (swapped and now_s > 17) else 25.6), 0.0
 
@@ -68,7 +66,7 @@ def test_proxies_with_unequal_demand_share_a_shortage_fairly_also_when_it_change
     assert moves <= 5 * UNTIL_S
 
 
-def test_with_the_telemetry_of_one_proxy_lost_both_go_on_and_the_other_keeps_its_part() -> None:
+def test_lost_telemetry_of_one_proxy_leaves_the_other_its_part() -> None:
     run = Simulation(
         Stage(
             rates=lambda _node, _now_s: (51.2, 0.0),
@@ -82,20 +80,20 @@ def test_with_the_telemetry_of_one_proxy_lost_both_go_on_and_the_other_keeps_its
     assert run.good(8, UNTIL_S, "a") == pytest.approx(run.good(8, UNTIL_S, "b"), abs=3)
 
 
-def test_interactive_requests_are_served_while_batch_wants_more_than_there_is() -> None:
+def test_interactive_requests_are_served_under_batch_overload() -> None:
     run = Simulation(Stage(rates=lambda _node, _now_s: (51.0, 120.0))).run()
     assert run.good(4, UNTIL_S, of=INTERACTIVE) >= 99.5
     spare = (64 / 0.5 - 51) / 120
     assert run.good(4, UNTIL_S, of=BATCH) == pytest.approx(100 * spare, abs=4)
 
 
-def test_a_class_that_begins_is_let_in_although_the_other_has_everything() -> None:
+def test_starting_class_is_admitted_while_the_other_has_all_places() -> None:
     run = Simulation(Stage(rates=lambda _node, now_s: (60.0 if now_s > 10 else 0.0, 200.0), until_s=20)).run()
     assert run.good(10, 11, of=INTERACTIVE) >= 90
     assert run.good(11, 20, of=INTERACTIVE) >= 99.5
 
 
-def test_sidecars_with_a_request_now_and_then_are_refused_none_while_the_pool_has_room() -> None:
+def test_rare_sidecar_requests_are_admitted_while_the_pool_has_room() -> None:
     sidecars = tuple(Proxy(node=f"s{place}", zone="", role="sidecar") for place in range(100))
     run = Simulation(Stage(rates=lambda _node, _now_s: (1.0, 0.0), proxies=sidecars, until_s=10)).run()
     assert run.good(0, 10) >= 99.5

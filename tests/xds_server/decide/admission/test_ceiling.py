@@ -92,7 +92,7 @@ def test_max_requests_counts_admitted_engines_and_half_open_ones_by_share() -> N
     assert min(parts(none).values()) == 1
 
 
-def test_learned_numbers_move_the_ceiling_in_steps_and_capacity_at_once() -> None:
+def test_ceiling_follows_estimates_in_steps_and_capacity_at_once() -> None:
     pool = Pool()
     assert pool.decide().total == 320
 
@@ -112,7 +112,7 @@ def test_learned_numbers_move_the_ceiling_in_steps_and_capacity_at_once() -> Non
     assert pool.decide().total == 7960
 
 
-def test_engines_of_unequal_speed_count_for_what_they_do() -> None:
+def test_ceiling_counts_engines_by_speed() -> None:
     pool = Pool()
     pool.capacities[EngineId("pool", "e0")] = EngineCapacity(slots=4, service_s=1.0, source="")
     assert pool.decide().total == 7 * 40 + 4 * 3
@@ -145,7 +145,7 @@ def test_cut_requests_do_not_count_as_stuck(cuts: bool, load_after_s: float, hel
     assert pool.decide(a=loaded, b=pool.told(50)).held == held
 
 
-def test_without_load_reports_the_engines_own_count_is_shared_and_the_dead_hold_nothing() -> None:
+def test_stuck_requests_without_load_reports_use_engine_counts() -> None:
     pool = Pool()
     hung = EngineReport(
         pool="pool", engine="e0", verdict=Verdict.HUNG, evidence="", observed_at_s=0, requests_in_flight=20

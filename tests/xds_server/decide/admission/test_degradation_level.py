@@ -101,7 +101,7 @@ def test_disabled_degradation_level_has_no_action() -> None:
     assert {state.decided.level for state in off} == {0}
 
 
-def test_thresholds_that_do_not_rise_are_read_as_if_they_did() -> None:
+def test_non_rising_thresholds_are_raised() -> None:
     said = policy(fallback={"abovePressurePercent": 150}, shed={"abovePressurePercent": 120})
     assert level_thresholds(said)[:3] == (100, 150, 150)
     assert climb(held(1.3, 10), said)[-1].decided.level == 1
@@ -160,7 +160,7 @@ def test_degradation_ends_at_level_zero(pressures: list[float | None], with_fall
     assert states[-1].decided.fallback_percent == 0
 
 
-def test_even_a_threshold_below_the_margin_is_left() -> None:
+def test_level_with_threshold_below_the_margin_ends() -> None:
     said = policy(noHedging={"abovePressurePercent": 5})
     assert climb([*held(0.07, 3), *held(0.0, 6)], said)[-1].decided.level == 0
 
@@ -223,7 +223,7 @@ def served(
 
 @settings(deadline=None, max_examples=50)
 @given(st.floats(1.02, 5), st.floats(0, 0.9), st.floats(0.3, 4), st.floats(0.9, 1.4))
-def test_the_fallback_gets_the_overflow_and_is_not_overfilled(
+def test_fallback_gets_the_overflow_up_to_its_capacity(
     asked: float, other: float, relative: float, error: float
 ) -> None:
     states = served(asked, 90, other, relative, error)
@@ -249,7 +249,7 @@ def test_overflow_goes_to_the_fallback_before_degradation_level_three() -> None:
     assert any(state.decided.shed_batch for state in climb(held(1.5, 10)))  # without a fallback it is reached
 
 
-def test_routes_without_the_fallback_count_and_nothing_stays_when_there_is_room_again() -> None:
+def test_fallback_share_counts_other_routes_and_ends_with_room() -> None:
     states = served([0.8, 0.1], 120, 0.1, relative=2.0, elsewhere=0.6)
     full, room = states[rounds(120) - 1], states[-1]
     assert full.decided.level == 2
@@ -259,7 +259,7 @@ def test_routes_without_the_fallback_count_and_nothing_stays_when_there_is_room_
 
 @settings(deadline=None, max_examples=30)
 @given(st.floats(1.1, 10), st.floats(0, 0.85), st.floats(0, 0.9), st.floats(0.3, 4))
-def test_a_fallback_that_nobody_may_use_does_not_hold_the_level(
+def test_unusable_fallback_does_not_hold_the_level(
     much: float, little: float, other: float, relative: float
 ) -> None:
     # All that the fallback is asked for could have come from here: where that is much, and little room is left
@@ -271,7 +271,7 @@ def test_a_fallback_that_nobody_may_use_does_not_hold_the_level(
     assert (states[-1].decided.level, states[-1].decided.fallback_percent) == (0, 0)
 
 
-def test_a_share_stays_until_its_effect_can_be_seen() -> None:
+def test_fallback_share_stays_until_its_effect_is_measurable() -> None:
     states = served(3.0, 60, 0.0, relative=1.0)
     moved = [n for n, (one, two) in enumerate(pairwise(states), start=1)
              if one.decided.fallback_percent != two.decided.fallback_percent]  # fmt: skip
@@ -283,18 +283,18 @@ def test_a_share_stays_until_its_effect_can_be_seen() -> None:
     [None, FallbackView(ready=False, pressure=0.1), FallbackView(ready=True, pressure=1.0)],
     ids=["none", "not ready", "full itself"],
 )
-def test_no_fallback_gets_nothing(fallback: FallbackView | None) -> None:
+def test_pool_without_fallback_diverts_nothing(fallback: FallbackView | None) -> None:
     assert {state.decided.fallback_percent for state in climb(held(2.0, 8), fallback=fallback)} == {0.0}
 
 
-def test_a_fallback_that_is_lost_gets_nothing_at_once() -> None:
+def test_lost_fallback_gets_nothing_at_once() -> None:
     state = climb(held(2.0, 4), fallback=READY)[-1]
     assert state.decided.fallback_percent == 50
     gone = FallbackView(ready=False, pressure=0.5)
     assert climb([2.0], state=state, fallback=gone, start_s=104.0)[-1].decided.fallback_percent == 0
 
 
-def test_the_share_is_bounded_by_the_policy() -> None:
+def test_fallback_share_is_bounded_by_the_policy() -> None:
     said = policy(fallback={"maxSharePercent": 20})
     assert climb(held(2.0, 4), said, fallback=READY)[-1].decided.fallback_percent == 20
     assert (
@@ -302,7 +302,7 @@ def test_the_share_is_bounded_by_the_policy() -> None:
     )
 
 
-def test_without_an_engine_everything_goes_to_the_fallback_at_once_and_comes_back_at_once() -> None:
+def test_fallback_takes_all_while_no_engine_is_in_rotation() -> None:
     state = climb([0.5, None], capacity=False, fallback=READY)[-1]
     assert (state.decided.level, state.decided.fallback_percent) == (0, 100.0)
     assert (
@@ -315,7 +315,7 @@ def test_without_an_engine_everything_goes_to_the_fallback_at_once_and_comes_bac
 # Shadow, identity, time
 
 
-def test_shadow_mode_degradation_has_a_level_and_no_action() -> None:
+def test_shadow_mode_degradation_has_no_action() -> None:
     real = climb(held(2.0, 8), fallback=READY)[-1]
     shadow = climb(held(2.0, 8), fallback=READY, shadow=True)[-1]
     assert shadow.decided.level == real.decided.level
@@ -331,7 +331,7 @@ def test_shadow_mode_degradation_has_a_level_and_no_action() -> None:
 
 
 @pytest.mark.parametrize("shadow", [False, True])
-def test_the_same_object_comes_back_where_nothing_changed(shadow: bool) -> None:
+def test_unchanged_decision_is_the_same_object(shadow: bool) -> None:
     states = climb([0.5, 0.51, 0.52], shadow=shadow)
     assert states[0].decided is states[1].decided is states[2].decided
 
@@ -345,12 +345,12 @@ def test_degradation_states_its_next_decision_time() -> None:
     assert degradation_due_s(said, climb([None], state=state, start_s=110.0)[-1], 110.0) == 110.0 + STALE_S
 
 
-def test_the_reason_has_the_numbers() -> None:
+def test_degradation_reason_has_the_numbers() -> None:
     reason = climb(held(1.1, 1.2))[-1].decided.reason
     assert reason == ("pressure 110 %, entered at 100 %; no hedging, minimal retries; level 2 at 100 %")
 
 
-def test_the_reason_no_longer_says_that_nobody_tells_once_somebody_does() -> None:
+def test_degradation_reason_follows_returning_telemetry() -> None:
     silent, told = climb([None, 0.5])
     assert "pressure unknown" in silent.decided.reason
     assert "50 %" in told.decided.reason

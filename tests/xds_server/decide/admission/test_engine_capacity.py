@@ -64,7 +64,7 @@ def calls(per_s: float, duration_s: float, **fields: Any) -> EngineTraffic:
     return EngineTraffic(done_per_s=per_s, busy=per_s * duration_s, service_s=duration_s, **fields)
 
 
-def test_without_telemetry_or_with_learning_off_what_is_declared_holds() -> None:
+def test_declared_capacity_holds_without_telemetry_or_learning() -> None:
     assert Watched().look().of(0) == EngineCapacity(slots=8, service_s=1, source="as declared")
     off = Watched(learn=False)
     for _ in range(10):
@@ -72,7 +72,7 @@ def test_without_telemetry_or_with_learning_off_what_is_declared_holds() -> None
     assert off.of(0).service_s == 1
 
 
-def test_what_was_declared_before_a_restart_is_not_what_was_measured() -> None:
+def test_restart_does_not_turn_declared_into_measured_capacity() -> None:
     watched = Watched(1)
     # As it comes out of a file: equal, and not the same object.
     source = " ".join(watched.look().of(0).source.split())
@@ -82,7 +82,7 @@ def test_what_was_declared_before_a_restart_is_not_what_was_measured() -> None:
     assert watched.look().of(0).service_s == 1
 
 
-def test_durations_without_a_queue_and_throughput_with_one() -> None:
+def test_service_time_uses_durations_or_throughput_under_a_queue() -> None:
     watched = Watched()
     for _ in range(10):
         # e1 serves 16/s with eight slots: half a second each, and two and a half of waiting.
@@ -91,7 +91,7 @@ def test_durations_without_a_queue_and_throughput_with_one() -> None:
     assert watched.of(1).service_s == pytest.approx(0.5, rel=0.03)
 
 
-def test_few_calls_prove_nothing_alone_and_engines_without_them_are_as_their_peers() -> None:
+def test_engine_with_few_calls_gets_its_peers_service_time() -> None:
     watched = Watched().look(e0=calls(5, 0.5))
     assert watched.of(0).source == "as declared"
     for _ in range(10):
@@ -103,7 +103,7 @@ def test_few_calls_prove_nothing_alone_and_engines_without_them_are_as_their_pee
     assert sparse.of(7).service_s == pytest.approx(0.4, rel=0.03)
 
 
-def test_the_policy_bounds_what_is_believed_and_too_fast_to_be_true_is_not() -> None:
+def test_implausible_service_times_are_ignored() -> None:
     watched = Watched()
     for _ in range(10):
         watched.look(e0=calls(500, 0.01), e1=calls(3, 7.9), e2=calls(20, 0.4), e3=calls(20, 0.4))
@@ -138,7 +138,7 @@ def test_ejected_half_open_or_failing_engine_teaches_no_capacity(bad: dict[str, 
     assert watched.of(0).service_s == pytest.approx(0.5, rel=0.03)
 
 
-def test_small_moves_are_ignored_and_nothing_new_is_the_same_value() -> None:
+def test_small_capacity_moves_are_ignored() -> None:
     watched = Watched()
     for _ in range(30):
         watched.look(e0=calls(10, 0.5))
@@ -165,7 +165,7 @@ def test_agent_may_lower_slots_and_never_raise_them() -> None:
     assert Watched().report(0, slots=600).look().of(0).slots == 8
 
 
-def test_an_engine_whose_kv_cache_is_full_is_as_wide_as_what_it_runs() -> None:
+def test_kv_bound_engine_has_as_many_slots_as_it_runs() -> None:
     watched = Watched()
     for _ in range(15):
         watched.report(0, requests_in_flight=9, requests_waiting=6, kv_cache_usage_ratio=0.97).look()
@@ -182,7 +182,7 @@ def test_an_engine_whose_kv_cache_is_full_is_as_wide_as_what_it_runs() -> None:
     assert full.of(0).slots == 8, "all slots are in use: nothing is narrow"
 
 
-def test_more_that_wait_than_are_there_make_an_engine_narrow_and_no_less_than_nothing() -> None:
+def test_more_waiting_than_in_flight_requests_count_as_none_running() -> None:
     watched = Watched()
     for _ in range(15):
         watched.report(0, requests_in_flight=0, requests_waiting=300, kv_cache_usage_ratio=0.97).look()
@@ -216,7 +216,7 @@ def test_learned_capacity_stays_within_bounds(
 
 
 @pytest.mark.parametrize("open_calls", [6, 8, 20])
-def test_calls_that_last_longer_than_rates_look_back_and_end_in_lumps(open_calls: int) -> None:
+def test_service_time_of_calls_longer_than_the_rate_window(open_calls: int) -> None:
     """Eight slots at most work; each takes three seconds, and all that work end at once."""
     watched, running = Watched(count=1), min(open_calls, 8)
     for step in range(240):

@@ -55,7 +55,7 @@ def test_moving_callers_are_never_shed_below_capacity(gateways: int, turn_s: flo
                 room = parts(pool.decide(2 * STEP_S, **told))
 
 
-def test_what_a_proxy_carries_counts_where_its_calls_last_longer_than_is_known() -> None:
+def test_open_requests_count_where_calls_exceed_the_known_duration() -> None:
     pool = small("a", "b", "c")
     long = {"in_flight_on": {"e0": 2, "e1": 2, "e2": 2, "e3": 2, "e4": 2}, "load_at_s": pool.now_s}
     one = pool.decide(a=pool.told(1.0, **long), b=pool.told(0.5), c=pool.told(0))

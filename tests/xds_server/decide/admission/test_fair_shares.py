@@ -53,13 +53,13 @@ def test_proxy_without_telemetry_keeps_an_even_fair_share() -> None:
     assert parts(pool.decide(a=pool.told(90))) == {"a": 160}
 
 
-def test_a_gateway_that_stands_by_takes_nothing_from_the_one_that_works() -> None:
+def test_standby_gateway_takes_nothing_from_the_active_one() -> None:
     pool = Pool()
     pool.out(0, 1, 2, 3)
     assert parts(pool.decide(a=pool.told(90, shed=30))) == {"a": 160, "b": 80}
 
 
-def test_what_was_asked_before_a_long_silence_does_not_divide_an_idle_pool() -> None:
+def test_demand_before_a_long_silence_is_ignored() -> None:
     pool = Pool()
     for _ in range(30):
         pool.decide(a=pool.told(0), b=pool.told(100))
@@ -87,7 +87,7 @@ def test_fair_share_updates_are_rate_limited() -> None:
     assert 5 <= moves <= 5 * 5 + 1
 
 
-def test_sidecars_have_room_for_bursts_until_the_pool_is_full() -> None:
+def test_sidecars_have_room_for_bursts_below_capacity() -> None:
     pool = Pool()
     pool.proxies = {f"s{place}": gateway(f"s{place}", role="sidecar") for place in range(100)}
     calm = pool.decide(**{node: pool.told(1.0) for node in pool.proxies})
@@ -102,7 +102,7 @@ def test_sidecars_have_room_for_bursts_until_the_pool_is_full() -> None:
     assert ceiling_for_role(pool.memory, pool.resilience, "sidecar", {"sidecar": 100}).interactive == 4
 
 
-def test_chance_moves_few_parts_of_many_sidecars_and_a_refused_caller_moves_one_at_once() -> None:
+def test_noise_moves_few_sidecar_parts_and_a_refusal_one_at_once() -> None:
     rng, pool = random.Random(1), Pool()
     pool.proxies = {f"s{place}": gateway(f"s{place}", role="sidecar") for place in range(100)}
 

@@ -92,7 +92,7 @@ def test_shadow_mode_sheds_nothing_and_keeps_the_strict_retry_budget() -> None:
 # -- numbers to go by -----------------------------------------------------------------------------------------
 
 
-def test_pressure_is_what_is_asked_and_utilization_what_is_in_use() -> None:
+def test_pressure_is_demand_and_utilization_is_slots_in_use() -> None:
     pool = Pool()
     busy = {f"e{place}": EngineTraffic(in_flight=4 if place else 20, busy=1.0) for place in range(8)}
     one = admission_decision(
@@ -110,7 +110,7 @@ def test_pressure_is_what_is_asked_and_utilization_what_is_in_use() -> None:
     assert (silent.pressure, silent.utilization) == (None, None)
 
 
-def test_a_round_without_news_changes_nothing() -> None:
+def test_round_without_news_keeps_the_decision() -> None:
     pool = Pool()
     for _ in range(40):
         pool.decide(a=pool.told(50), b=pool.told(20))
@@ -123,7 +123,7 @@ def test_a_round_without_news_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("fallback", [True, False])
-def test_a_pool_knows_the_classes_that_reach_it(fallback: bool) -> None:
+def test_classes_by_pool_follow_routes(fallback: bool) -> None:
     def route(name: str, pool: str, priority: str) -> ModelRoute:
         spec: dict[str, object] = {"listener": {"port": 80}, "pools": [{"pool": pool}], "priority": priority}
         return ModelRoute.model_validate({"metadata": {"name": name}, "spec": spec})

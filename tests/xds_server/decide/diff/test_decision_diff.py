@@ -76,7 +76,7 @@ def only(kind: ChangeKind, before: Decisions, now: Decisions) -> Change:
     return found
 
 
-def test_what_is_well_from_the_start_is_no_news_and_what_is_not_is() -> None:
+def test_first_round_reports_only_deviations() -> None:
     assert told(None, pool()) == []
     assert told(None, pool(OUT)) == [("health", "chat/r0", "", "UNHEALTHY")]
 
@@ -108,7 +108,7 @@ def test_every_engine_flag_change_is_an_event_both_ways(
     assert told(pool(decision), pool()) == [(kind, subject, after, before)]
 
 
-def test_a_cut_and_another_reason_to_stay_out_are_told() -> None:
+def test_cut_and_changed_ejector_are_events() -> None:
     assert told(pool(OUT), pool(replace(OUT, cut=True))) == [("cut", "chat/r0", "off", "on")]
     assert told(pool(OUT), pool(replace(OUT, ejector=Ejector.OPERATOR))) == [
         ("ejector", "chat/r0", "verdict", "operator")
@@ -145,7 +145,7 @@ def test_max_requests_event_for_capacity_steps_not_for_drift() -> None:
     assert told(now, far) == [("ceiling", "chat", "64", "75")]
 
 
-def test_drift_is_told_when_it_has_come_far_from_what_was_told() -> None:
+def test_accumulated_ceiling_drift_is_an_event() -> None:
     before, now = replace(ADMISSION, total=70), replace(ADMISSION, total=71)
     assert diff_decisions(pool(admission=before), pool(admission=now)) == ()
     (found,) = diff_decisions(pool(admission=before), pool(admission=now), {"chat": ADMISSION})
@@ -209,7 +209,7 @@ def test_pressure_degradation_hedging_and_time_limit_events() -> None:
         max_size=6,
     )
 )
-def test_the_story_of_health_is_a_chain_without_gaps(rounds: list[list[EngineDecision]]) -> None:
+def test_health_events_form_a_chain(rounds: list[list[EngineDecision]]) -> None:
     before: Decisions | None = None
     last = dict.fromkeys((str(key) for key in KEYS), "HEALTHY")
     for engines in rounds:

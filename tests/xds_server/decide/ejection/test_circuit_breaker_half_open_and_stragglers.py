@@ -138,7 +138,7 @@ def test_straggler_ejection_and_readmission(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_pool_wide_slowness_is_no_straggler(seed: int) -> None:
+def test_pool_wide_slowness_makes_no_straggler(seed: int) -> None:
     mixed = World(seed=seed, service=lambda rng: 4.0 if rng.random() < 0.1 else 0.2).run(40)
     assert mixed.out() == set()
     together = World(seed=seed).run(5)

@@ -63,7 +63,7 @@ def test_success_rate_needs_enough_peer_calls() -> None:
     assert not opens(beside([True] * 3, *[ended([False] * 3)] * 7))
 
 
-def test_half_of_its_calls_failing_is_seen_before_the_window_is_full_of_them() -> None:
+def test_failing_half_of_the_calls_is_detected_within_the_window() -> None:
     engines = beside([False] * 17 + [True, False, True, False, True, False, False, True], *[CLEAN] * 7)
     assert opens(engines) == "4 of its last 8 calls failed, but only 0 of 133 on its peers"
     assert not opens(beside([False, False, False, True] * 6, *[CLEAN] * 7)), "the rate is the policy's"
@@ -76,7 +76,7 @@ def test_pool_wide_failures_eject_no_engine() -> None:
     assert opens(beside([True] * 25, *[ended([True, False, False] * 8)] * 7)), "it fails more than they do"
 
 
-def test_most_of_a_pool_may_fail_as_long_as_two_fifths_of_it_are_well() -> None:
+def test_failures_are_detected_while_two_fifths_of_a_pool_are_healthy() -> None:
     half = ended([True, False] * 12)
     assert opens(beside([True, False] * 12, *[half] * 4, CLEAN, CLEAN, CLEAN))
 
@@ -116,7 +116,7 @@ def test_half_a_pool_is_ejected_after_three_consecutive_failures(seed: int) -> N
 
 
 @given(st.lists(st.booleans(), max_size=60), st.floats(0.001, 1.0), st.floats(0.05, 1.0))
-def test_a_worst_run_is_what_it_says(outcomes: list[bool], rate: float, share: float) -> None:
+def test_worst_run_matches_brute_force(outcomes: list[bool], rate: float, share: float) -> None:
     traffic = ended(outcomes)
     found = worst_run(traffic.newest_failed, len(outcomes), share, rate)
     if found is not None:
@@ -127,13 +127,13 @@ def test_a_worst_run_is_what_it_says(outcomes: list[bool], rate: float, share: f
 
 
 @given(st.integers(0, 25), st.integers(0, 25), st.floats(0, 1))
-def test_more_failures_are_never_less_unusual(failed: int, more: int, rate: float) -> None:
+def test_significance_is_monotone_in_failures(failed: int, more: int, rate: float) -> None:
     failed, most = sorted((failed, more))
     assert beyond_chance(most, 25, rate) >= beyond_chance(failed, 25, rate)
 
 
 @given(st.integers(0, 500), st.integers(0, 500))
-def test_a_rate_is_never_taken_too_low(failed: int, succeeded: int) -> None:
+def test_base_rate_is_an_upper_estimate(failed: int, succeeded: int) -> None:
     told = FailureCount(failed=failed, calls=failed + succeeded)
     assert 0 < told.rate <= 1
     assert told.rate >= failed / max(1, failed + succeeded) or told.rate == 1

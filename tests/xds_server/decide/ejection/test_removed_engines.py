@@ -54,7 +54,7 @@ def test_removed_engine_lasts_for_the_drain_timeout(policies: Callable[..., Poli
     assert removed_engines(one, fleet, memory(later, {Y: FINE}), 10.0 + DEADLINE_S) == {}
 
 
-def test_what_was_cut_stays_cut(policies: Callable[..., PolicySet]) -> None:
+def test_cut_engine_stays_cut_after_removal(policies: Callable[..., PolicySet]) -> None:
     one = policies("y")
     assert removed_engines(one, declared(one), memory({}, {X: replace(FINE, cut=True)}), 10.0) == {}
 
@@ -64,7 +64,7 @@ def test_redeclared_engine_stops_draining(policies: Callable[..., PolicySet]) ->
     assert removed_engines(one, declared(one), memory({X: 99.0}, {Y: FINE}), 10.0) == {}
 
 
-def test_of_a_pool_that_is_gone_nothing_is_kept(policies: Callable[..., PolicySet]) -> None:
+def test_removed_pool_keeps_no_engines(policies: Callable[..., PolicySet]) -> None:
     one = policies("x", pool="other")
     assert removed_engines(one, declared(one), memory({Y: 99.0}, {X: FINE}), 10.0) == {}
 

@@ -102,7 +102,7 @@ def test_one_long_answer_makes_no_straggler() -> None:
     assert "its calls take" in slowness(all_long, seen, None, cohort, Straggler())[1]
 
 
-def test_what_peers_do_now_says_nothing_of_the_time_before() -> None:
+def test_present_peer_rate_does_not_apply_to_the_past() -> None:
     cohort = PeerMedians(finished_per_work_s=4.0, service_s=None, tokens_per_s=None, canary_s=None, engines=4)
     book = WorkSample(at_s=20.0, began_s=0.0, done=0, finished=12, work_s=24.0, expected=13.0, in_use=2)
     assert slowness(book, None, None, cohort, Straggler())[0] == 0

@@ -100,12 +100,12 @@ def test_slow_engine_gets_a_proportional_endpoint_weight() -> None:
     assert len(pool.moves) == 1
 
 
-def test_among_many_proxies_only_rates_count() -> None:
+def test_many_proxies_make_weights_follow_rates() -> None:
     assert Pool(1.0, 2.0, proxies=10_000).settle()[1] == pytest.approx(1 / 1.25**3, rel=0.01)
 
 
 @pytest.mark.parametrize("speeds", [(1.0, 2.0), (2.0, 1.0)])
-def test_the_fastest_has_all_of_its_weight_wherever_it_stands(speeds: tuple[float, float]) -> None:
+def test_fastest_engine_keeps_its_full_weight(speeds: tuple[float, float]) -> None:
     factors = Pool(*speeds).settle()
     assert max(factors) == 1
     assert factors[speeds.index(2.0)] < 0.5
@@ -115,7 +115,7 @@ def test_endpoint_weights_compare_within_a_zone() -> None:
     assert Pool(1.0, 1.0, 3.0, 3.0, zones="aabb").settle() == [1, 1, 1, 1]
 
 
-def test_what_does_not_last_moves_nothing() -> None:
+def test_brief_differences_change_no_endpoint_weight() -> None:
     pool = Pool(1.0, 1.0, 1.0)
     pool.settle()
     for _ in range(20):
@@ -126,12 +126,12 @@ def test_what_does_not_last_moves_nothing() -> None:
     assert pool.moves == []
 
 
-def test_few_calls_prove_nothing() -> None:
+def test_few_calls_change_no_endpoint_weight() -> None:
     assert Pool(1.0, 1.0, 1.5, calls=20).settle() == [1, 1, 1]
     assert Pool(1.0, 1.0, 1.5, calls=200).settle()[2] < 1
 
 
-def test_one_that_is_as_fast_as_the_others_again_is_like_them_again() -> None:
+def test_recovered_engine_gets_an_equal_weight() -> None:
     pool = Pool(1.0, 1.0, 2.0)
     assert pool.settle()[2] < 1
     pool.takes(2, 1.2)
@@ -153,7 +153,7 @@ def test_health_changes_no_endpoint_weight(decision: EngineDecision, place: int)
     assert len(pool.moves) == 1
 
 
-def test_nobody_in_leaves_all_as_it_is() -> None:
+def test_endpoint_weights_stay_without_an_engine_in_rotation() -> None:
     pool = Pool(1.0, 2.0)
     before = pool.settle()
     pool.decisions = dict.fromkeys(pool.decisions, Pool.decision(Health.UNHEALTHY))
@@ -161,7 +161,7 @@ def test_nobody_in_leaves_all_as_it_is() -> None:
     assert pool.settle() == before
 
 
-def test_the_unmeasured_count_as_the_median_of_the_pool() -> None:
+def test_unmeasured_engine_gets_the_median_weight() -> None:
     pool = Pool(1.0, 2.0, 2.0, 2.0)
     pool.takes(3, 9.0, source=AS_PEERS)
     factors = pool.settle()
@@ -173,7 +173,7 @@ def test_the_unmeasured_count_as_the_median_of_the_pool() -> None:
     assert pool.look() == [1, *[factors[1]] * 4]
 
 
-def test_nothing_is_weighed_where_nothing_is_measured_or_it_may_not_count() -> None:
+def test_unmeasured_or_disabled_weights_are_empty() -> None:
     pool = Pool(1.0, 2.0)
     pool.takes(0, 1.0, source=DECLARED)
     pool.takes(1, 2.0, source=DECLARED)
@@ -193,7 +193,7 @@ def test_zone_weights_precede_endpoint_weights() -> None:
     assert pool.look(SPACING_S / 2)[1] < 1
 
 
-def test_the_moment_a_step_is_due_is_told() -> None:
+def test_endpoint_weights_state_when_a_step_is_due() -> None:
     pool = Pool(1.0, 2.0)
     pool.look()
     assert endpoint_weights_due_s(pool.known) == pool.now_s + HOLD_S
@@ -201,7 +201,7 @@ def test_the_moment_a_step_is_due_is_told() -> None:
     assert endpoint_weights_due_s(pool.known) == math.inf
 
 
-def test_what_is_decided_stays_the_same_object() -> None:
+def test_unchanged_weights_are_the_same_object() -> None:
     pool = Pool(1.0, 2.0)
     pool.settle()
     known = pool.known
@@ -223,7 +223,7 @@ def test_noise_changes_no_endpoint_weight(seed: int, engines: int, calls: float)
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers())
-def test_noise_around_a_slow_engine_moves_it_once(seed: int) -> None:
+def test_noise_moves_a_slow_engine_once(seed: int) -> None:
     rng = random.Random(seed)
     pool = Pool(1.0, 1.0, 1.0, 1.0, 2.0)
     for _ in range(200):
@@ -243,7 +243,7 @@ SERVICES = st.lists(st.floats(0.05, 60.0), min_size=1, max_size=8)
     wait_s=st.floats(0.0, 30.0),
     proxies=st.integers(0, 2000),
 )
-def test_factors_are_bounded_and_move_rarely(
+def test_weight_factors_are_bounded_and_move_rarely(
     rounds: Sequence[Sequence[float]], wait_s: float, proxies: int
 ) -> None:
     pool = Pool(*rounds[0], zones="aaabb", wait_s=wait_s, proxies=proxies)
@@ -259,7 +259,7 @@ def test_factors_are_bounded_and_move_rarely(
 
 @settings(max_examples=40, deadline=None)
 @given(services_s=SERVICES, order=st.randoms(use_true_random=False))
-def test_the_order_of_engines_changes_nothing(services_s: list[float], order: random.Random) -> None:
+def test_weights_do_not_depend_on_engine_order(services_s: list[float], order: random.Random) -> None:
     pool, other = Pool(*services_s), Pool(*services_s)
     order.shuffle(other.engines)
     pool.settle()

@@ -76,7 +76,7 @@ def decided(
         ({"delay": "1s", "enabled": False}, 0.3, ALLOWS, HedgeCause.POLICY),
     ],
 )
-def test_what_decides(
+def test_hedging_cause(
     said: dict[str, Any], used: float | None, ladder: DegradationState | None, cause: HedgeCause
 ) -> None:
     decision = decided(None, policy(**said), used=used, ladder=ladder)
@@ -141,14 +141,14 @@ def test_hedging_hysteresis_margin(used: list[float]) -> None:
 # The delay
 
 
-def test_a_given_delay_is_kept_and_without_the_gate_only_whole_answers_are_hedged() -> None:
+def test_policy_hedging_delay_is_kept_and_needs_the_gate_for_streams() -> None:
     gated = decided(gated=True)
     assert (gated.decided.delay_s, gated.decided.answer_delay_s) == (1.0, 1.0)
     blind = decided(gated=False)
     assert (blind.decided.delay_s, blind.decided.answer_delay_s) == (None, 1.0)
 
 
-def test_a_delay_that_is_not_given_is_measured_for_each_kind() -> None:
+def test_hedging_delay_is_measured_per_kind_if_unset() -> None:
     decision = decided(None, policy(), traffic=told(at_s=100.0))
     assert decision.decided.on
     assert decision.decided.delay_s == pytest.approx(0.3)
@@ -157,7 +157,7 @@ def test_a_delay_that_is_not_given_is_measured_for_each_kind() -> None:
     assert decided(None, policy(), traffic=told(0.001, at_s=100.0)).decided.delay_s == MIN_DELAY_S
 
 
-def test_too_few_calls_measure_nothing_and_take_nothing_back() -> None:
+def test_too_few_calls_keep_the_hedging_delay() -> None:
     few = decided(None, policy(), traffic=told(at_s=100.0, calls=MIN_CALLS - 1))
     assert (few.decided.on, few.decided.cause) == (False, HedgeCause.DELAY)
     known = decided(None, policy(), traffic=told(at_s=100.0))
@@ -165,7 +165,7 @@ def test_too_few_calls_measure_nothing_and_take_nothing_back() -> None:
     assert (quiet.decided.on, quiet.decided.delay_s) == (True, known.decided.delay_s)
 
 
-def test_a_measured_delay_ends_with_the_measurements_and_a_given_one_does_not() -> None:
+def test_measured_hedging_delay_ends_without_telemetry() -> None:
     measured = decided(None, policy(), traffic=told(at_s=100.0))
     assert decided(measured, policy(), traffic=told(at_s=100.0), now_s=100.0 + STALE_S).decided.on
     assert not decided(measured, policy(), traffic=told(at_s=100.0), now_s=100.1 + STALE_S).decided.on
@@ -195,7 +195,7 @@ def test_hedging_delay_updates_are_damped(p95_s: list[float]) -> None:
 
 @settings(deadline=None)
 @given(st.floats(50, 99.9), st.floats(50, 99.9), st.tuples(st.floats(0, 5), st.floats(0, 5), st.floats(0, 5)))
-def test_quantiles_rise_and_meet_what_is_known(
+def test_quantiles_rise_and_match_known_points(
     one: float, other: float, parts: tuple[float, float, float]
 ) -> None:
     known = LatencyTail(p50_s=parts[0], p95_s=parts[0] + parts[1], p99_s=sum(parts), calls=100)
@@ -205,7 +205,7 @@ def test_quantiles_rise_and_meet_what_is_known(
         assert quantile(known, percent) == pytest.approx(time_s)
 
 
-def test_an_exponential_tail_is_met_everywhere() -> None:
+def test_quantiles_match_an_exponential_tail() -> None:
     known = LatencyTail(p50_s=-math.log(0.5), p95_s=-math.log(0.05), p99_s=-math.log(0.01), calls=100)
     for percent in (60.0, 90.0, 97.0, 99.5):
         assert quantile(known, percent) == pytest.approx(-math.log(1 - percent / 100))
@@ -226,6 +226,6 @@ def test_shadow_mode_hedges_nothing() -> None:
 
 @pytest.mark.parametrize("shadow", [False, True])
 @pytest.mark.parametrize("used", [0.3, 0.9])
-def test_the_same_object_comes_back_where_nothing_changed(used: float, shadow: bool) -> None:
+def test_unchanged_decision_is_the_same_object(used: float, shadow: bool) -> None:
     before = decided(used=used, shadow=shadow)
     assert decided(before, used=used + 0.01, shadow=shadow, now_s=101.0).decided is before.decided

@@ -76,7 +76,7 @@ class World:
         return self.memory.shares["eu"]
 
 
-def test_one_region_is_none() -> None:
+def test_single_region_has_no_region_shares() -> None:
     assert World("eu eu").decide() == {}
     assert World(": :").decide() == {}
 
@@ -109,7 +109,7 @@ def test_burst_causes_no_region_failover() -> None:
         assert dict(world.lasting({"eu": 10, "us": 5}, 1).shares) == {"eu": 1.0}
 
 
-def test_only_what_has_room_elsewhere_leaves() -> None:
+def test_region_overflow_is_limited_by_room_elsewhere() -> None:
     shares = World(enterAfter="0s").lasting({"eu": 40, "us": 18}, 2).shares
     assert dict(shares) == pytest.approx({"eu": 0.95, "us": 0.05})
     assert dict(World(enterAfter="0s").lasting({"eu": 40, "us": 30}, 2).shares) == {"eu": 1.0}
@@ -132,7 +132,7 @@ def test_without_telemetry_the_home_region_serves() -> None:
     assert dict(world.lasting(None, 60).shares) == {"eu": 1.0}
 
 
-def test_the_last_shares_stay_when_nobody_is_left() -> None:
+def test_region_shares_stay_without_an_engine() -> None:
     world = World()
     before = world.decide()["eu"]
     world.out = frozenset(range(4))
@@ -175,13 +175,13 @@ def test_weaker_standby_causes_no_failover() -> None:
     assert dict(world.lasting({"eu": 50.0}, 5).shares) == {"eu": 1.0}
 
 
-def test_a_region_out_of_the_order_never_serves() -> None:
+def test_region_outside_the_order_never_serves() -> None:
     world = World("eu us ap", **STANDBY)
     shares = world.decide()["ap"]
     assert (dict(shares.shares), [set(tier) for tier in shares.failover]) == ({"eu": 1.0}, [{"us"}])
 
 
-def test_a_standby_in_the_middle_of_a_rollout_serves_what_the_first_region_serves() -> None:
+def test_standby_during_a_rollout_serves_the_first_region_revision() -> None:
     world = World("eu:1 ap:2 eu:2", serving="active-standby", order=["ap", "eu"])
     world.out = frozenset((1,))
     shares = world.decide()
@@ -194,13 +194,13 @@ def test_a_standby_in_the_middle_of_a_rollout_serves_what_the_first_region_serve
     assert {key.engine for key in stays.excluded} == {"e0"}, "rather nobody than another model"
 
 
-def test_where_the_first_region_never_had_engines_the_next_one_says_what_may_be_served() -> None:
+def test_next_region_sets_the_revision_if_the_first_had_no_engines() -> None:
     world = World("eu:1 us:2 us:1", serving="active-standby", order=["ap", "eu", "us"])
     shares = world.decide()["eu"]
     assert (dict(shares.shares), {key.engine for key in shares.excluded}) == ({"eu": 1.0}, {"e1"})
 
 
-def test_where_no_region_of_the_order_has_engines_nobody_says_what_may_be_served() -> None:
+def test_no_revision_is_excluded_without_engines_in_the_order() -> None:
     world = World("us:2 :1", serving="active-standby", order=["eu"])
     assert {key.engine for one in world.decide().values() for key in one.excluded} == set()
 
@@ -209,7 +209,7 @@ def test_where_no_region_of_the_order_has_engines_nobody_says_what_may_be_served
     ("across", "kept_out"),
     [("same-major", {"e3", "e4"}), ("exact", {"e2", "e3", "e4"}), ("any", set())],
 )
-def test_other_revisions_stand_in_only_where_the_policy_says_so(across: str, kept_out: set[str]) -> None:
+def test_other_revisions_serve_only_if_the_policy_allows_it(across: str, kept_out: set[str]) -> None:
     world = World("eu:2.1.0 eu:v2.2 us:2.0.3 us:3.0.0 us", acrossRevisions=across)
     world.decide()
     assert {key.engine for key in world.memory.shares["eu"].excluded} == kept_out
@@ -220,7 +220,7 @@ def test_other_revisions_stand_in_only_where_the_policy_says_so(across: str, kep
         assert away.shares["eu"] == 1.0, "nobody may stand in"
 
 
-def test_what_a_lost_region_served_is_remembered_for_a_while() -> None:
+def test_lost_region_revisions_are_remembered_temporarily() -> None:
     world = World("eu:2.0 us:3.0")
     world.decide()
     world.engines = world.engines[1:]
@@ -233,7 +233,7 @@ def test_shadow_mode_region_failover_is_not_in_force() -> None:
     assert not World(shadow=True).decide()["eu"].in_force
 
 
-def test_where_a_caller_is() -> None:
+def test_region_of_a_caller() -> None:
     engines = World("eu us").engines
     assert region_of("ap", "eu-a", engines) == "ap"
     assert region_of("", "us-a", engines) == "us"
@@ -242,7 +242,7 @@ def test_where_a_caller_is() -> None:
 
 @settings(max_examples=60)
 @given(data=st.data())
-def test_shares_come_to_one_and_never_include_who_may_not_serve(data: st.DataObject) -> None:
+def test_region_shares_sum_to_one_without_excluded_engines(data: st.DataObject) -> None:
     names = st.sampled_from(("eu:1", "eu:2", "us:1", "us:2", "ap:2", ":1"))
     world = World(
         " ".join(data.draw(st.lists(names, min_size=1, max_size=6))),

@@ -112,7 +112,7 @@ def test_retry_on_500_at_start_and_without_telemetry() -> None:
 
 
 @pytest.mark.parametrize("statuses", [[503], [500, 502], []])
-def test_what_the_policy_says_is_kept(statuses: list[int]) -> None:
+def test_retry_statuses_follow_the_policy(statuses: list[int]) -> None:
     pool = Pool(6, spec=ResilienceSpec.model_validate({"retries": {"statuses": statuses}}))
     pool.run(20, bad=1.0)
     assert pool.retried == tuple(statuses)
@@ -161,7 +161,7 @@ def test_poison_requests_disable_retry_on_500(engines: int, bad: float, seed: in
     assert pool.moves[1] >= ended_s + HOLD_S - 5
 
 
-def test_at_low_rates_it_takes_longer() -> None:
+def test_low_rates_delay_disabling_retry_on_500() -> None:
     pool = Pool(6, per_s=2.0)
     pool.run(10)
     pool.run(40, bad=0.1)
@@ -170,7 +170,7 @@ def test_at_low_rates_it_takes_longer() -> None:
 
 @settings(max_examples=15)
 @given(st.integers(3, 12), st.sampled_from([1.0, 5.0, 20.0]), SEEDS)
-def test_a_bad_request_now_and_then_changes_nothing(engines: int, per_s: float, seed: int) -> None:
+def test_rare_bad_requests_keep_retry_on_500(engines: int, per_s: float, seed: int) -> None:
     pool = Pool(engines, per_s=per_s, seed=seed)
     pool.run(90, at_s=tuple(11.0 * each for each in range(1, 8)))
     assert pool.moves == []
@@ -188,7 +188,7 @@ def test_retry_on_500_does_not_flap(engines: int, hostile: float, seed: int) -> 
     assert all(on - off >= HOLD_S for off, on in zip(pool.moves[::2], pool.moves[1::2], strict=False))
 
 
-def test_engines_that_are_restarted_in_turn_do_not_fail_at_the_same_time() -> None:
+def test_rolling_restart_keeps_retry_on_500() -> None:
     pool = Pool(8)
     pool.run(10)
     start_s = pool.now_s
@@ -196,7 +196,7 @@ def test_engines_that_are_restarted_in_turn_do_not_fail_at_the_same_time() -> No
     assert pool.moves == []
 
 
-def test_slow_engines_that_have_not_answered_yet_speak_for_the_requests() -> None:
+def test_slow_engines_without_answers_keep_retry_on_500() -> None:
     pool = Pool(6)
     pool.failed = [20, 20, 20, 0, 0, 0]
     assert pool.look().statuses == ENGINE_FAILED
@@ -205,7 +205,7 @@ def test_slow_engines_that_have_not_answered_yet_speak_for_the_requests() -> Non
     assert pool.look().statuses == REPORTED_BEFORE_WORK
 
 
-def test_counters_that_begin_anew_are_no_failures() -> None:
+def test_reset_counters_are_not_failures() -> None:
     pool = Pool(4)
     pool.run(10, bad=0.0)
     pool.ok, pool.failed = [5] * 4, [0] * 4

@@ -117,7 +117,7 @@ class Pool:
         return self.step(DOWN_INTERVAL_S, answer, first_byte, **more)
 
 
-def test_what_the_policy_says_is_kept_and_nought_is_off() -> None:
+def test_policy_timeouts_are_kept_and_zero_is_off() -> None:
     said = {"streaming": {"firstToken": "7s", "betweenTokens": "9s", "total": "90s"}}
     limits = Pool(timeouts={**said, "nonStreaming": {"perTry": "3s", "total": "20s"}}).settled(
         tail(0.7), tail(0.1)
@@ -142,7 +142,7 @@ def test_derived_timeouts_follow_the_longest_healthy_calls() -> None:
     assert Pool().settled(tail(0.3)).per_try_s == pytest.approx(3.0)  # 1.1 x (2 s + 720 ms), as declared
 
 
-def test_without_a_declared_longest_service_it_is_four_times_the_mean() -> None:
+def test_default_longest_service_is_four_times_the_mean() -> None:
     pool = EnginePoolSpec.model_validate({"model": "m", "serviceTime": "1s"})
     limits = Pool(pool).settled(tail(0.3), tail(0.1))
     assert limits.per_try_s == pytest.approx(6.6)
@@ -159,7 +159,7 @@ def test_without_a_declared_longest_service_it_is_four_times_the_mean() -> None:
         ({"answer": tail(500.0)}, "the total is shorter"),
     ],
 )
-def test_what_is_not_known_is_off(more: dict[str, Any], why: str) -> None:
+def test_unknown_durations_turn_derived_timeouts_off(more: dict[str, Any], why: str) -> None:
     pool = Pool()
     limits = pool.settled(**{"answer": None, **more})
     assert limits.per_try_s is None
@@ -184,7 +184,7 @@ def test_lost_telemetry_turns_derived_timeouts_off() -> None:
     st.lists(st.tuples(st.floats(0.05, 20), st.floats(0, 1), st.floats(0.1, 20)), min_size=1, max_size=80),
     st.floats(0, 10),
 )
-def test_a_derived_limit_is_never_below_wait_and_service_nor_below_what_healthy_calls_take(
+def test_derived_timeout_exceeds_wait_service_and_healthy_calls(
     rounds: list[tuple[float, float, float]], wait_s: float
 ) -> None:
     pool = Pool()
@@ -222,7 +222,7 @@ def test_derived_timeout_grows_at_once_and_shrinks_late() -> None:
     assert pool.step(1, tail(1.0)).per_try_s == pytest.approx(3.5)
 
 
-def test_waiting_in_an_overload_does_not_lengthen_what_it_is_measured_by() -> None:
+def test_overload_does_not_lengthen_derived_timeouts() -> None:
     pool = Pool()
     calm = pool.settled(tail(0.8))
     for _ in range(100):
@@ -230,20 +230,20 @@ def test_waiting_in_an_overload_does_not_lengthen_what_it_is_measured_by() -> No
     assert full.per_try_s == calm.per_try_s
 
 
-def test_where_the_promised_wait_is_not_kept_the_limit_follows_the_tail() -> None:
+def test_broken_wait_promise_makes_timeouts_follow_the_tail() -> None:
     pool = Pool()
     assert pool.settled(tail(0.8)).per_try_s == pytest.approx(3.2)
     assert pool.step(1, tail(3.15, p99_s=3.1), used=1.0).per_try_s == pytest.approx(4.7)
     assert pool.step(1, tail(6.0, p99_s=5.5), used=1.0).per_try_s == pytest.approx(8.3)
 
 
-def test_a_limit_does_not_shrink_while_no_engine_is_in() -> None:
+def test_timeout_does_not_shrink_without_an_engine() -> None:
     pool = Pool()
     assert pool.settled(tail(0.8)).per_try_s == pytest.approx(3.2)
     assert pool.step(60, tail(0.8), used=None, wait_s=0.0, slots=0.0).per_try_s == pytest.approx(3.2)
 
 
-def test_in_a_hedged_pool_nothing_is_forgotten() -> None:
+def test_hedged_pool_remembers_longest_calls() -> None:
     pool = Pool()
     assert pool.settled(tail(4.0)).per_try_s == pytest.approx(8.0)
     assert pool.step(2 * REMEMBER_S, tail(0.8), hedge=HEDGING).per_try_s == pytest.approx(8.0)
@@ -262,7 +262,7 @@ def test_derived_per_try_timeout_missed_by_most_engines_is_widened() -> None:
 
 @settings(deadline=None)
 @given(st.integers(1, 60))
-def test_doubt_ends_with_the_total_or_a_bound(rounds: int) -> None:
+def test_timeout_widening_stops_at_the_total_or_a_bound(rounds: int) -> None:
     for total in ("300s", "0s"):
         pool = Pool(timeouts={"nonStreaming": {"total": total}})
         pool.settled(tail(0.8))
@@ -277,7 +277,7 @@ def test_policy_timeout_is_never_widened() -> None:
     assert pool.step(1, tail(0.8), failing=8).per_try_s == 3
 
 
-def test_engines_that_report_a_long_wait_for_tokens_are_believed() -> None:
+def test_reported_time_to_first_token_lengthens_the_timeout() -> None:
     engine = Engine(
         id=EngineId("p", "r0"),
         address="127.0.0.1",
@@ -303,7 +303,7 @@ def test_engines_that_report_a_long_wait_for_tokens_are_believed() -> None:
     assert Pool().settled(tail(0.8), tail(0.2), engines=(old,)).first_token_s == pytest.approx(3.0)
 
 
-def test_a_shadow_and_a_policy_that_is_not_adaptive_say_what_the_policy_says() -> None:
+def test_shadow_and_non_adaptive_policies_keep_policy_timeouts() -> None:
     shadow = Pool(mode="shadow").settled(tail(0.8), tail(0.2))
     assert (shadow.per_try_s, shadow.first_token_s) == (None, None)
     assert shadow.shadow is not None
@@ -313,7 +313,7 @@ def test_a_shadow_and_a_policy_that_is_not_adaptive_say_what_the_policy_says() -
 
 
 @pytest.mark.parametrize("said", [{}, {"mode": "shadow"}, {"timeouts": {"adaptive": False}}])
-def test_the_same_object_comes_back_where_nothing_changed(said: dict[str, Any]) -> None:
+def test_unchanged_decision_is_the_same_object(said: dict[str, Any]) -> None:
     pool = Pool(**said)
     before = pool.settled(tail(0.8), tail(0.2))
     assert pool.memory is not None

@@ -117,7 +117,7 @@ def test_zone_overload_is_spread_equally() -> None:
     assert site.load(asked) == pytest.approx(dict.fromkeys("abc", 1.5), rel=0.05)
 
 
-def test_engines_count_by_what_they_can_do() -> None:
+def test_zone_capacity_counts_engine_speed() -> None:
     site = Map("aabb")
     site.capacities[EngineId("pool", "e0")] = EngineCapacity(slots=24, service_s=0.5, source="")
     site.capacities[EngineId("pool", "e2")] = EngineCapacity(slots=8, service_s=2.0, source="")
@@ -161,7 +161,7 @@ def test_shadow_mode_zone_weights_follow_capacity() -> None:
     assert "not enforced" in shares["a"].reason
 
 
-def test_chance_moves_nothing_and_a_real_change_is_followed_in_seconds() -> None:
+def test_noise_moves_no_zone_weight_and_changes_do_in_seconds() -> None:
     site, draw = Map(), random.Random(7)
     moves = dict.fromkeys("abc", 0)
 
@@ -185,7 +185,7 @@ def test_chance_moves_nothing_and_a_real_change_is_followed_in_seconds() -> None
     assert site.memory.shares["a"].weights["a"] == pytest.approx(480, abs=60)
 
 
-def test_weights_of_zones_keep_their_distance_from_those_of_engines() -> None:
+def test_zone_and_endpoint_weights_move_at_different_times() -> None:
     site = Map()
     first = site.decide({"a": 20, "b": 20, "c": 20})["a"]
     site.weighed_at_s = 1.9

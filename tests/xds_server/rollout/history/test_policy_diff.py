@@ -57,14 +57,14 @@ def effects(found: PolicyDiff) -> set[tuple[str, str, ResourceChange, Impact]]:
     return {(one.type, one.name, one.how, one.heat) for view in found.views for one in view.effects}
 
 
-def test_comments_order_and_file_names_are_no_difference() -> None:
+def test_comments_order_and_file_names_make_no_difference() -> None:
     text = "# said otherwise\n" + DEFAULT + "---" + CODE + "---" + CHAT
     found = policy_diff(policies(OLD), policies(text, "elsewhere.yaml"))
     assert found.same
     assert not found.blast.pools
 
 
-def test_a_field_is_told_with_both_values_and_its_line() -> None:
+def test_changed_field_has_both_values_and_its_line() -> None:
     found = edited(("maxWait: 2s", "maxWait: 5s"))
     (one,) = found.fields
     assert (one.document, one.path, one.old, one.new) == (
@@ -77,14 +77,14 @@ def test_a_field_is_told_with_both_values_and_its_line() -> None:
     assert one.place.startswith(f"new.yaml:{line}:")
 
 
-def test_what_is_said_no_longer_is_told_with_its_old_line() -> None:
+def test_removed_field_has_its_old_line() -> None:
     found = edited(("  limits: {maxWait: 2s}\n", ""))
     (one,) = found.fields
     assert (one.old, one.new) == ('"2s"', None)
     assert one.place.startswith("p.yaml:")
 
 
-def test_an_engine_that_comes_goes_by_its_name_and_is_one_line() -> None:
+def test_added_engine_is_one_named_change() -> None:
     line = "    - {name: e1, address: 10.0.0.1, port: 8000, zone: z1}\n"
     found = edited((line, line.replace("e1", "e0").replace("0.1,", "0.9,") + line))
     (one,) = found.fields
@@ -99,7 +99,7 @@ def test_an_engine_that_comes_goes_by_its_name_and_is_one_line() -> None:
     assert found.blast.routes == ("chat",)
 
 
-def test_a_listener_is_cold_and_a_retry_is_hot() -> None:
+def test_listener_change_is_cold_and_retry_change_is_hot() -> None:
     moved = edited(("port: 10000", "port: 10009"))
     assert ("LDS", "port-10000", ResourceChange.REMOVED, Impact.COLD) in effects(moved)
     assert ("LDS", "port-10009", ResourceChange.ADDED, Impact.HOT) in effects(moved)
@@ -112,13 +112,13 @@ def test_a_listener_is_cold_and_a_retry_is_hot() -> None:
     assert [(one.before.tries, one.after.tries) for one in tries.pools if one.before and one.after] == [(3, 2)] * 2
 
 
-def test_a_cluster_is_cold_and_its_endpoints_are_not_told_for_it() -> None:
+def test_cluster_change_is_cold_without_its_endpoints() -> None:
     found = edited(("  limits: {maxWait: 2s}", "  limits: {maxWait: 2s}\n  timeouts: {connect: 900ms}"))
     assert {(kind, heat) for kind, _, _, heat in effects(found)} == {("CDS", Impact.COLD)}
     assert found.cold == 2
 
 
-def test_a_document_that_goes_takes_its_resources() -> None:
+def test_removed_document_removes_its_resources() -> None:
     found = policy_diff(policies(OLD), policies(CHAT + "---" + DEFAULT))
     assert {one.document for one in found.fields} == {"EnginePool/code", "ModelRoute/code"}
     assert ("CDS", "code", ResourceChange.REMOVED, Impact.COLD) in effects(found)
@@ -126,7 +126,7 @@ def test_a_document_that_goes_takes_its_resources() -> None:
 
 
 @pytest.mark.parametrize(("pool", "reached", "percent"), [("chat", 3, 75.0), ("code", 2, 25.0)])
-def test_reach_is_counted_in_proxies_and_traffic(pool: str, reached: int, percent: float) -> None:
+def test_change_scope_has_proxies_and_traffic(pool: str, reached: int, percent: float) -> None:
     views = {
         View(zone="z1"): 1,
         View(zone="z1", role="sidecar", pools=frozenset({"chat"})): 2,

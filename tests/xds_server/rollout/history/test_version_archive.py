@@ -43,7 +43,7 @@ def again(folder: Path) -> VersionArchive:
     return archive
 
 
-def test_what_was_kept_is_read_again(tmp_path: Path) -> None:
+def test_archived_versions_are_restored(tmp_path: Path) -> None:
     folder = tmp_path / "state" / "history"
     kept(folder, version(1), version(2, "text: \N{SNOWMAN}\n"))
     found = again(folder)
@@ -55,7 +55,7 @@ def test_what_was_kept_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["half", "bit", "foreign", "format", "number", "garbage"])
-def test_a_damaged_version_is_skipped_and_its_number_is_not_given_again(tmp_path: Path, damage: str) -> None:
+def test_damaged_version_number_is_not_reused(tmp_path: Path, damage: str) -> None:
     kept(tmp_path, version(1), version(2))
     path = tmp_path / "00000002.json"
     text = path.read_text()
@@ -84,7 +84,7 @@ def named(number: int) -> PolicyVersion:
     return replace(version(number), former=f"t{number}", beside_former="tf")
 
 
-def test_files_have_the_digests_of_the_version_before_and_ours_are_beside(tmp_path: Path) -> None:
+def test_version_files_have_former_digests_and_a_table(tmp_path: Path) -> None:
     made = (named(1), named(2))
     kept(tmp_path, *made)
     payload = json.loads((tmp_path / "00000002.json").read_text())["payload"]
@@ -94,7 +94,7 @@ def test_files_have_the_digests_of_the_version_before_and_ours_are_beside(tmp_pa
 
 
 @pytest.mark.parametrize("damage", ["gone", "half", "foreign", "format"])
-def test_without_the_table_versions_are_known_by_names_and_texts(tmp_path: Path, damage: str) -> None:
+def test_missing_digest_table_falls_back_to_former_digests(tmp_path: Path, damage: str) -> None:
     kept(tmp_path, named(1))
     path = tmp_path / digest_table.FILE_NAME
     text = path.read_text()
@@ -112,24 +112,24 @@ def test_without_the_table_versions_are_known_by_names_and_texts(tmp_path: Path,
     assert [one.number for one in again(tmp_path).versions] == [1, 2]
 
 
-def test_the_table_names_no_more_than_the_versions_do(tmp_path: Path) -> None:
+def test_digest_table_has_only_known_versions(tmp_path: Path) -> None:
     kept(tmp_path, *(named(number) for number in range(1, 9)), max_versions=2)
     assert digest_table.read(tmp_path) == {"t7": "d7", "t8": "d8", "tf": "f"}
 
 
-def test_the_oldest_go_from_disk_too(tmp_path: Path) -> None:
+def test_oldest_versions_are_removed_from_disk(tmp_path: Path) -> None:
     kept(tmp_path, *(version(number) for number in range(1, 6)), max_versions=3)
     assert [one.number for one in again(tmp_path).versions] == [3, 4, 5]
 
 
-def test_without_a_folder_it_is_memory(tmp_path: Path) -> None:
+def test_archive_without_folder_is_in_memory(tmp_path: Path) -> None:
     archive = kept(None, version(1))  # type: ignore[arg-type]  # None is what it is about
     assert not archive.kept
     assert archive.version(1) == version(1)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_disk_that_refuses_costs_nothing_but_a_word(tmp_path: Path) -> None:
+def test_archive_survives_a_failing_disk(tmp_path: Path) -> None:
     (tmp_path / "history").write_text("in the way")
     archive = VersionArchive(tmp_path / "history")
     archive.add(version(1))
@@ -148,9 +148,7 @@ def test_a_disk_that_refuses_costs_nothing_but_a_word(tmp_path: Path) -> None:
     st.integers(1, 20),
     st.integers(0, 300),
 )
-def test_what_stays_is_within_limits_and_always_the_newest(
-    sizes: list[int], max_versions: int, max_bytes: int
-) -> None:
+def test_archive_limits_keep_the_newest_version(sizes: list[int], max_versions: int, max_bytes: int) -> None:
     versions = [replace(version(n), texts={"": "x" * size}) for n, size in enumerate(sizes, 1)]
     gone = set(surplus(versions, max_versions, max_bytes))
     left = [one for one in versions if one.number not in gone]
@@ -161,5 +159,5 @@ def test_what_stays_is_within_limits_and_always_the_newest(
 
 
 @given(st.dictionaries(st.text(), st.text()), st.dictionaries(st.text(), st.text()))
-def test_digests_differ_where_texts_do(one: dict[str, str], other: dict[str, str]) -> None:
+def test_digests_differ_for_different_texts(one: dict[str, str], other: dict[str, str]) -> None:
     assert (digest_of(one) == digest_of(other)) == (one == other)
