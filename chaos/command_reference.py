@@ -1,17 +1,16 @@
-"""The reference of all three commands as Markdown, made from the commands themselves.
+"""Reference of all three programs as Markdown, generated from their commands.
 
-``docs/cli.md`` holds what ``commands_markdown`` returns; a test compares them. It stands up here because it has to
-know every command there is, those that packages add to ``switchgear`` too.
+``docs/cli.md`` holds ``commands_markdown()``; a test compares them. It is part of ``chaos``, the top layer,
+because it imports every command, plugged ones included.
 """
 
-import argparse
 from collections.abc import Iterator
 
 import click
 
 from chaos.cli import group as chaos
 from command_line.global_option import GlobalOption, option_record
-from engine.agent.cli import parser as agent_parser
+from engine.agent.cli import group as agent
 from policies.reference import row
 from xds_server.cli import group as switchgear
 from xds_server.cli.connection_options import global_options
@@ -32,10 +31,10 @@ current context, its default.
 
 
 def commands_markdown() -> str:
-    """All of it."""
+    """The page."""
     parts = (
         *_command(click.Context(switchgear, info_name="switchgear"), level=2),
-        *_agent(),
+        *_command(click.Context(agent, info_name="switchgear-agent"), level=2),
         *_command(click.Context(chaos, info_name="switchgear-chaos"), level=2),
     )
     return _HEAD + "\n".join((*_global_options(), *parts)) + "\n"
@@ -43,7 +42,7 @@ def commands_markdown() -> str:
 
 def _global_options() -> Iterator[str]:
     context = click.Context(switchgear, info_name="switchgear")
-    yield row("option", "what it is")
+    yield row("option", "meaning")
     yield "|---|---|"
     for one in global_options():
         if isinstance(one, GlobalOption):
@@ -66,7 +65,7 @@ def _command(context: click.Context, *, level: int) -> Iterator[str]:
     yield f"```\n{context.command_path} {usage}\n```\n"
     options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
     if options:
-        yield row("option", "what it is")
+        yield row("option", "meaning")
         yield "|---|---|"
         for one in options:
             yield row(*_option(one, context))
@@ -74,39 +73,18 @@ def _command(context: click.Context, *, level: int) -> Iterator[str]:
 
 
 def _option(one: click.Option, context: click.Context) -> tuple[str, str]:
-    """The flags, and all that ``--help`` says of them."""
+    """Flags and help text of an option."""
     names = ", ".join(f"`{name}`" for name in (*one.opts, *one.secondary_opts))
-    said = one.get_help_record(context)
+    record = one.get_help_record(context)
     metavar = "" if one.is_flag else f" {one.make_metavar(context)}"
-    return f"{names}{metavar}", _prose(said[1] if said else one.help)
+    return f"{names}{metavar}", _prose(record[1] if record else one.help)
 
 
 def _prose(text: str | None) -> str:
-    """Help as Markdown: what stands between bars or angles is meant as it stands, and so are its examples."""
+    """Help text as Markdown, with bars and angle brackets escaped."""
     lines = (text or "").replace("\b\n", "").strip().splitlines()
     return "\n".join(line.strip() for line in lines).replace("<", "\\<").replace("|", "\\|")
 
 
-def _agent() -> Iterator[str]:
-    parser = agent_parser()
-    yield f"## {parser.prog}\n"
-    yield f"{parser.description}\n"
-    for action in parser._actions:  # argparse has no other way to look into a parser
-        if not isinstance(action, argparse._SubParsersAction):
-            continue
-        summaries = {one.dest: one.help for one in action._choices_actions}
-        for name, command in action.choices.items():
-            yield f"### {parser.prog} {name}\n"
-            yield f"{(summaries[name] or '').capitalize()}.\n"
-            yield row("option", "what it is")
-            yield "|---|---|"
-            for option in command._actions:
-                flags = ", ".join(f"`{flag}`" for flag in option.option_strings)
-                if "-h" not in option.option_strings:
-                    says = (option.help or "") % {"default": option.default}
-                    yield row(f"{flags} {option.metavar or ''}".rstrip(), _prose(says))
-            yield ""
-
-
 if __name__ == "__main__":
-    print(commands_markdown(), end="")  # noqa: T201 - the text is the answer
+    print(commands_markdown(), end="")  # noqa: T201 - the output

@@ -1,7 +1,7 @@
-"""What can be said to ``switchgear-agent run``: one dataclass makes its file, its environment and its flags.
+"""Settings of ``switchgear-agent run``: one dataclass defines file keys, environment variables and flags.
 
-A flag outdoes the environment, which outdoes the file, which outdoes the default. Whatever is wrong with a value
-is said in one ``AgentConfigError`` that names the place and what would work there; all of them come at once.
+Precedence: flag, environment, file, default. One ``AgentConfigError`` names every invalid value with its location
+and the allowed values.
 """
 
 import os
@@ -27,7 +27,7 @@ _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True, slots=True)
 class EngineUrl:
-    """Where the engine answers, and whether by TLS."""
+    """Address of an engine or agent, and whether it uses TLS."""
 
     host: str
     port: int
@@ -35,7 +35,7 @@ class EngineUrl:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The address in ``http://127.0.0.1:8000``."""
+        """Parse ``http://127.0.0.1:8000``; ValueError otherwise."""
         parts = urlsplit(text)
         secure = parts.scheme == "https"
         try:
@@ -43,7 +43,7 @@ class EngineUrl:
         except ValueError as error:
             raise ValueError(f"{error}") from error
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
-            raise ValueError("write http://HOST:PORT or https://HOST:PORT, such as http://127.0.0.1:8000")
+            raise ValueError("write http://HOST:PORT or https://HOST:PORT, e.g. http://127.0.0.1:8000")
         return cls(parts.hostname, port, secure)
 
     def __str__(self) -> str:
@@ -51,79 +51,91 @@ class EngineUrl:
         return f"http{'s' if self.secure else ''}://{ListenAddress(self.host, self.port)}"
 
 
-def _about(text: str, least: float | None = None, most: float | None = None) -> Mapping[str, Any]:
+def _metadata(text: str, least: float | None = None, most: float | None = None) -> Mapping[str, Any]:
     return {"help": text, "least": least, "most": most}
 
 
-def _says(default: Any, text: str, *, least: float | None = None, most: float | None = None) -> Any:
-    return field(default=default, metadata=_about(text, least, most))
+def _setting(default: Any, text: str, *, least: float | None = None, most: float | None = None) -> Any:
+    return field(default=default, metadata=_metadata(text, least, most))
 
 
 def _time(default_s: float, text: str, *, least_s: float = 0.0, most_s: float = 86_400.0) -> Any:
-    return _says(default_s, text, least=least_s, most=most_s)
+    return _setting(default_s, text, least=least_s, most=most_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """Settings of one agent; names that end in ``_s`` are durations, written like 250ms, 1s or 2m."""
+    """Settings of one agent; names that end in ``_s`` are durations, written as 250ms, 1s or 2m."""
 
-    engine: EngineUrl = field(default=EngineUrl("127.0.0.1", 8000), metadata=_about("The engine's OpenAI API."))
-    engine_ca: str = _says(
-        "", "Authorities, PEM, that the certificate of an https engine must come from; read again when it changes."
+    engine: EngineUrl = field(
+        default=EngineUrl("127.0.0.1", 8000), metadata=_metadata("URL of the engine's OpenAI API.")
     )
-    engine_certificate: str = _says(
-        "", "Certificate (chain), PEM, to show the engine; read again when it changes."
+    engine_ca: str = _setting("", "CA bundle, PEM, that verifies an https engine; reloaded when it changes.")
+    engine_certificate: str = _setting(
+        "", "Client certificate (chain), PEM, for the engine; reloaded when it changes."
     )
-    engine_key: str = _says("", "Its key, PEM, without a passphrase.")
-    engine_server_name: str = _says(
-        "", "Name to ask the engine for (SNI), which its certificate must have; its host when empty."
+    engine_key: str = _setting("", "Key of that certificate, PEM, without a passphrase.")
+    engine_server_name: str = _setting(
+        "", "DNS name (SNI) that the engine's certificate must prove; the URL's host when empty."
     )
     http: ListenAddress = field(
-        default=ListenAddress("127.0.0.1", 18011), metadata=_about("Where probes, metrics and drain are answered.")
+        default=ListenAddress("127.0.0.1", 18011), metadata=_metadata("Address for probes, metrics and drain.")
     )
     grpc: ListenAddress = field(
-        default=ListenAddress("127.0.0.1", 18012), metadata=_about("Where control planes watch (gRPC).")
+        default=ListenAddress("127.0.0.1", 18012), metadata=_metadata("Address for control planes (gRPC).")
     )
-    model: str = _says("", "Model to ask for; the first that the engine lists when empty.")
-    slots: int = _says(0, "Requests the engine runs at once (--max-num-seqs); 0: unknown.", least=0, most=65536)
-    api: Literal["/v1/completions", "/v1/chat/completions"] = _says(
-        "/v1/completions", "API asked for one-token completions."
+    model: str = _setting("", "Model of the probes; the first that the engine lists when empty.")
+    slots: int = _setting(
+        0, "Concurrent requests of the engine (--max-num-seqs); 0: unknown.", least=0, most=65536
     )
-    interval_s: float = _time(0.25, "Between two looks while requests are in flight.", least_s=0.05, most_s=60)
-    idle_interval_s: float = _time(1.0, "Between two looks, and tokens, while idle.", least_s=0.05, most_s=60)
-    timeout_s: float = _time(1.0, "What an idle engine may take for one token.", least_s=0.01, most_s=600)
+    api: Literal["/v1/completions", "/v1/chat/completions"] = _setting(
+        "/v1/completions", "API path of the one-token probes."
+    )
+    interval_s: float = _time(0.25, "Probe interval while requests are in flight.", least_s=0.05, most_s=60)
+    idle_interval_s: float = _time(
+        1.0, "Probe interval, and interval of one-token probes, while idle.", least_s=0.05, most_s=60
+    )
+    timeout_s: float = _time(1.0, "Timeout of one token from an idle engine.", least_s=0.01, most_s=600)
     stall_after_s: float = _time(
-        1.0, "How long no token may come while requests are in flight; above the longest step.", least_s=0.1
+        1.0, "Longest time without a token while requests are in flight; above the longest step.", least_s=0.1
     )
-    unhealthy_after: int = _says(2, "Soft bad readings in a row before they count.", least=1, most=100)
-    healthy_after: int = _says(1, "Good readings in a row before an engine is ready again.", least=1, most=100)
-    error_percent: float = _says(40.0, "Share of failed requests that counts as damage.", least=1, most=100)
-    error_requests: int = _says(25, "Requests of the last 30 s before that share counts.", least=1, most=100_000)
-    start_limit_s: float = _time(1800.0, "How long nobody may listen at first before the engine counts as dead.")
-    warm_up: tuple[int, ...] = _says((), "Prompt lengths, in words, to run before ready: 128,2048.")
-    warm_up_timeout_s: float = _time(60.0, "What one warm-up prompt may take.", least_s=0.1)
-    restart_after_hung_s: float = _time(60.0, "How long hung before /livez asks for a restart; 0s: never.")
-    restart_after_error_s: float = _time(5.0, "How long dead or in error before /livez asks for a restart.")
-    drain_deadline_s: float = _time(30.0, "Deadline of a drain that names none, and of the one on SIGTERM.")
-    remote_drain: bool = _says(False, "Whether other machines may drain this engine.")
-    gpu: Literal["auto", "off"] = _says("auto", "Whether to read the GPUs through NVML.")
-    gpu_devices: tuple[str, ...] = _says((), "NVML indexes or UUIDs of the engine's ranks; all GPUs when empty.")
-    gpu_actions: tuple[str, ...] = _says((), "What signals lead to instead: xid.63=none,nvlink_down=drain.")
-    gpu_dcgm: str = _says("", "A DCGM exporter to read instead of NVML: http://127.0.0.1:9400/metrics.")
-    gpu_check_python: str = _says("", "Python with torch for the deep GPU check; no check when empty.")
-    tls_cert: str = _says("", "Certificate (chain), PEM, of both ports; read again when it changes.")
-    tls_key: str = _says("", "Its key, PEM, without a passphrase.")
-    tls_ca: str = _says("", "Authorities, PEM, that certificates of control planes must come from.")
-    allowed_clients: tuple[str, ...] = _says(
+    unhealthy_after: int = _setting(2, "Consecutive soft failures before the verdict changes.", least=1, most=100)
+    healthy_after: int = _setting(1, "Consecutive successes before the engine is ready again.", least=1, most=100)
+    error_percent: float = _setting(
+        40.0, "Share of failed requests that makes the verdict error.", least=1, most=100
+    )
+    error_requests: int = _setting(
+        25, "Requests in the last 30 s before that share counts.", least=1, most=100_000
+    )
+    start_limit_s: float = _time(1800.0, "Startup time without a listening engine before it is dead.")
+    warm_up: tuple[int, ...] = _setting((), "Prompt lengths in words to run before ready, e.g. 128,2048.")
+    warm_up_timeout_s: float = _time(60.0, "Timeout of one warm-up prompt.", least_s=0.1)
+    restart_after_hung_s: float = _time(60.0, "Time hung before /livez fails; 0s: never.")
+    restart_after_error_s: float = _time(5.0, "Time dead or in error before /livez fails.")
+    drain_deadline_s: float = _time(30.0, "Default deadline of a drain, also on SIGTERM.")
+    remote_drain: bool = _setting(False, "Allow other machines to drain this engine.")
+    gpu: Literal["auto", "off"] = _setting("auto", "Read the GPUs through NVML.")
+    gpu_devices: tuple[str, ...] = _setting(
+        (), "NVML indexes or UUIDs of the engine's GPUs by rank; all when empty."
+    )
+    gpu_actions: tuple[str, ...] = _setting(
+        (), "Override the action of GPU signals, e.g. xid.63=none,nvlink_down=drain."
+    )
+    gpu_dcgm: str = _setting("", "Read this DCGM exporter instead of NVML, e.g. http://127.0.0.1:9400/metrics.")
+    gpu_check_python: str = _setting("", "Python with torch for the deep GPU check; disabled when empty.")
+    tls_cert: str = _setting("", "Certificate (chain), PEM, of both ports; reloaded when it changes.")
+    tls_key: str = _setting("", "Key of that certificate, PEM, without a passphrase.")
+    tls_ca: str = _setting("", "CA bundle, PEM, that verifies control planes.")
+    allowed_clients: tuple[str, ...] = _setting(
         (),
-        "Identities (URI or DNS name; * but a slash) that may watch and drain; all when empty.",
+        "URI or DNS SANs that may watch and drain (* matches all but /); all when empty.",
     )
-    insecure: bool = _says(False, "Whether other machines may connect in plain text, without --tls-cert.")
-    log_format: Literal["text", "json"] = _says("text", "Form of the log on stderr.")
+    insecure: bool = _setting(False, "Allow plain text from other machines, without --tls-cert.")
+    log_format: Literal["text", "json"] = _setting("text", "Format of the log on stderr.")
 
     @property
     def probe(self) -> ProbeSettings:
-        """How the engine is asked."""
+        """Settings of the engine probes."""
         return ProbeSettings(
             interval_s=self.interval_s,
             timeout_s=self.timeout_s,
@@ -137,84 +149,80 @@ class AgentConfig:
 
     @property
     def tls(self) -> TlsFiles | None:
-        """Where the certificate of both ports is; None for plain text."""
+        """Certificate files of both ports; None for plain text."""
         if not self.tls_cert:
             return None
         return TlsFiles(certificate=Path(self.tls_cert), key=Path(self.tls_key), authorities=Path(self.tls_ca))
 
     @property
     def engine_trust(self) -> TrustFiles | None:
-        """What to ask the engine by; None for plain HTTP."""
+        """Trust and client certificate for the engine; None for plain HTTP."""
         if not self.engine.secure:
             return None
         proof = (Path(self.engine_certificate), Path(self.engine_key)) if self.engine_key else (None, None)
         return TrustFiles(authorities=Path(self.engine_ca), certificate=proof[0], key=proof[1])
 
     def check(self) -> None:
-        """ConfigError for settings that each are well and together cannot work."""
+        """Raise AgentConfigError for settings that conflict."""
         self._check_engine()
-        said = {"--tls-cert": self.tls_cert, "--tls-key": self.tls_key, "--tls-ca": self.tls_ca}
-        missing = [name for name, path in said.items() if not path]
-        if 0 < len(missing) < len(said):
-            raise AgentConfigError(
-                f"{missing[0]} is missing: a certificate, its key and the authorities go together"
-            )
+        files = {"--tls-cert": self.tls_cert, "--tls-key": self.tls_key, "--tls-ca": self.tls_ca}
+        missing = [name for name, path in files.items() if not path]
+        if 0 < len(missing) < len(files):
+            raise AgentConfigError(f"missing {missing[0]}: --tls-cert, --tls-key and --tls-ca go together")
         if missing and self.allowed_clients:
-            raise AgentConfigError("--allowed-clients: without --tls-cert nobody proves who they are")
+            raise AgentConfigError("--allowed-clients needs --tls-cert: plain text proves no identity")
         if not missing and self.insecure:
-            raise AgentConfigError("--insecure allows plain text, and --tls-cert leaves none: give one of them")
+            raise AgentConfigError("--insecure and --tls-cert are mutually exclusive")
         for name, address in (("--http", self.http), ("--grpc", self.grpc)):
             if missing and not self.insecure and not address.is_loopback:
                 raise AgentConfigError(
-                    f"{name} {address} takes connections of other machines, in plain text and from anybody: give "
-                    "--tls-cert, --tls-key and --tls-ca, or say --insecure"
+                    f"{name} {address} accepts unauthenticated plain text from other machines: set --tls-cert, "
+                    "--tls-key and --tls-ca, or --insecure"
                 )
 
     def _check_engine(self) -> None:
-        said = {
+        tls = {
             "--engine-ca": self.engine_ca,
             "--engine-certificate": self.engine_certificate,
             "--engine-key": self.engine_key,
             "--engine-server-name": self.engine_server_name,
         }
-        idle = [name for name, text in said.items() if text]
+        unused = [name for name, text in tls.items() if text]
         if not self.engine.secure:
-            if idle:
-                raise AgentConfigError(
-                    f"{idle[0]}: --engine is {self.engine}, which is not asked by TLS: write https://"
-                )
+            if unused:
+                raise AgentConfigError(f"{unused[0]} needs TLS, and --engine is {self.engine}: write https://")
             return
         if not self.engine_ca:
             raise AgentConfigError(
-                f"--engine {self.engine}: name the authorities of its certificate with --engine-ca, such as "
-                "/etc/ssl/certs/ca-certificates.crt for those that this machine trusts"
+                f"--engine {self.engine} needs --engine-ca, e.g. /etc/ssl/certs/ca-certificates.crt for the CAs "
+                "of this machine"
             )
         if bool(self.engine_certificate) is not bool(self.engine_key):
             missing = "--engine-key" if self.engine_certificate else "--engine-certificate"
-            raise AgentConfigError(f"{missing} is missing: a certificate and its key go together")
+            raise AgentConfigError(f"missing {missing}: --engine-certificate and --engine-key go together")
 
     @property
     def gpu_policy(self) -> GpuPolicy:
-        """What the signals of GPUs lead to; ValueError names what cannot be understood."""
+        """Actions of GPU signals; ValueError names an invalid one."""
         words: dict[str, str] = {}
-        for said in self.gpu_actions:
-            signal, _, action = said.partition("=")
+        for override in self.gpu_actions:
+            signal, _, action = override.partition("=")
             words[signal] = action
         return GpuPolicy().overridden(words)
 
 
 def flag_name(setting: "Field[Any]") -> str:
-    """The command line's name of a setting."""
+    """Flag of a setting."""
     return f"--{setting.name.removesuffix('_s').replace('_', '-')}"
 
 
 def environment_variable(setting: "Field[Any]") -> str:
-    """The environment's name of a setting."""
+    """Environment variable of a setting."""
     return ENVIRONMENT_PREFIX + setting.name.removesuffix("_s").upper()
 
 
 def file_key(setting: "Field[Any]") -> str:
-    """The file's name of a setting."""
+    """Key of a setting in the file."""
     first, *more = setting.name.removesuffix("_s").split("_")
     return first + "".join(word.capitalize() for word in more)
 
@@ -222,30 +230,30 @@ def file_key(setting: "Field[Any]") -> str:
 def agent_config(
     flags: Mapping[str, str], *, environment: Mapping[str, str] = os.environ, file: Path | None = None
 ) -> AgentConfig:
-    """The settings that flags (by field name), environment and file amount to; ConfigError with all faults."""
+    """Merge flags (by field name), environment and file; AgentConfigError with every fault."""
     settings = {setting.name: setting for setting in fields(AgentConfig)}
-    said: dict[str, tuple[str, str]] = {}
+    given: dict[str, tuple[str, str]] = {}
     problems: list[str] = []
     if file is not None:
-        from engine.agent.agent_config_file import file_settings  # noqa: PLC0415 -- a YAML parser is memory only some need
+        from engine.agent.agent_config_file import file_settings  # noqa: PLC0415 -- saves the memory of a YAML parser
 
         by_key = {file_key(setting): name for name, setting in settings.items()}
         for found, place, text in file_settings(file):
             if found not in by_key:
-                problems.append(f"{place}: {found} is no setting; there are {', '.join(sorted(by_key))}")
+                problems.append(f"{place}: unknown setting {found}; settings: {', '.join(sorted(by_key))}")
             else:
-                said[by_key[found]] = (f"{place}: {found}", text)
+                given[by_key[found]] = (f"{place}: {found}", text)
     for name, setting in settings.items():
         if environment_variable(setting) in environment:
-            said[name] = (environment_variable(setting), environment[environment_variable(setting)])
+            given[name] = (environment_variable(setting), environment[environment_variable(setting)])
         if name in flags:
-            said[name] = (flag_name(setting), flags[name])
+            given[name] = (flag_name(setting), flags[name])
     known = {environment_variable(setting) for setting in settings.values()} | {f"{ENVIRONMENT_PREFIX}CONFIG"}
-    strange = (name for name in sorted(environment) if name.startswith(ENVIRONMENT_PREFIX) and name not in known)
-    problems.extend(f"{name}: no setting has this name" for name in strange)
+    unknown = (name for name in sorted(environment) if name.startswith(ENVIRONMENT_PREFIX) and name not in known)
+    problems.extend(f"{name}: unknown setting" for name in unknown)
     hints = typing.get_type_hints(AgentConfig)
     values: dict[str, Any] = {}
-    for name, (place, text) in said.items():
+    for name, (place, text) in given.items():
         try:
             values[name] = _value(settings[name], hints[name], text.strip())
         except ValueError as error:
@@ -257,12 +265,12 @@ def agent_config(
     try:
         _ = config.gpu_policy
     except ValueError as error:
-        raise AgentConfigError(f"{said['gpu_actions'][0]}: {error}") from error
+        raise AgentConfigError(f"{given['gpu_actions'][0]}: {error}") from error
     return config
 
 
 def format_default(setting: "Field[Any]") -> str:
-    """The default as one would write it."""
+    """The default as text."""
     value = setting.default
     if value is MISSING or value in ("", ()):
         return "none"
@@ -272,10 +280,10 @@ def format_default(setting: "Field[Any]") -> str:
 
 
 def parse_duration(text: str) -> float:
-    """The duration written as 250ms, 1s, 2m or 1h; ValueError says how to write one."""
+    """Parse 250ms, 1s, 2m or 1h; seconds. ValueError names the format."""
     found = _DURATION.fullmatch(text)
     if found is None:
-        raise ValueError("write a duration with its unit, such as 250ms, 1.5s or 2m")
+        raise ValueError("write a duration with its unit, e.g. 250ms, 1.5s or 2m")
     return float(found[1]) * _UNITS_S[found[2]]
 
 
@@ -319,7 +327,7 @@ def _whole(text: str) -> int:
 def _length(text: str) -> int:
     length = _whole(text)
     if not 1 <= length <= 1_000_000:
-        raise ValueError("prompt lengths are 1 to 1000000 words")
+        raise ValueError("prompt lengths must be 1 to 1000000 words")
     return length
 
 

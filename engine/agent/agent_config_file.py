@@ -1,4 +1,4 @@
-"""The agent's YAML file as texts with their places, so that every complaint can name a line."""
+"""The agent's YAML file as texts with line numbers, for error messages."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +9,9 @@ from engine.agent.config_error import AgentConfigError
 
 
 def file_settings(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Key, place (``agent.yaml:3``) and text of every setting in the file; a list comes joined by commas.
+    """Yield key, location (``agent.yaml:3``) and text of every setting; lists are joined by commas.
 
-    Raises ConfigError for a file that cannot be read or is not a mapping of names to values.
+    Raises AgentConfigError if the file cannot be read or is not a mapping.
     """
     try:
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
@@ -23,7 +23,7 @@ def file_settings(path: Path) -> Iterator[tuple[str, str, str]]:
     except yaml.YAMLError as error:
         raise AgentConfigError(f"{path}:1: {' '.join(str(error).split())}") from error
     except RecursionError as error:
-        raise AgentConfigError(f"{path}:1: nested too deep for settings") from error
+        raise AgentConfigError(f"{path}:1: nested too deeply") from error
     if root is None:
         return
     if not isinstance(root, yaml.MappingNode):
@@ -32,9 +32,9 @@ def file_settings(path: Path) -> Iterator[tuple[str, str, str]]:
     for key, value in root.value:
         place = f"{path}:{key.start_mark.line + 1}"
         if not isinstance(key, yaml.ScalarNode):
-            raise AgentConfigError(f"{place}: a setting has a name; write settings as 'name: value' lines")
+            raise AgentConfigError(f"{place}: a key must be a name; write settings as 'name: value' lines")
         if key.value in seen:
-            raise AgentConfigError(f"{place}: {key.value} is said twice")
+            raise AgentConfigError(f"{place}: duplicate key {key.value}; remove one")
         seen.add(key.value)
         yield key.value, place, _text(place, value)
 
@@ -44,4 +44,4 @@ def _text(place: str, value: yaml.Node) -> str:
         return str(value.value)
     if isinstance(value, yaml.SequenceNode) and all(isinstance(item, yaml.ScalarNode) for item in value.value):
         return ",".join(str(item.value) for item in value.value)
-    raise AgentConfigError(f"{place}: a value is a text, a number or a list of them")
+    raise AgentConfigError(f"{place}: a value must be text, a number or a list of these")

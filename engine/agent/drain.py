@@ -1,8 +1,7 @@
-"""Draining: told once, done when no proxy sends here any more and nothing is in flight, or when time is up.
+"""Draining: complete when no proxy sends requests and none is in flight, or at the deadline.
 
-Only the control planes know which proxies have heard that this engine takes nothing new, and only the engine's own
-count knows what is still running; both have to say so. With no control plane watching there is nobody to hear it
-from, and quiet has to last before it is believed.
+Control planes report which proxies acknowledged the drain; the engine's own count gives requests in flight. Both
+must confirm. Without a watching control plane, the engine must stay idle for ``UNWATCHED_QUIET_S``.
 """
 
 import asyncio
@@ -14,9 +13,9 @@ from typing import Final
 from engine.agent.agent_engine_state import EngineHealthState
 from engine.watch_server import RemovalProgress
 
-# One look may fall between a request's arrival and its count.
+# One reading may fall between a request's arrival and its count.
 IDLE_READINGS: Final = 2
-# Without a control plane, traffic ends when whoever asks /readyz has noticed: not at once.
+# Without a control plane, traffic ends only after the reader of /readyz has polled it.
 UNWATCHED_QUIET_S: Final = 2.0
 
 
@@ -25,12 +24,19 @@ class DrainOutcome(StrEnum):
 
     DRAINED = "drained"
     DEADLINE = "deadline"
-    UNDRAINED = "undrained"  # somebody took the order back
+    UNDRAINED = "undrained"  # cancelled by undrain
+
+
+_HEADLINES: Final = {
+    DrainOutcome.DRAINED: "Drained after",
+    DrainOutcome.DEADLINE: "Not drained within",
+    DrainOutcome.UNDRAINED: "Cancelled by undrain after",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainResult:
-    """How far the drain came, when the wait for it ended. ``in_flight`` is None when nobody can know."""
+    """State of the drain when the wait ended. ``in_flight`` is None if unknown."""
 
     outcome: DrainOutcome
     waited_s: float
@@ -40,7 +46,7 @@ class DrainResult:
 
 
 class DrainWaiter:
-    """Waits for drains. Tell it with ``notify`` whenever the standing or the removal may be different."""
+    """Waits for drains. Call ``notify`` when the engine state or the removal may have changed."""
 
     def __init__(
         self,
@@ -54,12 +60,12 @@ class DrainWaiter:
         self._wakes: set[asyncio.Event] = set()
 
     def notify(self) -> None:
-        """Let everyone who waits look again."""
+        """Wake every waiter."""
         for wake in self._wakes:
             wake.set()
 
     async def wait(self, deadline_s: float) -> DrainResult:
-        """How the drain that was ordered ended, at the latest at ``deadline_s`` on the clock."""
+        """Wait for the end of the ordered drain, at most until ``deadline_s`` on the clock."""
         began_s = self._clock()
         wake = asyncio.Event()
         self._wakes.add(wake)
@@ -87,20 +93,22 @@ class DrainWaiter:
 
     def _answer(self, outcome: DrainOutcome, began_s: float) -> DrainResult:
         removal, in_flight = self._removal(), self._standing().in_flight
-        held = "an unknown number of requests" if in_flight is None else f"{in_flight} requests"
+        waited_s = self._clock() - began_s
+        held = "unknown" if in_flight is None else str(in_flight)
         proxies = f"{removal.proxies_acknowledged} of {removal.proxies_total} proxies acknowledged"
         watchers = f"{removal.heard} of {removal.watchers}" if removal.watchers else "none"
         return DrainResult(
             outcome=outcome,
-            waited_s=round(self._clock() - began_s, 3),
+            waited_s=round(waited_s, 3),
             in_flight=in_flight,
             removal=removal,
-            sentence=f"{outcome}: {held} in flight; {proxies}, control planes heard: {watchers}",
+            sentence=f"{_HEADLINES[outcome]} {waited_s:.1f} s: requests in flight: {held}; {proxies}; "
+            f"control planes notified: {watchers}.",
         )
 
 
 def is_drained(now: EngineHealthState, removal: RemovalProgress, waited_s: float) -> bool:
-    """Whether nobody sends here any more and nothing is left to finish."""
+    """Whether no proxy sends requests and none is in flight."""
     if now.in_flight != 0 or now.idle_readings < IDLE_READINGS:
         return False
     return removal.complete and (removal.watchers > 0 or waited_s >= UNWATCHED_QUIET_S)

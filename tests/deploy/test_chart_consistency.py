@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import engine.agent.cli
+import engine.agent.cli.run
 import xds_server.cli
 from deploy import render
 from engine.agent.agent_config import parse_duration
@@ -235,13 +235,10 @@ def test_gateway_bootstrap_flags_are_valid(found: Sequence[Document]) -> None:
 
 def test_flags_of_the_agent_exist(found: Sequence[Document]) -> None:
     for container in _running(found, "switchgear-agent", "run"):
-        flags = engine.agent.cli.parser().parse_args([*helm_rendering.words(container)[1:]])
-        assert flags.command == "run"
-        flags = {
-            name: value
-            for name, value in vars(flags).items()
-            if name not in ("command", "config") and value is not None
-        }
+        program, name, *words = helm_rendering.words(container)
+        assert (program, name) == ("switchgear-agent", "run")
+        context = engine.agent.cli.run.command.make_context(name, words)
+        flags = {name: value for name, value in context.params.items() if name != "config" and value is not None}
         engine.agent.agent_config.agent_config(flags, environment={})
 
 

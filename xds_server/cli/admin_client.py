@@ -2,23 +2,22 @@
 
 import http.client
 import json
-import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import click
 
+from command_line.https_connection import NamedHTTPSConnection, speaks_tls
 from engine.address import ListenAddress
 from xds_server.admin_api.endpoints import AdminEndpoint
 from xds_server.admin_api.parse import ShapeError, parse
 from xds_server.cli.connection_options import ConnectionSettings, connection_settings
 
-_PROBE_S: Final = 1.0
 _T = TypeVar("_T")
 
 
@@ -111,29 +110,11 @@ def _no_http(admin: str, error: Exception) -> str:
     hung_up = isinstance(error, http.client.RemoteDisconnected | ConnectionResetError)
     if hung_up and admin.startswith("https:"):
         return f"{admin} closed the connection: is the client certificate expired or of another CA? See --cert"
-    if not admin.startswith("https:") and _speaks_tls(admin):
+    if not admin.startswith("https:") and speaks_tls(*_place(admin)[1:]):
         return f"{admin}: the server speaks TLS: use https://{admin.partition('//')[2] or admin}"
     if hung_up:
         return f"{admin} closed the connection without an answer: is it the admin port?"
     return f"{admin} does not answer in HTTP: is it the admin port?"
-
-
-def _speaks_tls(admin: str) -> bool:
-    """Whether a TLS handshake gets any TLS answer there."""
-    _, host, port = _place(admin)
-    tls = ssl.create_default_context()
-    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE  # nothing is sent, only the protocol matters
-    try:
-        with (
-            socket.create_connection((host, port), _PROBE_S) as plain,
-            tls.wrap_socket(plain, server_hostname=host),
-        ):
-            return True
-    except ssl.SSLError as error:
-        # An alert is an answer in TLS; plain HTTP is no TLS record.
-        return "ALERT" in (error.reason or "")
-    except OSError:
-        return False
 
 
 def _not_ours(admin: str) -> str:
@@ -165,7 +146,7 @@ def admin_connection(
     except (OSError, ssl.SSLError) as error:
         raise click.UsageError(f"--cacert, --cert, --key: {error}") from error
     name = settings.server_name or host
-    return _Named(host, port, name=name, timeout_s=timeout_s, context=tls), headers
+    return NamedHTTPSConnection(host, port, name=name, timeout_s=timeout_s, context=tls), headers
 
 
 def _plain(host: str, settings: ConnectionSettings) -> None:
@@ -175,23 +156,6 @@ def _plain(host: str, settings: ConnectionSettings) -> None:
             raise click.UsageError(f"--{name.replace('_', '-')} needs https: use --admin https://...")
     if settings.token_file and not ListenAddress(host, 0).is_loopback:
         raise click.UsageError(f"--token-file would go to {host} in plain text: use --admin https://...")
-
-
-class _Named(http.client.HTTPSConnection):
-    """A connection to one address whose certificate must prove another name."""
-
-    def __init__(self, host: str, port: int, *, name: str, timeout_s: float, context: ssl.SSLContext) -> None:
-        super().__init__(host, port, timeout=timeout_s, context=context)
-        self._name = name
-        self._tls = context
-
-    def connect(self) -> None:
-        plain = socket.create_connection((self.host, self.port), self.timeout)
-        try:
-            self.sock = self._tls.wrap_socket(plain, server_hostname=self._name)
-        except BaseException:
-            plain.close()
-            raise
 
 
 def _token(path: Path) -> str:

@@ -354,7 +354,7 @@ async def told(*words: str) -> tuple[int, str, str]:
     return process.returncode, out.decode(), remarks.decode()
 
 
-async def test_the_drain_command_says_by_its_exit_code_how_it_ended(
+async def test_drain_command_exit_code_tells_the_outcome(
     start_agent: Any, start_engine: Any, under_load: Any
 ) -> None:
     engine = await start_engine()
@@ -362,11 +362,11 @@ async def test_the_drain_command_says_by_its_exit_code_how_it_ended(
     await agent.until("ready")
     async with under_load(engine, 2):
         await agent.until_report(lambda one: one["requests_in_flight"])
-        code, out, _ = await told("drain", "--agent", agent.url, "--deadline", "500ms")
+        code, out, _ = await told("drain", "--agent", agent.url, "--deadline", "500ms", "-o", "json")
         assert (code, json.loads(out)["outcome"]) == (1, "deadline")
-    code, out, _ = await told("drain", "--agent", agent.url)
+    code, out, _ = await told("drain", "--agent", agent.url, "-o", "json")
     assert (code, json.loads(out)["outcome"]) == (0, "drained")
-    code, out, _ = await told("undrain", "--agent", agent.url)
+    code, out, _ = await told("undrain", "--agent", agent.url, "-o", "json")
     assert (code, json.loads(out)) == (0, {"was_draining": True})
     code, _, remarks = await told("drain", "--agent", "http://127.0.0.1:1")
     assert code == 2

@@ -19,7 +19,7 @@ LIMIT_S = 60.0
 AGENT = str(Path(sys.executable).with_name("switchgear-agent"))
 
 
-async def test_probes_need_no_certificate_and_the_command_drains_by_https(tmp_path: Path) -> None:
+async def test_probes_need_no_certificate_and_drain_uses_https(tmp_path: Path) -> None:
     make_certificates(tmp_path, LAB_CERTIFICATES, lasts=timedelta(days=1))
     process = await asyncio.create_subprocess_exec(
         *(AGENT, "run", "--engine", "http://127.0.0.1:1", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"),
@@ -36,7 +36,15 @@ async def test_probes_need_no_certificate_and_the_command_drains_by_https(tmp_pa
         async with aiohttp.ClientSession(listening["http"]) as http, http.get("/livez", ssl=plain) as answer:
             assert answer.status in (200, 503)
         for proof, code in (("ca.crt", (0, 1)), ("agent.crt", (2,))):
-            command = ("drain", "--agent", listening["http"], "--deadline", "100ms", "--ca", f"{tmp_path}/{proof}")
+            command = (
+                "drain",
+                "--agent",
+                listening["http"],
+                "--deadline",
+                "100ms",
+                "--cacert",
+                f"{tmp_path}/{proof}",
+            )
             asked = await asyncio.create_subprocess_exec(AGENT, *command, stderr=asyncio.subprocess.PIPE)
             await asyncio.wait_for(asked.communicate(), LIMIT_S)
             assert asked.returncode in code, proof

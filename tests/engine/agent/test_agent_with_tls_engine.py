@@ -79,10 +79,10 @@ def test_https_engine_needs_a_ca() -> None:
         return str(error.value)
 
     https = ("engine", "https://127.0.0.1:8000")
-    assert "--engine https://127.0.0.1:8000: name the authorities" in refused(*https)
-    assert "--engine-ca: --engine is http://127.0.0.1:8000" in refused("engine_ca", "ca.crt")
-    assert "--engine-key is missing" in refused(*https, "engine_ca", "ca.crt", "engine_certificate", "x")
-    assert "--engine-certificate is missing" in refused(*https, "engine_ca", "ca.crt", "engine_key", "x")
+    assert "--engine https://127.0.0.1:8000 needs --engine-ca" in refused(*https)
+    assert "--engine-ca needs TLS, and --engine is http://127.0.0.1:8000" in refused("engine_ca", "ca.crt")
+    assert "missing --engine-key" in refused(*https, "engine_ca", "ca.crt", "engine_certificate", "x")
+    assert "missing --engine-certificate" in refused(*https, "engine_ca", "ca.crt", "engine_key", "x")
     made = agent_config(dict([https, ("engine_ca", "ca.crt")]), environment={})
     assert made.engine_trust == TrustFiles(authorities=Path("ca.crt"))
     assert str(made.engine) == "https://127.0.0.1:8000"
@@ -111,4 +111,4 @@ async def test_an_agent_does_not_start_by_files_that_are_not_there(tmp_path: Pat
     )
     _, said = await asyncio.wait_for(process.communicate(), LIMIT_S)
     assert process.returncode == 2
-    assert f"switchgear-agent: --engine-ca: {tmp_path}/no.crt: No such file" in said.decode()
+    assert f"Error: --engine-ca: {tmp_path}/no.crt: No such file" in said.decode()
