@@ -65,8 +65,10 @@ def configuration_converged(case: CheckInput) -> CheckFinding | None:
     elif open_at_end:
         late = max(open_at_end, key=lambda one: one.at_s)
         found, at_s, measured = CheckResult.UNKNOWN, None, "unknown"
-        why = f"{late.proxy} had not answered its last {late.type} push, sent at "
-        f"{text_format.moment(late.at_s)}, by the end"
+        why = (
+            f"{late.proxy} had not answered its last {late.type} push, sent at "
+            f"{text_format.moment(late.at_s)}, by the end"
+        )
     else:
         found, at_s, measured = CheckResult.YES, None, "all current"
         why = f"every proxy accepted the last push of each type ({told})"

@@ -147,8 +147,10 @@ def no_stuck_ejection(case: CheckInput) -> CheckFinding | None:
         answer = CheckResult.NO
     elif undecided:
         answer = CheckResult.UNKNOWN
-        why = f"{text_format.names(undecided)} still ejected at the end, but not yet longer than "
-        f"{text_format.seconds(limit_s)}"
+        why = (
+            f"{text_format.names(undecided)} still ejected at the end, but not yet longer than "
+            f"{text_format.seconds(limit_s)}"
+        )
     else:
         answer = CheckResult.YES
         why = f"no healthy engine was ejected for longer than {text_format.seconds(limit_s)}"

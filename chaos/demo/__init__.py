@@ -1,1 +1,1 @@
-"""The demonstration: the same faults, the same arrivals, once behind Switchgear and once behind plain Envoy."""
+"""The demo: the same faults and arrivals behind Switchgear and behind plain Envoy."""

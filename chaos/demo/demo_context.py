@@ -1,4 +1,4 @@
-"""What all parts of a running demonstration share: the plan, both sides, and what has been seen so far."""
+"""Shared state of a running demo: the plan, both sides, and observations so far."""
 
 import time
 from collections import deque
@@ -17,12 +17,12 @@ from chaos.demo.scoring import ScoredAttempt, is_lost
 from chaos.history.request_outcomes import RequestOutcome, outcome_summary
 
 WINDOW_S: Final = 3.0
-"""What the live view calls now."""
+"""Window of the live view's current values."""
 
 
 @dataclass(slots=True, kw_only=True)
 class SideObserver:
-    """What one side has shown. ``share`` is percent of the attempts between the last two looks, by engine."""
+    """Observations of one side. ``share`` is each engine's percent of the attempts since the last sample."""
 
     side: DemoSide
     outcomes: list[RequestOutcome] = field(default_factory=list)
@@ -33,13 +33,13 @@ class SideObserver:
     disclosed: int = 0
 
     def record(self, outcome: RequestOutcome) -> None:
-        """Take down one outcome."""
+        """Record one outcome."""
         self.outcomes.append(outcome)
         self.recent.append(outcome)
         self.disclosed += outcome.ok and bool(outcome.fallback)
 
     def status_line(self, now_s: float) -> terminal_view.SideLine:
-        """How the side does now."""
+        """Current state of the side."""
         found = outcome_summary(self._latest(now_s))
         return terminal_view.SideLine(
             goodput_percent=100.0 * (1.0 if found.goodput_ratio is None else found.goodput_ratio),
@@ -49,7 +49,7 @@ class SideObserver:
         )
 
     def fallback_percent(self, now_s: float) -> float:
-        """How many of a hundred good answers come from the fallback now, as they say themselves."""
+        """Percent of current good answers that report the fallback."""
         good = [outcome for outcome in self._latest(now_s) if outcome.ok]
         return 100.0 * sum(bool(outcome.fallback) for outcome in good) / len(good) if good else 0.0
 
@@ -61,9 +61,9 @@ class SideObserver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoContext:
-    """A running demonstration. ``began_s`` is the monotonic clock at time 0 of the plan.
+    """A running demo. ``began_s`` is the monotonic time of the plan's start.
 
-    ``verdicts`` are the newest of each engine, ``healed`` the chapters whose fault is over.
+    ``verdicts`` are the latest of each engine, ``healed`` the chapters whose fault is over.
     """
 
     plan: DemoPlan
@@ -86,22 +86,22 @@ class DemoContext:
 
     @property
     def now_s(self) -> float:
-        """Seconds since the load began."""
+        """Seconds since the load started."""
         return time.monotonic() - self.began_s
 
     @property
     def level(self) -> int:
-        """Level of degradation of the pool, as last heard."""
+        """Last known degradation level of the pool."""
         return self.steps[-1].after if self.steps else 0
 
     def print_line(self, text: str, *, time_s: float | None = None) -> None:
-        """A line for those who do not see the live view; of now, or of ``time_s``."""
+        """Print a line with the current time, or ``time_s``, if there is no live view."""
         if not self.live:
             at_s = self.now_s if time_s is None else time_s
             self.console.print(f"{at_s:5.1f} s  {text}", highlight=False)
 
     async def fetch_list(self, what: str, **query: str) -> list[dict[str, Any]]:
-        """What the control plane answers when asked for a list."""
+        """Fetch a list from the control plane."""
         async with self.session.get(f"{self.stage.admin_url}/v1/{what}", params=query) as response:
             response.raise_for_status()
             found: list[dict[str, Any]] = (await response.json())[what]

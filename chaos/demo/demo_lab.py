@@ -1,9 +1,8 @@
-"""What the story is played on: simulated engines, real Envoys and the real control plane, as child processes.
+"""The demo's lab: simulated engines, real Envoys and the real control plane, as child processes.
 
-Two sides stand beside each other, each with its own nine engines and three Envoys, so that neither can disturb
-the other's engines. Switchgear's side has three engines of a smaller model more: the fallback of its route, which
-plain Envoy has no way to use when its pool is full. Everything ends with the ``ChildProcesses`` block it was
-started in.
+There are two independent sides with nine engines and three Envoys each. Switchgear's side has three more engines
+of a smaller model as its route's fallback; plain Envoy cannot fall back when its pool is full. Everything ends
+with its ``ChildProcesses`` block.
 """
 
 import asyncio
@@ -44,9 +43,7 @@ PLAIN = "plain envoy"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoEngines:
-    """Simulated engines. ``ports`` and ``controls`` are by engine name, and so is ``agents``: where the agent
-    beside an engine takes orders; empty where there is none.
-    """
+    """Simulated engines: ``ports``, ``controls`` and ``agents`` (agent control URLs, if any) by engine name."""
 
     ports: Mapping[str, int]
     controls: Mapping[str, str]
@@ -55,9 +52,9 @@ class DemoEngines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSide:
-    """One side of the comparison: its engines, and an Envoy per zone as targets of the load.
+    """One side of the comparison: its engines, and an Envoy per zone as load targets.
 
-    ``fallback`` are its engines of the smaller model; None on the side that has no use for them.
+    ``fallback`` are its engines of the smaller model; None on the plain side.
     """
 
     name: str
@@ -68,7 +65,7 @@ class DemoSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoLab:
-    """Both sides, and where the control plane answers."""
+    """Both sides, and the control plane's address."""
 
     switchgear: DemoSide
     plain: DemoSide
@@ -80,7 +77,7 @@ class DemoLab:
 
 
 async def start_demo_lab(children: ChildProcesses, session: aiohttp.ClientSession, folder: Path) -> DemoLab:
-    """Start everything and wait until both sides serve; NotReadyError when one does not."""
+    """Start everything and wait until both sides serve; raises NotReadyError."""
     ours, theirs, small = await asyncio.gather(
         _engines(children, SWITCHGEAR, ENGINES),
         _engines(children, "plain", ENGINES),
@@ -117,7 +114,7 @@ async def start_demo_lab(children: ChildProcesses, session: aiohttp.ClientSessio
         our_targets.append(LoadTarget(url=f"http://{address}:{our_port}", name=zone))
         their_targets.append(LoadTarget(url=f"http://127.0.0.1:{their_port}", name=zone))
     for target in (*our_targets, *their_targets):
-        await wait_for_page(session, f"{target.url}/v1/models", lambda _: True, f"the Envoy at {target.url}")
+        await wait_for_page(session, f"{target.url}/v1/models", lambda _: True, f"Envoy at {target.url}")
     return DemoLab(
         switchgear=DemoSide(name=SWITCHGEAR, engines=ours, fallback=small, targets=tuple(our_targets)),
         plain=DemoSide(name=PLAIN, engines=theirs, fallback=None, targets=tuple(their_targets)),
@@ -126,7 +123,7 @@ async def start_demo_lab(children: ChildProcesses, session: aiohttp.ClientSessio
 
 
 async def engine_call_logs(session: aiohttp.ClientSession, side: DemoSide, *, calls: int = 0) -> Mapping[str, Any]:
-    """What the book of each engine of a side says now, by engine; with the newest ``calls`` calls."""
+    """Current call logs of a side, by engine, with the newest ``calls`` calls."""
 
     async def book(control: str) -> Any:
         async with session.get(f"{control}/book", params={"calls": calls}) as response:
@@ -139,7 +136,7 @@ async def engine_call_logs(session: aiohttp.ClientSession, side: DemoSide, *, ca
 
 
 async def scored_attempts(session: aiohttp.ClientSession, side: DemoSide) -> Sequence[ScoredAttempt]:
-    """Every call that is over, of every engine of a side; probes, which have no request id, are left out."""
+    """Finished calls of all engines of a side, without probes (no request id)."""
     found = await engine_call_logs(session, side, calls=KEPT_CALLS)
     return [
         ScoredAttempt(

@@ -1,7 +1,6 @@
-"""What the demonstration does and when. Values only; ``faults`` carries it out.
+"""Plan of the demo. Values only; ``fault_schedule`` carries it out.
 
-Times are seconds since the load began. The same plan runs against both sides at once, so that neither can be
-lucky.
+Times are seconds since the load started. Both sides get the same plan at the same time.
 """
 
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ SLOTS: Final = 8
 PREFILL_S: Final = 0.08
 TOKEN_S: Final = 0.02
 MAX_TOKENS: Final = (10, 20, 40)
-"""Lengths of answers, equally likely: 0.26 s, 0.46 s and 0.86 s alone on an engine."""
+"""Answer lengths, equally likely: 0.26 s, 0.46 s and 0.86 s on an engine."""
 
 SERVICE_TIME_S: Final = 0.55
 LONGEST_SERVICE_S: Final = 1.0
@@ -30,7 +29,7 @@ FALLBACK_SPEED: Final = 2.0
 
 
 class Chapter(StrEnum):
-    """Parts of the story; each is scored by itself."""
+    """Chapters of the demo; each is scored separately."""
 
     CALM = "calm"
     HANG = "hung kernel, /health 200"
@@ -43,9 +42,8 @@ class Chapter(StrEnum):
 class ChapterSpan:
     """A chapter from ``start_s`` on, with its fault from ``strike_s`` to ``heal_s``.
 
-    Requests that arrive until ``end_s`` are counted to it. That is a request's length before the next fault, which
-    would otherwise spoil the record of a chapter it has nothing to do with. From ``start_s`` on there are
-    ``more_per_s`` requests per second more, until the load ends.
+    It counts requests that arrive until ``end_s``, one request length before the next fault, so that fault cannot
+    affect them. From ``start_s`` to the end of the load there are ``more_per_s`` extra requests per second.
     """
 
     chapter: Chapter
@@ -59,9 +57,9 @@ class ChapterSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoPlan:
-    """The whole story. ``rate_per_s`` is the load over all zones.
+    """The whole demo. ``rate_per_s`` is the load over all zones.
 
-    The last chapter heals and ends later than planned where what it shows takes longer to be seen.
+    The last chapter heals and ends later than planned if its effects take longer to appear.
     """
 
     spans: tuple[ChapterSpan, ...]
@@ -71,7 +69,7 @@ class DemoPlan:
 
     @property
     def length_s(self) -> float:
-        """When the load ends, at the earliest."""
+        """Earliest end of the load."""
         return self.spans[-1].end_s + LONGEST_SERVICE_S
 
     def at(self, time_s: float) -> ChapterSpan:
@@ -79,9 +77,9 @@ class DemoPlan:
         return next((span for span in self.spans if time_s < span.end_s), self.spans[-1])
 
     def of_failed(self, arrived_s: float, ended_s: float) -> ChapterSpan:
-        """The chapter a failed request counts to: that of its arrival, or of a later fault that struck meanwhile.
+        """Chapter of a failed request: that of its arrival, or of a fault that began before it ended.
 
-        On a slow machine some requests take longer than is left between two chapters.
+        On a slow machine a request may last longer than the gap between two chapters.
         """
         first = self.spans.index(self.at(arrived_s))
         later = [span for span in self.spans[first + 1 :] if span.strike_s < ended_s]
@@ -89,9 +87,9 @@ class DemoPlan:
 
 
 def demo_plan(*, fast: bool = False, seed: int = 7) -> DemoPlan:
-    """The story at its usual length (a little over a minute), or in about half the time for CI.
+    """The plan: a little over a minute, or about half of it with ``fast`` for CI.
 
-    In the last chapter three engines of nine are left, which can serve 45 requests per second, and 75 are asked.
+    In the last chapter three of nine engines are left; they can serve 45 requests/s, and 75 are sent.
     """
     pace = 0.55 if fast else 1.0
     marks = {

@@ -1,4 +1,4 @@
-"""The policies that Switchgear gets in the demonstration; plain Envoy gets ``chaos.testbed.static_envoy``."""
+"""Switchgear's policies in the demo; plain Envoy uses ``chaos.testbed.static_envoy``."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,8 +30,8 @@ def policies(
     fallback_ports: Mapping[str, int],
     listener_port: int,
 ) -> str:
-    """The operator's YAML: one pool over three zones with an agent beside each engine, a pool of a smaller model
-    without agents, one route, one policy.
+    """Policy YAML: one pool over three zones with agents, a smaller model's pool without agents, one route, one
+    policy.
     """
     endpoints = [
         {
@@ -58,7 +58,7 @@ def policies(
                 "serviceTime": format_duration(SERVICE_TIME_S),
                 "longestServiceTime": format_duration(LONGEST_SERVICE_S),
                 "firstTokenGate": True,
-                # Both as they are by default; written down so that `switchgear why` has a line to name.
+                # Both are defaults, set explicitly so that `switchgear why` can name their lines.
                 "probe": {"stallAfter": "1s", "healthyAfter": 1},
                 "endpoints": endpoints,
             },
@@ -94,13 +94,13 @@ def policies(
                 "pools": [POOL],
                 "limits": {"maxWait": "2s"},
                 "timeouts": {
-                    # Above allowed wait plus longest service, so that no healthy work is killed.
+                    # Above the allowed wait plus the longest service time, so that no healthy request is cut.
                     "streaming": {"firstToken": "3500ms", "betweenTokens": "3s"},
                     "nonStreaming": {"perTry": "3200ms", "total": format_duration(DEADLINE_S)},
                 },
-                # Three tries of that fit into what a caller waits.
+                # Three attempts fit into a caller's deadline.
                 "retries": {"attempts": 2},
-                # Quicker than by default, so that the ladder is gone up and down within a quarter of a minute.
+                # Faster than the default, so that degradation levels rise and fall within 15 s.
                 "degradation": {
                     "enterAfter": "500ms",
                     "leaveAfter": "2s",

@@ -1,4 +1,4 @@
-"""The demonstration itself: set the stage, send the load, break things on time, watch, and judge."""
+"""Run the demo: start the lab, send the load, inject faults on time, observe and judge."""
 
 import asyncio
 import tempfile
@@ -24,11 +24,11 @@ from chaos.processes import ChildProcesses
 
 OBSERVE_EVERY_S: Final = 0.5
 NEWS: Final = ("hung", "degraded")
-"""Verdicts that nobody knows from a port or from /health."""
+"""Verdicts that neither a port nor /health reveals."""
 
 
 async def observe_sides(scene: DemoContext, over: asyncio.Event) -> None:
-    """Go on until ``over``."""
+    """Observe both sides until ``over``."""
     newest = 0
     with Live(console=scene.console, auto_refresh=False, transient=True) as display:
         while not over.is_set():
@@ -47,7 +47,7 @@ async def observe_sides(scene: DemoContext, over: asyncio.Event) -> None:
 
 
 async def _climb(scene: DemoContext, newest: int) -> int:
-    """Take down what the ledger says of the pool's ladder since event ``newest``; the newest event now."""
+    """Record the pool's degradation levels since event ``newest``; return the newest event."""
     for event in await scene.fetch_list("events", name=f"pool:{demo_policies.POOL}", since=str(newest)):
         newest = max(newest, event["number"])
         if event["kind"] == "ladder":
@@ -61,12 +61,12 @@ async def _climb(scene: DemoContext, newest: int) -> int:
                 unseen=max(0, event["times"] - 1 - seen),
             )
             scene.steps.append(step)
-            scene.print_line(f"ladder: level {before} -> {after}", time_s=step.time_s)
+            scene.print_line(f"degradation: level {before} -> {after}", time_s=step.time_s)
     return newest
 
 
 def _hear(scene: DemoContext, engines: Mapping[str, Mapping[str, Any]]) -> None:
-    """Note each engine that newly counts as hung or degraded, with the evidence."""
+    """Record each newly hung or degraded engine, with the evidence."""
     for name, one in engines.items():
         verdict = str(one["verdict"])
         before = next((heard for heard in reversed(scene.spoken) if heard.engine == name), None)
@@ -123,7 +123,7 @@ def _worst(types: list[dict[str, Any]]) -> str:
 
 
 def _shares(before: Mapping[str, int], after: Mapping[str, int]) -> Mapping[str, float]:
-    """Percent of the attempts between two looks at the books, by engine."""
+    """Percent of the attempts between two samples, by engine."""
     grown = {name: count - before.get(name, 0) for name, count in after.items()}
     total = sum(grown.values())
     return {name: 100.0 * count / total if total else 0.0 for name, count in grown.items()}
@@ -139,7 +139,7 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoResult:
-    """What came of it, by side and chapter; ``ladder`` and ``answers`` are Switchgear's."""
+    """Results by side and chapter; ``ladder`` and ``answers`` are Switchgear's."""
 
     scores: Mapping[str, Mapping[Chapter, Score]]
     spoken: Sequence[terminal_view.AgentReport]
@@ -149,7 +149,7 @@ class DemoResult:
 
 
 async def run_demo(plan: DemoPlan, console: Console, *, live: bool) -> DemoResult:
-    """Run the whole demonstration; everything it started is gone when it returns or fails."""
+    """Run the demo; all its processes have ended when it returns or fails."""
     with tempfile.TemporaryDirectory(prefix="switchgear-demo-") as folder:
         async with ChildProcesses() as children, aiohttp.ClientSession() as session:
             console.print(
@@ -190,7 +190,7 @@ async def _play(scene: DemoContext) -> None:
         loads = [group.create_task(_load(scene, watch, shown)) for watch in scene.observers]
         group.create_task(observe_sides(scene, over))
         await inject_faults(scene)
-        # A little longer, for what may still go wrong.
+        # Observe a little longer for late failures.
         await asyncio.sleep(LONGEST_SERVICE_S)
         shown.set()
         await asyncio.gather(*loads)
@@ -200,7 +200,7 @@ async def _play(scene: DemoContext) -> None:
 
 
 async def _load(scene: DemoContext, watch: SideObserver, stop: asyncio.Event) -> None:
-    """The plan's requests for one side until ``stop``, and those that come on top from some chapter on."""
+    """Send the plan's requests to one side until ``stop``, with the extra load of later chapters."""
     plan = scene.plan
 
     async def send(rate_per_s: float, seed: int, from_s: float) -> None:
@@ -220,5 +220,5 @@ async def _load(scene: DemoContext, watch: SideObserver, stop: asyncio.Event) ->
         group.create_task(send(plan.rate_per_s, plan.seed, 0.0))
         for number, span in enumerate(plan.spans, start=1):
             if span.more_per_s:
-                # Its own seed makes its requests others than the first ones, with ids of their own.
+                # A separate seed gives the extra requests their own ids.
                 group.create_task(send(span.more_per_s, plan.seed + number * 1_000_000, span.start_s))

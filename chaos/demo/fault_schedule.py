@@ -1,4 +1,4 @@
-"""What is done to both sides, when: engines hang, crash and are restarted as the plan says."""
+"""Inject the plan's faults on both sides: engines hang, crash and restart."""
 
 import asyncio
 import os
@@ -21,10 +21,10 @@ _AGAIN_S: Final = 0.2
 
 
 async def run_why(scene: DemoContext, name: str, *expected: str, until_s: float = 0.0) -> None:
-    """Take down and show what ``switchgear why NAME`` prints; ``expected`` are words that must be in it.
+    """Record and show the output of ``switchgear why NAME``; it must contain the words ``expected``.
 
-    What is asked about can change while the question is on its way, most of all on a machine that is busy: until
-    ``until_s`` of the scene it is asked again, and the last answer is the one that counts.
+    The state may change while the command runs, especially on a busy machine. So it is repeated until ``until_s``;
+    the last output counts.
     """
     while True:
         answer = WhyOutput(time_s=scene.now_s, name=name, text=await _why(scene, name), expected=expected)
@@ -54,18 +54,18 @@ async def _why(scene: DemoContext, name: str) -> str:
 
 
 RESTART_S: Final = 0.4
-"""How long a drained engine is gone before it is back; a real one takes longer, which costs capacity only."""
+"""Restart time of a drained engine; a real one takes longer, which only costs capacity."""
 
 DRAIN_LIMIT_S: Final = 3.0
 
 DETECTION_LIMIT_S: Final = 30.0
-"""Longest wait for what a chapter is to show, after which it goes on without it, and the verdict says so."""
+"""Longest wait for a chapter's effect; after it the demo continues and the verdict reports the gap."""
 
 _POLL_S: Final = 0.1
 
 
 async def inject_faults(scene: DemoContext) -> None:
-    """Do to both sides what the plan says, when it says so; returns when the last chapter has been shown."""
+    """Inject the plan's faults on both sides; return after the last chapter."""
     for span in scene.plan.spans:
         await _sleep_until(scene, span.start_s)
         scene.print_line(span.chapter)
@@ -87,24 +87,24 @@ async def inject_faults(scene: DemoContext) -> None:
 
 
 async def _strike(scene: DemoContext, span: ChapterSpan, fault: Mapping[str, Any]) -> None:
-    """Break the chapter's engines on both sides, and restart them on time: a deadlocked kernel does not resume."""
+    """Fault the chapter's engines on both sides, and restart them on time: a deadlocked kernel does not resume."""
     await _break(scene, span, fault)
     await _sleep_until(scene, span.heal_s)
     await _restart_all(scene, span)
 
 
 async def _ask_of_hung(scene: DemoContext, span: ChapterSpan) -> None:
-    """Ask why the engine is out once its agent has said that it hangs; at the latest when it is restarted."""
+    """Run ``why`` for the engine once its agent reports it hung, at the latest when it restarts."""
     name = span.targets[0]
     await _seen(lambda: scene.verdicts.get(name) == "hung" or scene.now_s > span.heal_s)
     await run_why(scene, name, f"{demo_policies.POOL}/{name}", "hung", "no token for", until_s=span.heal_s)
 
 
 async def _overload(scene: DemoContext, span: ChapterSpan) -> None:
-    """Leave less than is asked for until the fallback has been seen to serve, then heal until all is as before."""
+    """Cut capacity below the load until the fallback serves; then heal and wait for level 0."""
     await _break(scene, span, {"kind": "crash"})
     await _seen(lambda: scene.level >= TO_FALLBACK and scene.ours.disclosed > 0)
-    # With the load that comes the level goes to and fro; nothing is healed before the answer is there.
+    # The level fluctuates with the load; do not heal before `why` has answered.
     until_s = scene.now_s + DETECTION_LIMIT_S
     expected = (f"pool {demo_policies.POOL}", "degradation level", "go to the fallback")
     await run_why(scene, demo_policies.POOL, *expected, until_s=until_s)
@@ -127,7 +127,7 @@ async def _restart_all(scene: DemoContext, span: ChapterSpan) -> None:
 
 
 async def _roll(scene: DemoContext, span: ChapterSpan) -> None:
-    """Restart every engine in turn, each after it was asked to drain: by its agent, or by itself without one."""
+    """Restart every engine in turn after draining it through its agent, or directly without one."""
     step_s = (span.heal_s - span.strike_s) / len(span.targets)
     async with asyncio.TaskGroup() as group:
         for index, name in enumerate(span.targets):
@@ -144,7 +144,7 @@ async def _restart(session: aiohttp.ClientSession, control: str, agent: str | No
         while await _in_flight(session, control) and time.monotonic() < limit_s:
             await asyncio.sleep(0.05)
     else:
-        # Comes back when every Envoy has acknowledged and nothing is in flight, as a preStop hook would.
+        # Returns once every Envoy has ACKed and nothing is in flight, like a preStop hook.
         await _post(session, f"{agent}/drain", deadline=f"{DRAIN_LIMIT_S:g}s")
     await _put(session, control, {"kind": "crash"})
     await asyncio.sleep(RESTART_S)
@@ -179,7 +179,7 @@ async def _sleep_until(scene: DemoContext, time_s: float) -> None:
 
 
 async def _seen(condition: Callable[[], bool]) -> None:
-    """Wait until it holds, or for as long as anybody would watch."""
+    """Wait until the condition holds, or for the longest wait."""
     limit_s = time.monotonic() + DETECTION_LIMIT_S
     while not condition() and time.monotonic() < limit_s:
         await asyncio.sleep(_POLL_S)

@@ -1,8 +1,8 @@
-"""Who lost what: scores of each chapter on each side. Pure.
+"""Scores of each chapter and side. Pure.
 
-A stream that had begun to speak when its engine died cannot be saved by any proxy: its first half is with the
-client. Every other request can be served by another engine, so losing it counts against the side; but where more
-is asked than can be served, saying so at once is an answer too, and counted by itself.
+No proxy can save a stream that had begun when its engine died: the client has its first half. Any other request
+can be served by another engine, so its loss counts against the side. Under overload, an immediate refusal is
+counted separately.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,18 +13,17 @@ from chaos.demo.demo_plan import Chapter, DemoPlan
 from chaos.history.request_outcomes import RequestOutcome, quantile
 
 OVERLOAD_REASON: Final = "overload"
-"""What Switchgear's Envoys give as the reason when the admission ceiling is full."""
+"""Refusal reason of Switchgear's Envoys when the admission limit is reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """One chapter on one side. Latencies of good answers in seconds, None where nothing was good.
+    """One chapter on one side. Latencies of good answers in seconds; None without good answers.
 
-    ``lost`` are requests that another engine could have served; ``cut`` are streams that ended in mid-sentence;
-    ``shed`` were told at once that the pool is full. ``fallback`` are good answers that say they are of the
-    smaller model, ``undisclosed`` those that are of it and do not say so, ``misnamed`` those that say so and are
-    not, by the engines' own books. ``wasted_slot_s`` is slot time whose answer nobody received; ``attempts`` is
-    calls that engines saw per request, from the same books.
+    ``lost``: another engine could have served the request. ``cut``: streams cut after they began. ``shed``:
+    refused at once. ``fallback``: good answers marked as the smaller model's; ``undisclosed``: unmarked answers of
+    that model; ``misnamed``: marked answers of the requested model, by the engine logs. ``wasted_slot_s`` is slot
+    time whose answer reached no caller; ``attempts`` is engine calls per request, both from the engine logs.
     """
 
     requests: int
@@ -47,9 +46,9 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredAttempt:
-    """One call that an engine saw, from its own book; several may belong to one request.
+    """One call from an engine's log; a request may have several.
 
-    ``finished``: the whole answer was written. ``fallback``: the engine is one of the smaller model.
+    ``finished``: the complete answer was written. ``fallback``: the engine serves the smaller model.
     """
 
     request_id: str
@@ -59,22 +58,22 @@ class ScoredAttempt:
 
 
 def is_cut(outcome: RequestOutcome) -> bool:
-    """Whether the client had part of a stream when it ended badly."""
+    """Whether the stream failed after it began."""
     return not outcome.ok and outcome.streaming and outcome.first_token_s is not None
 
 
 def is_shed(outcome: RequestOutcome) -> bool:
-    """Whether the client was told at once that there is no room."""
+    """Whether the request was refused for lack of capacity."""
     return not outcome.ok and outcome.refusal == OVERLOAD_REASON
 
 
 def is_lost(outcome: RequestOutcome) -> bool:
-    """Whether another engine could have served it."""
+    """Whether it failed although another engine could have served it."""
     return not (outcome.ok or is_cut(outcome) or is_shed(outcome))
 
 
 def by_request(attempts: Iterable[ScoredAttempt]) -> Mapping[str, Sequence[ScoredAttempt]]:
-    """Attempts by the request they were made for."""
+    """Attempts by request."""
     found: dict[str, list[ScoredAttempt]] = {}
     for attempt in attempts:
         found.setdefault(attempt.request_id, []).append(attempt)
@@ -82,7 +81,7 @@ def by_request(attempts: Iterable[ScoredAttempt]) -> Mapping[str, Sequence[Score
 
 
 def score(outcomes: Sequence[RequestOutcome], attempts: Mapping[str, Sequence[ScoredAttempt]]) -> Score:
-    """The numbers of one chapter: its requests, and what the engines' books say of each of them."""
+    """Score of one chapter from its requests and their engine calls."""
     tried = [attempt for outcome in outcomes for attempt in attempts.get(outcome.request_id, ())]
     good = [outcome for outcome in outcomes if outcome.ok]
     latencies_s = [outcome.latency_s for outcome in good]
@@ -110,7 +109,7 @@ def score(outcomes: Sequence[RequestOutcome], attempts: Mapping[str, Sequence[Sc
 def by_chapter(
     outcomes: Sequence[RequestOutcome], began_s: float, plan: DemoPlan
 ) -> Mapping[Chapter, list[RequestOutcome]]:
-    """Outcomes by the chapter they are counted to; ``began_s`` is the monotonic clock at time 0 of the plan."""
+    """Outcomes by chapter; ``began_s`` is the monotonic time of the plan's start."""
     chapters: dict[Chapter, list[RequestOutcome]] = {span.chapter: [] for span in plan.spans}
     for outcome in outcomes:
         arrived_s, ended_s = outcome.arrived_at_s - began_s, outcome.ended_at_s - began_s

@@ -1,4 +1,4 @@
-"""What the demonstration shows in the terminal: a live view while it runs, a table and a verdict at the end.
+"""Terminal output of the demo: a live view, then a table and a verdict.
 
 Pure: values in, rich renderables out.
 """
@@ -33,15 +33,15 @@ _STYLES = {
 _LEVEL_STYLES = ("green", "yellow", "bold magenta", "bold red", "bold red")
 _QUOTE = "  | "
 QUOTE_COLUMNS: Final = len(_QUOTE) + 1
-"""How much narrower than the terminal a text must be to be quoted."""
+"""Width of the quote prefix."""
 
 _SYNC_STYLES = {"SYNCED": "green", "STALE": "yellow", "NACK": "bold red"}
 
 
 _LEGEND: Final = (
-    "lost: another engine could have served it; cut: a stream that had begun when its engine died; shed: told at "
-    "once that there is no room; small: answered by the fallback, a smaller model, and told so. Plain Envoy has "
-    "no fallback here, for it cannot use one when its pool is full."
+    "lost: another engine could have served it; cut: stream cut when its engine died; shed: refused at "
+    "once for lack of capacity; small: answered by the fallback, a smaller model, and marked as such. "
+    "Plain Envoy cannot fall back when its pool is full."
 )
 _PAST: Final = "Before:"
 _MOST_PAST: Final = 6
@@ -50,7 +50,7 @@ _MOST_REASONS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLine:
-    """One engine as the control plane sees it; the shares are of each side's attempts in the last second."""
+    """One engine as seen by the control plane; shares are of each side's attempts in the last second."""
 
     name: str
     zone: str
@@ -62,7 +62,7 @@ class EngineLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideLine:
-    """How one side does over the last seconds; ``lost`` since the load began."""
+    """State of one side over the last seconds; ``lost`` since the load started."""
 
     goodput_percent: float
     p50_s: float | None
@@ -72,9 +72,9 @@ class SideLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DegradationLine:
-    """How far the pool's service is degraded. ``asked_percent``: of what its engines can serve; None: not known.
+    """Degradation of the pool. ``asked_percent`` is the load in percent of capacity; None if unknown.
 
-    ``fallback_percent`` is the share of good answers in the last seconds that came from the smaller model.
+    ``fallback_percent`` is the share of recent good answers from the smaller model.
     """
 
     level: int
@@ -86,9 +86,9 @@ class DegradationLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScreenFrame:
-    """Everything on the screen at one moment.
+    """One frame of the live view.
 
-    ``proxies`` maps a node to its worst sync state; ``reasons`` say why engines are out, with the evidence.
+    ``proxies`` maps a node to its worst sync state; ``reasons`` explain ejected engines with evidence.
     """
 
     time_s: float
@@ -104,7 +104,7 @@ class ScreenFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentReport:
-    """What the agent of an engine said, and when; seconds since the load began."""
+    """An agent's report, with its time in seconds since the load started."""
 
     time_s: float
     engine: str
@@ -124,13 +124,13 @@ def live_view(frame: ScreenFrame) -> RenderableType:
         Text.assemble((node, "bold"), " ", (state, _SYNC_STYLES.get(state, "")))
         for node, state in frame.proxies.items()
     )
-    # What a low terminal cuts off is at the end.
+    # A low terminal cuts off the end.
     return Group(
         head,
         Columns([_zone(zone, frame.engines) for zone in ZONES], padding=(0, 2)),
-        Panel(_ladder(frame.ladder), title="ladder of degradation", title_align="left"),
+        Panel(_ladder(frame.ladder), title="degradation", title_align="left"),
         _sides(frame.sides),
-        Panel(_reasons(frame.reasons), title="out, and why", title_align="left"),
+        Panel(_reasons(frame.reasons), title="ejected", title_align="left"),
         proxies,
     )
 
@@ -138,7 +138,7 @@ def live_view(frame: ScreenFrame) -> RenderableType:
 def result_table(scores: Mapping[str, Mapping[Chapter, Score]]) -> RenderableType:
     """The table of all chapters on all sides."""
     table = Table(
-        title="The same faults, the same arrivals",
+        title="Same faults, same arrivals",
         title_justify="left",
         padding=0,
         show_edge=False,
@@ -170,16 +170,16 @@ def result_table(scores: Mapping[str, Mapping[Chapter, Score]]) -> RenderableTyp
 
 
 def why_text(answer: WhyOutput) -> RenderableType:
-    """A question to the control plane, as one would type it, and its answer as printed; old news are cut."""
+    """A ``why`` command and its output, with old events cut."""
     prompt = Text.assemble((f"at {answer.time_s:4.1f} s  ", "dim"), (f"$ switchgear why {answer.name}", "bold"))
     lines = answer.text.splitlines()
     shown = lines.index(_PAST) + 1 + _MOST_PAST if _PAST in lines else len(lines)
-    rest = [f"... lines left out: {len(lines) - shown}"] if len(lines) > shown else []
+    rest = [f"... {len(lines) - shown} more lines"] if len(lines) > shown else []
     return Group(prompt, *(Text(f"{_QUOTE}{line}", style="cyan") for line in (*lines[:shown], *rest)))
 
 
 def degradation_text(steps: Sequence[DegradationStep]) -> RenderableType:
-    """The ladder as it was gone up and down, one line for each step, with the control plane's reason."""
+    """Changes of the degradation level, one per line, with the control plane's reason."""
     lines = [
         Text.assemble(
             f"at {step.time_s:4.1f} s  level {step.before} -> ",
@@ -188,11 +188,11 @@ def degradation_text(steps: Sequence[DegradationStep]) -> RenderableType:
         )
         for step in steps
     ]
-    return Text("\n").join(lines) if lines else Text("the ladder stayed on level 0", "yellow")
+    return Text("\n").join(lines) if lines else Text("degradation stayed at level 0", "yellow")
 
 
 def agent_reports_text(spoken: Sequence[AgentReport]) -> RenderableType:
-    """What agents said that no health check would have known, one line each."""
+    """Agent reports that no health check reveals, one per line."""
     lines = [
         Text.assemble(
             f"at {one.time_s:4.1f} s  {one.engine} ",
@@ -201,15 +201,16 @@ def agent_reports_text(spoken: Sequence[AgentReport]) -> RenderableType:
         )
         for one in spoken
     ]
-    return Text("\n").join(lines) if lines else Text("no agent saw an engine hang", "yellow")
+    return Text("\n").join(lines) if lines else Text("no agent reported a hung engine", "yellow")
 
 
 def verdict_text(verdict: DemoVerdict) -> RenderableType:
-    """The verdict in a sentence, and each objection in one."""
+    """The verdict, and one line per objection."""
     if verdict.passed:
         return Text(
-            "VERDICT: passed. Switchgear lost no request that another engine could have served, and answered what "
-            "did not fit from the smaller model, never without saying so.",
+            "VERDICT: passed. Switchgear lost no request that another engine could have served. Excess requests "
+            "got "
+            "marked answers of the smaller model.",
             "bold green",
         )
     return Text("\n").join(
@@ -223,19 +224,19 @@ def svg(
     answers: Sequence[WhyOutput],
     verdict: DemoVerdict,
 ) -> str:
-    """Table, ladder, first answer and verdict as an SVG picture that needs nothing from a network."""
+    """Table, degradation levels, first ``why`` output and verdict as a self-contained SVG."""
     console = Console(record=True, width=104, file=io.StringIO())
     console.print(result_table(scores))
     console.print(degradation_text(steps))
     for answer in answers[:1]:
         console.print(why_text(answer))
     console.print(verdict_text(verdict))
-    # rich would fetch a font; any monospace one will do.
+    # Remove rich's web font; any monospace font works.
     return re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="make demo"), flags=re.DOTALL)
 
 
 def _zone(zone: str, engines: Sequence[EngineLine]) -> RenderableType:
-    """The engines of a zone, narrow enough for three zones beside each other in 80 columns."""
+    """The engines of a zone, narrow enough for three zones in 80 columns."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, pad_edge=False)
     table.add_column(zone, min_width=2, no_wrap=True)
     table.add_column("verdict", min_width=8, no_wrap=True)
@@ -254,7 +255,7 @@ def _zone(zone: str, engines: Sequence[EngineLine]) -> RenderableType:
 
 def _reasons(reasons: Sequence[str]) -> RenderableType:
     if not reasons:
-        return Text("every engine takes requests", style="dim")
+        return Text("all engines in rotation", style="dim")
     more = len(reasons) - _MOST_REASONS
     return Text("\n".join((*reasons[:_MOST_REASONS], *([f"and {more} more"] if more > 0 else []))))
 
@@ -263,10 +264,10 @@ def _ladder(line: DegradationLine) -> RenderableType:
     share = "unknown" if line.asked_percent is None else f"{line.asked_percent:.0f} %"
     head = Text.assemble(
         (f"level {line.level}", _LEVEL_STYLES[line.level]),
-        f"   asked of the pool {share}   smaller model gets {line.fallback_percent:.0f} %   "
+        f"   load {share} of capacity   smaller model {line.fallback_percent:.0f} %   "
         f"shed {line.shed_per_s:.1f}/s",
     )
-    # At level 0 there is nothing to explain.
+    # Level 0 needs no reason.
     return Group(head, Text(line.reason.removeprefix(f"level {line.level}: "))) if line.level else head
 
 
