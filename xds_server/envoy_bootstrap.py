@@ -174,15 +174,15 @@ def _health(one: Bootstrap) -> dict[str, str]:
     """Template values for the health port; empty without one."""
     if not one.health_port:
         return {"health_listener": "", "admin_cluster": ""}
-    said = {
+    values = {
         "health_address": "0.0.0.0",
         "health_port": str(one.health_port),
         "admin_cluster": ADMIN_CLUSTER,
         "admin": json.dumps([_endpoint("127.0.0.1", one.admin_port)]),
     }
     return {
-        "health_listener": Template(_HEALTH_LISTENER).substitute(said),
-        "admin_cluster": Template(_ADMIN_CLUSTER).substitute(said),
+        "health_listener": Template(_HEALTH_LISTENER).substitute(values),
+        "admin_cluster": Template(_ADMIN_CLUSTER).substitute(values),
     }
 
 

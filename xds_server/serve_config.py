@@ -265,7 +265,7 @@ class ServeConfig:
             "--identity": self.identity,
             "--no-write-status": not self.write_status,
         }
-        idle = [flag for flag, said in given.items() if said]
+        idle = [flag for flag, is_set in given.items() if is_set]
         if idle and not self.kubernetes:
             raise ConfigError(f"{idle[0]} requires --kubernetes")
         if self.lease:

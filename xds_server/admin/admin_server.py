@@ -121,7 +121,7 @@ class AdminBackend(Protocol):
 
     def orders(self) -> Sequence[OrderStatus]: ...
 
-    def order(self, asked: OrderRequest) -> OrderStatus: ...
+    def order(self, requested: OrderRequest) -> OrderStatus: ...
 
     def end_order(self, name: str, by: str) -> bool:
         """End the order for an engine; False if there is none."""
@@ -316,20 +316,22 @@ class AdminServer:
         await self._runner.cleanup()
 
 
-def _named(asked: dict[str, str]) -> str:
-    if not asked.get("name"):
+def _named(requested: dict[str, str]) -> str:
+    if not requested.get("name"):
         raise AdminRequestError(400, "name is empty: pass an engine, zone or pool (?name=)")
-    return asked["name"]
+    return requested["name"]
 
 
 async def _order(request: web.Request) -> OrderRequest:
     require_json(request, "an order")
-    asked = parse_body(await read_body(request, MAX_BODY_BYTES), _ORDER)
-    if asked.action not in tuple(OrderAction):
-        raise AdminRequestError(400, f"action is {asked.action!r}; allowed: {', '.join(OrderAction)}")
+    requested = parse_body(await read_body(request, MAX_BODY_BYTES), _ORDER)
+    if requested.action not in tuple(OrderAction):
+        raise AdminRequestError(400, f"action is {requested.action!r}; allowed: {', '.join(OrderAction)}")
     # The proved identity is recorded separately; this is the name that the client claims.
-    request[AUDIT_DETAIL] = f"{asked.action} {asked.engine}" + (f", signed {asked.by}" if asked.by else "")
-    return replace(asked, by=_signed(request, asked.by))
+    request[AUDIT_DETAIL] = f"{requested.action} {requested.engine}" + (
+        f", signed {requested.by}" if requested.by else ""
+    )
+    return replace(requested, by=_signed(request, requested.by))
 
 
 def _signed(request: web.Request, by: str) -> str:

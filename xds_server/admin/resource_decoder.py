@@ -90,12 +90,12 @@ def _public(one: Resource) -> Mapping[str, Any] | None:
     """Public parts of a secret, in the form that ``xds_server.diagnosis.envoy_dump`` reads from an Envoy."""
     if one.type_url != SECRET:
         return None
-    said = Secret.parse(one.value)
-    if said.tls_certificate is not None and said.tls_certificate.certificate_chain is not None:
-        chain = said.tls_certificate.certificate_chain.inline_bytes or b""
+    secret = Secret.parse(one.value)
+    if secret.tls_certificate is not None and secret.tls_certificate.certificate_chain is not None:
+        chain = secret.tls_certificate.certificate_chain.inline_bytes or b""
         return {"certificate_chain_sha256": hashlib.sha256(chain).hexdigest()}
-    if said.validation_context is not None and said.validation_context.trusted_ca is not None:
-        trusted = said.validation_context.trusted_ca.inline_bytes or b""
+    if secret.validation_context is not None and secret.validation_context.trusted_ca is not None:
+        trusted = secret.validation_context.trusted_ca.inline_bytes or b""
         return {"trusted_ca_sha256": hashlib.sha256(trusted).hexdigest()}
     return None
 

@@ -112,13 +112,13 @@ class ServerBackend:
     def engines(self) -> Sequence[EngineStatus]:
         """Every declared engine."""
         scene = self._scene()
-        told = []
+        statuses = []
         for engine in self._engines():
             key = EngineId(engine.pool, engine.engine)
-            told.append(
+            statuses.append(
                 replace(with_decision_status(engine, key, scene), gpu=self._sources.gpu(key) or engine.gpu)
             )
-        return told
+        return statuses
 
     def _engines(self) -> Sequence[EngineStatus]:
         """Like ``engines``, without GPU summaries, which only people read."""
@@ -238,12 +238,12 @@ class ServerBackend:
         now_s = self._clock()
         return order_rows(self._orders.active(now_s), now_s)
 
-    def order(self, asked: OrderRequest) -> OrderStatus:
+    def order(self, request: OrderRequest) -> OrderStatus:
         """Accept an order; raises ``UnknownNameError`` or ``RefusedOrderError``."""
-        scene, key = self._engine_meant(asked.engine)
-        action = OrderAction(asked.action)
+        scene, key = self._engine_meant(request.engine)
+        action = OrderAction(request.action)
         note = ""
-        if action is not OrderAction.RESTORE and not asked.force:
+        if action is not OrderAction.RESTORE and not request.force:
             short = floor_violation(
                 key,
                 scene.fleet.pools[key.pool],
@@ -257,10 +257,10 @@ class ServerBackend:
             Order(
                 engine=key,
                 action=action,
-                until_s=scene.now.s + asked.for_s,
-                reason=asked.reason,
-                by=asked.by,
-                force=asked.force,
+                until_s=scene.now.s + request.for_s,
+                reason=request.reason,
+                by=request.by,
+                force=request.force,
             )
         )
         given = next(one for one in self.orders() if EngineId(one.pool, one.engine) == key)

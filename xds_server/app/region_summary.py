@@ -73,8 +73,8 @@ def region_summary(
     held = [one.in_flight for one in load or () if one.in_flight is not None]
     in_flight = sum(held) if held else None
     verdict = _verdict(ready, decided, level=level, pressure=pressure)
-    asked = "" if pressure is None else f", demand {pressure:.0%} of capacity"
-    sentence = f"level {level}, {len(ready)} of {len(here)} engines healthy{asked}"
+    demand = "" if pressure is None else f", demand {pressure:.0%} of capacity"
+    sentence = f"level {level}, {len(ready)} of {len(here)} engines healthy{demand}"
     reasons = [Evidence(reading=READING, sentence=sentence)]
     if decided.degradation is not None and decided.degradation.reason:
         reasons.append(Evidence(reading="ladder", sentence=decided.degradation.reason))

@@ -22,14 +22,14 @@ def view_of(node: NodeInfo, allowed: frozenset[str] | None = None, *, keys: bool
         role = GRPC_ROLE if node.user_agent_name.startswith("gRPC") else "gateway"
     pools = node.metadata.get("pools")
     named = frozenset(pool for pool in pools if isinstance(pool, str)) if isinstance(pools, list | tuple) else None
-    asked = named or frozenset()
+    visible = named or frozenset()
     if allowed is not None:
-        asked = ((asked & allowed) if asked else allowed) or frozenset((NO_POOL,))
+        visible = ((visible & allowed) if visible else allowed) or frozenset((NO_POOL,))
     return View(
         zone=node.zone,
         region=node.region,
         role=str(role),
-        pools=asked,
+        pools=visible,
         allowed=allowed,
         listen_address=_address(node.metadata.get("listen_address")),
         cuts=role != GRPC_ROLE and node.metadata.get("cuts") is True,

@@ -48,8 +48,8 @@ async def open_kube_api(access: ClientConfig) -> AsyncIterator[KubeApi]:
     except (ConfigException, OSError, ValueError, YAMLError, LookupError, TypeError, AttributeError) as error:
         # The library does not validate a kubeconfig; invalid content raises arbitrary exceptions.
         broken = isinstance(error, (TypeError, AttributeError, LookupError, UnicodeError))
-        said = f"invalid kubeconfig: {error}" if broken else str(error)
-        raise ApiError(0, "NotConfigured", said or type(error).__name__) from error
+        message = f"invalid kubeconfig: {error}" if broken else str(error)
+        raise ApiError(0, "NotConfigured", message or type(error).__name__) from error
     async with client:
         yield KubeApi(client)
 
@@ -59,9 +59,9 @@ def _look_at(kubeconfig: Path) -> None:
     from yaml import safe_load  # noqa: PLC0415 - only where there is a cluster
 
     try:
-        said = safe_load(kubeconfig.read_bytes())
+        content = safe_load(kubeconfig.read_bytes())
     except OSError as error:
         raise ApiError(0, "NotConfigured", f"{kubeconfig}: {error.strerror or error}") from error
-    if not isinstance(said, dict) or not said.get("clusters"):
-        why = "it is empty" if said is None else "it names no clusters"
+    if not isinstance(content, dict) or not content.get("clusters"):
+        why = "it is empty" if content is None else "it names no clusters"
         raise ApiError(0, "NotConfigured", f"{kubeconfig} is not a kubeconfig: {why}")

@@ -60,13 +60,13 @@ def updated_peers(
     ``unix_s``: wall time, to ignore Leases left behind long ago.
     """
     found = {}
-    for name, (record, said) in leases.items():
+    for name, (record, status) in leases.items():
         known = peers.get(name)
         if known is not None and known.record == record:
             found[name] = known
         else:
             left = known is None and LONG_AGO_S < unix_s - unix_of(record.renewed) < math.inf
-            found[name] = ReplicaPeer(record=record, presence=said, observed_s=-math.inf if left else now_s)
+            found[name] = ReplicaPeer(record=record, presence=status, observed_s=-math.inf if left else now_s)
     return reuse_mapping(peers, found)
 
 

@@ -139,16 +139,16 @@ def proxy_demands(
 ) -> Mapping[str, Mapping[ProxyKey, ProxyDemand]]:
     """Demand of the proxies of ``nodes`` on each pool, rounded to two digits; empty if unknown."""
     found: dict[str, Mapping[ProxyKey, ProxyDemand]] = {}
-    for pool, told in traffic.items():
+    for pool, pool_traffic in traffic.items():
         sums: dict[ProxyKey, list[float]] = {}
-        for node, seen in told.proxies.items():
+        for node, proxy in pool_traffic.proxies.items():
             view = nodes.get(node)
-            if view is None or now_s - seen.heard_at_s > STALE_S:
+            if view is None or now_s - proxy.heard_at_s > STALE_S:
                 continue
             kind = _kind(view)
             key = key_of(node) if kind.role == GATEWAY else kind.key
             one = sums.setdefault(key, [0.0, 0.0, 0.0, 0.0])
-            for place, rates in ((0, seen.arrivals_per_s), (2, seen.shed_per_s)):
+            for place, rates in ((0, proxy.arrivals_per_s), (2, proxy.shed_per_s)):
                 one[place] += rates.get(PriorityClass.INTERACTIVE, 0.0)
                 one[place + 1] += rates.get(PriorityClass.BATCH, 0.0)
         if sums:
@@ -225,14 +225,14 @@ def status_annotations(presence: ReplicaStatus) -> Mapping[str, str]:
         }
         for group in presence.groups
     ]
-    asked = {
+    demands = {
         pool: {
             key: [one.interactive_per_s, one.batch_per_s, int(one.sheds_interactive), int(one.sheds_batch)]
             for key, one in found.items()
         }
         for pool, found in presence.asks.items()
     }
-    text = _text({"groups": whom, "asks": asked})
+    text = _text({"groups": whom, "asks": demands})
     if len(text) > MOST_BYTES:
         text = _text({"groups": whom})
     if len(text) > MOST_BYTES:
@@ -266,10 +266,10 @@ def status_annotations(presence: ReplicaStatus) -> Mapping[str, str]:
 def replica_status(lease: KubeObject) -> ReplicaStatus | None:
     """Parse the status in a replica's Lease; None if invalid."""
     metadata = lease.get("metadata")
-    said = metadata.get("annotations") if isinstance(metadata, Mapping) else None
-    if not isinstance(said, Mapping):
+    annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
+    if not isinstance(annotations, Mapping):
         return NO_STATUS
-    whom, what = said.get(PROXIES, "{}"), said.get(POLICIES, "{}")
+    whom, what = annotations.get(PROXIES, "{}"), annotations.get(POLICIES, "{}")
     if not isinstance(whom, str) or not isinstance(what, str) or len(whom) + len(what) > 2 * MOST_BYTES:
         return None
     try:
@@ -301,5 +301,5 @@ def _first(refusals: Iterable[NackSummary]) -> list[NackSummary]:
     return sorted(refusals, key=lambda one: one.resource)[:_MOST_REFUSALS]
 
 
-def _text(said: object) -> str:
-    return json.dumps(said, separators=(",", ":"), sort_keys=True)
+def _text(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True)

@@ -102,8 +102,8 @@ def at_most_once_spec(spec: ResilienceSpec) -> ResilienceSpec:
 
     Omits timeouts that exist to retry elsewhere: without a retry they would only end requests that may succeed.
     """
-    said = frozenset(spec.retries.conditions)
-    conditions = tuple(one for one in _BEFORE_SENT if one in said or said & _IMPLY_THEM)
+    declared = frozenset(spec.retries.conditions)
+    conditions = tuple(one for one in _BEFORE_SENT if one in declared or declared & _IMPLY_THEM)
     return spec.model_copy(
         update={
             "hedging": spec.hedging.model_copy(update={"enabled": False}),

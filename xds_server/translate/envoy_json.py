@@ -139,12 +139,12 @@ def _static_cluster(cluster: dict[str, Any], endpoints: Mapping[str, dict[str, A
 
 def _static_socket(socket: dict[str, Any]) -> dict[str, Any]:
     """The socket with certificates from files, at any nesting of TLS."""
-    said = dict(socket["typed_config"])
-    if "transport_socket" in said:
-        said["transport_socket"] = _static_socket(said["transport_socket"])
-    if "common_tls_context" in said:
-        said["common_tls_context"] = _from_files(said["common_tls_context"])
-    return {**socket, "typed_config": said}
+    config = dict(socket["typed_config"])
+    if "transport_socket" in config:
+        config["transport_socket"] = _static_socket(config["transport_socket"])
+    if "common_tls_context" in config:
+        config["common_tls_context"] = _from_files(config["common_tls_context"])
+    return {**socket, "typed_config": config}
 
 
 def _from_files(context: dict[str, Any]) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _endpoint(spec: EndpointSpec) -> dict[str, Any]:
 
 
 def _metadata(spec: EndpointSpec) -> dict[str, dict[str, str | list[str]]]:
-    labels = {"envoy.lb": {name: said if isinstance(said, str) else list(said) for name, said in spec.labels}}
+    labels = {"envoy.lb": {name: value if isinstance(value, str) else list(value) for name, value in spec.labels}}
     if isinstance(spec.address, HostPort):
         return labels
     return {**labels, DESTINATION_METADATA: {"local": spec.address.endpoint_id}}

@@ -273,11 +273,11 @@ def weights_name(route: ModelRoute, pools: Sequence[str]) -> str:
 
 
 def _weighted(route: ModelRoute, pools: Sequence[str], models: Mapping[str, str]) -> WeightedCluster:
-    asked = models.get(route.spec.pools[0].pool)
+    first_model = models.get(route.spec.pools[0].pool)
     return WeightedCluster(
         clusters=[
             _weight(pool, weight, models[pool], is_fallback=pool == route.spec.fallback)
-            if asked is not None and models[pool] != asked
+            if first_model is not None and models[pool] != first_model
             else WeightedClusterClusterWeight(name=pool, weight=weight)
             for pool, weight in declared_weights(route, pools).items()
         ],

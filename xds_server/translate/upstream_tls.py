@@ -55,16 +55,16 @@ def secret_resources(
     policies: PolicySet, pools: Iterable[str], secrets: Secrets, memo: Memo, *, keys: bool
 ) -> tuple[TranslatedResource, ...]:
     """Available secrets named by these pools; private keys only with ``keys``."""
-    asked: dict[str, list[str]] = {}
+    named: dict[str, list[str]] = {}
     for pool in pools:
         tls = policies.pools[pool].spec.tls
         if tls is not None:
-            asked.setdefault(tls.secret, []).append(pool)
+            named.setdefault(tls.secret, []).append(pool)
     return tuple(
         item
-        for name in sorted(asked)
+        for name in sorted(named)
         if (secret := secrets.get(name)) is not None
-        for item in _secret_resources(secret, secret_origins(policies, asked[name]), memo, keys=keys)
+        for item in _secret_resources(secret, secret_origins(policies, named[name]), memo, keys=keys)
     )
 
 

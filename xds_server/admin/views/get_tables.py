@@ -110,8 +110,8 @@ def zone_rows(scene: ViewContext) -> Sequence[ZoneStatus]:
 def _zone(name: str, zone: str, engines: Sequence[Engine], pool: PoolDecisions, scene: ViewContext) -> ZoneStatus:
     shares, traffic = pool.zones.get(zone), scene.fleet.traffic.get(name)
     whole = 0 if shares is None else sum(shares.weights.values())
-    told = [_of(traffic, engine) for engine in engines]
-    counts = [one.in_flight for one in told if one is not None and one.in_flight is not None]
+    reports = [_of(traffic, engine) for engine in engines]
+    counts = [one.in_flight for one in reports if one is not None and one.in_flight is not None]
     return ZoneStatus(
         pool=name,
         zone=zone,

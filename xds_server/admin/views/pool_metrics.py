@@ -95,11 +95,11 @@ def _engines(scene: ViewContext) -> Iterator[Metric]:
                 inside[key] = decision.traffic_percent / 100 if decision.health is Health.HEALTHY else 0.0
             if engine.report is not None and engine.report.kv_cache_usage_ratio is not None:
                 kv[key] = engine.report.kv_cache_usage_ratio
-            seen = None if traffic is None else traffic.engines.get(engine.id.engine)
-            if seen is not None and seen.in_flight is not None:
-                busy[key] = float(seen.in_flight)
-            if seen is not None and seen.window_calls:
-                failed[key] = seen.window_failures / seen.window_calls
+            calls = None if traffic is None else traffic.engines.get(engine.id.engine)
+            if calls is not None and calls.in_flight is not None:
+                busy[key] = float(calls.in_flight)
+            if calls is not None and calls.window_calls:
+                failed[key] = calls.window_failures / calls.window_calls
     yield EngineMetrics.engine_admitted_ratio.family(inside)
     yield EngineMetrics.engine_in_flight_requests.family(busy)
     yield EngineMetrics.engine_failed_ratio.family(failed)

@@ -23,7 +23,7 @@ def why_pool(name: str, scene: ViewContext) -> Explanation:
     pressed = admission is not None and admission.pressure is not None and admission.pressure > 1.0
     out = [key.engine for key, one in pool.engines.items() if one.health is not Health.HEALTHY]
     total = len(pool.engines)
-    asked = [
+    rules = [
         policy_fields.MAX_WAIT,
         *([policy_fields.degradation_rule(level)] if level else []),
         *([policy_fields.FLOOR] if out else []),
@@ -41,7 +41,7 @@ def why_pool(name: str, scene: ViewContext) -> Explanation:
         now=f"{text}.",
         because=tuple(_pool_because(pool, scene.fleet.traffic.get(name), out, scene)),
         why_not=tuple(_pool_why_not(pool)),
-        ruled_by=_rules(asked, name, scene),
+        ruled_by=_rules(rules, name, scene),
         returns="pressure stays low for degradation.leaveAfter" if level else "",
         past=tuple(event_status(event, scene.now) for event in reversed(events[-MOST_PAST:])),
     )
@@ -141,8 +141,8 @@ def why_zone(zone: str, scene: ViewContext) -> Explanation:
     )
 
 
-def _rules(asked: Sequence[str], pool: str, scene: ViewContext) -> tuple[RuleStatus, ...]:
-    found = [rule_status(rule, pool, scene.policies) for rule in asked]
+def _rules(rules: Sequence[str], pool: str, scene: ViewContext) -> tuple[RuleStatus, ...]:
+    found = [rule_status(rule, pool, scene.policies) for rule in rules]
     return tuple(dict.fromkeys(one for one in found if one is not None))
 
 

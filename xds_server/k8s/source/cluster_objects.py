@@ -81,7 +81,9 @@ def pod(item: KubeObject) -> Pod:
         name=_text(metadata, "name"),
         uid=_text(metadata, "uid"),
         labels=_texts(metadata, "labels"),
-        annotations={key: said for key, said in _texts(metadata, "annotations").items() if key.startswith(PREFIX)},
+        annotations={
+            key: value for key, value in _texts(metadata, "annotations").items() if key.startswith(PREFIX)
+        },
         node=_text(spec, "nodeName"),
         addresses=tuple(ip for ip in ips if ip),
         ports=_container_ports(spec),
@@ -122,23 +124,23 @@ def endpoint_slice(item: KubeObject) -> EndpointSlice:
         name=_text(metadata, "name"),
         service=_texts(metadata, "labels").get(SERVICE_LABEL, ""),
         ports=ports,
-        endpoints=tuple(one for said in _blocks(item, "endpoints") if (one := _listed(said)) is not None),
+        endpoints=tuple(one for value in _blocks(item, "endpoints") if (one := _listed(value)) is not None),
     )
 
 
-def _listed(said: Mapping[str, Any]) -> SliceEndpoint | None:
-    addresses = said.get("addresses")
+def _listed(value: Mapping[str, Any]) -> SliceEndpoint | None:
+    addresses = value.get("addresses")
     # Several addresses have no defined meaning: use the first (API reference).
     if not isinstance(addresses, list) or not addresses or not isinstance(addresses[0], str):
         return None
-    conditions, target = _block(said, "conditions"), _block(said, "targetRef")
+    conditions, target = _block(value, "conditions"), _block(value, "targetRef")
     is_pod = _text(target, "kind") == "Pod"
     return SliceEndpoint(
         address=addresses[0],
         pod=_text(target, "name") if is_pod else "",
         pod_uid=_text(target, "uid") if is_pod else "",
-        node=_text(said, "nodeName"),
-        zone=_text(said, "zone"),
+        node=_text(value, "nodeName"),
+        zone=_text(value, "zone"),
         # Absent means ready and not terminating (API reference).
         ready=conditions.get("ready") is not False,
         terminating=conditions.get("terminating") is True,
@@ -149,10 +151,10 @@ def _unready(conditions: Mapping[str, Mapping[str, Any]], gates: set[str], *, ga
     """Why a pod is not ready, empty if ready; with our gate, ignoring the gate."""
     asked = ["ContainersReady", *sorted(gates)] if gated else ["Ready"]
     for name in asked:
-        said = conditions.get(name, {})
-        if said.get("status") != "True":
-            message = _text(said, "message")
-            return f"{name} is {_text(said, 'status') or 'missing'}" + (f": {message}" if message else "")
+        value = conditions.get(name, {})
+        if value.get("status") != "True":
+            message = _text(value, "message")
+            return f"{name} is {_text(value, 'status') or 'missing'}" + (f": {message}" if message else "")
     return ""
 
 
@@ -183,19 +185,19 @@ def _container_ports(spec: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _block(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    said = of.get(name)
-    return said if isinstance(said, dict) else {}
+    value = of.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def _blocks(of: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
-    said = of.get(name)
-    return (one for one in (said if isinstance(said, list) else ()) if isinstance(one, dict))
+    value = of.get(name)
+    return (one for one in (value if isinstance(value, list) else ()) if isinstance(one, dict))
 
 
 def _text(of: Mapping[str, Any], name: str) -> str:
-    said = of.get(name)
-    return said if isinstance(said, str) else ""
+    value = of.get(name)
+    return value if isinstance(value, str) else ""
 
 
 def _texts(of: Mapping[str, Any], name: str) -> dict[str, str]:
-    return {key: said for key, said in _block(of, name).items() if isinstance(said, str)}
+    return {key: value for key, value in _block(of, name).items() if isinstance(value, str)}

@@ -89,12 +89,12 @@ def _extras(
     ports: Mapping[str, int],
 ) -> Iterator[tuple[str, Any, str]]:
     """Field, value and origin of each optional setting."""
-    said = {} if pod is None else {key.removeprefix(PREFIX): text for key, text in pod.annotations.items()}
+    annotations = {} if pod is None else {key.removeprefix(PREFIX): text for key, text in pod.annotations.items()}
     own = pod.ports if pod is not None else {}
     wanted: int | str | None = block.agent_port
     origin = "spec.kubernetes.agentPort"
-    if AGENT_PORT in said:
-        text = said[AGENT_PORT].strip()
+    if AGENT_PORT in annotations:
+        text = annotations[AGENT_PORT].strip()
         wanted, origin = (int(text) if _is_number(text) else text), f"annotation {PREFIX}{AGENT_PORT}"
     if wanted is not None:
         number = _number(wanted, own, ports)
@@ -103,15 +103,17 @@ def _extras(
     yield "zone", zone or None, "the zone"
     yield "region", (node.region or None) if node is not None else None, "the region"
     for key, field in _NUMBERS.items():
-        if key in said:
-            text = said[key].strip()
+        if key in annotations:
+            text = annotations[key].strip()
             value = (
-                int(text) if _is_number(text) else _Unusable(f"{format_value(said[key])} is not a whole number")
+                int(text)
+                if _is_number(text)
+                else _Unusable(f"{format_value(annotations[key])} is not a whole number")
             )
             yield field, value, f"annotation {PREFIX}{key}"
     for key, field in _TEXTS.items():
-        if key in said:
-            yield field, said[key], f"annotation {PREFIX}{key}"
+        if key in annotations:
+            yield field, annotations[key], f"annotation {PREFIX}{key}"
 
 
 def _is_number(text: str) -> bool:

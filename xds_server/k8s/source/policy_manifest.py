@@ -95,8 +95,8 @@ def manifest_reader(kind: str) -> Callable[[KubeObject], PolicyManifest]:
 
 def discovery_of(kind: str, spec: str) -> Discovery | None:
     """The ``kubernetes`` block of a pool's spec; None if absent or invalid."""
-    said = _value(spec) if kind == "EnginePool" else None
-    block = said.get("kubernetes") if isinstance(said, dict) else None
+    content = _value(spec) if kind == "EnginePool" else None
+    block = content.get("kubernetes") if isinstance(content, dict) else None
     if not isinstance(block, dict):
         return None
     try:
@@ -107,11 +107,11 @@ def discovery_of(kind: str, spec: str) -> Discovery | None:
 
 def document_text(held: PolicyManifest, spec: str, found: Iterable[EndpointEntry]) -> tuple[str, tuple[str, ...]]:
     """Text of the document with this spec, and the engines left out because the author lists them."""
-    said = _value(spec)
+    content = _value(spec)
     entries = tuple(found)
     left_out: list[str] = []
-    if isinstance(said, dict) and entries:
-        listed = said.get("endpoints")
+    if isinstance(content, dict) and entries:
+        listed = content.get("endpoints")
         by_hand = listed if isinstance(listed, list) else []
         names, places = _taken(by_hand)
         added = []
@@ -120,14 +120,14 @@ def document_text(held: PolicyManifest, spec: str, found: Iterable[EndpointEntry
                 left_out.append(f"{one.name} is left out: already listed in spec.endpoints")
             else:
                 added.append(dict(one.fields))
-        said = {**said, "endpoints": [*by_hand, *added]}
+        content = {**content, "endpoints": [*by_hand, *added]}
     whole: dict[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": held.kind,
         "metadata": _value(held.metadata),
     }
     if spec:
-        whole["spec"] = said
+        whole["spec"] = content
     text = json.dumps(whole, ensure_ascii=False, indent=1)
     return _ESCAPED.sub(lambda one: f"\\u{ord(one.group()):04x}", text) + "\n", tuple(left_out)
 
@@ -141,10 +141,10 @@ def _taken(listed: Iterable[Any]) -> tuple[set[Any], set[Any]]:
 
 
 def _is_accepted(conditions: Any, generation: int) -> bool:
-    said = [_block(one) for one in conditions] if isinstance(conditions, list) else []
+    blocks = [_block(one) for one in conditions] if isinstance(conditions, list) else []
     return any(
         (one.get("type"), one.get("status"), one.get("observedGeneration")) == (ACCEPTED, "True", generation)
-        for one in said
+        for one in blocks
     )
 
 

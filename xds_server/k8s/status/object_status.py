@@ -89,12 +89,14 @@ def _accepted(one: PolicyObject) -> _Condition:
         return _Condition(
             type=ACCEPTED, status="True", reason="Accepted", message="the spec is valid and in force"
         )
-    told = [f"{error.path or one.kind}: {error.message}" for error in one.problems[:_SHOWN]]
-    more = len(one.problems) - len(told)
+    sentences = [f"{error.path or one.kind}: {error.message}" for error in one.problems[:_SHOWN]]
+    more = len(one.problems) - len(sentences)
     if more:
-        told.append(f"and {more} more")
+        sentences.append(f"and {more} more")
     instead = "the last accepted spec is served" if one.serving else "it is not served"
-    return _Condition(type=ACCEPTED, status="False", reason="Rejected", message=f"{instead}; " + "; ".join(told))
+    return _Condition(
+        type=ACCEPTED, status="False", reason="Rejected", message=f"{instead}; " + "; ".join(sentences)
+    )
 
 
 def _programmed(one: PolicyObject, scene: WriteContext, known: KubeObject, digest: str) -> _Condition:

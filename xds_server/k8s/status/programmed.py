@@ -60,12 +60,14 @@ def programming_of_replicas(
 ) -> ProgrammedState:
     """Progress of the policies that this replica, called ``name``, serves, over all replicas."""
     replicas = {**others, name: here}
-    refusals = {one.resource: one for said in replicas.values() for one in said.refusals}
+    refusals = {one.resource: one for status in replicas.values() for one in status.refusals}
     return ProgrammedState(
         digest=here.digest,
-        proxies=sum(said.proxies for said in replicas.values()),
+        proxies=sum(status.proxies for status in replicas.values()),
         waiting=tuple(
-            other for other, said in sorted(replicas.items()) if said.proxies and said.confirmed != here.digest
+            other
+            for other, status in sorted(replicas.items())
+            if status.proxies and status.confirmed != here.digest
         ),
         refusals=tuple(refusals[resource] for resource in sorted(refusals)),
     )

@@ -195,18 +195,18 @@ class StatusWriter:
         if now_s < target.not_before_s:
             return
         try:
-            seen = target.known(one.resource_version, now_s)
-            if seen is None:
-                seen = await self._request(lambda: self._api.get(resource, one.namespace, one.name))
-                if _metadata(seen).get("uid") != one.uid:
+            current = target.known(one.resource_version, now_s)
+            if current is None:
+                current = await self._request(lambda: self._api.get(resource, one.namespace, one.name))
+                if _metadata(current).get("uid") != one.uid:
                     return  # another object by now; the source will report it
-                target = self._targets[key] = target.refreshed(seen, one.resource_version, now_s)
-            before = seen.get("status")
+                target = self._targets[key] = target.refreshed(current, one.resource_version, now_s)
+            before = current.get("status")
             known = before if isinstance(before, Mapping) else {}
             status = status_of(one, scene, known, self._wall())
             if status == known or now_s - target.written_s < SPACING_S:
                 return
-            body = {**seen, "status": status}
+            body = {**current, "status": status}
             answer = await self._request(
                 lambda: self._api.replace(resource, one.namespace, one.name, body, subresource="status")
             )
@@ -220,15 +220,15 @@ class StatusWriter:
         if now_s < target.not_before_s:
             return
         try:
-            seen = target.known("", now_s)
-            if seen is None:
-                seen = await self._request(lambda: self._api.get(PODS, pod.namespace, pod.name))
-                if _metadata(seen).get("uid") != pod.uid:
+            current = target.known("", now_s)
+            if current is None:
+                current = await self._request(lambda: self._api.get(PODS, pod.namespace, pod.name))
+                if _metadata(current).get("uid") != pod.uid:
                     return
-                target = self._targets[pod.uid] = target.refreshed(seen, "", now_s)
-            if is_current(gate, seen):
+                target = self._targets[pod.uid] = target.refreshed(current, "", now_s)
+            if is_current(gate, current):
                 return
-            change = condition_patch(gate, seen, self._wall())
+            change = condition_patch(gate, current, self._wall())
             answer = await self._request(
                 lambda: self._api.strategic(PODS, pod.namespace, pod.name, change, subresource="status")
             )

@@ -125,9 +125,9 @@ def endpoint(url: str) -> str:
     """URL for traces; ``ConfigError`` if secrets would be sent in plaintext."""
     parts = urlsplit(url)
     if parts.scheme == "http" and not ListenAddress(parts.hostname or "", 0).is_loopback:
-        told = next((name for name in _SECRETS if os.environ.get(name)), "")
-        if told:
+        variable = next((name for name in _SECRETS if os.environ.get(name)), "")
+        if variable:
             raise ConfigError(
-                f"{told} would be sent to {parts.netloc} in plaintext: use an https:// URL for --otlp"
+                f"{variable} would be sent to {parts.netloc} in plaintext: use an https:// URL for --otlp"
             )
     return url if parts.path.strip("/") else f"{url.rstrip('/')}{PATH}"

@@ -40,19 +40,19 @@ class OtlpTraceExporter:
         self._ended = _Ended()
         provider.add_span_processor(self._ended)
         self._tracer = provider.get_tracer(SERVICE, version)
-        self._words = _words_of("opentelemetry")
+        self._messages = _capture_messages("opentelemetry")
         self._exporter = OTLPSpanExporter(endpoint=url, session=_Session())
 
     def send(self, traces: Sequence[Span]) -> str:
         """Send the traces; returns the error, empty on success. Blocks up to the exporter's timeout."""
-        self._words.heard.clear()
+        self._messages.heard.clear()
         for trace in traces:
             self._put(trace, Context())
         batch, self._ended.spans = self._ended.spans, []
         # None if a sampler dropped it
         if not batch or self._exporter.export(batch) is SpanExportResult.SUCCESS:
             return ""
-        return self._words.said or "refused by the collector"
+        return self._messages.summary or "refused by the collector"
 
     def hurry(self) -> None:
         """Skip further retries."""
@@ -107,7 +107,7 @@ class _Ended(SpanProcessor):
         self.spans.append(span)
 
 
-class _Words(logging.Handler):
+class _CapturedMessages(logging.Handler):
     """Captures the library's log messages, which would be one line per retry."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class _Words(logging.Handler):
         self.heard: list[str] = []
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """The first message (the cause) and the last (giving up)."""
         return "; ".join(dict.fromkeys((*self.heard[:1], *self.heard[-1:])))
 
@@ -123,13 +123,13 @@ class _Words(logging.Handler):
         self.heard.append(record.getMessage())
 
 
-def _words_of(logger: str) -> _Words:
-    heard, words = logging.getLogger(logger), _Words()
+def _capture_messages(logger: str) -> _CapturedMessages:
+    heard, words = logging.getLogger(logger), _CapturedMessages()
     heard.handlers[:] = [words]
     heard.propagate = False
     return words
 
 
 def _in_resource(name: str) -> bool:
-    said = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    return any(pair.partition("=")[0].strip() == name for pair in said.split(","))
+    configured = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    return any(pair.partition("=")[0].strip() == name for pair in configured.split(","))

@@ -79,11 +79,11 @@ class Span:
         return 1 + sum(child.count for child in self.children)
 
 
-def attribute_text(said: str) -> str:
+def attribute_text(text: str) -> str:
     """Text as an attribute: printable, and truncated to ``LONGEST_TEXT`` characters."""
-    if not said.isprintable():
-        said = "".join(one if one.isprintable() else " " for one in said)
-    return said if len(said) <= LONGEST_TEXT else f"{said[: LONGEST_TEXT - 3]}..."
+    if not text.isprintable():
+        text = "".join(one if one.isprintable() else " " for one in text)
+    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 3]}..."
 
 
 def span_attributes(*pairs: tuple[str, Value]) -> dict[str, Value]:

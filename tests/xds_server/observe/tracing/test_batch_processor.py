@@ -13,7 +13,7 @@ import pytest
 from tests.otlp_collector import Collector, collecting
 from xds_server.auth.lab_ca import LAB_CERTIFICATES, make_certificates
 from xds_server.observe.tracing.batch_processor import EXTRA, BatchProcessor, batch_processor, endpoint
-from xds_server.observe.tracing.otlp import OtlpTraceExporter, _Words
+from xds_server.observe.tracing.otlp import OtlpTraceExporter, _CapturedMessages
 from xds_server.observe.tracing.spans import Span
 from xds_server.observe.tracing.tracing import Tracing
 from xds_server.serve_config import ConfigError, ServeConfig
@@ -157,12 +157,12 @@ def test_unreachable_collector_only_loses_spans(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_export_error_has_first_and_last_message() -> None:
-    words = _Words()
+    words = _CapturedMessages()
     for said in ("no route", "again", "given up"):
         words.emit(logging.LogRecord("opentelemetry", logging.WARNING, "", 0, said, None, None))
-    assert words.said == "no route; given up"
+    assert words.summary == "no route; given up"
     del words.heard[1:]
-    assert words.said == "no route"
+    assert words.summary == "no route"
 
 
 def test_stalled_collector_does_not_delay_shutdown(collector: Collector) -> None:
