@@ -64,9 +64,9 @@ class LintContext:
     @property
     def tries(self) -> int:
         """Engines one request may be tried on."""
-        attempts = self.spec.retries.attempts
-        # For Envoy a hedge is a retry, so hedging brings one attempt with it.
-        return 1 + (max(attempts, 1) if self.spec.hedging.enabled else attempts)
+        attempts, hedging = self.spec.retries.attempts, self.spec.hedging
+        # While hedging is on, perRequest limits hedges and retries together; otherwise attempts does.
+        return 1 + (max(attempts, hedging.per_request) if hedging.enabled else attempts)
 
     def declares(self, path: str) -> bool:
         """Whether a policy of the operator's sets this field, rather than the built-in default."""

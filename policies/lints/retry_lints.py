@@ -1,5 +1,6 @@
 """Lint: second tries that cost more than they save."""
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -9,9 +10,6 @@ from policies.resilience import RetryCondition
 
 _TRIES_UNREMARKED: Final = 4
 """The default: three retries were measured best when half a fleet dies at once."""
-
-_HEDGED_TRIES_UNREMARKED: Final = 2
-"""One request and one hedge."""
 
 _CEILING_PER_SLOT: Final = 20.0
 """Requests per slot above which a ceiling is none: most of what it lets in will wait out its deadline."""
@@ -30,25 +28,46 @@ _BEFORE_WORK: Final = frozenset({429, 503})  # an engine that sheds has not begu
 
 
 def worst_load(one: LintContext) -> float:
-    """By how much retries and hedges can multiply a pool's load, at worst."""
-    budget = _budget_percent(one)
-    # Envoy has one budget for retries and hedges; the smaller of the two rules both.
-    fleet = 1 + (min(budget, one.spec.hedging.max_percent) if one.spec.hedging.enabled else budget) / 100
-    return min(fleet, one.tries)
+    """Upper bound of calls over requests in flight through one proxy that fills the pool.
+
+    Envoy gives a place of the budget to each request with a retry or hedge: ``minConcurrency`` places, or a
+    percentage of all calls in flight if that is more. Source: Envoy, ``RetryBudgetImpl``.
+    """
+    budget, hedging = one.spec.retry_budget, one.spec.hedging
+    percent = _budget_percent(one)
+    worst = _bound(one, percent, budget.min_concurrency, 1, one.spec.retries.attempts)
+    if hedging.enabled:
+        most = min(percent, hedging.max_percent)
+        worst = max(worst, _bound(one, most, 1, hedging.per_request, hedging.per_request))
+    return worst
+
+
+def _bound(one: LintContext, percent: float, places: int, calls_per_place: int, most: int) -> float:
+    """The bound for one budget; ``most`` is the number of extra calls of one request."""
+    share = calls_per_place * percent / 100
+    grown = 1 / (1 - share) if share < 1 else math.inf
+    return min(1 + most, max(grown, 1 + calls_per_place * places / one.slots if one.slots else 1.0))
 
 
 def _amplification(one: LintContext) -> Iterator[Finding]:
-    hedged, tries = one.spec.hedging.enabled, one.tries
-    if tries <= (_HEDGED_TRIES_UNREMARKED if hedged else _TRIES_UNREMARKED):
-        return
-    at_once = ", all of them at the same time" if hedged else ""
-    yield one.policy(
-        "SG110",
-        "spec.retries.attempts",
-        f"worst case: one request runs on {tries} engines{at_once} ({tries}x its GPU work), "
-        f"and the whole pool gets {worst_load(one):.2g}x its load",
-        "lower retries.attempts" + (" to 1 where hedging is on" if hedged else f" to {_TRIES_UNREMARKED - 1}"),
-    )
+    hedging, attempts = one.spec.hedging, one.spec.retries.attempts
+    if hedging.enabled and hedging.per_request > 1:
+        tries = 1 + hedging.per_request
+        yield one.policy(
+            "SG110",
+            "spec.hedging.perRequest",
+            f"worst case: one request runs on {tries} engines, all of them at the same time "
+            f"({tries}x its GPU work)",
+            "set hedging.perRequest: 1",
+        )
+    if attempts >= _TRIES_UNREMARKED:
+        yield one.policy(
+            "SG110",
+            "spec.retries.attempts",
+            f"worst case: one request runs on {1 + attempts} engines ({1 + attempts}x its GPU work), "
+            f"and a full pool gets {worst_load(one):.2g}x its load",
+            f"lower retries.attempts to {_TRIES_UNREMARKED - 1}",
+        )
 
 
 def _repeats_work(one: LintContext) -> Iterator[Finding]:

@@ -252,10 +252,25 @@ class Hedging(Spec):
         gt=0,
         le=3600,
     )
+    per_request: int = documented_field(
+        1,
+        "Hedges and retries of one request, together, while hedging is on.",
+        why="Envoy counts both alike: with 3, a request that finds slow engines runs on four of them at once",
+        unit="requests",
+        targets=FieldTargets(
+            live=Xds.RDS,
+            istio=kept("retries.attempts, where hedging.delay is given", "VirtualService"),
+            gateway_api=_NO_HEDGES,
+        ),
+        ge=1,
+        le=10,
+    )
     max_percent: Percent = documented_field(
         5.0,
-        "Hedges and retries in flight, together, as a share of requests in flight, where hedging is on.",
-        why="Envoy has one budget for both; where retryBudget.percent is smaller, that one holds",
+        "Hedges and retries in flight, together, as a share of requests in flight, while hedging is on; "
+        "each proxy always allows one.",
+        why="Envoy has one budget for both; where retryBudget.percent is smaller, that one holds. "
+        "retryBudget.minConcurrency does not raise it: 12 requests in flight got 36 hedges",
         unit="%",
         targets=FieldTargets(
             live=Xds.RTDS,

@@ -8,6 +8,7 @@ import pytest
 from policies.findings import PolicyError, PolicyErrors
 from policies.lints.lint import lint
 from policies.load import load
+from policies.model import PolicySet
 
 NAMES = {"EnginePool": "chat", "ModelRoute": "front", "ResiliencePolicy": "strict"}
 
@@ -98,3 +99,11 @@ def codes_of_example(tmp_path: Path) -> Callable[[str], set[str]]:
 def sound() -> str:
     """A pool and a route that leave nothing to say."""
     return SOUND
+
+
+@pytest.fixture(scope="session")
+def sound_policies(tmp_path_factory: pytest.TempPathFactory) -> PolicySet:
+    """The same, loaded."""
+    path = tmp_path_factory.mktemp("sound") / "a.yaml"
+    path.write_text(SOUND)
+    return load([path])

@@ -1,12 +1,19 @@
 """Advice: said where the cause was written, once, and not where it does not hold."""
 
 from pathlib import Path
+from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from policies.findings import PolicyError
 from policies.lints.lint import lint
+from policies.lints.lint_context import LintContext
+from policies.lints.retry_lints import worst_load
 from policies.load import load
+from policies.model import PolicySet
+from policies.resilience import ResilienceSpec
 
 HEAD = "apiVersion: switchgear.dev/v1alpha1\nkind: ResiliencePolicy\nmetadata: {name: default}\nspec: "
 
@@ -108,15 +115,64 @@ def test_the_retry_budget_is_judged_as_it_comes_out(
     assert sorted(code for code, _ in advice(tmp_path, sound, f"{HEAD}{spec}\n")) == codes
 
 
-def test_retry_worst_case_is_a_number(tmp_path: Path, sound: str) -> None:
+def test_hedges_of_one_request_run_at_the_same_time(tmp_path: Path, sound: str) -> None:
     gated = sound.replace("model: llama", "model: llama\n  firstTokenGate: true")
-    spec = (
-        "{retries: {attempts: 2}, hedging: {enabled: true, delay: 1s, maxPercent: 10}, retryBudget: {percent: 50}}"
+    spec = "{hedging: {enabled: true, delay: 1s, perRequest: 2}}"
+    advised = dict(advice(tmp_path, gated, f"{HEAD}{spec}\n"))
+    assert "3 engines, all of them at the same time (3x its GPU work)" in advised["SG110"]
+    assert "SG110" not in dict(advice(tmp_path, gated, f"{HEAD}{spec.replace('2', '1')}\n"))
+
+
+def test_worst_load_of_retries_is_a_number(tmp_path: Path, sound: str) -> None:
+    spec = "{retries: {attempts: 4}, retryBudget: {percent: 50, minConcurrency: 0}}"
+    assert "and a full pool gets 2x its load" in dict(advice(tmp_path, sound, f"{HEAD}{spec}\n"))["SG110"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    percent=st.integers(0, 100),
+    least=st.integers(0, 40),
+    attempts=st.integers(0, 5),
+    hedges=st.none() | st.tuples(st.integers(1, 3), st.integers(1, 100)),
+    slots=st.integers(1, 64),
+    hedging_rests=st.booleans(),
+    order=st.randoms(use_true_random=False),
+)
+def test_worst_load_bounds_what_envoys_budget_lets_through(
+    sound_policies: PolicySet,
+    percent: int,
+    least: int,
+    attempts: int,
+    hedges: tuple[int, int] | None,
+    slots: int,
+    hedging_rests: bool,
+    order: Random,
+) -> None:
+    hedging = {} if hedges is None else {"enabled": True, "perRequest": hedges[0], "maxPercent": hedges[1]}
+    budget = {"percent": percent, "minConcurrency": least}
+    spec = {"retries": {"attempts": attempts}, "retryBudget": budget, "hedging": hedging}
+    pool = sound_policies.pools["chat"].spec
+    engine = pool.endpoints[0].model_copy(update={"slots": slots})
+    context = LintContext(
+        policies=sound_policies,
+        name="chat",
+        pool=pool.model_copy(update={"endpoints": (engine,)}),
+        spec=ResilienceSpec.model_validate(spec),
     )
-    said = dict(advice(tmp_path, gated, f"{HEAD}{spec}\n"))
-    assert said.keys() == {"SG110", "SG118"}  # the budget of hedges holds for retries, too
-    assert "3 engines, all of them at the same time (3x its GPU work)" in said["SG110"]
-    assert "1.1x its load" in said["SG110"]
+    most, share, floor, per_place = attempts, percent, least, 1
+    if hedges is not None and not hedging_rests:
+        most, share, floor, per_place = hedges[0], min(percent, hedges[1]), min(least, 1), hedges[0]
+    # Envoy's rule, played on as many requests as there are slots until nothing more may start.
+    extra = [0] * slots
+    started = True
+    while started:
+        started = False
+        for request in order.sample(range(slots), slots):
+            places, calls = sum(1 for one in extra if one), slots + sum(extra)
+            free = extra[request] > 0 or places < max(floor, int(share / 100 * calls))
+            if free and extra[request] < min(most, per_place):
+                extra[request], started = extra[request] + 1, True
+    assert (slots + sum(extra)) / slots <= worst_load(context) + 1e-9
 
 
 def test_a_limit_of_a_lower_layer_is_overridden_without_a_word(tmp_path: Path, sound: str) -> None:

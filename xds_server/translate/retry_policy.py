@@ -54,7 +54,7 @@ def retry_policy(spec: ResilienceSpec, *, streaming: bool, gated: bool) -> Retry
     timers = try_timers(spec, streaming=streaming, gated=gated)
     return RetryPolicy(
         retry_on=_retry_on(retries, hedged=hedged),
-        num_retries=max(retries.attempts, 1) if hedged else retries.attempts,
+        num_retries=spec.hedging.per_request if hedged else retries.attempts,
         retriable_status_codes=list(retries.statuses_in_force) if retries.attempts else [],
         per_try_timeout=seconds(timers.per_try_s) if timers.per_try_s else None,
         per_try_idle_timeout=seconds(timers.per_try_idle_s) if timers.per_try_idle_s else None,

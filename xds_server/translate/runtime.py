@@ -53,16 +53,25 @@ def runtime_layer(
     return Runtime(name=LAYER, layer=Struct(fields=fields))
 
 
+MIN_HEDGES: Final = 1
+"""Hedges and retries in flight that a proxy always allows while hedging is on."""
+
+
 def with_hedge_budget(ceiling: Ceiling, hedging: Hedging, hedge: HedgeDecision | None = None) -> Ceiling:
     """Admission limit with a retry budget that also limits hedges.
 
-    Envoy has one budget for retries and hedges of a cluster, so with hedges the smaller percentage applies.
+    Envoy has one budget for retries and hedges of a cluster, so with hedges the smaller percentage applies, and at
+    least one of them: ``min_retry_concurrency`` allows that many whatever the percentage is of.
     ``hedge``: the decision; without it the policy decides.
     """
     hedged = hedging.enabled and hedging.delay is not None if hedge is None else hedge.on
-    if not hedged or hedging.max_percent >= ceiling.retry_percent:
+    if not hedged:
         return ceiling
-    return replace(ceiling, retry_percent=hedging.max_percent)
+    return replace(
+        ceiling,
+        retry_percent=min(hedging.max_percent, ceiling.retry_percent),
+        retry_min_concurrency=min(ceiling.retry_min_concurrency, MIN_HEDGES),
+    )
 
 
 def weights_prefix(route: str) -> str:

@@ -279,6 +279,38 @@ async def test_hedging_rescues_hung_requests_and_spares_slow_ones(rig, engine, s
     assert (await one.envoy.stats(ejections))[ejections] == 0
 
 
+@pytest.mark.parametrize("in_flight", [1, 12, 40, 90])
+async def test_hedges_stay_within_their_percentage_of_requests_in_flight(rig, engine, in_flight):
+    engines = [await engine(first_token_gate=True, slots=200) for _ in range(2)]
+    one = await rig(
+        pool("p", *engines, spec="firstTokenGate: true\n  slotsPerEngine: 200")
+        + route("r", "p")
+        + resilience("default", "{hedging: {enabled: true, delay: 100ms, maxPercent: 5}, retries: {attempts: 3}}"),
+        ceilings={"p": (400, 400)},
+    )
+    for each in engines:
+        await each.set_fault(EngineHang())
+    asked = [asyncio.create_task(one.complete()) for _ in range(in_flight)]
+
+    def calls() -> int:
+        return sum(each.calls_in_flight for each in engines)
+
+    await eventually(lambda: calls() > in_flight, "a hedge is made", LIMIT_S)
+    overflow = "cluster.p.upstream_rq_retry_overflow"
+
+    async def all_wanted_one() -> bool:
+        stats = await one.envoy.stats("cluster.p.upstream_rq_retry")
+        return stats[overflow] + stats["cluster.p.upstream_rq_retry"] >= in_flight
+
+    await eventually(all_wanted_one, "the delay of each request is over", LIMIT_S)
+    # Envoy takes the percentage of all calls in flight, hedges among them.
+    allowed = max(1, int(0.05 * (in_flight + calls())))
+    assert 1 <= calls() - in_flight <= allowed
+    for each in engines:
+        await each.heal()
+    assert {answer.status for answer in await asyncio.gather(*asked)} == {200}
+
+
 async def test_without_first_token_gate_a_hung_stream_is_cut_and_its_engine_ejected(rig, engine):
     engines = [await engine() for _ in range(3)]
     await engines[0].set_fault(EngineHang())
