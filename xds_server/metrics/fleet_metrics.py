@@ -46,7 +46,7 @@ class CallerMetrics(MetricChapter):
         "requests_refused_total",
         "requests",
         "Requests refused before reaching an engine: admission limit reached, or no engine available.",
-        "Runbook SwitchgearSheddingLoad; `asked %` above 100 in `switchgear get pools` means too few engines.",
+        "Runbook SwitchgearSheddingLoad; `DEMAND%` above 100 in `switchgear get pools` means too few engines.",
         _BY_CLASS,
     )
     requests_timed_out = counter_family(
