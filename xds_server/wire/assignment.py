@@ -45,11 +45,11 @@ class InternalListener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSpec:
-    """One engine as a cluster sees it.
+    """One engine as an endpoint of a cluster.
 
-    ``health`` is a number of ``envoy.config.core.v3.HealthStatus`` (1 healthy, 2 unhealthy, 3 draining);
-    ``weight`` is relative, 1..128, ``None`` for Envoy's default of 1. ``labels`` are what subset load
-    balancing and access logs read as ``envoy.lb`` metadata; of two with one name the last counts.
+    ``health``: value of ``envoy.config.core.v3.HealthStatus`` (1 healthy, 2 unhealthy, 3 draining). ``weight``:
+    relative, 1..128, ``None`` for Envoy's default of 1. ``labels``: ``envoy.lb`` metadata for subset load
+    balancing and access logs; of two with one name the last counts.
     """
 
     address: HostPort | InternalListener
@@ -61,10 +61,10 @@ class EndpointSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalitySpec:
-    """The endpoints of one zone at one priority (0 is tried first).
+    """Endpoints of one zone at one priority (0 is tried first).
 
-    ``weight`` is the zone's share among those of the same priority, >= 1; ``None`` leaves the zone without
-    load where locality weights are in force.
+    ``weight``: the zone's share among those of the same priority, >= 1; ``None`` gives the zone no load with
+    locality weights.
     """
 
     region: str = ""

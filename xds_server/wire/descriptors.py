@@ -75,7 +75,7 @@ def decoder(cls: type[Any], opaque: Collection[str] = ()) -> type[Any]:
 
 
 class _Derivation:
-    """The messages reached so far, each described once."""
+    """Messages reached so far, each described once."""
 
     def __init__(self, opaque: frozenset[str]) -> None:
         self.opaque = opaque
@@ -102,7 +102,7 @@ class _Derivation:
         return name
 
     def _name(self, cls: type[Any], pending: list[type[Any]]) -> str:
-        """The full name of ``cls``'s descriptor; a class met for the first time joins ``pending``."""
+        """Full name of ``cls``'s descriptor; a new class is added to ``pending``."""
         known = self._names.get(cls)
         if known is not None:
             return known
@@ -116,7 +116,7 @@ class _Derivation:
         return name
 
     def _message(self, cls: type[Any], pending: list[type[Any]]) -> descriptor_pb2.DescriptorProto:
-        """``cls`` described; classes met for the first time join ``pending``."""
+        """Descriptor of ``cls``; new classes are added to ``pending``."""
         name = self._name(cls, pending).rpartition(".")[2]
         message = descriptor_pb2.DescriptorProto(name=name)
         oneofs: dict[str, int] = {}
@@ -140,7 +140,7 @@ class _Derivation:
                 self._set_type(value, field.value, pending)
                 described.type = _Field.TYPE_MESSAGE
                 described.type_name = f".{PACKAGE}.{name}.{entry.name}"
-            # An ``optional`` scalar comes as a oneof of its own.
+            # An ``optional`` scalar has its own oneof.
             if field.oneof:
                 described.oneof_index = oneofs.setdefault(field.oneof, len(oneofs))
         for oneof in oneofs:

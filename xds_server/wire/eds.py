@@ -56,13 +56,13 @@ class AssignmentEncoder:
 
     def encode(self, assignment: AssignmentSpec) -> bytes:
         """The wire format of the ClusterLoadAssignment; ``ValueError`` for a number out of its field's range."""
-        # Proxies that reach engines through listeners take turns with those that do not.
+        # Proxies with and without internal listeners alternate.
         of_cluster = (assignment.cluster, _is_internal(assignment))
         last = self._clusters.get(of_cluster, {})
         kept: dict[tuple[str, str, int], _Locality] = {}
         parts = [text(1, assignment.cluster)]
         for spec in assignment.localities:
-            # The same zone may stand at several priorities, and at different ones for different readers.
+            # A zone may have several priorities, different for different views.
             nth = 0
             while (key := (spec.region, spec.zone, nth)) in kept:
                 nth += 1
@@ -83,7 +83,7 @@ class AssignmentEncoder:
 
 
 def encode_assignment(assignment: AssignmentSpec) -> bytes:
-    """The wire format of the ClusterLoadAssignment, for callers with nothing to remember."""
+    """Wire format of the ClusterLoadAssignment, without a cache."""
     return AssignmentEncoder().encode(assignment)
 
 
@@ -114,7 +114,7 @@ def _label(spec: LocalitySpec) -> tuple[object, ...]:
 
 
 def _chunks(endpoints: tuple[EndpointSpec, ...], last: _Locality | None) -> tuple[list[bytes], int]:
-    """One chunk per endpoint, taken from the last ones where the value is the same, and their total length."""
+    """One chunk per endpoint, reused from the last ones if the value is equal, and their total length."""
     if last is None:
         chunks = [_chunk(endpoint) for endpoint in endpoints]
         return chunks, sum(map(len, chunks))
@@ -126,7 +126,7 @@ def _chunks(endpoints: tuple[EndpointSpec, ...], last: _Locality | None) -> tupl
         chunks = [known.get(endpoint) or _chunk(endpoint) for endpoint in endpoints]
         return chunks, sum(map(len, chunks))
     chunks, length = last.chunks, last.length
-    # Nearly all are the very same objects, and tuples compare identical elements without asking them.
+    # Nearly all are identical objects, and tuples compare identical elements without calling __eq__.
     for start in range(0, len(endpoints), _BLOCK):
         stop = start + _BLOCK
         if endpoints[start:stop] == before[start:stop]:
@@ -166,9 +166,9 @@ def _address(endpoint: EndpointSpec) -> bytes:
 
 
 def _metadata(number: int, endpoint: EndpointSpec) -> bytes:
-    """A core.v3.Metadata: labels, and where a listener passes on to; nothing when there is neither."""
+    """A core.v3.Metadata: labels, and the destination of a listener; empty without both."""
     entries = b""
-    # The entries of filter_metadata stand in the order of their keys.
+    # The entries of filter_metadata are ordered by key.
     if not isinstance(endpoint.address, HostPort):
         entries += _entry(DESTINATION_METADATA, _strings((("local", endpoint.address.endpoint_id),)))
     if endpoint.labels:

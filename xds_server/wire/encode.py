@@ -43,9 +43,9 @@ def encode(message: Any) -> bytes:
     return encoded
 
 
-# How Python and protobuf say that a value is not what its field needs.
+# Exceptions by which Python and protobuf report a value of the wrong type.
 _REFUSALS: Final = (AttributeError, TypeError, ValueError, OverflowError)
-# What values of these kinds must be: protobuf itself takes 1 for true and bytes for text. Numbers it checks.
+# Required Python types: protobuf itself accepts 1 for true and bytes for text. It checks numbers.
 _PYTHON_TYPES: Final = {"bool": bool, "bytes": bytes, "string": str}
 
 
@@ -54,7 +54,7 @@ class _FieldError(TypeError):
 
 
 class _FieldPlan(NamedTuple):
-    """How to copy one field; ``keeps_falsy`` is true where a falsy value can be other than the default."""
+    """How to copy one field; ``keeps_falsy``: a falsy value may differ from the default."""
 
     name: str
     keeps_falsy: bool
@@ -63,7 +63,7 @@ class _FieldPlan(NamedTuple):
 
 
 class _Plans(dict[type[Any], tuple[_FieldPlan, ...]]):
-    """class -> a plan for each field, made when the class is first met (messages may contain themselves)."""
+    """Field plans by class, built on first use (messages may contain themselves)."""
 
     def __missing__(self, cls: type[Any]) -> tuple[_FieldPlan, ...]:
         plans = self[cls] = tuple(_plan(field) for field in fields(cls))
@@ -75,7 +75,7 @@ _plans: Final = _Plans()
 
 
 def _copy_message(target: Any, message: Any) -> None:
-    """Copy what is set in ``message`` into ``target``, which is empty."""
+    """Copy the set fields of ``message`` into the empty ``target``."""
     for name, keeps_falsy, copy, field in _plans[message.__class__]:
         value = getattr(message, name)
         if value is None or not (keeps_falsy or value):
@@ -92,7 +92,7 @@ def _copy_message(target: Any, message: Any) -> None:
 
 
 def _plan(field: FieldDescriptor) -> _FieldPlan:
-    # -0.0 equals 0.0 and is not the default.
+    # -0.0 equals 0.0 but is not the default.
     keeps_falsy = field.presence or field.value.message is not None or field.value.kind in ("float", "double")
     return _FieldPlan(field.name, keeps_falsy, _field_copier(field), field)
 

@@ -1,7 +1,7 @@
-"""What envoy-data-plane's dataclasses say about the wire, read in one place.
+"""Wire metadata of envoy-data-plane's dataclasses.
 
 Each dataclass field carries betterproto2's metadata (number, type, oneof, map, wrapper) and a type hint that
-names the message behind it. Encoder and descriptors are both derived from what stands here.
+names its message. Encoder and descriptors are derived from it.
 """
 
 from __future__ import annotations

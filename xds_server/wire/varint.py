@@ -1,4 +1,4 @@
-"""The few primitives of the protobuf wire format that everything else here is made of.
+"""Primitives of the protobuf wire format.
 
 Source: https://protobuf.dev/programming-guides/encoding/
 """
@@ -9,12 +9,12 @@ VARINT: Final = 0
 LENGTH_DELIMITED: Final = 2
 
 _SHORT_LIMIT: Final = 1 << 14
-# Tags and lengths below 16 KiB are nearly all there are; a table makes them one index.
+# Nearly all tags and lengths are below 16 KiB; a table makes them one lookup.
 _SHORT: Final = tuple(bytes([n]) if n < 0x80 else bytes([n & 0x7F | 0x80, n >> 7]) for n in range(_SHORT_LIMIT))
 
 
 def varint(value: int) -> bytes:
-    """``value``, 0 <= value < 2**64, as a base-128 varint; a negative value is a caller's bug."""
+    """``value``, 0 <= value < 2**64, as a base-128 varint; negative values are a caller's bug."""
     if 0 <= value < _SHORT_LIMIT:
         return _SHORT[value]
     if not 0 <= value < 1 << 64:
@@ -28,14 +28,14 @@ def varint(value: int) -> bytes:
 
 
 def uint32(value: int) -> bytes:
-    """``value`` of a uint32 field; ``ValueError`` when it does not fit."""
+    """``value`` of a uint32 field; ``ValueError`` if it does not fit."""
     if value >= 1 << 32:
         raise ValueError(f"{value} does not fit into 32 bits")
     return varint(value)
 
 
 def tag(number: int, wire_type: int) -> bytes:
-    """The key that stands before a field's value."""
+    """The key before a field's value."""
     return varint(number << 3 | wire_type)
 
 
@@ -45,5 +45,5 @@ def delimited(number: int, payload: bytes) -> bytes:
 
 
 def text(number: int, value: str) -> bytes:
-    """Field ``number`` holding a string without presence: nothing at all when it is empty."""
+    """Field ``number`` with a string without presence: omitted if empty."""
     return delimited(number, value.encode()) if value else b""

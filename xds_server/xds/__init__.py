@@ -1,7 +1,7 @@
-"""The xDS protocol as a value: feed it requests and snapshots, take the responses that are due.
+"""xDS protocol logic without I/O: takes requests and snapshots, returns due responses.
 
-Nothing in here awaits, reads a clock or opens a socket. ``Stream`` is one peer's stream, ``TypeState`` one
-type of it. ``decode_request`` reads the bytes that come in, ``ResponseCache`` encodes those that go out.
+Nothing here awaits, reads a clock or opens a socket. ``Stream`` is one peer's stream, ``TypeState`` one type of
+it. ``decode_request`` parses incoming bytes, ``ResponseCache`` encodes outgoing ones.
 """
 
 from xds_server.xds.discovery_requests import decode_request

@@ -10,19 +10,19 @@ from typing import Final
 from xds_server.model.snapshot import Resource
 
 UNKNOWN: Final = "?"
-"""In place of a version: the peer may hold any."""
+"""Instead of a version: the peer may hold any."""
 
 GONE: Final = ""
-"""In place of a version: the peer knows that the resource does not exist."""
+"""Instead of a version: the peer knows that the resource does not exist."""
 
 
 @dataclass(slots=True, kw_only=True)
 class AckedResources:
-    """The confirmed version of each resource by name; ``UNKNOWN`` and ``GONE`` stand for the two special cases.
+    """Accepted version of each resource by name; ``UNKNOWN`` and ``GONE`` are the two special cases.
 
-    ``content`` is what a SOTW peer holds of a type whose responses carry the full state. Such a response repeats
-    it where something newer was rejected. ``has_foreign_content`` is true while such a peer has content that this
-    process never saw.
+    ``content``: what a SOTW peer holds of a type whose responses carry the full state. Such a response repeats it
+    where something newer was rejected. ``has_foreign_content``: the peer has content that this process never
+    sent.
     """
 
     versions: dict[str, str] = field(default_factory=dict)
@@ -30,40 +30,40 @@ class AckedResources:
     has_foreign_content: bool = False
 
     def version(self, name: str) -> str | None:
-        """The confirmed version of a resource; ``None`` when the peer has confirmed nothing of that name."""
+        """Accepted version of a resource; ``None`` if the peer has accepted none of that name."""
         return self.versions.get(name)
 
     def is_acked(self, item: Resource) -> bool:
-        """Whether the peer has confirmed this very version."""
+        """Whether the peer has accepted this version."""
         return self.versions.get(item.name) == item.version
 
     def held(self) -> list[tuple[str, str]]:
-        """Name and version of all that the peer holds, in the order of names."""
+        """Name and version of all held resources, ordered by name."""
         return sorted((name, version) for name, version in self.versions.items() if version != GONE)
 
     def confirm(self, resources: Iterable[Resource]) -> None:
-        """Note versions that the peer holds."""
+        """Record versions that the peer holds."""
         self.versions.update((item.name, item.version) for item in resources)
 
     def mark_unknown(self, names: Iterable[str]) -> None:
-        """Note that the peer may hold any version of these."""
+        """Record that the peer may hold any version of these."""
         self.versions.update(dict.fromkeys(names, UNKNOWN))
 
     def mark_gone(self, name: str) -> None:
-        """Note that the peer knows that this resource does not exist."""
+        """Record that the peer knows that this resource does not exist."""
         self.versions[name] = GONE
 
     def forget(self, name: str) -> None:
-        """Note that the peer holds nothing of this name."""
+        """Record that the peer holds nothing of this name."""
         self.versions.pop(name, None)
 
     def replace_content(self, resources: Mapping[str, Resource]) -> None:
-        """Note that a SOTW peer holds exactly this content."""
+        """Record that a SOTW peer holds exactly this content."""
         self.content = dict(resources)
         self.has_foreign_content = False
 
     def retain(self, wants: Callable[[str], bool]) -> None:
-        """Forget what the peer does not want."""
+        """Forget names without subscription."""
         for known in (self.versions, self.content):
             for name in [name for name in known if not wants(name)]:
                 del known[name]

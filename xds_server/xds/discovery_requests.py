@@ -1,4 +1,4 @@
-"""Discovery requests from bytes: the only protobuf messages that a stream decodes."""
+"""Parsing of discovery requests, the only protobuf messages that a stream decodes."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -20,19 +20,19 @@ from xds_server.xds.messages import (
 )
 
 MAX_TEXT_CHARACTERS: Final = 1_024
-"""Each of a node's texts; a real id is a host name, or two."""
+"""Limit of each text in a node; real ids are host names."""
 
 MAX_METADATA_BYTES: Final = 64 * 1024
-"""An Envoy next to an istiod sends some four thousand bytes."""
+"""An Envoy next to an istiod sends about four thousand bytes."""
 
 MAX_USER_AGENT_CHARACTERS: Final = 64
 
 MAX_EXTENSIONS_BYTES: Final = 512 * 1024
-"""An Envoy names some 600, in 60 KB; those of a few builds are kept."""
+"""An Envoy lists about 600, in 60 KB; those of a few builds are cached."""
 
 
 def node_info(node: NodeMessage) -> NodeInfo:
-    """The peer; ``StreamError`` for an impossible node."""
+    """The peer; ``StreamError`` for an invalid node."""
     texts = {
         "id": node.id,
         "cluster": node.cluster,
@@ -97,7 +97,7 @@ def _short(text: str) -> str:
 
 
 def _version(node: Any) -> str:
-    """``1.40.0``, or the text of the older of the two fields; the typed classes leave this one-of out."""
+    """``1.40.0``, or the text of the older field; the typed classes omit this one-of."""
     if node.HasField("user_agent_build_version"):
         version = node.user_agent_build_version.version
         return f"{version.major_number}.{version.minor_number}.{version.patch}"

@@ -9,9 +9,9 @@ from xds_server.model.snapshot import Resource
 
 @dataclass(slots=True, kw_only=True)
 class PendingResponse:
-    """One response in flight: what the peer will hold of each name if it accepts; ``None`` is gone.
+    """One response in flight: resources that the peer will hold if it accepts; ``None``: removed.
 
-    ``adds`` is true where the peer had nothing of some name in it.
+    ``adds``: the response contains a name that the peer did not have.
     """
 
     nonce: str
@@ -24,7 +24,7 @@ class PendingResponse:
 
 
 class AnsweredResponse(NamedTuple):
-    """The response that a nonce answers, and the earlier ones that the peer will not answer any more."""
+    """The response that a nonce answers, and earlier ones that will not be answered."""
 
     response: PendingResponse
     passed_over: tuple[PendingResponse, ...]
@@ -45,7 +45,7 @@ class InFlight:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next response has to wait for an answer."""
+        """Whether the next response must wait for an answer."""
         return len(self.responses) >= self.limit and not self.may_exceed
 
     def carries(self, name: str) -> bool:
@@ -64,13 +64,13 @@ class InFlight:
         return {name: item for name, item in content.items() if item is not None}
 
     def add(self, response: PendingResponse) -> None:
-        """Note a response that goes out."""
+        """Record a sent response."""
         self.responses.append(response)
         self.last_nonce = response.nonce
         self.may_exceed = False
 
     def answer(self, nonce: str) -> AnsweredResponse | None:
-        """Remove the response that this nonce answers, and all before it; ``None`` when it answers none."""
+        """Remove the response with this nonce and all earlier ones; ``None`` if unknown."""
         for index, response in enumerate(self.responses):
             if response.nonce == nonce:
                 answered = AnsweredResponse(response=response, passed_over=tuple(self.responses[:index]))
@@ -80,14 +80,14 @@ class InFlight:
         return None
 
     def try_again(self) -> bool:
-        """Let one response exceed the limit; whether this is the first time since the last answer."""
+        """Allow one response above the limit; returns whether this is the first since the last answer."""
         if self.tried_again:
             return False
         self.may_exceed = self.tried_again = True
         return True
 
     def newly_stuck(self, now_s: float, stuck_after_s: float) -> Iterator[PendingResponse]:
-        """The responses that have waited this long for an answer, each once."""
+        """Responses that have waited this long for an answer, each once."""
         for response in self.responses:
             if not response.reported_stuck and now_s - response.sent_at_s >= stuck_after_s:
                 response.reported_stuck = True

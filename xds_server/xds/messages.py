@@ -1,4 +1,4 @@
-"""What goes into a stream and what comes out, already parsed: the vocabulary of the xDS protocol.
+"""Types of the xDS protocol: parsed requests, due responses, and events.
 
 Source: https://www.envoyproxy.io/docs/envoy/latest/api-docs/xds_protocol
 """
@@ -18,7 +18,7 @@ MAX_TYPES: Final = 32
 """Limit of resource types per stream; xDS defines some twenty."""
 
 MAX_NAME_CHARACTERS: Final = 1024
-"""Length of one resource name; Envoy's own names are far shorter."""
+"""Limit of a resource name; Envoy's own names are far shorter."""
 
 MAX_REASON_CHARACTERS: Final = 2048
 """Characters kept of a NACK's reason: Envoy puts the cause at the end of a text that may be thousands long."""
@@ -63,7 +63,7 @@ class StreamError(Exception):
 
 
 class XdsVariant(Enum):
-    """The two variants of the protocol: incremental, and state of the world."""
+    """Variants of the protocol: incremental, and state of the world."""
 
     DELTA = "delta"
     SOTW = "sotw"
@@ -78,10 +78,10 @@ class DeniedPeerError(StreamError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
-    """The peer; ``metadata`` is Envoy's ``node.metadata`` as plain Python.
+    """The peer; ``metadata``: Envoy's ``node.metadata`` as plain Python.
 
-    ``extensions`` are the names of what it is built with; empty where it does not name them.
-    ``identities`` are the URIs and DNS names that its certificate proved; the rest is not verified.
+    ``extensions``: names of the extensions built in; empty if not listed. ``identities``: URIs and DNS names
+    proven by its certificate; all else is unverified.
     """
 
     id: str
@@ -97,7 +97,7 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaRequest:
-    """One DeltaDiscoveryRequest. ``error`` is the reason of a NACK, ``None`` when it is none."""
+    """One DeltaDiscoveryRequest. ``error``: reason of a NACK, ``None`` for other requests."""
 
     type_url: str
     node: NodeInfo | None = None
@@ -125,7 +125,7 @@ Request = DeltaRequest | SotwRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """One response that is due.
+    """One due response.
 
     ``version`` is SOTW's type version and delta's ``system_version_info``; ``removed`` is empty in SOTW.
     """
@@ -159,7 +159,7 @@ class Nacked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmed:
-    """The peer still has these versions from an earlier stream: it accepted them then."""
+    """The peer still has these versions from an earlier stream, where it accepted them."""
 
     type_url: str
     resources: tuple[Resource, ...]
@@ -167,7 +167,7 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StuckResponse:
-    """A response has waited for its ACK or NACK for ``waiting_s`` seconds."""
+    """A response has waited for ``waiting_s`` seconds for its ACK or NACK."""
 
     type_url: str
     resources: tuple[Resource, ...]
@@ -176,7 +176,7 @@ class StuckResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownType:
-    """The peer requests a type that is not served; the response is empty."""
+    """The peer requests an unknown type; the response is empty."""
 
     type_url: str
 
@@ -185,7 +185,7 @@ Event = Acked | Nacked | Confirmed | StuckResponse | UnknownType
 
 
 class Sync(Enum):
-    """Whether a peer has what it should have of one type."""
+    """Sync state of one type."""
 
     SYNCED = "SYNCED"
     STALE = "STALE"
@@ -193,7 +193,7 @@ class Sync(Enum):
 
 
 class TypeSync(NamedTuple):
-    """How far the peer is with one type of one stream: the cheap part of ``SubscriptionStatus``."""
+    """Sync state of one type on one stream: the cheap part of ``SubscriptionStatus``."""
 
     type_url: str
     state: Sync
@@ -203,10 +203,10 @@ class TypeSync(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionStatus:
-    """One type of one stream. ``since_s`` is the clock at which this state began.
+    """One type of one stream. ``since_s``: clock at which this state began.
 
-    ``version`` stands for all the peer has confirmed; ``held`` is how many resources that is;
-    ``rejected`` maps the names whose wanted version was rejected to that version, ``reason`` is the last NACK's.
+    ``version``: digest of all accepted resources; ``held``: their number. ``rejected``: names with a rejected
+    desired version, and that version; ``reason``: of the last NACK.
     """
 
     type_url: str
@@ -220,6 +220,6 @@ class SubscriptionStatus:
 
 
 def reason_tail(message: str) -> str:
-    """The end of the text of a NACK, where Envoy puts what was wrong; control characters become spaces."""
+    """End of a NACK's text, where Envoy puts the cause; control characters become spaces."""
     cut = message if len(message) <= MAX_REASON_CHARACTERS else "…" + message[1 - MAX_REASON_CHARACTERS :]
     return "".join(one if one.isprintable() or one == "\n" else " " for one in cut)

@@ -1,7 +1,7 @@
-"""What a peer has rejected of one resource type: each version is not sent again until it may be.
+"""Versions of one resource type that a peer has rejected, and must not be sent again.
 
-A rejection ends when the snapshot has something else, when the peer drops the name, or when the NACK turns out to
-be the fault of another resource of the same response.
+A rejection ends when the snapshot has another version, when the peer drops the name, or when another resource of
+the same response was at fault.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -16,11 +16,11 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejections:
-    """The rejected version of each resource by name, and the reason of the last NACK.
+    """Rejected version of each resource by name, and the reason of the last NACK.
 
-    ``fallbacks`` are further rejected versions, as (name, version): the peer was served them in place of
-    what it had rejected. ``removals`` are names whose removal the peer rejected. Whether it removed them is not
-    known; the removal goes out again with the next change.
+    ``fallbacks``: further rejected versions, as (name, version), that were served in place of rejected ones.
+    ``removals``: names whose removal the peer rejected. Whether it removed them is unknown; the removal is sent
+    again with the next change.
     """
 
     versions: Mapping[str, str] = field(default_factory=lambda: _NONE)
@@ -30,11 +30,11 @@ class Rejections:
     nacked_at_s: float = 0.0
 
     def has_rejected(self, item: Resource) -> bool:
-        """Whether the peer has rejected this version, be it as a fallback."""
+        """Whether the peer has rejected this version, also as a fallback."""
         return self.versions.get(item.name) == item.version or (item.name, item.version) in self.fallbacks
 
     def current(self, resources: Mapping[str, Resource], rolled_back: Collection[str]) -> dict[str, str]:
-        """The rejections that still keep the peer from what it should have."""
+        """Rejections that still keep the peer from its desired resources."""
         return {
             name: version
             for name, version in self.versions.items()
@@ -50,7 +50,7 @@ class Rejections:
         reason: str,
         now_s: float,
     ) -> "Rejections":
-        """These rejections and those of one NACK; of the names in ``fallbacks_of``, as fallbacks."""
+        """Add the rejections of one NACK; those of ``fallbacks_of`` as fallbacks."""
         versions, fallbacks = dict(self.versions), set(self.fallbacks)
         for item in suspects:
             if item.name in fallbacks_of:
@@ -66,29 +66,29 @@ class Rejections:
         )
 
     def rejecting(self, item: Resource) -> "Rejections":
-        """These rejections and that of one more version, for the reason of the last NACK."""
+        """Add the rejection of one more version, with the reason of the last NACK."""
         return replace(self, versions=MappingProxyType({**self.versions, item.name: item.version}))
 
     def cleared(self, names: Iterable[str]) -> "Rejections":
-        """The rejections without those of these names."""
+        """Remove the rejections of these names."""
         gone = self.versions.keys() & set(names)
         if not gone:
             return self
         return replace(self, versions=_without(self.versions, lambda name: name not in gone))
 
     def superseded(self, names: Collection[str]) -> "Rejections":
-        """The same without fallbacks: something else is wanted of these names."""
+        """Remove the fallbacks of these names: another version is desired."""
         if not names:
             return self
         fallbacks = frozenset(one for one in self.fallbacks if one[0] not in names)
         return replace(self.cleared(names), fallbacks=fallbacks)
 
     def without_removals(self) -> "Rejections":
-        """The rejections without those of removals."""
+        """Remove the rejected removals."""
         return replace(self, removals=frozenset()) if self.removals else self
 
     def retained(self, wants: Callable[[str], bool]) -> "Rejections":
-        """The rejections of what the peer wants."""
+        """Keep the rejections of subscribed names."""
         if not self.versions and not self.fallbacks:
             return self
         fallbacks = frozenset(one for one in self.fallbacks if wants(one[0]))
@@ -96,7 +96,7 @@ class Rejections:
 
 
 def is_version(item: Resource | None, version: str) -> bool:
-    """Whether there is such a resource, and it has this version."""
+    """Whether the resource exists with this version."""
     return item is not None and item.version == version
 
 

@@ -1,6 +1,6 @@
-"""Responses as bytes, encoded once and shared.
+"""Encoded responses, shared between streams.
 
-A push gives every stream that is due the same thing the same nonce too, so a thousand streams write one bytes
+All streams with the same due content in a push also get the same nonce, so a thousand streams write one bytes
 object.
 """
 
@@ -12,15 +12,15 @@ from xds_server.wire.responses import delta_chunk, delta_response, sotw_chunk, s
 from xds_server.xds.messages import Response, XdsVariant
 
 CACHED_RESPONSES: Final = 64
-"""Encoded responses kept: a push has at most one per type, view and mode, and streams lag by one or two."""
+"""Cached responses: a push has at most one per type, view and variant, and streams lag by one or two."""
 
 
 class ResponseCache:
-    """Encodes responses, sharing the result between equal ones; ``identifier`` names us to the peer."""
+    """Encodes responses and shares equal results; ``identifier``: our name for the peer."""
 
     def __init__(self, identifier: str = "") -> None:
         self._identifier = identifier
-        # The entry holds the resources too, so that their ids are not reused while it lives.
+        # The entry also holds the resources, so that their ids are not reused.
         self._encoded: BoundedDict[tuple[object, ...], tuple[tuple[Resource, ...], bytes]] = BoundedDict(
             CACHED_RESPONSES
         )

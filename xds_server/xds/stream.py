@@ -46,9 +46,9 @@ _RANK: Final = {type_url: rank for rank, type_url in enumerate(PUSH_ORDER)}
 
 
 class Stream:
-    """The protocol state of one ADS stream of the peer ``node``, opened at ``now_s``.
+    """Protocol state of one ADS stream of the peer ``node``, opened at ``now_s``.
 
-    Clocks are seconds of any steady clock, the same for all calls. ``epoch`` begins every nonce.
+    Times are seconds of one steady clock. ``epoch`` is the prefix of every nonce.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Stream:
     # In
 
     def offer(self, snapshot: Snapshot, sequence: int) -> None:
-        """Serve ``snapshot`` from now on; ``sequence`` numbers the push that brings it and only ever grows."""
+        """Serve ``snapshot``; ``sequence`` numbers its push and must increase."""
         if snapshot is self.snapshot:
             return
         before, self.snapshot = self.snapshot, snapshot
@@ -112,7 +112,7 @@ class Stream:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something is due, or will be when time has passed."""
+        """Whether a response is due now or will be due later."""
         return any(state.dirty for state in self._order)
 
     def tick(self, now_s: float) -> tuple[Event, ...]:
@@ -123,7 +123,7 @@ class Stream:
     # Out
 
     def poll(self, now_s: float) -> Response | None:
-        """The next response to send, ``None`` when nothing is due; it counts as sent at ``now_s``."""
+        """The next response to send, ``None`` if none is due; it counts as sent at ``now_s``."""
         for state, removals in self._steps:
             if (state.dirty or state.first_response_due) and not self._must_wait(state, now_s):
                 response = self._due(state, now_s, removals=removals)
@@ -136,7 +136,7 @@ class Stream:
         return list(iter(lambda: self.poll(now_s), None))
 
     def status(self) -> tuple[SubscriptionStatus, ...]:
-        """The state of every type the peer is subscribed to, in push order."""
+        """State of every subscribed type, in push order."""
         return tuple(state.status(self._served(state)) for state in self._order)
 
     def type_syncs(self) -> tuple[TypeSync, ...]:
@@ -144,9 +144,9 @@ class Stream:
         return tuple(state.sync(self._served(state)) for state in self._order)
 
     def acked_version(self, type_url: str, name: str) -> str | None:
-        """The version of a resource that the peer has confirmed; ``None`` when it does not want the resource.
+        """Accepted version of a resource; ``None`` if not subscribed.
 
-        ``UNKNOWN`` while it has confirmed none, ``GONE`` once it knows that there is none.
+        ``UNKNOWN`` before the first ACK, ``GONE`` once the peer knows that there is none.
         """
         state = self._types.get(type_url)
         if state is None or not state.subscription.wants(name):
@@ -155,7 +155,7 @@ class Stream:
         return UNKNOWN if version is None else version
 
     def rejected_versions(self, type_url: str) -> Mapping[str, str]:
-        """The versions of a type that the peer has rejected and is not sent again, by name."""
+        """Versions of a type that the peer has rejected, by name."""
         state = self._types.get(type_url)
         return _NOTHING if state is None else state.rejections.versions
 
@@ -192,7 +192,7 @@ class Stream:
                 state.begin_implicit(self.snapshot.of(type_url))
 
     def _missing(self) -> Iterator[tuple[str, float]]:
-        """The types an Envoy should have requested, each with the clock from which it is missed."""
+        """Types that an Envoy should have requested, each with the clock since when it is missing."""
         clusters = self._types.get(CLUSTER)
         if clusters is None:
             if self.snapshot.of(CLUSTER):
@@ -286,7 +286,7 @@ class Stream:
         )
 
     def _version(self, state: TypeState, resources: Collection[Resource]) -> str:
-        """The version of a response. A SOTW peer that reconnects gives it for all that it has."""
+        """Version of a response. A reconnecting SOTW peer sends it for all its resources."""
         if self.mode is XdsVariant.SOTW and state.type_url in SENT_SINGLY:
             return state.version_in_place()
         if self.mode is XdsVariant.DELTA and len(resources) == 1:

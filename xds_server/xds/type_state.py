@@ -131,7 +131,7 @@ class TypeState:
         return Confirmed(type_url=self.type_url, resources=confirmed)
 
     def begin_implicit(self, resources: Mapping[str, Resource]) -> None:
-        """Subscribe to everything on behalf of a peer that sent no request."""
+        """Subscribe to everything for a peer that sent no request."""
         self.subscription = replace(self.subscription, wildcard=True, implicit=True)
         self.dirty = set(resources)
 
@@ -218,7 +218,7 @@ class TypeState:
     # Snapshot changes
 
     def touch(self, changed: Collection[str], served: ServedType) -> None:
-        """Note that the snapshot has changed in these names."""
+        """Record that these names changed in the snapshot."""
         touched = self.subscription.wanted_of(changed)
         self.dirty |= touched
         if self.rejections is not _NO_REJECTIONS:
@@ -234,22 +234,22 @@ class TypeState:
             )
 
     def send_again(self, names: Collection[str]) -> None:
-        """Send these names even if the peer has them, where it is subscribed to them."""
+        """Send these names even if the peer has them, if it is subscribed to them."""
         wanted = self.subscription.wanted_of(names)
         self.forced |= wanted
         self.dirty |= wanted
 
     def clear_nack(self, names: Iterable[str]) -> None:
-        """Let rejected names be sent again unchanged: another resource of the same response was at fault."""
+        """Allow sending rejected names again unchanged: another resource of the response was at fault."""
         before, self.rejections = self.rejections, self.rejections.cleared(names)
         self.dirty |= before.versions.keys() - self.rejections.versions.keys()
         self._repeat_removals()
 
     def reattribute_nack(self, item: Resource, unaffected: Resource) -> None:
-        """Note a NACK of ``unaffected``, which the peer stores next to what it uses, as one of ``item``."""
+        """Record a NACK of ``unaffected``, which the peer stores next to what it uses, as one of ``item``."""
         self.rejections = self.rejections.cleared((unaffected.name,))
         self.acked.confirm((unaffected,))
-        if self.acked.is_acked(item):  # confirmed unchecked
+        if self.acked.is_acked(item):  # accepted unchecked
             self.rejections = self.rejections.rejecting(item)
             self.acked.mark_unknown((item.name,))
             self.dirty.add(item.name)
@@ -261,7 +261,7 @@ class TypeState:
     # Due responses
 
     def expected(self, name: str) -> str | None:
-        """The version the peer holds once it has accepted all that is in flight; ``None``: it knows of none."""
+        """Version that the peer holds once it has accepted everything in flight; ``None`` if none."""
         for response in reversed(self.in_flight.responses):
             if name in response.content:
                 item = response.content[name]
@@ -269,9 +269,9 @@ class TypeState:
         return self.acked.versions.get(name)
 
     def due(self, served: ServedType, *, removals: bool) -> DueContent | None:
-        """What the next response carries; ``None`` when none is due.
+        """Content of the next response; ``None`` if none is due.
 
-        Without ``removals``, what the peer holds and should lose waits (and stays dirty).
+        Without ``removals``, pending removals wait (and stay dirty).
         """
         changes = self._changes(served, removals=removals)
         single = self._sent_singly(changes)
@@ -290,11 +290,11 @@ class TypeState:
         return DueContent(content={**content, **removed}, changes=changes)
 
     def _changes(self, served: ServedType, *, removals: bool) -> dict[str, Resource | None]:
-        """What is due by name, ``None`` to remove; empty when the peer has or has been sent everything."""
+        """Due changes by name, ``None`` to remove; empty if the peer has or was sent everything."""
         due: dict[str, Resource | None] = {}
         settled: list[str] = []
         resources, rolled_back = served
-        # In one order for all streams, so that equal responses are equal bytes.
+        # In the same order for all streams, so that equal responses have equal bytes.
         for name in sorted(self.dirty):
             item = resources.get(name)
             is_rolled_back = name in rolled_back
@@ -335,7 +335,7 @@ class TypeState:
         return min((name for name, item in changes.items() if item), default="")
 
     def _is_empty_response_due(self) -> bool:
-        """Whether a first request must be answered although there is nothing to send."""
+        """Whether a first request needs an empty answer."""
         is_first, self.first_response_due = self.first_response_due, False
         answers_all = self.type_url in FULL_STATE and not self.subscription.implicit
         return is_first and answers_all and not self.dirty and not self.acked.versions
@@ -378,7 +378,7 @@ class TypeState:
         return response
 
     def version_in_place(self) -> str:
-        """As ``set_version``, of all named that the peer has once it has accepted what is in flight."""
+        """``set_version`` of all named resources once the peer has accepted everything in flight."""
         names = sorted(self.subscription.names)
         return version_of((name, version) for name in names if (version := self.expected(name)))
 
@@ -387,7 +387,7 @@ class TypeState:
     def _answer(
         self, nonce: str, error: str | None, rolled_back: Collection[str], now_s: float
     ) -> Acked | Nacked | None:
-        """Take an ACK or NACK; ``None`` when it answers nothing that is in flight."""
+        """Process an ACK or NACK; ``None`` if it answers no response in flight."""
         answered = self.in_flight.answer(nonce)
         if answered is None:
             return None
@@ -455,7 +455,7 @@ class TypeState:
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether something is due or not answered."""
+        """Whether a response is due or unanswered."""
         return bool(self.in_flight.responses or self.dirty)
 
     def sync(self, served: ServedType) -> TypeSync:
