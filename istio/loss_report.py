@@ -1,12 +1,10 @@
-"""The loss report of an export: what became of every field, as a table for people and as JSON for machines.
+"""Options, output and loss report of all exports.
 
-Shared by everything that exports: the options at the command line, the report, and the exit status. Objects go to
-stdout or into a folder, the report to stderr or into a file, so that ``switchgear export ... | kubectl apply -f
--`` applies the objects and shows what was lost.
+Objects go to stdout or into a folder, the loss report to stderr or into a file: ``switchgear export ... | kubectl
+apply -f -`` applies the objects and shows the losses. The report lists the fate of every field, as text or JSON.
 """
 
 import functools
-import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,28 +15,32 @@ from typing import Any, Final
 import click
 import yaml
 from pydantic import TypeAdapter, ValidationError
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from command_line.out_option import STDOUT
+from command_line.table import Role, TableColumn, table_lines
 from istio.fidelity import ExportResult, FieldFidelity, worst_fidelity
 from policies.fidelity import Fidelity
 from policies.findings import PolicyErrors
-from policies.load import load
 from policies.model import PolicySet
 from policies.quantity import Name
 from xds_server.cli.diagnostics import as_text, from_errors, printable
+from xds_server.cli.policies_option import load_policies, policies_option
 
 BUILT_IN: Final = "default"
-"""``set_by`` of a field that nobody wrote."""
+"""``set_by`` of a field that no policy sets."""
 
-_STYLES: Final = {Fidelity.EXACT: "green", Fidelity.APPROXIMATED: "yellow", Fidelity.LOST: "bold red"}
-_UNBOUNDED: Final = 200
 _NAMES: Final[TypeAdapter[str]] = TypeAdapter(Name)
+_COLUMNS: Final = (
+    TableColumn(title="fate"),
+    TableColumn(title="field", role=Role.IDENTITY),
+    TableColumn(title="value", role=Role.FREE),
+    TableColumn(title="set by"),
+    TableColumn(title="how", role=Role.FREE),
+)
 
 
 class FailOn(StrEnum):
-    """From which fate of a field that somebody set on the exit status is 1."""
+    """Fate of a set field, or worse, for which the exit code is 1."""
 
     LOST = "lost"
     APPROXIMATED = "approximated"
@@ -47,15 +49,16 @@ class FailOn(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """What was asked for at the command line.
+    """Options of an export.
 
-    ``namespace`` is for documents that name none. ``output`` is None for stdout, ``report_to`` None for stderr.
+    ``namespace`` is for documents without one. ``out`` is None for stdout, ``report_to`` None for stderr.
     """
 
-    policies: tuple[Path, ...]
+    filename: tuple[Path, ...]
     namespace: str
     host_suffix: str
-    output: Path | None
+    out: Path | None
+    form: str
     report: str
     report_to: Path | None
     fail_on: FailOn
@@ -66,96 +69,97 @@ def _name(_context: click.Context, _option: click.Parameter, text: str) -> str:
         return _NAMES.validate_python(text)
     except ValidationError:
         raise click.BadParameter(
-            f"{text!r} is not a name: lower-case letters, digits and dashes, at most 63"
+            f"{text!r} is not a name: use lower-case letters, digits and dashes, at most 63"
         ) from None
 
 
 def _suffix(_context: click.Context, _option: click.Parameter, text: str) -> str:
     labels = text.split(".")
     if len(text) > 120:
-        raise click.BadParameter("a host suffix has at most 120 characters")
+        raise click.BadParameter("a host suffix must have at most 120 characters")
     for label in labels:
         try:
             _NAMES.validate_python(label)
         except ValidationError:
-            raise click.BadParameter(
-                f"{text!r} is not a host suffix: write labels with dots between, such as svc.cluster.local"
-            ) from None
+            raise click.BadParameter(f"{text!r} is not a host suffix: write e.g. svc.cluster.local") from None
     return text
 
 
 _OPTIONS: Final = (
-    click.option(
-        "--policies",
-        multiple=True,
-        required=True,
-        type=click.Path(path_type=Path),
-        help="Policy file or folder; may be given more than once.",
-    ),
+    policies_option(required=True),
     click.option(
         "--namespace",
         default="default",
         show_default=True,
         callback=_name,
-        help="Namespace of documents that name none.",
+        help="Namespace of documents without one.",
     ),
     click.option(
         "--host-suffix",
         default="svc.cluster.local",
         show_default=True,
         callback=_suffix,
-        help="What follows NAME.NAMESPACE in the hosts of services.",
+        help="Suffix of service hosts, after NAME.NAMESPACE.",
+    ),
+    click.option(
+        "--out",
+        type=click.Path(path_type=Path, allow_dash=True, file_okay=False),
+        metavar="DIR",
+        help="Write one file per object into this folder; - or absent: stdout.",
     ),
     click.option(
         "-o",
         "--output",
-        default="-",
+        "form",
+        type=click.Choice(["yaml", "json"]),
+        default="yaml",
         show_default=True,
-        metavar="DIR",
-        help="Write one file for each object into this folder; - is a YAML stream on stdout.",
+        help="Output format of the objects.",
     ),
     click.option(
         "--report",
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,
-        help="Form of the loss report.",
+        help="Format of the loss report.",
     ),
     click.option(
         "--report-to",
         type=click.Path(dir_okay=False, path_type=Path),
-        help="Write the loss report into this file instead of stderr.",
+        help="Write the loss report to this file instead of stderr.",
     ),
     click.option(
         "--fail-on",
         type=click.Choice([one.value for one in FailOn]),
         default=FailOn.NEVER.value,
         show_default=True,
-        help="Exit with 1 when a field that somebody set meets this fate, or a worse one.",
+        help="Exit 1 if a field set by a policy meets this fate or a worse one.",
     ),
 )
 
 
 def export_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Gives a subcommand the options of all exports, and its function one ``options``."""
+    """Add the options of all exports to a subcommand; its function gets ``options``."""
 
     @functools.wraps(function)
-    def taken(
+    def wrapped(
         *,
-        policies: tuple[Path, ...],
+        filename: tuple[Path, ...],
         namespace: str,
         host_suffix: str,
-        output: str,
+        out: Path | None,
+        form: str,
         report: str,
         report_to: Path | None,
         fail_on: str,
         **rest: Any,
     ) -> int:
         options = ExportOptions(
-            policies=policies,
+            filename=filename,
             namespace=namespace,
             host_suffix=host_suffix,
-            output=None if output == "-" else Path(output),
+            out=None if out == STDOUT else out,
+            form=form,
             report=report,
             report_to=report_to,
             fail_on=FailOn(fail_on),
@@ -163,40 +167,40 @@ def export_options(function: Callable[..., int]) -> Callable[..., int]:
         return function(options=options, **rest)
 
     for option in reversed(_OPTIONS):
-        taken = option(taken)
-    return taken
+        wrapped = option(wrapped)
+    return wrapped
 
 
 def export(
     options: ExportOptions, exported: Callable[[PolicySet], ExportResult], notes: Sequence[str] = ()
 ) -> int:
-    """Load the policies, write what they come to and what is lost of them; the exit status.
+    """Load the policies, write objects and loss report, and return the exit code.
 
-    ``notes`` are sentences that stand below every report: what is lost whatever the policies say.
-    0, or 1 when the policies have problems or ``--fail-on`` says so, or 2 when something cannot be written.
+    ``notes`` are sentences below every report: losses that no policy changes.
+    0, or 1 for invalid policies or ``--fail-on``, or 2 if something cannot be written.
     """
     try:
-        policies = load(options.policies)
+        policies = load_policies(options.filename)
     except PolicyErrors as errors:
         click.echo(as_text(from_errors(errors)), err=True)
-        asked = {str(path) for path in options.policies}
-        wrong = all(getattr(one, "code", "") == "SG001" and _file(one) in asked for one in errors.exceptions)
+        given = {str(path) for path in options.filename}
+        wrong = all(getattr(one, "code", "") == "SG001" and _file(one) in given for one in errors.exceptions)
         return 2 if wrong else 1
     result = exported(policies)
     try:
-        if options.output is None:
+        if options.out is not None:
+            write_objects(result.objects, options.out, options.form)
+        elif options.form == "json":
+            click.echo(json_list(result.objects), nl=False)
+        else:
             click.echo(yaml_stream(result.objects), nl=False)
-        else:
-            write_objects(result.objects, options.output)
-        said = (as_json if options.report == "json" else as_table)(result, notes)
+        report = (as_json if options.report == "json" else as_table)(result, notes)
         if options.report_to is None:
-            click.echo(said, nl=False, err=True)
+            click.echo(report, nl=False, err=True)
         else:
-            options.report_to.write_text(said, encoding="utf-8")
+            options.report_to.write_text(report, encoding="utf-8")
     except OSError as error:
-        raise click.ClickException(
-            f"{error.filename or 'the answer'} cannot be written: {error.strerror}"
-        ) from None
+        raise click.ClickException(f"cannot write {error.filename or 'the output'}: {error.strerror}") from None
     return 1 if threshold_reached(result.fields, options.fail_on) else 0
 
 
@@ -206,7 +210,7 @@ def _file(error: Exception) -> str:
 
 
 def threshold_reached(fates: Sequence[FieldFidelity], fail_on: FailOn) -> bool:
-    """Whether a field that somebody set met a fate as bad as this, or worse."""
+    """Whether a field set by a policy met this fate or a worse one."""
     if fail_on is FailOn.NEVER:
         return False
     order = list(Fidelity)
@@ -214,17 +218,21 @@ def threshold_reached(fates: Sequence[FieldFidelity], fail_on: FailOn) -> bool:
 
 
 def yaml_stream(objects: Iterable[Mapping[str, object]]) -> str:
-    """The objects as a stream of YAML documents, in their order; equal objects give equal text."""
+    """The objects as a YAML stream, in order; equal objects give equal text."""
     return "".join(f"---\n{_yaml(one)}" for one in objects)
 
 
-def write_objects(objects: Iterable[Mapping[str, object]], folder: Path) -> None:
-    """One file for each object; numbered, because ``kubectl apply -f FOLDER`` goes by name."""
+def json_list(objects: Iterable[Mapping[str, object]]) -> str:
+    """The objects as one JSON ``List``, which kubectl applies."""
+    return _json({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+
+
+def write_objects(objects: Iterable[Mapping[str, object]], folder: Path, form: str = "yaml") -> None:
+    """Write one file per object; numbered, because ``kubectl apply -f FOLDER`` sorts by name."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, one in enumerate(objects, start=1):
-        (folder / f"{number:03d}-{str(one['kind']).lower()}-{_name_of(one)}.yaml").write_text(
-            _yaml(one), encoding="utf-8"
-        )
+        path = folder / f"{number:03d}-{str(one['kind']).lower()}-{_name_of(one)}.{form}"
+        path.write_text(_json(one) if form == "json" else _yaml(one), encoding="utf-8")
 
 
 def _name_of(one: Mapping[str, object]) -> str:
@@ -237,8 +245,12 @@ def _yaml(one: Mapping[str, object]) -> str:
     return text
 
 
+def _json(document: Mapping[str, object]) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
 def as_json(exported: ExportResult, notes: Sequence[str] = ()) -> str:
-    """The report as JSON: counts, objects by name, and one record for each field of each document."""
+    """The report as JSON: counts, object names, and one record per field of each document."""
     record = {
         "summary": {
             "all": _counts(exported.fields),
@@ -253,35 +265,28 @@ def as_json(exported: ExportResult, notes: Sequence[str] = ()) -> str:
 
 
 def as_table(exported: ExportResult, notes: Sequence[str] = ()) -> str:
-    """The report as text: what somebody set, worst first in each document; then what else is lost.
+    """The report as text: set fields, worst first per document; then lost defaults.
 
-    A default that is lost acts where Switchgear serves, so it is told of as well, in one line for each reason.
-    What becomes of other defaults is counted.
+    A lost default still acts where Switchgear serves, so each reason gets a line. Other defaults are counted.
     """
-    out = io.StringIO()
-    console = Console(file=out, width=_UNBOUNDED, color_system=None)
+    lines = []
     order = list(Fidelity)
-    said = [one for one in exported.fields if one.set_by != BUILT_IN]
-    for document in dict.fromkeys(one.document for one in said):
-        rows = sorted((one for one in said if one.document == document), key=lambda one: -order.index(one.fate))
-        table = Table("fate", "field", "value", "set by", "how", title=printable(document), title_justify="left")
-        for one in rows:
-            table.add_row(
-                Text(one.fate.value, style=_STYLES[one.fate]),
-                *(Text(printable(text)) for text in (one.path, one.value, one.set_by, _how(one))),
-            )
-        console.print(table)
+    set_fields = [one for one in exported.fields if one.set_by != BUILT_IN]
+    for document in dict.fromkeys(one.document for one in set_fields):
+        of_document = [one for one in set_fields if one.document == document]
+        rows = [
+            (one.fate.value, *map(printable, (one.path, one.value, one.set_by, _how(one))))
+            for one in sorted(of_document, key=lambda one: -order.index(one.fate))
+        ]
+        lines += [f"{printable(document)}:", *table_lines(_COLUMNS, rows), ""]
     defaults = [one for one in exported.fields if one.set_by == BUILT_IN and one.fate is Fidelity.LOST]
     if defaults:
-        console.print(Text("Defaults that do not come along:"))
+        lines.append("Lost defaults:")
     for how in dict.fromkeys(one.how for one in defaults):
         paths = tuple(dict.fromkeys(one.path for one in defaults if one.how == how))
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-        console.print(Text(printable(f"- {paths[0]}{more}: {how}")), soft_wrap=True)
-    for note in notes:
-        console.print(Text(printable(note)), soft_wrap=True)
-    console.print(Text(_summary(exported)), soft_wrap=True)
-    return out.getvalue()
+        lines.append(printable(f"- {paths[0]}{more}: {how}"))
+    return "".join(f"{line}\n" for line in (*lines, *map(printable, notes), _summary(exported)))
 
 
 def _how(one: FieldFidelity) -> str:
@@ -290,10 +295,10 @@ def _how(one: FieldFidelity) -> str:
 
 def _summary(exported: ExportResult) -> str:
     every = _counts(exported.fields)
-    said = _counts([one for one in exported.fields if one.set_by != BUILT_IN])
-    parts = ", ".join(f"{said[fate]} {fate}" for fate in said)
-    rest = ", ".join(f"{every[fate] - said[fate]} {fate}" for fate in every)
-    return f"{len(exported.objects)} objects; fields that were set: {parts}; defaults: {rest}"
+    set_fields = _counts([one for one in exported.fields if one.set_by != BUILT_IN])
+    parts = ", ".join(f"{set_fields[fate]} {fate}" for fate in set_fields)
+    rest = ", ".join(f"{every[fate] - set_fields[fate]} {fate}" for fate in every)
+    return f"{len(exported.objects)} objects; set fields: {parts}; defaults: {rest}"
 
 
 def _counts(fates: Sequence[FieldFidelity]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""``switchgear export``: the policies as objects of another mesh or gateway, and what is lost of them."""
+"""``switchgear export``: policies as objects of another mesh or gateway, with a loss report."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -23,4 +23,4 @@ _TARGETS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
 
 @click.group(name="export", cls=LazyGroup, entries=_TARGETS)
 def command() -> None:
-    """Write the policies as objects of another mesh or gateway, and say what is lost of them."""
+    """Convert policies to objects of another mesh or gateway, and report losses."""

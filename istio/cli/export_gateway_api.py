@@ -1,4 +1,4 @@
-"""``switchgear export gateway-api``: the policies as HTTPRoutes and Envoy Gateway's policies, and what is lost."""
+"""``switchgear export gateway-api``: policies as Gateway API and Envoy Gateway objects, with a loss report."""
 
 import click
 from pydantic import TypeAdapter, ValidationError
@@ -15,19 +15,19 @@ _POOL = "{pool}"
 
 
 def _gateway(_context: click.Context, _option: click.Parameter, text: str) -> tuple[str, str]:
-    """Namespace, empty where it is not said, and name."""
+    """Namespace (may be empty) and name."""
     namespace, _, name = text.rpartition("/")
     try:
         _NAMES.validate_python(name)
         if "/" in text:
             _NAMES.validate_python(namespace)
     except ValidationError:
-        raise click.BadParameter(f"{text!r} is not of the form NAMESPACE/NAME") from None
+        raise click.BadParameter(f"{text!r} is invalid: write NAMESPACE/NAME") from None
     return namespace, name
 
 
 def _picker(_context: click.Context, _option: click.Parameter, text: str) -> tuple[str, int]:
-    """The form of a Service's name, and its port."""
+    """Template of the Service name, and port."""
     name, _, port = text.partition(":")
     try:
         _NAMES.validate_python(name.replace(_POOL, "pool"))
@@ -35,7 +35,7 @@ def _picker(_context: click.Context, _option: click.Parameter, text: str) -> tup
     except ValueError:
         number = 0
     if not 1 <= number <= 65535:
-        raise click.BadParameter(f"{text!r} is not of the form {_POOL}-epp:9002")
+        raise click.BadParameter(f"{text!r} is invalid: write e.g. {_POOL}-epp:9002")
     return name, number
 
 
@@ -47,7 +47,7 @@ def _picker(_context: click.Context, _option: click.Parameter, text: str) -> tup
     default="switchgear",
     show_default=True,
     metavar="[NAMESPACE/]NAME",
-    help="Gateway that routes are attached to; it has to be there.",
+    help="Existing Gateway to attach the routes to.",
 )
 @click.option(
     "--endpoint-picker",
@@ -55,20 +55,19 @@ def _picker(_context: click.Context, _option: click.Parameter, text: str) -> tup
     default=f"{_POOL}-epp:9002",
     show_default=True,
     metavar="NAME:PORT",
-    help="Service of the endpoint picker that each InferencePool needs.",
+    help="Service of each InferencePool's endpoint picker.",
 )
 @click.option(
     "--proxies",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Proxies that share the ceilings and retry budgets.",
+    help="Number of proxies that share admission limits and retry budgets.",
 )
 @click.option(
     "--plain",
     is_flag=True,
-    help="Nothing of Envoy Gateway's; retries are then said by HTTPRoute.retry, which older releases of the "
-    "Gateway API have in their experimental channel only.",
+    help="Write no Envoy Gateway objects; retries use HTTPRoute.retry (experimental channel in older releases).",
 )
 def command(
     *,
@@ -78,9 +77,9 @@ def command(
     proxies: int,
     plain: bool,
 ) -> int:
-    """Write the policies as objects of the Gateway API and Envoy Gateway, and say what became of every field.
+    """Convert policies to Gateway API and Envoy Gateway objects, and report the fate of every field.
 
-    Exits 0, 1 when the policies have problems or --fail-on finds something, 2 when asked wrongly.
+    Exit code: 0, or 1 for invalid policies or --fail-on, or 2 for a usage error.
     """
     site = GatewayTarget(
         namespace=options.namespace,

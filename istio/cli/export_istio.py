@@ -1,4 +1,4 @@
-"""``switchgear export istio``: the policies as Istio's objects, and what is lost of them."""
+"""``switchgear export istio``: policies as Istio objects, with a loss report."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -21,14 +21,14 @@ _FAULT: Final = re.compile(r"([^=]+)=([^@]+)@([0-9.]+)%?")
 
 
 def _matching(pattern: re.Pattern[str], form: str) -> Callable[[click.Context, click.Parameter, str], str]:
-    """A check of an option: empty, or as the pattern says."""
+    """Callback that accepts empty text or a match of the pattern."""
 
-    def judged(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    def checked(_context: click.Context, _option: click.Parameter, text: str) -> str:
         if text and (not pattern.fullmatch(text) or len(text) > 253):
-            raise click.BadParameter(f"{text!r} is not of the form {form}")
+            raise click.BadParameter(f"{text!r} is invalid: write {form}")
         return text
 
-    return judged
+    return checked
 
 
 def _table(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -56,56 +56,54 @@ class _MeshOptions(TypedDict):
     is_eager=True,
     expose_value=False,
     callback=_table,
-    help="Print what becomes of each field (Markdown), and exit.",
+    help="Print the fate of each field (Markdown), and exit.",
 )
 @click.option(
     "--gateway",
     callback=_matching(_GATEWAY, "NAMESPACE/NAME"),
     default="",
     metavar="NAMESPACE/NAME",
-    help="Istio Gateway that requests come through; from sidecars when absent.",
+    help="Istio Gateway of the requests; sidecars when absent.",
 )
 @click.option(
     "--host",
     callback=_matching(_HOST, "models.example.com"),
     default="",
-    help="Host that callers ask for; a service of its own for each port when absent, any with --gateway.",
+    help="Host of the requests. [default: one service per port; any host with --gateway]",
 )
 @click.option(
     "--filter-namespace",
     callback=_matching(_NAMESPACE, "istio-system"),
     default="istio-system",
     show_default=True,
-    help="Namespace of EnvoyFilters; in the mesh's root namespace they reach every proxy.",
+    help="Namespace of EnvoyFilters; those in the root namespace apply to every proxy.",
 )
 @click.option(
     "--proxies",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Proxies that share the ceilings and retry budgets.",
+    help="Number of proxies that share admission limits and retry budgets.",
 )
-@click.option(
-    "--telemetry/--no-telemetry", default=True, show_default=True, help="Whether to write Telemetry objects."
-)
+@click.option("--telemetry/--no-telemetry", default=True, show_default=True, help="Write Telemetry objects.")
 @click.option(
     "--live",
     is_flag=True,
-    help="Send requests only to engines that `switchgear istio run` says are in; have that run first.",
+    help="Send requests only to engines that `switchgear istio run` labels as serving; start that first.",
 )
 @click.option(
     "--abort",
     "aborts",
     multiple=True,
     metavar="ROUTE=STATUS@PERCENT",
-    help="A fault to rehearse: answer this share of a ModelRoute's requests with a status.",
+    help="Inject a fault: answer this share of a ModelRoute's requests with STATUS.",
 )
 @click.option(
     "--delay",
     "delays",
     multiple=True,
     metavar="ROUTE=DURATION@PERCENT",
-    help="A fault to rehearse: hold this share of a ModelRoute's requests back for so long.",
+    help="Inject a fault: delay this share of a ModelRoute's requests.",
 )
 def command(
     *,
@@ -114,16 +112,16 @@ def command(
     delays: tuple[str, ...],
     **mesh: Unpack[_MeshOptions],
 ) -> int:
-    """Write the policies as Istio's objects, and say of every field what became of it.
+    """Convert policies to Istio objects, and report the fate of every field.
 
-    Exits 0, 1 when the policies have problems or --fail-on finds something, 2 when asked wrongly.
+    Exit code: 0, or 1 for invalid policies or --fail-on, or 2 for a usage error.
     """
     place = IstioTarget(namespace=options.namespace, host_suffix=options.host_suffix, **mesh)
     faults = _faults(aborts, delays)
 
     def objects(policies: PolicySet) -> ExportResult:
         if unknown := sorted(faults.keys() - policies.routes.keys()):
-            raise click.UsageError(f"there is no ModelRoute {', '.join(unknown)} to give a fault to")
+            raise click.UsageError(f"--abort, --delay: unknown ModelRoute {', '.join(unknown)}")
         return export_to_istio(policies, place, faults)
 
     return export(options, objects, ALWAYS_LOST)
@@ -135,7 +133,7 @@ def _faults(aborts: tuple[str, ...], delays: tuple[str, ...]) -> Mapping[str, Ob
     for text in aborts:
         route, status, percent = _fault(text, "--abort", "ROUTE=STATUS@PERCENT")
         if not re.fullmatch("[2-5][0-9]{2}", status):
-            raise click.BadParameter(f"{status!r} is no HTTP status", param_hint="--abort")
+            raise click.BadParameter(f"{status!r} is not an HTTP status", param_hint="--abort")
         abort = {"httpStatus": int(status), "percentage": {"value": percent}}
         faults[route] = {**faults.get(route, {}), "abort": abort}
     for text in delays:
@@ -156,5 +154,7 @@ def _fault(text: str, option: str, form: str) -> tuple[str, str, float]:
     except ValueError:
         percent = -1.0
     if found is None or not 0 < percent <= 100:
-        raise click.BadParameter(f"{text!r} is not of the form {form}, of at most 100 percent", param_hint=option)
+        raise click.BadParameter(
+            f"{text!r} is invalid: write {form}, with PERCENT above 0 and at most 100", param_hint=option
+        )
     return found[1], found[2], percent

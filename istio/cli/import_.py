@@ -1,4 +1,4 @@
-"""``switchgear import``: what other tools are configured by, as policies."""
+"""``switchgear import``: policies from the configuration of other tools."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -25,4 +25,4 @@ _ORIGINS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
 
 @click.group(name="import", cls=LazyGroup, entries=_ORIGINS)
 def command() -> None:
-    """Write policies from what another tool is configured by, and list what was not understood."""
+    """Convert the configuration of another tool to policies, and list unsupported settings."""

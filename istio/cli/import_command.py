@@ -1,13 +1,16 @@
-"""What every import has in common at the command line: its options, its two answers and its exit status."""
+"""Options, output and exit code of all imports."""
 
 import functools
-import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import click
 from pydantic import TypeAdapter, ValidationError
 
+from command_line.out_option import out_option, write_out
+from command_line.output_format import DATA, OutputForm, as_data, output_option
 from istio.imports.draft_validation import ImportResult
 from istio.imports.import_remarks import ImportRemark, RemarkKind
 from istio.imports.policy_drafts import ImportOptions
@@ -25,7 +28,7 @@ def _name(_context: click.Context, _option: click.Parameter, text: str | None) -
     try:
         return _NAMES.validate_python(text)
     except ValidationError:
-        raise click.BadParameter(f"{text!r} is not a name: lower-case letters, digits and dashes") from None
+        raise click.BadParameter(f"{text!r} is not a name: use lower-case letters, digits and dashes") from None
 
 
 def _models(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
@@ -39,18 +42,26 @@ def _models(_context: click.Context, _option: click.Parameter, texts: tuple[str,
 
 
 _OPTIONS: Final = (
-    click.argument("files", nargs=-1, required=True, metavar="FILE..."),
+    click.option(
+        "--filename",
+        "-f",
+        multiple=True,
+        required=True,
+        type=click.Path(allow_dash=True),
+        metavar="FILE|-",
+        help="File of the other tool, - for stdin; repeatable.",
+    ),
     click.option(
         "--namespace",
         callback=_name,
-        help="Namespace of the engines, where the files do not say it or say another.",
+        help="Namespace of the engines, if the files name none or another.",
     ),
     click.option(
         "--listener-port",
         default=10000,
         show_default=True,
         type=click.IntRange(1, 65535),
-        help="Where Envoys listen for the routes.",
+        help="Port on which Envoys listen for the routes.",
     ),
     click.option(
         "--model",
@@ -58,74 +69,77 @@ _OPTIONS: Final = (
         multiple=True,
         callback=_models,
         metavar="POOL=MODEL",
-        help="Model of a pool, where the files do not say it; may be given more than once.",
+        help="Model of a pool, if the files do not name it; repeatable.",
     ),
-    click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["text", "json"]),
-        default="text",
-        show_default=True,
-        help="Form of the list of what was not understood.",
-    ),
-    click.option("--strict", is_flag=True, help="Exit with 1 when something was not understood."),
+    out_option("Write the policies to this file instead of stdout."),
+    output_option(text="Output format of the list of unsupported settings, on stderr"),
+    click.option("--strict", is_flag=True, help="Exit 1 if a setting is unsupported."),
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportOutputs:
+    """Where the policies go, format of the list of unsupported settings, and whether one of them exits 1."""
+
+    form: OutputForm
+    out: Path | None
+    strict: bool
+
+
 def import_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Gives a subcommand the options of all imports."""
+    """Add the options of all imports to a subcommand."""
 
     @functools.wraps(function)
-    def taken(
+    def wrapped(
         *,
-        files: tuple[str, ...],
+        filename: tuple[str, ...],
         namespace: str | None,
         listener_port: int,
         models: dict[str, str],
-        output: str,
+        output: OutputForm,
+        out: Path | None,
         strict: bool,
         **rest: Any,
     ) -> int:
-        wishes = ImportOptions(namespace=namespace, listener_port=listener_port, models=models)
-        return function(files=files, wishes=wishes, output=output, strict=strict, **rest)
+        options = ImportOptions(namespace=namespace, listener_port=listener_port, models=models)
+        outputs = ImportOutputs(form=output, out=out, strict=strict)
+        return function(files=filename, options=options, outputs=outputs, **rest)
 
     for option in reversed(_OPTIONS):
-        taken = option(taken)
-    return taken
+        wrapped = option(wrapped)
+    return wrapped
 
 
 def run_import(
     files: Sequence[str],
     noun: str,
     translate: Callable[[Sequence[SourceDocument]], ImportResult],
-    *,
-    output: str,
-    strict: bool,
+    outputs: ImportOutputs,
 ) -> int:
-    """Write the policies to stdout and the list to stderr; the exit status.
+    """Write the policies and, to stderr, the list of unsupported settings; return the exit code.
 
-    0, or 1 when ``strict`` and something was not understood, or 2 when a file cannot be used or nothing came of
-    them. Policies are written when all of them are known, or not at all.
+    0, or 1 with ``strict`` and an unsupported setting, or 2 if a file is invalid or yields no policy. Policies are
+    written completely or not at all.
     """
     try:
         result = translate(source_documents(files, noun))
     except PolicyErrors as errors:
         click.echo(as_text(from_errors(errors)), err=True)
         return 2
-    click.echo(_listing(result, output), err=True, nl=False)
+    click.echo(_listing(result, outputs.form), err=True, nl=False)
     if not result.text:
-        if output == "text":  # behind JSON it would be more than JSON; a summary and the exit status say it
-            click.echo("no policy came of these files", err=True)
+        if outputs.form not in DATA:  # stderr must stay parseable
+            click.echo("these files yield no policy", err=True)
         return 2
-    click.echo(result.text, nl=False)
-    return 1 if strict and not result.understood else 0
+    write_out(outputs.out, result.text)
+    return 1 if outputs.strict and not result.understood else 0
 
 
-def _listing(result: ImportResult, output: str) -> str:
-    if output == "json":
+def _listing(result: ImportResult, form: OutputForm) -> str:
+    if form in DATA:
         counts = {one.value: sum(remark.sort is one for remark in result.remarks) for one in RemarkKind}
         record = {"summary": counts, "remarks": [one.record() for one in result.remarks]}
-        return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+        return as_data(record, form)
     return "".join(f"{printable(_line(one))}\n" for one in result.remarks)
 
 

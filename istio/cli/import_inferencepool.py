@@ -1,19 +1,17 @@
-"""``switchgear import inferencepool``: Gateway API InferencePools and the objects beside them as policies."""
+"""``switchgear import inferencepool``: policies from Gateway API InferencePools and HTTPRoutes."""
 
 import click
 
-from istio.cli.import_command import import_options, run_import
+from istio.cli.import_command import ImportOutputs, import_options, run_import
 from istio.imports.from_inferencepool import from_inferencepool
 from istio.imports.policy_drafts import ImportOptions
 
 
 @click.command(name="inferencepool")
 @import_options
-def command(*, files: tuple[str, ...], wishes: ImportOptions, output: str, strict: bool) -> int:
-    """Write policies from the InferencePools and HTTPRoutes in FILEs (- is stdin), and list what was left out.
+def command(*, files: tuple[str, ...], options: ImportOptions, outputs: ImportOutputs) -> int:
+    """Convert InferencePools and HTTPRoutes to policies, and list unsupported settings.
 
-    Exits 0, or 1 with --strict when something was not understood, or 2 when a FILE cannot be used.
+    Exit code: 0, or 1 with --strict and an unsupported setting, or 2 for an invalid file.
     """
-    return run_import(
-        files, "Gateway API", lambda sources: from_inferencepool(sources, wishes), output=output, strict=strict
-    )
+    return run_import(files, "Gateway API", lambda sources: from_inferencepool(sources, options), outputs)

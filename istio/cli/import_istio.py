@@ -1,17 +1,17 @@
-"""``switchgear import istio``: DestinationRules, VirtualServices and entries as policies."""
+"""``switchgear import istio``: policies from DestinationRules, VirtualServices and entries."""
 
 import click
 
-from istio.cli.import_command import import_options, run_import
+from istio.cli.import_command import ImportOutputs, import_options, run_import
 from istio.imports.from_istio import from_istio
 from istio.imports.policy_drafts import ImportOptions
 
 
 @click.command(name="istio")
 @import_options
-def command(*, files: tuple[str, ...], wishes: ImportOptions, output: str, strict: bool) -> int:
-    """Write policies from the Istio objects in FILEs (- is stdin), and list what was not understood.
+def command(*, files: tuple[str, ...], options: ImportOptions, outputs: ImportOutputs) -> int:
+    """Convert Istio objects to policies, and list unsupported settings.
 
-    Exits 0, or 1 with --strict when something was not understood, or 2 when a FILE cannot be used.
+    Exit code: 0, or 1 with --strict and an unsupported setting, or 2 for an invalid file.
     """
-    return run_import(files, "Istio", lambda sources: from_istio(sources, wishes), output=output, strict=strict)
+    return run_import(files, "Istio", lambda sources: from_istio(sources, options), outputs)

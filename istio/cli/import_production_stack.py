@@ -1,25 +1,20 @@
-"""``switchgear import production-stack``: Helm values of vLLM's production-stack as policies."""
+"""``switchgear import production-stack``: policies from Helm values of vLLM's production-stack."""
 
 import click
 
-from istio.cli.import_command import import_options, run_import
+from istio.cli.import_command import ImportOutputs, import_options, run_import
 from istio.imports.from_production_stack import from_production_stack
 from istio.imports.policy_drafts import ImportOptions
 
 
 @click.command(name="production-stack")
 @import_options
-@click.option("--release", default="vllm", show_default=True, help="Name that the chart was installed by.")
-def command(*, files: tuple[str, ...], wishes: ImportOptions, output: str, strict: bool, release: str) -> int:
-    """Write policies from Helm values of production-stack in FILEs (- is stdin), and list what was left out.
+@click.option("--release", default="vllm", show_default=True, help="Release name of the chart.")
+def command(*, files: tuple[str, ...], options: ImportOptions, outputs: ImportOutputs, release: str) -> int:
+    """Convert Helm values of production-stack to policies, and list unsupported settings.
 
-    Give what `helm get values --all RELEASE` prints, so that the chart's own defaults are said as well. Exits 0,
-    or 1 with --strict when something was not understood, or 2 when a FILE cannot be used.
+    Use the output of `helm get values --all RELEASE`, which includes the chart's defaults.
+
+    Exit code: 0, or 1 with --strict and an unsupported setting, or 2 for an invalid file.
     """
-    return run_import(
-        files,
-        "values",
-        lambda sources: from_production_stack(sources, wishes, release),
-        output=output,
-        strict=strict,
-    )
+    return run_import(files, "values", lambda sources: from_production_stack(sources, options, release), outputs)

@@ -1,4 +1,4 @@
-"""``switchgear istio``: beside istiod, while it runs."""
+"""``switchgear istio``: work alongside a running istiod."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -9,14 +9,10 @@ import click
 from command_line.lazy_group import LazyCommand, LazyGroup
 
 _ORDERS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
-    {
-        "run": LazyCommand(
-            module="istio.cli.run", summary="Keep Istio's endpoints in step with the engines' verdicts."
-        )
-    }
+    {"run": LazyCommand(module="istio.cli.run", summary="Remove ejected engines from Istio's endpoints.")}
 )
 
 
 @click.group(name="istio", cls=LazyGroup, entries=_ORDERS)
 def command() -> None:
-    """Work beside istiod: engines that are out leave Istio's endpoints."""
+    """Work alongside istiod: remove ejected engines from its endpoints."""

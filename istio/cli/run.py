@@ -1,7 +1,7 @@
-"""``switchgear istio run``: a control plane that tells Istio what it decides.
+"""``switchgear istio run``: a control plane that writes its ejections to Istio's endpoints.
 
-It takes all settings of ``switchgear serve`` and serves Envoys too, where some connect; beside that it keeps
-Istio's endpoints in step. Two of them are one writer and one that waits.
+Takes all settings of ``switchgear serve`` and also serves Envoys that connect. Of two instances, one writes and
+one waits for the lease.
 """
 
 import asyncio
@@ -20,37 +20,35 @@ def _options() -> list[click.Parameter]:
     settings = serving.options()
     for one in settings:
         if one.name == "listen":
-            # Hardly an Envoy connects to this one, and beside a `serve` the usual port is taken.
+            # Few Envoys connect here, and a `serve` on the same machine uses the usual port.
             one.default = "127.0.0.1:0"
     return [
         *settings,
         click.Option(
             ["--istio-kubeconfig", "istio_kubeconfig"],
             type=click.Path(path_type=Path),
-            help="Kubeconfig of the cluster whose Istio is told; absent, that of --kubernetes.",
+            help="Kubeconfig of the cluster that runs Istio. [default: as for --kubernetes]",
         ),
-        click.Option(["--istio-context", "istio_context"], default="", help="Context of that kubeconfig."),
+        click.Option(["--istio-context", "istio_context"], default="", help="Context in --istio-kubeconfig."),
         click.Option(
             ["--istio-namespace", "istio_namespace"],
             default="default",
             show_default=True,
-            help="Namespace of objects of pools that name none.",
+            help="Namespace of objects of pools without one.",
         ),
         click.Option(
             ["--istio-lease", "istio_lease"],
-            help="Lease (NAMESPACE/NAME) of the one that writes; absent, switchgear-istio in that namespace.",
+            help="Lease (NAMESPACE/NAME) of the writer. [default: switchgear-istio in that namespace]",
         ),
         click.Option(
             ["--writes-per-s", "writes_per_s"],
             type=click.FloatRange(0.1, _MOST_WRITES_PER_S),
             default=10.0,
             show_default=True,
-            help="Writes per second in the long run; five times as many at once.",
+            help="Sustained writes per second; bursts of five times as many.",
         ),
-        click.Option(["--dry-run"], is_flag=True, help="Say what would be written, and write nothing."),
-        click.Option(
-            ["--remove"], is_flag=True, help="Take away all that was ever written by this command, and end."
-        ),
+        click.Option(["--dry-run"], is_flag=True, help="Print the writes without making them."),
+        click.Option(["--remove"], is_flag=True, help="Remove everything this command ever wrote, and exit."),
     ]
 
 
@@ -65,14 +63,14 @@ def _run(
     remove: bool,
     **settings: Any,
 ) -> int:
-    """Keep Istio's endpoints in step with the engines' verdicts, until SIGTERM or SIGINT.
+    """Remove ejected and draining engines from Istio's endpoints, until SIGTERM or SIGINT.
 
-    Engines that are out or draining get the label switchgear.dev/serving=false, on their pod or on a WorkloadEntry
-    that is made for them; a DestinationRule's subset and a ServiceEntry's selector go by it, which
-    `switchgear export istio --live` writes. Exit code: 0 when told to stop, 1 when --remove was refused something,
-    2 when a setting cannot work, 70 after a bug.
+    Such engines get the label switchgear.dev/serving=false on their pod, or on a WorkloadEntry created for them.
+    The subsets and selectors that `switchgear export istio --live` writes match this label.
+
+    Exit code: 0 stopped, 1 --remove was partly refused, 2 invalid setting, 70 a bug.
     """
-    # kubernetes' client costs most of a second, and --help should not.
+    # Importing the Kubernetes client takes most of a second; --help does not need it.
     from istio.live.istio_sync import IstioSync, IstioSyncSettings, endpoint_writer  # noqa: PLC0415
     from xds_server.k8s.client_config import ClientConfig, open_kube_api  # noqa: PLC0415
     from xds_server.k8s.kube_api import ApiError  # noqa: PLC0415
@@ -81,7 +79,7 @@ def _run(
     context = istio_context or settings.get("context") or ""
     lease = istio_lease or f"{istio_namespace}/switchgear-istio"
     if lease.count("/") != 1 or not all(lease.split("/")):
-        raise click.BadParameter(f"{lease!r} is not NAMESPACE/NAME", param_hint="--istio-lease")
+        raise click.BadParameter(f"{lease!r} is invalid: write NAMESPACE/NAME", param_hint="--istio-lease")
     asked = IstioSyncSettings(
         access=ClientConfig(kubeconfig=kubeconfig, context=context),
         namespace=istio_namespace,
@@ -105,11 +103,11 @@ def _run(
     try:
         count = asyncio.run(take_away())
     except ApiError as error:
-        raise click.UsageError(f"the cluster cannot be reached: {error.message}") from error
+        raise click.UsageError(f"cannot reach the cluster: {error.message}") from error
     except ExceptionGroup as refused:
         click.echo(f"Error: {refused.exceptions[0]}", err=True)
         return 1
-    click.echo(f"{count} to be removed" if dry_run else f"{count} removed", err=True)
+    click.echo(f"{count} objects to remove" if dry_run else f"{count} objects removed", err=True)
     return 0
 
 

@@ -1,7 +1,9 @@
-"""``switchgear export istio`` at the command line: objects, report and exit status."""
+"""``switchgear export istio``: objects, loss report and exit code."""
 
+import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -15,8 +17,8 @@ NOTHING_LOST = str(EXAMPLES / "interactive-and-batch.yaml")
 MODEL_LOST = str(EXAMPLES / "flagship-with-fallback.yaml")
 
 
-def test_objects_go_to_stdout_and_the_report_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", "istio", "--policies", MODEL_LOST]) == 0
+def test_objects_go_to_stdout_and_report_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "istio", "-f", MODEL_LOST]) == 0
     out, err = capsys.readouterr()
     documents = list(yaml.safe_load_all(out))
     assert {one["kind"] for one in documents} == {
@@ -45,26 +47,26 @@ def test_objects_go_to_stdout_and_the_report_to_stderr(capsys: pytest.CaptureFix
     ],
 )
 def test_fail_on(capsys: pytest.CaptureFixture[str], path: str, fail_on: str, status: int) -> None:
-    assert main(["export", "istio", "--policies", path, "--fail-on", fail_on]) == status
+    assert main(["export", "istio", "-f", path, "--fail-on", fail_on]) == status
     assert capsys.readouterr().out.startswith("---\n")
 
 
-def test_into_a_folder_with_the_report_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_out_writes_a_folder_and_report_is_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, report = tmp_path / "out", tmp_path / "report.json"
-    words = ["export", "istio", "--policies", MODEL_LOST, "-o", str(folder)]
+    words = ["export", "istio", "-f", MODEL_LOST, "--out", str(folder)]
     assert main([*words, "--report", "json", "--report-to", str(report)]) == 0
     assert capsys.readouterr() == ("", "")
-    said = json.loads(report.read_text())
-    assert len(list(folder.iterdir())) == len(said["objects"])
-    assert said["summary"]["worst"] == "lost"
-    assert sum(said["summary"]["all"].values()) == len(said["fields"])
-    assert {one["fate"] for one in said["fields"]} == {"exact", "approximated", "lost"}
+    found = json.loads(report.read_text())
+    assert len(list(folder.iterdir())) == len(found["objects"])
+    assert found["summary"]["worst"] == "lost"
+    assert sum(found["summary"]["all"].values()) == len(found["fields"])
+    assert {one["fate"] for one in found["fields"]} == {"exact", "approximated", "lost"}
     written = [yaml.safe_load(path.read_text()) for path in sorted(folder.iterdir())]
-    assert [one["kind"] for one in written] == [name.partition("/")[0] for name in said["objects"]]
+    assert [one["kind"] for one in written] == [name.partition("/")[0] for name in found["objects"]]
 
 
-def test_namespaces_hosts_gateway_and_faults(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["export", "istio", "--policies", NOTHING_LOST, "--namespace", "llm", "--host-suffix", "svc.corp"]
+def test_mesh_options_reach_the_objects(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["export", "istio", "-f", NOTHING_LOST, "--namespace", "llm", "--host-suffix", "svc.corp"]
     words += ["--gateway", "edge/public", "--filter-namespace", "edge", "--no-telemetry", "--proxies", "4"]
     assert main([*words, "--abort", "jobs=503@10", "--delay", "jobs=250ms@5"]) == 0
     documents = list(yaml.safe_load_all(capsys.readouterr().out))
@@ -87,7 +89,7 @@ def test_namespaces_hosts_gateway_and_faults(capsys: pytest.CaptureFixture[str])
     assert {patch["match"]["context"] for patch in patches} == {"GATEWAY"}
     (rule,) = (one for one in documents if one["kind"] == "DestinationRule")
     assert rule["spec"]["host"] == "chat.llm.svc.corp"
-    assert main(["export", "istio", "--policies", NOTHING_LOST]) == 0
+    assert main(["export", "istio", "-f", NOTHING_LOST]) == 0
     (alone,) = (one for one in yaml.safe_load_all(capsys.readouterr().out) if one["kind"] == "DestinationRule")
 
     def ceiling(one: dict) -> int:  # type: ignore[type-arg]  # as YAML gives it
@@ -96,38 +98,57 @@ def test_namespaces_hosts_gateway_and_faults(capsys: pytest.CaptureFixture[str])
     assert 0 <= 4 * ceiling(rule) - ceiling(alone) < 4
 
 
+def test_policies_come_from_stdin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "istio", "-f", NOTHING_LOST]) == 0
+    from_file = capsys.readouterr().out
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(Path(NOTHING_LOST).read_bytes())))
+    assert main(["export", "istio", "-f", "-"]) == 0
+    assert capsys.readouterr().out == from_file
+
+
+def test_objects_as_one_json_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "istio", "-f", NOTHING_LOST, "-o", "json"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert (found["apiVersion"], found["kind"]) == ("v1", "List")
+    assert main(["export", "istio", "-f", NOTHING_LOST]) == 0
+    assert list(yaml.safe_load_all(capsys.readouterr().out)) == found["items"]
+    header = next(line for line in err.splitlines() if line.startswith("FATE"))
+    assert header.split() == ["FATE", "FIELD", "VALUE", "SET", "BY", "HOW"]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "--policies"),
-        (["--policies", "nowhere.yaml"], "nowhere.yaml"),
-        (["--policies", NOTHING_LOST, "--namespace", "No_Name"], "is not a name"),
-        (["--policies", NOTHING_LOST, "--host-suffix", "svc..local"], "is not a host suffix"),
-        (["--policies", NOTHING_LOST, "--gateway", "public"], "NAMESPACE/NAME"),
-        (["--policies", NOTHING_LOST, "--fail-on", "maybe"], "--fail-on"),
-        (["--policies", NOTHING_LOST, "--abort", "jobs"], "ROUTE=STATUS@PERCENT"),
-        (["--policies", NOTHING_LOST, "--abort", "jobs=99@5"], "is no HTTP status"),
-        (["--policies", NOTHING_LOST, "--abort", f"jobs={'9' * 5_000}@5"], "is no HTTP status"),
-        (["--policies", NOTHING_LOST, "--delay", "jobs=5@5"], "is not a duration"),
-        (["--policies", NOTHING_LOST, "--abort", "nobody=503@5"], "no ModelRoute nobody"),
-        (["--policies", NOTHING_LOST, "-o", "/dev/null/x"], "cannot be written"),
+        ([], "'-f'"),
+        (["-f", "nowhere.yaml"], "nowhere.yaml"),
+        (["-f", NOTHING_LOST, "--namespace", "No_Name"], "is not a name"),
+        (["-f", NOTHING_LOST, "--host-suffix", "svc..local"], "is not a host suffix"),
+        (["-f", NOTHING_LOST, "--gateway", "public"], "NAMESPACE/NAME"),
+        (["-f", NOTHING_LOST, "--fail-on", "maybe"], "--fail-on"),
+        (["-f", NOTHING_LOST, "--abort", "jobs"], "ROUTE=STATUS@PERCENT"),
+        (["-f", NOTHING_LOST, "--abort", "jobs=99@5"], "is not an HTTP status"),
+        (["-f", NOTHING_LOST, "--abort", f"jobs={'9' * 5_000}@5"], "is not an HTTP status"),
+        (["-f", NOTHING_LOST, "--delay", "jobs=5@5"], "is not a duration"),
+        (["-f", NOTHING_LOST, "--abort", "nobody=503@5"], "unknown ModelRoute nobody"),
+        (["-f", NOTHING_LOST, "--out", "/dev/null/x"], "cannot write /dev/null/x"),
     ],
 )
-def test_who_asks_wrongly_is_told(capsys: pytest.CaptureFixture[str], words: list[str], says: str) -> None:
+def test_usage_errors_exit_2(capsys: pytest.CaptureFixture[str], words: list[str], says: str) -> None:
     assert main(["export", "istio", *words]) == 2
     out, err = capsys.readouterr()
     assert says in err
     assert out == ""
 
 
-def test_policies_with_problems_are_complained_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_policies_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(Path(NOTHING_LOST).read_text().replace("slotsPerEngine", "slotsPerEngin"))
-    assert main(["export", "istio", "--policies", str(path)]) == 1
+    assert main(["export", "istio", "-f", str(path)]) == 1
     assert "slotsPerEngin" in capsys.readouterr().err
 
 
-def test_the_documentation_has_the_table_of_the_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_page_has_the_generated_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", "istio", "--table"]) == 0
     assert capsys.readouterr().out == fidelity_tables()
     page = (ROOT / "docs" / "istio.md").read_text()
@@ -162,10 +183,10 @@ SERVING = {"switchgear.dev/serving": "true"}
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_live_engines_serve_by_their_label(tmp_path: Path, capsys: pytest.CaptureFixture[str], live: bool) -> None:
+def test_live_selects_engines_by_label(tmp_path: Path, capsys: pytest.CaptureFixture[str], live: bool) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(LIVE)
-    assert main(["export", "istio", "--policies", str(path), *(["--live"] if live else [])]) == 0
+    assert main(["export", "istio", "-f", str(path), *(["--live"] if live else [])]) == 0
     found = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(capsys.readouterr().out)}
     rule = found["DestinationRule", "by-service"]["spec"]
     assert rule.get("subsets") == ([{"name": "serving", "labels": SERVING}] if live else None)

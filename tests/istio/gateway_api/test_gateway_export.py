@@ -296,7 +296,7 @@ def test_without_envoy_gateway_its_fields_are_lost() -> None:
 def test_the_command_writes_objects_and_the_report(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(POOL + ENGINES + ROUTE + "  match: {model: m}\n")
-    order = ["export", "gateway-api", "--policies", str(path), "--report", "json"]
+    order = ["export", "gateway-api", "-f", str(path), "--report", "json"]
     assert main(order) == 0
     out, err = capsys.readouterr()
     assert [one["kind"] for one in yaml.safe_load_all(out)] == [

@@ -45,7 +45,7 @@ def run_import(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: 
         else:
             path.write_bytes(data)
         capsys.readouterr()
-        status = main(["import", kind, "-" if stdin else str(path), *options])
+        status = main(["import", kind, "-f", "-" if stdin else str(path), *options])
         out, err = capsys.readouterr()
         return Outcome(status=status, text=out, listing=err)
 

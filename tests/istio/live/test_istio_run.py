@@ -61,7 +61,7 @@ async def test_engines_by_hand_become_workload_entries(
     probe = {"interval": "200ms", "timeout": "30s", "stallAfter": "60s"}
     pool = document("EnginePool", "chat", {"model": "fake-model", "endpoints": listed, "probe": probe})
     policy.write_text(yaml.safe_dump(pool))
-    asked = words(cluster, "--policies", str(policy))
+    asked = words(cluster, "-f", str(policy))
     child = await processes.start("istio", [SWITCHGEAR, *asked], ready_within_s=LIMIT_S)
     for engine in engines:
         await eventually(functools.partial(serves_is, cluster, f"chat.{engine.config.name}", "true"), "it serves")
@@ -111,10 +111,10 @@ async def test_pods_are_labelled_and_a_dry_run_only_says_so(
     [
         (["--istio-lease", "nowhere"], "NAMESPACE/NAME"),
         (["--writes-per-s", "0"], "writes-per-s"),
-        (["--remove", "--istio-kubeconfig", "/nowhere"], "cannot be reached"),
-        ([], "--policies"),
+        (["--remove", "--istio-kubeconfig", "/nowhere"], "cannot reach the cluster"),
+        ([], "no policies: set -f"),
     ],
 )
-def test_what_cannot_work_is_said(more: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_settings_exit_2(more: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["istio", "run", *more]) == 2
     assert said in capsys.readouterr().err
