@@ -42,11 +42,15 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableColumn:
-    """Header and role of a column. ``verbatim``: the header is a name and keeps its case."""
+    """Header and role of a column. ``verbatim``: the header is a name and keeps its case.
+
+    A ``minor`` column gives way as early as figures.
+    """
 
     title: str
     role: Role = Role.WORD
     verbatim: bool = False
+    minor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +147,14 @@ class _Layout:
 
     def __init__(self, columns: Sequence[TableColumn], natural: Sequence[int]) -> None:
         self._roles = [column.role for column in columns]
+        self._minor = [column.minor or column.role is Role.FIGURE for column in columns]
         self._natural = natural
         self.room = dict(enumerate(natural))
 
     def fit(self, width: int) -> None:
         """Give way until the table fits, least important first."""
         self._shrink(Role.FREE, _SHORT_FREE, width)
-        self._drop([at for at in self._of(Role.FIGURE) if at >= _KEPT_COLUMNS], width)
+        self._drop([at for at in self.room if self._minor[at] and at >= _KEPT_COLUMNS], width)
         self._shrink(Role.FREE, _LEAST_FREE, width)
         self._drop(self._of(Role.FREE), width)
         self._drop([at for at in self._of(Role.WORD) if at >= _KEPT_COLUMNS], width)

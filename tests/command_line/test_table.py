@@ -18,7 +18,8 @@ ROWS = [
 ]
 
 
-def test_pipe_gets_whole_aligned_rows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pipe_gets_whole_aligned_rows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     show_table(COLUMNS, ROWS)
     assert capsys.readouterr().out.splitlines() == [
         "NAME                           HEALTH     ZONE    BUSY  WHY",

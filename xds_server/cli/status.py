@@ -1,32 +1,30 @@
-"""``switchgear status``: each proxy and whether it has what it should, from the admin port of a server.
-
-The answer is "no" (exit code 1) while what the operator wrote is not what is in force: a proxy refuses something,
-or what one refused is rolled back; the policy files are refused or held back; certificates, rules of access,
-tokens or secrets cannot be used or have ended; the disk refuses what a restart begins with. STALE alone is "yes",
-for a push is under way, and so is a certificate that ends soon.
-"""
+"""``switchgear status``: policies, engines and proxies of a running server, and what is wrong."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any, Final
 
 import click
-from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
 
 from command_line.output_format import DATA, as_data, output_option
+from command_line.table import Cell, Role, StyledText, TableColumn, styled, table_lines, terminal_width
 from engine.report import GpuSummary
 from xds_server.admin_api.answers import ProblemList
 from xds_server.admin_api.endpoints import CANARY, ENGINES, HISTORY, POLICIES, PROBLEMS, PROXIES
 from xds_server.admin_api.status_types import EngineStatus, PoliciesStatus, ProxyStatus, SyncState, TypeStatus
-from xds_server.admin_api.version_types import CanaryStatus, HistoryStatus
+from xds_server.admin_api.version_types import CanaryStatus, HistoryStatus, VersionStatus
 from xds_server.cli.admin_client import AdminAnswer, UnknownPathError, fetch
+from xds_server.cli.completion import complete_names
 from xds_server.cli.connection_options import connection_options
 from xds_server.cli.diagnostics import printable
-from xds_server.cli.output_format import check_line, console, show_table, style_of
-from xds_server.diagnosis.check_result import Check, failed
+from xds_server.cli.output_format import check_line, redrawn, style_of
+from xds_server.cli.watch import LiveScreen
+from xds_server.diagnosis.check_result import Check, CheckState, failed
 from xds_server.diagnosis.status_findings import (
     on_canary,
     on_engines,
@@ -38,105 +36,96 @@ from xds_server.diagnosis.status_findings import (
 from xds_server.model.text import age_text, count_text
 
 MOST_ROWS: Final = 20
+_PAUSE_S: Final = 1.0
 _HEALTH_STYLES: Final = {"HEALTHY": "green", "DRAINING": "yellow", "UNHEALTHY": "bold red"}
+_SYNC_STYLES: Final = {"SYNCED": "green", "STALE": "yellow", "NACK": "bold red"}
 _CALM_GPU: Final = ("", "none")
+_POLICY_STATES: Final = {"held": "held back", "unread": "not read yet", "unreached": "source not reached"}
+_ENGINE_COLUMNS: Final = (
+    TableColumn(title="engine", role=Role.IDENTITY),
+    TableColumn(title="health"),
+    TableColumn(title="verdict"),
+    TableColumn(title="from", minor=True),
+    TableColumn(title="age", role=Role.FIGURE),
+    TableColumn(title="gpu", minor=True),
+    TableColumn(title="why", role=Role.FREE),
+)
 
 
-def show_engines(console: Console, engines: Sequence[EngineStatus], *, every: bool = False) -> None:
-    """Print a count by pool and health, and the engines that matter most, or every one."""
-    most = len(engines) if every else MOST_ROWS
-    counts: dict[str, dict[str, int]] = {}
-    for engine in engines:
-        by_health = counts.setdefault(engine.pool, {})
-        health = engine.health or "UNKNOWN"
-        by_health[health] = by_health.get(health, 0) + 1
-    for pool, by_health in counts.items():
-        line = ", ".join(f"{count} {health}" for health, count in sorted(by_health.items()))
-        console.print(Text(f"engines of {pool}: {line}"), soft_wrap=True)
-    if not engines:
-        return
-    # In a narrow terminal the reason is cut, and nothing else: a row that runs over two lines is read as two.
-    short = [Column(title, no_wrap=True) for title in ("engine", "health", "verdict", "from", "age", "GPU")]
-    table = Table(*short, "why", box=None, pad_edge=False)
-    for engine in sorted(engines, key=_calmness)[:most]:
-        health = engine.health or "UNKNOWN"
-        said = engine.report_age_s
-        table.add_row(
-            Text(f"{engine.pool}/{engine.engine}"),
-            Text(health, style=_HEALTH_STYLES.get(health, "")),
-            Text(engine.verdict or "-"),
-            Text(_source(engine)),
-            Text("-" if said is None else age_text(said)),
-            Text(_gpu(engine.gpu)),
-            Text(
-                engine.reason if engine.health != "HEALTHY" else engine.evidence,
-                no_wrap=True,
-                overflow="ellipsis",
-            ),
-        )
-    show_table(console, table)
-    if len(engines) > most:
-        console.print(Text(f"... and {len(engines) - most} more (-o wide shows all)"))
+class FailOn(StrEnum):
+    """The least severity that makes the answer "no" (exit code 1)."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
 
 
-def _calmness(engine: EngineStatus) -> int:
-    """0 for what needs a look first."""
-    if engine.health != "HEALTHY":
-        return 0
-    if engine.verdict not in ("ready", "busy"):
-        return 1
-    gpu, agent = engine.gpu, engine.agent
-    calm = (gpu is None or gpu.action in _CALM_GPU) and (agent is None or agent.connected)
-    return 3 if calm else 2
-
-
-def _source(engine: EngineStatus) -> str:
-    source = engine.source or "-"
-    return source if engine.agent is None or engine.agent.connected else f"{source}, agent lost"
-
-
-def _gpu(gpu: GpuSummary | None) -> str:
-    """What the GPUs ask for where they do, how many there are and how hot the hottest is.
-
-    Why none is seen is a sentence, which would push the reasons out of the table; the JSON has it.
-    """
-    if gpu is None:
-        return "-"
-    degrees = [one.temperature_c for one in gpu.gpus if one.temperature_c is not None]
-    heat = f", {max(degrees)} °C" if degrees else ""
-    asks = "" if gpu.action in _CALM_GPU else f"{gpu.action}: "
-    return f"{asks}{len(gpu.gpus)}{heat}" if gpu.gpus else f"{asks}none seen"
-
-
-_STYLES: Final = {"SYNCED": "green", "STALE": "yellow", "NACK": "bold red"}
-
-
-@click.command(name="status", short_help="Show each proxy and whether it has what it should.")
+@click.command(name="status", short_help="Show proxies, policies and engines, and what is wrong.")
+@click.argument("proxy", metavar="[PROXY]", default="", shell_complete=complete_names("proxies"))
 @connection_options
+@click.option("--watch", "-w", is_flag=True, help="Keep watching; on a pipe, print again at each change.")
+@click.option(
+    "--fail-on",
+    type=click.Choice([one.value for one in FailOn]),
+    default=FailOn.CRITICAL.value,
+    show_default=True,
+    help="Least severity that gives exit code 1.",
+)
 @output_option("table", "wide", *DATA)
-def command(admin: str, output: str) -> int:
-    """Show each connected proxy, the policies and the engines of a running server.
+def command(*, proxy: str, admin: str, watch: bool, fail_on: str, output: str) -> int:
+    """Show policies, engines and proxies of a running server, and what is wrong; with PROXY, of that proxy only.
 
-    Exit code: 0 when what you wrote is in force, 1 when a proxy refuses a resource (NACK) or one is rolled back,
-    when the policy files are refused or held back, when certificates, rules of access, tokens or secrets cannot
-    be used or have ended, or when the disk refuses what a restart begins with, 2 when the server cannot be asked.
+    \b
+    critical  your policies are not in force: a proxy refuses a resource (NACK) or one is rolled back; policies are
+              refused or held back; certificates, access rules, tokens or secrets are unusable or expired; the disk
+              refuses state
+    warning   engines or agents need a look, a proxy lags, a certificate expires soon
+    info      a push or a canary is in progress, an engine is not ready, applied policies replace the files
+
+    -o wide shows every engine, and cuts nothing.
+
+    Exit code: 0, 1 when something is as severe as --fail-on or PROXY is not connected, 2 when no server answers.
     """
-    state = _state(admin)
+    if watch:
+        _watch(admin, proxy, output)
+    state = _state(admin, proxy)
+    if proxy and not state.proxies:
+        click.echo(f"proxy {printable(proxy)!r} is not connected", err=True)
+        return 1
+    click.echo(_answer(state, output), nl=False)
+    return 1 if _severe(state, FailOn(fail_on)) else 0
+
+
+def _answer(state: "_State", output: str) -> str:
     if output in DATA:
-        remarks = [dict(one.record()) for one in _remarks(state)]
-        click.echo(as_data({**state.document, "remarks": remarks}, output), nl=False)
-    else:
-        _show(state, wide=output == "wide")
-    refused = any(kind.state == SyncState.NACK for proxy in state.proxies for kind in proxy.types)
-    broken = failed(_on_trust(state))
-    return 1 if refused or broken or state.policies.state != "accepted" else 0
+        return as_data({**state.document, "remarks": [dict(one.record()) for one in _remarks(state)]}, output)
+    return "".join(f"{line}\n" for line in _lines(state, wide=output == "wide"))
+
+
+def _severe(state: "_State", fail_on: FailOn) -> bool:
+    remarks = _remarks(state)
+    if failed(remarks) or state.policies.state != "accepted":
+        return True
+    if fail_on is FailOn.CRITICAL:
+        return False
+    if any(one.state is CheckState.WARN for one in remarks):
+        return True
+    return fail_on is FailOn.INFO and any(_infos(state))
+
+
+def _infos(state: "_State") -> Iterator[bool]:
+    """What is normal for a while: pushes, canaries, engines that are not ready, applied policies."""
+    yield any(kind.state == SyncState.STALE for proxy in state.proxies for kind in proxy.types)
+    yield any(engine.verdict not in ("ready", "busy") for engine in state.engines)
+    yield state.canary is not None and state.canary.state == "running"
+    yield state.history is not None and bool(state.history.stands)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """The answers that the command shows; ``history`` and ``canary`` are None for a server without versions.
+    """The answers to show; ``history`` and ``canary`` are None for a server without versions.
 
-    ``document`` has the same as the server sent it.
+    ``document`` is the same as JSON, as the server sent it.
     """
 
     proxies: Sequence[ProxyStatus]
@@ -146,9 +135,23 @@ class _State:
     canary: CanaryStatus | None
     troubles: ProblemList
     document: Mapping[str, Any]
+    proxy: str = ""
 
 
-def _state(admin: str) -> _State:
+def _state(admin: str, proxy: str = "") -> _State:
+    state = _whole_state(admin)
+    if not proxy:
+        return state
+    document = {
+        **state.document,
+        "proxies": [one for one in state.document["proxies"] if one.get("node") == proxy],
+        "engines": [],
+    }
+    proxies = [one for one in state.proxies if one.node == proxy]
+    return replace(state, proxies=proxies, engines=(), document=document, proxy=proxy)
+
+
+def _whole_state(admin: str) -> _State:
     proxies, policies, engines = fetch(admin, PROXIES), fetch(admin, POLICIES), fetch(admin, ENGINES)
     history: AdminAnswer[HistoryStatus] | None = None
     canary: AdminAnswer[CanaryStatus] | None = None
@@ -177,33 +180,15 @@ def _state(admin: str) -> _State:
 
 
 def _served_document(history: AdminAnswer[HistoryStatus], canary: AdminAnswer[CanaryStatus]) -> dict[str, Any]:
-    """The version that is served, and the canary beside it."""
+    """The version that is served, and the canary."""
     versions: list[dict[str, Any]] = history.document["versions"]
     version = next((one for one in reversed(versions) if one["serving"]), None)
     return {"version": version, "stands": history.value.stands, "canary": canary.document}
 
 
-def _show_served(console: Console, history: HistoryStatus, canary: CanaryStatus) -> None:
-    version = next((one for one in reversed(history.versions) if one.serving), None)
-    if version is not None:
-        by = f" by {version.by}" if history.stands else ""
-        until = "; it stands until the files change" if history.stands else ""
-        console.print(Text(printable(f"  version {version.number}, {version.source}{by}{until}")), soft_wrap=True)
-    if canary.state == "running":
-        console.print(
-            Text(
-                printable(
-                    f"  canary of {canary.by or 'somebody'} at {canary.percent:g} % "
-                    f"({count_text(len(canary.proxies), 'proxy')}) for {age_text(canary.age_s)}, "
-                    f"{age_text(canary.left_s)} left: {canary.word}"
-                ),
-                style="yellow",
-            ),
-            soft_wrap=True,
-        )
-
-
 def _remarks(state: _State) -> list[Check]:
+    if state.proxy:
+        return [*on_policies(state.policies), *on_proxies(state.proxies)]
     return [
         *on_policies(state.policies),
         *_first_remarks(state),
@@ -213,73 +198,217 @@ def _remarks(state: _State) -> list[Check]:
 
 
 def _first_remarks(state: _State) -> list[Check]:
-    """What stands between the policies that an operator wrote and those in force."""
-    return [*_on_trust(state), *on_canary(state.canary)]
+    """What keeps the operator's policies from being in force."""
+    if state.proxy:
+        return []
+    return [
+        *on_rolled_back(state.troubles.rolled_back),
+        *on_file_problems(state.troubles.troubles),
+        *on_canary(state.canary),
+    ]
 
 
-def _on_trust(state: _State) -> list[Check]:
-    return [*on_rolled_back(state.troubles.rolled_back), *on_file_problems(state.troubles.troubles)]
+def _watch(admin: str, proxy: str, output: str) -> None:
+    """Until Ctrl-C."""
+    if redrawn() and output not in DATA:
+        with LiveScreen() as screen:
+            while True:
+                try:
+                    lines = list(_lines(_state(admin, proxy), wide=output == "wide"))
+                except click.ClickException as error:
+                    lines = [styled(printable(error.format_message()), "bold red")]
+                screen.show(lines)
+                time.sleep(_PAUSE_S)
+    before: Any = None
+    while True:
+        try:
+            state = _state(admin, proxy)
+            now, text = _essence(state), _answer(state, output)
+            if output == "json":  # one document a line, for readers of a stream
+                text = json.dumps(json.loads(text), ensure_ascii=False) + "\n"
+        except click.ClickException as error:
+            now, text = error.format_message(), ""
+            if now != before:
+                click.echo(printable(error.format_message()), err=True)
+        if now != before and text:
+            separator = "---\n" if output == "yaml" else "\n" if before is not None and output not in DATA else ""
+            click.echo(f"{separator}{text}", nl=False)
+            sys.stdout.flush()
+        before = now
+        time.sleep(_PAUSE_S)
 
 
-def _show(state: _State, *, wide: bool) -> None:
-    out = console(whole_lines=wide)
-    _show_policies(out, state.policies)
-    if state.history is not None and state.canary is not None:
-        _show_served(out, state.history, state.canary)
+def _essence(state: _State) -> Any:
+    """What makes ``--watch`` print again: all states, no ages and figures."""
+    return (
+        state.policies.state,
+        state.policies.serving_digest,
+        state.policies.held,
+        [(one.node, [(kind.type, str(kind.state)) for kind in one.types]) for one in state.proxies],
+        [(one.pool, one.engine, one.health, one.verdict) for one in state.engines],
+        None if state.canary is None else state.canary.state,
+        [(one.code, one.subject) for one in _remarks(state)],
+    )
+
+
+def _lines(state: _State, *, wide: bool) -> Iterator[str]:
+    width = None if wide else terminal_width()
+    yield from _policy_lines(state)
     for one in _first_remarks(state):
-        out.print(Text(printable(check_line(one)).replace("\n", " "), style=style_of(one.state)), soft_wrap=True)
-        out.print(Text(f"  {printable(one.fix)}", style="dim"), soft_wrap=True)
-    show_engines(out, state.engines, every=wide)
-    _show_proxies(out, state.proxies)
-    # Refusals and places are in the table above.
+        yield styled(_plain(check_line(one)), style_of(one.state))
+        yield styled(f"  {printable(one.fix)}", "dim")
+    if not state.proxy:
+        yield from _engine_lines(state.engines, width, every=wide)
+    yield from _proxy_lines(state.proxies, width)
+    # Refusals and their places are in the table above.
     for one in on_proxies(state.proxies):
         if one.code == "SG205":
-            out.print(Text(printable(check_line(one)), style=style_of(one.state)), soft_wrap=True)
+            yield styled(_plain(check_line(one)), style_of(one.state))
 
 
-def _show_proxies(console: Console, proxies: Sequence[ProxyStatus]) -> None:
+def _plain(text: str) -> str:
+    return printable(text).replace("\n", " ")
+
+
+def _policy_lines(state: _State) -> Iterator[str]:
+    policies = state.policies
+    code = "SG200 " if policies.state == "refused" else ""
+    word = _POLICY_STATES.get(policies.state, policies.state)
+    serving = _serving(state)
+    if policies.state != "accepted":
+        serving = f"serving {serving}"
+    stale = "; SG203 stale: from the last run of the server" if policies.stale else ""
+    yield _plain(f"{code}Policies: {word} {age_text(policies.age_s)} ago, {serving}{stale}")
+    if policies.lost_s:
+        since, what = age_text(max(policies.lost_s.values())), ", ".join(sorted(policies.lost_s))
+        serves = (
+            "serving the last known state" if policies.serving_digest else "nothing is served until it answers"
+        )
+        yield styled(f"  SG202 Kubernetes API not reached for {since} ({what}): {serves}", "yellow")
+    if policies.held:
+        yield styled(_plain(f"  SG201 held back: {policies.held}"), "bold red")
+        yield styled("  To serve it anyway: switchgear release", "dim")
+    for problem in policies.errors:
+        where = f"{problem.place}: {problem.code} {problem.path}".rstrip()
+        yield _plain(f"  {where}: {problem.message}")
+    canary = state.canary
+    if canary is not None and canary.state == "running":
+        by = f" by {canary.by}" if canary.by else ""
+        share = f"{canary.percent:g} % ({count_text(len(canary.proxies), 'proxy')})"
+        left = f"running for {age_text(canary.age_s)}, {age_text(canary.left_s)} left"
+        yield styled(_plain(f"  canary{by}: {share}, {left}: {canary.word}"), "yellow")
+
+
+def _serving(state: _State) -> str:
+    """``version 2 (0123456789ab), applied by ann; stays until the policy files change``."""
+    digest = state.policies.serving_digest[:12]
+    version = _served_version(state.history)
+    if version is None or state.history is None:
+        return digest or "nothing"
+    text = f"version {version.number} ({digest})"
+    if state.history.stands:
+        by = f" by {version.by}" if version.by else ""
+        text += f", {version.source}{by}; stays until the policy files change"
+    return text
+
+
+def _served_version(history: HistoryStatus | None) -> VersionStatus | None:
+    return None if history is None else next((one for one in reversed(history.versions) if one.serving), None)
+
+
+def _engine_lines(engines: Sequence[EngineStatus], width: int | None, *, every: bool) -> Iterator[str]:
+    """Counts by pool and health, then the engines that matter most, or every one."""
+    counts: dict[str, dict[str, int]] = {}
+    for engine in engines:
+        by_health = counts.setdefault(engine.pool, {})
+        health = engine.health or "UNKNOWN"
+        by_health[health] = by_health.get(health, 0) + 1
+    for pool, by_health in counts.items():
+        yield _plain(
+            f"Engines of {pool}: " + ", ".join(f"{count} {health}" for health, count in sorted(by_health.items()))
+        )
+    if not engines:
+        return
+    shown = sorted(engines, key=_urgency)[: len(engines) if every else MOST_ROWS]
+    yield from table_lines(_ENGINE_COLUMNS, [_engine_row(one) for one in shown], width=width)
+    if len(engines) > len(shown):
+        yield f"... and {len(engines) - len(shown)} more (-o wide shows all)"
+
+
+def _engine_row(engine: EngineStatus) -> list[Cell]:
+    health = engine.health or "UNKNOWN"
+    age_s = engine.report_age_s
+    return [
+        printable(f"{engine.pool}/{engine.engine}"),
+        StyledText(health, _HEALTH_STYLES.get(health, "")),
+        engine.verdict or "-",
+        _source(engine),
+        "-" if age_s is None else age_text(age_s),
+        _gpu(engine.gpu),
+        printable(engine.reason if engine.health != "HEALTHY" else engine.evidence),
+    ]
+
+
+def _urgency(engine: EngineStatus) -> int:
+    """0 for the most urgent."""
+    if engine.health != "HEALTHY":
+        return 0
+    if engine.verdict not in ("ready", "busy"):
+        return 1
+    gpu, agent = engine.gpu, engine.agent
+    calm = (gpu is None or gpu.action in _CALM_GPU) and (agent is None or agent.connected)
+    return 3 if calm else 2
+
+
+def _source(engine: EngineStatus) -> str:
+    source = engine.source or "-"
+    return source if engine.agent is None or engine.agent.connected else f"{source}, agent lost"
+
+
+def _gpu(gpu: GpuSummary | None) -> str:
+    """Requested action if any, number of GPUs, temperature of the hottest; the JSON has the reasons."""
+    if gpu is None:
+        return "-"
+    degrees = [one.temperature_c for one in gpu.gpus if one.temperature_c is not None]
+    heat = f", {max(degrees)} °C" if degrees else ""
+    asks = "" if gpu.action in _CALM_GPU else f"{gpu.action}: "
+    return f"{asks}{len(gpu.gpus)}{heat}" if gpu.gpus else f"{asks}none found"
+
+
+def _proxy_lines(proxies: Sequence[ProxyStatus], width: int | None) -> Iterator[str]:
     if not proxies:
-        console.print(Text("SG206 no proxy is connected"))
+        yield "SG206 no proxies are connected"
         return
     types = list(dict.fromkeys(kind.type for proxy in proxies for kind in proxy.types))
-    table = Table("node", "zone", "role", *types, box=None, pad_edge=False)
-    for proxy in sorted(proxies, key=lambda one: one.node):
-        states = {kind.type: kind for kind in proxy.types}
-        cells = [_cell(states.get(name)) for name in types]
-        table.add_row(Text(proxy.node), Text(proxy.zone or "-"), Text(proxy.role), *cells)
-    show_table(console, table)
+    columns = [
+        TableColumn(title="proxy", role=Role.IDENTITY),
+        TableColumn(title="sync"),
+        TableColumn(title="zone"),
+        TableColumn(title="role"),
+        *(TableColumn(title=one) for one in types),
+    ]
+    yield from table_lines(
+        columns, [_proxy_row(one, types) for one in sorted(proxies, key=lambda one: one.node)], width=width
+    )
     for proxy in proxies:
         for kind in proxy.types:
             for refused in kind.refused:
                 places = ", ".join(refused.origins) or "built-in defaults"
-                said = f"SG204 NACK {proxy.node} {kind.type} {refused.name} ({places})"
-                console.print(Text(f"{said}: {refused.reason}"), soft_wrap=True)
+                subject = f"SG204 NACK {proxy.node} {kind.type} {refused.name} ({places})"
+                yield _plain(f"{subject}: {refused.reason}")
 
 
-def _cell(kind: TypeStatus | None) -> Text:
-    if kind is None:
-        return Text("-")
-    return Text(f"{kind.state} {age_text(kind.age_s)}", style=_STYLES.get(kind.state, ""))
-
-
-def _show_policies(console: Console, policies: PoliciesStatus) -> None:
-    stale = ", SG203 stale: from the last run of the server" if policies.stale else ""
-    serving = policies.serving_digest[:12] or "nothing"
-    refused = "SG200 " if policies.state == "refused" else ""
-    console.print(
-        Text(f"{refused}policies {policies.state} for {age_text(policies.age_s)}; serving {serving}{stale}"),
-        soft_wrap=True,
+def _proxy_row(proxy: ProxyStatus, types: Sequence[str]) -> list[Cell]:
+    states = {kind.type: kind for kind in proxy.types}
+    worst = next(
+        (state for state in (SyncState.NACK, SyncState.STALE) if any(kind.state == state for kind in proxy.types)),
+        SyncState.SYNCED,
     )
-    lost = policies.lost_s
-    if lost:
-        since, what = age_text(max(lost.values())), ", ".join(sorted(lost))
-        doing = "serving what was last known" if policies.serving_digest else "nothing is served before it answers"
-        console.print(
-            Text(f"  SG202 Kubernetes API not reached for {since} ({what}): {doing}", style="yellow"),
-            soft_wrap=True,
-        )
-    if policies.held:
-        console.print(Text(f"  SG201 held back: {policies.held}"), soft_wrap=True)
-    for problem in policies.errors:
-        where = f"{problem.place}: {problem.code} {problem.path}".rstrip()
-        console.print(Text(f"  {where}: {problem.message}"), soft_wrap=True)
+    sync = StyledText(worst.value, _SYNC_STYLES[worst.value])
+    return [printable(proxy.node), sync, proxy.zone or "-", proxy.role, *(_cell(states.get(one)) for one in types)]
+
+
+def _cell(kind: TypeStatus | None) -> Cell:
+    if kind is None:
+        return "-"
+    return StyledText(f"{kind.state} {age_text(kind.age_s)}", _SYNC_STYLES.get(kind.state, ""))

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import click
 import pytest
 import yaml
 
 from xds_server.cli import get, main
-from xds_server.cli.get_columns import TABLES
 
 LIMIT_S = 60.0
 SWITCHGEAR = str(Path(sys.executable).with_name("switchgear"))
@@ -192,14 +192,14 @@ def test_everything_can_be_had_in_every_form(untouched: Server, what: str) -> No
     narrow, wide = untouched.run("get", what)[1], untouched.run("get", what, "-o", "wide")[1]
     # What happens goes on happening: there may be more of it by the time that the table is asked for.
     later = json.loads(untouched.run("get", what, "-o", "json")[1])[what]
-    assert len(as_json) <= len(narrow.splitlines()) - 1 <= len(later)
+    assert len(as_json) <= max(0, len(narrow.splitlines()) - 1) <= len(later)
     if as_json and what != "shadow":
         assert len(wide.splitlines()[0]) > len(narrow.splitlines()[0])
 
 
 def test_eject_order_survives_a_restart_until_restore(server: Server) -> None:
     code, out, _ = server.executed("eject", "r0", "--for", "30m", "--reason", "bad link", "--by", "ann")
-    assert (code, out) == (0, "eject chat/r0 for 30m: bad link\n")
+    assert (code, out) == (0, "Ejected chat/r0 for 30m: bad link\n")
     server.until(lambda: server.engine("r0")["health"] == "UNHEALTHY")
     orders = server.folder / "state" / "orders.json"
     server.until(lambda: orders.exists() and "bad link" in orders.read_text())
@@ -210,7 +210,7 @@ def test_eject_order_survives_a_restart_until_restore(server: Server) -> None:
     assert (order["engine"], order["by"], order["reason"]) == ("r0", "ann", "bad link")
     assert 1700 < order["left_s"] <= 1800
     told = server.run("why", "r0")[1]
-    assert re.search(r"Operator order by ann in force for (30|29|28) m: eject \(bad link\)\.", told)
+    assert "operator order by ann: eject (bad link" in told
     assert "operator order: none -> eject" in told  # read from the ledger's file
     code, out, _ = server.run("restore", "r0", "-o", "yaml")
     assert (code, yaml.safe_load(out)) == (0, {"outcome": "ended", "reason": "", "order": None})
@@ -230,7 +230,7 @@ def test_eject_below_the_floor_needs_force(server: Server) -> None:
         server.until(lambda name=name: server.engine(name)["health"] == "DRAINING")  # type: ignore[misc]
     code, _, error = server.run("eject", "r1", "--for", "5m", "--reason", "x")
     assert code == 1
-    assert "25 % of its slots, capacityFloorPercent is 50 %" in error
+    assert "25 % of its slots (floor: 50 %)" in error
     assert "--force" in error
     assert server.run("eject", "r1", "--for", "5m", "--reason", "x", "--force")[0] == 0
     server.until(lambda: server.engine("r1")["health"] == "UNHEALTHY")
@@ -240,10 +240,10 @@ def test_eject_below_the_floor_needs_force(server: Server) -> None:
 
 
 def test_audit_log_records_actor_change_and_outcome(server: Server) -> None:
-    assert server.run("get", "audit")[1] == "nobody has tried to change anything since the server started\n"
+    assert server.run("get", "audit") == (0, "", "no change was attempted since the server started\n")
     code, out, error = server.run("drain", "r0", "--for", "5m", "--reason", "x", "--by", "ann", "-o", "json")
     given = json.loads(out)
-    assert (code, given["outcome"], error) == (0, "ordered", "drain chat/r0 for 5m: x\n")
+    assert (code, given["outcome"], error) == (0, "ordered", "")
     (order,) = json.loads(server.run("get", "orders", "-o", "json")[1])["orders"]
     assert given["order"].keys() == order.keys()
     assert {**given["order"], "left_s": 0} == {**order, "left_s": 0}
@@ -257,16 +257,16 @@ def test_audit_log_records_actor_change_and_outcome(server: Server) -> None:
     ]
     assert yaml.safe_load(server.run("get", "audit", "-o", "yaml")[1])["audit"] == writes
     narrow = server.run("get", "audit")[1].splitlines()
-    assert [line.split()[0] for line in narrow] == ["when", *(line[:10] for line in narrow[1:])]
+    assert [line.split()[0] for line in narrow] == ["TIME", *(line[:10] for line in narrow[1:])]
     assert " ".join(narrow[1].split()[2:]) == "unknown done POST /v1/orders drain r0, signed ann"
-    assert "no such thing" in narrow[2]
+    assert "not found" in narrow[2]
     assert "127.0.0.1" in server.run("get", "audit", "-o", "wide")[1]
     assert len(json.loads(server.run("get", "audit", "--since", "1h", "-o", "json")[1])["audit"]) == 2
     assert json.loads(server.run("get", "audit", "--by", "ann", "-o", "json")[1])["audit"] == []
-    assert len(json.loads(server.run("get", "audit", "--by", "nobody", "-o", "json")[1])["audit"]) == 2
+    assert len(json.loads(server.run("get", "audit", "--by", "unknown", "-o", "json")[1])["audit"]) == 2
     for wrong in (("--pool", "chat"), ("--since", "soon")):
         assert server.run("get", "audit", *wrong)[0] == 2
-    assert "--since is for events, audit" in server.run("get", "engines", "--since", "5m")[2]
+    assert "--since works with events, versions, audit" in server.run("get", "engines", "--since", "5m")[2]
 
 
 def test_eject_order_of_an_ejected_engine_warns_of_the_floor(server: Server, engines: list[Engine]) -> None:
@@ -278,9 +278,9 @@ def test_eject_order_of_an_ejected_engine_warns_of_the_floor(server: Server, eng
         lambda: server.engine("r2")["health"] == "UNHEALTHY" and server.engine("r1")["health"] == "UNHEALTHY"
     )
     code, out, remark = server.run("drain", "r1", "--for", "5m", "--reason", "x")
-    assert (code, out) == (0, "drain chat/r1 for 5m: x\n")
+    assert (code, out) == (0, "Draining chat/r1 for 5m: x\n")
     assert "note: already ejected" in remark
-    assert "once it is well it goes in again in spite of the order" in remark
+    assert "after recovery it returns to rotation despite the order" in remark
     assert server.run("drain", "r1", "--for", "5m", "--reason", "x", "--force")[2] == ""
 
 
@@ -326,16 +326,13 @@ def test_watching_on_a_pipe_prints_what_becomes_different(server: Server, engine
             watching.terminate()
 
 
-def test_what_was_last_known_is_not_shown_as_what_is() -> None:
-    def asked(form: str = "table") -> get._Query:
-        return get._Query(admin="", kind=TABLES["pools"], pool="", by="", since_s=None, output=form)
-
-    assert get._picture(asked(), [], "", 80).plain == "no pool is served"
-    lines = get._picture(
-        asked(), [], "no server answers\x1b at http://127.0.0.1:1: refused", 30
-    ).plain.splitlines()
-    assert lines[1:] == ["below is what was last known", "no pool is served"]
+def test_rows_of_a_lost_server_are_marked_as_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    trouble = "no server answers\x1b at http://127.0.0.1:1: refused"
+    lines = [click.unstyle(line) for line in get._trouble_lines(trouble)]
+    assert lines[1:] == ["last known state:"]
     assert (len(lines[0]), lines[0].startswith("no server answers"), "\x1b" in lines[0]) == (30, True, False)
+    assert list(get._trouble_lines("")) == []
 
 
 def test_cross_origin_page_cannot_release_held_policies(untouched: Server) -> None:

@@ -79,8 +79,8 @@ def server() -> Iterator[Server]:
 def test_all_is_well_while_a_push_is_under_way(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--admin", server.url]) == 0
     out = capsys.readouterr().out
-    assert "policies accepted for 5m; serving 0123456789ab" in out
-    assert "engines of chat: 1 DRAINING, 2 HEALTHY" in out
+    assert "Policies: accepted 5m ago, 0123456789ab" in out
+    assert "Engines of chat: 1 DRAINING, 2 HEALTHY" in out
     assert [line for line in out.splitlines() if line != line.rstrip()] == [], "no blanks fill a table up"
     assert "SYNCED 12s" in out
     assert "STALE 12s" in out
@@ -158,7 +158,7 @@ def test_json_is_what_the_server_said(server: Server, capsys: pytest.CaptureFixt
 def test_status_without_proxies(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.pages["/v1/proxies"] = {"proxies": []}
     assert main(["status", "--admin", server.url]) == 0
-    assert "no proxy is connected" in capsys.readouterr().out
+    assert "no proxies are connected" in capsys.readouterr().out
 
 
 def test_a_server_that_cannot_be_asked(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,11 +200,11 @@ def test_a_source_that_is_out_of_touch_is_said_with_what_is_served_meanwhile(
 ) -> None:
     server.pages["/v1/policies"] |= {"source": "kubernetes", "lost_s": {"pods": 40.2, "nodes": 12.0}}
     assert main(["status", "--admin", server.url]) == 0
-    said = "Kubernetes API not reached for 40s (nodes, pods): serving what was last known"
+    said = "Kubernetes API not reached for 40s (nodes, pods): serving the last known state"
     assert said in capsys.readouterr().out
     server.pages["/v1/policies"] |= {"state": "unreached", "serving_digest": ""}
     assert main(["status", "--admin", server.url]) == 1
-    assert "nothing is served before it answers" in capsys.readouterr().out
+    assert "nothing is served until it answers" in capsys.readouterr().out
 
 
 def test_status_shows_served_and_canary_version(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,7 +213,7 @@ def test_status_shows_served_and_canary_version(server: Server, capsys: pytest.C
     server.pages["/v1/apply"] = {"state": "none"}
     assert main(["status", "--admin", server.url]) == 0
     out = capsys.readouterr().out
-    assert "  version 1, files\n" in out
+    assert "version 1 (0123456789ab)\n" in out
     assert "canary" not in out
     applied = rows.document(rows.version_status(2, source="applied", by="ann"))
     server.pages["/v1/history"] = {"versions": [{**files, "serving": False}, applied], "kept": True, "stands": 2}
@@ -228,8 +228,8 @@ def test_status_shows_served_and_canary_version(server: Server, capsys: pytest.C
     }
     assert main(["status", "--admin", server.url]) == 0
     out = capsys.readouterr().out
-    assert "  version 2, applied by ann; it stands until the files change\n" in out
-    assert "canary of bob at 10 % (1 proxy) for 20s, 40s left: unknown" in out
+    assert "version 2 (0123456789ab), applied by ann; stays until the policy files change\n" in out
+    assert "canary by bob: 10 % (1 proxy), running for 20s, 40s left: unknown" in out
 
 
 def rolled_back_canary(**said: Any) -> dict[str, Any]:
@@ -347,3 +347,35 @@ def test_names_that_a_peer_chose_do_nothing_to_the_terminal(
     assert "\x1b" not in out
     assert "\x07" not in out
     assert "two lines" in out
+
+
+@pytest.mark.parametrize(("fail_on", "code"), [("critical", 0), ("warning", 0), ("info", 1)])
+def test_push_in_progress_is_info(server: Server, fail_on: str, code: int) -> None:
+    server.pages["/v1/engines"]["engines"] = [engine("e1")]
+    assert main(["status", "--admin", server.url, "--fail-on", fail_on]) == code
+
+
+@pytest.mark.parametrize(("fail_on", "code"), [("critical", 0), ("warning", 1), ("info", 1)])
+def test_draining_engine_is_a_warning(server: Server, fail_on: str, code: int) -> None:
+    assert main(["status", "--admin", server.url, "--fail-on", fail_on]) == code
+
+
+def test_status_of_one_proxy(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.pages["/v1/proxies"] = {"proxies": [proxy("n1", RDS="SYNCED"), proxy("n2", RDS="NACK")]}
+    assert main(["status", "n1", "--admin", server.url]) == 0
+    out = capsys.readouterr().out
+    assert "n1" in out
+    assert "n2" not in out
+    assert "chat/e1" not in out
+    assert main(["status", "n2", "--admin", server.url, "-o", "json"]) == 1
+    assert [one["node"] for one in json.loads(capsys.readouterr().out)["proxies"]] == ["n2"]
+    assert main(["status", "n3", "--admin", server.url]) == 1
+    assert capsys.readouterr().err == "proxy 'n3' is not connected\n"
+
+
+def test_held_policies_show_the_command_that_releases_them(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.pages["/v1/policies"] |= {"state": "held", "held": "would remove 9 of 10"}
+    main(["status", "--admin", server.url])
+    assert "switchgear release" in capsys.readouterr().out
