@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import click
 
 from chaos.cli import group as chaos
-from command_line.global_option import GlobalOption, option_record
+from command_line.global_option import GlobalOption
 from engine.agent.cli import group as agent
 from policies.reference import row
 from xds_server.cli import group as switchgear
@@ -46,7 +46,7 @@ def _global_options() -> Iterator[str]:
     yield "|---|---|"
     for one in global_options():
         if isinstance(one, GlobalOption):
-            metavar, text = one.make_metavar(context), option_record(one, context)[1]
+            metavar, text = one.make_metavar(context), one.global_help_record(context)[1]
             yield row(f"`{one.opts[0]}` {metavar}", _prose(text))
     yield ""
 
@@ -63,7 +63,11 @@ def _command(context: click.Context, *, level: int) -> Iterator[str]:
         return
     usage = " ".join(command.collect_usage_pieces(context))
     yield f"```\n{context.command_path} {usage}\n```\n"
-    options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
+    options = [
+        one
+        for one in command.params
+        if isinstance(one, click.Option) and not one.hidden and not isinstance(one, GlobalOption)
+    ]
     if options:
         yield row("option", "meaning")
         yield "|---|---|"

@@ -1,7 +1,6 @@
-"""``switchgear completion``: the script that completes commands, options and names in bash, zsh or fish.
+"""``switchgear completion``, and completion of names that the running server knows.
 
-The script asks ``switchgear`` itself for each completion. Names of engines, pools, zones and proxies come from the
-running server, which is given little time; without one there is nothing to complete, and nothing is said.
+Without a server there is nothing to complete, and no message.
 """
 
 import http.client
@@ -11,41 +10,22 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import click
-from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
+from click.shell_completion import CompletionItem
 
-_CLASSES: Final[dict[str, type[ShellComplete]]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
-VARIABLE: Final = "_SWITCHGEAR_COMPLETE"
+from command_line.completion_script import completion_command
+
 TIMEOUT_S: Final = 0.5
 """A key press waits for it."""
 
-_INSTALL: Final = {
-    "bash": 'eval "$(switchgear completion bash)"  # in ~/.bashrc',
-    "zsh": 'eval "$(switchgear completion zsh)"  # in ~/.zshrc, after compinit',
-    "fish": "switchgear completion fish > ~/.config/fish/completions/switchgear.fish",
-}
-
-
-@click.command(name="completion", short_help="Print the script that completes commands in a shell.")
-@click.argument("shell", type=click.Choice(list(_CLASSES)))
-def command(shell: str) -> int:
-    """Print what makes SHELL complete commands, options, files, and names that the running server knows.
-
-    \b
-    bash:  eval "$(switchgear completion bash)"   in ~/.bashrc
-    zsh:   eval "$(switchgear completion zsh)"    in ~/.zshrc, after compinit
-    fish:  switchgear completion fish > ~/.config/fish/completions/switchgear.fish
-
-    Names are asked of the server at --admin or SWITCHGEAR_ADMIN_URL. Exit code: 0.
-    """
-    # click's own ``source`` would run bash to see how old it is; whoever asks for the script has their shell.
-    script = _CLASSES[shell](click.Group(), {}, "switchgear", VARIABLE)
-    click.echo(f"# {_INSTALL[shell]}")
-    click.echo(script.source_template % script.source_vars())
-    return 0
+command = completion_command(
+    "switchgear",
+    "Names of engines, pools, zones and proxies come from the server; see `switchgear options` for which one. "
+    "Contexts come from the context file.",
+)
 
 
 def complete_names(*kinds: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Completes an argument by names of these kinds (engines, pools, zones, proxies)."""
+    """Complete an argument by names of these kinds (engines, pools, zones, proxies)."""
 
     def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from xds_server.cli.connection_options import connection_settings  # noqa: PLC0415 - reads no server
@@ -68,16 +48,16 @@ def _known(admin: str, kind: str) -> Sequence[str]:
     fields = {"engines": ("pool", "engine"), "pools": ("pool",), "zones": ("zone",), "proxies": ("node",)}[kind]
     found = []
     for one in rows if isinstance(rows, list) else ():
-        # Whatever listens there: on a key that was pressed nothing is said of it.
-        said = [one.get(field) for field in fields] if isinstance(one, dict) else [None]
-        if all(isinstance(part, str) and part for part in said):
-            # Bash takes a colon for the end of a word, so a zone stands alone.
-            found.append("/".join(map(str, said)))
+        # Another server may listen there: a key press shows no error.
+        parts = [one.get(field) for field in fields] if isinstance(one, dict) else [None]
+        if all(isinstance(part, str) and part for part in parts):
+            # Bash ends a word at a colon, so a zone stands alone.
+            found.append("/".join(map(str, parts)))
     return found
 
 
 def _answer(admin: str, path: str) -> Any:
-    """What the server says; None where it says nothing at once, for whatever reason."""
+    """The answer of the server; None where it does not answer at once."""
     from xds_server.cli.admin_client import admin_connection  # noqa: PLC0415 - completing a flag need not load a client
 
     try:

@@ -1,6 +1,6 @@
 """``switchgear describe``: one engine, pool, zone or proxy in detail."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import click
@@ -13,7 +13,7 @@ from xds_server.cli.admin_client import fetch
 from xds_server.cli.connection_options import connection_options
 from xds_server.cli.diagnostics import printable
 from xds_server.cli.output_format import check_line
-from xds_server.cli.resource_types import complete_resources, requested
+from xds_server.cli.resource_types import complete_resources, parse_resources
 from xds_server.cli.why import as_text, event_line
 from xds_server.diagnosis.check_result import Check
 from xds_server.diagnosis.status_findings import on_proxies, on_telemetry
@@ -25,18 +25,23 @@ _PAST: Final = 5
 
 @click.command(name="describe")
 @click.argument(
-    "resources", nargs=-1, required=True, metavar="TYPE NAME | TYPE/NAME", shell_complete=complete_resources
+    "resources",
+    nargs=-1,
+    required=True,
+    callback=parse_resources,
+    metavar="TYPE NAME | TYPE/NAME",
+    shell_complete=complete_resources,
 )
 @connection_options
 @output_option()
-def command(resources: tuple[str, ...], admin: str, output: str) -> int:
+def command(resources: Mapping[str, tuple[str, ...]], admin: str, output: str) -> int:
     """Show the details of one engine, pool, zone or proxy.
 
     An engine, pool or zone: what `switchgear why` shows. A proxy: its sync state, limits, traffic and last events.
 
     Exit code: 0, or 2 when there is no such NAME, or no server answers.
     """
-    ((kind, names), *others) = requested(resources).items()
+    ((kind, names), *others) = resources.items()
     if others or len(names) != 1:
         raise click.UsageError("name one resource: TYPE NAME, or TYPE/NAME")
     if kind == "proxies":

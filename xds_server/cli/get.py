@@ -37,7 +37,7 @@ from xds_server.cli.connection_options import connection_options
 from xds_server.cli.diagnostics import printable
 from xds_server.cli.get_columns import TABLES, Column, TableSpec
 from xds_server.cli.output_format import redrawn
-from xds_server.cli.resource_types import complete_resources, requested
+from xds_server.cli.resource_types import complete_resources, parse_resources
 from xds_server.cli.watch import LiveScreen
 
 _BY_NAME: Final = tuple(name for name, table in TABLES.items() if table.by)
@@ -65,6 +65,7 @@ def _selector(_context: click.Context, _option: click.Parameter, text: str) -> S
     "resources",
     nargs=-1,
     required=True,
+    callback=parse_resources,
     metavar="TYPE [NAME ...] | TYPE/NAME ...",
     shell_complete=complete_resources,
 )
@@ -107,7 +108,7 @@ def _selector(_context: click.Context, _option: click.Parameter, text: str) -> S
 )
 def command(
     *,
-    resources: tuple[str, ...],
+    resources: Mapping[str, tuple[str, ...]],
     output: OutputForm,
     no_headers: bool,
     watch: bool,
@@ -135,7 +136,7 @@ def command(
     filters = _Filters(**named)
     queries = [
         _Query(plural=plural, kind=TABLES[plural], names=names, filters=filters)
-        for plural, names in requested(resources).items()
+        for plural, names in resources.items()
     ]
     for query in queries:
         query.check()

@@ -2,7 +2,7 @@
 
 import click
 
-from command_line.global_option import GlobalOption, option_record
+from command_line.global_option import GlobalOption
 from xds_server.cli.connection_options import global_options
 
 
@@ -19,7 +19,7 @@ def command(context: click.Context) -> int:
     formatter = context.make_formatter()
     with formatter.section("Global options"):
         formatter.write_dl(
-            [option_record(one, context) for one in global_options() if isinstance(one, GlobalOption)]
+            [one.global_help_record(context) for one in global_options() if isinstance(one, GlobalOption)]
         )
     click.echo(formatter.getvalue(), nl=False)
     return 0

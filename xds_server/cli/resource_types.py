@@ -1,5 +1,7 @@
 """TYPE and NAME on the command line: ``engines``, ``eng chat/e0``, ``engine/chat/e0``, ``pools,zones``."""
 
+from collections.abc import Mapping
+
 import click
 from click.shell_completion import CompletionItem
 
@@ -39,6 +41,13 @@ def requested(words: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     if len(types) > 1 and len(words) > 1:
         raise click.UsageError("names go with one TYPE; for several use TYPE/NAME ...")
     return dict.fromkeys(types, words[1:])
+
+
+def parse_resources(
+    context: click.Context, _argument: click.Parameter, words: tuple[str, ...]
+) -> Mapping[str, tuple[str, ...]] | tuple[str, ...]:
+    """Callback of the argument: names by type; the words themselves for completion."""
+    return words if context.resilient_parsing or not words else requested(words)
 
 
 def complete_resources(context: click.Context, parameter: click.Parameter, begin: str) -> list[CompletionItem]:

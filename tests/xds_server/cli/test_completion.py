@@ -16,6 +16,7 @@ import pytest
 
 from xds_server.cli import main
 from xds_server.cli.completion import complete_names
+from xds_server.cli.connection_options import META
 
 LIMIT_S = 60.0
 BIN = Path(sys.executable).parent
@@ -82,7 +83,7 @@ needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash he
 
 @needs_bash
 def test_bash_completes_commands_and_options() -> None:
-    assert completed("co") == {"completion", "config-dump"}
+    assert completed("co") == {"completion", "config", "config-dump"}
     assert {"--output", "--admin"} <= completed("get", "engines", "--")
 
 
@@ -174,5 +175,5 @@ def test_what_is_no_server_has_no_names(rows: Any, admin: str, monkeypatch: pyte
     monkeypatch.setitem(PAGES, "/v1/engines", {"engines": rows})
     complete = complete_names("engines", "pools")
     context = click.Context(click.Command("why"))
-    context.params["admin"] = admin
+    context.meta[META] = {"admin": admin}
     assert [one.value for one in complete(context, click.Argument(["name"]), "")] == ["chat"]

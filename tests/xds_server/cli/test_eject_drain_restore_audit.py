@@ -218,10 +218,10 @@ def test_eject_order_survives_a_restart_until_restore(server: Server) -> None:
     code, out, error = server.run("restore", "r0", "-o", "json")
     refused = json.loads(out)
     assert (code, refused["outcome"], refused["order"]) == (1, "refused", None)
-    assert "there is no order" in refused["reason"]
+    assert "no order for r0" in refused["reason"]
     code, _, error = server.executed("restore", "r0")
     assert code == 1
-    assert "there is no order" in error
+    assert "no order for r0" in error
 
 
 def test_eject_below_the_floor_needs_force(server: Server) -> None:
