@@ -1,4 +1,4 @@
-"""Decisions: what each piece of evidence leads to, and what holds whatever happens."""
+"""Decisions: the effect of each piece of evidence, and invariants."""
 
 import itertools
 from dataclasses import replace
@@ -63,7 +63,7 @@ def policies(
 
 
 class Story:
-    """A fleet that reports arrive for, decided on after each."""
+    """A fleet with arriving reports, decided on after each."""
 
     def __init__(self, setup: PolicySet, calling: str = "abc", gateways: int = 1) -> None:
         self.policies = setup
@@ -100,7 +100,7 @@ class Story:
         return "".join(engines[engine.id].health.value[0] for engine in self.fleet.pools["pool"])
 
     def back(self) -> str:
-        """The same, once whoever was cut off has been let in again."""
+        """The same, once cut engines have reconnected."""
         self.decided()
         self.now_s += RECONNECT_DELAY_S
         return self.health()
@@ -109,7 +109,7 @@ class Story:
         return dict(self.decided().zone_weights["pool", caller])
 
     def shares(self, caller: str) -> dict[str, float]:
-        """What Envoy makes of the weights: each times the healthy share of the hosts it is told of."""
+        """Envoy's effective weights: each times the healthy share of the listed hosts."""
         decided = self.decided()
         product: dict[str, float] = {}
         for zone, weight in decided.zone_weights["pool", caller].items():

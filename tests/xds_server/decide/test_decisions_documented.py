@@ -1,4 +1,4 @@
-"""docs/decisions.md names every module that decides, and every field by which an operator bounds one."""
+"""docs/decisions.md names every decision module, and every field that bounds one."""
 
 import re
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def modules() -> list[str]:
 
 @pytest.mark.parametrize("path", [one for block, model in BLOCKS.items() for one in fields(block, model)])
 def test_every_decision_field_is_documented(path: str) -> None:
-    # The ladder's levels share their two fields, which are named once.
+    # The degradation levels share two fields, which are named once.
     ladder = path.startswith("degradation.") and path.endswith((".enabled", ".abovePressurePercent"))
     assert path in NAMED or (ladder and path.rpartition(".")[0] in NAMED and path.rpartition(".")[2] in NAMED)
 

@@ -1,4 +1,4 @@
-"""Two spellings of one configuration are no difference, and a difference is always seen."""
+"""Equivalent spellings of a configuration make no difference, and differences are always found."""
 
 import base64
 import contextlib

@@ -1,4 +1,4 @@
-"""What is said of versions, clocks, files, rights, pods, proxies and engines."""
+"""Checks of versions, clocks, files, rights, pods, proxies and engines."""
 
 import tomllib
 from dataclasses import replace

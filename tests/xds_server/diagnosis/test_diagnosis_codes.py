@@ -1,4 +1,4 @@
-"""Every code of a remark is in the reference, and every one in the reference is said somewhere."""
+"""Every code is in the reference, and every code of the reference is used."""
 
 import re
 from pathlib import Path

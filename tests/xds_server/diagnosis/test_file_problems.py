@@ -1,4 +1,4 @@
-"""Trouble with files that trust depends on: what is told, since when, and that it goes when it is mended."""
+"""File problems: what is reported, since when, and that it ends when fixed."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -95,7 +95,7 @@ def test_problem_has_an_age_and_ends_when_fixed(tmp_path: Path) -> None:
         ("certificate", FileDefect.UNUSABLE),
         ("rules", FileDefect.UNUSABLE),
         ("token", FileDefect.UNUSABLE),
-    ], "what stands longest is first"
+    ], "the oldest comes first"
     assert [one.age_s for one in found] == [40.0, 0.0, 0.0]
     assert [Path(one.file).name for one in found] == ["server.crt", "access.yaml", "token"]
     (tmp_path / "server.key").write_text(whole)
@@ -105,7 +105,7 @@ def test_problem_has_an_age_and_ends_when_fixed(tmp_path: Path) -> None:
     assert troubles.current() == ()
     (tmp_path / "server.key").write_text("half again")
     look(guard)
-    assert [one.age_s for one in troubles.current()] == [0.0], "another trouble has another age"
+    assert [one.age_s for one in troubles.current()] == [0.0], "another problem has its own age"
 
 
 def test_problem_text_has_no_secret(tmp_path: Path) -> None:

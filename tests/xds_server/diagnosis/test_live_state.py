@@ -1,4 +1,4 @@
-"""The board of ``switchgear top`` follows frames and differences, and puts first what needs a look."""
+"""The state of ``switchgear top`` follows frames and differences, and sorts problems first."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def test_live_differences_update_the_frame() -> None:
     assert made.latest(5) == [event]
     assert made.latest(5, "other") == []
     made.take("frame", {"at": 3.0, "tables": {}, "events": []})
-    assert (made.tables.engines, made.events) == ({}, ()), "a whole frame begins anew"
+    assert (made.tables.engines, made.events) == ({}, ()), "a full frame replaces everything"
 
 
 @pytest.mark.parametrize("message", [{}, {"at": 1.0, "tables": {"engines": {"a": {}}}, "events": []}, {"at": "x"}])

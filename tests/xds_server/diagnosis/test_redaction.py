@@ -1,4 +1,4 @@
-"""Nothing that is secret leaves the house, and the shape of things does."""
+"""No secret leaves the site, but the shape of data stays."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A prober that is watched, beside simulated engines under load."""
+"""A running prober next to simulated engines under load."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ def policies(ports: dict[str, int], *, model: str = "fake-model", **probe: objec
 
 @dataclass
 class RunningProber:
-    """A prober at work, with its reports folded and decided on as the control plane does."""
+    """A running prober, with its reports applied and decided on as in the control plane."""
 
     policies: PolicySet
     reports: list[EngineReport] = field(default_factory=list)
@@ -103,7 +103,7 @@ class RunningProber:
                     self.changed.clear()
                     await self.changed.wait()
         except TimeoutError:
-            pytest.fail(f"waited for: {what}; last said: {self.reports[-3:]}")
+            pytest.fail(f"waited for: {what}; last reports: {self.reports[-3:]}")
         return time.monotonic() - began_s
 
     async def until_out(self, engine: str = "e0") -> float:
@@ -116,7 +116,7 @@ class RunningProber:
         )
 
     async def looks(self, count: int) -> None:
-        """Wait for this many more looks, whatever they bring."""
+        """Wait for this many more probes, whatever their results."""
         goal = self._looks() + count
         await self.until(lambda: self._looks() >= goal, f"{count} looks")
 
@@ -155,7 +155,7 @@ async def probed(max_unfinished: int | None = None) -> AsyncIterator[tuple[FakeE
 
 @contextlib.asynccontextmanager
 async def load(engine: FakeEngine, callers: int, *, tokens: int = 32, stream: bool = False) -> AsyncIterator[None]:
-    """``callers`` requests at any time, each replaced when it ends, whatever its end."""
+    """Keep ``callers`` requests in flight, each replaced when it ends."""
 
     async def call(http: aiohttp.ClientSession) -> None:
         body = {"model": "fake-model", "prompt": "x", "max_tokens": tokens, "stream": stream}

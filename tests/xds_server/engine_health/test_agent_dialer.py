@@ -1,4 +1,4 @@
-"""The dialer against real agents' servers over real gRPC: changes, losses, restarts and lies."""
+"""The dialer against real agent servers over real gRPC: changes, losses, restarts and invalid reports."""
 
 import asyncio
 import contextlib
@@ -65,7 +65,7 @@ async def listening(add: Callable[[grpc.aio.Server], None], port: int = 0) -> As
 
 
 class Dialed:
-    """A dialer at work, and what came of it."""
+    """A running dialer, and its results."""
 
     def __init__(self) -> None:
         self.reports: list[EngineReport] = []
@@ -108,7 +108,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def two_pools(port: int) -> PolicySet:
-    """One engine, named by two pools: as it is while a pool gets another name."""
+    """One engine in two pools: as when a pool is renamed."""
     pools = [
         {
             "apiVersion": "switchgear.dev/v1alpha1",
@@ -146,7 +146,7 @@ async def test_two_pools_share_one_agent() -> None:
 
 
 async def test_agent_report_is_passed_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    # No heartbeat and no dialling anew in this test's time: what is heard was sent because it changed.
+    # No heartbeat and no redial in this test's time: each report was sent because of a change.
     monkeypatch.setattr(agent_dialer, "FRESH_S", 3600.0)
     server = WatchServer(boot_id="b1", heartbeat_s=3600.0)
     server.publish(report())
@@ -198,7 +198,7 @@ async def test_absent_agent_stops_covering_its_engine() -> None:
         reserved.bind(("127.0.0.1", 0))
         async with dialing(policies(reserved.getsockname()[1])) as dialed:
             await until(lambda: KEY in dialed.dialer.agents())
-            assert dialed.dialer.covered == {KEY}, "the prober need not begin yet"
+            assert dialed.dialer.covered == {KEY}, "the prober need not start yet"
             await until(lambda: not dialed.dialer.covered)
             assert not dialed.reports
 
@@ -217,7 +217,7 @@ async def test_silent_agent_watch_reconnects(monkeypatch: pytest.MonkeyPatch) ->
 
     async with listening(serving(watch)) as port, dialing(policies(port)) as dialed:
         await until(lambda: connections >= 3)
-        assert frozenset() in dialed.coverage, "meanwhile the engine is asked"
+        assert frozenset() in dialed.coverage, "meanwhile the engine is probed"
 
 
 @pytest.mark.parametrize("drain_s", [3600.0, 0.3])
@@ -313,7 +313,7 @@ async def test_agent_report_flood_is_rate_limited() -> None:
         await until(lambda: ReportDropReason.FLOOD in dialed.flaws)
         began_s, heard = time.monotonic(), len(dialed.reports)
         await until(lambda: len(dialed.reports) >= heard + 60)
-        assert time.monotonic() - began_s > 0.5, "some fifty in a second"
+        assert time.monotonic() - began_s > 0.5, "about fifty per second"
 
 
 async def test_drain_progress_is_sent_and_resent_to_agents() -> None:
@@ -330,7 +330,7 @@ async def test_drain_progress_is_sent_and_resent_to_agents() -> None:
             assert not server.removal(since).complete
             dialed.dialer.send_drain_progress(KEY, DrainProgress(proxies_total=2, proxies_acknowledged=2))
             await until(lambda: server.removal(since).complete)
-            # Back, and out once more: what was said of the first drain does not count for the second.
+            # Back, and draining again: progress of the first drain does not count for the second.
             server.publish(report())
             await dialed.says(Verdict.READY)
             since = server.publish(report(Verdict.DRAINING, drain=True)).sequence

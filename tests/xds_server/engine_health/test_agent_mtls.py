@@ -1,4 +1,4 @@
-"""Agents by mTLS: who may watch, whom the dialer believes, and a rotation of both ends."""
+"""Agents by mTLS: who may watch, which agents the dialer trusts, and rotation at both ends."""
 
 import asyncio
 import contextlib
@@ -107,7 +107,7 @@ async def test_agent_watch_over_mtls_survives_certificate_rotation(certs: Path) 
     make_certificates(certs, [one for one in WHO if one.name == "server"], lasts=timedelta(hours=1), now=long_ago)
     keys = RotatingKeyPair(files(certs, "server"))
     async with agent(certs) as port, watching(port, security(keys)) as watched:
-        # Refused for its own certificate, which has ended; with that it would wait for ever.
+        # Refused for its own expired certificate; with that it would wait forever.
         await until(lambda: watched.listens)
         async with watching(port, security(RotatingKeyPair(files(certs, "operator")))) as other:
             await until(lambda: other.reports)
@@ -152,4 +152,4 @@ async def test_plaintext_agents_need_an_explicit_pool_list(certs: Path) -> None:
             await until(lambda: watched.reports)
         async with watching(port, security(keys)) as strict, watching(port, PLAIN_TEXT) as other:
             await until(lambda: other.reports)
-            assert not strict.reports, "no falling back"
+            assert not strict.reports, "there is no fallback"

@@ -1,4 +1,4 @@
-"""Whatever order reports arrive in, and whoever was restarted, what is known never goes back."""
+"""The state of an agent never goes back, in any order of reports and after any restart."""
 
 import math
 
@@ -32,7 +32,7 @@ def report(
 
 
 steps = st.lists(
-    st.none()  # the connection is made anew
+    st.none()  # a reconnection
     | st.tuples(st.sampled_from("abc"), st.integers(1, 9), st.sampled_from(list(Verdict))),
     max_size=40,
 )
@@ -53,7 +53,9 @@ def test_report_sequence_never_goes_back(steps: list[tuple[str, int, Verdict] | 
         try:
             heard = heard.after(report(boot, sequence, at_s, verdict))
         except ReportError:
-            assert (boot in boots[:-1]) or (boot == boots[-1] and sequence < newest), "only what is old is dropped"
+            assert (boot in boots[:-1]) or (boot == boots[-1] and sequence < newest), (
+                "only old reports are dropped"
+            )
             assert heard is before
             continue
         known = heard.report
@@ -88,4 +90,4 @@ def test_drain_report_is_trusted_until_its_deadline() -> None:
     assert drains_s(Verdict.DRAINING, DrainRequest(deadline_in_s=20.0)) == 20.0
     assert drains_s(Verdict.DRAINING, DrainRequest()) == DRAIN_S
     assert drains_s(Verdict.DRAINING, DrainRequest(deadline_in_s=1e8)) == DRAIN_MOST_S
-    assert drains_s(Verdict.DEAD, DrainRequest(deadline_in_s=20.0)) == -math.inf, "dead is worth asking about"
+    assert drains_s(Verdict.DEAD, DrainRequest(deadline_in_s=20.0)) == -math.inf, "a dead engine is probed"

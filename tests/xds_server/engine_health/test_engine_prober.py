@@ -126,7 +126,7 @@ async def test_crash_is_detected_at_once_and_recovery_soon(record_property: Note
     ("fault", "health", "verdict"),
     [
         (EngineDrain(), LEAVING, Verdict.DRAINING),
-        # One engine is the whole pool: soft evidence leaves it in.
+        # One engine is the whole pool: the floor keeps it in rotation.
         (EngineErrorAfterWork(), IN, Verdict.DEGRADED),
         (EngineShed(), IN, Verdict.DEGRADED),
         (EngineResetMidStream(), IN, Verdict.DEGRADED),

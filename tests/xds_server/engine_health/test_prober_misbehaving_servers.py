@@ -1,4 +1,4 @@
-"""The prober against servers that behave like no engine, and how often it asks whom."""
+"""The prober against servers that are not engines, and how often it probes."""
 
 import asyncio
 import contextlib
@@ -91,7 +91,7 @@ async def _redirects(_: bytes, writer: asyncio.StreamWriter) -> None:
 @pytest.mark.parametrize(
     ("answer", "limit", "verdicts"),
     [
-        # Only who never ends is waited for in vain; what others say is to be heard on a busy machine as well.
+        # Only servers that never end a response time out; others must be read on a busy machine, too.
         (_huge, "20s", {Verdict.STARTING}),
         (_drip, "300ms", {Verdict.DEAD}),
         (_silence, "300ms", {Verdict.DEAD}),
@@ -154,7 +154,7 @@ async def test_event_loop_stall_ejects_no_engine() -> None:
 
 @contextlib.asynccontextmanager
 async def two_engines() -> AsyncIterator[tuple[FakeEngine, RunningProber]]:
-    """Of which both are in; looks at engines that are well are far apart, on a busy machine as well."""
+    """With both in rotation; probes of healthy engines are far apart, on a busy machine, too."""
     async with (
         engine_up() as first,
         engine_up() as second,
@@ -166,13 +166,13 @@ async def two_engines() -> AsyncIterator[tuple[FakeEngine, RunningProber]]:
 
 
 async def more_often(watched: RunningProber) -> None:
-    """Wait for a dozen more reports of e0; there are half as many of e1 at the most."""
+    """Wait for 12 more reports of e0; e1 has at most half as many."""
     began = len(watched.reports)
 
     def told_of(engine: str) -> int:
         return sum(one.engine == engine for one in watched.reports[began:])
 
-    await watched.until(lambda: told_of("e0") >= 12, "a dozen reports")
+    await watched.until(lambda: told_of("e0") >= 12, "12 reports")
     assert told_of("e1") <= 6
 
 

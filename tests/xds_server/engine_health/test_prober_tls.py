@@ -1,4 +1,4 @@
-"""The prober asks engines by the certificates that their pool names, as these are at any time."""
+"""The prober uses the certificates that the pool names, and follows their rotation."""
 
 import asyncio
 import contextlib
@@ -19,13 +19,13 @@ NAME = "engine.example"
 
 
 def secret(folder: Path, name: str = "engines") -> Secrets:
-    """What a folder of secrets would hold: the authority in ``folder``, under a name."""
+    """The content of a secrets folder: the CA in ``folder``, under a name."""
     trust = read_trust(TrustFiles(authorities=folder / "ca.crt"))
     return {name: EngineSecret(name=name, authorities=trust.authorities, ends_unix_s=trust.ends_unix_s)}
 
 
 class TlsProber(RunningProber):
-    """A prober that asks over TLS; ``secrets`` may be replaced while it runs."""
+    """A prober over TLS; ``secrets`` may be replaced while it runs."""
 
     secrets: Secrets = MappingProxyType({})
 
@@ -92,7 +92,7 @@ async def test_certificate_rotation_changes_no_verdict(tmp_path: Path) -> None:
         await watched.until(lambda: bool(watched.reports), "it is heard")
         for _ in range(3):
             certificate(tmp_path, "engine", NAME)
-            # Another authority beside the one before: all connections are made anew.
+            # A second CA next to the first: all connections are reopened.
             (tmp_path / "more").mkdir(exist_ok=True)
             (tmp_path / "more" / "ca.key").unlink(missing_ok=True)
             (tmp_path / "more" / "ca.crt").unlink(missing_ok=True)
@@ -134,7 +134,7 @@ async def test_wrong_ca_bundle_ejects_no_engine(tmp_path: Path) -> None:
         seen = len(watched.reports)
         await watched.until(
             lambda: len({said.engine for said in watched.reports[seen:]}) == 3 and len(watched.reports) > seen + 9,
-            "all are said to be wrong, again and again",
+            "all are reported as wrong, repeatedly",
         )
         assert watched.decisions is not None
         assert {watched.health(f"e{index}") for index in range(3)} == {IN}

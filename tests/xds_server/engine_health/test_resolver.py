@@ -1,4 +1,4 @@
-"""Host names become addresses, a silent resolver changes nothing, and engines do not move about."""
+"""Host names resolve to addresses, a failed resolver changes nothing, and engines do not move."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Pools, decisions and scenes to tell stories of."""
+"""Pools, decisions and contexts for explanations."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -51,7 +51,7 @@ def fleet(policies: PolicySet) -> Fleet:
 
 
 def decided(fleet: Fleet, **engines: EngineDecision) -> Decisions:
-    """Decisions in which these engines are as said and all others are well."""
+    """Decisions in which these engines are as given and all others are healthy."""
     well = EngineDecision(health=Health.HEALTHY, reason="ready", since_s=0.0)
     pools: dict[str, PoolDecisions] = {}
     every: dict[EngineId, EngineDecision] = {}

@@ -1,4 +1,4 @@
-"""A recording holds what decisions were made of: decided again they come out the same, otherwise otherwise."""
+"""A recording has the inputs of decisions: replayed, it repeats them, and other policies differ."""
 
 import asyncio
 import contextlib
@@ -44,9 +44,9 @@ def read(text: str = POLICIES) -> PolicySet:
 
 
 def history(seed: int, steps: int = 60, *, spoken: bool = False) -> tuple[list[RecordedInputs], list[Decisions]]:
-    """Rounds in which reports, traffic and orders move, r1 fails for a while, and what was decided.
+    """Rounds in which reports, traffic and orders change, r1 fails for a while, with their decisions.
 
-    ``spoken``: the orchestrator has its say, too.
+    ``spoken``: with pod states, too.
     """
     rng, words, policies = random.Random(seed), random.Random(seed), read()
     fleet: Fleet = declared(policies)
@@ -71,7 +71,7 @@ def history(seed: int, steps: int = 60, *, spoken: bool = False) -> tuple[list[R
             )
             if rng.random() < 0.8:
                 fleet = with_report(fleet, report, now_s)
-            # An engine that nothing came of since is not written again.
+            # An engine without news is not written again.
             total[0] += 10 if name != "r3" or step % 3 == 0 else 0
             total[1] += 10 if name == "r1" and 20 <= step < 40 else 0
         engines = {
@@ -94,7 +94,7 @@ def history(seed: int, steps: int = 60, *, spoken: bool = False) -> tuple[list[R
             fleet, {"chat": PoolTraffic(engines=engines, proxies={"gw-1": proxy}, heard_at_s=now_s)}
         )
         if spoken and step % 7 == 0:
-            # Now and then, and once of the engine whose reports only repeat themselves, and back again.
+            # Sometimes, once for the engine whose reports only repeat, and back again.
             standing = words.choice([PodPhase.UNFIT, PodPhase.LEAVING, PodPhase.PRESENT])
             said = PodState(standing=standing, reason=f"step {step}")
             fleet = with_pod_states(fleet, {} if step == 42 else {EngineId("chat", "r3"): said})
@@ -151,7 +151,7 @@ async def test_replay_repeats_recorded_decisions(tmp_path: Path, seed: int) -> N
         assert again.engines == decided[at].engines
         assert again.pools["chat"].admission == decided[at].pools["chat"].admission
     assert at == len(moments) - 1
-    # Out at all: the history is worth comparing.
+    # Some ejections: the history is worth comparing.
     assert any(one.health != "HEALTHY" for round_ in decided for one in round_.engines.values())
     assert any(one.ejector is Ejector.ORCHESTRATOR for round_ in decided for one in round_.engines.values())
 
@@ -173,13 +173,13 @@ async def test_replay_differs_only_under_other_policies(tmp_path: Path) -> None:
     same = replay(tmp_path / "r", read())
     assert same.same
     assert same.length_s == pytest.approx((len(moments) - 1) * STEP_S)
-    # As recorded r1 leaves at 80 % failures; without a breaker it never does.
+    # As recorded r1 is ejected at 80 % failures; without a breaker it never is.
     off = replay(tmp_path / "r", read(POLICIES.replace("errorRatePercent: 30", "errorRatePercent: 0")))
     assert not off.same
     r1 = next(one for one in off.engines if one.engine == "r1")
     assert (r1.left, r1.left_then, r1.out_s_then) == (1, 0, 0.0)
     assert r1.out_s
-    # And the other way round: the recording ran without a breaker, and would have been spared those failures.
+    # The reverse: the recording ran without a breaker, which would have avoided those failures.
     await record(
         tmp_path / "off",
         [

@@ -1,4 +1,4 @@
-"""What is said of an order before it is taken: whether the floor lets it, now and once the engine is well."""
+"""Whether the floor allows an order, now and after the engine has recovered."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What is remembered is bounded, and what flaps is one story."""
+"""Stored events are bounded, and flapping is stored once."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,5 +80,5 @@ def test_event_store_is_bounded_and_ordered(told: list[tuple[int, str, str, floa
     assert {one.number for one in everything} == {
         one.number for engine in range(6) for one in book.related(engine=f"r{engine}")
     }
-    # Whatever was folded or dropped, nothing is counted that did not happen.
+    # Whatever was merged or dropped, only real transitions are counted.
     assert sum(one.times for one in everything) <= len(told)

@@ -1,4 +1,4 @@
-"""Files of lines: bounded, read again after a crash, and never in the way."""
+"""JSON lines files: bounded, readable after a crash, and never blocking."""
 
 import asyncio
 import contextlib
@@ -81,7 +81,9 @@ async def test_rotated_file_keeps_permissions(tmp_path: Path) -> None:
     assert (mode(rotated(file)), mode(file)) == (0o600, 0o600)
     file.chmod(0o666)
     await write()
-    assert (mode(rotated(file)), mode(file)) == (0o666, 0o644), "read on, and written by nobody else"
+    assert (mode(rotated(file)), mode(file)) == (0o666, 0o644), (
+        "readable as before, and writable by the owner only"
+    )
     assert tail(file) == ['{"n": 2}', '{"n": 1}', '{"n": 2}']
 
 

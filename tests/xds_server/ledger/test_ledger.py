@@ -1,4 +1,4 @@
-"""Decisions go by, and each transition is one event: with its line of the policies, its figures and its end."""
+"""Each transition of the decisions is one event: with its policy line, its numbers and its end."""
 
 import asyncio
 import contextlib
@@ -95,7 +95,7 @@ def test_telemetry_loss_and_return_are_one_event_each(policies: PolicySet, fleet
 
 
 async def _written(lines: JsonlWriter) -> None:
-    """Everything that waits is in the file."""
+    """Wait until all queued lines are in the file."""
     writer = asyncio.create_task(lines.run())
     await asyncio.sleep(0)
     writer.cancel()
@@ -139,7 +139,7 @@ def test_events_name_failed_requests(policies: PolicySet, fleet: Fleet) -> None:
     assert asked == [("chat", "r1", 100.0)]
     assert from_line(as_line(out), ClockReading(s=100.0, unix_s=1_000_100.0)) == out
     (back,) = ledger.observe(policies, fleet, decided(fleet, r1=BACK), failed_requests=failed)
-    assert back.requests == ()  # that it is back is nothing that these speak for
+    assert back.requests == ()  # failed requests are not evidence for a return
 
 
 def test_recoveries_while_down_are_reported_once(policies: PolicySet, fleet: Fleet) -> None:

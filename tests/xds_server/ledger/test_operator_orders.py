@@ -1,4 +1,4 @@
-"""Orders over a restart: what cannot be understood is told, and takes no other with it."""
+"""Orders over a restart: an invalid one is reported, and the others stay."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ GOOD: dict[str, Any] = {
 
 
 def restored(folder: Path, *kept: object) -> tuple[Orders, list[str]]:
-    """The orders that such a file gives, and why others were ignored."""
+    """The orders restored from such a file, and the reasons for ignored ones."""
     (folder / FILE_NAME).write_text(json.dumps(kept))
     orders = Orders(folder, clock=lambda: 50.0, wall=lambda: 1000.0)
     with capture_logs() as logs:

@@ -1,4 +1,4 @@
-"""What is decided of a pool is there for dashboards, and what nobody knows is left out."""
+"""Metrics of a pool's decisions; unknown values are absent."""
 
 from policies.model import PolicySet
 from tests.xds_server.ledger.conftest import decided, scene, seen, with_pool
@@ -10,7 +10,7 @@ from xds_server.model.pool_traffic import EngineTraffic
 
 
 def values(policies: PolicySet, fleet: Fleet, decisions: object) -> dict[tuple[str, ...], float]:
-    """Every sample by its name and the values of its labels, the pool's aside."""
+    """Every sample by its name and label values, without the pool's."""
     found = {}
     for metric in pool_metrics(scene(policies, fleet, decisions)):  # type: ignore[arg-type]
         for sample in metric.samples:
@@ -69,4 +69,4 @@ def test_metrics_per_engine(policies: PolicySet, fleet: Fleet) -> None:
     assert admitted == {"r1": 0.0, "r2": 0.25, "r3": 1.0, "r4": 1.0}
     assert found["switchgear_engine_in_flight_requests", "r2", "a"] == 3
     failed = {key: value for key, value in found.items() if key[0] == "switchgear_engine_failed_ratio"}
-    assert failed == {("switchgear_engine_failed_ratio", "r2", "a"): 0.25}, "of no calls there is no share"
+    assert failed == {("switchgear_engine_failed_ratio", "r2", "a"): 0.25}, "without calls there is no ratio"

@@ -1,4 +1,4 @@
-"""What operators are shown of regions and revisions: in full as data, in short in the table, in figures."""
+"""Regions and revisions for operators: complete as data, short in the table, and as metrics."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Why: in sentences, with the figures and the line that ruled, for whatever was decided."""
+"""Explanations: in sentences, with numbers and the policy line, for every decision."""
 
 from dataclasses import replace
 
@@ -281,7 +281,7 @@ def test_why_explains_every_decision(
     assert found.now.endswith(".")
     assert found.because
     assert all(found.because)
-    # Out, and nobody says what would bring it back: that is the question at 3 a.m.
+    # Ejected without a recovery condition: the question at 3 a.m.
     assert found.returns or decision.health is Health.HEALTHY
     if decision.floor and decision.health is Health.HEALTHY:
         assert found.why_not
@@ -297,7 +297,7 @@ def test_why_ejected_engine_names_failed_requests(policies: PolicySet, fleet: Fl
     assert found.past[0].requests == ("id-2", "id-1")
     back = why("r1", scene(policies, fleet, decided(fleet, r1=WELL), ledger.book))
     assert "id-2" not in told(back)
-    # Out again, for another reason and without a request lost: those of last time are not said to be of this.
+    # Ejected again for another reason without a failed request: those of the last time are not shown.
     again = replace(out, reason="dead", ejector=Ejector.VERDICT, since_s=160.0)
     assert not [
         one

@@ -1,4 +1,4 @@
-"""Waits double up to the longest one, and no number of failures is too large."""
+"""Waits double up to the maximum, for any number of failures."""
 
 from xds_server.model.backoff import ExponentialBackoff
 

@@ -1,4 +1,4 @@
-"""Folding reports into the fleet."""
+"""Applying reports to the fleet."""
 
 from dataclasses import replace
 
@@ -100,7 +100,7 @@ LEAVING = PodState(standing=PodPhase.LEAVING, reason="its pod is being deleted")
 
 def test_pod_states_apply_to_their_engine_until_withdrawn() -> None:
     before = declared(policies("a", "b"))
-    after = with_pod_states(before, {EngineId("p", "b"): LEAVING, EngineId("p", "nobody"): LEAVING})
+    after = with_pod_states(before, {EngineId("p", "b"): LEAVING, EngineId("p", "x"): LEAVING})
     assert after.pools["q"] is before.pools["q"]
     assert after.pools["p"][0] is before.pools["p"][0]
     assert after.pools["p"][1].pod_phase is PodPhase.LEAVING

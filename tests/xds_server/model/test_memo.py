@@ -1,4 +1,4 @@
-"""Results are reused while their inputs are the same objects, and the reused one is the very same object."""
+"""Results are reused while their inputs are the same objects, and are then the same object."""
 
 from xds_server.model.memo import LastResult, reuse_equal, reuse_mapping, reuse_tuple
 

@@ -1,4 +1,4 @@
-"""Proxies that are only lists, and policies for them: what tests of the loop share."""
+"""Fake proxies as lists, and policies for them, for tests of the reconciler."""
 
 import asyncio
 import contextlib
@@ -56,7 +56,7 @@ def refused() -> RejectedPolicies:
 
 
 class Peers:
-    """Connected proxies, and what was published to them."""
+    """Connected proxies, and the snapshots published to them."""
 
     def __init__(self) -> None:
         self.connected: set[View] = {VIEW}
@@ -109,7 +109,7 @@ def report(engine: str, verdict: Verdict, at_s: float = 1.0, pool: str = "p") ->
 
 
 async def settled(reconciler: Reconciler) -> None:
-    """Return after a whole round that began after now."""
+    """Wait for a full round that starts after now."""
     built = reconciler.built
     reconciler.proxies_changed()
     await until(lambda: reconciler.built is not built)

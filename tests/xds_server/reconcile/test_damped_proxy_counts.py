@@ -1,4 +1,4 @@
-"""Limits are divided by proxies that may be on their way back, for a while."""
+"""Limits are divided by proxies that may reconnect, for a while."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What the last run kept: served, and counted with, until this one knows better."""
+"""State of the last run is served and counted until newer state is known."""
 
 import asyncio
 
@@ -46,7 +46,7 @@ async def test_max_requests_are_divided_by_last_run_proxy_counts() -> None:
 
 
 async def test_zone_weights_use_calling_zones_of_the_last_run() -> None:
-    """Else a restart moves traffic about: to the zone whose gateway is back first, everybody asks from there."""
+    """Otherwise a restart moves traffic: all demand would seem to come from the first zone to reconnect."""
     before, unaware, restarted = Peers(), Peers(), Peers()
     before.connected = {View(zone=zone) for zone in ("z1", "z2", "z3")}
     async with running(before) as first, running(unaware) as second, running(restarted) as third:

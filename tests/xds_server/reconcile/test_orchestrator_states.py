@@ -1,4 +1,4 @@
-"""What is said of engines stays said while nothing is new, costs nothing then, and is said of no other engine."""
+"""Pod states persist without news, cost nothing then, and apply to no other engine."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -42,7 +42,7 @@ def standings(of: Fleet) -> dict[str, PodPhase]:
 
 
 class Watched(dict[str, tuple[Engine, ...]]):
-    """Pools that count how often somebody goes through all of them."""
+    """Pools that count iterations over all of them."""
 
     looks = 0
 
@@ -76,12 +76,12 @@ def test_returned_engine_ignores_the_end_of_its_predecessor(uid: str, held: bool
     carried = words.apply_cached(carried, 1.0)
     words.update({}, carried, 2.0)
     assert standings(words.apply_cached(carried, 2.0))["a"] is PodPhase.GONE
-    # The policies without it have come, and now those with the next one.
+    # The policies without it arrived, and now those with its successor.
     fresh = fleet(*NAMES)
     words.update({}, fresh, 3.0, {key("a"): uid} if uid else {})
     carried = words.apply_cached(fresh, 3.0)
     assert (standings(carried)["a"] is PodPhase.GONE) is held
-    assert standings(words.apply_cached(carried, 2.0 + HELD_S))["a"] is PodPhase.PRESENT, "no end holds for ever"
+    assert standings(words.apply_cached(carried, 2.0 + HELD_S))["a"] is PodPhase.PRESENT, "a reported end expires"
 
 
 def test_simultaneous_replacement_is_another_engine() -> None:
@@ -122,6 +122,6 @@ def test_cached_pod_states_equal_uncached(steps: list[tuple[object, ...]]) -> No
             case ("edit", list(names), str(host)):
                 carried = fleet(*names, address=f"10.0.0.{host}")
             case _:
-                words.apply(before, now_s)  # must not pass for having seen to the one that is carried
+                words.apply(before, now_s)  # must not count as an update of the carried fleet
         before, carried = carried, words.apply_cached(carried, now_s)
         assert carried == words.apply(carried, now_s)

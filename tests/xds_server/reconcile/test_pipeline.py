@@ -1,4 +1,4 @@
-"""From policies to snapshots: what stays between two runs."""
+"""From policies to snapshots: the cache between two runs."""
 
 import gc
 from collections.abc import Callable

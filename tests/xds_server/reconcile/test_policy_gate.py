@@ -1,4 +1,4 @@
-"""What is served, counted by type for a scrape."""
+"""Served resources by type, for a scrape."""
 
 from prometheus_client.parser import text_string_to_metric_families
 

@@ -1,4 +1,4 @@
-"""What is served follows policies and reports, and stays as it is whenever something is wrong with them."""
+"""The served state follows policies and reports, and stays as it is when they are invalid."""
 
 import asyncio
 import time
@@ -108,11 +108,11 @@ async def test_held_policies_follow_the_release_on_another_replica() -> None:
         assert reconciler.released == "digest of p 2"
         reconciler.offer(accepted("p", "q"))
         await until(lambda: peers.pools == ["p", "q"])
-        assert reconciler.released == "", "released policies are served no longer"
+        assert reconciler.released == "", "the release applies once"
 
 
 async def test_proxy_leaving_during_an_edit_is_not_a_loss() -> None:
-    """What the last proxy of a view was served is no loss of the edit, whose view nobody has any more."""
+    """The view of a proxy that left is not a loss caused by the edit."""
     peers = Peers()
     peers.connected = {VIEW, View(zone="z2")}
     async with running(peers) as reconciler:
@@ -198,7 +198,7 @@ async def test_zone_with_a_restarting_proxy_still_calls() -> None:
 
 
 async def test_first_proxy_of_a_view_marks_state_for_saving() -> None:
-    """Three gateways in three zones are three firsts; a restart must find all of them in the store."""
+    """Three gateways in three zones are three first proxies; a restart must find all of them in the store."""
     peers = Peers()
     peers.connected, peers.roles = set(), {}
     async with running(peers) as reconciler:
@@ -214,7 +214,7 @@ async def test_first_proxy_of_a_view_marks_state_for_saving() -> None:
 
 
 async def test_first_proxy_of_a_view_builds_only_its_view() -> None:
-    """Of a thousand proxies with addresses of their own, each is a first."""
+    """Each of a thousand proxies with its own address is the first of its view."""
     peers = Peers()
     peers.connected = {VIEW, View(zone="z2")}
     async with running(peers) as reconciler:
@@ -228,7 +228,7 @@ async def test_first_proxy_of_a_view_builds_only_its_view() -> None:
 
 
 class Slow(Peers):
-    """Peers whose rounds take long; ``asked`` is when each round began and ended to ask for them."""
+    """Peers whose rounds take long; ``asked`` has the start and end of each query."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -246,7 +246,7 @@ async def test_long_round_leaves_equal_time_to_streams() -> None:
     async with running(peers, on_round=lambda _, __: reconciler.proxies_changed()) as reconciler:
         reconciler.offer(accepted("p"))
         await until(lambda: len(peers.asked) >= 5)
-    # The first round asks twice: it also considers the policies.
+    # The first round queries twice: it also validates the policies.
     for (_, ended_s), (began_s, _) in pairwise(peers.asked[1:]):
         assert began_s - ended_s >= 0.09
 

@@ -1,4 +1,4 @@
-"""More than half gone at once is held back, whether it goes as resources or as engines."""
+"""Losing more than half at once is held back, counted in resources or in engines."""
 
 from xds_server.model.fleet import Engine, EngineId, fleet_of, with_pod_states
 from xds_server.model.pod_state import PodPhase, PodState
@@ -42,7 +42,7 @@ def test_shrink_guard_ignores_terminating_pods() -> None:
     assert not drop_reason(view_parts(served, down), left)
     assert "3 engines of a" in drop_reason(view_parts(served, whole), left)
     assert "3 engines of a" in drop_reason(view_parts(served, broken), left)
-    # One that ends does not make up for one that was lost.
+    # A terminating engine does not compensate for a lost one.
     assert drop_reason(view_parts(served, whole), view_parts(served, down))
 
 

@@ -1,4 +1,4 @@
-"""What an orchestrator says of engines: that they end, or are gone."""
+"""Terminating and deleted pods."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ async def test_scale_down_passes_and_an_empty_selector_is_held() -> None:
             reconciler.offer(accepted("p", engines=12))
             await reconciler.ready.wait()
             reconciler.on_pod_states(words)
-            # A source that no longer lists them no longer speaks of them, and says so first.
+            # A source that no longer lists them first drops their states.
             reconciler.on_pod_states({})
             reconciler.offer(accepted("p", engines=1))
             await until(lambda r=reconciler: r.source_state.digest == "digest of p 1")

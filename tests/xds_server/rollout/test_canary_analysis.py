@@ -1,4 +1,4 @@
-"""Whom a canary takes, and what speaks against it."""
+"""Selection and verdict of a canary."""
 
 import random
 
@@ -55,7 +55,7 @@ def seen(
 
 
 @pytest.mark.parametrize(
-    ("canary", "others", "word", "said"),
+    ("canary", "others", "word", "expected"),
     [
         (seen(), seen(), CanaryVerdict.GOOD, "0 % fail"),
         (seen(200, failed=20), seen(1800), CanaryVerdict.BAD, "10 % of 200 requests fail"),
@@ -66,7 +66,12 @@ def seen(
             "10 % elsewhere",
         ),  # the engines are at fault
         (seen(60, failed=1), seen(600), CanaryVerdict.GOOD, "elsewhere"),  # one failure is chance
-        (seen(2000, failed=30), seen(20000), CanaryVerdict.GOOD, "elsewhere"),  # sure, and too little to matter
+        (
+            seen(2000, failed=30),
+            seen(20000),
+            CanaryVerdict.GOOD,
+            "elsewhere",
+        ),  # significant, but too small to matter
         (seen(200, shed=40), seen(1800), CanaryVerdict.BAD, "are shed"),
         (seen(shed=0, done=MIN_REQUESTS - 1), seen(), CanaryVerdict.UNKNOWN, "the canary had 49"),
         (seen(), seen(3), CanaryVerdict.UNKNOWN, "the others had 3"),
@@ -82,15 +87,15 @@ def seen(
     ],
 )
 def test_canary_verdict_reasons(
-    canary: CohortMetrics, others: CohortMetrics, word: CanaryVerdict, said: str
+    canary: CohortMetrics, others: CohortMetrics, word: CanaryVerdict, expected: str
 ) -> None:
     found = analyze_canary(canary, others)
     assert found.verdict is word
-    assert said in found.reasons[0]
+    assert expected in found.reasons[0]
 
 
 @pytest.mark.parametrize(
-    ("canary", "others", "slo_percent", "word", "said"),
+    ("canary", "others", "slo_percent", "word", "expected"),
     [
         (
             seen(),
@@ -99,16 +104,22 @@ def test_canary_verdict_reasons(
             CanaryVerdict.GOOD,
             "100 % of 1000 requests succeeded (required: 99 %)",
         ),
-        (seen(), seen(0), 99, CanaryVerdict.GOOD, "100 %"),  # nobody to compare it with
+        (seen(), seen(0), 99, CanaryVerdict.GOOD, "100 %"),  # nothing to compare with
         (
             seen(1000, failed=100),
             seen(1000, failed=100),
             99,
             CanaryVerdict.BAD,
             "90 % of 1000",
-        ),  # as the others, and too bad
-        (seen(900, shed=100), seen(900, shed=100), 99, CanaryVerdict.BAD, "90 % of 1000"),  # shed is not answered
-        (seen(1000, failed=15), seen(), 99, CanaryVerdict.UNKNOWN, "98.5 %"),  # short of it, and maybe by chance
+        ),  # like the others, but too bad
+        (
+            seen(900, shed=100),
+            seen(900, shed=100),
+            99,
+            CanaryVerdict.BAD,
+            "90 % of 1000",
+        ),  # shed requests are not answered
+        (seen(1000, failed=15), seen(), 99, CanaryVerdict.UNKNOWN, "98.5 %"),  # below the SLO, but maybe by chance
         (seen(1000, failed=1), seen(), 100, CanaryVerdict.BAD, "99.9 %"),
         (seen(1000, failed=10), seen(), 99, CanaryVerdict.GOOD, "99 %"),
         (seen(MIN_REQUESTS - 1), seen(0), 99, CanaryVerdict.UNKNOWN, "the canary had 49"),
@@ -116,11 +127,11 @@ def test_canary_verdict_reasons(
     ],
 )
 def test_canary_verdict_with_slo(
-    canary: CohortMetrics, others: CohortMetrics, slo_percent: float, word: CanaryVerdict, said: str
+    canary: CohortMetrics, others: CohortMetrics, slo_percent: float, word: CanaryVerdict, expected: str
 ) -> None:
     found = analyze_canary(canary, others, slo_percent)
     assert found.verdict is word
-    assert said in found.reasons[0]
+    assert expected in found.reasons[0]
 
 
 @given(st.integers(0, 2**32), st.floats(0, 0.5))

@@ -1,4 +1,4 @@
-"""A canary beside what the rest is served, and each way in which it ends."""
+"""A canary next to the served version, and each way in which it ends."""
 
 import asyncio
 import contextlib
@@ -76,7 +76,7 @@ class Site(Peers):
         return {"gateway": len(self._nodes)}
 
     def served(self) -> dict[bool, set[str]]:
-        """The pools that canary views have, and those that the others have."""
+        """The pools of canary views, and those of the others."""
         found: dict[bool, set[str]] = {}
         for view in self.views():
             found.setdefault(view.canary, set()).update(self.published[-1].get(view, NOTHING).of(CLUSTER))
@@ -84,7 +84,7 @@ class Site(Peers):
 
 
 class Publisher:
-    """What ``CanaryController`` asks of one."""
+    """The state that ``CanaryController`` reads of one proxy."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -207,7 +207,7 @@ def loses_its_proxies(site: Site) -> None:
     ],
 )
 async def test_canary_rollback(happens: Callable[[Site], None], said: str) -> None:
-    with structlog.testing.capture_logs():  # a bug is told with all that led to it
+    with structlog.testing.capture_logs():  # a bug is logged with its traceback
         async with running() as site:
             await begun(site)
             happens(site)
@@ -223,7 +223,7 @@ async def test_ended_canary_reports_its_age() -> None:
         site.now_s += 90
         assert (site.changing.canary().state, site.changing.canary().ended_s) == ("rolled-back", 90.0)
         await begun(site)
-        assert site.changing.canary().ended_s is None, "of the one that runs"
+        assert site.changing.canary().ended_s is None, "the running one has not ended"
 
 
 async def test_canary_with_too_little_traffic_may_be_promoted() -> None:
@@ -302,7 +302,7 @@ async def test_held_policies_are_not_released_during_a_canary() -> None:
 async def test_canary_ends_when_its_baseline_is_replaced() -> None:
     async with running() as site:
         await begun(site)
-        site.reconciler.offer(accepted("p", engines=3))  # by whatever way
+        site.reconciler.offer(accepted("p", engines=3))  # from any source
         await ended(site, "rolled-back", "another version is served meanwhile")
         assert {len(pools["p"]) for pools in [site.reconciler.fleet.pools]} == {3}  # type: ignore[union-attr]
 
@@ -323,14 +323,14 @@ async def test_canary_held_at_promotion_leaves_nothing_held() -> None:
         await begun(site)
         calls(site)
         site.now_s += 61
-        # What is served grew meanwhile, so that the same policies now take away more than half of it.
+        # The served version grew meanwhile, so that the same policies now remove more than half of it.
         grown = accepted(*"pqrstuvwxyz")
         trial, site.reconciler.canary_build = site.reconciler.canary_build, None
         site.reconciler._adopt(grown, stale=False)
         site.reconciler.canary_build = trial
         await until(lambda: site.changing.canary().state == "rolled-back")
         assert "would remove" in "; ".join(site.changing.canary().reasons)
-        # It is the files that are held now, as long as they say less than what is served.
+        # Now the files are held, as long as they have less than the served version.
         await until(lambda: site.reconciler.source_state.digest == accepted("p").digest)
         assert site.reconciler.source_state.state == "held"
 

@@ -1,7 +1,7 @@
-"""However edits, proxies and moments fall together: the last edit is served in the end, or it is said why not.
+"""Random interleavings of edits, proxies and rounds: the last edit is served, or reported as held or refused.
 
-A seed decides what is done and when, so a run that failed can be had again. Everything from the files to what
-proxies are given is real; only proxies are lists.
+A seed decides what happens and when, so a failed run can be repeated. Everything from the files to the published
+snapshots is real; only proxies are lists.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ ZONES: Final = tuple(View(zone=f"z{number}") for number in range(4))
 
 
 class Server:
-    """From files to proxies; ``turn`` does one thing at random."""
+    """From files to proxies; ``turn`` does one random action."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder / "policies"
@@ -56,7 +56,7 @@ class Server:
                 self.changing.offer(state)
 
     def content(self) -> str:
-        """Between none and all of the pools, sometimes in a text that nobody can use."""
+        """None to all of the pools, sometimes in an invalid text."""
         pools = self.random.sample(POOLS, self.random.randint(0, len(POOLS)))
         bad = "\n---\nkind: [" if self.random.random() < 0.2 else ""
         return "\n---\n".join(text(name, engines=self.random.randint(1, 4)) for name in pools) + bad
@@ -95,7 +95,7 @@ class Server:
         await asyncio.sleep(self.random.choice((0, 0, 0.005, 0.02, 0.1)))
 
     def done(self) -> bool:
-        """Whether what the files say now is served, or is said to be held or refused."""
+        """Whether the present files are served, or reported as held or refused."""
         files, serving = self.reconciler.source_state, self.reconciler.serving
         try:
             policies = load((self.folder,))
@@ -112,7 +112,7 @@ class Server:
         return files.state == "accepted" and serving.digest == policies.digest
 
     def __str__(self) -> str:
-        """All that one would ask for where an edit was lost."""
+        """State to debug a lost edit."""
         one = self.reconciler
         return (
             f"files: {one.source_state}\nserving: {one.serving and one.serving.digest[:12]}, "
@@ -141,6 +141,6 @@ async def test_last_edit_is_served_held_or_refused(tmp_path: Path, seed: int) ->
         for _ in range(EDITS):
             await server.turn()
         try:
-            await eventually(server.done, "the last edit is in force, or it is said why not", LIMIT_S)
+            await eventually(server.done, "the last edit is in force, or the reason is reported", LIMIT_S)
         except pytest.fail.Exception as failure:
             pytest.fail(f"{failure}\nseed {seed}\n{server}")

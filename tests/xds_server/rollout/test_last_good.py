@@ -1,4 +1,4 @@
-"""What is stored comes back whole or not at all, and a damaged file is named, never believed."""
+"""Stored state is read back completely or not at all, and a damaged file is named and never trusted."""
 
 import json
 import os
@@ -110,6 +110,6 @@ def test_secret_names_are_saved(tmp_path: Path) -> None:
     store.save(named)
     assert store.read() == named
     store.save(KEPT)
-    # A server that knows no secrets reads it, too: to it the field would be foreign.
+    # A server without secrets reads it, too, and does not know the field.
     assert "certified" not in store.path.read_text()
     assert store.read() == KEPT

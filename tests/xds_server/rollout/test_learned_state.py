@@ -1,4 +1,4 @@
-"""What was learned of traffic stays in force over a restart until it is measured again, and for no longer."""
+"""Learned state stays in force over a restart until measured again, and no longer."""
 
 import json
 import math
@@ -81,7 +81,7 @@ def memory(pool: PoolMemory) -> DecisionMemory:
 
 
 def restarted(folder: Path, pool: PoolMemory = POOL, *, away_s: float = 3.0) -> PoolMemory:
-    """What a server finds that starts so long after one with this memory ended."""
+    """The state that a server restores which starts this long after one with this memory ended."""
     save(folder, learned_state(memory(pool), NOW_S), UNIX_S)
     return read(folder, UNIX_S + away_s, STARTED_S).pools["p"]
 
@@ -115,7 +115,7 @@ def test_learned_timeouts_hold_over_a_restart_until_remeasured(tmp_path: Path) -
     assert limits_at(STARTED_S + 9, measured).decided.per_try_s == 5.0  # silent again
     grown = limits_at(STARTED_S + 2, limits, traffic=told(tail(9.0), at_s=STARTED_S + 2))
     assert grown.decided.per_try_s == 13.5  # at once: 1.5 x the tail
-    # As long as the call that they rest on is remembered they shrink no more than without a restart.
+    # While the longest call is remembered, they shrink no more than without a restart.
     later_s = STARTED_S + 2 + DOWN_INTERVAL_S
     assert limits_at(later_s, measured, traffic=told(tail(0.1), at_s=later_s)).decided.per_try_s == 5.0
 

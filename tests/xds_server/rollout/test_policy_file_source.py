@@ -1,4 +1,4 @@
-"""Policy files as editors, Kubernetes and accidents really change them: with real files and a real watcher."""
+"""Policy files under real changes by editors, Kubernetes and accidents: with real files and a real watcher."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ def pool(name: str, engines: int = 1) -> str:
 
 
 def put(path: Path, text: str) -> None:
-    """The file with this text, never seen in part: on a slow disk, half a file may stand still for long enough."""
+    """Write the file atomically: on a slow disk, half a file may stay unchanged for long enough."""
     new = path.with_name(f".{path.name}.new")
     new.write_text(text)
     new.replace(path)
@@ -44,7 +44,7 @@ def names_or_none(state: PolicyState) -> list[str] | None:
 
 
 class PolicyStates:
-    """The states of some files as they come out."""
+    """The states of these files, as they are yielded."""
 
     def __init__(self, files: PolicyFiles) -> None:
         self.states: asyncio.Queue[PolicyState] = asyncio.Queue()
@@ -91,17 +91,17 @@ async def test_present_state_is_yielded_first(folder: Path) -> None:
 
 
 async def test_in_place_edit_is_detected(folder: Path) -> None:
-    # The poll never comes: only the announcement can have found it.
+    # The poll never runs: only a notification can have detected it.
     async with followed(folder, poll_s=NEVER_S) as files:
         await files.next()
-        # The watcher has no sign of being ready, so the file is touched until the edit is seen.
+        # The watcher does not signal readiness, so touch the file until the edit is detected.
         async with asyncio.timeout(LIMIT_S):
             (folder / "a.yaml").write_text(pool("b"))
             while files.states.empty():
                 os.utime(folder / "a.yaml")
                 await asyncio.sleep(0.1)
         while not isinstance(state := await files.next(), AcceptedPolicies):
-            pass  # a slow disk showed it empty for long enough
+            pass  # a slow disk had it empty for long enough
         assert names(state) == ["b"]
 
 
@@ -154,7 +154,7 @@ async def test_vanished_and_returned_folder_is_followed(folder: Path) -> None:
         assert [error.code for error in gone.errors] == ["SG001"]
         os.mkdir(folder)  # noqa: PTH102 - in a loop of its own, a folder more or less does not block
         state = await files.next()
-        assert isinstance(state, RejectedPolicies)  # an empty folder says nothing either
+        assert isinstance(state, RejectedPolicies)  # an empty folder is refused, too
         put(folder / "b.yaml", pool("b"))
         assert names(await files.next()) == ["b"]
         put(folder / "b.yaml", pool("c"))
@@ -191,7 +191,7 @@ async def test_half_written_file_is_not_read(folder: Path) -> None:
             state = await files.next()
             if longest_s < 0.5:
                 break
-            # Half a file stood still for as long as a whole one: on a machine that paused nothing is to be seen.
+            # On a paused machine half a file is unchanged for as long as a whole one: nothing to check then.
             while names_or_none(state) != ["a", "z"]:
                 state = await files.next()
             put(folder / "a.yaml", pool("between"))
@@ -228,7 +228,7 @@ async def test_edit_reverted_during_validation_is_not_yielded(
     load = files_module.load_found
 
     def meanwhile(*arguments):
-        """Somebody writes and thinks better of it while the files are loaded."""
+        """Write, and revert the edit while the files are loaded."""
         put(folder / "a.yaml", pool("other"))
         policies = load(*arguments)
         put(folder / "a.yaml", pool("a"))

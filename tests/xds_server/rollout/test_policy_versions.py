@@ -1,4 +1,4 @@
-"""What stands when: files, what was applied beside them, and what an earlier run left."""
+"""Which policies are in force: files, an applied version, or those of an earlier run."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ from xds_server.rollout.policy_versions import PolicyVersions
 
 
 class Server:
-    """A reconciler with what changes its policies."""
+    """A reconciler with its policy versions."""
 
     def __init__(self, folder: Path | None, source: str = "files") -> None:
         self.peers = Peers()
@@ -128,7 +128,7 @@ async def test_applied_policies_survive_a_restart(tmp_path: Path, edited: bool) 
     async with serving(tmp_path) as server:
         server.changing.offer(accepted("p", "r") if edited else accepted("p"))
         await server.serves(*(("p", "r") if edited else ("p", "q")))
-        assert len(server.told) == (3 if edited else 2)  # a restart alone is no version
+        assert len(server.told) == (3 if edited else 2)  # a restart alone makes no version
         assert server.changing.history().stands == (0 if edited else 2)
 
 
@@ -295,7 +295,7 @@ async def test_http_refusals_have_status_and_reason() -> None:
 
 
 async def from_files(folder: Path) -> AcceptedPolicies:
-    """What these files say."""
+    """The digest of these texts' content."""
     async with contextlib.aclosing(PolicyFiles([folder], settle_s=0.001).states()) as states:
         state = await anext(states)
     assert isinstance(state, AcceptedPolicies)
@@ -322,7 +322,7 @@ async def test_equal_content_has_the_same_digest(tmp_path: Path) -> None:
         first, second, third = server.changing.history().versions
         assert first.digest == third.digest == done.digest != second.digest
         back = await server.changing.rollback(RollbackRequest())
-        assert back.digest == second.digest, "the newest that says something else"
+        assert back.digest == second.digest, "the newest with different content"
 
 
 async def test_comment_edits_make_no_version(tmp_path: Path) -> None:
@@ -330,12 +330,12 @@ async def test_comment_edits_make_no_version(tmp_path: Path) -> None:
     async with serving() as server:
         server.changing.offer(await from_files(written(folder, a=text("p"))))
         await server.serves("p")
-        other = await from_files(written(folder, moved=f"# said by nobody\n{text('p')}"))
+        other = await from_files(written(folder, moved=f"# a comment\n{text('p')}"))
         server.changing.offer(other)
         await until(
             lambda: server.reconciler.serving is not None and server.reconciler.serving.texts == other.texts
         )
-        assert len(server.told) == 1, "served with its places, and no version"
+        assert len(server.told) == 1, "served with its new locations, without a version"
         assert [one.serving for one in server.changing.history().versions] == [True]
         await server.changing.apply(asked("p", "q"))
         server.changing.offer(await from_files(written(folder, again=text("p"))))
@@ -363,7 +363,7 @@ async def test_history_of_an_earlier_release_is_restored(tmp_path: Path, applied
         server.changing.offer(now)
         await server.serves(*(("p", "q") if applied else ("p",)))
         await until(lambda: server.reconciler.source_state.state == "accepted")
-        assert server.told == before, "an upgrade alone is no version"
+        assert server.told == before, "an upgrade alone makes no version"
         history = server.changing.history()
         assert history.versions[-1].serving
         assert history.stands == (2 if applied else 0)
@@ -371,7 +371,7 @@ async def test_history_of_an_earlier_release_is_restored(tmp_path: Path, applied
 
 
 async def test_earlier_release_restores_applied_versions(tmp_path: Path) -> None:
-    """It names what it reads by names and texts, and compares that with what it finds in the files of versions."""
+    """An earlier release computes digests by names and texts, and compares them with those in version files."""
     folder, kept = written(tmp_path / "policies", a=text("p")), tmp_path / "history"
     async with serving(kept) as server:
         state = await from_files(folder)
@@ -390,7 +390,7 @@ async def test_applied_version_survives_restart_and_comment_edits(tmp_path: Path
         await server.serves("p")
         await server.changing.apply(asked("p", "q"))
     async with serving(kept) as server:
-        server.changing.offer(await from_files(written(folder, moved=f"# said by nobody\n{text('p')}")))
+        server.changing.offer(await from_files(written(folder, moved=f"# a comment\n{text('p')}")))
         await server.serves("p", "q")
         history = server.changing.history()
         assert (history.stands, len(history.versions)) == (2, 2)
@@ -415,7 +415,7 @@ async def test_unusable_policies_are_retried() -> None:
         server.changing.reoffer()
         await server.serves("p", "q")
         version = server.told[-1][0]
-        server.changing.reoffer()  # nothing new: no other version of the same
+        server.changing.reoffer()  # no change, so no other version
         assert server.told[-1][0] == version
 
 
@@ -436,7 +436,7 @@ async def test_applied_version_waits_until_usable_after_restart(tmp_path: Path) 
 
 
 async def test_apply_is_answered_after_persistence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who was told that it is served finds it served after a kill."""
+    """A change reported as served is still served after a kill."""
     writing, go_on = threading.Event(), threading.Event()
     write_whole = version_archive.write
 

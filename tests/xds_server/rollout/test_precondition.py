@@ -1,4 +1,4 @@
-"""Two who change policies at once: who says what they expect undoes nobody unseen; who does not is told whom."""
+"""Two concurrent changes: one with an expectation undoes no other unseen; one without reports what it replaced."""
 
 import asyncio
 
@@ -40,7 +40,7 @@ async def test_failed_precondition_names_the_intervening_change() -> None:
                 RefusedChangeError, match=r"version 2 \(applied by ann, .* ago: more room.*switchgear diff"
             ):
                 await change
-        assert len(server.told) == 2, "nothing came of them"
+        assert len(server.told) == 2, "they had no effect"
         done = await server.changing.rollback(RollbackRequest(by="bob", expect="2"))
         assert (done.version, done.replaced and (done.replaced.number, done.replaced.by)) == (3, (2, "ann"))
 
@@ -67,7 +67,7 @@ async def test_precondition_covers_files_under_validation() -> None:
     async with serving() as server:
         server.changing.offer(accepted("p"))
         await server.serves("p")
-        server.changing.offer(accepted("p", "r"))  # no round has had the time
+        server.changing.offer(accepted("p", "r"))  # before any round
         with pytest.raises(RefusedChangeError, match="the files changed"):
             await server.changing.apply(asked("p", "q", expect="1"))
         await server.serves("p", "r")

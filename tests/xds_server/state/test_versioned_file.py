@@ -1,4 +1,4 @@
-"""A state file is believed as a whole or not at all, and says why not."""
+"""A state file is accepted completely or refused with a reason."""
 
 import json
 from pathlib import Path

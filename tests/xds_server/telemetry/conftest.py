@@ -1,4 +1,4 @@
-"""Policies of two pools, and a book that knows them."""
+"""Policies of two pools, and a traffic store for them."""
 
 import json
 from pathlib import Path

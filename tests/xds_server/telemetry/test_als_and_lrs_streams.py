@@ -1,4 +1,4 @@
-"""The two services through a real port: what is counted, what is answered, and peers that misbehave."""
+"""The two services over a real port: counts, responses, and misbehaving peers."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ from xds_server.translate.access_log_config import ATTEMPT_HEADER, LOG_NAME
 
 LIMIT_S = 60.0
 NOW_S = 1000.0
-"""In a rig time stands still: what was counted does not grow old while a busy machine does something else."""
+"""Time stands still in a rig: counts do not expire while a busy machine does something else."""
 EVERY_FLAG = "upstream_connection_failure"
 
 
@@ -111,7 +111,7 @@ async def test_als_attempts_are_counted_by_engine_and_proxy(rig):
     assert traffic.engines["e0"].succeeded == 3
     assert set(traffic.proxies) == {"p1"}
     assert traffic.proxies["p1"].retries_per_s > 0
-    await until(lambda: rig.news, "somebody is told")
+    await until(lambda: rig.news, "a listener is called")
     assert set(rig.telemetry.last_signals_s()["p1"]) == {"access_log"}
 
 
@@ -131,7 +131,7 @@ async def test_lrs_load_reports_are_requested_and_counted(rig):
     asked = load_report_service.ReportOrder.FromString(await stream.read())
     assert (asked.send_all_clusters, asked.report_endpoint_granularity) == (True, True)
     assert asked.load_reporting_interval.ToMilliseconds() == 250
-    assert rig.traffic() is None, "the first message only asks"
+    assert rig.traffic() is None, "the first message only subscribes"
     await stream.write(report(in_progress=4))
     await until(rig.traffic, "the report arrives")
     assert rig.traffic().engines["e0"].in_flight == 4
@@ -155,7 +155,7 @@ async def test_load_of_an_ended_stream_counts_until_stale(rig):
         (access_log_service.METHOD, log(), "nameless"),
         (access_log_service.METHOD, b"", "nameless"),
         (access_log_service.METHOD, log(node="n" * 5000), "nameless"),
-        (access_log_service.METHOD, log(node="p1", name="somebody-elses"), "foreign"),
+        (access_log_service.METHOD, log(node="p1", name="foreign-log"), "foreign"),
         (load_report_service.METHOD, b"\xff\xff\xff", "garbage"),
         (load_report_service.METHOD, b"", "nameless"),
         (load_report_service.METHOD, report(node=""), "nameless"),
@@ -170,7 +170,7 @@ async def test_invalid_message_ends_only_its_stream(rig, method, first, flaw):
     signal = "access_log" if method == access_log_service.METHOD else "load_report"
     assert rig.errors(signal, flaw) == 1
     await well.write(log())
-    await until(lambda: rig.traffic() and rig.traffic().engines["e0"].succeeded == 2, "the other goes on")
+    await until(lambda: rig.traffic() and rig.traffic().engines["e0"].succeeded == 2, "the other continues")
 
 
 async def test_impossible_numbers_end_the_stream(rig):
@@ -277,7 +277,7 @@ async def test_rejected_requests_are_not_demand(rig):
     await stream.write(log(code=200))
     await until(lambda: rig.traffic().engines["e0"].succeeded == 1, "the last entry")
     proxy = rig.traffic().proxies["p1"]
-    # Two that asked for work, of 52: the rate of both is what two calls come to over the time rates are taken.
+    # Two of 52 asked for work: the rate is two calls over the rate window.
     assert 0 < sum(proxy.arrivals_per_s.values()) <= 2 / 0.5
 
 

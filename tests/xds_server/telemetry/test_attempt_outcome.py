@@ -1,4 +1,4 @@
-"""One attempt's outcome: every row of the table in ``outcomes``, as Envoy 1.40 was seen to write it."""
+"""The outcome of an attempt: every row of the module's table, as Envoy 1.40 writes it."""
 
 import pytest
 
@@ -17,7 +17,7 @@ UT, SI, UO, UH = "upstream_request_timeout", "stream_idle_timeout", "upstream_ov
         ("500 after the work", 500, (), True, AttemptOutcome.FAILURE),
         ("500 whose body broke off", 500, (UPE,), False, AttemptOutcome.FAILURE),
         ("shed by the engine", 503, (), True, AttemptOutcome.NEUTRAL),
-        ("told to slow down", 429, (), True, AttemptOutcome.NEUTRAL),
+        ("asked to slow down", 429, (), True, AttemptOutcome.NEUTRAL),
         ("caller's mistake", 404, (), True, AttemptOutcome.NEUTRAL),
         ("not implemented", 501, (), True, AttemptOutcome.NEUTRAL),
         ("connection refused", 0, (UF,), False, AttemptOutcome.FAILURE),
@@ -69,7 +69,7 @@ def test_a_hedged_route_still_sees_real_failures():
         ("route timeout", (UT,), "response_timeout", 1, AttemptOutcome.FAILURE),
         ("route timeout after several tries", (UT,), "response_timeout", 3, AttemptOutcome.UNDETERMINED),
         ("silence the route's idle limit ended", (SI,), "stream_idle_timeout", 2, AttemptOutcome.FAILURE),
-        ("a try's limit, told by the try", (UT,), "upstream_per_try_timeout", 1, AttemptOutcome.UNDETERMINED),
+        ("a try's limit, logged by the try", (UT,), "upstream_per_try_timeout", 1, AttemptOutcome.UNDETERMINED),
         ("the same", (UT,), "upstream_per_try_idle_timeout", 1, AttemptOutcome.UNDETERMINED),
     ],
 )

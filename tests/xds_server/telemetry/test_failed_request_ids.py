@@ -1,4 +1,4 @@
-"""Names of failed requests: the newest few, once each, and nothing that is no name."""
+"""IDs of failed requests: the newest, once each, and only valid ones."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Alarms about what is missing: one line when it begins, one when it is over, and none for quiet proxies."""
+"""Alarms about missing telemetry: one line at the start, one at the end, and none for idle proxies."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Sums that only grow: each call once, by what became of it."""
+"""Totals only grow and count each call once, by its result."""
 
 import pytest
 
@@ -57,7 +57,7 @@ def test_call_results(outcome: AttemptOutcome, complete: bool, asks: bool, becam
     told = TotalsFixture()
     told.call(outcome, complete=complete, asks=asks, weight=2)
     assert told.totals.attempts == {**dict.fromkeys(CallResult, 0.0), became: 2}
-    assert told.totals.gpu_s[became] == 2 * 4.0 * 0.5, "its share of the engine's GPUs, for each it stands for"
+    assert told.totals.gpu_s[became] == 2 * 4.0 * 0.5, "its share of the engine's GPUs, times its weight"
 
 
 def test_retried_request_is_one_request_and_two_calls() -> None:
@@ -98,7 +98,7 @@ def test_newest_call_start_time() -> None:
     assert told.book.began_at_s("chat", "e") is None
     told.call(AttemptOutcome.SUCCESS)
     assert told.book.began_at_s("chat", "e") == 96.0
-    assert told.book.began_at_s("chat", "nobody") is None
+    assert told.book.began_at_s("chat", "e9") is None
 
 
 def test_every_pool_has_every_series_at_startup() -> None:

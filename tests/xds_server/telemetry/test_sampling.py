@@ -1,4 +1,4 @@
-"""How much proxies are asked to tell: down at once, up slowly, and never because nobody listens."""
+"""The sampling share: down at once, up slowly, and never lower because proxies do not follow."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,7 +38,7 @@ def test_unfollowed_sampling_is_not_lowered_further():
 
 @given(st.lists(st.floats(0, BUDGET_PER_S), max_size=20), st.floats(0, 200 * BUDGET_PER_S))
 def test_sampling_settles_under_steady_load(quiet, load):
-    # Traffic that doubles just when the share is halved looks like proxies that do not follow, and is not judged.
+    # Traffic that doubles just when the share is halved looks like proxies that do not follow; it is not checked.
     loads = [*quiet, load]
     sampling, now_s = Sampling(), 0.0
     for each in [*loads, *[loads[-1]] * 100]:

@@ -1,4 +1,4 @@
-"""Of which pools a connected proxy may tell, and as which identity."""
+"""The pools on which a connected proxy may report, and the identity it needs."""
 
 from xds_server.app.adapters import PublisherAdapter
 from xds_server.model.snapshot import snapshot

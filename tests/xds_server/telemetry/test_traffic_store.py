@@ -1,4 +1,4 @@
-"""The book: what is counted, what fades, and that no order of telling makes nonsense of it."""
+"""The traffic store: what counts, what expires, and that no order of reports corrupts it."""
 
 from typing import Any
 
@@ -152,7 +152,7 @@ class TestArrivals:
             book.record_load("p1", chat(book), {"e0": (in_flight, 0)} if in_flight else {}, 10 + tick * 0.25)
         for _ in range(48):
             told(book, AttemptOutcome.FAILURE, 12.0)
-        # By the log alone they would be 24 a second; the two windows do not begin at quite the same time.
+        # By the log alone they would be 24 per second; the two windows do not start at exactly the same time.
         assert sum(seen(book, 12.0).proxies["p1"].arrivals_per_s.values()) < 4
 
     def test_refused_requests_count_as_arrivals(self, book):

@@ -1,4 +1,4 @@
-"""A pool of eight engines, and what is let in to it, for tests of the ceiling, its parts and its classes."""
+"""A pool of eight engines and its admission, for tests of the ceiling, its parts and its classes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -38,7 +38,7 @@ def decided(health: Health = Health.HEALTHY, **fields: Any) -> EngineDecision:
 
 
 class Pool:
-    """Eight engines of eight slots and half a second, and the admission of one moment after another."""
+    """Eight engines of eight slots and 0.5 s, and the admission at consecutive moments."""
 
     def __init__(self, *, classes: frozenset[PriorityClass] = ONE, **resilience: Any) -> None:
         self.engines = [engine(place) for place in range(8)]
@@ -55,7 +55,7 @@ class Pool:
         self.memory: AdmissionMemory | None = None
 
     def decide(self, passed_s: float = 0.1, **seen: ProxyTraffic) -> AdmissionDecision:
-        """After ``passed_s``; ``seen`` is what the proxies tell, none where nothing is given."""
+        """The decision after ``passed_s``; ``seen`` is the telemetry, none by default."""
         self.now_s += passed_s
         roles = {"gateway": 0, "sidecar": 0}
         for one in self.proxies.values():
@@ -72,7 +72,7 @@ class Pool:
         return self.memory.decided
 
     def told(self, interactive: float, batch: float = 0.0, shed: float = 0.0, **fields: Any) -> ProxyTraffic:
-        """What a proxy tells that was asked so much per second and sheds so much of it, of the class it has."""
+        """Telemetry of a proxy with this demand and these refusals per second, in its class."""
         shedding = {INTERACTIVE: shed} if interactive else {BATCH: shed}
         return ProxyTraffic(
             arrivals_per_s={INTERACTIVE: interactive, BATCH: batch},
@@ -106,7 +106,7 @@ def limit(
     service_time: str = "2s",
     **resilience: Any,
 ) -> Ceiling:
-    """The ceiling of a proxy of ``role`` where no proxy tells anything."""
+    """The ceiling of a proxy of ``role`` without telemetry."""
     pool = EnginePoolSpec.model_validate({"model": "m", "serviceTime": service_time})
     spec = ResilienceSpec.model_validate(resilience)
     engines = [engine(0, slots)] if slots else []

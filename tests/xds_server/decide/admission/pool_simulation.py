@@ -1,7 +1,7 @@
 """A pool of engines with queues, proxies with ceilings and open-loop callers, in simulated time.
 
 The ceilings are set by the product's own ``engine_capacities`` and ``admission_decision``, ten times a second,
-from telemetry as proxies tell it: the callers, the engines and the wires are what is simulated. Engines of
+from simulated telemetry: callers, engines and networks are simulated. Engines of
 ``slots`` serve first come first served; a proxy picks the one with the fewest requests of three.
 """
 
@@ -60,7 +60,7 @@ class _Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What the simulation is of. ``rates(proxy, now_s)``: interactive and batch requests per second."""
+    """Parameters of the simulation. ``rates(proxy, now_s)``: interactive and batch requests per second."""
 
     rates: Callable[[str, float], tuple[float, float]]
     proxies: tuple[Proxy, ...] = (Proxy(node="p0", zone="", role="gateway"),)
@@ -149,7 +149,7 @@ class Simulation:
         ceiling = admitted.decided.by_proxy.get(request.proxy)
         parts = admitted.idle_limit if ceiling is None else (ceiling.interactive, ceiling.batch)
         most = parts[request.of is BATCH]
-        # A proxy that has found an engine dead tries another, and soon keeps the dead one out by itself.
+        # A proxy that finds an engine dead tries another, and soon ejects the dead one itself.
         listed = [
             place
             for place, server in enumerate(self.servers)
@@ -289,12 +289,12 @@ class Simulation:
         }
         return PoolTraffic(engines=engines, proxies=proxies, heard_at_s=now_s)
 
-    # -- what came of it -----------------------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------------------
 
     def good(
         self, since_s: float, until_s: float, proxy: str | None = None, of: PriorityClass | None = None
     ) -> float:
-        """Percent of the requests that arrived then and were answered in time."""
+        """Percent of the requests arriving then that were answered in time."""
         came = [
             one
             for one in self.requests
@@ -304,7 +304,7 @@ class Simulation:
         return 100 * answered / len(came)
 
     def waits(self, since_s: float, until_s: float) -> list[float]:
-        """How long each answered request that arrived then waited for a slot, sorted."""
+        """Waits for a slot of the answered requests that arrived then, sorted."""
         return sorted(
             one.started_s - one.arrived_s
             for one in self.requests

@@ -1,4 +1,4 @@
-"""The admission ceiling against a simulated pool: what it promises holds for callers, not only in its formula."""
+"""The admission ceiling in a simulated pool: its promise holds for callers."""
 
 import itertools
 
@@ -17,7 +17,7 @@ def limits(max_wait: str) -> ResilienceSpec:
 
 
 def predicted(run: Simulation, wait_s: float) -> float:
-    """Goodput of fault and recovery in percent: what half of the slots serve, and a credit of one full queue."""
+    """Goodput during fault and recovery in percent: what half of the slots serve, plus one full queue."""
     start_s, end_s = FAULT_S
     came = [sum(a <= one.arrived_s < b for one in run.requests) for a, b in ((8.0, 38.0), (8.0, 27.5))]
     served = 32 / 0.5 * (end_s - start_s + 0.5 + wait_s)

@@ -1,4 +1,4 @@
-"""Ceilings: the formula, how it is shared, and its bounds."""
+"""Ceilings: the formula, its division, and its bounds."""
 
 import pytest
 from hypothesis import given
@@ -103,7 +103,7 @@ def test_ceiling_follows_estimates_in_steps_and_capacity_at_once() -> None:
     assert pool.decide().total == 320
     all_take(0.6)
     assert pool.decide().total == 278
-    # One engine of two hundred is less than the step, and counts all the same.
+    # One engine of two hundred is less than the step, but still counts.
     pool.engines = [engine(place) for place in range(200)]
     pool.decisions = {one.id: decided() for one in pool.engines}
     pool.capacities = {one.id: EngineCapacity(slots=8, service_s=0.5, source="") for one in pool.engines}
@@ -118,7 +118,7 @@ def test_ceiling_counts_engines_by_speed() -> None:
     assert pool.decide().total == 7 * 40 + 4 * 3
 
 
-# -- what is stuck --------------------------------------------------------------------------------------------
+# -- stuck requests -------------------------------------------------------------------------------------------
 
 
 def test_requests_stuck_on_ejected_engines_raise_max_requests_of_their_proxy() -> None:

@@ -1,4 +1,4 @@
-"""The ladder: in order, with patience, never on hearsay, and with a fallback that is not asked for too much."""
+"""Degradation levels: in order, with dwell times, never without telemetry, and without overfull fallbacks."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -192,9 +192,9 @@ def served(
     error: float = 1.0,
     elsewhere: float = 0.0,
 ) -> list[DegradationMemory]:
-    """A pool of which ``asked`` is asked and a fallback that is ``fallback`` full without it; pressures follow.
+    """A pool with demand ``asked`` and a fallback that is ``fallback`` full without it; returns the pressures.
 
-    ``elsewhere`` is asked by routes that have no fallback. Several demands last ``seconds`` each.
+    ``elsewhere`` is the demand of routes without a fallback. Each of several demands lasts ``seconds``.
     """
     state: DegradationMemory | None = None
     states: list[DegradationMemory] = []
@@ -262,8 +262,8 @@ def test_fallback_share_counts_other_routes_and_ends_with_room() -> None:
 def test_unusable_fallback_does_not_hold_the_level(
     much: float, little: float, other: float, relative: float
 ) -> None:
-    # All that the fallback is asked for could have come from here: where that is much, and little room is left
-    # here, the share has to stay, for nothing tells this from a fallback that is used.
+    # All of the fallback's load could have come from here: with a large load and little room here, the share has
+    # to stay, because a fallback in use looks the same.
     assume(little <= 0.65 or other * relative <= 1.3)
     states = climb(held(much, 40), fallback=FallbackView(ready=True, pressure=other, relative_capacity=relative))
     below = FallbackView(ready=True, pressure=other, relative_capacity=relative)

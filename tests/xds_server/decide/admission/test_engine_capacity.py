@@ -1,4 +1,4 @@
-"""Capacity: what is learned of slots and service times, and within which bounds."""
+"""Capacity: learned slots and service times, and their bounds."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ POOL = EnginePoolSpec.model_validate({"model": "m", "serviceTime": "1s"})
 
 
 class Watched:
-    """Engines of eight slots and a declared second, looked at each second."""
+    """Engines of eight slots and a declared second, evaluated every second."""
 
     def __init__(self, count: int = 4, **limits: Any) -> None:
         self.resilience = ResilienceSpec.model_validate({"limits": limits})
@@ -74,7 +74,7 @@ def test_declared_capacity_holds_without_telemetry_or_learning() -> None:
 
 def test_restart_does_not_turn_declared_into_measured_capacity() -> None:
     watched = Watched(1)
-    # As it comes out of a file: equal, and not the same object.
+    # As restored from a file: equal, but another object.
     source = " ".join(watched.look().of(0).source.split())
     key, estimate = EngineId("pool", "e0"), CapacityEstimate(done=1.0, busy=0.5, at_s=watched.now_s)
     capacity = EngineCapacity(slots=8, service_s=0.5, source=source)
@@ -172,14 +172,14 @@ def test_kv_bound_engine_has_as_many_slots_as_it_runs() -> None:
     assert watched.of(0).slots == pytest.approx(3, abs=0.5)
     for _ in range(5):
         watched.report(0, requests_in_flight=3, requests_waiting=0, kv_cache_usage_ratio=0.9).look()
-    assert watched.of(0).slots < 4.5, "slowly up, or it would swing"
+    assert watched.of(0).slots < 4.5, "it grows slowly, to avoid swings"
     for _ in range(300):
         watched.report(0, requests_in_flight=3, requests_waiting=0, kv_cache_usage_ratio=0.5).look()
     assert watched.of(0).slots == 8
     full = Watched()
     for _ in range(15):
         full.report(0, requests_in_flight=20, requests_waiting=12, kv_cache_usage_ratio=0.97).look()
-    assert full.of(0).slots == 8, "all slots are in use: nothing is narrow"
+    assert full.of(0).slots == 8, "all slots are in use, so none are taken away"
 
 
 def test_more_waiting_than_in_flight_requests_count_as_none_running() -> None:
@@ -193,7 +193,7 @@ def test_more_waiting_than_in_flight_requests_count_as_none_running() -> None:
     assert learned.slots >= 0
     for _ in range(60):
         watched.report(0, requests_in_flight=1, requests_waiting=0, kv_cache_usage_ratio=0.5).look()
-    assert watched.of(0).slots > 1.5, "and comes back as fast as any other"
+    assert watched.of(0).slots > 1.5, "it recovers as fast as any other"
 
 
 @given(
@@ -217,7 +217,7 @@ def test_learned_capacity_stays_within_bounds(
 
 @pytest.mark.parametrize("open_calls", [6, 8, 20])
 def test_service_time_of_calls_longer_than_the_rate_window(open_calls: int) -> None:
-    """Eight slots at most work; each takes three seconds, and all that work end at once."""
+    """At most eight slots work; each call takes three seconds, and all end at once."""
     watched, running = Watched(count=1), min(open_calls, 8)
     for step in range(240):
         since_s = step * 0.25 % 3.0

@@ -1,4 +1,4 @@
-"""A pool far below its ceiling refuses nobody: who was asked for little has places when callers turn to it."""
+"""A pool far below its ceiling refuses no request: idle proxies have places for new callers."""
 
 import random
 
@@ -45,7 +45,7 @@ def test_moving_callers_are_never_shed_below_capacity(gateways: int, turn_s: flo
                 ends[at].append(now_s + SERVICE_S)
                 came[at].append(now_s)
             if step % 2:
-                # Proxies tell with a delay, and one that was never asked tells nothing.
+                # Proxies report with a delay, and one without requests reports nothing.
                 known_s = now_s - 0.5
                 told = {
                     name: pool.told(sum(known_s - RATE_S < one <= known_s for one in times) / RATE_S)

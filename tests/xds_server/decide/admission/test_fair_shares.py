@@ -1,4 +1,4 @@
-"""How a ceiling is divided: by what proxies are asked, and how fast its parts may move."""
+"""Division of a ceiling by demand, and how fast its parts may move."""
 
 import random
 
@@ -68,7 +68,7 @@ def test_demand_before_a_long_silence_is_ignored() -> None:
     for _ in range(60):
         pool.decide(1.0, a=pool.told(0), b=pool.told(0))
     quiet = parts(pool.decide(a=pool.told(0), b=pool.told(0)))
-    assert quiet["a"] == pytest.approx(quiet["b"], rel=0.1), "whoever is asked first has room"
+    assert quiet["a"] == pytest.approx(quiet["b"], rel=0.1), "the first proxy with demand has room"
 
 
 def test_fair_share_updates_are_rate_limited() -> None:

@@ -1,4 +1,4 @@
-"""Classes of priority, the ladder and shadow: who is let in to what others leave free."""
+"""Priority classes, degradation and shadow mode: who gets unused places."""
 
 import itertools
 
@@ -69,7 +69,7 @@ def test_degradation_sheds_no_batch_while_capacity_is_idle() -> None:
     left = pool.decide(a=pool.told(20, 300, **flooded), b=pool.told(0))
     assert left.interactive + left.batch == pytest.approx(320, abs=2)
     assert left.interactive > 2.5 * 20
-    assert left.batch > 128, "what fills the slots that interactive requests leave idle"
+    assert left.batch > 128, "batch fills the slots that interactive requests leave idle"
     alone = Pool(classes=frozenset({BATCH}))
     alone.ladder = pool.ladder
     assert alone.decide(a=alone.told(0, 300, **flooded), b=alone.told(0)).batch == 320
@@ -89,7 +89,7 @@ def test_shadow_mode_sheds_nothing_and_keeps_the_strict_retry_budget() -> None:
     assert ceiling_for_role(pool.memory, pool.resilience, "gateway", {"gateway": 2}).interactive == 100_000
 
 
-# -- numbers to go by -----------------------------------------------------------------------------------------
+# -- pressure and utilization ---------------------------------------------------------------------------------
 
 
 def test_pressure_is_demand_and_utilization_is_slots_in_use() -> None:

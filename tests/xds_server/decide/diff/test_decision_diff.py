@@ -1,4 +1,4 @@
-"""Each transition is told once, with who, from what, to what, by which field; what drifts is not told."""
+"""Each transition is reported once, with subject, values and policy field; drift is not reported."""
 
 from dataclasses import replace
 
@@ -183,7 +183,7 @@ def test_pressure_degradation_hedging_and_time_limit_events() -> None:
         reason="",
         since_s=0.0,
     )
-    assert told(pool(), pool(limits=limits)) == []  # what the policy says is where it starts
+    assert told(pool(), pool(limits=limits)) == []  # limits of the policy are the start
     found = only(ChangeKind.LIMITS, pool(limits=limits), pool(limits=replace(limits, per_try_s=12.5)))
     assert "try off" in found.before
     assert "try 12.5 s" in found.after

@@ -1,7 +1,7 @@
-"""A pool of simulated engines for tests of decisions: calls arrive, take their time, end well or badly.
+"""A pool of simulated engines for tests of decisions: calls arrive, take time, succeed or fail.
 
-No sockets and no clock: ``World.run`` moves time on by tenths of a second, tells what proxies and probes would
-tell, decides, and lets the decisions steer the calls. Only what decisions look at is simulated.
+No sockets and no clock: ``World.run`` advances time by tenths of a second, reports what proxies and probes would
+report, decides, and lets the decisions steer the calls. Only inputs of decisions are simulated.
 """
 
 import random
@@ -57,10 +57,10 @@ class Call:
 
 @dataclass(slots=True)
 class Simulated:
-    """One engine: what is wrong with it, what it holds, and what it has done.
+    """One engine: its fault, its calls, and its counts.
 
-    ``unreached``: it is well, and no packet passes between it and the proxies. ``stopped``: its process stands
-    still.
+    ``unreached``: it is healthy, but no packet passes between it and the proxies. ``stopped``: its process is
+    stopped.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Simulated:
 
 
 class World:
-    """The pool, its traffic and its decisions; ``told`` False: proxies tell nothing any more."""
+    """The pool, its traffic and its decisions; Without ``told`` there is no telemetry."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class World:
         self.decide()
 
     def decide(self) -> EjectionOutcome:
-        """Decide on what is known now."""
+        """Decide on the present state."""
         outcome = engine_decisions(
             self.spec,
             self.resilience,
@@ -145,7 +145,7 @@ class World:
         return outcome
 
     def run(self, seconds: float) -> "World":
-        """Let so much time pass."""
+        """Advance time."""
         for _ in range(round(seconds / STEP_S)):
             self.now_s += STEP_S
             self._arrive()
@@ -164,7 +164,7 @@ class World:
         return "".join(one.health.value[0] for one in self.history[-1][1].values())
 
     def out(self, since_s: float = 0.0) -> set[str]:
-        """Engines that were out at any time since."""
+        """Engines that were ejected at any time since."""
         return {
             name
             for at_s, decided in self.history
@@ -174,11 +174,11 @@ class World:
         }
 
     def first_s(self, since_s: float, wanted: Callable[[dict[str, EngineDecision]], bool]) -> float:
-        """Seconds from ``since_s`` until decisions were as wanted for the first time; infinite when never."""
+        """Seconds from ``since_s`` until decisions first were as wanted; infinite if never."""
         return next((at_s - since_s for at_s, one in self.history if at_s > since_s and wanted(one)), float("inf"))
 
     def sequence(self) -> int:
-        """A number for one more report."""
+        """The next report sequence number."""
         self._sequence += 1
         return self._sequence
 
@@ -225,7 +225,7 @@ class World:
             engine.times.append((self.now_s, self.now_s - call.began_s))
 
     def traffic(self) -> PoolTraffic:
-        """What proxies would tell."""
+        """The telemetry of the proxies."""
         engines = {}
         for name, one in self.engines.items():
             in_row = 0
@@ -250,7 +250,7 @@ class World:
         return PoolTraffic(engines=engines, heard_at_s=self.now_s)
 
     def _report(self) -> None:
-        """Look at each engine as often as the prober does; ask for a token where that queues behind nobody."""
+        """Probe each engine as often as the prober does; send a canary where it does not queue."""
         for name, one in self.engines.items():
             decided = self.history[-1][1][name] if self.history else None
             out = decided is not None and decided.health is not Health.HEALTHY

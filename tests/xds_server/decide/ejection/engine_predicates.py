@@ -1,4 +1,4 @@
-"""What is asked of decisions, and what is said of engines."""
+"""Predicates on decisions, and reports on engines."""
 
 from collections.abc import Callable
 
@@ -12,29 +12,29 @@ IN, OUT = Health.HEALTHY, Health.UNHEALTHY
 
 
 def is_out(engine: str) -> Wanted:
-    """Whether the engine is out, asked of the decisions of one moment."""
+    """Whether the engine is ejected, in the decisions of one moment."""
     return lambda decided: decided[engine].health is not IN
 
 
 def is_back(engine: str) -> Wanted:
-    """Whether it is in with all of its traffic."""
+    """Whether it is in rotation with all of its traffic."""
     return lambda decided: decided[engine].health is IN and decided[engine].traffic_percent == 100
 
 
 def is_in(engine: str) -> Wanted:
-    """Whether it is in, be it on trial."""
+    """Whether it is in rotation, possibly on trial."""
     return lambda decided: decided[engine].health is IN
 
 
 def said(world: World, engine: str, verdict: Verdict, times: int = 2) -> World:
-    """So many looks at once that say this of an engine."""
+    """This many probe results at once with this verdict."""
     for _ in range(times):
         sequence = world.sequence()
         report = EngineReport(
             pool="pool",
             engine=engine,
             verdict=verdict,
-            evidence="said",
+            evidence="test",
             observed_at_s=world.now_s,
             sequence=sequence,
         )
@@ -43,7 +43,7 @@ def said(world: World, engine: str, verdict: Verdict, times: int = 2) -> World:
 
 
 def still(zones: str, **resilience: object) -> World:
-    """A pool without calls that nobody looks at but the test."""
+    """A pool without calls and without a prober."""
     world = World(zones, rate_per_engine=0, resilience=dict(resilience))
     world.probing = False
     return world

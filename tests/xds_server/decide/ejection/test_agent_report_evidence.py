@@ -1,4 +1,4 @@
-"""An agent's word counts at once, ages like any other, and speaks for one life of an engine only."""
+"""An agent's report counts at once, expires like any other, and applies to one engine process only."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ KEY = EngineId("p", "a")
 OUT = EngineDecision(
     health=Health.UNHEALTHY, reason="a test", since_s=0.0, verdict=Verdict.HUNG, ejector=Ejector.VERDICT
 )
-# Patient with its own looks, so that a look of its own never decides alone.
+# Several probes are needed, so that one probe never decides alone.
 PROBE = Probe(unhealthy_after=5, healthy_after=5)
 
 
@@ -59,16 +59,14 @@ def test_one_agent_report_suffices_to_eject() -> None:
     assert wished(Verdict.HUNG).health is Health.UNHEALTHY
     assert wished(Verdict.READY, OUT).health is Health.HEALTHY
     probed = replace(engine(report(Verdict.HUNG, source=ReportSource.PROBE)), id=KEY)
-    assert report_request(probed, PROBE, None, 0.0).health is Health.HEALTHY, (
-        "a look of the prober's own is confirmed first"
-    )
+    assert report_request(probed, PROBE, None, 0.0).health is Health.HEALTHY, "a probe result is confirmed first"
 
 
 def test_stale_agent_report_is_neither_good_nor_bad() -> None:
     assert wished(Verdict.READY, now_s=4.9).reported
     assert not wished(Verdict.READY, now_s=5.1).reported
     stale = wished(Verdict.HUNG, OUT, now_s=5.1)
-    assert stale.health is Health.UNHEALTHY, "an engine that is out for a reason stays out longer"
+    assert stale.health is Health.UNHEALTHY, "an ejected engine stays ejected longer"
     assert wished(Verdict.HUNG, OUT, now_s=61.0).health is Health.HEALTHY
 
 

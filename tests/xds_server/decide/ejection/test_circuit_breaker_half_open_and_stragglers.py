@@ -1,4 +1,4 @@
-"""Soft evidence: who fails or is slower than the others goes out while it can be spared, and comes back."""
+"""Soft evidence: failing or slow engines are ejected while they can be spared, and return."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -24,7 +24,7 @@ def test_circuit_breaker_ejects_and_readmits_half_a_pool_quickly(seed: int) -> N
         world.engines[engine].fails = 1.0
     world.run(19)
     assert world.out() == set(broken)
-    # The first failures end half a second after the fault began, with the calls that meet it.
+    # The first calls that meet the fault fail 0.5 s after it began.
     assert max(world.first_s(began_s, is_out(engine)) for engine in broken) < 1.2
     assert world.decision("e0").ejector in {Ejector.ERRORS, Ejector.VERDICT}
     healed_s = world.now_s
@@ -158,7 +158,7 @@ def test_few_calls_need_more_evidence_to_open_the_circuit_breaker() -> None:
         return slowness(book, None, None, cohort, Straggler())[0] > 0
 
     assert not found(0, 3.0), "six would have been expected"
-    assert not found(3, 5.0), "three of ten come about by chance"
+    assert not found(3, 5.0), "three of ten may be chance"
     assert found(0, 20.0)
 
 

@@ -1,4 +1,4 @@
-"""Who is in and who is out: hard verdicts, floors and orders, and what holds whatever happens."""
+"""Which engines are in rotation: hard verdicts, floors, orders, and invariants."""
 
 import math
 
@@ -31,7 +31,7 @@ def test_hung_engine_is_cut_at_once_and_readmitted_in_two_steps() -> None:
     back_s = world.first_s(healed_s, is_back("e0"))
     assert RECONNECT_DELAY_S == 0.3
     assert RECONNECT_DELAY_S <= back_s - opened_s + 1e-6 < RECONNECT_DELAY_S + 0.2
-    assert back_s < 1.0, "the calls that were cut are no evidence of the breaker's"
+    assert back_s < 1.0, "cut calls are not evidence for the breaker"
 
 
 def test_policy_may_disable_cutting_hung_requests() -> None:
@@ -49,7 +49,7 @@ def test_policy_may_disable_cutting_hung_requests() -> None:
         ("unreached", ReportSource.AGENT, {"breaker": {"cutHung": False}}, False),
         ("unreached", ReportSource.AGENT, {"straggler": {"mode": "shadow"}}, False),
         ("stopped", ReportSource.AGENT, {}, True),
-        ("stopped", ReportSource.PROBE, {}, False),  # it may be our way there that is broken
+        ("stopped", ReportSource.PROBE, {}, False),  # our own network path may be broken
         ("slow", ReportSource.AGENT, {}, False),
     ],
 )
@@ -73,7 +73,7 @@ def test_ejected_engine_is_cut_after_the_per_try_timeout(
 
 
 def limits(per_try_s: float | None) -> TimeLimits:
-    """So long a try may take, and ten seconds all of them."""
+    """The limit of a try, and ten seconds in total."""
     return TimeLimits(
         first_token_s=None,
         between_tokens_s=None,
@@ -90,7 +90,7 @@ def test_without_per_try_timeout_the_longest_service_time_delays_the_cut() -> No
     declared = spec.model_copy(update={"longest_service_time": 5.0})
     assert longest_try_s(spec, limits(3.0), None) == 3.0
     assert [longest_try_s(one, limits(None), None) for one in (spec, declared)] == [8.0, 5.0]
-    assert longest_try_s(spec, limits(0.1), None) == 2.0, "counts of different moments differ for so long"
+    assert longest_try_s(spec, limits(0.1), None) == 2.0, "counts of different moments differ this long"
 
 
 def test_new_boot_id_clears_a_crash() -> None:
@@ -120,10 +120,10 @@ def test_flap_damping_ejection_time_backs_off() -> None:
     world.run(61)
     said(world, "e0", Verdict.DEAD).run(0.1)
     said(world, "e0", Verdict.READY).run(0.1)
-    assert world.decision("e0").health is IN, "a good minute is forgiven"
+    assert world.decision("e0").health is IN, "a healthy minute clears flapping"
 
 
-# -- the governor ---------------------------------------------------------------------------------------------
+# -- arbitration ----------------------------------------------------------------------------------------------
 
 
 def test_max_ejection_percent_ejects_the_worst_first() -> None:
@@ -152,7 +152,7 @@ def test_failed_zone_may_be_ejected_down_to_the_pool_floor() -> None:
     for engine in ("e0", "e1", "e3", "e4"):
         said(apart, engine, Verdict.DEGRADED)
     apart.decide()
-    assert apart.letters() == "UHHUHH", "two zones at once are no event of either"
+    assert apart.letters() == "UHHUHH", "two zones at once are not a zone event"
 
 
 def test_min_healthy_floor_in_engines_and_in_percent() -> None:
@@ -164,7 +164,7 @@ def test_min_healthy_floor_in_engines_and_in_percent() -> None:
     for engine in ("e0", "e1", "e2"):
         said(world, engine, Verdict.DEAD)
     world.decide()
-    assert world.letters() == "UUU", "hard evidence knows no floor"
+    assert world.letters() == "UUU", "hard evidence ignores the floor"
 
 
 def test_engine_kept_by_the_floor_has_no_half_open_trial() -> None:
@@ -259,7 +259,7 @@ def test_shadow_mode_circuit_breaker_leaves_the_verdict_in_force() -> None:
     assert world.decision("e1").health is OUT
 
 
-# -- whatever happens -----------------------------------------------------------------------------------------
+# -- invariants -----------------------------------------------------------------------------------------------
 
 
 def test_unchanged_decisions_are_the_same_object() -> None:
@@ -299,7 +299,7 @@ def test_ejection_invariants(troubles: list[tuple[int, str, float]], zones: str,
         one.fails, one.slower, one.hung, one.dead = 0.0, 1.0, False, False
     world.told = True
     world.run(45)
-    assert world.letters() == "H" * 8, "everyone who is well is back"
+    assert world.letters() == "H" * 8, "all healthy engines are back"
     assert {one.traffic_percent for one in world.history[-1][1].values()} == {100.0}
 
 

@@ -1,4 +1,4 @@
-"""Failures of one engine held against those of the others: what is its own, and what happens everywhere."""
+"""An engine's failures compared with its peers': its own fault, or everywhere."""
 
 import random
 from collections import deque
@@ -20,7 +20,7 @@ CLEAN = EngineTraffic(window_calls=25, succeeded=25)
 
 
 def ended(outcomes: list[bool]) -> EngineTraffic:
-    """What an engine's newest calls, oldest first, look like; True: failed."""
+    """Traffic of an engine with these newest calls, oldest first; True: failed."""
     in_row = 0
     for failed in reversed(outcomes):
         if not failed:
@@ -37,7 +37,7 @@ def ended(outcomes: list[bool]) -> EngineTraffic:
 
 
 def opens(engines: dict[str, EngineTraffic], name: str = "e0", **policy: object) -> str:
-    """Why the breaker of one of these engines opens; empty when it does not."""
+    """Why the breaker of one of these engines opens; empty if it does not."""
     seen = BreakerInputs(traffic=engines[name], report=None, name=name, peers=peer_failures(engines))
     state = circuit_breaker.next_breaker_state(None, Breaker.model_validate(policy), seen, 100.0)
     return state.why if state is not None and state.phase is BreakerPhase.OPEN else ""
@@ -66,14 +66,14 @@ def test_success_rate_needs_enough_peer_calls() -> None:
 def test_failing_half_of_the_calls_is_detected_within_the_window() -> None:
     engines = beside([False] * 17 + [True, False, True, False, True, False, False, True], *[CLEAN] * 7)
     assert opens(engines) == "4 of its last 8 calls failed, but only 0 of 133 on its peers"
-    assert not opens(beside([False, False, False, True] * 6, *[CLEAN] * 7)), "the rate is the policy's"
+    assert not opens(beside([False, False, False, True] * 6, *[CLEAN] * 7)), "the rate is that of the policy"
 
 
 def test_pool_wide_failures_eject_no_engine() -> None:
     engines = beside([False] * 12 + [True] * 13, *[ended([True, False] * 12)] * 7)
     assert not opens(engines)
     assert opens(engines, weighPeers=False)
-    assert opens(beside([True] * 25, *[ended([True, False, False] * 8)] * 7)), "it fails more than they do"
+    assert opens(beside([True] * 25, *[ended([True, False, False] * 8)] * 7)), "it fails more than its peers"
 
 
 def test_failures_are_detected_while_two_fifths_of_a_pool_are_healthy() -> None:
@@ -104,7 +104,7 @@ def test_half_a_pool_is_ejected_after_three_consecutive_failures(seed: int) -> N
     world.run(5)
     assert world.out() == {f"e{place}" for place in range(4)}
     failed = [world.engines[f"e{place}"].failed for place in range(4)]
-    assert max(failed) < 20, "what was in flight comes after the third"
+    assert max(failed) < 20, "calls in flight end after the third failure"
     out_s = [
         world.first_s(began_s, lambda now, one=f"e{place}": now[one].ejector is Ejector.ERRORS)
         for place in range(4)

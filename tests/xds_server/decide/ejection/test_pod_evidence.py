@@ -1,4 +1,4 @@
-"""What follows from what an orchestrator says: ends are facts, the rest is evidence, and all at once is doubt."""
+"""Pod states: deletions are facts, the rest is evidence, and pool-wide evidence is doubted."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def word(standing: PodPhase) -> PodState:
 
 
 def told(world: World, **standings: PodPhase) -> World:
-    """The pool a moment later, with these words and no others."""
+    """The pool a moment later, with only these pod states."""
     words = {key(engine): word(standing) for engine, standing in standings.items()}
     world.fleet = with_pod_states(world.fleet, words)
     world.now_s += 0.1

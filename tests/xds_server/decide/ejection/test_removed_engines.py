@@ -1,4 +1,4 @@
-"""An engine that is taken out of its pool is left alone with what it has, for as long as a drain may take."""
+"""A removed engine may finish its requests until the drain deadline."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Engines are equal and calls are not: few callers, long answers among short ones, and nobody is slow for that."""
+"""Equal engines with unequal calls: few callers or mixed lengths make no straggler."""
 
 import random
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def _usual(rng: random.Random, _passed_s: float) -> float:
 
 
 class Callers(World):
-    """The pool, and so many callers each of whom asks again as soon as it is answered."""
+    """The pool with this many closed-loop callers."""
 
     def __init__(
         self, zones: str, callers: int, lasts: Callable[[random.Random, float], float], seed: int
@@ -56,7 +56,7 @@ class Callers(World):
 
 @pytest.fixture
 def no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No engine shows how fast its tokens flow, as where each runs less than two requests at once."""
+    """No engine reports a token rate, as if each ran less than two requests."""
     monkeypatch.setattr(straggler, "tokens_per_running", lambda *_: None)
 
 

@@ -1,4 +1,4 @@
-"""Factors of engines that differ in speed: fair, bounded, and steady while chance alone moves what is measured."""
+"""Weights of engines that differ in speed: fair, bounded, and stable under noise."""
 
 import itertools
 import math
@@ -33,7 +33,7 @@ def engine(place: int, zone: str = "", slots: int = 8) -> Engine:
 
 
 class Pool:
-    """Engines of eight slots with these measured service times, in one zone or in those named; time goes by."""
+    """Engines of eight slots with these service times, in one zone or the named ones; time advances."""
 
     def __init__(
         self, *services_s: float, zones: str = "", calls: float = CALLS, wait_s: float = 2.0, proxies: int = 1
@@ -60,7 +60,7 @@ class Pool:
         self.estimates[key] = CapacityEstimate(done=calls, busy=calls * service_s)
 
     def look(self, passed_s: float = 0.5) -> list[float]:
-        """The factors, in the order of engines, after so long."""
+        """The factors, in engine order, after this time."""
         self.now_s += passed_s
         last = self.factors()
         self.known = endpoint_weights(
@@ -148,7 +148,7 @@ def test_health_changes_no_endpoint_weight(decision: EngineDecision, place: int)
     before = pool.settle()
     pool.decisions[pool.engines[place].id] = decision
     assert pool.settle() == before
-    pool.takes(2, 1.0 if place == 2 else 2.0)  # what is told of one that is out counts when it is back
+    pool.takes(2, 1.0 if place == 2 else 2.0)  # reports on an ejected engine count once it is back
     assert pool.settle() == before
     assert len(pool.moves) == 1
 

@@ -1,4 +1,4 @@
-"""Hedging: off at once, on with patience, with a delay that rests."""
+"""Hedging: off at once, on after a calm time, with a stable delay."""
 
 import math
 from itertools import pairwise
@@ -70,7 +70,7 @@ def decided(
         ({"delay": "1s"}, 0.6, ALLOWS, HedgeCause.FULL),
         ({"delay": "1s"}, 0.3, FORBIDS, HedgeCause.LADDER),
         ({"delay": "1s"}, None, FORBIDS, HedgeCause.LADDER),
-        ({"delay": "1s"}, None, ALLOWS, HedgeCause.ROOM),  # whoever gave a delay wanted it before it was measured
+        ({"delay": "1s"}, None, ALLOWS, HedgeCause.ROOM),  # a policy delay needs no measurement
         ({}, None, ALLOWS, HedgeCause.DELAY),
         ({}, 0.3, ALLOWS, HedgeCause.DELAY),
         ({"delay": "1s", "enabled": False}, 0.3, ALLOWS, HedgeCause.POLICY),
@@ -221,7 +221,7 @@ def test_shadow_mode_hedges_nothing() -> None:
     assert shadow.decided.reason.startswith("shadow")
     later = decided(decided(shadow, used=0.9, shadow=True, now_s=101.0), used=0.3, shadow=True, now_s=102.0)
     assert later.decided.shadow is not None
-    assert not later.decided.shadow.on  # with the same patience
+    assert not later.decided.shadow.on  # after the same calm time
 
 
 @pytest.mark.parametrize("shadow", [False, True])

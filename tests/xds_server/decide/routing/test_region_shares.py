@@ -1,4 +1,4 @@
-"""Home serves alone until it cannot, others help no longer than needed, and no other revision ever does."""
+"""Home serves alone until it cannot, others help no longer than needed, and other revisions never do."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,7 +23,7 @@ from xds_server.model.fleet import Engine, EngineId
 
 
 class World:
-    """Engines that serve ten requests a second each, written as ``eu:2.1 eu:2.1 us:2.0``; time goes by."""
+    """Engines of ten requests per second each, written as ``eu:2.1 eu:2.1 us:2.0``; time advances."""
 
     def __init__(self, engines: str = "eu eu us us", *, shadow: bool = False, **policy: Any) -> None:
         self.engines = [
@@ -41,7 +41,7 @@ class World:
     def decide(
         self, asked: Mapping[str, float] | None = None, passed_s: float = 1.0
     ) -> Mapping[str, RegionShares]:
-        """The shares after ``passed_s`` with so many requests per second asked in each region."""
+        """The shares after ``passed_s`` with this demand per second in each region."""
         self.now_s += passed_s
         revisions = revisions_by_region(self.engines, self.memory.revisions, self.now_s)
         healths = [Health.UNHEALTHY if place in self.out else Health.HEALTHY for place in range(len(self.engines))]
@@ -70,7 +70,7 @@ class World:
         return self.memory.shares
 
     def lasting(self, asked: Mapping[str, float] | None, seconds: int) -> RegionShares:
-        """What callers in the EU get after so many rounds of a second."""
+        """What callers in the EU get after this many rounds of a second."""
         for _ in range(seconds):
             self.decide(asked)
         return self.memory.shares["eu"]
@@ -123,7 +123,7 @@ def test_region_failover_is_immediate_when_a_region_is_lost() -> None:
     assert dict(away.shares) == pytest.approx({"us": 0.6, "ap": 0.4}), "in the order, as far as it has room"
     world.out = frozenset((0,))
     back = world.decide({"eu": 15, "us": 1, "ap": 1}, passed_s=3.0)["eu"]
-    assert back.shares["eu"] == pytest.approx(0.7, abs=0.051), "what it can serve again it serves"
+    assert back.shares["eu"] == pytest.approx(0.7, abs=0.051), "it serves what it can again"
 
 
 def test_without_telemetry_the_home_region_serves() -> None:
@@ -152,7 +152,7 @@ def test_standby_region_failover_and_delayed_failback() -> None:
     assert dict(world.decide(asked)["us"].shares) == {"us": 1.0}
     world.out = frozenset()
     assert dict(world.lasting(asked, 60).shares) == {"us": 1.0}
-    # Not well for a moment: the wait begins anew.
+    # Unhealthy for a moment: the wait starts again.
     world.out = frozenset((0, 1))
     world.decide(asked)
     world.out = frozenset()
@@ -191,7 +191,7 @@ def test_standby_during_a_rollout_serves_the_first_region_revision() -> None:
     assert {key.engine for one in shares.values() for key in one.excluded} == {"e0"}
     world.out = frozenset((1, 2))
     stays = world.decide()["ap"]
-    assert {key.engine for key in stays.excluded} == {"e0"}, "rather nobody than another model"
+    assert {key.engine for key in stays.excluded} == {"e0"}, "no engine rather than another model"
 
 
 def test_next_region_sets_the_revision_if_the_first_had_no_engines() -> None:
@@ -217,7 +217,7 @@ def test_other_revisions_serve_only_if_the_policy_allows_it(across: str, kept_ou
     away = world.decide()["eu"]
     assert {key.engine for key in away.excluded} == kept_out
     if across == "exact":
-        assert away.shares["eu"] == 1.0, "nobody may stand in"
+        assert away.shares["eu"] == 1.0, "no other region may serve"
 
 
 def test_lost_region_revisions_are_remembered_temporarily() -> None:
@@ -258,7 +258,7 @@ def test_region_shares_sum_to_one_without_excluded_engines(data: st.DataObject) 
             assert sum(one.shares.values()) == pytest.approx(1)
             assert all(share > 0 for share in one.shares.values())
             listed = [*one.shares, *(region for tier in one.failover for region in tier)]
-            assert len(listed) == len(set(listed)), "a region stands in one tier"
+            assert len(listed) == len(set(listed)), "a region is in one tier only"
             own = {engine.revision for engine in world.engines if engine.region == measure(world, caller)}
             assert {key.engine for key in one.excluded} == {
                 engine.id.engine for engine in world.engines if own and engine.revision not in own
@@ -266,7 +266,7 @@ def test_region_shares_sum_to_one_without_excluded_engines(data: st.DataObject) 
 
 
 def measure(world: World, caller: str) -> str | None:
-    """The region whose revisions callers from here may be served; None where none of the order has engines."""
+    """The region whose revisions callers here may get; None if none of the order has engines."""
     if world.policy.serving is Serving.ACTIVE_ACTIVE or not world.policy.order:
         return caller
     there = {engine.region for engine in world.engines}

@@ -1,4 +1,4 @@
-"""Which answers are tried again: engines that break are told from requests that break engines."""
+"""Retried statuses: failing engines are distinguished from requests that fail everywhere."""
 
 import math
 import random
@@ -29,7 +29,7 @@ def never(_engine: int, _now_s: float) -> bool:
 
 @dataclass
 class Pool:
-    """Engines that answer requests, some of which fail wherever they are sent; tried again as is decided."""
+    """Engines and requests, some failing everywhere; retried as decided."""
 
     engines: int
     per_s: float = 12.0
@@ -48,7 +48,7 @@ class Pool:
         self.look()
 
     def run(self, for_s: float, *, broken: Fault = never, bad: float = 0.0, at_s: tuple[float, ...] = ()) -> None:
-        """``bad``: share of the requests that fail everywhere; one more comes at each of ``at_s``."""
+        """``bad``: share of requests that fail everywhere; one more arrives at each of ``at_s``."""
         due, end_s = sorted(self.now_s + each for each in at_s), self.now_s + for_s
         while self.now_s < end_s:
             for _ in range(round(self.per_s * self.engines * self.step_s)):

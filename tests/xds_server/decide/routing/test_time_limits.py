@@ -1,4 +1,4 @@
-"""Time limits: what is said is kept, and what is derived ends no healthy work."""
+"""Time limits: those of the policy are kept, and derived ones cut no healthy work."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -75,7 +75,7 @@ def told(
 
 
 class Pool:
-    """A pool that is asked again and again."""
+    """A pool evaluated round by round."""
 
     def __init__(self, pool: EnginePoolSpec = SHORT, **said: Any) -> None:
         self.pool, self.said = pool, ResilienceSpec.model_validate(said)
@@ -137,7 +137,7 @@ def test_derived_timeouts_follow_the_longest_healthy_calls() -> None:
     limits = Pool().settled(tail(0.8), tail(0.2))
     assert limits.per_try_s == pytest.approx(3.2)  # 2 s wait + 1.5 x 0.8 s
     assert limits.first_token_s == pytest.approx(3.0)  # 2 s wait + 1 s
-    assert limits.between_tokens_s == 30  # the default is the policy's, too
+    assert limits.between_tokens_s == 30  # the default counts as the policy's
     assert Pool().settled(tail(0.8), tail(2.0)).first_token_s == pytest.approx(8.0)  # 2 s + 3 x 2 s
     assert Pool().settled(tail(0.3)).per_try_s == pytest.approx(3.0)  # 1.1 x (2 s + 720 ms), as declared
 
@@ -255,7 +255,7 @@ def test_derived_per_try_timeout_missed_by_most_engines_is_widened() -> None:
     assert pool.settled(tail(0.8)).per_try_s == pytest.approx(3.2)
     assert pool.step(1, tail(0.8), failing=4).per_try_s == pytest.approx(3.2)  # half is not most
     assert pool.step(1, tail(0.8), failing=5).per_try_s == pytest.approx(6.4)
-    assert pool.step(1, tail(0.8), failing=8).per_try_s == pytest.approx(6.4)  # given time to be seen
+    assert pool.step(1, tail(0.8), failing=8).per_try_s == pytest.approx(6.4)  # after time to take effect
     assert pool.step(30, tail(0.8), failing=8).per_try_s == pytest.approx(12.8)
     assert pool.step(REMEMBER_S, tail(0.8)).per_try_s == pytest.approx(3.2)
 

@@ -1,4 +1,4 @@
-"""Zone weights: by capacity and measured demand, and steady while chance alone moves them."""
+"""Zone weights: by capacity and measured demand, and stable under noise."""
 
 import itertools
 import random
@@ -19,7 +19,7 @@ from xds_server.model.pool_traffic import Proxy
 
 
 class Map:
-    """Engines of eight slots and half a second, one per letter and in the zone of that letter; time goes by."""
+    """Engines of eight slots and 0.5 s, one per letter, in that letter's zone; time advances."""
 
     def __init__(self, zones: str = "aabbcc", *, shadow: bool = False, **policy: Any) -> None:
         self.engines = [
@@ -46,7 +46,7 @@ class Map:
         return self
 
     def decide(self, asked: Mapping[str, float] | None = None, passed_s: float = 1.0) -> Mapping[str, ZoneShares]:
-        """The shares after ``passed_s`` in which a gateway in each zone was asked so many requests per second."""
+        """The shares after ``passed_s`` with this demand per second at a gateway in each zone."""
         self.now_s += passed_s
         demand = {
             zone: Demand(
@@ -67,7 +67,7 @@ class Map:
         return self.memory.shares
 
     def load(self, asked: Mapping[str, float]) -> dict[str, float]:
-        """How full each zone's engines become when every caller follows its weights; Envoy's product is made."""
+        """How full each zone's engines are when every caller follows its weights, as Envoy computes them."""
         per_s: dict[str, float] = {}
         for caller, rate in asked.items():
             weights = self.memory.shares[caller].weights
@@ -94,7 +94,7 @@ class Map:
 
 def test_zone_with_spare_capacity_keeps_traffic_local() -> None:
     site = Map().out(0)
-    assert site.decide()["a"].weights["a"] < 800, "not knowing the demand, half is taken not to fit"
+    assert site.decide()["a"].weights["a"] < 800, "with unknown demand, half is assumed not to fit"
     site.memory = ZoneMemory()
     assert site.decide({"a": 10, "b": 20, "c": 20})["a"].weights["a"] == 1000
 

@@ -1,4 +1,4 @@
-"""What an edit changes: in what policies say, in resources, in figures, and whom it reaches."""
+"""The effects of an edit: fields, resources, figures, and scope."""
 
 from pathlib import Path
 

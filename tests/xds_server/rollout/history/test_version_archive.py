@@ -1,4 +1,4 @@
-"""Versions outlive the process, whole or not at all, and do not fill the disk."""
+"""Versions survive the process, completely or not at all, within limits."""
 
 import json
 import stat
@@ -76,11 +76,11 @@ def test_damaged_version_number_is_not_reused(tmp_path: Path, damage: str) -> No
     assert found.next_number() == int(path.stem) + 1
     found.add(version(found.next_number()))
     found.flush()
-    assert path.exists()  # somebody may want to look at it
+    assert path.exists()  # kept for inspection
 
 
 def named(number: int) -> PolicyVersion:
-    """A version that is known by what it says and by names and texts, beside files that are too."""
+    """A version with both kinds of digests, which replaced files with both."""
     return replace(version(number), former=f"t{number}", beside_former="tf")
 
 
