@@ -1,1 +1,1 @@
-"""What an operator may say, and how it is read, judged and merged."""
+"""Policies: their models, and how they are read, validated and merged."""

@@ -1,8 +1,8 @@
-"""What every policy document and field has in common: the Kubernetes shape, and fields that explain themselves.
+"""The base of every policy document and field: the Kubernetes shape, and self-describing fields.
 
-Each field declares its description, unit, default and the reason for it, what carries it, and its checks. The JSON
-Schema, the definitions for a cluster, ``switchgear explain``, the commented defaults file, the reference and the
-tables of the exports are all read off the models.
+Each field declares its description, unit, default and reason, the resources that carry it, and its checks. The
+JSON Schema, the CRDs, ``switchgear explain``, the commented defaults file, the reference and the tables of the
+exports are generated from the models.
 """
 
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ from policies.quantity import MAX_DURATION_S, Name, format_duration
 
 API_VERSION: Final = "switchgear.dev/v1alpha1"
 
-OF_THE_VERSION: Final = exported_alike(Xds.NONE, kept("what is exported is of this version"))
-OF_THE_NAME: Final = kept("objects are named after it, and say it in an annotation")
+OF_THE_VERSION: Final = exported_alike(Xds.NONE, kept("exports have this version"))
+OF_THE_NAME: Final = kept("objects have it in their name and an annotation")
 OF_THE_KIND: Final = exported_alike(Xds.NONE, kept("each kind has its own objects"))
 
 
@@ -40,9 +40,9 @@ class Spec(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldDeclaration:
-    """What a field declares about itself beside its type, default, description and constraints.
+    """Declarations of a field besides its type, default, description and constraints.
 
-    It stands in pydantic's ``json_schema_extra``: the JSON Schema gets what editors show, and nothing more.
+    Stored in pydantic's ``json_schema_extra``; the JSON Schema gets only what editors show.
     """
 
     unit: str = ""
@@ -72,20 +72,20 @@ def documented_field(
 ) -> Any:
     """A field with its description, unit and the reason for its default; ``...`` as default means required.
 
-    ``targets`` is what carries it: each policy field that holds a value declares them, here or on the block that
-    holds it. ``checks`` are its rules for a cluster and the advice on its value.
+    ``targets`` are the resources that carry it, declared for each field with a value, here or on its block.
+    ``checks`` are its CEL rules and warnings.
     """
-    # JSON Schema cannot compare durations, so words say what is allowed.
+    # JSON Schema cannot compare durations, so the range is text.
     allowed = _durations_allowed(constraints) if unit == "duration" else ""
     declared = FieldDeclaration(unit=unit, why=why, allowed=allowed, targets=targets, checks=checks)
     if isinstance(default, type) and issubclass(default, BaseModel):
-        # A nested block whose own defaults apply when the operator leaves it out.
+        # A nested block has its own defaults when it is absent.
         return Field(default_factory=default, description=description, json_schema_extra=declared, **constraints)
     return Field(default, description=description, json_schema_extra=declared, **constraints)
 
 
 def declaration(field: FieldInfo) -> FieldDeclaration:
-    """What a field of a model declares; nothing where it was not made by ``documented_field``."""
+    """The declaration of a field; empty where ``documented_field`` did not make it."""
     return extra if isinstance(extra := field.json_schema_extra, FieldDeclaration) else _NOTHING_DECLARED
 
 
@@ -101,27 +101,27 @@ Labels = Annotated[dict[str, str], Field(max_length=64)]
 
 _CARRIED: Final = exported_alike(
     Xds.NONE,
-    approximated("it describes the document and decides nothing; objects name the document in an annotation"),
+    approximated("it describes the document only; objects name the document in an annotation"),
 )
 
 
 class Metadata(Spec):
     """Name and labels of a document."""
 
-    # What carries the name, the kind of document declares: a pool's is the name of its cluster.
-    name: Name = documented_field(..., "Name of the document, unique for its kind.")
+    # Each kind of document declares the targets of its name: a pool names its cluster.
+    name: Name = documented_field(..., "Name of the document, unique within its kind.")
     namespace: Name | None = documented_field(
         None,
-        "Kubernetes namespace; carried along, not interpreted.",
+        "Kubernetes namespace; stored, not interpreted.",
         targets=exported_alike(Xds.NONE, kept("the namespace of the objects; --namespace where it is absent")),
     )
     labels: Labels = documented_field(
         {},
-        "Labels, carried along.",
+        "Labels; stored, not interpreted.",
         targets=_CARRIED,
     )
     annotations: Labels = documented_field(
         {},
-        "Annotations, carried along.",
+        "Annotations; stored, not interpreted.",
         targets=_CARRIED,
     )

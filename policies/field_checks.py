@@ -1,8 +1,7 @@
-"""What a field is checked for beyond its type: rules for a cluster, keys of a list, and advice on its value.
+"""Checks of a field beyond its type: CEL rules for a cluster, keys of a list, and warnings about its value.
 
-A rule in CEL refuses only what the loader refuses as well, whatever other documents say: it does not miss a value
-that another layer may still supply. What needs other documents, an address, or a regular expression, Switchgear
-judges alone, and the object's status says so.
+A CEL rule refuses only what the loader refuses too, independent of other documents and layers. Checks that need
+other documents, an address or a regular expression are Switchgear's alone, and reported in the object's status.
 
 Source: ``policies.relations``; Kubernetes, "Validation rules", "Resource use by validation functions".
 """
@@ -14,9 +13,9 @@ from typing import Any, TypeAlias
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CelRule:
-    """A rule about a field and others beside it; ``self`` is the block that holds them.
+    """A rule about fields of one block, which is ``self``.
 
-    ``code`` is what the loader calls the same mistake, ``field`` the path below ``self`` that the cluster names.
+    ``code`` is the loader's code for the same mistake, ``field`` the path below ``self`` that the cluster names.
     """
 
     rule: str
@@ -25,13 +24,13 @@ class CelRule:
     field: str = ""
 
     def to_schema(self) -> dict[str, Any]:
-        """As ``x-kubernetes-validations`` has it."""
+        """An item of ``x-kubernetes-validations``."""
         about = {"rule": self.rule, "message": f"{self.message} ({self.code})"}
         return {**about, "fieldPath": self.field} if self.field else about
 
 
 def ordered_durations(low: str, high: str, *, code: str, message: str) -> CelRule:
-    """Where both durations are given, ``low`` is not longer than ``high``."""
+    """``low`` is not longer than ``high``, where both are given."""
     return CelRule(
         rule=f"!has(self.{low}) || !has(self.{high}) || duration(self.{low}) <= duration(self.{high})",
         message=message,
@@ -42,15 +41,15 @@ def ordered_durations(low: str, high: str, *, code: str, message: str) -> CelRul
 
 @dataclass(frozen=True, slots=True)
 class ListKeys:
-    """What the items of a list differ in; without keys, the items themselves differ.
+    """Fields that identify the items of a list; without keys, the items themselves.
 
-    It holds them apart at no cost and gives each an owner of its own.
+    The cluster then keeps items unique, and each item has its own field manager.
     """
 
     keys: tuple[str, ...] = ()
 
     def to_schema(self) -> dict[str, Any]:
-        """As a structural schema has it."""
+        """The keys of a structural schema."""
         if not self.keys:
             return {"x-kubernetes-list-type": "set"}
         return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(self.keys)}
@@ -58,12 +57,12 @@ class ListKeys:
 
 @dataclass(frozen=True, slots=True)
 class NullAllowed:
-    """A cluster takes ``null`` for this field, though the model's schema does not say so."""
+    """A cluster accepts ``null`` for this field, unlike the model's schema."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueLint:
-    """Advice on a valid value, which needs nothing but the value: it ``applies``, and why it hurts."""
+    """A warning about a valid value, decided by the value alone."""
 
     code: str
     applies: Callable[[Any], bool]

@@ -1,7 +1,7 @@
-"""What is wrong with policy files: errors that stop them, and findings that do not.
+"""Errors in policy files, and findings (warnings) about valid ones.
 
-Every refusal has a stable code (``docs/codes.md``), a place, what was found, what is allowed and a way out. All
-problems of all files travel together, because fixing them one run at a time is what makes people guess.
+Each has a stable code (``docs/codes.md``), a place, the value found, the allowed values and a fix. All problems of
+all files are reported at once.
 """
 
 import difflib
@@ -12,15 +12,15 @@ from typing import Final, Self
 from policies.origin import Origin, Spot, origin
 
 _SHOWN_CHARACTERS: Final = 60
-_LINE_CHARACTERS: Final = 600  # every field of the largest block fits
-_COMPARED_CHARACTERS: Final = 64  # difflib is quadratic, and a field name longer than this is not a typing slip
+_LINE_CHARACTERS: Final = 600  # fits all fields of the largest block
+_COMPARED_CHARACTERS: Final = 64  # difflib is quadratic, and longer names are no typing errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Advice on policies that are valid: a stable code (``SG1xx``), where, what, and what to do about it.
+    """A warning about valid policies: stable code (``SG1xx``), place, message and fix.
 
-    ``origin`` is None where the finding is about a built-in default that nobody wrote.
+    ``origin`` is None where no line causes it.
     """
 
     code: str
@@ -36,7 +36,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What is wrong at one spot of a text, whatever file the text is in."""
+    """A problem at one spot of a text, without its file."""
 
     code: str
     at: Spot
@@ -47,7 +47,7 @@ class Problem:
     hint: str = ""
 
     def error(self, file: str) -> "PolicyError":
-        """The same, said of this file."""
+        """The problem as an error of this file."""
         return PolicyError(
             code=self.code,
             origin=origin(file, self.at),
@@ -60,7 +60,7 @@ class Problem:
 
 
 class PolicyError(Exception):
-    """One thing the author of a policy must change."""
+    """One problem that the author of a policy must fix."""
 
     def __init__(
         self,
@@ -73,10 +73,10 @@ class PolicyError(Exception):
         allowed: str = "",
         hint: str = "",
     ) -> None:
-        """Say what is wrong; ``path`` is the field (``spec.endpoints[3].port``), empty where there is none."""
+        """``path`` is the field (``spec.endpoints[3].port``), empty where there is none."""
         self.code = code
         self.origin = origin
-        # Names come from the files: they may be as long, and as full of control characters, as somebody likes.
+        # Names come from files: they may be long and contain control characters.
         self.path = _one_line(path)
         self.found = _one_line(found)
         self.allowed = _one_line(allowed)
@@ -115,7 +115,7 @@ def _visible(character: str) -> str:
 
 
 def format_value(value: object) -> str:  # noqa: PLR0911 - one line per kind of value
-    """A value as the operator would write it, short and on one line."""
+    """A value as an operator would write it, short and on one line."""
     match value:
         case None:
             return "nothing"
@@ -129,16 +129,16 @@ def format_value(value: object) -> str:  # noqa: PLR0911 - one line per kind of 
             text = value if len(value) <= _SHOWN_CHARACTERS else value[: _SHOWN_CHARACTERS - 1] + "…"
             return '"' + "".join(map(_visible, text)) + '"'
         case int() if value.bit_length() > 200:
-            return "a number of more than sixty digits"
+            return "a number with more than 60 digits"
         case _:
             return str(value)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """``did you mean maxWait?`` when one of ``known`` is close to ``word``, however it is cased; else empty."""
+    """``did you mean maxWait?`` if one of ``known`` is close to ``word``, ignoring case; else empty."""
     plain = {_plain(one): one for one in known}
-    asked = _plain(word[:_COMPARED_CHARACTERS])
-    close = [asked] if asked in plain else difflib.get_close_matches(asked, plain, n=1, cutoff=0.6)
+    wanted = _plain(word[:_COMPARED_CHARACTERS])
+    close = [wanted] if wanted in plain else difflib.get_close_matches(wanted, plain, n=1, cutoff=0.6)
     return f"did you mean {plain[close[0]]}?" if close else ""
 
 

@@ -1,7 +1,7 @@
-"""Policy files to one ``PolicySet``, or to every problem in them at once.
+"""Load policy files into one ``PolicySet``, or report every problem in them at once.
 
-Each file is read, parsed and judged by itself, and what came of it is remembered by its content: after an edit of
-one file among a hundred, one file is parsed. What holds between documents is judged anew each time.
+Each file is read, parsed and validated on its own, and the result is cached by content: after an edit, only that
+file is parsed. Relations between documents are checked each time.
 """
 
 import hashlib
@@ -25,9 +25,9 @@ from policies.yaml_text import MAX_PROBLEMS, parse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatedFile:
-    """What came of the content of one file, under whatever name it was read.
+    """The outcome for the content of one file.
 
-    ``broken``: part of it was not understood, so it may declare more than ``documents``. ``empty``: nothing in it.
+    ``broken``: a part is unreadable, so it may declare more than ``documents``. ``empty``: it has no document.
     """
 
     documents: tuple[ValidatedDocument, ...]
@@ -37,14 +37,14 @@ class ValidatedFile:
 
 
 class LoadCache:
-    """Judged files by the digest of their content. Holds what the last load used and nothing else."""
+    """Validated files by the digest of their content; keeps those of the last load only."""
 
     def __init__(self) -> None:
-        """Begin with nothing remembered."""
+        """Start empty."""
         self._files: Mapping[bytes, ValidatedFile] = {}
 
     def validated(self, contents: Mapping[Path, bytes]) -> Mapping[Path, ValidatedFile]:
-        """Every file judged, those known before from memory."""
+        """Every file validated, known ones from the cache."""
         digests = {path: hashlib.sha256(content).digest() for path, content in contents.items()}
         fresh: dict[bytes, ValidatedFile] = {}
         for path, digest in digests.items():
@@ -55,7 +55,7 @@ class LoadCache:
 
 
 def validate_content(content: bytes) -> ValidatedFile:
-    """Everything that can be said about the content of one file without looking at others."""
+    """Validate the content of one file on its own."""
     text = decode_text(content)
     if isinstance(text, Problem):
         return ValidatedFile(documents=(), problems=(text,), broken=True)
@@ -87,8 +87,8 @@ def _capped(problems: list[Problem]) -> tuple[Problem, ...]:
     last = Problem(
         code="SG028",
         at=ordered[MAX_PROBLEMS].at,
-        message="there are more problems from here on; they are not shown",
-        hint="so many at once usually have one cause, near the first of them",
+        message="more problems from here on are not shown",
+        hint="fix the first ones: they usually share one cause",
     )
     return (*ordered[:MAX_PROBLEMS], last)
 
@@ -96,8 +96,7 @@ def _capped(problems: list[Problem]) -> tuple[Problem, ...]:
 def load(paths: Sequence[Path], cache: LoadCache | None = None) -> PolicySet:
     """The policies in these files and folders; raises ``PolicyErrors`` with all problems of all files.
 
-    Folders are searched as ``policies.policy_files`` says. With ``cache``, files whose content it knows are not
-    parsed.
+    ``policies.policy_files`` describes the search in folders. Files in ``cache`` are not parsed again.
     """
     found = search(paths)
     return load_found(found, {path: read(path) for path in found.files}, paths, cache)
@@ -109,7 +108,7 @@ def load_found(
     paths: Sequence[Path],
     cache: LoadCache | None = None,
 ) -> PolicySet:
-    """The policies of what was found under ``paths`` and read before; raises ``PolicyErrors`` as ``load`` does."""
+    """The policies of files found under ``paths`` and already read; raises ``PolicyErrors`` as ``load`` does."""
     errors = [problem.error(file) for file, problem in found.problems]
     errors += [content.error(str(path)) for path, content in contents.items() if isinstance(content, Problem)]
     readable = {path: content for path, content in contents.items() if not isinstance(content, Problem)}
@@ -117,19 +116,19 @@ def load_found(
 
 
 def load_contents(contents: Mapping[Path, bytes], cache: LoadCache | None = None) -> PolicySet:
-    """The policies in files read before, by the name each had; raises ``PolicyErrors`` as ``load`` does."""
+    """The policies in these contents by file name; raises ``PolicyErrors`` as ``load`` does."""
     return _loaded(contents, [], tuple(contents), cache)
 
 
 def load_validated(files: Mapping[Path, ValidatedFile]) -> PolicySet:
-    """The policies of files that were judged before; raises ``PolicyErrors`` as ``load`` does."""
+    """The policies of validated files; raises ``PolicyErrors`` as ``load`` does."""
     return _joined(files, [], tuple(files))
 
 
 def _loaded(
     contents: Mapping[Path, bytes], errors: list[PolicyError], paths: Sequence[Path], cache: LoadCache | None
 ) -> PolicySet:
-    """The policies of what could be read; ``errors`` say what could not, and then references may lead there."""
+    """The policies of the readable files; with ``errors``, references to unreadable files are not checked."""
     return _joined((cache or LoadCache()).validated(contents), errors, tuple(contents) or paths)
 
 
@@ -156,8 +155,8 @@ def _nothing_in(path: Path) -> PolicyError:
     problem = Problem(
         code="SG006",
         at=WHOLE_FILE,
-        message="there is no policy document here",
-        hint="a document begins with `apiVersion: switchgear.dev/v1alpha1`; policies/examples/ has complete ones",
+        message="no policy document found",
+        hint="begin a document with `apiVersion: switchgear.dev/v1alpha1`; see policies/examples/",
     )
     return problem.error(str(path))
 
@@ -169,7 +168,7 @@ def _policy_set(documents: Sequence[LocatedDocument], empty: Sequence[str]) -> P
     policies = {one.metadata.name: one for one in models if isinstance(one, ResiliencePolicy)}
     stacks = layers(sorted(pools), policies)
     merged = {stack: effective(stack, policies) for stack in set(stacks.values())}
-    said = sorted((one.document.key, one.document.digest) for one in documents)
+    digests = sorted((one.document.key, one.document.digest) for one in documents)
     return PolicySet(
         pools=MappingProxyType(dict(sorted(pools.items()))),
         routes=MappingProxyType(dict(sorted(routes.items()))),
@@ -178,7 +177,7 @@ def _policy_set(documents: Sequence[LocatedDocument], empty: Sequence[str]) -> P
         origins=Origins(
             {one.document.key: DocumentPlaces(file=one.file, places=one.document.places) for one in documents}
         ),
-        digest=hashlib.sha256(repr(said).encode()).hexdigest(),
+        digest=hashlib.sha256(repr(digests).encode()).hexdigest(),
         layers=MappingProxyType(stacks),
         remarks=tuple(_empty(file) for file in empty),
     )
@@ -189,6 +188,6 @@ def _empty(file: str) -> Finding:
         code="SG100",
         origin=origin(file, WHOLE_FILE),
         path="",
-        message="this file says nothing: it is empty, or all of it is a comment",
-        fix="write a policy into it, or remove it",
+        message="empty file, or only a comment",
+        fix="add a policy, or remove the file",
     )

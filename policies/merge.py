@@ -1,7 +1,7 @@
-"""The effective policy of a pool: layers laid over each other, field by field.
+"""The effective policy of a pool: layers merged field by field.
 
-Built-in defaults first, then the policy named ``default``, then the policy that lists the pool. Only fields that
-somebody wrote override; a list replaces a list.
+Built-in defaults first, then the policy named ``default``, then the policy that lists the pool. Only written
+fields override; a list replaces a list.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ _S = TypeVar("_S", bound=Spec)
 
 
 def overlay(below: _S, above: _S) -> _S:
-    """``below`` with every field that was written in ``above``."""
+    """``below`` with every field written in ``above``."""
     changes: dict[str, object] = {}
     for name in above.model_fields_set:
         value, covered = getattr(above, name), getattr(below, name)
@@ -26,18 +26,18 @@ def overlay(below: _S, above: _S) -> _S:
 
 
 def layers(pools: Iterable[str], policies: Mapping[str, ResiliencePolicy]) -> Mapping[str, tuple[str, ...]]:
-    """For each pool the names of the policies that are for it, the one that wins last."""
+    """The names of the policies of each pool; the last one wins."""
     below = (DEFAULT,) if DEFAULT in policies else ()
     own = {pool: name for name, policy in policies.items() if name != DEFAULT for pool in policy.spec.pools}
     return {pool: (*below, own[pool]) if pool in own else below for pool in pools}
 
 
 def effective(names: Iterable[str], policies: Mapping[str, ResiliencePolicy]) -> ResilienceSpec:
-    """What these policies, laid over the built-in defaults in this order, come to."""
+    """The built-in defaults with these policies merged over them in this order."""
     spec = ResilienceSpec()
     for name in names:
         spec = overlay(spec, policies[name].spec)
-    # Whom a policy is for is not a setting of the pool.
+    # The list of pools is not a setting of the pool.
     return spec.model_copy(update={"pools": ()})
 
 

@@ -1,7 +1,7 @@
-"""Everything the operator said, judged and joined: the value the rest of Switchgear reads.
+"""All policies, validated and merged: the value that the rest of Switchgear reads.
 
-``PolicySet`` is what ``policies.load`` returns. Each pool has one effective ``ResilienceSpec``: built-in
-defaults, then the policy named ``default``, then the policy that lists the pool, merged field by field.
+``policies.load`` returns a ``PolicySet``. Each pool has one effective ``ResilienceSpec``: built-in defaults, then
+the policy named ``default``, then the policy that lists the pool, merged field by field.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ Document: TypeAlias = EnginePool | ModelRoute | ResiliencePolicy
 KINDS: Final[Mapping[str, type[Document]]] = MappingProxyType(
     {"EnginePool": EnginePool, "ModelRoute": ModelRoute, "ResiliencePolicy": ResiliencePolicy}
 )
-"""Every kind of document there is."""
+"""Every kind of document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +31,9 @@ class PolicySet:
     """A complete, consistent set of policies: every reference in it resolves.
 
     ``effective`` has one entry per pool. ``origins`` maps ``Kind/name`` and ``Kind/name.spec.field.path``
-    (camelCase, list items as ``[0]``) to the place that said so. ``digest`` is a hash of what the documents say.
-    ``layers`` has, for each pool, the policies that were laid over the built-in defaults, the last one winning.
-    ``remarks`` is what was odd about the files themselves, though nothing was wrong.
+    (camelCase, list items as ``[0]``) to the place in a file. ``digest`` is a hash of the values in the documents.
+    ``layers`` lists, for each pool, the policies merged over the built-in defaults; the last one wins.
+    ``remarks`` are warnings about the files themselves.
     """
 
     pools: Mapping[str, EnginePool]
@@ -46,7 +46,7 @@ class PolicySet:
     remarks: tuple[Finding, ...] = ()
 
     def origin(self, kind: str, name: str, path: str = "") -> Origin | None:
-        """Where ``path`` of a document was said, or the nearest enclosing place; None for built-in defaults."""
+        """The place of ``path`` in a document, or the nearest enclosing place; None for built-in defaults."""
         key = f"{kind}/{name}"
         if path:
             parts = path.replace("[", ".[").split(".")

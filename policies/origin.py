@@ -1,7 +1,7 @@
-"""Places in policy files: where each document and each field was written.
+"""Places of documents and fields in policy files.
 
-Places are kept as a tree beside the values, because a map from every path to its place costs ten times as much
-memory for a fleet of thousands of engines. ``Origins`` reads that tree as if it were such a map.
+Places form a tree parallel to the values: a map from every path to its place costs ten times the memory for a
+fleet of thousands of engines. ``Origins`` presents the tree as such a map.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ _COLUMN_BITS: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Origin:
-    """A place in a policy file; line and column count from 1, and are 0 where the file as a whole is meant."""
+    """A place in a policy file; line and column count from 1, and are 0 for the whole file."""
 
     file: str
     line: int
@@ -25,7 +25,7 @@ class Origin:
 
 
 Spot: TypeAlias = int
-"""Line and column, counted from 1, in one number: ten thousand engines have a lot of them."""
+"""Line and column, counted from 1, in one number, to save memory."""
 
 WHOLE_FILE: Final[Spot] = 0
 
@@ -41,13 +41,13 @@ def line_of(at: Spot) -> int:
 
 
 def origin(file: str, at: Spot) -> Origin:
-    """The place ``at`` in a file, in the form people read."""
+    """The place ``at`` in a file."""
     return Origin(file=file, line=line_of(at), column=at & ((1 << _COLUMN_BITS) - 1))
 
 
 @dataclass(slots=True)
 class BlockPlaces:
-    """Where a mapping stands: itself, each of its keys, and what each key holds."""
+    """Places of a mapping, its keys and their values."""
 
     at: Spot
     keys: dict[str, Spot] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class BlockPlaces:
 
 @dataclass(slots=True)
 class ListPlaces:
-    """Where a list stands, and each of its items."""
+    """Places of a list and its items."""
 
     at: Spot
     items: list["Places"] = field(default_factory=list)
@@ -69,12 +69,12 @@ Step: TypeAlias = str | int
 
 
 def start(places: Places) -> Spot:
-    """Where a value begins."""
+    """The place where a value begins."""
     return places if isinstance(places, int) else places.at
 
 
 def nearest(places: Places, steps: Sequence[Step], *, key: bool = False) -> Spot:
-    """Where the value at ``steps`` begins, or its field's name with ``key``; else the nearest enclosing place."""
+    """The place of the value at ``steps``, or with ``key`` of its name; else the nearest enclosing place."""
     at = start(places)
     for step in steps:
         if isinstance(places, BlockPlaces) and isinstance(step, str) and step in places.values:
@@ -116,10 +116,10 @@ class DocumentPlaces:
 
 
 class Origins(Mapping[str, Origin]):
-    """``Kind/name`` and ``Kind/name.spec.field[0].path`` to the place where it was written.
+    """Places by ``Kind/name`` and ``Kind/name.spec.field[0].path``.
 
-    A field's place is that of its name; a list item's is where the item begins. Names of labels that contain dots
-    or brackets cannot be written as a path and are found under ``metadata.labels`` only.
+    A field's place is that of its name; a list item's is where the item begins. Labels with dots or brackets in
+    their names have no path; use ``metadata.labels``.
     """
 
     def __init__(self, documents: Mapping[str, DocumentPlaces]) -> None:
@@ -127,7 +127,7 @@ class Origins(Mapping[str, Origin]):
         self._documents = documents
 
     def __getitem__(self, key: str) -> Origin:
-        """The place of exactly this document or field; KeyError where nobody wrote it."""
+        """The place of this document or field; KeyError where it is not written."""
         name, _, path = key.partition(".")
         document = self._documents[name]
         places = document.places
@@ -150,7 +150,7 @@ class Origins(Mapping[str, Origin]):
                 yield f"{name}.{path}"
 
     def __len__(self) -> int:
-        """How many documents and fields were written."""
+        """The number of written documents and fields."""
         return sum(1 for _ in self)
 
 

@@ -1,8 +1,8 @@
-"""Paths to texts: which files are policy files, and their content, whatever the file system has in store.
+"""Find policy files under paths, and read them.
 
-Folders are searched for ``*.yaml``, ``*.yml`` and ``*.json``. What begins with a dot is left alone: that is where
-Kubernetes keeps the targets of a mounted ConfigMap's links, and editors their swap files. A file that can be
-reached by two names counts once.
+Folders are searched for ``*.yaml``, ``*.yml`` and ``*.json``. Names that begin with a dot are skipped: Kubernetes
+keeps the link targets of a mounted ConfigMap there, and editors their swap files. A file with two names counts
+once.
 """
 
 import os
@@ -18,10 +18,10 @@ from policies.origin import WHOLE_FILE, spot
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 
 MAX_FILE_BYTES: Final = 8 * 1024 * 1024
-"""Some hundred thousand engines. A larger file is not a policy: a log or a dump with a wrong name, say."""
+"""Enough for some hundred thousand engines; a larger file is a log or a dump."""
 
 MAX_FILES: Final = 10_000
-"""Where there are more, the path is most likely not the one that was meant."""
+"""More files suggest a wrong path."""
 
 _BOMS: Final = (
     ("\N{BYTE ORDER MARK}".encode("utf-16-le"), "utf-16"),
@@ -31,7 +31,7 @@ _BOMS: Final = (
 
 @dataclass(slots=True)
 class FileSearch:
-    """What was found under the paths asked for: files by name, and what was in the way."""
+    """Files found under the given paths, and problems."""
 
     noun: str = "policy"
     files: list[Path] = field(default_factory=list)
@@ -57,9 +57,9 @@ def search(paths: Sequence[Path], noun: str = "policy") -> FileSearch:
                 found.refuse(
                     path,
                     "SG006",
-                    f"there is no {noun} file in this folder",
+                    f"no {noun} file in this folder",
                     allowed=f"files named {', '.join(f'*{one}' for one in sorted(SUFFIXES))}",
-                    hint="hidden files and folders do not count",
+                    hint="hidden files and folders are skipped",
                 )
         else:
             _take_file(found, path, status)
@@ -69,10 +69,10 @@ def search(paths: Sequence[Path], noun: str = "policy") -> FileSearch:
 def _search_folder(
     found: FileSearch, folder: Path, status: os.stat_result, above: tuple[tuple[int, int], ...]
 ) -> bool:
-    """Take every policy file of a folder; whether there was anything to take or to complain of."""
+    """Take every policy file of a folder; whether it had a file or a problem."""
     identity = (status.st_dev, status.st_ino)
     if identity in above:
-        found.refuse(folder, "SG004", "this link leads back to a folder it is in", hint="remove the link")
+        found.refuse(folder, "SG004", "this link leads to a folder that contains it", hint="remove the link")
         return True
     if identity in found.seen:
         return True
@@ -109,15 +109,17 @@ def _take_file(found: FileSearch, path: Path, status: os.stat_result) -> None:
         return
     found.seen.add(identity)
     if not stat.S_ISREG(status.st_mode):
-        found.refuse(path, "SG003", f"this is {_sort(status.st_mode)}, not a file", hint="name a file or a folder")
+        found.refuse(
+            path, "SG003", f"{_sort(status.st_mode)} is not a regular file", hint="name a file or a folder"
+        )
     elif len(found.files) == MAX_FILES:
         found.files.append(path)
         found.refuse(
             path,
             "SG007",
-            f"too many {found.noun} files; this one and those after it were not read",
+            f"too many {found.noun} files; this one and the following are not read",
             allowed=f"at most {MAX_FILES:,} files",
-            hint="is this the right folder?",
+            hint="check that this is the right folder",
         )
     elif len(found.files) < MAX_FILES:
         found.files.append(path)
@@ -137,36 +139,35 @@ def _refuse_os(found: FileSearch, path: Path, error: OSError) -> None:
     match error:
         case FileNotFoundError() | NotADirectoryError():
             if path.is_symlink():
-                found.refuse(path, "SG001", "the target of this link is gone", hint="mend the link, or remove it")
+                found.refuse(
+                    path, "SG001", "the target of this link is missing", hint="correct or remove the link"
+                )
             else:
-                found.refuse(path, "SG001", "there is no such file or folder", hint=_neighbour(path))
+                found.refuse(path, "SG001", "no such file or folder", hint=_neighbour(path))
         case PermissionError():
             found.refuse(
-                path, "SG002", "this may not be read", hint="look at the permissions of it and its folders"
+                path, "SG002", "permission denied", hint="correct its permissions and those of its folders"
             )
         case _ if "symbolic links" in (error.strerror or ""):
-            found.refuse(path, "SG004", "this link leads back to itself", hint="remove the link")
+            found.refuse(path, "SG004", "this link leads to itself", hint="remove the link")
         case _:
-            found.refuse(path, "SG002", f"this cannot be read: {error.strerror or error}")
+            found.refuse(path, "SG002", f"cannot read: {error.strerror or error}")
 
 
 def _neighbour(path: Path) -> str:
     try:
         return did_you_mean(path.name, (entry.name for entry in os.scandir(path.parent)))
     except OSError:
-        return ""  # then there is nobody to suggest
+        return ""
 
 
 def read(path: Path, noun: str = "policy") -> bytes | Problem:
-    """Content of a file that is to hold a ``noun``, or why not.
-
-    A pipe in the file's place does not block, and a huge file is not read.
-    """
+    """The content of a ``noun`` file, or a problem. A pipe does not block, and a huge file is not read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-        with open(descriptor, "rb") as file:  # noqa: PTH123 - opened by descriptor, so as not to wait for a pipe
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - opened by descriptor: a pipe does not block
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return Problem(code="SG003", at=WHOLE_FILE, message="this is not a file")
+                return Problem(code="SG003", at=WHOLE_FILE, message="not a regular file")
             content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         found = FileSearch()
@@ -178,7 +179,7 @@ def read(path: Path, noun: str = "policy") -> bytes | Problem:
 
 
 def read_from(stream: BinaryIO, noun: str = "policy") -> bytes | Problem:
-    """What comes out of a stream to its end, or why it cannot be used."""
+    """The content of a stream, or a problem."""
     content = stream.read(MAX_FILE_BYTES + 1)
     return content if len(content) <= MAX_FILE_BYTES else _too_large(noun)
 
@@ -187,10 +188,10 @@ def _too_large(noun: str, *, found: str = "") -> Problem:
     return Problem(
         code="SG005",
         at=WHOLE_FILE,
-        message=f"this file is too large to be a {noun} file; it was not read",
+        message=f"too large for a {noun} file; not read",
         found=found,
         allowed=f"at most {MAX_FILE_BYTES // 1024 // 1024} MiB",
-        hint=f"split it, or move what is no {noun} out of the folder",
+        hint=f"split it, or move files without a {noun} out of the folder",
     )
 
 
@@ -208,15 +209,15 @@ def decode_text(content: bytes) -> str | Problem:
         return Problem(
             code="SG010",
             at=spot(line, column),
-            message="this is not UTF-8 text",
+            message="not UTF-8 text",
             found=f"byte 0x{content[error.start]:02x}",
             allowed="UTF-8",
-            hint="save the file as UTF-8; accents from an old editor are the usual cause",
+            hint="save the file as UTF-8",
         )
 
 
 def first_lines(path: Path, wanted: frozenset[int]) -> Iterator[tuple[int, str]]:
-    """The lines of these numbers (from 1), for showing them beside what is wrong; none when unreadable."""
+    """The lines with these numbers (from 1), to show with a problem; none if unreadable."""
     content = read(path)
     text = decode_text(content) if isinstance(content, bytes) else content
     if isinstance(text, str):

@@ -1,7 +1,7 @@
-"""What must hold between the parts of a document, and between documents, beyond the shape of each field.
+"""Check relations within a document and between documents, beyond the type of each field.
 
-``document_contradictions`` looks at one document and is remembered with it; ``reference_contradictions`` looks at
-all of them together.
+``document_contradictions`` checks one document and is cached with it; ``reference_contradictions`` checks all of
+them together.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -49,7 +49,7 @@ def document_contradictions(document: ValidatedDocument) -> tuple[Problem, ...]:
 
 
 def _repeated(values: Iterable[Hashable]) -> Iterator[tuple[int, int]]:
-    """Numbers of values that were there before, each with the number of the first."""
+    """Indexes of repeated values, each with the index of the first."""
     first: dict[Hashable, int] = {}
     for number, value in enumerate(values):
         before = first.setdefault(value, number)
@@ -67,8 +67,8 @@ def _in_pool(pool: EnginePool, document: ValidatedDocument) -> Iterator[Problem]
             document,
             "SG035",
             ("spec", "endpoints", number),
-            f"{endpoint.address}:{endpoint.port} is already in this pool, in line {line}",
-            hint="remove one of the two; for a larger share say slots",
+            f"duplicate engine {endpoint.address}:{endpoint.port}; the first is in line {line}",
+            hint="remove one of the two; set slots for a larger share",
         )
     for number, before in _repeated(one.name for one in endpoints):
         if same_address.get(number) == before:
@@ -78,8 +78,8 @@ def _in_pool(pool: EnginePool, document: ValidatedDocument) -> Iterator[Problem]
             document,
             "SG035",
             ("spec", "endpoints", number, "name"),
-            f"an engine named {endpoints[number].name} is already in this pool, in line {line}",
-            hint="give each engine its own name, or leave names out",
+            f"duplicate engine name {endpoints[number].name}; the first is in line {line}",
+            hint="use unique names, or remove them",
         )
     found = pool.spec.kubernetes
     if found is not None and (found.service is None) == (not found.selector):
@@ -88,11 +88,11 @@ def _in_pool(pool: EnginePool, document: ValidatedDocument) -> Iterator[Problem]
             document,
             "SG040",
             ("spec", "kubernetes"),
-            "engines are found by service or by selector, not by both" if both else "this names no pods",
+            "service and selector exclude each other" if both else "no service and no selector",
             allowed="exactly one of service and selector",
             hint="remove one of the two"
             if both
-            else "say service, the name of the Service in front of the engines",
+            else "set service to the name of the Service in front of the engines",
         )
     yield from _names_to_prove(pool, document)
     longest = pool.spec.longest_service_time
@@ -101,14 +101,14 @@ def _in_pool(pool: EnginePool, document: ValidatedDocument) -> Iterator[Problem]
             document,
             "SG040",
             ("spec", "longestServiceTime"),
-            "the longest service time is shorter than the mean",
+            "longestServiceTime is below serviceTime, the mean",
             found=format_duration(longest),
             allowed=f"at least serviceTime, {format_duration(pool.spec.service_time)}",
         )
 
 
 def _names_to_prove(pool: EnginePool, document: ValidatedDocument) -> Iterator[Problem]:
-    """A client asks for names and not for addresses, so an address names nobody."""
+    """Certificates prove names: a pool with addresses alone has nothing to verify."""
     tls = pool.spec.tls
     if tls is None or tls.server_name or tls.subject_alt_names:
         return
@@ -118,9 +118,9 @@ def _names_to_prove(pool: EnginePool, document: ValidatedDocument) -> Iterator[P
             document,
             "SG044",
             ("spec", "tls"),
-            f"nothing says which name the certificate of {nameless or 'a pod'} has to prove",
-            allowed="serverName, subjectAltNames, or engines that are given by host names",
-            hint="say serverName, the name that all of the certificates have, or subjectAltNames",
+            f"no name to verify in the certificate of {nameless or 'a pod'}",
+            allowed="serverName, subjectAltNames, or engines with host names",
+            hint="set serverName to the name in all certificates, or set subjectAltNames",
         )
 
 
@@ -132,15 +132,15 @@ def _in_route(route: ModelRoute, document: ValidatedDocument) -> Iterator[Proble
             document,
             "SG039",
             ("spec", "pools", number, "pool"),
-            f"pool {pools[number].pool} is already a target of this route, in line {line}",
-            hint="add the two weights up in one entry",
+            f"duplicate pool {pools[number].pool}; the first is in line {line}",
+            hint="keep one entry with the sum of the weights",
         )
     if not any(one.weight for one in pools):
         yield _problem(
             document,
             "SG038",
             ("spec", "pools"),
-            "all weights are 0, so no request could go anywhere",
+            "all weights are 0: no request can be routed",
             allowed="at least one weight above 0",
         )
     for number, header in enumerate(route.spec.match.headers):
@@ -150,8 +150,8 @@ def _in_route(route: ModelRoute, document: ValidatedDocument) -> Iterator[Proble
                 document,
                 "SG040",
                 ("spec", "match", "headers", number),
-                f"one condition on a header at a time, not {' and '.join(given)}",
-                hint="write a second entry with the same header name",
+                f"{' and '.join(given)} exclude each other in one header match",
+                hint="add a second entry with the same header name",
             )
 
 
@@ -163,17 +163,17 @@ def _in_policy(policy: ResiliencePolicy, document: ValidatedDocument) -> Iterato
                 document,
                 "SG034",
                 ("spec", "pools"),
-                "the policy named default is for every pool and lists none",
-                hint="remove the list, or give the policy another name",
+                "the policy named default applies to every pool and takes no list",
+                hint="remove the list, or rename the policy",
             )
     elif not pools:
         yield _problem(
             document,
             "SG033",
             ("spec", "pools") if "pools" in policy.spec.model_fields_set else ("spec",),
-            "this policy is for no pool",
+            "policy without pools",
             allowed="at least one pool in spec.pools",
-            hint="list pools, or name the policy default to have it for all of them",
+            hint="list pools, or name the policy default to apply it to every pool",
         )
     for number, before in _repeated(pools):
         line = line_of(document.at("spec", "pools", before))
@@ -181,13 +181,13 @@ def _in_policy(policy: ResiliencePolicy, document: ValidatedDocument) -> Iterato
             document,
             "SG039",
             ("spec", "pools", number),
-            f"pool {pools[number]} is already listed in line {line}",
+            f"duplicate pool {pools[number]}; the first is in line {line}",
             hint="remove one of the two",
         )
 
 
 def reference_contradictions(documents: Sequence[LocatedDocument], *, complete: bool) -> Iterator[PolicyError]:
-    """Contradictions between documents; unless ``complete``, what is missing may stand in an unreadable file."""
+    """Contradictions between documents; unless ``complete``, missing documents may be in unreadable files."""
     yield from _duplicates(documents)
     if complete:
         yield from _references(documents)
@@ -198,7 +198,7 @@ def reference_contradictions(documents: Sequence[LocatedDocument], *, complete: 
     yield from _waits(documents)
 
 
-def _said(
+def _refusal(
     placed: LocatedDocument, code: str, steps: tuple[Step, ...], message: str, **details: str
 ) -> PolicyError:
     return _problem(placed.document, code, steps, message, **details).error(placed.file)
@@ -207,13 +207,13 @@ def _said(
 def _duplicates(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
     for number, before in _repeated(one.document.key for one in documents):
         placed, first = documents[number], documents[before]
-        yield _said(
+        yield _refusal(
             placed,
             "SG030",
             ("metadata", "name"),
-            f"there is another {placed.document.kind} named {placed.document.name}, "
-            f"at {first.place('metadata', 'name')}",
-            hint="rename one of the two, or remove it",
+            f"duplicate {placed.document.kind} {placed.document.name}; the first is at "
+            f"{first.place('metadata', 'name')}",
+            hint="rename or remove one of the two",
         )
 
 
@@ -222,21 +222,21 @@ def _references(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
     for placed in documents:
         for steps, name in placed.document.pools:
             if name not in pools:
-                yield _said(
+                yield _refusal(
                     placed,
                     "SG031",
                     steps,
-                    f"there is no EnginePool named {name}",
+                    f"unknown EnginePool {name}",
                     found=name,
                     allowed=_listed(pools),
-                    hint=did_you_mean(name, pools) or "is the file of that pool among those given?",
+                    hint=did_you_mean(name, pools) or "add the file of that pool",
                 )
 
 
 def _listed(names: Iterable[str], most: int = 12) -> str:
     ordered = sorted(names)
     rest = f" and {len(ordered) - most} more" if len(ordered) > most else ""
-    return ", ".join(ordered[:most]) + rest if ordered else "no pool is declared at all"
+    return ", ".join(ordered[:most]) + rest if ordered else "no pool is declared"
 
 
 def _claims(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
@@ -247,13 +247,12 @@ def _claims(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
         for number, pool in enumerate(placed.document.model.spec.pools):
             first, at = claimed.setdefault(pool, (placed, number))
             if first.document.name != placed.document.name:
-                yield _said(
+                yield _refusal(
                     placed,
                     "SG032",
                     ("spec", "pools", number),
-                    f"pool {pool} already has the policy {first.document.name}, "
-                    f"at {first.place('spec', 'pools', at)}",
-                    hint="a pool has one policy besides default: join the two, or take the pool out of one",
+                    f"pool {pool} already has policy {first.document.name}, at {first.place('spec', 'pools', at)}",
+                    hint="merge the two policies, or remove the pool from one",
                 )
 
 
@@ -269,13 +268,13 @@ def _listeners(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
         listener = route.spec.listener
         other, address = first.setdefault(listener.port, (placed, listener.address))
         if address != listener.address:
-            yield _said(
+            yield _refusal(
                 placed,
                 "SG036",
                 ("spec", "listener", "address"),
-                f"port {listener.port} is bound to {address} by route {other.document.name}, "
-                f"at {other.place('spec', 'listener')}, and to {listener.address} here",
-                hint="routes of one port share one listener: give them the same address",
+                f"port {listener.port} has address {listener.address} here and {address} in route "
+                f"{other.document.name}, at {other.place('spec', 'listener')}",
+                hint="use the same address: routes of one port share one listener",
             )
 
 
@@ -291,18 +290,18 @@ def _matches(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
     for placed, route in _routes(documents):
         other = first.setdefault((route.spec.listener.port, _condition(route.spec.match)), placed)
         if other is not placed:
-            yield _said(
+            yield _refusal(
                 placed,
                 "SG037",
                 ("spec", "match"),
-                f"route {other.document.name}, at {other.place('spec', 'match')}, "
-                f"matches the same requests of port {route.spec.listener.port}",
-                hint="only one of the two could ever be used: make their match differ, or join their pools",
+                f"same match on port {route.spec.listener.port} as route {other.document.name}, at "
+                f"{other.place('spec', 'match')}: only one can take effect",
+                hint="change one match, or merge the routes",
             )
 
 
 def _layered(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
-    """Fields that contradict each other once the layers of a pool are laid over each other."""
+    """Fields that contradict each other once the policies of a pool are merged."""
     policies = {one.document.name: one for one in documents if isinstance(one.document.model, ResiliencePolicy)}
     models = {name: one.document.model for name, one in policies.items()}
     known: Mapping[str, ResiliencePolicy] = {
@@ -318,22 +317,19 @@ def _layered(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
             name = next((one for one in reversed(stack) if _wrote(policies[one], steps[-1])), stack[-1])
             if (name, steps[-1]) not in reported:
                 reported.add((name, steps[-1]))
-                yield _said(
+                yield _refusal(
                     policies[name],
                     "SG041",
                     steps[-1],
                     f"{high} is below {path_text(steps[0])}, which is {low}",
                     found=high,
                     allowed=f"at least {low}",
-                    hint="" if len(stack) == 1 else f"values come from the policies {' and '.join(stack)}",
+                    hint="" if len(stack) == 1 else f"the values are from policies {' and '.join(stack)}",
                 )
 
 
 def _waits(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
-    """Waits that somebody wrote, and that leave too little of the deadline for the answer.
-
-    Only written ones are refused: whoever shortens a deadline has not chosen a wait, and is advised (SG106).
-    """
+    """Written waits that leave too little of the deadline for the answer; default waits draw a warning (SG106)."""
     policies = {one.document.name: one for one in documents if isinstance(one.document.model, ResiliencePolicy)}
     known = {
         name: one.document.model
@@ -356,22 +352,22 @@ def _waits(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
         if writer is None or writer in reported or not totals:
             continue
         if limits.concurrent_per_slot is not None or limits.max_concurrent is not None:
-            continue  # then maxWait has no effect, which is advice (SG126)
+            continue  # maxWait has no effect, a warning (SG126)
         longest_s = pools[pool].longest_s
         most_s = max(0.0, WAIT_SHARE * (min(totals) - longest_s))
         if limits.max_wait > most_s:
             reported.add(writer)
-            yield _said(
+            yield _refusal(
                 policies[writer],
                 "SG042",
                 steps,
-                f"pool {pool}: of {format_duration(min(totals))} until its deadline a request may wait "
-                f"{format_duration(limits.max_wait)}, and then need up to {format_duration(longest_s)}",
+                f"pool {pool}: requests may wait {format_duration(limits.max_wait)} of their "
+                f"{format_duration(min(totals))} and then run up to {format_duration(longest_s)}",
                 found=format_duration(limits.max_wait),
                 allowed=f"at most {format_duration(round(most_s, 3))}, "
                 f"{WAIT_SHARE:g} x (total - longestServiceTime)",
-                hint="lower maxWait, raise total of timeouts.streaming or timeouts.nonStreaming, or say the "
-                "longestServiceTime of the pool where it is shorter",
+                hint="lower maxWait, raise total of timeouts.streaming or timeouts.nonStreaming, or set the "
+                "longestServiceTime of the pool if it is shorter",
             )
 
 
@@ -391,5 +387,5 @@ def _ordered(spec: ResilienceSpec) -> Iterator[tuple[tuple[tuple[Step, ...], tup
         cooldowns = ((*within, "cooldown"), (*within, "maxCooldown"))
         yield cooldowns, format_duration(breaker.cooldown), format_duration(breaker.max_cooldown)
     if breaker.error_rate_percent and breaker.window_calls < breaker.min_calls:
-        # The window never holds so many: the error rate would never count, without a word.
+        # The window never holds that many calls: the error rate would never count.
         yield ((*within, "minCalls"), (*within, "windowCalls")), str(breaker.min_calls), str(breaker.window_calls)

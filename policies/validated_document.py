@@ -1,4 +1,4 @@
-"""One parsed policy document to a model, or to everything that is wrong with it, and what it refers to."""
+"""Validate one parsed policy document: its model or its problems, and the pools it refers to."""
 
 import hashlib
 import json
@@ -15,16 +15,16 @@ from policies.yaml_text import RawDocument, Value
 POLICIES: Final = Vocabulary(
     noun="policy document",
     kinds=KINDS,
-    elsewhere={"Scenario": "this rehearses an incident: give it to `switchgear-chaos run`"},
+    elsewhere={"Scenario": "run a scenario with `switchgear-chaos run`"},
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatedDocument:
-    """A document that says its kind and name. ``model`` is None when the rest of it is wrong.
+    """A document with kind and name; ``model`` is None if it has other problems.
 
-    ``pools`` are the pools it refers to and where, known even then: a wrong name should not have to wait its turn.
-    ``digest`` is a hash of what the document says, whatever its layout and comments.
+    ``pools`` are the pools it refers to and where, known even then, so that wrong names are reported at once.
+    ``digest`` is a hash of its values, independent of layout and comments.
     """
 
     kind: str
@@ -40,17 +40,17 @@ class ValidatedDocument:
         return f"{self.kind}/{self.name}"
 
     def at(self, *steps: Step, key: bool = False) -> Spot:
-        """Where a field of the document stands."""
+        """The place of a field in the document."""
         return nearest(self.places, steps, key=key)
 
 
 def validate_policy(raw: RawDocument) -> tuple[ValidatedDocument | None, tuple[Problem, ...]]:
-    """The document when it says what it is, and all its problems."""
+    """The document, if it has kind and name, and all its problems."""
     found = validate_document(raw, POLICIES)
     name = _name(raw.value)
     if not found.kind or name is None or not isinstance(raw.value, dict):
         return None, found.problems
-    judged = ValidatedDocument(
+    document = ValidatedDocument(
         kind=found.kind,
         name=name,
         model=cast("Document | None", found.model),
@@ -58,11 +58,11 @@ def validate_policy(raw: RawDocument) -> tuple[ValidatedDocument | None, tuple[P
         digest=hashlib.sha256(json.dumps(raw.value, sort_keys=True).encode()).hexdigest(),
         pools=tuple(_pools(raw.value, {problem.path for problem in found.problems})),
     )
-    return judged, found.problems
+    return document, found.problems
 
 
 def _pools(value: dict[str, Value], wrong: set[str]) -> Iterator[tuple[Steps, str]]:
-    """Pools that a route or a policy refers to, save those whose very name is wrong."""
+    """Pools that a route or a policy refers to, except invalid names."""
     spec = value.get("spec")
     if not isinstance(spec, dict):
         return

@@ -1,8 +1,8 @@
-"""Every code a policy can be answered with: what it means, an example that draws it, and the way out.
+"""Every code: title, cause, fix, and an example that draws it.
 
-``docs/codes.md`` and ``switchgear explain SG...`` are made from this table. Codes are stable: one that is no
-longer used is not given out again. An example is YAML; where it leaves out apiVersion and metadata they do not
-matter. What depends on files and not on text has a situation instead.
+``docs/codes.md`` and ``switchgear explain SG...`` are generated from this table. Codes are stable; a retired one
+is not reused. An example is YAML, and may omit apiVersion and metadata. Codes that no text can draw have a
+situation instead.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from policies.codes.lint_codes import ADVICE
 from policies.codes.operating_codes import OPERATING
 
 CODES: Final[Mapping[str, Code]] = MappingProxyType({one.code: one for one in (*ERRORS, *ADVICE)})
-"""Every code, errors (SG0xx) before advice (SG1xx)."""
+"""Every code of policy files: errors (SG0xx), then warnings (SG1xx)."""
 
 REMARKS: Final[Mapping[str, Code]] = MappingProxyType({one.code: one for one in OPERATING})
-"""Every code of what runs (SG2xx). No file draws them."""
+"""Every code of a running server (SG2xx)."""

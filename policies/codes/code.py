@@ -1,11 +1,11 @@
-"""What a code is: the stable name of one thing that can be said about policies."""
+"""A code: the stable name of one error, warning or remark."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """One code. ``example`` is YAML that draws it; empty where no text can, and ``situation`` says what does."""
+    """One code. ``example`` is YAML that draws it; where no text can, ``situation`` describes one."""
 
     code: str
     title: str
@@ -16,15 +16,15 @@ class Code:
 
     @property
     def is_error(self) -> bool:
-        """Whether the files are refused; otherwise it is advice."""
+        """Whether the files are refused; otherwise it is a warning or a remark."""
         return self.code < "SG1"
 
 
 def as_file(text: str) -> str:
-    """An example as it would stand in a file."""
+    """An example as a file."""
     return text.strip("\n") + "\n"
 
 
 def policy_of(spec: str) -> str:
-    """The document of a policy that says only this."""
+    """The document of a policy with only this spec."""
     return f"kind: ResiliencePolicy\nmetadata: {{name: default}}\nspec: {{{spec}}}\n"

@@ -1,6 +1,6 @@
-"""Codes of what stops policies from being used."""
+"""Codes of errors in policy files."""
 
-# ruff: noqa: E501 - a table of prose and of examples that are shown as they stand
+# ruff: noqa: E501 - a table of prose and examples
 
 from typing import Final
 
@@ -10,51 +10,51 @@ _FILES: Final = (
     Code(
         code="SG001",
         title="no such file or folder",
-        meaning="A path that was asked for does not exist, or is a link whose target is gone.",
+        meaning="A given path does not exist, or is a link to a missing target.",
         situation="`switchgear validate -f polices/`",
         fix="Correct the path.",
     ),
     Code(
         code="SG002",
-        title="cannot be read",
-        meaning="The file system refuses: permissions, or a failing disk or mount.",
+        title="unreadable file",
+        meaning="The file system refuses to read it: missing permissions, or a failing disk or mount.",
         situation="`chmod 000 policies/pool.yaml`",
-        fix="Look at the permissions of the file and of the folders above it.",
+        fix="Correct the permissions of the file and its folders.",
     ),
     Code(
         code="SG003",
-        title="not a file",
-        meaning="A pipe, socket or device. It is not opened, because reading it could wait for ever.",
+        title="not a regular file",
+        meaning="A pipe, socket or device. It is not opened, because reading it could block.",
         situation="`mkfifo policies/pool.yaml`",
-        fix="Name a file or a folder, or remove the intruder from the folder.",
+        fix="Name a file or a folder, or remove it from the folder.",
     ),
     Code(
         code="SG004",
-        title="link that leads back",
-        meaning="A symbolic link leads to itself or to a folder it is in.",
+        title="symbolic link loop",
+        meaning="A symbolic link leads to itself or to a folder that contains it.",
         situation="`ln -s . policies/again`",
         fix="Remove the link.",
     ),
     Code(
         code="SG005",
         title="file too large",
-        meaning="More than 8 MiB, room for some hundred thousand engines. The file is not read any further.",
-        situation="a log with the name `dump.yaml`",
-        fix="Split it by pool, or move what is no policy out of the folder.",
+        meaning="The file exceeds 8 MiB, enough for some hundred thousand engines. The rest is not read.",
+        situation="a log named `dump.yaml`",
+        fix="Split it by pool, or move files that are not policies out of the folder.",
     ),
     Code(
         code="SG006",
-        title="no policy",
-        meaning="A folder holds no policy file, or none of the files holds a document.",
+        title="no policies",
+        meaning="The folder has no policy file, or the files have no document.",
         situation="an empty folder, or only empty files",
-        fix="Look at the path. Files are named *.yaml, *.yml or *.json; hidden ones do not count.",
+        fix="Correct the path. Policy files are named *.yaml, *.yml or *.json; hidden files are skipped.",
     ),
     Code(
         code="SG007",
         title="too many files",
-        meaning="More than 10,000 policy files: most likely not the folder that was meant.",
+        meaning="The folder has more than 10,000 policy files: probably the wrong folder.",
         situation="`switchgear validate -f /`",
-        fix="Name the folder of the policies.",
+        fix="Name the folder with the policies.",
     ),
 )
 
@@ -62,65 +62,65 @@ _TEXT: Final = (
     Code(
         code="SG010",
         title="not UTF-8",
-        meaning="The file is in another encoding. A byte order mark is fine, also that of UTF-16.",
+        meaning="The file has another encoding. A byte order mark is allowed, also for UTF-16.",
         situation="a comment with an accent, saved as Latin-1",
         fix="Save the file as UTF-8.",
     ),
     Code(
         code="SG011",
-        title="not YAML",
-        meaning="The text has no structure from here on. Reading goes on at the next `---`.",
+        title="invalid YAML",
+        meaning="The text is not YAML from this place on. Reading continues at the next `---`.",
         example=as_file("kind: EnginePool\nspec: {model: llama\n"),
-        fix="Look at brackets, quotes and indentation here and in the line above.",
+        fix="Correct brackets, quotes or indentation in this line or the one above.",
     ),
     Code(
         code="SG012",
-        title="tab",
-        meaning="YAML indents with spaces only.",
+        title="tab indentation",
+        meaning="YAML allows only spaces for indentation.",
         example=as_file("kind: EnginePool\nspec:\n\tmodel: llama\n"),
-        fix="Replace tabs by spaces, two per level.",
+        fix="Replace tabs with spaces, two per level.",
     ),
     Code(
         code="SG013",
-        title="said twice",
-        meaning="A block has the same field twice. Which one would win depends on who reads it.",
+        title="duplicate field",
+        meaning="A block has the same field twice. Parsers disagree on which one wins.",
         example=as_file("kind: EnginePool\nspec:\n  model: llama\n  model: qwen\n"),
-        fix="Keep one of them.",
+        fix="Remove one.",
     ),
     Code(
         code="SG014",
-        title="name that is no text",
-        meaning="Names of fields and labels are text; without quotes, `8080` is a number.",
+        title="field name is not text",
+        meaning="Names of fields and labels are text; without quotes `8080` is a number.",
         example=as_file("kind: EnginePool\nmetadata: {name: chat, labels: {8080: open}}\nspec: {model: llama}\n"),
         fix="Put the name in quotes.",
     ),
     Code(
         code="SG015",
-        title="alias that cannot be followed",
-        meaning="It repeats what is marked nowhere above it, or itself, or aliases multiply beyond 10 MB of text.",
+        title="invalid alias",
+        meaning="An alias has no anchor above it, repeats itself, or aliases multiply beyond 10 MB of text.",
         example=as_file("kind: EnginePool\nspec: {model: llama, endpoints: *engines}\n"),
-        fix="Mark what is to be repeated with &name, above the alias.",
+        fix="Write &name before the value to repeat, above the alias.",
     ),
     Code(
         code="SG016",
-        title="too deep",
-        meaning="More than 64 levels; a policy has eight.",
+        title="nesting too deep",
+        meaning="The document has more than 64 levels; a policy has eight.",
         example=as_file("kind: EnginePool\nspec: " + "[" * 70 + "]" * 70 + "\n"),
-        fix="Look for brackets that are not closed.",
+        fix="Close the open brackets.",
     ),
     Code(
         code="SG017",
-        title="tag",
-        meaning="Tags such as !!binary or !include mean nothing here.",
+        title="unsupported tag",
+        meaning="YAML tags such as !!binary or !include are not supported.",
         example=as_file("kind: EnginePool\nspec: {model: !secret llama}\n"),
         fix="Remove the tag.",
     ),
     Code(
         code="SG018",
-        title="bad merge",
+        title="invalid merge",
         meaning="`<<` takes an alias of a block, or a list of such aliases.",
         example=as_file("kind: EnginePool\nspec:\n  <<: llama\n  model: llama\n"),
-        fix="Mark a block with &name and write `<<: *name`.",
+        fix="Write &name before a block, and merge it with `<<: *name`.",
     ),
 )
 
@@ -128,77 +128,77 @@ _DOCUMENTS: Final = (
     Code(
         code="SG020",
         title="not a policy document",
-        meaning="A document is a block of fields: apiVersion, kind, metadata, spec.",
+        meaning="A document is a block with the fields apiVersion, kind, metadata and spec.",
         example=as_file("- kind: EnginePool\n"),
-        fix="Remove the dash in front, or the stray `---`.",
+        fix="Remove the leading dash or the stray `---`.",
     ),
     Code(
         code="SG021",
         title="unknown apiVersion",
-        meaning="The document is missing its apiVersion or has one that this Switchgear does not know.",
+        meaning="apiVersion is missing, or this Switchgear does not support it.",
         example=as_file(
             "apiVersion: switchgear.dev/v2\nkind: EnginePool\nmetadata: {name: chat}\nspec: {model: m}\n"
         ),
-        fix="Write `apiVersion: switchgear.dev/v1alpha1`; documents of others belong in another folder.",
+        fix="Write `apiVersion: switchgear.dev/v1alpha1`; move documents of other tools to another folder.",
     ),
     Code(
         code="SG022",
         title="unknown kind",
-        meaning="The document is missing its kind or has one that is none of ours.",
+        meaning="kind is missing or unknown.",
         example=as_file("apiVersion: switchgear.dev/v1alpha1\nkind: EnginPool\nmetadata: {name: chat}\n"),
         fix="Write EnginePool, ModelRoute or ResiliencePolicy.",
     ),
     Code(
         code="SG023",
         title="unknown field",
-        meaning="Nothing reads this field. It is refused because a limit that was misspelled is a limit that is off.",
+        meaning="No such field exists. It is refused, because a misspelled limit would be off.",
         example=as_file("kind: ResiliencePolicy\nspec: {limits: {max_wait: 2s}}\n"),
-        fix="Correct the name; `switchgear explain` shows all of them.",
+        fix="Correct the name; `switchgear explain` lists all fields.",
     ),
     Code(
         code="SG024",
         title="required field missing",
-        meaning="A field without a sensible default was left out.",
+        meaning="A field without a default is missing.",
         example=as_file("kind: EnginePool\nspec: {endpoints: [{address: 10.0.0.1}]}\n"),
-        fix="Write it.",
+        fix="Add the field.",
     ),
     Code(
         code="SG025",
-        title="wrong kind of value",
-        meaning="Text where a number belongs, one value where a list belongs, and so on. `yes` and `on` are text.",
+        title="wrong type",
+        meaning="The value has the wrong type: text instead of a number, one value instead of a list. `yes` and `on` are text.",
         example=as_file("kind: ResiliencePolicy\nspec: {hedging: {enabled: yes}}\n"),
-        fix="Write what the message asks for; quotes make text, their absence makes numbers.",
+        fix="Write a value of the expected type; quotes make text, unquoted digits a number.",
     ),
     Code(
         code="SG026",
         title="value not allowed",
-        meaning="Out of range, not one of the values there are, or not in the form it must have.",
+        meaning="The value is out of range, not one of the choices, or malformed.",
         example=as_file("kind: ResiliencePolicy\nspec: {retries: {attempts: 99}}\n"),
-        fix="Choose a value the message allows.",
+        fix="Write an allowed value.",
     ),
     Code(
         code="SG027",
-        title="not a duration",
-        meaning="Durations have a unit: 250ms, 2s, 15m, 1m30s. Whether a bare 5 is seconds is a guess.",
+        title="invalid duration",
+        meaning="Durations have a unit: 250ms, 2s, 15m, 1m30s.",
         example=as_file("kind: ResiliencePolicy\nspec: {limits: {maxWait: 5}}\n"),
         fix="Add the unit.",
     ),
     Code(
         code="SG028",
-        title="and more",
-        meaning="A file has more than a hundred problems; the others are not shown.",
+        title="more problems",
+        meaning="The file has more than a hundred problems; the others are not shown.",
         example=as_file(
             "kind: EnginePool\nspec:\n  model: m\n  endpoints: [" + "{address: 10.0.0.1}, " * 101 + "]\n"
         ),
-        fix="Mend the first ones: so many usually have one cause.",
+        fix="Fix the first ones: they usually share one cause.",
     ),
 )
 
 _RELATIONS: Final = (
     Code(
         code="SG030",
-        title="name taken",
-        meaning="Two documents of a kind have the same name. Both places are said.",
+        title="duplicate name",
+        meaning="Two documents of one kind have the same name. Both locations are shown.",
         example=as_file(
             "kind: EnginePool\nmetadata: {name: chat}\nspec: {model: a}\n---\n"
             "kind: EnginePool\nmetadata: {name: chat}\nspec: {model: b}\n"
@@ -207,39 +207,39 @@ _RELATIONS: Final = (
     ),
     Code(
         code="SG031",
-        title="no such pool",
-        meaning="A route or a policy names a pool that no file declares.",
+        title="unknown pool",
+        meaning="A route or policy names a pool that no file declares.",
         example=as_file("kind: ResiliencePolicy\nmetadata: {name: strict}\nspec: {pools: [chatt]}\n"),
-        fix="Correct the name, or give the file of the pool along.",
+        fix="Correct the name, or add the file of the pool.",
     ),
     Code(
         code="SG032",
         title="pool with two policies",
-        meaning="Besides the policy named default, a pool has one policy; else the order of files would decide.",
+        meaning="A pool takes one policy besides the policy named default; otherwise the order of files would decide.",
         example=as_file(
             "kind: ResiliencePolicy\nmetadata: {name: a}\nspec: {pools: [chat]}\n---\n"
             "kind: ResiliencePolicy\nmetadata: {name: b}\nspec: {pools: [chat]}\n"
         ),
-        fix="Join the two, or take the pool out of one.",
+        fix="Merge the two, or remove the pool from one.",
     ),
     Code(
         code="SG033",
-        title="policy for nobody",
-        meaning="A policy that is not named default lists no pool.",
+        title="policy without pools",
+        meaning="A policy not named default lists no pools.",
         example=as_file("kind: ResiliencePolicy\nmetadata: {name: strict}\nspec: {retries: {attempts: 1}}\n"),
         fix="List pools, or name it default.",
     ),
     Code(
         code="SG034",
-        title="default with a list",
-        meaning="The policy named default is for every pool, so a list of pools contradicts it.",
+        title="default policy with pools",
+        meaning="The policy named default applies to every pool and takes no list.",
         example=as_file("kind: ResiliencePolicy\nmetadata: {name: default}\nspec: {pools: [chat]}\n"),
         fix="Remove the list, or rename the policy.",
     ),
     Code(
         code="SG035",
-        title="engine twice",
-        meaning="Two entries of a pool have the same address and port, or the same name.",
+        title="duplicate engine",
+        meaning="Two endpoints of a pool have the same address and port, or the same name.",
         example=as_file(
             "kind: EnginePool\nspec:\n  model: llama\n  endpoints:\n"
             "    - {address: 10.0.0.1, port: 8000}\n    - {address: 10.0.0.1, port: 8000}\n"
@@ -249,50 +249,49 @@ _RELATIONS: Final = (
     Code(
         code="SG036",
         title="port with two addresses",
-        meaning="Routes of one port share one Envoy listener, and a listener has one address.",
+        meaning="Routes of one port share one Envoy listener, which has one address.",
         example=as_file(
             "kind: ModelRoute\nmetadata: {name: a}\nspec: {listener: {port: 80}, match: {model: a}, pools: [{pool: chat}]}\n"
             "---\nkind: ModelRoute\nmetadata: {name: b}\n"
             "spec: {listener: {port: 80, address: 127.0.0.1}, match: {model: b}, pools: [{pool: chat}]}\n"
         ),
-        fix="Give them the same address, or different ports.",
+        fix="Use the same address, or different ports.",
     ),
     Code(
         code="SG037",
-        title="routes that match the same",
-        meaning="Two routes of one port match exactly the same requests; only one could ever be used.",
+        title="identical matches",
+        meaning="Two routes of one port match the same requests; only one can take effect.",
         example=as_file(
             "kind: ModelRoute\nmetadata: {name: a}\nspec: {listener: {port: 80}, pools: [{pool: chat}]}\n---\n"
             "kind: ModelRoute\nmetadata: {name: b}\nspec: {listener: {port: 80}, pools: [{pool: chat}]}\n"
         ),
-        fix="Make their match differ, or join their pools in one route.",
+        fix="Change one match, or merge the routes.",
     ),
     Code(
         code="SG038",
         title="no weight",
         meaning="All pools of a route have weight 0.",
         example=as_file("kind: ModelRoute\nspec: {listener: {port: 80}, pools: [{pool: chat, weight: 0}]}\n"),
-        fix="Give one of them a weight.",
+        fix="Set a weight above 0 for at least one pool.",
     ),
     Code(
         code="SG039",
-        title="pool listed twice",
+        title="duplicate pool",
         meaning="A route or policy lists the same pool twice.",
         example=as_file("kind: ModelRoute\nspec: {listener: {port: 80}, pools: [{pool: chat}, {pool: chat}]}\n"),
-        fix="Keep one entry; add weights up.",
+        fix="Keep one entry; add up the weights.",
     ),
     Code(
         code="SG040",
         title="contradiction in a document",
         meaning="Two fields of a document exclude each other.",
         example=as_file("kind: EnginePool\nspec: {model: llama, serviceTime: 5s, longestServiceTime: 2s}\n"),
-        fix="Correct one of the two.",
+        fix="Correct one of them.",
     ),
     Code(
         code="SG041",
         title="contradiction between layers",
-        meaning="Once the policies of a pool are laid over each other, two fields exclude each other: Envoy would "
-        "refuse them, or what they are for would never happen.",
+        meaning="Two fields exclude each other once the policies of a pool are merged: Envoy would refuse them, or they would have no effect.",
         example=as_file(
             "kind: ResiliencePolicy\nmetadata: {name: default}\nspec: {retries: {backoff: {base: 1s}}}\n"
         ),
@@ -301,9 +300,7 @@ _RELATIONS: Final = (
     Code(
         code="SG042",
         title="wait too near the deadline",
-        meaning="The wait that limits.maxWait allows is more than 0.6 of what the deadline leaves after the longest "
-        "service. A service time guessed a little too low stretches the wait, and then answers come too late and their "
-        "GPU time is lost: a cliff, not a slope. Where nobody wrote maxWait the same is only advised (SG106).",
+        meaning="limits.maxWait exceeds 0.6 of what the deadline leaves after the longest service. If the service time is underestimated, answers come too late and their GPU time is lost. Without a written maxWait this is a warning (SG106).",
         example=as_file(
             "kind: EnginePool\nspec: {model: llama, endpoints: [{address: 10.0.0.1, port: 8000}]}\n---\n"
             "kind: ResiliencePolicy\nmetadata: {name: default}\nspec: {limits: {maxWait: 4m}}\n"
@@ -312,24 +309,20 @@ _RELATIONS: Final = (
     ),
     Code(
         code="SG043",
-        title="secret cannot be used",
-        meaning="A pool names certificates that this server does not have, or that cannot be used as they are: a file "
-        "is missing, a key belongs to another certificate, something has ended. The policies before stay in force; in a "
-        "cluster only this pool stays as it was, and all others are taken up. Only a server that was started with "
-        "--secrets knows; `switchgear validate` does not look.",
+        title="unusable secret",
+        meaning="A pool names certificates that the server lacks or cannot use: a missing file, a key of another certificate, or an expired certificate. The previous policies stay in force; in a cluster only this pool keeps its previous version. Only a server with --secrets checks this, not `switchgear validate`.",
         situation="`spec: {tls: {secret: engines}}`, and --secrets has no folder `engines`",
-        fix="Put the files there, or name a secret that is there. It is looked at again by itself.",
+        fix="Add the files, or name another secret. The server checks again by itself.",
     ),
     Code(
         code="SG044",
-        title="no name to hold an engine to",
-        meaning="Engines at IP addresses, or found in a cluster, are to be spoken to by TLS, and nothing says whose "
-        "name their certificates have to prove: any certificate of the same authority would do, an attacker's too.",
+        title="no name to verify",
+        meaning="TLS to engines at IP addresses, or found in a cluster, has no name to verify. Any certificate of the same CA would be accepted, also an attacker's.",
         example=as_file(
             "kind: EnginePool\n"
             "spec: {model: llama, endpoints: [{address: 10.0.0.1, port: 8000}], tls: {secret: engines}}\n"
         ),
-        fix="Say tls.serverName, or tls.subjectAltNames; or give the engines by host names, which are then the names.",
+        fix="Set tls.serverName or tls.subjectAltNames, or use host names as addresses.",
     ),
 )
 

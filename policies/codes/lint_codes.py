@@ -1,6 +1,6 @@
-"""Codes of advice on policies that can be used."""
+"""Codes of warnings about valid policies."""
 
-# ruff: noqa: E501 - a table of prose and of examples that are shown as they stand
+# ruff: noqa: E501 - a table of prose and examples
 
 from typing import Final
 
@@ -10,71 +10,66 @@ from policies.codes.route_lint_codes import ON_ROUTES
 _TIMING: Final = (
     Code(
         code="SG100",
-        title="file that says nothing",
-        meaning="The file is empty or only a comment. Half-written files look like that, so it is worth a word.",
-        situation="an empty `pool.yaml` beside others",
-        fix="Write a policy into it, or remove it.",
+        title="empty file",
+        meaning="The file is empty or only a comment, like a file that was written only in part.",
+        situation="an empty `pool.yaml` among others",
+        fix="Add a policy, or remove the file.",
     ),
     Code(
         code="SG101",
         title="total below all tries",
-        meaning="The request ends before its tries could: the last ones are begun for nothing.",
+        meaning="The request ends before its tries can: the last tries start in vain.",
         example=policy_of("timeouts: {nonStreaming: {perTry: 2m, total: 5m}}"),
         fix="Raise total to (1 + attempts) x perTry.",
     ),
     Code(
         code="SG102",
         title="try shorter than wait and service",
-        meaning="A try is given up while its request, healthy, still waits or runs. The work is thrown away and done "
-        "again, which makes the queue longer, which ends more tries. Seen to turn 86 % goodput into 62 %.",
+        meaning="A try is aborted while its healthy request still waits or runs. The work is lost and repeated, the queue grows, and more tries are aborted. Measured: goodput drops from 86 % to 62 %.",
         example=policy_of("timeouts: {nonStreaming: {perTry: 9s}}"),
         fix="Raise perTry to maxWait plus the longest service time, or remove it.",
     ),
     Code(
         code="SG103",
         title="try shorter than a long answer",
-        meaning="A non-streaming answer sends nothing until all of it exists. This limit kills long generations even "
-        "on an idle engine, and has them begun again elsewhere.",
+        meaning="A non-streaming answer sends nothing before it is complete. This limit aborts long generations even on an idle engine and repeats them on others.",
         example=policy_of("timeouts: {nonStreaming: {perTry: 3s}}"),
         fix="Raise perTry above the longest service time, or remove it.",
     ),
     Code(
         code="SG104",
         title="total below wait and service",
-        meaning="A healthy request that waits as long as it may and then runs as long as it may is cut.",
+        meaning="A healthy request that waits and runs as long as allowed is cut.",
         example=policy_of("timeouts: {nonStreaming: {total: 5s}}"),
         fix="Raise total, or lower maxWait.",
     ),
     Code(
         code="SG105",
-        title="silence shorter than the allowed wait",
-        meaning="A stream is silent while its request waits in the engine's queue and during a prefill. This limit "
-        "cuts it there.",
+        title="silence shorter than the wait",
+        meaning="A stream is silent while its request waits in the engine's queue and during a prefill. This limit cuts it then.",
         example=policy_of("timeouts: {streaming: {betweenTokens: 2s}}"),
         fix="Raise the limit above maxWait plus the longest engine step (probe.stallAfter).",
     ),
     Code(
         code="SG106",
         title="wait near the deadline",
-        meaning="Waiting may take more than 0.6 of what the deadline leaves after the longest service. Where the "
-        "service time is guessed a little too low, answers come too late and their GPU time is lost: a cliff, not a "
-        "slope.",
+        meaning="The allowed wait exceeds 0.6 of what the deadline leaves after the longest service. If the service time is underestimated, answers come too late and their GPU time is lost.",
         example=policy_of("timeouts: {nonStreaming: {total: 10s}}"),
-        fix="Lower maxWait to 0.6 x (total - longest service time), or less; a maxWait that is written and too long is refused (SG042).",
+        fix="Lower maxWait to at most 0.6 x (total - longest service time); a written maxWait above that is refused (SG042).",
     ),
     Code(
         code="SG107",
         title="drain shorter than a stream",
-        meaning="When an engine is drained, streams that are still allowed to run are cut.",
+        meaning="A drain cuts streams that are still within their deadline.",
         example=policy_of("drain: {deadline: 30s}"),
         fix="Raise drain.deadline to streaming.total, or accept it.",
     ),
     Code(
         code="SG108",
         title="first-token limit without gate",
-        meaning="Stock vLLM sends headers before the first token exists. For Envoy the answer has then begun: all it sees is silence. The longer of firstToken and betweenTokens is allowed, then the stream is cut, not tried elsewhere.",
+        meaning="Stock vLLM sends headers before the first token, so for Envoy the answer has begun. Envoy allows the longer of firstToken and betweenTokens, then cuts the stream instead of retrying it.",
         example=policy_of("timeouts: {streaming: {firstToken: 10s}}"),
-        fix="Install the first-token gate and say firstTokenGate: true, or rely on betweenTokens.",
+        fix="Install the first-token gate and set firstTokenGate: true, or use betweenTokens.",
     ),
 )
 
@@ -82,73 +77,66 @@ _RETRIES: Final = (
     Code(
         code="SG110",
         title="amplification",
-        meaning="The worst case of tries and hedges multiplies GPU work; the message has the number.",
+        meaning="Tries and hedges multiply GPU work in the worst case; the message has the factor.",
         example=policy_of("retries: {attempts: 8}"),
-        fix="Three attempts without hedging, one with it.",
+        fix="Use at most three attempts without hedging, one with hedging.",
     ),
     Code(
         code="SG111",
         title="retry that repeats GPU work",
-        meaning="The condition holds after the engine has worked, so the work is done twice; a prompt that breaks "
-        "engines tours the fleet. `reset` is not warned of: it is what rescues requests of hung and crashed engines.",
+        meaning="The condition applies after the engine has worked: the work is repeated, and a prompt that crashes engines reaches further engines. `reset` draws no warning, because it rescues requests of hung and crashed engines.",
         example=policy_of("retries: {conditions: [connect-failure, 5xx]}"),
-        fix="Keep to connect-failure, refused-stream and reset, and leave statuses out: 500 is then retried except "
-        "where nearly all engines fail at once.",
+        fix="Use connect-failure, refused-stream and reset, and remove statuses: 500 is then retried unless nearly all engines fail at once.",
     ),
     Code(
         code="SG112",
-        title="budget that allows nothing",
-        meaning="The retry budget is shut, so the attempts that are configured never happen.",
+        title="budget without retries",
+        meaning="The retry budget allows no retry, so the configured attempts never happen.",
         example=policy_of("retryBudget: {percent: 0, minConcurrency: 0}"),
-        fix="Open the budget, or set attempts to 0.",
+        fix="Raise the budget, or set attempts to 0.",
     ),
     Code(
         code="SG113",
-        title="open budget without ceiling",
-        meaning="The admission ceiling is what stops retry storms. With limits this wide there is none, and the retry "
-        "budget is open too.",
+        title="open budget without limit",
+        meaning="The admission limit stops retry storms. These limits are too wide for that, and the retry budget is open too.",
         example=policy_of("limits: {concurrentPerSlot: 100}"),
-        fix="Lower the limits, or retryBudget.percent to 20.",
+        fix="Lower the limits, or set retryBudget.percent to 20.",
     ),
     Code(
         code="SG114",
-        title="hedging that never comes",
-        meaning="Hedging is enabled, and another field of it leaves no room for a single hedge.",
+        title="hedging without effect",
+        meaning="Hedging is enabled, but another field leaves no room for a hedge.",
         example=policy_of("hedging: {enabled: true, delay: 1s, belowUtilizationPercent: 0}"),
-        fix="belowUtilizationPercent 60 and maxPercent 5, or turn hedging off.",
+        fix="Set belowUtilizationPercent: 60 and maxPercent: 5, or disable hedging.",
     ),
     Code(
         code="SG115",
         title="hedging without cap",
-        meaning="Hedges are allowed for a large share of requests, or while the pool is full.",
+        meaning="Hedges may take a large share of requests, or run while the pool is full.",
         example=policy_of("hedging: {enabled: true, delay: 1s, maxPercent: 100}"),
-        fix="maxPercent 5, belowUtilizationPercent 60.",
+        fix="Set maxPercent: 5 and belowUtilizationPercent: 60.",
     ),
     Code(
         code="SG117",
-        title="hedging blind to streams",
-        meaning="Without the first-token gate, headers end Envoy's wait at once: streams are never hedged, and "
-        "non-streaming requests repeat the whole generation.",
+        title="hedging without streams",
+        meaning="Without the first-token gate headers arrive at once: streams are never hedged, and non-streaming requests repeat the whole generation.",
         example=policy_of("hedging: {enabled: true, delay: 1s}"),
-        fix="Install the gate and say firstTokenGate: true, or turn hedging off.",
+        fix="Install the gate and set firstTokenGate: true, or disable hedging.",
     ),
     Code(
         code="SG118",
-        title="limit that hedging replaces",
-        meaning="A hedge runs on Envoy's timer of one try, spends its retry budget and counts as a local failure. So "
-        "while hedging is on, perTry and firstToken end no try and hedging.maxPercent bounds retries, too; and where "
-        "it is enabled at all, connection failures in a row eject no engine.",
+        title="limit replaced by hedging",
+        meaning="A hedge uses Envoy's per-try timer and retry budget and counts as a local failure. While hedging is active, perTry and firstToken abort no try and hedging.maxPercent limits retries too; while it is enabled, consecutive connection failures eject no engine.",
         example=policy_of("hedging: {enabled: true, delay: 1s}, timeouts: {nonStreaming: {perTry: 1m}}"),
-        fix="Remove the limit, or turn hedging off.",
+        fix="Remove the limit, or disable hedging.",
     ),
 )
 
 _CAPACITY: Final = (
     Code(
         code="SG120",
-        title="zone with no capacity to lose",
-        meaning="Without its largest zone the pool is below its own capacity floor; or nothing may leave a zone that "
-        "has one engine.",
+        title="no spare zone capacity",
+        meaning="Without its largest zone the pool falls below its capacity floor; or spill is off and a zone has one engine.",
         example=as_file(
             "kind: EnginePool\nspec:\n  model: llama\n  endpoints:\n"
             "    - {address: 10.0.0.1, port: 8000, zone: a}\n    - {address: 10.0.0.2, port: 8000, zone: a}\n"
@@ -158,36 +146,36 @@ _CAPACITY: Final = (
     ),
     Code(
         code="SG121",
-        title="one engine",
-        meaning="There is nowhere else to go when it fails.",
+        title="single engine",
+        meaning="No other engine can take over when it fails.",
         example=as_file("kind: EnginePool\nspec: {model: llama, endpoints: [{address: 10.0.0.1, port: 8000}]}\n"),
-        fix="Add an engine, or give its routes a fallback.",
+        fix="Add an engine, or a fallback in its routes.",
     ),
     Code(
         code="SG122",
-        title="no engine",
-        meaning="The pool is empty.",
+        title="pool without engines",
+        meaning="The pool has no engines.",
         example=as_file("kind: EnginePool\nspec: {model: llama}\n"),
         fix="List its engines.",
     ),
     Code(
         code="SG123",
-        title="floor of 0",
-        meaning="Errors or slowness may take every engine out: the pool panics itself empty.",
+        title="capacity floor of 0",
+        meaning="Errors or slowness may eject every engine.",
         example=policy_of("breaker: {capacityFloorPercent: 0}"),
-        fix="50; dead and hung engines leave in any case.",
+        fix="Set 50; dead and hung engines are ejected in any case.",
     ),
     Code(
         code="SG124",
-        title="floor of 100",
-        meaning="The breaker never ejects: an engine that fails every call keeps its share of them.",
+        title="capacity floor of 100",
+        meaning="The breaker never ejects: an engine that fails every call keeps its share.",
         example=policy_of("breaker: {capacityFloorPercent: 100}"),
-        fix="50, unless ejecting is to be off.",
+        fix="Set 50, unless ejection is meant to be off.",
     ),
     Code(
         code="SG125",
-        title="shares of more than everything",
-        meaning="A pool serves both priority classes, and they are promised more than 100 % together. Both then get less in proportion; shares below 100 % waste nothing, because what is free is lent.",
+        title="shares above 100 %",
+        meaning="A pool serves both priority classes, and their shares exceed 100 % in total. Both then get proportionally less. Lower shares waste nothing, because unused capacity is lent.",
         example=as_file(
             "kind: ResiliencePolicy\nmetadata: {name: default}\n"
             "spec: {limits: {priorities: {interactive: {sharePercent: 95}}}}\n---\n"
@@ -195,59 +183,67 @@ _CAPACITY: Final = (
             "kind: ModelRoute\nmetadata: {name: night}\n"
             "spec: {listener: {port: 81}, priority: batch, pools: [{pool: chat}]}\n"
         ),
-        fix="Make interactive and batch add up to 100 or less.",
+        fix="Lower interactive and batch to 100 % or less in total.",
     ),
     Code(
         code="SG126",
-        title="limit that has no effect",
-        meaning="There are three ways to say how much is let in, and the first one given wins: maxConcurrent, "
-        "concurrentPerSlot, maxWait. This one loses, also when it stands in a later layer.",
+        title="limit without effect",
+        meaning="Three fields set the admission limit; the first one given wins: maxConcurrent, concurrentPerSlot, maxWait. This one loses, even in a later layer.",
         example=policy_of("limits: {maxWait: 1s, maxConcurrent: 20}"),
-        fix="Remove one; `maxConcurrent: null` takes back what a layer below said.",
+        fix="Remove one; `maxConcurrent: null` unsets the value of a lower layer.",
     ),
     Code(
         code="SG127",
         title="engine in two pools",
-        meaning="Each pool admits as much as the engine holds, so together they admit twice that.",
+        meaning="Each pool admits the full capacity of the engine, so together they admit twice that.",
         example=as_file(
             "kind: EnginePool\nmetadata: {name: chat}\n"
             "spec: {model: a, endpoints: [{address: 10.0.0.1, port: 80}, {address: 10.0.0.2, port: 80}]}\n---\n"
             "kind: EnginePool\nmetadata: {name: code}\n"
             "spec: {model: a, endpoints: [{address: 10.0.0.1, port: 80}, {address: 10.0.0.3, port: 80}]}\n"
         ),
-        fix="One pool, and routes with priority classes.",
+        fix="Use one pool, and routes with priority classes.",
     ),
     Code(
         code="SG128",
         title="unequal weights",
-        meaning="With unequal weights Envoy no longer picks the engine with the fewest requests, and a slow engine "
-        "gets its share of the queue.",
+        meaning="With unequal weights Envoy no longer picks the engine with the fewest requests, so a slow engine keeps its share of the queue.",
         example=as_file(
             "kind: EnginePool\nspec:\n  model: llama\n  endpoints:\n"
             "    - {address: 10.0.0.1, port: 8000}\n    - {address: 10.0.0.2, port: 8000, weight: 2}\n"
         ),
-        fix="Say slots.",
+        fix="Set slots instead.",
     ),
     Code(
         code="SG129",
-        title="probe off",
-        meaning="Only a probe sees an engine that hangs while its /health answers 200.",
+        title="probe disabled",
+        meaning="Only a probe detects an engine that hangs while its /health answers 200.",
         example=as_file(
             "kind: EnginePool\nspec:\n  model: llama\n  probe: {enabled: false}\n  endpoints:\n"
             "    - {address: 10.0.0.1, port: 8000}\n    - {address: 10.0.0.2, port: 8000}\n"
         ),
-        fix="Leave it on.",
+        fix="Enable the probe.",
     ),
 )
 
 _QUANTITIES: Final = (
     Code(
         code="SG170",
-        title="fraction where a percentage is asked for",
-        meaning="A percentage between 0 and 1 is most likely a fraction: 0.4 is less than one in two hundred, and not "
-        "40 %. A breaker that says so takes engines out for a single failure.",
+        title="fraction instead of percentage",
+        meaning="A percentage between 0 and 1 is probably a fraction: 0.4 means 0.4 %, not 40 %. Such a breaker ejects engines for a single failure.",
         example=policy_of("breaker: {errorRatePercent: 0.4}"),
         fix="Write 40 for 40 %.",
+    ),
+    Code(
+        code="SG171",
+        title="placeholder model",
+        meaning="spec.model is a placeholder such as `MODEL`, `<model>` or `{{ .Values.model }}`. No engine serves it, "
+        "so every request fails with 404.",
+        example=as_file(
+            "kind: EnginePool\nmetadata: {name: chat}\nspec:\n  model: MODEL\n  endpoints:\n"
+            "    - {address: 10.0.0.1, port: 8000}\n    - {address: 10.0.0.2, port: 8000}\n"
+        ),
+        fix="Write the model name that the engines list at `/v1/models`.",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Lint: pools that cannot afford to lose what they will lose, and limits that do not do what they seem to."""
+"""Lint: pools that cannot survive the loss of a zone or an engine, and limits without effect."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -18,18 +18,17 @@ def _no_zone_to_lose(one: LintContext) -> Iterator[Finding]:
     for endpoint in one.pool.endpoints:
         slots[endpoint.zone] += endpoint.slots or one.pool.slots_per_engine
     if "" in slots or len(one.pool.endpoints) < 2:
-        return  # nothing is said about zones, or there is only one engine to speak of
+        return  # zones are not set, or the pool has one engine
     zone, most = max(slots.items(), key=lambda item: (item[1], item[0]))
     left = _FULL_PERCENT * (1 - most / one.slots)
     floor = one.spec.breaker.capacity_floor_percent
     if left < floor < _FULL_PERCENT:
-        everything = "everything is" if len(slots) == 1 else f"{_FULL_PERCENT - left:.0f} % of the slots are"
+        share = "all slots are" if len(slots) == 1 else f"{_FULL_PERCENT - left:.0f} % of the slots are"
         yield one.engines(
             "SG120",
             "spec.endpoints",
-            f"{everything} in zone {zone}; without it {left:.0f} % are left, "
-            f"below the pool's own floor of {floor:g} %",
-            "spread the engines over more zones, or add some in the smaller ones",
+            f"{share} in zone {zone}; without it {left:.0f} % remain, below the capacity floor of {floor:g} %",
+            "spread the engines over more zones, or add engines in the smaller zones",
         )
     engines = Counter(endpoint.zone for endpoint in one.pool.endpoints)
     alone = sorted(zone for zone, count in engines.items() if count == 1)
@@ -37,25 +36,25 @@ def _no_zone_to_lose(one: LintContext) -> Iterator[Finding]:
         yield one.policy(
             "SG120",
             "spec.zones.spill",
-            f"nothing may leave its zone, and zone {alone[0]} has one engine: when it goes, the zone has none",
-            "allow spill, or give each zone two engines",
+            f"traffic stays in its zone, and zone {alone[0]} has one engine: the zone is down when it fails",
+            "set zones.spill: true, or add a second engine to the zone",
         )
 
 
 def _few_engines(one: LintContext) -> Iterator[Finding]:
     count = len(one.pool.endpoints)
     if one.pool.kubernetes is not None and count < 2:
-        return  # a cluster says how many there are, and differently tomorrow
+        return  # the cluster decides how many there are
     if count == 0:
         yield one.engines(
-            "SG122", "spec.endpoints", "has no engine, so every request to it fails", "list its engines"
+            "SG122", "spec.endpoints", "no engines: every request fails", "list the engines in spec.endpoints"
         )
     elif count == 1:
         yield one.engines(
             "SG121",
             "spec.endpoints",
-            "has one engine: no breaker, retry or hedge can help when it fails",
-            "add a second engine, or give the routes that use it a fallback",
+            "one engine: breaker, retries and hedges cannot help when it fails",
+            "add a second engine, or a fallback in its routes",
         )
 
 
@@ -70,14 +69,14 @@ def _limits_twice(one: LintContext) -> Iterator[Finding]:
     order = (None, *one.policies.layers.get(one.name, ()))
     since = order.index(setter(one.policies, one.name, winner))
     for path, given in ways:
-        # What a layer below the winner's says was overridden on purpose.
-        said = order.index(setter(one.policies, one.name, path))
-        if given and path != winner and said >= max(since, 1):
+        # A layer below overrides nothing: it was overridden on purpose.
+        layer = order.index(setter(one.policies, one.name, path))
+        if given and path != winner and layer >= max(since, 1):
             yield one.policy(
                 "SG126",
                 path,
-                f"this has no effect: {winner} is said too, and comes before it",
-                f"remove one of the two; {winner}: null takes back what a layer below said",
+                f"no effect: {winner} takes precedence",
+                f"remove one of the two; {winner}: null unsets the value of a lower layer",
             )
 
 
@@ -88,8 +87,8 @@ def _unequal_weights(one: LintContext) -> Iterator[Finding]:
         yield one.engines(
             "SG128",
             f"spec.endpoints[{number}].weight",
-            "engines have unequal weights, and Envoy then no longer picks the engine with the fewest requests",
-            "say slots for engines that can hold more; weights are for moving traffic by hand",
+            "engines have unequal weights, so Envoy no longer picks the engine with the fewest requests",
+            "set slots for larger engines; use weights only to move traffic by hand",
         )
 
 
@@ -112,8 +111,8 @@ def _shares(policies: PolicySet) -> Iterator[Finding]:
         yield advised.policy(
             "SG125",
             path,
-            f"the shares of interactive and batch are {total:g} % together: neither can be sure of all of its own",
-            "make the two add up to 100 or less",
+            f"the shares of interactive and batch add up to {total:g} %: neither share is guaranteed",
+            "lower them to 100 % or less in total",
         )
 
 
@@ -131,8 +130,8 @@ def _shared_engines(policies: PolicySet) -> Iterator[Finding]:
                 origin=policies.origin("EnginePool", name, path),
                 path=path,
                 message=f"pool {name}: {endpoint.address}:{endpoint.port} is also in pool {other} ({place}): "
-                "each pool admits as if the engine were its own",
-                fix="put it in one pool, and tell requests apart by routes and priority classes",
+                "each pool admits requests as if the engine were its own",
+                fix="keep it in one pool; separate requests by routes and priority classes",
             )
 
 

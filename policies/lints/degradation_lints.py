@@ -1,4 +1,4 @@
-"""Lint: ladders of degradation with steps out of order, without effect, or quicker than what they go by."""
+"""Lint: degradation levels out of order, without effect, or faster than the pressure they follow."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -17,10 +17,10 @@ _STEPS: Final = (
 )
 
 _PRESSURE_WINDOW_S: Final = 2.0
-"""Pressure is a mean over so long: what is judged sooner is judged by what was before it."""
+"""Seconds over which pressure is averaged; shorter delays react to old values."""
 
 _STILL_SERVES_PERCENT: Final = 200.0
-"""Pressure up to which a pool serves at least every other request."""
+"""Pressure up to which a pool serves at least half of the requests."""
 
 
 def _routes(one: LintContext) -> Iterator[ModelRoute]:
@@ -31,7 +31,7 @@ def _routes(one: LintContext) -> Iterator[ModelRoute]:
 
 
 def _wanted(one: LintContext, block: str) -> str:
-    """A field of a step that the operator set to something of their own; "" where the step is as built in."""
+    """A field of the level that the operator changed; empty where the level is as built in."""
     step, built_in = getattr(one.spec.degradation, block), getattr(Degradation(), block)
     for name, field in type(step).model_fields.items():
         path = f"spec.degradation.{block}.{field.alias or name}"
@@ -53,9 +53,9 @@ def _steps_out_of_order(one: LintContext) -> Iterator[Finding]:
             yield one.policy(
                 "SG140",
                 path,
-                f"{name} is to begin at {step.above_pressure_percent:g} %, but levels are entered one after "
-                f"another, and {below} before it begins at {highest:g} %: so does {name}",
-                "let the levels rise: noHedging, fallback, shed, maintenance",
+                f"{name} begins at {step.above_pressure_percent:g} %, below {below} ({highest:g} %): levels are "
+                f"entered in order, so {name} begins at {highest:g} % too",
+                "raise abovePressurePercent from noHedging to fallback, shed and maintenance",
             )
         else:
             highest, below = step.above_pressure_percent, name
@@ -69,8 +69,8 @@ def _fallback_without_one(one: LintContext) -> Iterator[Finding]:
         yield one.policy(
             "SG141",
             path,
-            "no route to this pool has a fallback, so level 2 has nowhere to send what does not fit",
-            "name a fallback in the route, or leave this out",
+            "no route to this pool has a fallback: level 2 cannot send overflow anywhere",
+            "set spec.fallback in the route, or remove this",
         )
 
 
@@ -82,9 +82,8 @@ def _nothing_to_shed(one: LintContext) -> Iterator[Finding]:
         yield one.policy(
             "SG142",
             path,
-            "no route of the batch class leads to this pool, and no length of answers is named: "
-            "level 3 sheds nothing",
-            "say shed.maxTokens, or priority: batch in the routes that can wait",
+            "no batch route leads to this pool and shed.maxTokens is not set: level 3 sheds nothing",
+            "set shed.maxTokens, or priority: batch in routes that can wait",
         )
 
 
@@ -94,13 +93,14 @@ def _maintenance_too_early(one: LintContext) -> Iterator[Finding]:
         yield one.policy(
             "SG143",
             "spec.degradation.maintenance.abovePressurePercent",
-            f"at {step.above_pressure_percent:g} % nobody is served any more, although the pool could still serve "
-            f"{min(100.0, 100 * 100 / step.above_pressure_percent):.0f} of 100 requests",
-            "say 1000, or leave maintenance to an operator",
+            f"at {step.above_pressure_percent:g} % all requests are refused, although the pool could still serve "
+            f"{min(100.0, 100 * 100 / step.above_pressure_percent):.0f} of 100",
+            "write 1000, or leave maintenance to operators",
+            causes=("spec.degradation.maintenance.enabled",),
         )
 
 
-def _to_and_fro(one: LintContext) -> Iterator[Finding]:
+def _oscillation(one: LintContext) -> Iterator[Finding]:
     ladder = one.spec.degradation
     if ladder.leave_after < max(ladder.enter_after, _PRESSURE_WINDOW_S):
         path = "spec.degradation.leaveAfter"
@@ -109,10 +109,10 @@ def _to_and_fro(one: LintContext) -> Iterator[Finding]:
             path
             if one.declares(path) or not one.declares("spec.degradation.enterAfter")
             else "spec.degradation.enterAfter",
-            f"a level is left after {text(ladder.leave_after)}, but the pressure is a mean over "
-            f"{text(_PRESSURE_WINDOW_S)}, and a level is entered after {text(ladder.enter_after)}: "
-            "levels come and go with the noise",
-            "let leaveAfter be 5s, or longer than enterAfter",
+            f"a level is left after {text(ladder.leave_after)}, but pressure is a mean over "
+            f"{text(_PRESSURE_WINDOW_S)} and a level is entered after {text(ladder.enter_after)}: "
+            "levels oscillate",
+            "raise leaveAfter to 5s or above enterAfter",
         )
 
 
@@ -121,5 +121,5 @@ DEGRADATION_RULES: Final[tuple[PoolRule, ...]] = (
     _fallback_without_one,
     _nothing_to_shed,
     _maintenance_too_early,
-    _to_and_fro,
+    _oscillation,
 )

@@ -1,6 +1,6 @@
-"""Advice on policies that are valid: what will hurt although nothing is wrong.
+"""Warnings about valid policies.
 
-Every rule is a pure function from a pool, or from the whole set, to findings. Codes are in ``docs/codes.md``.
+Every rule is a pure function from a pool, or from the whole set, to findings. Codes: ``docs/codes.md``.
 """
 
 from dataclasses import replace
@@ -33,7 +33,7 @@ _NOWHERE: Final = Origin(file="", line=0, column=0)
 
 
 def lint(policies: PolicySet) -> tuple[Finding, ...]:
-    """All findings, in the order of files and lines. Empty: nothing to improve that a rule knows of."""
+    """All findings, in the order of files and lines."""
     found = list(policies.remarks)
     for name, pool in policies.pools.items():
         advised = LintContext(policies=policies, name=name, pool=pool.spec, spec=policies.effective[name])
@@ -45,7 +45,7 @@ def lint(policies: PolicySet) -> tuple[Finding, ...]:
 
 
 def _together(findings: list[Finding]) -> list[Finding]:
-    """One finding where a hundred pools share the line that causes it."""
+    """One finding for all pools that share the line that causes it."""
     first: dict[tuple[str, Origin | None, str], Finding] = {}
     more: dict[tuple[str, Origin | None, str], int] = {}
     for one in findings:

@@ -1,4 +1,4 @@
-"""Lint: regions that nobody is in, and engines that cannot stand in for each other."""
+"""Lint: regions without engines, and regions that no other region can replace."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -11,7 +11,7 @@ from policies.route import ModelRoute
 
 
 def _engines_of(policies: PolicySet, route: ModelRoute) -> tuple[set[str], bool]:
-    """The regions of the engines that a route can reach, and whether policies name all of these engines."""
+    """The regions of the engines that a route can reach, and whether policies list all these engines."""
     names = {share.pool for share in route.spec.pools} | ({route.spec.fallback} - {None})
     pools = [policies.pools[name].spec for name in sorted(one for one in names if one is not None)]
     return {one.region for pool in pools for one in pool.endpoints}, all(pool.endpoints for pool in pools)
@@ -24,7 +24,7 @@ def _allowed(policies: PolicySet) -> Iterator[Finding]:
             continue
         known, complete = _engines_of(policies, route)
         if not complete:
-            continue  # engines that a cluster finds are not known here
+            continue  # engines discovered in a cluster are unknown here
         origin = policies.origin("ModelRoute", name, "spec.allowedRegions")
         path = "spec.allowedRegions"
         if known.isdisjoint(wanted):
@@ -32,8 +32,8 @@ def _allowed(policies: PolicySet) -> Iterator[Finding]:
                 code="SG160",
                 origin=origin,
                 path=path,
-                message=f"route {name}: no engine of its pools is in {' or '.join(wanted)}: all of it is refused",
-                fix="say the region of the engines that are there, or send the route to other pools",
+                message=f"route {name}: no engine is in {' or '.join(wanted)}: every request gets 503",
+                fix="set the region of the endpoints, or use other pools",
             )
             continue
         for region in wanted:
@@ -44,15 +44,15 @@ def _allowed(policies: PolicySet) -> Iterator[Finding]:
                     origin=origin,
                     path=path,
                     message=f"route {name}: no engine of its pools is in {region}",
-                    fix=hint or "correct the name, or leave it out",
+                    fix=hint or "correct or remove the region",
                 )
         if "" in known:
             yield Finding(
                 code="SG162",
                 origin=origin,
                 path=path,
-                message=f"route {name}: some engines of its pools say no region, and get none of its requests",
-                fix="say the region of every endpoint",
+                message=f"route {name}: engines without a region get none of its requests",
+                fix="set the region of every endpoint",
             )
 
 
@@ -66,7 +66,7 @@ def _order(one: LintContext) -> Iterator[Finding]:
                 "SG161",
                 "spec.regions.order",
                 f"no engine is in {region}",
-                did_you_mean(region, known - {""}) or "correct the name, or leave it out",
+                did_you_mean(region, known - {""}) or "correct or remove the region",
             )
 
 
@@ -87,9 +87,9 @@ def _revisions(one: LintContext) -> Iterator[Finding]:
         yield one.engines(
             "SG163",
             "spec.endpoints",
-            f"nobody may stand in for {' and '.join(region or 'engines without a region' for region in alone)}: "
-            "no other region serves that revision",
-            "say the same revision of all regions, or regions.acrossRevisions: any",
+            f"no other region serves the revision of {' and '.join(one or 'no region' for one in alone)}: "
+            "if it fails, its callers get 503",
+            "serve the same revision in two regions, or set regions.acrossRevisions: any",
         )
 
 

@@ -1,4 +1,4 @@
-"""Lint: second tries that cost more than they save."""
+"""Lint: retries that cost more than they save."""
 
 import math
 from collections.abc import Iterator
@@ -9,22 +9,21 @@ from policies.lints.lint_context import LintContext, PoolRule
 from policies.resilience import RetryCondition
 
 _TRIES_UNREMARKED: Final = 4
-"""The default: three retries were measured best when half a fleet dies at once."""
+"""The default: three retries measured best when half a fleet fails at once."""
 
 _CEILING_PER_SLOT: Final = 20.0
-"""Requests per slot above which a ceiling is none: most of what it lets in will wait out its deadline."""
+"""Requests per slot above which most admitted requests miss their deadline."""
 
 _BUDGET_WITHOUT_CEILING: Final = 20.0
-"""Percent. Envoy's own default, and right where nothing else stops a retry storm."""
+"""Percent: Envoy's default, for pools where nothing else stops a retry storm."""
 
-# `reset` is not among them though it can repeat work: it is what rescues requests of a hung or crashed engine, is
-# part of the defaults, and its price is said where they are documented.
+# `reset` can repeat work too, but it rescues requests of a hung or crashed engine and is a documented default.
 _REPEATS_WORK: Final = {
-    RetryCondition.SERVER_ERROR: "any 5xx answer, after the GPU has done its work",
-    RetryCondition.GATEWAY_ERROR: "any 502, 503 or 504, whether or not the engine had begun",
-    RetryCondition.RETRIABLE_4XX: "409, which an engine gives to a request it has read",
+    RetryCondition.SERVER_ERROR: "any 5xx answer, after the GPU did the work",
+    RetryCondition.GATEWAY_ERROR: "any 502, 503 or 504, even after the engine started",
+    RetryCondition.RETRIABLE_4XX: "409, which an engine sends after reading the request",
 }
-_BEFORE_WORK: Final = frozenset({429, 503})  # an engine that sheds has not begun
+_BEFORE_WORK: Final = frozenset({429, 503})  # an engine that sheds has not started
 
 
 def worst_load(one: LintContext) -> float:
@@ -56,15 +55,14 @@ def _amplification(one: LintContext) -> Iterator[Finding]:
         yield one.policy(
             "SG110",
             "spec.hedging.perRequest",
-            f"worst case: one request runs on {tries} engines, all of them at the same time "
-            f"({tries}x its GPU work)",
+            f"worst case: one request runs on {tries} engines at the same time ({tries}x GPU work)",
             "set hedging.perRequest: 1",
         )
     if attempts >= _TRIES_UNREMARKED:
         yield one.policy(
             "SG110",
             "spec.retries.attempts",
-            f"worst case: one request runs on {1 + attempts} engines ({1 + attempts}x its GPU work), "
+            f"worst case: one request runs on {1 + attempts} engines ({1 + attempts}x GPU work), "
             f"and a full pool gets {worst_load(one):.2g}x its load",
             f"lower retries.attempts to {_TRIES_UNREMARKED - 1}",
         )
@@ -76,19 +74,19 @@ def _repeats_work(one: LintContext) -> Iterator[Finding]:
             yield one.policy(
                 "SG111",
                 f"spec.retries.conditions[{number}]",
-                f"{condition.value} retries on {_REPEATS_WORK[condition]}: GPU work is done twice, and a "
-                "prompt that breaks engines is handed to the next one",
-                "remove it; connect-failure, refused-stream, reset and derived statuses rescue what can be",
+                f"{condition.value} retries on {_REPEATS_WORK[condition]}: GPU work is repeated, and a "
+                "prompt that crashes engines reaches the next one",
+                "remove it; connect-failure, refused-stream, reset and derived statuses suffice",
             )
-    # What is derived stops by itself where it would hand bad requests round.
+    # Derived statuses stop by themselves where requests are at fault.
     for number, status in enumerate(one.spec.retries.statuses or ()):
         if status not in _BEFORE_WORK and one.tries > 1:
             yield one.policy(
                 "SG111",
                 f"spec.retries.statuses[{number}]",
-                f"{status} may be said after the GPU has done its work, which is then done again",
-                "leave statuses out, which retries 500 except where requests are what fails; or keep to 503 (and "
-                "429, where engines shed with it)",
+                f"an engine may send {status} after the GPU did the work, which a retry repeats",
+                "remove statuses (500 is then retried unless requests are at fault), or use only 503, and 429 if "
+                "engines shed with it",
             )
 
 
@@ -98,27 +96,29 @@ def _budget_shut(one: LintContext) -> Iterator[Finding]:
         yield one.policy(
             "SG112",
             "spec.retryBudget.percent",
-            f"the budget allows no retry at all, so the {one.spec.retries.attempts} attempts never happen",
-            "raise percent or minConcurrency, or say retries.attempts: 0",
+            f"the budget allows no retries: the {one.spec.retries.attempts} attempts never happen",
+            "raise percent or minConcurrency, or set retries.attempts: 0",
+            causes=("spec.retryBudget.minConcurrency",),
         )
 
 
 def _budget_without_ceiling(one: LintContext) -> Iterator[Finding]:
     per_slot, percent = 1 + one.wait_s / one.pool.service_time, _budget_percent(one)
     if one.tries > 1 and per_slot > _CEILING_PER_SLOT and percent > _BUDGET_WITHOUT_CEILING:
-        said = one.spec.retry_budget.percent is not None
+        written = one.spec.retry_budget.percent is not None
         yield one.policy(
             "SG113",
-            "spec.retryBudget.percent" if said else one.limit_path,
+            "spec.retryBudget.percent" if written else one.limit_path,
             f"the limits admit {per_slot:.3g} requests per slot, which stops no retry storm, and the retry budget "
-            f"of {percent:g} %{'' if said else ', derived because there is a ceiling,'} lets "
-            f"{one.spec.retries.attempts} retries through for each",
-            f"lower the limits, or say retryBudget.percent: {_BUDGET_WITHOUT_CEILING:g}",
+            f"of {percent:g} %{'' if written else ' (derived from the admission limit)'} allows "
+            f"{one.spec.retries.attempts} retries for each",
+            f"lower the limits, or set retryBudget.percent: {_BUDGET_WITHOUT_CEILING:g}",
+            causes=("spec.serviceTime",),
         )
 
 
 def _budget_percent(one: LintContext) -> float:
-    """The budget as it comes out: derived from whether a ceiling is in force, where nobody says it."""
+    """The effective budget: derived from the admission limit where it is not set."""
     budget = one.spec.retry_budget
     in_force = not one.spec.shadowed(one.spec.limits.mode)
     return budget.percent_under_ceiling if in_force else budget.percent_without_ceiling

@@ -1,4 +1,4 @@
-"""Lint: routes that lead nowhere, or where they should not."""
+"""Lint: routes without effect, or to the wrong pools."""
 
 import ipaddress
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from policies.model import PolicySet
 from policies.route import ENVOYS_HEADERS, SET_BEFORE_ROUTES, ModelChange
 
 _OF_THE_ROUTE: Final = ("retries", "timeouts", "hedging")
-"""What Envoy keeps with a route, though a policy says it of a pool."""
+"""Blocks of a pool's policy that Envoy configures per route."""
 
 
 def _unreached(policies: PolicySet) -> Iterator[Finding]:
@@ -20,10 +20,10 @@ def _unreached(policies: PolicySet) -> Iterator[Finding]:
         if name not in reached:
             yield Finding(
                 code="SG130",
-                origin=policies.origin("EnginePool", name),
+                origin=policies.origin("EnginePool", name, "metadata.name"),
                 path="",
                 message=f"pool {name}: no route leads to it",
-                fix="write a ModelRoute that names it among its pools, or as its fallback",
+                fix="add it to spec.pools or spec.fallback of a ModelRoute",
             )
 
 
@@ -39,8 +39,8 @@ def _fallbacks(policies: PolicySet) -> Iterator[Finding]:
                 code="SG131",
                 origin=origin,
                 path="spec.fallback",
-                message=f"route {name}: the fallback {fallback} is a target too, and fails when the target does",
-                fix="name another pool, a smaller model say, or remove the fallback",
+                message=f"route {name}: fallback {fallback} is also a target and fails with it",
+                fix="use another pool as fallback, or remove the fallback",
             )
 
 
@@ -55,27 +55,27 @@ def _unused_fallbacks(policies: PolicySet) -> Iterator[Finding]:
                 code="SG134",
                 origin=policies.origin("ModelRoute", name, "spec.fallback"),
                 path="spec.fallback",
-                message=f"route {name}: the fallback {fallback} serves {other}, not {own}, and modelChange "
-                "is never: it takes nothing, whatever happens",
-                fix=f"name a pool that serves {own}, or say modelChange: opt-in or disclosed",
+                message=f"route {name}: fallback {fallback} serves {other}, not {own}, and modelChange "
+                "is never: it gets no requests",
+                fix=f"use a pool that serves {own}, or set modelChange: disclosed (or opt-in)",
             )
 
 
 def _model_change_of_nothing(policies: PolicySet) -> Iterator[Finding]:
     for name, route in policies.routes.items():
-        said = policies.origins.get(f"ModelRoute/{name}.spec.modelChange")
-        if said is None or route.spec.model_change is not ModelChange.OPT_IN:
+        written = policies.origins.get(f"ModelRoute/{name}.spec.modelChange")
+        if written is None or route.spec.model_change is not ModelChange.OPT_IN:
             continue
         fallback = route.spec.fallback
         own, other = _models(policies, route.spec.pools[0].pool, fallback or route.spec.pools[0].pool)
         if own == other:
-            why = "it has no fallback" if fallback is None else f"its fallback {fallback} serves {own}, too"
+            why = "no fallback is set" if fallback is None else f"fallback {fallback} also serves {own}"
             yield Finding(
                 code="SG135",
-                origin=said,
+                origin=written,
                 path="spec.modelChange",
-                message=f"route {name}: nobody need opt in to anything, as {why}",
-                fix="name a fallback of another model, or leave modelChange out",
+                message=f"route {name}: modelChange has no effect: {why}",
+                fix="set a fallback with another model, or remove modelChange",
             )
 
 
@@ -87,9 +87,9 @@ def _side_effects_and_hedges(policies: PolicySet) -> Iterator[Finding]:
                 code="SG136",
                 origin=policies.origin("ModelRoute", name, "spec.sideEffects"),
                 path="spec.sideEffects",
-                message=f"route {name}: pool {first} hedges, but requests with side effects are never run twice: "
-                "only those with an Idempotency-Key are hedged here",
-                fix="have callers send an Idempotency-Key, or leave sideEffects out and mark single requests with "
+                message=f"route {name}: pool {first} hedges, but requests with side effects never run twice: "
+                "only those with an Idempotency-Key are hedged",
+                fix="send an Idempotency-Key, or remove sideEffects and mark single requests with "
                 "x-switchgear-side-effects: true",
             )
 
@@ -104,9 +104,9 @@ def _split_between_models(policies: PolicySet) -> Iterator[Finding]:
                     code="SG137",
                     origin=policies.origin("ModelRoute", name, "spec.pools"),
                     path="spec.pools",
-                    message=f"route {name}: some requests for {own} are served by {other} in pool {pool}, always, "
-                    "and no header tells their callers",
-                    fix=f"say fallback: {pool}, which is disclosed, or give {other} a route of its own",
+                    message=f"route {name}: {other} in pool {pool} always serves some requests for {own}, "
+                    "without a header that tells callers",
+                    fix=f"use fallback: {pool}, which is disclosed, or add a route for {other}",
                 )
 
 
@@ -114,7 +114,7 @@ def _models(policies: PolicySet, one: str, other: str) -> tuple[str, str]:
     return policies.pools[one].spec.model, policies.pools[other].spec.model
 
 
-def _ruled_by_the_first(policies: PolicySet) -> Iterator[Finding]:
+def _policy_of_first_pool(policies: PolicySet) -> Iterator[Finding]:
     for name, route in policies.routes.items():
         first = route.spec.pools[0].pool
         for pool in (target.pool for target in route.spec.pools[1:] if target.weight):
@@ -125,9 +125,9 @@ def _ruled_by_the_first(policies: PolicySet) -> Iterator[Finding]:
                     code="SG132",
                     origin=policies.origin("ModelRoute", name, "spec.pools"),
                     path="spec.pools",
-                    message=f"route {name}: pool {pool} has {' and '.join(differing)} of its own, which do "
-                    f"not hold here: a route is ruled by its first pool, {first}",
-                    fix=f"give both pools the same {' and '.join(differing)}, or each a route of its own",
+                    message=f"route {name}: {' and '.join(differing)} of pool {pool} have no effect here: "
+                    f"the first pool, {first}, decides for the route",
+                    fix=f"set the same {' and '.join(differing)} for both pools, or split the route",
                 )
 
 
@@ -141,9 +141,9 @@ def _own_ports(policies: PolicySet) -> Iterator[Finding]:
                     code="SG133",
                     origin=policies.origin("EnginePool", name, path),
                     path=path,
-                    message=f"pool {name}: {endpoint.address}:{endpoint.port} is the port that Envoy listens on "
-                    f"for route {ports[endpoint.port]}: requests would go round in circles, or Envoy cannot bind",
-                    fix="give the listener or the engine another port",
+                    message=f"pool {name}: Envoy listens on port {endpoint.port} of route {ports[endpoint.port]}, "
+                    f"like engine {endpoint.address}:{endpoint.port}: requests loop, or Envoy cannot bind",
+                    fix="change the port of the listener or of the engine",
                 )
 
 
@@ -158,9 +158,9 @@ def _headers_of_envoys_own(policies: PolicySet) -> Iterator[Finding]:
                 code="SG138",
                 origin=policies.origin("ModelRoute", name, path),
                 path=path,
-                message=f"route {name}: {header.name} is taken out of every request before a route is chosen, so "
-                f"this condition {'always' if holds else 'never'} holds",
-                fix="have callers send a header of another name, and ask for that",
+                message=f"route {name}: listeners remove {header.name} before they choose a route: "
+                f"this condition {'always' if holds else 'never'} matches",
+                fix="match a header with another name",
             )
 
 
@@ -178,7 +178,7 @@ ROUTE_RULES: Final[tuple[SetRule, ...]] = (
     _model_change_of_nothing,
     _side_effects_and_hedges,
     _split_between_models,
-    _ruled_by_the_first,
+    _policy_of_first_pool,
     _own_ports,
     _headers_of_envoys_own,
 )

@@ -1,4 +1,4 @@
-"""Lint: time limits that contradict each other, or the work they are for."""
+"""Lint: timeouts that contradict each other or cut healthy requests."""
 
 import math
 from collections.abc import Iterator
@@ -8,6 +8,16 @@ from policies.findings import Finding
 from policies.lints.lint_context import LintContext, PoolRule
 from policies.quantity import format_duration as text
 from policies.resilience import WAIT_SHARE
+
+_UNARY: Final = "spec.timeouts.nonStreaming"
+_DEMAND: Final = (
+    "spec.limits.maxConcurrent",
+    "spec.limits.concurrentPerSlot",
+    "spec.limits.maxWait",
+    "spec.longestServiceTime",
+    "spec.serviceTime",
+)
+"""Fields that set how long a healthy request waits and runs."""
 
 
 def _total_below_tries(one: LintContext) -> Iterator[Finding]:
@@ -19,6 +29,7 @@ def _total_below_tries(one: LintContext) -> Iterator[Finding]:
             f"{one.tries} tries of {text(per_try)} take {text(one.tries * per_try)}, "
             f"but the request ends after {text(one.unary_deadline_s)}",
             f"raise total to {text(one.tries * per_try)}, or lower perTry or retries.attempts",
+            causes=(f"{_UNARY}.perTry", "spec.retries.attempts"),
         )
 
 
@@ -32,16 +43,16 @@ def _per_try_too_short(one: LintContext) -> Iterator[Finding]:
             "SG103",
             path,
             f"a try ends after {text(per_try)}, but a healthy answer may take {text(one.longest_s)}: "
-            "long generations are killed and begun again elsewhere, each time",
-            f"raise perTry to {text(needed)} or remove it; a non-streaming request shows no progress",
+            "long generations are aborted and repeated on other engines",
+            f"raise perTry to {text(needed)}, or remove it",
         )
     elif per_try < needed:
         yield one.policy(
             "SG102",
             path,
             f"a try ends after {text(per_try)}, but a healthy one may wait {text(one.wait_s)} and then run "
-            f"{text(one.longest_s)}: under load, work that would have succeeded is thrown away",
-            f"raise perTry to {text(needed)}, or lower limits.maxWait; it can cost a quarter of the goodput",
+            f"{text(one.longest_s)}: under load this can waste a quarter of the goodput",
+            f"raise perTry to {text(needed)}, or lower limits.maxWait",
         )
 
 
@@ -56,12 +67,13 @@ def _total_too_short(one: LintContext) -> Iterator[Finding]:
                 f"a {noun} ends after {text(total)}, but a healthy one may wait {text(one.wait_s)} and then run "
                 f"{text(one.longest_s)}",
                 f"raise total to at least {text(needed)}, or lower limits.maxWait",
+                causes=_DEMAND,
             )
 
 
 def _silence_too_short(one: LintContext) -> Iterator[Finding]:
     streaming = one.spec.timeouts.streaming
-    # A prefill is one engine step, or a few; longer ones are what stallAfter is raised for.
+    # A prefill is one engine step, or a few; operators raise stallAfter for longer ones.
     step = one.pool.probe.stall_after
     gated = one.pool.first_token_gate
     for name, limit, waits in (
@@ -77,6 +89,7 @@ def _silence_too_short(one: LintContext) -> Iterator[Finding]:
                 f"silence of {text(limit)} ends a stream, but a healthy one {queued}may be silent for "
                 f"{text(step)} in one engine step",
                 f"raise {name} above {text(needed)}, or lower limits.maxWait",
+                causes=("spec.probe.stallAfter", *_DEMAND),
             )
 
 
@@ -87,21 +100,23 @@ def _wait_near_deadline(one: LintContext) -> Iterator[Finding]:
         yield one.policy(
             "SG106",
             one.limit_path,
-            f"requests may wait {text(round(one.wait_s, 3))} of the {text(deadline)} they have, and then need up "
-            f"to {text(one.longest_s)}: with a service time guessed a little too low, answers come too late",
-            f"allow at most {text(round(most, 3))} of waiting, 0.6 x (total - longest service time)",
+            f"requests may wait {text(round(one.wait_s, 3))} of their {text(deadline)} and then run up to "
+            f"{text(one.longest_s)}: if the service time is underestimated, answers come too late",
+            f"limit the wait to {text(round(most, 3))}, 0.6 x (total - longest service time)",
+            causes=(f"{_UNARY}.total", "spec.timeouts.streaming.total", *_DEMAND),
         )
 
 
 def _drain_cuts_streams(one: LintContext) -> Iterator[Finding]:
     deadline = one.spec.drain.deadline
     if deadline < one.stream_deadline_s:
-        longest = text(one.stream_deadline_s) if math.isfinite(one.stream_deadline_s) else "as long as they like"
+        longest = text(one.stream_deadline_s) if math.isfinite(one.stream_deadline_s) else "without limit"
         yield one.policy(
             "SG107",
             "spec.drain.deadline",
-            f"an engine that leaves stops after {text(deadline)}, but its streams may last {longest}",
+            f"a draining engine stops after {text(deadline)}, but its streams may last {longest}",
             "raise drain.deadline to streaming.total, or accept that a drain cuts the longest streams",
+            causes=("spec.timeouts.streaming.total",),
         )
 
 
@@ -111,9 +126,10 @@ def _first_token_without_gate(one: LintContext) -> Iterator[Finding]:
         yield one.policy(
             "SG108",
             "spec.timeouts.streaming.firstToken",
-            "without the first-token gate engines send headers before a token: Envoy sees only silence, "
-            "allows the longer of firstToken and betweenTokens, and cuts the stream instead of trying elsewhere",
-            "install the gate and say firstTokenGate: true in the pool, or rely on betweenTokens",
+            "without the first-token gate engines send headers before a token: Envoy allows the longer of "
+            "firstToken and betweenTokens, then cuts the stream instead of retrying it",
+            "install the gate and set firstTokenGate: true in the pool, or use betweenTokens",
+            causes=("spec.firstTokenGate",),
         )
 
 

@@ -37,5 +37,5 @@ def test_other_project_sees_the_fixtures(tmp_path: Path) -> None:
 def test_misuse_reports_the_fix(tmp_path: Path) -> None:
     output = pytest_there(tmp_path)
     assert "write `def test_...`, not `async def`" in output
-    assert "nowhere: SG001: there is no such file or folder" in output
+    assert "nowhere: SG001: no such file or folder" in output
     assert "2 failed" in output

@@ -47,8 +47,8 @@ def test_a_pool_without_the_block_finds_no_engines() -> None:
 @pytest.mark.parametrize(
     ("block", "said"),
     [
-        ("{port: 80}", "SG040 spec.kubernetes: this names no pods"),
-        ("{service: a, selector: {b: c}, port: 80}", "SG040 spec.kubernetes: engines are found by service or"),
+        ("{port: 80}", "SG040 spec.kubernetes: no service and no selector"),
+        ("{service: a, selector: {b: c}, port: 80}", "SG040 spec.kubernetes: service and selector exclude"),
         ("{service: a}", "SG024 spec.kubernetes.port: port is missing"),
         ('{service: a, port: "80"}', "SG026 spec.kubernetes.port: '80' is text"),
         ("{service: a, port: 0}", "SG026 spec.kubernetes.port: 0 is not a port"),
@@ -83,4 +83,4 @@ def test_what_is_odd_in_a_cluster_has_a_code_and_a_place() -> None:
         finding = rejected_object_finding("ns/EnginePool/a", caught.value.exceptions[0], serving=serving)
         assert finding.code == "SG151"
         assert said in finding.message
-        assert "SG040: this names no pods" in finding.message
+        assert "SG040: no service and no selector" in finding.message

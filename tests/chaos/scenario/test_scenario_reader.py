@@ -57,7 +57,7 @@ def test_same_name_in_two_files(tmp_path: Path) -> None:
         (b"kind: Scenario\nspec: {title: 'half", "SG011", ""),
         (b"apiVersion: switchgear.dev/v1alpha1\nkind: Scenari\nmetadata: {name: x}\n", "SG022", "Scenari"),
         (b"[" * 100_000, "SG016", "levels"),
-        (b"x" * (MAX_FILE_BYTES + 1), "SG005", "too large to be a scenario"),
+        (b"x" * (MAX_FILE_BYTES + 1), "SG005", "too large for a scenario"),
     ],
     ids=["empty", "comment", "binary", "archive", "list", "text", "half-written", "kind", "deep", "huge"],
 )
