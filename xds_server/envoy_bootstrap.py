@@ -122,8 +122,8 @@ class Bootstrap:
     """Values that differ between Envoys.
 
     ``servers``: (host, port) of equivalent control planes. Empty ``pools``: all. ``admin_port`` 0: any free port.
-    ``listen_address``: bind address of every listener; empty: as in the routes. ``cuts``: this Envoy can be told
-    to end requests held by a hung engine; requires a drain time of zero at start. ``health_port``: readiness and
+    ``listen_address``: bind address of every listener; empty: as in the routes. ``cuts``: this Envoy
+    can cut requests held by a hung engine; requires a drain time of zero at start. ``health_port``: readiness and
     statistics, open to all machines; 0: none. It requires a fixed ``admin_port``.
     """
 

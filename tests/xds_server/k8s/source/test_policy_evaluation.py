@@ -121,12 +121,12 @@ def test_discovered_engines_follow_listed_ones() -> None:
     "text", ["\u2028", "\x7f", "\x85", "\U0001f600", "\ufeff", "tab\t", "line\nbreak", "ä: {b", "\ud800"]
 )
 def test_arbitrary_object_text_is_a_valid_document(text: str) -> None:
-    outcome = judged(PolicyEvaluator(), pool(annotations={"said": text}), pool("other"))
+    outcome = judged(PolicyEvaluator(), pool(annotations={"note": text}), pool("other"))
     if text == "\ud800":  # half a surrogate pair, which no file could contain
         assert (codes(outcome, "other"), became(outcome, "chat").serving) == ([], False)
     else:
         assert codes(outcome, "chat") == []
-        assert accepted(outcome).policies.pools["chat"].metadata.annotations["said"] == text
+        assert accepted(outcome).policies.pools["chat"].metadata.annotations["note"] == text
 
 
 def test_arbitrary_spec_does_not_affect_other_objects() -> None:
