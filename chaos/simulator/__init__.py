@@ -1,1 +1,1 @@
-"""Fleets in simulated time: the control plane's own decisions, in front of engines and proxies that are values."""
+"""Fleets in simulated time: the real control plane decisions with simulated engines and proxies."""

@@ -1,4 +1,4 @@
-"""A line of a simulated proxy's access log."""
+"""Access log entries of a simulated proxy."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from chaos.simulator.proxied_request import ProxiedRequest, UpstreamAttempt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessLogEntry:
-    """A line of the access log, of a try or (``whole``) of a request that was tried ``number`` times."""
+    """An access log entry of an attempt, or (``whole``) of a request with ``number`` attempts."""
 
     pool: str
     engine: str
@@ -25,7 +25,7 @@ class AccessLogEntry:
 
 
 def attempt_entry(one: UpstreamAttempt, *, flags: frozenset[str], complete: bool, now_s: float) -> AccessLogEntry:
-    """A try that has ended now."""
+    """Entry of an attempt that ends now."""
     return AccessLogEntry(
         pool=one.ask.pool,
         engine=one.engine,
@@ -44,7 +44,7 @@ def attempt_entry(one: UpstreamAttempt, *, flags: frozenset[str], complete: bool
 def request_entry(
     ask: ProxiedRequest, engine: str, *, flags: frozenset[str], details: str, now_s: float
 ) -> AccessLogEntry:
-    """A request that the proxy itself ended now; ``engine`` had its last try, empty where none had."""
+    """Entry of a request that the proxy ends now; ``engine`` had its last attempt, empty without one."""
     return AccessLogEntry(
         pool=ask.pool,
         engine=engine,

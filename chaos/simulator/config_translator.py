@@ -1,4 +1,4 @@
-"""What the control plane's decisions tell a proxy, by the same functions that configure Envoys. Pure."""
+"""Translate decisions into a simulated proxy's configuration, with the functions that configure Envoy. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ _STATUS_CODES: Final = "retriable-status-codes"
 
 
 class ProxyConfigTranslator:
-    """Decisions to what each proxy is told; it remembers what it made, which changes no answer."""
+    """Translates decisions into each proxy's configuration; caches its results."""
 
     def __init__(self, policies: PolicySet, shape: RequestShape, port: int) -> None:
         self._policies = policies
@@ -55,7 +55,7 @@ class ProxyConfigTranslator:
         }
 
     def proxy_config(self, fleet: Fleet, decisions: Decisions, proxy: Proxy) -> ProxyConfig:
-        """What this proxy is told of these decisions."""
+        """Configuration of this proxy for these decisions."""
         pools = self._policies.pools
         return ProxyConfig(
             clusters=MappingProxyType({name: self._clusters[name][proxy.cuts] for name in pools}),
@@ -115,7 +115,7 @@ class ProxyConfigTranslator:
     def _rules(
         self, fleet: Fleet, decisions: Decisions, proxy: Proxy, *, batch: bool, streaming: bool
     ) -> RouteConfig | None:
-        """Of the route that such a request meets; None where none does."""
+        """Configuration of the route that matches such a request; None without a match."""
         headers = {**self._shape.headers, **(self._shape.batch_headers if batch else {})}
         route = next(
             (
@@ -130,7 +130,7 @@ class ProxyConfigTranslator:
     def _of_route(
         self, route: ModelRoute, fleet: Fleet, decisions: Decisions, proxy: Proxy, *, streaming: bool
     ) -> RouteConfig:
-        # As for Envoy: the pool that is named first rules all of the route's pools.
+        # As in Envoy: the first pool's settings apply to all of the route's pools.
         first = route.spec.pools[0].pool
         said, gated = self._policies.effective[first], self._policies.pools[first].spec.first_token_gate
         decided = decisions.pools.get(first)
@@ -139,7 +139,7 @@ class ProxyConfigTranslator:
         if route.spec.side_effects:
             spec, gated = at_most_once_spec(spec), False
         models = {pool: self._policies.pools[pool].spec.model for pool in route_pools(route)}
-        # Callers here never say that they accept another model; the last variant is of those.
+        # Simulated callers never accept another model; the last variant is for those that do.
         pools = reachable_pools(route, fallback_variants(route, models)[-1])
         ladders = {name: one.degradation for name, one in decisions.pools.items() if one.degradation is not None}
         return _rules(
@@ -226,7 +226,7 @@ def _cluster(spec: ResilienceSpec, *, cuts: bool) -> ClusterConfig:
 
 
 def _other_model(route: ModelRoute, models: Mapping[str, str]) -> str:
-    """The fallback, where it answers with another model and says so."""
+    """The fallback, if it answers with another model and is marked as such."""
     fallback = route.spec.fallback
     if fallback is None or models.get(fallback) == models.get(route.spec.pools[0].pool):
         return ""

@@ -1,6 +1,6 @@
 """Envoy's outlier detection and health checks of one cluster, as one proxy sees it.
 
-Source: Envoy's documentation of outlier detection, and what Envoy 1.40 was seen to do (docs/simulator.md).
+Source: Envoy's documentation of outlier detection, and measurements of Envoy 1.40 (docs/simulator.md).
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ class _Host:
 
 
 class OutlierDetector:
-    """Feed it what became of calls, and ``tick`` once in an interval; ``out`` are the hosts that are ejected."""
+    """Feed it the results of calls, and call ``tick`` every interval; ``out`` are the ejected hosts."""
 
     def __init__(self, rules: OutlierDetectionConfig, hosts: Callable[[], Sequence[str]]) -> None:
         self.rules = rules
@@ -30,12 +30,12 @@ class OutlierDetector:
         self.out: set[str] = set()
 
     def connected(self, host: str) -> None:
-        """A connection was made: where failures are split, that is a success of the local kind."""
+        """Record a connection: with split errors, a success of local origin."""
         if self.rules.split and (known := self._known.get(host)) is not None:
             known.local_in_a_row = 0
 
     def answered(self, host: str, status: int, now_s: float) -> bool:
-        """Headers came; whether the host is ejected for them."""
+        """Record response headers; return whether they eject the host."""
         known = self._known.setdefault(host, _Host())
         known.calls += 1
         if status not in self.rules.statuses:
@@ -46,14 +46,14 @@ class OutlierDetector:
         known.failures += 1
         known.in_a_row += 1
         if self.rules.local_as_gateway:
-            # An answer, whatever it says, is no gateway failure here.
+            # Any other answer is not a gateway failure.
             known.local_in_a_row = 0
         return (
             bool(self.rules.consecutive) and known.in_a_row >= self.rules.consecutive and self._eject(host, now_s)
         )
 
     def failed(self, host: str, now_s: float) -> bool:
-        """No headers came: refused, reset or timed out; whether the host is ejected for it."""
+        """Record a refusal, reset or timeout before headers; return whether it ejects the host."""
         rules, known = self.rules, self._known.setdefault(host, _Host())
         if rules.split or rules.local_as_gateway:
             known.local_in_a_row += 1
@@ -67,7 +67,7 @@ class OutlierDetector:
         return bool(rules.consecutive) and known.in_a_row >= rules.consecutive and self._eject(host, now_s)
 
     def tick(self, now_s: float) -> bool:
-        """Let back whose time is over, and look at shares of failures; whether anything changed."""
+        """Return hosts whose ejection has ended, and check failure shares; return whether anything changed."""
         changed, rules = False, self.rules
         for host, known in self._known.items():
             if known.ejected_at_s is not None:
@@ -89,7 +89,7 @@ class OutlierDetector:
         return changed
 
     def forget(self, hosts: Sequence[str]) -> None:
-        """Keep nothing of hosts that are not among these: who comes back is a new host."""
+        """Forget hosts not in this list; a returning host is a new one."""
         for gone in [host for host in self._known if host not in hosts]:
             del self._known[gone]
             self.out.discard(gone)
@@ -107,7 +107,7 @@ class OutlierDetector:
 
 
 class ActiveHealthChecker:
-    """One proxy's active health checks; ``failed`` are the hosts that it keeps out."""
+    """One proxy's active health checks; ``failed`` are the unhealthy hosts."""
 
     def __init__(self, rules: HealthCheckConfig) -> None:
         self.rules = rules
@@ -115,7 +115,7 @@ class ActiveHealthChecker:
         self.failed: set[str] = set()
 
     def probe(self, engine: SimulatedEngine) -> bool:
-        """Ask one engine; whether that changes who is out. A status that is not 200 counts at once."""
+        """Check one engine; return whether its state changed. A status other than 200 counts at once."""
         name = engine.name
         well = engine.answers and engine.health == "ok"
         at_once = engine.answers and engine.health == "fail"

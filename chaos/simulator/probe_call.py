@@ -1,4 +1,4 @@
-"""A question for one token, asked of a simulated engine by whoever judges it."""
+"""A probe (canary): a one-token call to a simulated engine."""
 
 from collections.abc import Callable
 from typing import Final
@@ -11,7 +11,7 @@ _CANARY_WORDS: Final = 2
 
 
 class ProbeCall:
-    """A question for one token; ``on_answer`` gets its end. A canary that is dropped says nothing any more."""
+    """A one-token call; ``on_answer`` gets its result, unless it is dropped."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class ProbeCall:
             )
 
     def drop(self) -> None:
-        """Nobody waits for it any more."""
+        """Cancel the call."""
         self._done = True
         self._timer.cancel()
         if self._call is not None:
@@ -47,7 +47,7 @@ class ProbeCall:
         self._status = status
 
     def tokens(self, total: int) -> None:
-        """It is not streamed."""
+        """Not streaming: ignored."""
 
     def ended(self) -> None:
         failure = (
@@ -55,11 +55,11 @@ class ProbeCall:
             if self._status == 200
             else probe_failure(ProbeFailureReason.STATUS, f"status {self._status}", self._status)
         )
-        # Not inside the engine's own step.
+        # Not within the engine's own step.
         self._timeline.after(0.0, lambda: self._end(failure))
 
     def failed_inside(self) -> None:
-        """It is not streamed."""
+        """Not streaming: ignored."""
 
     def reset(self) -> None:
         self._timeline.after(0.0, lambda: self._end(probe_failure(ProbeFailureReason.CUT, "connection reset")))

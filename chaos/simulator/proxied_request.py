@@ -1,4 +1,4 @@
-"""One request inside a proxy, and its tries at engines, as Envoy's router has them."""
+"""One request in a proxy, with its attempts at engines, as in Envoy's router."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -13,27 +13,27 @@ _GATEWAY: Final = frozenset({502, 503, 504})
 
 
 class DownstreamCaller(Protocol):
-    """Who asked the proxy."""
+    """The caller of a proxy."""
 
     def headers(self, status: int, *, refusal: str = "", fallback: str = "") -> None:
-        """The answer begins."""
+        """Response headers."""
 
     def tokens(self, total: int) -> None:
-        """So many tokens of a stream are there."""
+        """``total`` tokens of a stream have arrived."""
 
     def ended(self) -> None:
-        """The answer is whole."""
+        """The answer is complete."""
 
     def failed_inside(self) -> None:
-        """A stream that had begun ends with an error event."""
+        """A started stream ends with an error event."""
 
     def broken(self) -> None:
-        """The answer breaks off."""
+        """The answer is cut."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ProxiedRequest:
-    """A request. ``final`` is the try whose answer goes to the caller."""
+    """A request. ``final`` is the attempt whose answer goes to the caller."""
 
     request_id: str
     streaming: bool
@@ -57,27 +57,27 @@ class ProxiedRequest:
 
 
 class AttemptRouter(Protocol):
-    """Who made the tries, and says what follows from what becomes of them."""
+    """Starts attempts and handles their results."""
 
     @property
     def now_s(self) -> float:
-        """The time."""
+        """Current simulated time."""
 
     def on_headers(self, one: "UpstreamAttempt", retry_after_s: float | None) -> None:
-        """An engine answers."""
+        """Response headers of an engine."""
 
     def on_data(self, one: "UpstreamAttempt") -> None:
-        """Something moved."""
+        """Data arrived."""
 
     def on_ended(self, one: "UpstreamAttempt", *, failed_inside: bool = False) -> None:
-        """The answer is whole."""
+        """The answer is complete."""
 
     def on_reset(self, one: "UpstreamAttempt") -> None:
-        """The connection broke."""
+        """The connection was reset."""
 
 
 class UpstreamAttempt:
-    """One attempt; the engine calls it back. What to do about it is the proxy's to say."""
+    """One attempt, called back by the engine; the proxy decides what follows."""
 
     __slots__ = (
         "ask", "call", "done", "engine", "first_byte_s", "idle", "number", "proxy", "started_s", "status", "timer",
@@ -116,7 +116,7 @@ class UpstreamAttempt:
             self.proxy.on_ended(self)
 
     def failed_inside(self) -> None:
-        """From the engine: to a proxy a success like any other."""
+        """From the engine; a proxy counts it as a success."""
         if not self.done:
             self.proxy.on_ended(self, failed_inside=True)
 
@@ -126,7 +126,7 @@ class UpstreamAttempt:
             self.proxy.on_reset(self)
 
     def disarm(self) -> None:
-        """No more timers."""
+        """Cancel its timers."""
         for timer in (self.timer, self.idle):
             if timer is not None:
                 timer.cancel()
@@ -134,7 +134,7 @@ class UpstreamAttempt:
 
 
 def is_retriable_status(rules: RouteConfig, status: int) -> bool:
-    """Whether an answer with this status is tried again."""
+    """Whether an answer with this status is retried."""
     retried = rules.retried
     return (
         ("retriable-status-codes" in retried and status in rules.statuses)
@@ -145,7 +145,7 @@ def is_retriable_status(rules: RouteConfig, status: int) -> bool:
 
 
 def is_retriable_reset(retried: Collection[str], *, connected: bool) -> bool:
-    """Whether a try without an answer is made again; ``connected``: the engine had taken the connection."""
+    """Whether an attempt without an answer is retried; ``connected``: the engine had accepted the connection."""
     if not connected and ("connect-failure" in retried or "reset-before-request" in retried):
         return True
     return not _ANY_RESET.isdisjoint(retried)

@@ -1,7 +1,6 @@
-"""What a proxy is told: hosts, weights, limits, retries and timers, as values.
+"""Configuration of a simulated proxy: hosts, weights, limits, retries and timers, as values.
 
-Made from decisions by the functions that make Envoy's configuration of them (``xds_server.translate``), or from a
-static bootstrap. A simulated proxy obeys these and knows no more.
+Made from decisions with the functions that configure Envoy (``xds_server.translate``), or from a static bootstrap.
 """
 
 from collections.abc import Mapping
@@ -16,8 +15,8 @@ NO_LIMIT: Final = 4_294_967_295
 class OutlierDetectionConfig:
     """Outlier detection of one cluster. A count of 0 is off.
 
-    ``split``: timeouts, resets and refused connections are counted apart from answers. ``local_as_gateway``: they
-    are counted as gateway failures, in a row of their own that only an answer ends.
+    ``split``: timeouts, resets and refused connections count separately from answers. ``local_as_gateway``: they
+    count as gateway failures, in their own series that only an answer ends.
     """
 
     statuses: frozenset[int]
@@ -35,7 +34,7 @@ class OutlierDetectionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthCheckConfig:
-    """Envoy's own look at /health."""
+    """Envoy's active health check of /health."""
 
     interval_s: float
     timeout_s: float
@@ -45,7 +44,7 @@ class HealthCheckConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamHost:
-    """One engine as a cluster has it."""
+    """One engine of a cluster."""
 
     engine: str
     weight: int = 1
@@ -63,7 +62,7 @@ class LocalityConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLimits:
-    """How many requests may be in flight, by class, and how many retries."""
+    """Limits on requests in flight, by class, and on retries."""
 
     interactive: int = NO_LIMIT
     batch: int = NO_LIMIT
@@ -73,8 +72,9 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
-    """A pool as configured. ``round_robin`` or else least request of ``choices``; ``panic_percent`` of hosts that
-    must be well before unwell ones are used too.
+    """A pool's configuration: ``round_robin``, else least request of ``choices``.
+
+    Below ``panic_percent`` healthy hosts, unhealthy ones are used too.
     """
 
     round_robin: bool
@@ -88,10 +88,10 @@ class ClusterConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteConfig:
-    """What becomes of the requests of one route and kind. None and 0 of a time is off.
+    """Configuration of one route and kind of request. A time of None or 0 is off.
 
-    ``refuse`` is why none is let through, empty where they are; ``max_tokens`` the longest answer that may be
-    asked for. ``weights`` is by pool. ``retried`` has Envoy's words.
+    ``refuse`` is why all are refused, empty if they are not; ``max_tokens`` is the longest answer allowed.
+    ``weights`` is by pool. ``retried`` uses Envoy's names.
     """
 
     weights: Mapping[str, int]
@@ -116,8 +116,9 @@ class RouteConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyConfig:
-    """Everything one proxy was told. ``rules`` is by (batch, streaming); ``cut`` are engines, as (pool, engine),
-    of which it is to end what they hold.
+    """Complete configuration of one proxy.
+
+    ``rules`` is by (batch, streaming); ``cut`` are the engines, as (pool, engine), whose requests it must cut.
     """
 
     clusters: Mapping[str, ClusterConfig]

@@ -1,7 +1,6 @@
-"""The agents beside simulated engines, each with an agent's own judgement.
+"""Agents of simulated engines, with the real agent's logic.
 
-When to look, when to ask for a token and what follows from it is said by ``engine.agent``; here are only the
-moments at which it happens.
+``engine.agent`` decides when to probe and what follows; this module only supplies the times.
 """
 
 import random
@@ -22,7 +21,7 @@ from engine.watch_server import HEARTBEAT_S, is_urgent
 
 
 class SimulatedAgent:
-    """The agent beside one engine. ``on_report`` hears it as a control plane would."""
+    """The agent of one engine. ``on_report`` receives its reports."""
 
     def __init__(
         self,
@@ -57,7 +56,7 @@ class SimulatedAgent:
         self.start()
 
     def start(self) -> None:
-        """A new process, which knows nothing yet."""
+        """Start a new process without state."""
         self._lives += 1
         self._standing = EngineHealthState.new(self._config, self._timeline.now_s)
         self._told, self._boot, self._verdict, self._counts, self._asked_at_s = None, 0, None, False, None
@@ -65,14 +64,14 @@ class SimulatedAgent:
         self._step_after(self._rng.uniform(0.0, self._config.interval_s))
 
     def kill(self) -> None:
-        """It is gone."""
+        """Kill the process."""
         self.stop()
         if self._canary is not None:
             self._canary.drop()
             self._canary = None
 
     def stop(self) -> None:
-        """It does and says nothing."""
+        """Freeze the process."""
         self.speaks = False
         for timer in (self._timer, self._heartbeat):
             if timer is not None:
@@ -80,7 +79,7 @@ class SimulatedAgent:
         self._timer = self._heartbeat = None
 
     def go_on(self) -> None:
-        """After ``stop``: time that it did not watch is no evidence of anything."""
+        """Resume after ``stop``; unobserved time is not evidence."""
         self.speaks = True
         self._hear(replace(self._engine.probe(), late=True))
         self._step_after(0.0)
@@ -88,7 +87,7 @@ class SimulatedAgent:
     # -- looking -------------------------------------------------------------------------------------------
 
     def _gone(self) -> None:
-        """The connection that asks nothing has ended."""
+        """The idle watch connection has ended."""
         if self.speaks and self._standing.boot.heard and self._standing.judgement.books.trouble is None:
             self._step_after(0.0, look=True)
 
@@ -102,7 +101,7 @@ class SimulatedAgent:
         if look or metrics_due(self._standing, now_s, counts=self._counts):
             seen = self._engine.probe()
             if isinstance(seen.counters, ProbeFailure) and seen.counters.trouble is ProbeFailureReason.SILENT:
-                # Nobody answers: that is known when the look's own patience is over.
+                # No answer: known once the probe times out.
                 self._timer = self._timeline.after(self._config.timeout_s, lambda: self._look_ended(silent=True))
                 return
             self._hear(seen)
@@ -126,7 +125,7 @@ class SimulatedAgent:
         self._rest(now_s + self._pause_s())
 
     def _rest(self, due_s: float) -> None:
-        """Until the next look is due; a calm engine's count of requests is watched meanwhile."""
+        """Wait for the next probe; meanwhile watch the request count of a quiet engine."""
         now_s = self._timeline.now_s
         if self._timer is not None:
             self._timer.cancel()

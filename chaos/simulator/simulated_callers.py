@@ -1,4 +1,4 @@
-"""Open-loop callers in simulated time: the live load's schedule, its patience and its own retries."""
+"""Open-loop callers in simulated time, with the live load's schedule, deadlines and retries."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ _BUSY: Final = frozenset({429, 503})
 
 
 class SimulatedCallers:
-    """``begin`` sends the usual load; ``inject`` and ``revert`` change it. ``on_request`` hears of each try."""
+    """``begin`` sends the usual load; ``inject`` and ``revert`` change it. ``on_request`` gets each attempt."""
 
     def __init__(
         self,
@@ -41,15 +41,15 @@ class SimulatedCallers:
         self._rng = random.Random(f"{schedule.seed} fewer")  # noqa: S311 -- repeatable traffic, no secret
 
     def begin(self) -> None:
-        """Send everything that the schedule has."""
+        """Send the whole schedule."""
         self._follow(self._schedule.usual(), lambda: True)
 
     def stop(self) -> None:
-        """Nothing more leaves."""
+        """Stop sending."""
         self._until_s = min(self._until_s, self.timeline.now_s)
 
     def inject(self, callers: ChangeLoad) -> None:
-        """From now on callers behave so."""
+        """Apply a load change."""
         self._orders += 1
         order = (callers, self._orders)
         self._pulled.append(order)
@@ -58,7 +58,7 @@ class SimulatedCallers:
             self._follow(more, lambda: order in self._pulled)
 
     def revert(self, callers: ChangeLoad) -> None:
-        """They no longer do; what they ask at once is sent now."""
+        """Undo a load change; send its ``at_once`` requests now."""
         order = next((one for one in self._pulled if one[0] == callers), None)
         if order is not None:
             self._pulled.remove(order)
@@ -66,7 +66,7 @@ class SimulatedCallers:
                 self._send(arrival, self.timeline.now_s, 1)
 
     def ended(self, arrival: Arrival, request: RequestRecord) -> None:
-        """One try is over; perhaps another follows."""
+        """Handle an ended attempt; retry if due."""
         self.waiting -= 1
         self.on_request(request)
         attempts, backoff_s = self._retries()
@@ -80,14 +80,14 @@ class SimulatedCallers:
         return max(0.0, self.timeline.now_s - self.timeline.began_s)
 
     def _retries(self) -> tuple[int, float]:
-        """How often callers try again now, and after how long; of several orders the shortest wait holds."""
+        """Current client retries and backoff; of several load changes the shortest backoff wins."""
         usual = self._schedule.retries
         said = [one for one, _ in self._pulled if one.attempts]
         waits = [one.backoff_s for one in said] + [usual.backoff_s] * (usual.attempts > 0 or not said)
         return usual.attempts + sum(one.attempts for one in said), min(waits)
 
     def _follow(self, arrivals: Iterator[Arrival], going: Callable[[], bool]) -> None:
-        """Send the next one when it is due, and then the one after."""
+        """Send each arrival when due."""
         arrival = next(arrivals, None)
         if arrival is None or not going():
             return
@@ -103,7 +103,7 @@ class SimulatedCallers:
         self.timeline.at(at_s, due)
 
     def _kept(self) -> bool:
-        """Whether a request is still asked when callers ask less."""
+        """Whether to send a request at reduced load."""
         share = 1.0
         for one, _ in self._pulled:
             share *= min(1.0, one.factor)
@@ -115,7 +115,7 @@ class SimulatedCallers:
 
 
 class _Try:
-    """One try of one caller."""
+    """One attempt of one caller."""
 
     def __init__(self, callers: SimulatedCallers, arrival: Arrival, planned_s: float, number: int) -> None:
         self._callers = callers

@@ -1,4 +1,4 @@
-"""Simulated time: what is to happen at which moment, in order, and the moment it is now."""
+"""Simulated time: scheduled actions in order, and the current time."""
 
 import heapq
 import itertools
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class TimerHandle:
-    """Something that will be done once, unless it is cancelled first."""
+    """A scheduled action that can be cancelled."""
 
     __slots__ = ("do",)
 
@@ -14,14 +14,14 @@ class TimerHandle:
         self.do: Callable[[], None] | None = do
 
     def cancel(self) -> None:
-        """Not to be done."""
+        """Cancel the action."""
         self.do = None
 
 
 class SimulatedClock:
-    """What is done at the same moment is done in the order in which it was asked for, so that a run repeats.
+    """Runs actions at equal times in scheduling order, so runs are reproducible.
 
-    ``began_s`` is the moment from which a history counts, in the time of this clock.
+    ``began_s`` is time 0 of the history, on this clock.
     """
 
     def __init__(self, now_s: float, *, began_s: float) -> None:
@@ -31,17 +31,17 @@ class SimulatedClock:
         self._numbers = itertools.count()
 
     def at(self, at_s: float, do: Callable[[], None]) -> TimerHandle:
-        """Do it then; at once, after what is already asked for, where that moment is over."""
+        """Schedule at a time; a past time means now, after actions already due."""
         appointment = TimerHandle(do)
         heapq.heappush(self._heap, (max(at_s, self.now_s), next(self._numbers), appointment))
         return appointment
 
     def after(self, seconds: float, do: Callable[[], None]) -> TimerHandle:
-        """Do it so much later."""
+        """Schedule after a delay."""
         return self.at(self.now_s + seconds, do)
 
     def run(self, until_s: float) -> None:
-        """Let time pass until then."""
+        """Advance to this time."""
         heap = self._heap
         while heap and heap[0][0] <= until_s:
             at_s, _, appointment = heapq.heappop(heap)

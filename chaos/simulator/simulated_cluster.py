@@ -1,4 +1,4 @@
-"""One pool as one proxy has it: who may be picked, what is in flight where, and how many retries run."""
+"""One pool in one proxy: host selection, requests in flight, and running retries."""
 
 import random
 from collections import Counter
@@ -13,14 +13,12 @@ from chaos.simulator.simulated_clock import SimulatedClock
 from chaos.simulator.simulated_engine import SimulatedEngine
 
 _ATTEMPTS = 100
-"""Picks after which a retry settles for an engine that was already tried."""
+"""Picks after which a retry accepts an engine that was already tried."""
 
 
 @dataclass(slots=True, eq=False)
 class HostPicker:
-    """``choose`` after ``update_hosts``; ``update_hosts`` again when hosts, or who of them is well, have
-    changed.
-    """
+    """Call ``update_hosts`` first, and again when hosts or their health change; then ``choose``."""
 
     cluster: ClusterConfig
     rng: random.Random
@@ -28,23 +26,23 @@ class HostPicker:
     _turn: int = 0
 
     def update_hosts(self, localities: tuple[LocalityConfig, ...], out: Collection[str]) -> None:
-        """Who there is, and who of them is out by the proxy's own judgement."""
+        """Set the hosts, and those that the proxy itself ejects."""
         self._zones = []
         for one in localities:
             if one.weight is None or not one.hosts:
                 continue
             well = [host for host in one.hosts if host.healthy and host.engine not in out]
             if 100 * len(well) < self.cluster.panic_percent * len(one.hosts):
-                # Panic: too few are well to believe it.
+                # Panic mode: too few healthy hosts to trust health.
                 well = list(one.hosts)
             if well:
-                # A zone's weight shrinks with the share of its hosts that are well; decisions reckon with it.
+                # A zone's weight shrinks with its share of healthy hosts; decisions take that into account.
                 share = one.weight * len(well) / len(one.hosts)
                 alike = len({host.weight for host in well}) == 1
                 self._zones.append((share, well, alike))
 
     def choose(self, active: Mapping[str, int], avoid: Collection[str]) -> str | None:
-        """The host for one try; None where none is well."""
+        """Host for one attempt; None if none is healthy."""
         if not self._zones:
             return None
         for _ in range(_ATTEMPTS if avoid else 1):
@@ -73,7 +71,7 @@ _NO_LIMITS: Final = RequestLimits()
 
 
 class SimulatedCluster:
-    """``engines`` are those of the pool, by name. ``apply_config`` before anything else."""
+    """``engines`` are the pool's, by name. Call ``apply_config`` first."""
 
     def __init__(
         self,
@@ -101,7 +99,7 @@ class SimulatedCluster:
             self._tick(self._ejections)
 
     def apply_config(self, localities: tuple[LocalityConfig, ...], limits: RequestLimits) -> None:
-        """These hosts and limits from now on."""
+        """Set hosts and limits."""
         first = not self.localities
         self.limits = limits
         if localities is not self.localities:
@@ -114,22 +112,22 @@ class SimulatedCluster:
                 self._check_after(self._rng.random() * self._checks.rules.interval_s, self._checks, host)
 
     def hosts(self) -> list[str]:
-        """All hosts, well or not."""
+        """All hosts, healthy or not."""
         return [host.engine for zone in self.localities for host in zone.hosts]
 
     @property
     def ejected(self) -> tuple[str, ...]:
-        """Hosts that this proxy keeps out by its own outlier detection."""
+        """Hosts ejected by this proxy's outlier detection."""
         return () if self._ejections is None else tuple(sorted(self._ejections.out))
 
     def held(self, engine: str) -> tuple[UpstreamAttempt, ...]:
-        """The tries that an engine holds, in the order in which they began."""
+        """Attempts in flight at an engine, oldest first."""
         return tuple(sorted(self._held.get(engine, ()), key=lambda one: (one.started_s, one.ask.request_id)))
 
     # -- tries ---------------------------------------------------------------------------------------------
 
     def choose(self, avoid: Collection[str]) -> str | None:
-        """The host for one try; None where none is well."""
+        """Host for one attempt; None if none is healthy."""
         if self._stale:
             self._stale = False
             ejected = set() if self._ejections is None else self._ejections.out
@@ -138,11 +136,11 @@ class SimulatedCluster:
         return self._picker.choose(self.active, avoid)
 
     def full(self, *, batch: bool) -> bool:
-        """Whether no more requests of this class may be in flight."""
+        """Whether the limit of this class is reached."""
         return self._in_flight[batch] >= (self.limits.batch if batch else self.limits.interactive)
 
     def opened(self, one: UpstreamAttempt) -> None:
-        """A try is in flight."""
+        """Count an attempt in flight."""
         self._in_flight[one.ask.batch] += 1
         self.active[one.engine] += 1
         self.sent[one.engine] += 1
@@ -150,13 +148,13 @@ class SimulatedCluster:
         self._held.setdefault(one.engine, set()).add(one)
 
     def closed(self, one: UpstreamAttempt) -> None:
-        """It no longer is."""
+        """Count the end of an attempt."""
         self._in_flight[one.ask.batch] -= 1
         self.active[one.engine] -= 1
         self._held[one.engine].discard(one)
 
     def may_retry(self, *, batch: bool) -> bool:
-        """Whether the budget has room for one more."""
+        """Whether the retry budget allows one more."""
         percent = self.limits.retry_percent
         if percent is None:
             return True
@@ -164,28 +162,28 @@ class SimulatedCluster:
         return self._retrying[batch] < most
 
     def retrying(self, by: int, *, batch: bool) -> None:
-        """One more retry holds a place in the budget, or one less."""
+        """Add or remove running retries."""
         self._retrying[batch] += by
 
     # -- what becomes of them ------------------------------------------------------------------------------
 
     def connected(self, engine: str) -> None:
-        """A connection was made."""
+        """Record a connection."""
         if self._ejections is not None:
             self._ejections.connected(engine)
 
     def answered(self, engine: str, status: int) -> None:
-        """Headers came."""
+        """Record response headers."""
         if self._ejections is not None and self._ejections.answered(engine, status, self._timeline.now_s):
             self._stale = True
 
     def failed(self, engine: str) -> None:
-        """None came, and none will."""
+        """Record a failure before headers."""
         if self._ejections is not None and self._ejections.failed(engine, self._timeline.now_s):
             self._stale = True
 
     def load(self) -> Mapping[str, tuple[int, int]]:
-        """By engine, requests in progress, and those issued since this was asked last."""
+        """By engine: requests in progress, and those issued since the last call."""
         issued, self._issued = self._issued, Counter()
         return {
             engine: (self.active[engine], issued[engine])

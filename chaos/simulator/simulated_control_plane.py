@@ -1,7 +1,7 @@
-"""The control plane in simulated time: it hears, decides with ``xds_server.decide`` and tells its proxies.
+"""The control plane in simulated time: receives telemetry, decides with ``xds_server.decide``, and pushes.
 
-What is simulated is when things arrive: reports, access logs, load reports, rounds and pushes. What is decided,
-and how it is put to a proxy, is the product's own code.
+Only timing is simulated: reports, access logs, load reports, rounds and pushes. Decisions and their translation
+are the product's code.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,8 +32,9 @@ from xds_server.telemetry.load_report_service import interval_s
 from xds_server.translate.access_log_config import FLUSH_S
 
 PUSH_S: Final = 0.005
-"""From a decision to the proxy that obeys it. Envoy 1.40 acknowledged a change among ten endpoints in 3 to 8 ms,
-the round itself included.
+"""Delay from a decision to its effect in a proxy.
+
+Envoy 1.40 ACKed a change among ten endpoints in 3 to 8 ms, including the round.
 """
 
 _REPORT_S: Final = 0.001
@@ -41,9 +42,7 @@ _LOGGED_S: Final = 0.001
 
 
 class SimulatedControlPlane:
-    """``receive_report`` takes reports, ``start`` and ``stop`` are what faults do. ``on_out`` is told who is not
-    in.
-    """
+    """``receive_report`` takes reports; faults use ``start`` and ``stop``. ``on_out`` gets the ejected engines."""
 
     def __init__(
         self,
@@ -88,14 +87,14 @@ class SimulatedControlPlane:
         self._round_due_s = 0.0
         self._last_s = -1.0
         for place, one in enumerate(self._proxies):
-            # Proxies do not all report in the same moment.
+            # Proxies report at different times.
             shift_s = place / len(self._proxies)
             timeline.after(FLUSH_S * shift_s, lambda one=one: self._flush(one))  # type: ignore[misc]
             timeline.after(self._load_each_s * shift_s, lambda one=one: self._load(one))  # type: ignore[misc]
 
     @property
     def fleet(self) -> Fleet:
-        """As it is known now."""
+        """Current fleet state."""
         return self._fleet
 
     @property
@@ -105,7 +104,7 @@ class SimulatedControlPlane:
     # -- life ----------------------------------------------------------------------------------------------
 
     def start(self, *, afresh: bool) -> None:
-        """Run. ``afresh``: nothing is known of engines and traffic, as of a process that has just begun."""
+        """Run. ``afresh``: without state, like a new process."""
         self.runs = True
         if afresh:
             spoilt = self.hearing.spoilt
@@ -116,7 +115,7 @@ class SimulatedControlPlane:
         self._wake(0.0)
 
     def stop(self) -> None:
-        """Do nothing any more; proxies keep what they have."""
+        """Stop; proxies keep their configuration."""
         self.runs = False
         if self._round_at is not None:
             self._round_at.cancel()
@@ -125,7 +124,7 @@ class SimulatedControlPlane:
     # -- what is heard -------------------------------------------------------------------------------------
 
     def receive_report(self, report: EngineReport) -> None:
-        """A report is on its way."""
+        """Receive a report after its delay."""
         self._timeline.after(_REPORT_S, lambda: self._heard(report))
 
     def _heard(self, report: EngineReport) -> None:
@@ -135,7 +134,7 @@ class SimulatedControlPlane:
         before = self._fleet.engine(key)
         self._fleet = with_report(self._fleet, report, self._timeline.now_s)
         known = None if before is None or before.report is None else before.report.verdict
-        # What merely confirms waits for the tick.
+        # Reports without news wait for the tick.
         if known is not report.verdict or not report.verdict.good or key in self._out:
             self._wake(0.0)
 
@@ -155,7 +154,7 @@ class SimulatedControlPlane:
     # -- rounds --------------------------------------------------------------------------------------------
 
     def _wake(self, seconds: float) -> None:
-        """A round so soon, and not sooner after the last one than rounds are spaced."""
+        """Schedule a round after this delay, but not before the minimum spacing."""
         due_s = max(self._timeline.now_s + seconds, self._last_s + SPACING_S)
         if self._round_at is not None:
             if self._round_due_s <= due_s:
@@ -233,5 +232,5 @@ def _weights(told: ProxyConfig) -> Mapping[tuple[bool, bool], Mapping[str, int]]
 
 
 def _limits_of(told: ProxyConfig) -> Mapping[tuple[bool, bool], object]:
-    """Everything of the rules that is in routes; weights are in the runtime layer."""
+    """The rules' settings that are in routes; weights are in the runtime layer."""
     return {kind: replace(rules, weights={}) for kind, rules in told.rules.items()}

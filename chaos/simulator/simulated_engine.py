@@ -1,6 +1,6 @@
 """One engine in simulated time: the lab's simulated GPU and its faults, without sockets.
 
-What an engine does to a call under a fault is said once, in ``chaos.fake_engine``; this only carries it out.
+``chaos.fake_engine`` defines the effect of each fault; this module carries it out.
 """
 
 import random
@@ -31,33 +31,33 @@ from engine.engine_readings import MetricsReading, ProbeFailure, ProbeFailureRea
 from engine.vllm_metrics import VllmCounters
 
 STREAM_INTERVAL: Final = 8
-"""Tokens per event of a stream, as the lab's engines send them."""
+"""Tokens per stream event, as in the lab."""
 
 _CACHE_TOKENS_PER_SLOT: Final = 4096
 
 
 class ResponseSink(Protocol):
-    """Who called, and hears what becomes of the call."""
+    """Receives the response of a call."""
 
     def headers(self, status: int, retry_after_s: float | None = None) -> None:
-        """The answer begins."""
+        """Response headers."""
 
     def tokens(self, total: int) -> None:
-        """So many tokens of a stream have been sent by now."""
+        """``total`` tokens of a stream have been sent."""
 
     def ended(self) -> None:
-        """The answer is whole."""
+        """The answer is complete."""
 
     def failed_inside(self) -> None:
-        """A stream that has begun ends with an error event."""
+        """A started stream ends with an error event."""
 
     def reset(self) -> None:
-        """The connection broke."""
+        """The connection was reset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
-    """What a call asks for, and of whom it is."""
+    """Parameters of a call, and its request id."""
 
     request_id: str
     number: int
@@ -68,7 +68,7 @@ class EngineRequest:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SimulatedCall:
-    """One call that the engine holds. ``told`` tokens have been sent; ``begun``: its headers have."""
+    """One open call. ``told`` is the number of tokens sent; ``begun``: headers were sent."""
 
     id: int
     asked: EngineRequest
@@ -81,20 +81,20 @@ class SimulatedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCosts:
-    """What work costs this engine, slowness included."""
+    """Token costs of this engine, including slowness."""
 
     prefill_token_s: float
     token_s: float
 
 
 class CallRefusedError(Exception):
-    """Nobody listens there."""
+    """The connection was refused."""
 
 
 class SimulatedEngine:
-    """``call`` and ``leave`` are of proxies, ``probe`` is of agents, ``set_fault`` and ``freeze`` are of faults.
+    """Proxies use ``call`` and ``leave``, agents ``probe``, faults ``set_fault`` and ``freeze``.
 
-    ``on_attempt`` is told of each call of a caller when it is closed; calls without a request id are probes.
+    ``on_attempt`` gets each closed call of a caller; calls without a request id are probes.
     """
 
     def __init__(
@@ -125,11 +125,11 @@ class SimulatedEngine:
         self._script: TimerHandle | None = None
         self._shown: VllmCounters | None = None
         self.on_gone: list[Callable[[], None]] = []
-        """Called when its process ends: who holds a connection to it sees that at once."""
+        """Called when its process ends: peers see the connection close at once."""
 
     @property
     def listening(self) -> bool:
-        """Whether connections are taken."""
+        """Whether it accepts connections."""
         return not isinstance(self._acting, EngineCrash)
 
     @property
@@ -139,18 +139,18 @@ class SimulatedEngine:
 
     @property
     def health(self) -> HealthAnswer:
-        """What /health says, where anybody answers."""
+        """Answer of /health while the process runs."""
         return health_answer(self._acting)
 
     @property
     def boot(self) -> float:
-        """When this life of it began."""
+        """Start time of its process."""
         return self._born_s
 
     # -- calls ---------------------------------------------------------------------------------------------
 
     def call(self, asked: EngineRequest, sink: ResponseSink) -> SimulatedCall | None:
-        """Take a call; None where it was refused with an answer. RefusedError where nobody listens."""
+        """Accept a call; None if refused with an answer. Raises CallRefusedError if nothing listens."""
         if not self.listening:
             raise CallRefusedError
         now_s = self._timeline.now_s
@@ -187,14 +187,14 @@ class SimulatedEngine:
         return call
 
     def leave(self, call: SimulatedCall) -> None:
-        """The caller is gone; its slot is free."""
+        """The caller left: free its slot."""
         if self._calls.pop(call.id, None) is not None:
             progress = self._gpu.abort(call.id, self._timeline.now_s)
             self._book(call, Fate.ABORTED, "client left")
             self._deliver(progress)
 
     def probe(self) -> MetricsReading:
-        """The counters, as whoever reads /metrics and the count of requests sees them now."""
+        """Current counters, as on /metrics and the in-flight page."""
         now_s = self._timeline.now_s
         if not self.listening:
             return MetricsReading(
@@ -205,7 +205,7 @@ class SimulatedEngine:
                 at_s=now_s, counters=ProbeFailure(trouble=ProbeFailureReason.SILENT, detail="no answer")
             )
         self._deliver(self._gpu.advance(now_s))
-        # A GPU that stands still has nothing new to say: the gauges stay as they were.
+        # A stopped GPU does not update its gauges.
         if self._gpu.rate > 0 or self._shown is None:
             self._shown = VllmCounters(
                 generation_tokens=float(self._gpu.generated_tokens),
@@ -225,7 +225,7 @@ class SimulatedEngine:
     # -- faults --------------------------------------------------------------------------------------------
 
     def set_fault(self, fault: EngineFault | None) -> None:
-        """From now on it misbehaves so; None heals it."""
+        """Set the fault; None clears it."""
         if self._script is not None:
             self._script.cancel()
             self._script = None
@@ -247,7 +247,7 @@ class SimulatedEngine:
         self._script = self._timeline.after(flap.period_s * share, lambda: self._flap(flap, bad=not bad))
 
     def _end(self) -> None:
-        """The process that got a SIGTERM is gone."""
+        """The process has exited after SIGTERM."""
         self._act(EngineCrash())
 
     def _act(self, fault: SteadyEngineFault | EngineSigterm | None) -> None:

@@ -1,4 +1,4 @@
-"""What faults do to a simulated site. What it cannot express is refused before anything begins."""
+"""Faults in a simulated lab. Unsupported faults are refused before the start."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -23,27 +23,27 @@ from chaos.scenario.experiment_plan import PlannedOutage
 from chaos.simulator.simulated_lab import SimulatedLab
 
 _WHY: Final[Mapping[type, str]] = {
-    ShapeLink: "there are no bytes on its links",
-    SetGpuState: "its engines have no GPU driver to ask",
-    FalsifyReports: "its agents' reports cannot be falsified",
-    CorruptConfig: "its proxies refuse no configuration",
-    PushPolicy: "its policies never change",
+    ShapeLink: "links are not simulated",
+    SetGpuState: "GPU drivers are not simulated",
+    FalsifyReports: "falsified agent reports are not simulated",
+    CorruptConfig: "refused configuration is not simulated",
+    PushPolicy: "policy changes are not simulated",
 }
 
 
 class NotSimulatedError(Exception):
-    """The simulator cannot express this; the message says what, and why."""
+    """The simulator does not support this; the message has the cause."""
 
 
 def refuse_unsupported(outages: Iterable[PlannedOutage], *, agents: bool) -> None:
-    """NotSimulatedError where one of these outages does something that has no counterpart in the simulator."""
+    """Raise NotSimulatedError if the simulator does not support one of these outages."""
     for outage in outages:
         for target in outage.targets:
             for pull in outage.fault.actions(target):
                 why = _refusal(pull, agents=agents)
                 if why:
                     raise NotSimulatedError(
-                        f"the simulator cannot do {outage.id} ({type(outage.fault).__name__}): {why}; "
+                        f"the simulator does not support {outage.id} ({type(outage.fault).__name__}): {why}; "
                         "run it in the lab: switchgear-chaos run"
                     )
 
@@ -51,26 +51,26 @@ def refuse_unsupported(outages: Iterable[PlannedOutage], *, agents: bool) -> Non
 def _refusal(pull: FaultAction, *, agents: bool) -> str:
     if isinstance(pull, FreezeProcess):
         if pull.part is ProcessRole.PROXY:
-            return "its proxies cannot stand still"
-        return "its processes stand still all the time or not at all" if pull.on_share < 1 else ""
+            return "frozen proxies are not simulated"
+        return "processes cannot be frozen for part of the time" if pull.on_share < 1 else ""
     if isinstance(pull, KillProcess):
-        return "its proxies cannot die" if pull.part is ProcessRole.PROXY else ""
+        return "killed proxies are not simulated" if pull.part is ProcessRole.PROXY else ""
     if isinstance(pull, RestartEngine) and pull.drain_within_s is not None and agents:
-        return "nobody drains its engines"
+        return "draining is not simulated"
     if isinstance(pull, SetEngineFault | RestartEngine | ChangeLoad | FalsifyTelemetry):
         return ""
     return _WHY[type(pull)]
 
 
 class SimulatedInjector:
-    """``inject`` and ``revert`` what a fault does; several on one engine hold one after another."""
+    """Applies and reverts fault actions; of several on one engine the newest wins."""
 
     def __init__(self, site: SimulatedLab) -> None:
         self._site = site
         self._faults: dict[str, list[tuple[FaultAction, EngineFault]]] = {}
 
     def inject(self, pull: FaultAction) -> None:
-        """Do it."""
+        """Apply the action."""
         site = self._site
         if isinstance(pull, SetEngineFault):
             self._break(pull.engine, pull, pull.fault)
@@ -87,7 +87,7 @@ class SimulatedInjector:
             self._freeze(pull, frozen=True)
 
     def revert(self, pull: FaultAction) -> None:
-        """Take it back."""
+        """Undo the action."""
         site = self._site
         if isinstance(pull, SetEngineFault | RestartEngine):
             self._heal(pull.engine, pull)
@@ -117,7 +117,7 @@ class SimulatedInjector:
             self._break(pull.target, pull, EngineCrash())
         elif pull.part is ProcessRole.AGENT and pull.target in self._site.agents:
             self._site.agents[pull.target].kill()
-            # A broken stream is known at once.
+            # A broken stream is noticed at once.
             self._site.probers[pull.target].start()
         elif pull.part is ProcessRole.CONTROL_PLANE and self._site.control_plane is not None:
             self._site.control_plane.stop()

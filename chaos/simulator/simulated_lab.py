@@ -1,4 +1,4 @@
-"""Everything that stands in simulated time for one experiment and one subject."""
+"""A simulated lab for one experiment and one subject."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ from xds_server.engine_health.engine_prober import probe_settings
 from xds_server.model.fleet import EngineId
 
 WARM_UP_S: Final = 4.0
-"""Before the first request: agents see a token, and the control plane has decided."""
+"""Warm-up before the first request: agents see a token, and the control plane decides."""
 
 _BEGINS_S: Final = 1000.0
 _FIRST_PORT: Final = 20_000
@@ -41,7 +41,7 @@ _FIRST_PORT: Final = 20_000
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SimulatedLab:
-    """The parts; ``control_plane`` is None where the subject has none."""
+    """Parts of the lab; ``control_plane`` is None if the subject has none."""
 
     timeline: SimulatedClock
     plan: LabBlueprint
@@ -54,7 +54,7 @@ class SimulatedLab:
     control_plane: SimulatedControlPlane | None
 
     def receive_report(self, name: str, *, heard: bool) -> None:
-        """An agent can be heard again, or no longer: then the prober takes over when its word is stale."""
+        """Connect or disconnect an agent; the prober takes over once its last report is stale."""
         prober = self.probers[name]
         if heard:
             prober.stop()
@@ -63,7 +63,7 @@ class SimulatedLab:
 
 
 def simulated_blueprint(plan: LabBlueprint) -> tuple[PolicySet, str]:
-    """The policies as the lab's control plane would serve them, and their text."""
+    """Policies as in the lab's control plane, and their text."""
     assert plan.fitting is not None  # noqa: S101 -- asked for policies only
     agents = plan.experiment.spec.topology.agents
     addresses = {
@@ -77,7 +77,7 @@ def simulated_blueprint(plan: LabBlueprint) -> tuple[PolicySet, str]:
 
 
 def simulated_lab(plan: LabBlueprint, on_event: Callable[[HistoryEvent], None]) -> SimulatedLab:
-    """The site, at ``WARM_UP_S`` before the first request."""
+    """Build the lab, ``WARM_UP_S`` before the first request."""
     building = _Building(plan, on_event)
     return building.steered() if plan.fitting is not None else building.alone()
 
@@ -98,7 +98,7 @@ class _Building:
                 self._engines[pool_name, spot.name] = self._engine(spot, costs, gate=pool.gate)
 
     def steered(self) -> SimulatedLab:
-        """With a control plane."""
+        """A lab with a control plane."""
         plan, timeline = self._plan, self._timeline
         assert plan.fitting is not None  # noqa: S101 -- see the caller
         policies, text = simulated_blueprint(plan)
@@ -147,7 +147,7 @@ class _Building:
         return self._site(text, proxies, agents=agents, probers=probers, control=control)
 
     def alone(self) -> SimulatedLab:
-        """Static Envoys."""
+        """A lab with static Envoys."""
         plan = self._plan
         assert isinstance(plan.subject, StaticSubject)  # noqa: S101 -- it has no policies
         proxies = self._proxies()

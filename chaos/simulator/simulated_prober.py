@@ -1,4 +1,4 @@
-"""The control plane's own look at simulated engines, with the judgement of its prober."""
+"""The control plane's prober for simulated engines, with the real prober's logic."""
 
 import random
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _JITTER: Final = 0.1
 
 
 class SimulatedProber:
-    """The control plane's own look at one engine, while ``on``: where no agent is heard."""
+    """Prober of one engine; ``on`` while no agent reports."""
 
     def __init__(
         self,
@@ -44,16 +44,16 @@ class SimulatedProber:
 
     @property
     def on(self) -> bool:
-        """Whether it looks."""
+        """Whether it probes."""
         return self._timer is not None
 
     def start(self) -> None:
-        """Look from now on, knowing nothing."""
+        """Start probing without state."""
         self._judgement = EngineJudgement(books=ProbeState(slots=self._engine.slots))
         self._step_after(self._rng.uniform(0.0, self._probe.interval_s))
 
     def stop(self) -> None:
-        """Look no longer."""
+        """Stop probing."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,6 +1,6 @@
-"""A proxy in simulated time: it picks engines, tries again, hedges, refuses, ejects and tells, as Envoy does.
+"""A proxy in simulated time: selects engines, retries, hedges, refuses, ejects and reports, as Envoy does.
 
-It obeys what it was told last (``told``) and decides nothing that the control plane decides.
+It applies its last configuration (``told``) and decides nothing that the control plane decides.
 """
 
 import random
@@ -31,9 +31,7 @@ _NO_FLAGS: Final[frozenset[str]] = frozenset()
 
 
 class SimulatedProxy:
-    """``send_request`` is what callers do, ``apply_config`` what a push does; telemetry takes ``entries`` and
-    ``load``.
-    """
+    """Callers use ``send_request``, pushes ``apply_config``; telemetry reads ``entries`` and ``load``."""
 
     def __init__(
         self,
@@ -57,11 +55,11 @@ class SimulatedProxy:
 
     @property
     def now_s(self) -> float:
-        """The time."""
+        """Current simulated time."""
         return self._timeline.now_s
 
     def apply_config(self, told: ProxyConfig) -> None:
-        """Do as told from now on; requests in flight go on, but those of engines that are to be cut."""
+        """Apply a configuration; requests in flight continue, except on engines to be cut."""
         before, self._told = self._told, told
         for pool, said in told.clusters.items():
             if pool not in self._clusters:
@@ -85,7 +83,7 @@ class SimulatedProxy:
         prompt_tokens: int,
         max_tokens: int,
     ) -> ProxiedRequest | None:
-        """Take a request; None where it was answered at once."""
+        """Accept a request; None if answered at once."""
         rules = self._told.rules.get((batch, streaming))
         if rules is None:
             caller.headers(404, refusal="no-route")
@@ -121,7 +119,7 @@ class SimulatedProxy:
         return None if ask.done else ask
 
     def leave(self, ask: ProxiedRequest) -> None:
-        """The caller is gone: what runs for it is cancelled."""
+        """The caller left: cancel its attempts."""
         if not ask.done:
             for one in tuple(ask.tries):
                 self._drop(one, flags=_NO_FLAGS)
@@ -170,7 +168,7 @@ class SimulatedProxy:
     # -- answers -------------------------------------------------------------------------------------------
 
     def on_headers(self, one: UpstreamAttempt, retry_after_s: float | None) -> None:
-        """An engine answers."""
+        """Response headers of an engine."""
         ask = one.ask
         self._clusters[ask.pool].answered(one.engine, one.status)
         if one.timer is not None:
@@ -180,7 +178,7 @@ class SimulatedProxy:
         if ask.final is None and is_retriable_status(ask.rules, one.status) and self._again(one, retry_after_s):
             return
         if ask.final is None and one.status >= 500 and len(ask.tries) > 1:
-            # A hedge that failed; the other one may still win.
+            # A failed hedge; the other attempt may still win.
             self._end(one, complete=True)
             return
         if ask.final is None:
@@ -192,14 +190,14 @@ class SimulatedProxy:
         ask.caller.headers(one.status, fallback=ask.rules.fallback if ask.pool == ask.rules.fallback else "")
 
     def on_data(self, one: UpstreamAttempt) -> None:
-        """Something moved."""
+        """Data arrived."""
         if one.idle is not None:
             one.idle.cancel()
             one.idle = self._timeline.after(one.ask.rules.per_try_idle_s or 0.0, lambda: self._silent(one))
         self._arm_idle(one.ask)
 
     def on_ended(self, one: UpstreamAttempt, *, failed_inside: bool = False) -> None:
-        """The answer is whole."""
+        """The answer is complete."""
         ask = one.ask
         self._end(one, complete=True)
         if ask.final is one:
@@ -210,7 +208,7 @@ class SimulatedProxy:
                 ask.caller.ended()
 
     def on_reset(self, one: UpstreamAttempt) -> None:
-        """The connection broke."""
+        """The connection was reset."""
         self._lost(one, _PROTOCOL_ERROR if one.status else _TERMINATED, connected=True)
 
     def _per_try(self, one: UpstreamAttempt) -> None:
@@ -234,7 +232,7 @@ class SimulatedProxy:
             self._lost(one, _SILENT, connected=True)
 
     def _over(self, ask: ProxiedRequest, details: str) -> None:
-        """A limit of the whole request has passed."""
+        """A timeout of the whole request has expired."""
         if ask.done:
             return
         last = ask.tries[-1] if ask.tries else None
@@ -244,9 +242,9 @@ class SimulatedProxy:
         self._answer_or_cut(ask, 504, "timeout")
 
     def _lost(self, one: UpstreamAttempt, flags: frozenset[str], *, connected: bool) -> None:
-        """A try ended without a whole answer."""
+        """An attempt ended without a complete answer."""
         ask, answered = one.ask, one.status
-        # What breaks off after the headers is not held against the host, but for its own silence.
+        # A failure after the headers does not count against the host, except a stall.
         if not answered or flags is _SILENT:
             self._clusters[ask.pool].failed(one.engine)
         self._end(one, flags=flags)
@@ -263,14 +261,14 @@ class SimulatedProxy:
             self._answer_or_cut(ask, 504 if reason == "timeout" else 503, reason)
 
     def _again(self, one: UpstreamAttempt, retry_after_s: float | None) -> bool:
-        """Try again after an answer, if there is room; then the answer is dropped."""
+        """Retry after an answer if the budget allows; then drop the answer."""
         if not self._schedule(one.ask, retry_after_s):
             return False
         self._end(one, complete=True)
         return True
 
     def _schedule(self, ask: ProxiedRequest, retry_after_s: float | None) -> bool:
-        """Plan another try; False where there is none left, or no room in the budget."""
+        """Schedule a retry; False if none is left or the budget is used up."""
         if ask.retries_left <= 0 or ask.done:
             return False
         self._release_retry(ask)
@@ -309,7 +307,7 @@ class SimulatedProxy:
     # -- ends ----------------------------------------------------------------------------------------------
 
     def _refuse(self, ask: ProxiedRequest, reason: str, flag: str) -> None:
-        """No engine got this try; the request ends, unless another try still runs."""
+        """No engine got this attempt; the request ends unless another attempt runs."""
         if ask.tries:
             return
         if flag:
@@ -342,7 +340,7 @@ class SimulatedProxy:
             ask.idle = self._timeline.after(ask.rules.idle_s, lambda: self._over(ask, "stream_idle_timeout"))
 
     def _drop(self, one: UpstreamAttempt, *, flags: frozenset[str]) -> None:
-        """End a try that nobody waits for any more."""
+        """Cancel an attempt that is no longer needed."""
         self._cancel(one)
         self._end(one, flags=flags)
 
@@ -372,11 +370,11 @@ class SimulatedProxy:
         self.entries.append(request_entry(ask, engine, flags=flags, details=details, now_s=self.now_s))
 
     def load(self) -> Mapping[str, Mapping[str, tuple[int, int]]]:
-        """A load report: by pool and engine, requests in progress, and issued since the report before."""
+        """Load report by pool and engine: requests in progress, and issued since the last report."""
         return {pool: cluster.load() for pool, cluster in self._clusters.items()}
 
     def sample(self, pool: str) -> ProxySample:
-        """What its admin page would show of a pool that it was told of."""
+        """Sample of a pool, as from Envoy's admin page."""
         cluster = self._clusters[pool]
         limit = cluster.limits.interactive
         return ProxySample(

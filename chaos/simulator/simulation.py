@@ -1,4 +1,4 @@
-"""One experiment in simulated time: the same scenario and the same subject as in the lab, and the same history."""
+"""One experiment in simulated time, with the lab's scenario, subject and history format."""
 
 from dataclasses import replace
 from importlib.metadata import version
@@ -28,22 +28,22 @@ _STEP_S: Final = 1.0
 
 
 def simulate(experiment: Experiment, subject: Subject, seed: int | None = None) -> History:
-    """What became of it; the same arguments give the same history. ``seed`` takes the place of the experiment's.
+    """Simulate the experiment; deterministic. ``seed`` overrides the experiment's.
 
-    Raises what ``Simulation`` does.
+    Raises what ``Simulation`` raises.
     """
     return Simulation(experiment if seed is None else replace(experiment, seed=seed), subject).history()
 
 
 class Simulation:
-    """One experiment with one subject. ``rounds`` are those in which the control plane decided.
+    """One experiment with one subject. ``rounds`` counts the control plane's decision rounds.
 
-    NotSimulatedError where a fault has no counterpart here; FittingError where the policies cannot be rehearsed.
+    Raises NotSimulatedError for an unsupported fault, and PolicyFitError if the policies cannot be rehearsed.
     """
 
     def __init__(self, experiment: Experiment, subject: Subject) -> None:
         if experiment.spec.topology.engine != "simulated":
-            raise NotSimulatedError("the simulator has simulated engines only; run it with switchgear-chaos run")
+            raise NotSimulatedError("the simulator supports simulated engines only; use switchgear-chaos run")
         refuse_unsupported(experiment.outages, agents=experiment.spec.topology.agents)
         self._plan = lab_blueprint(experiment, subject)
         self._events: list[HistoryEvent] = []
@@ -55,15 +55,15 @@ class Simulation:
 
     @property
     def rounds(self) -> int:
-        """How often the control plane decided."""
+        """Number of decision rounds."""
         return 0 if self._site.control_plane is None else self._site.control_plane.rounds
 
     def history(self) -> History:
-        """What became of it."""
+        """History of the experiment."""
         return history_of(self.events())
 
     def events(self) -> tuple[HistoryEvent, ...]:
-        """The same, as the lines of a file; played when it is asked for first."""
+        """Events of the history; simulated on first use."""
         if not self._done:
             self._done = True
             self._play()
@@ -87,7 +87,7 @@ class Simulation:
         until_s = timeline.began_s + experiment.seconds
         last_s = max([until_s, *(timeline.began_s + one.end_s for one in experiment.outages)])
         timeline.run(until_s)
-        # Until the last request has its answer: each is given up in the end.
+        # Until the last request ends: each has a deadline.
         while self._site.callers.waiting or timeline.now_s < last_s:
             timeline.run(timeline.now_s + _STEP_S)
 
@@ -120,7 +120,7 @@ class Simulation:
             self._timeline.after(SAMPLE_S, self._sample)
 
     def _guard(self) -> None:
-        """Stop early where the scenario says so."""
+        """Stop early if the abort condition is met."""
         experiment = self._plan.experiment
         ended = ((one.ended_at_s, one.ok) for one in self._events if isinstance(one, RequestRecord))
         why = abort_reason(experiment.spec.abort, ended, self._now_s(), experiment.rate_per_s)

@@ -1,4 +1,4 @@
-"""What an Envoy without a control plane was told for good: the bootstraps of ``static_envoy``. Pure."""
+"""Configuration of simulated static Envoys, from the bootstraps of ``static_envoy``. Pure."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -27,7 +27,7 @@ _PREVIOUS_HOSTS: Final = "envoy.retry_host_predicates.previous_hosts"
 def static_proxy_config(
     static: StaticEnvoyConfig, *, engines: Sequence[str], slots: int, proxies: int, deadline_s: float
 ) -> ProxyConfig:
-    """What each of so many equal proxies has; defaults are Envoy's."""
+    """Configuration of each of equal proxies; defaults are Envoy's."""
     ceiling = NO_LIMIT
     if static.ceiling_per_slot is not None:
         ceiling = max(1, round(slots * static.ceiling_per_slot / proxies))

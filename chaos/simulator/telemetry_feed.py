@@ -1,4 +1,4 @@
-"""What proxies tell, on its way into the control plane's own book of telemetry."""
+"""Feeds the proxies' telemetry into the control plane's telemetry store."""
 
 from typing import Final
 
@@ -21,7 +21,7 @@ _ALL: Final = 1.0
 
 
 class TelemetryFeed:
-    """``hear`` what one proxy has to tell; ``book`` is what is known of it all. ``spoilt`` is by proxy."""
+    """Telemetry of all proxies in ``book``; ``spoilt`` has the active falsifications by proxy."""
 
     def __init__(self, policies: PolicySet) -> None:
         self.book = TrafficStore()
@@ -29,7 +29,7 @@ class TelemetryFeed:
         self.spoilt: dict[str, FalsifyTelemetry] = {}
 
     def logs(self, proxy: SimulatedProxy, now_s: float) -> bool:
-        """Take its access log; whether there was anything in it."""
+        """Read its access log; return whether it had entries."""
         entries, proxy.entries = proxy.entries, []
         spoilt = self.spoilt.get(proxy.name)
         if not entries or (spoilt is not None and spoilt.lost):
@@ -43,7 +43,7 @@ class TelemetryFeed:
         return True
 
     def load(self, proxy: SimulatedProxy, now_s: float) -> None:
-        """Take its load report."""
+        """Read its load report."""
         told = proxy.load()
         spoilt = self.spoilt.get(proxy.name)
         if spoilt is not None and spoilt.lost:

@@ -126,9 +126,9 @@ def test_prober_detects_faults_without_agents(steered: Subject) -> None:
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        ({"kind": "latency"}, "no bytes on its links"),
-        ({"kind": "gpu_xid"}, "no GPU driver"),
-        ({"kind": "proxy_frozen"}, "cannot stand still"),
+        ({"kind": "latency"}, "links are not simulated"),
+        ({"kind": "gpu_xid"}, "GPU drivers are not simulated"),
+        ({"kind": "proxy_frozen"}, "frozen proxies are not simulated"),
     ],
 )
 def test_unsupported_scenario_is_refused_with_the_reason(
