@@ -13,7 +13,7 @@ from policies.origin import Step, line_of, origin, path_text
 from policies.pool import EnginePool
 from policies.quantity import format_duration, is_ip
 from policies.resilience import DEFAULT, WAIT_SHARE, ResiliencePolicy, ResilienceSpec
-from policies.route import Match, ModelRoute
+from policies.route import Listener, Match, ModelRoute
 from policies.validated_document import ValidatedDocument
 
 
@@ -263,19 +263,23 @@ def _routes(documents: Sequence[LocatedDocument]) -> Iterator[tuple[LocatedDocum
 
 
 def _listeners(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
-    first: dict[int, tuple[LocatedDocument, str]] = {}
+    first: dict[int, tuple[LocatedDocument, Listener]] = {}
     for placed, route in _routes(documents):
         listener = route.spec.listener
-        other, address = first.setdefault(listener.port, (placed, listener.address))
-        if address != listener.address:
-            yield _refusal(
-                placed,
-                "SG036",
-                ("spec", "listener", "address"),
-                f"port {listener.port} has address {listener.address} here and {address} in route "
-                f"{other.document.name}, at {other.place('spec', 'listener')}",
-                hint="use the same address: routes of one port share one listener",
-            )
+        other, known = first.setdefault(listener.port, (placed, listener))
+        for field, here, there in (
+            ("address", listener.address, known.address),
+            ("receiveTimeout", f"{listener.receive_timeout:g}s", f"{known.receive_timeout:g}s"),
+        ):
+            if here != there:
+                yield _refusal(
+                    placed,
+                    "SG036",
+                    ("spec", "listener", field),
+                    f"port {listener.port} has {field} {here} here and {there} in route "
+                    f"{other.document.name}, at {other.place('spec', 'listener')}",
+                    hint=f"use the same {field}: routes of one port share one listener",
+                )
 
 
 def _condition(match: Match) -> Hashable:

@@ -17,7 +17,7 @@ from policies.document import (
 from policies.fidelity import approximated, kept, lost
 from policies.field_checks import CelRule, ListKeys
 from policies.field_targets import FieldTargets, Xds, exported_alike
-from policies.quantity import IpAddress, Name, Port, Re2, Zone
+from policies.quantity import Duration, IpAddress, Name, Port, Re2, Zone
 
 _ISTIO_HEADERS: Final = kept(
     "headers; what Istio cannot compare is added by a patch of the route", "VirtualService"
@@ -178,6 +178,22 @@ class Listener(Spec):
             istio=kept("Istio's proxies listen at every address", "VirtualService"),
             gateway_api=kept("the Gateway says where it listens"),
         ),
+    )
+    receive_timeout: Duration = documented_field(
+        60.0,
+        "Longest time a request may take to arrive, headers and body; then 408. 0 turns it off.",
+        why="without it a caller who stops in the middle of a body keeps 14 MiB of Envoy's memory without limit; "
+        "60 s are enough for 14 MiB at 2 Mbit/s",
+        unit="duration",
+        targets=FieldTargets(
+            live=Xds.LDS,
+            istio=lost("Istio's listeners have no limit; set one by an EnvoyFilter of your own"),
+            gateway_api=lost(
+                "the Gateway's owner sets it: ClientTrafficPolicy, timeout.http.requestReceivedTimeout"
+            ),
+        ),
+        ge=0,
+        le=3600,
     )
 
 

@@ -69,6 +69,9 @@ LOCAL_REPLY_REASONS: Final = (
 TIMEOUT_REASON: Final = "timeout"
 """Reason of Envoy's local 504."""
 
+RECEIVE_TIMEOUT_REASON: Final = "receive-timeout"
+"""Reason of Envoy's local 408: the request did not arrive in time."""
+
 REQUEST_HEADERS_TIMEOUT_S: Final = 30.0
 
 ANY_IPV6: Final = "::"
@@ -82,8 +85,8 @@ def listener_name(port: int) -> str:
     return f"port-{port}"
 
 
-def connection_manager(port: int) -> Any:
-    """Packed connection manager of a port's listener; the same at every address."""
+def connection_manager(port: int, receive_timeout_s: float = 0.0) -> Any:
+    """Packed connection manager of a port's listener; the same at every address. 0: no time limit."""
     manager = HttpConnectionManager(
         stat_prefix=listener_name(port),
         rds=Rds(config_source=ads_config_source(), route_config_name=route_configuration_name(port)),
@@ -97,7 +100,7 @@ def connection_manager(port: int) -> Any:
         access_log=[listener_log()],
         # All stream timeouts are in the routes; Envoy's defaults would cut healthy generations.
         stream_idle_timeout=seconds(0),
-        request_timeout=seconds(0),
+        request_timeout=seconds(receive_timeout_s),
         request_headers_timeout=seconds(REQUEST_HEADERS_TIMEOUT_S),
         server_name="switchgear",
         normalize_path=True,
@@ -158,6 +161,7 @@ def _local_replies() -> LocalReplyConfig:
             *(_reply(_flag(flag), reason, retry_after) for flag, reason, retry_after in LOCAL_REPLY_REASONS),
             # By status: the timeout of a whole stream has no response flag.
             _reply(_status(504, "timeout"), TIMEOUT_REASON, None),
+            _reply(_status(408, "receive_timeout"), RECEIVE_TIMEOUT_REASON, None),
         ],
         body_format=SubstitutionFormatString(
             json_format=Struct(fields={"error": Value(struct_value=Struct(fields=message))})

@@ -268,14 +268,15 @@ def _assignment(
 def _listener(
     policies: PolicySet, view: View, port: int, routes: Sequence[ModelRoute], memo: Memo
 ) -> TranslatedResource:
-    # The loader refuses routes that disagree about a port's address; the order is deterministic anyway.
+    # The loader refuses routes that disagree about a port's listener; the order is deterministic anyway.
     address = view.listen_address or min(route.spec.listener.address for route in routes)
     origins = route_origins(policies, (route.metadata.name for route in routes))
     # Each proxy may have its own bind address; packing this for each took 10 ms.
-    manager = memo.of((LISTENER, port), (), lambda: connection_manager(port))
+    receive_timeout_s = max(route.spec.listener.receive_timeout for route in routes)
+    manager = memo.of((LISTENER, port), (receive_timeout_s,), lambda: connection_manager(port, receive_timeout_s))
     return memo.of(
         (LISTENER, port, address),
-        (address, origins),
+        (address, origins, receive_timeout_s),
         lambda: TranslatedResource(
             type_url=LISTENER, name=listener_name(port), message=listener(port, address, manager), origins=origins
         ),

@@ -131,6 +131,7 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.tls.subjectAltNames": (["c.example.com"],),
     "spec.listener.port": (8089,),
     "spec.listener.address": ("127.0.0.1",),
+    "spec.listener.receiveTimeout": ("5s",),
     "spec.match.pathPrefix": ("/v2",),
     "spec.match.headers[].name": ("x-b",),
     "spec.match.headers[].exact": ("c",),

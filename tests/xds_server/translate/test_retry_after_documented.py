@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from policies.route import ModelRoute
-from xds_server.translate.listeners import LOCAL_REPLY_REASONS, TIMEOUT_REASON
+from xds_server.translate.listeners import LOCAL_REPLY_REASONS, RECEIVE_TIMEOUT_REASON, TIMEOUT_REASON
 from xds_server.translate.local_reply_routes import (
     maintenance_reply,
     region_unavailable_reply,
@@ -25,6 +25,7 @@ def test_answers_page_lists_every_reason_and_retry_after() -> None:
         ("no-route", ""),
         (TIMEOUT_REASON, ""),
         (REFUSED_BODY_REASON, ""),
+        (RECEIVE_TIMEOUT_REASON, ""),
     }
     for refusing in (
         maintenance_reply(route, "m"),
