@@ -3,6 +3,7 @@
 import http.client
 import http.server
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -204,3 +205,19 @@ def test_a_server_that_hangs_up_after_the_handshake_makes_one_look_at_the_certif
     assert "See --cert" in _no_http("https://cp:18001", ended)
     assert "is it the admin port?" in _no_http("http://cp:18001", ended)
     assert "is it the admin port?" in _no_http("https://cp:18001", http.client.BadStatusLine("x"))
+
+
+def test_http_to_a_tls_port_says_use_https(
+    stranger: Answering, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["certs", "dev", str(tmp_path)]) == 0
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+    plain = stranger.server.socket
+    stranger.server.socket = tls.wrap_socket(plain, server_side=True)
+    capsys.readouterr()
+    assert main(["status", "--admin", stranger.url]) == 2
+    place = stranger.url.removeprefix("http://")
+    assert f"the server speaks TLS: use https://{place}" in capsys.readouterr().err
+    assert main(["--admin", stranger.url, "version"]) == 0
+    assert "use https://" in capsys.readouterr().err
