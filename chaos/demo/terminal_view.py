@@ -184,7 +184,7 @@ def degradation_text(steps: Sequence[DegradationStep]) -> RenderableType:
         Text.assemble(
             f"at {step.time_s:4.1f} s  level {step.before} -> ",
             (str(step.after), _LEVEL_STYLES[step.after]),
-            f": {step.reason.removeprefix(f'level {step.after}: ')}",
+            f": {step.reason}",
         )
         for step in steps
     ]
@@ -268,7 +268,7 @@ def _ladder(line: DegradationLine) -> RenderableType:
         f"shed {line.shed_per_s:.1f}/s",
     )
     # Level 0 needs no reason.
-    return Group(head, Text(line.reason.removeprefix(f"level {line.level}: "))) if line.level else head
+    return Group(head, Text(line.reason)) if line.level else head
 
 
 def _sides(sides: Mapping[str, SideLine]) -> RenderableType:

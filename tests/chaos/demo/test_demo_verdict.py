@@ -167,8 +167,8 @@ def frame(level):
         )
         for name in ENGINES
     ]
-    reason = f"level {level}: 176 % of what the pool serves is asked for, entered from 100 %; no hedging and the "
-    reason += "fewest retries, 45 % of the requests go to the fallback; level 3 from 130 %"
+    reason = "pressure 176 %, entered at 100 %; no hedging, minimal retries, 45 % of requests go to the fallback"
+    reason += "; level 3 at 130 %"
     side = terminal_view.SideLine(goodput_percent=50.0, p50_s=1.0, p99_s=None, lost=7)
     return terminal_view.ScreenFrame(
         time_s=61.0,
@@ -194,7 +194,7 @@ def test_full_live_view_fits_a_terminal():
 def test_live_view_shows_the_degradation_level():
     text = " ".join(printed(terminal_view.live_view(frame(2)), 120).replace("│", "").split())
     assert "level 2 load 97 % of capacity smaller model 44 % shed 3.3/s" in text
-    assert "45 % of the requests go to the fallback" in text
+    assert "45 % of requests go to the fallback" in text
     assert "level 2: " not in text
     assert "fallback" not in printed(terminal_view.live_view(frame(0)), 120)
 

@@ -2,7 +2,7 @@
 
 import { ago, count, make, number, setText } from "./charts.js";
 import { Fleet, STATES } from "./fleet.js";
-import { Timeline } from "./timeline.js";
+import { changeText, Timeline } from "./timeline.js";
 import { Live } from "./live.js";
 import { Pools } from "./pools.js";
 import { Proxies } from "./proxies.js";
@@ -92,7 +92,7 @@ async function explain(name) {
     list("Why not", story.why_not);
     list("Policy", story.ruled_by.map((rule) => `${rule.field}: ${rule.value} (${rule.place})`));
     list("Recovers after", story.returns ? [story.returns] : []);
-    list("History", story.past.map((event) => `${ago(event.age_s)}: ${event.kind} ${event.before || "–"} → ${event.after}: ${event.evidence}`));
+    list("History", story.past.map((event) => `${ago(event.age_s)}: ${changeText(event)}: ${event.evidence}`));
     body.replaceChildren(...parts);
   } catch (error) {
     body.replaceChildren(make("p", {}, `no answer: ${error.message}`));

@@ -13,8 +13,22 @@ const LANES = {
   "other events": () => true,
 };
 
-const HEALTH = { HEALTHY: "in rotation", UNHEALTHY: "ejected", DRAINING: "draining" };
-const state = (event, value) => (event.kind === "health" && HEALTH[value]) || value || "–";
+// As in xds_server/diagnosis/event_text.py.
+const LABELS = {
+  standing: "pod", ejector: "ejected for", trial: "traffic share", cut: "cutting requests", shadow: "shadow mode", straggler: "speed",
+  ceiling: "admission limit", retries: "retried statuses", limits: "timeouts", ladder: "degradation", order: "operator order",
+};
+const HEALTH = { HEALTHY: "returned to rotation", UNHEALTHY: "ejected", DRAINING: "draining" };
+
+export function changeText({ kind, before, after }) {
+  const change = before ? `${before} → ${after}` : after;
+  if (kind === "health" && before && HEALTH[after]) return HEALTH[after];
+  if (kind === "verdict" && after === "producing" && before && before !== "no report") return "recovered";
+  if (kind === "kept") return `${after === "kept in rotation" ? "" : "no longer "}kept in rotation by the capacity floor`;
+  if (kind === "demand") return `demand ${change.replace(" capacity →", " →")}`;
+  if (kind === "zones") return `zone split ${change}`;
+  return `${LABELS[kind] || kind}: ${change}`;
+}
 
 export class Timeline {
   constructor(live, lanes, list) {
@@ -51,7 +65,7 @@ export class Timeline {
         const times = event.times > 1 ? ` ×${event.times}` : "";
         const item = make("li");
         item.append(
-          make("span", { class: event.alarm ? "alarm" : "" }, `${event.subject}: ${state(event, event.before)} → ${state(event, event.after)}${times} `),
+          make("span", { class: event.alarm ? "alarm" : "" }, `${event.subject}: ${changeText(event)}${times} `),
           make("small", {}, `${ago(this.live.at - event.at)}. ${event.evidence}`),
         );
         return item;
