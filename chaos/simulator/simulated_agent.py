@@ -157,7 +157,7 @@ class SimulatedAgent:
     def _pause_s(self) -> float:
         return pause_s(self._standing, self._config, self._timeline.now_s, look_s=0.0, counts=self._counts)
 
-    # -- telling -------------------------------------------------------------------------------------------
+    # -- reporting -------------------------------------------------------------------------------------------
 
     def _hear(self, reading: MetricsReading | CanaryReading) -> None:
         if isinstance(reading, MetricsReading) and reading.in_flight:

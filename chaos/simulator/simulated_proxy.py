@@ -359,7 +359,7 @@ class SimulatedProxy:
             self._clusters[ask.pool].closed(one)
         self._log(one, flags=flags, complete=complete)
 
-    # -- telling -------------------------------------------------------------------------------------------
+    # -- reporting -------------------------------------------------------------------------------------------
 
     def _log(self, one: UpstreamAttempt, *, flags: frozenset[str], complete: bool) -> None:
         self.entries.append(attempt_entry(one, flags=flags, complete=complete, now_s=self.now_s))

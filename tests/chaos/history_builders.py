@@ -30,7 +30,7 @@ CRASH = {"kind": "crash"}
 def engines(
     number: int = 4, *, slots: int = 4, zones: Sequence[str] = ("a",), pool: str = "llama"
 ) -> tuple[EngineRecord, ...]:
-    """So many of one size, dealt out to the zones."""
+    """Engines of one size, spread over the zones."""
     return tuple(
         EngineRecord(name=f"e{place}", zone=zones[place % len(zones)], slots=slots, slowness=1.0, pool=pool)
         for place in range(number)
@@ -41,7 +41,7 @@ def began(
     *, hypothesis: Mapping[str, Any] | None = None, spec: Mapping[str, Any] | None = None, **more: Any
 ) -> ExperimentBegan:
     """The first line: 30 s of 80 % load on four engines with four slots; ``hypothesis`` as in YAML."""
-    said = {
+    expected = {
         "title": "made by hand",
         "incident": "none",
         "hypothesis": dict(hypothesis or {}),
@@ -55,7 +55,7 @@ def began(
             "apiVersion": "switchgear.dev/v1alpha1",
             "kind": "Scenario",
             "metadata": {"name": "by-hand"},
-            "spec": said,
+            "spec": expected,
         },
         policies="kind: EnginePool\n",
         pool="llama",
@@ -75,7 +75,7 @@ def began(
 def request(
     number: int, at_s: float, *, reason: OutcomeReason = OutcomeReason.OK, latency_s: float = 0.5, **more: Any
 ) -> RequestRecord:
-    """A request that arrived at ``at_s``; good unless said otherwise."""
+    """A request that arrived at ``at_s``; good by default."""
     plain = RequestRecord(
         at_s=at_s,
         request_id=f"load-1-{number}",
@@ -123,7 +123,7 @@ def attempt(
 
 
 def sample(at_s: float, sent: Mapping[str, int], **more: Any) -> ProxySample:
-    """What an Envoy said at ``at_s``."""
+    """An Envoy's sample at ``at_s``."""
     return replace(ProxySample(at_s=at_s, proxy="p0", in_flight={}, sent=sent), **more)
 
 
@@ -134,7 +134,7 @@ def outage(
     end_s: float | None = 20.0,
     name: str = "fault-0",
 ) -> Outage:
-    """A fault on these targets; they hang from 10 s to 20 s unless said otherwise."""
+    """A fault on these targets; default: hang from 10 s to 20 s."""
     return Outage(id=name, fault=dict(fault or HANG), targets=targets, start_s=start_s, end_s=end_s)
 
 
@@ -157,7 +157,7 @@ def decided(
 
 
 def pushed(at_s: float, proxy: str = "p0", nonce: str = "1", type: str = "eds") -> ConfigPush:  # noqa: A002 - the field's name
-    """The control plane told a proxy."""
+    """A push to a proxy."""
     return ConfigPush(at_s=at_s, proxy=proxy, type=type, nonce=nonce)
 
 

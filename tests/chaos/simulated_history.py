@@ -82,7 +82,7 @@ class _Engine:
 
 
 class _World:
-    """A clock, a heap of what is due, and everybody in it."""
+    """A clock, a heap of due events, and all parts."""
 
     def __init__(self, play: Play) -> None:
         self.play = play

@@ -209,7 +209,7 @@ async def test_a_port_is_given_to_one_process_only_and_to_others_when_that_has_e
             drawn = [theirs, theirs, *spare]
             patch.setattr("random.SystemRandom.sample", lambda _self, _all, _count, drawn=drawn: drawn)
 
-            with pytest.raises(StopIteration):  # nobody listens on theirs; those of ours are claimed as well
+            with pytest.raises(StopIteration):  # their ports are free but claimed; so are ours
                 free_ports(1)
 
             await other.communicate(b"\n")
@@ -226,7 +226,7 @@ def test_claims_are_given_up_in_time_and_never_take_all_files(monkeypatch: pytes
     assert free_ports(2) == ports[:2]
 
 
-def test_a_port_that_somebody_has_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_in_use_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
     (taken,) = free_ports(1)
     monkeypatch.setattr("random.SystemRandom.sample", lambda _self, _all, _count: range(taken, taken + 50))
     with socket.socket() as one:

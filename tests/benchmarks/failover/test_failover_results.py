@@ -99,7 +99,7 @@ def test_the_page_has_a_command_tables_pictures_and_what_was_missed(story, tmp_p
             assert (tmp_path / line.partition("](")[2].rstrip(")")).stat().st_size > 1000
 
 
-def test_what_is_there_is_not_made_again_and_what_does_not_count_is(story, tmp_path: Path, monkeypatch) -> None:
+def test_only_missing_and_invalid_results_are_run_again(story, tmp_path: Path, monkeypatch) -> None:
     made: list[str] = []
     machine = [50.0, 99.0, 50.0]
 

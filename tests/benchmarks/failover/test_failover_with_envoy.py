@@ -77,7 +77,7 @@ async def test_a_hang_costs_plain_envoy_what_the_hung_engine_was_sent() -> None:
     json.dumps(result(cell, history))
 
 
-async def test_switchgear_is_measured_with_its_verdicts_and_killed_when_the_scenario_says_so() -> None:
+async def test_switchgear_is_measured_and_killed_by_the_scenario() -> None:
     cell = ExperimentCell(
         scenario=SCENARIOS["dead-S3"], contestant=CONTESTANTS["switchgear-agentless"], setting=SHORT
     )

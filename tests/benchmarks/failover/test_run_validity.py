@@ -1,4 +1,4 @@
-"""A bench that cannot keep up says so instead of reporting numbers."""
+"""A bench that cannot keep up reports that instead of numbers."""
 
 import pytest
 

@@ -31,7 +31,7 @@ def test_a_seed_makes_the_same_plan_again() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_enough_engines_stay_well_all_the_while_and_are_well_in_the_end(seed: int) -> None:
+def test_enough_engines_stay_healthy_and_all_recover(seed: int) -> None:
     found = fault_plan(seed, 300.0, engines=30, agents=3, envoys=3, kills=2)
     troubles = [one for one in found if one.what in ENGINE_FAULTS]
     assert troubles
@@ -189,7 +189,7 @@ def _around(*spells: FaultInterval, waits: tuple[CpuWait, ...] = ()) -> SoakTime
 HANG = FaultInterval(what=SoakFault.HANG, from_s=18.0, to_s=26.0, engine="e0")
 
 
-def test_a_request_is_lost_where_another_engine_was_well_all_the_while() -> None:
+def test_request_is_lost_if_another_engine_stayed_healthy() -> None:
     (lost,) = _around(HANG).losses([_outcome(), _outcome(OutcomeReason.OK)])
     assert lost.excuse == ""
     assert lost.at_s == 20.0
@@ -243,7 +243,7 @@ def test_a_stream_that_had_begun_may_end_with_its_engine_and_with_nothing_else()
     assert excuse(crash, replace(cut, streaming=False)) == ""
 
 
-def test_the_slowest_good_answers_are_told_of_too() -> None:
+def test_slowest_good_answers_are_reported() -> None:
     slow, quick = (
         _outcome(OutcomeReason.OK, at_s=130.0, latency_s=5.0),
         _outcome(OutcomeReason.OK, at_s=131.0, latency_s=0.1),
@@ -274,7 +274,7 @@ def test_short_waits_of_many_threads_are_not_cpu_starvation() -> None:
 # -- invariants --------------------------------------------------------------------------------------------
 
 
-def test_what_is_wrong_is_found() -> None:
+def test_problems_are_found() -> None:
     engines = [
         {"engine": "e0", "health": "HEALTHY", "reason": ""},
         {"engine": "e1", "health": "UNHEALTHY", "reason": "hung"},

@@ -25,18 +25,18 @@ def told(
     return configuration_converged(check_input(history))
 
 
-def said(finding: CheckFinding | None) -> CheckResult:
+def expected(finding: CheckFinding | None) -> CheckResult:
     assert finding is not None
     return finding.answer
 
 
-def test_nack_followed_by_an_accepted_push_is_no_violation() -> None:
+def test_nack_followed_by_an_ack_passes() -> None:
     pushed = [history_builders.pushed(11.0, nonce="1"), history_builders.pushed(12.0, nonce="2")]
     answers = [
         history_builders.answered(11.1, nonce="1", error="no such cluster"),
         history_builders.answered(12.1, nonce="2"),
     ]
-    assert said(told(pushed, answers)) is CheckResult.YES
+    assert expected(told(pushed, answers)) is CheckResult.YES
 
 
 def test_unresolved_nack_fails_the_check_with_its_reason() -> None:
@@ -46,7 +46,7 @@ def test_unresolved_nack_fails_the_check_with_its_reason() -> None:
         history_builders.answered(12.1, nonce="2", type="rds", error="bad regex"),
     ]
     found = told(pushed, answers)
-    assert said(found) is CheckResult.NO
+    assert expected(found) is CheckResult.NO
     assert found is not None
     assert "p0 refused (NACK) its last rds push at 12.1 s: bad regex" in found.why
 
@@ -73,32 +73,32 @@ def test_nack_is_excused_when_the_proxy_ends_with_the_final_version(
         decided=lines,
         samples=[history_builders.sample(29.5, known, unhealthy=unhealthy)],
     )
-    assert said(configuration_converged(check_input(history))) is answer
+    assert expected(configuration_converged(check_input(history))) is answer
 
 
 def test_push_without_ack_fails_and_one_just_before_the_end_is_inconclusive() -> None:
-    assert said(told([history_builders.pushed(11.0)], [])) is CheckResult.NO
-    assert said(told([history_builders.pushed(33.0)], [])) is CheckResult.UNKNOWN
+    assert expected(told([history_builders.pushed(11.0)], [])) is CheckResult.NO
+    assert expected(told([history_builders.pushed(33.0)], [])) is CheckResult.UNKNOWN
 
 
 def test_ack_of_an_earlier_connection_does_not_count() -> None:
     pushed = [history_builders.pushed(11.0, nonce="1"), history_builders.pushed(21.0, nonce="1")]
-    assert said(told(pushed, [history_builders.answered(11.1, nonce="1")])) is CheckResult.NO
+    assert expected(told(pushed, [history_builders.answered(11.1, nonce="1")])) is CheckResult.NO
 
 
 def test_every_proxy_must_ack_its_own_pushes() -> None:
     pushed = [history_builders.pushed(11.0, proxy="p0"), history_builders.pushed(11.0, proxy="p1")]
-    assert said(told(pushed, [history_builders.answered(11.1, proxy="p0")])) is CheckResult.NO
+    assert expected(told(pushed, [history_builders.answered(11.1, proxy="p0")])) is CheckResult.NO
 
 
 def test_push_lost_to_a_fault_is_excused() -> None:
     dead = history_builders.outage("control-plane", fault=KILLED, start_s=11.5, end_s=30.0)
-    assert said(told([history_builders.pushed(11.0)], [], dead)) is CheckResult.UNKNOWN
+    assert expected(told([history_builders.pushed(11.0)], [], dead)) is CheckResult.UNKNOWN
 
 
 def test_convergence_is_absent_without_control_plane() -> None:
     assert told([], [], policies="") is None
-    assert said(told([], [])) is CheckResult.UNKNOWN
+    assert expected(told([], [])) is CheckResult.UNKNOWN
 
 
 def away(
@@ -129,35 +129,35 @@ def away(
 
 
 def test_up_to_two_lost_requests_are_noise() -> None:
-    assert said(away()) is CheckResult.YES
-    assert said(away(lost=range(120, 122))) is CheckResult.YES
-    assert said(away(lost=range(120, 130))) is CheckResult.NO
+    assert expected(away()) is CheckResult.YES
+    assert expected(away(lost=range(120, 122))) is CheckResult.YES
+    assert expected(away(lost=range(120, 130))) is CheckResult.NO
 
 
 def test_requests_lost_during_engine_faults_do_not_count() -> None:
     broken = history_builders.outage("e0", start_s=10.0, end_s=14.0)
-    assert said(away(broken, lost=range(100, 150))) is CheckResult.YES
+    assert expected(away(broken, lost=range(100, 150))) is CheckResult.YES
     always = history_builders.outage("e0", start_s=8.0, end_s=22.0)
     found = away(always, lost=range(100, 150))
-    assert said(found) is CheckResult.YES
+    assert expected(found) is CheckResult.YES
     assert found is not None
     assert "goodput is not judged" in found.why
-    assert said(away(always, forgets_at_s=15.0)) is CheckResult.NO
+    assert expected(away(always, forgets_at_s=15.0)) is CheckResult.NO
 
 
 def test_proxy_that_drops_endpoints_lost_its_configuration() -> None:
     found = away(forgets_at_s=15.0)
-    assert said(found) is CheckResult.NO
+    assert expected(found) is CheckResult.NO
     assert found is not None
     assert "p0 lost e1 at 15.5 s" in found.why
-    assert said(away(forgets_at_s=25.0)) is CheckResult.YES
+    assert expected(away(forgets_at_s=25.0)) is CheckResult.YES
 
 
 def test_ejected_engine_is_not_lost_configuration() -> None:
     out = [history_builders.decided(15.1, "e1", out=True)]
-    assert said(away(forgets_at_s=15.0, decided=out)) is CheckResult.YES
+    assert expected(away(forgets_at_s=15.0, decided=out)) is CheckResult.YES
     early_back = [history_builders.decided(14.0, "e1", out=True), history_builders.decided(14.2, "e1", out=False)]
-    assert said(away(forgets_at_s=15.0, decided=early_back)) is CheckResult.NO
+    assert expected(away(forgets_at_s=15.0, decided=early_back)) is CheckResult.NO
 
 
 @pytest.mark.parametrize("policies", ["", "kind: EnginePool\n"])

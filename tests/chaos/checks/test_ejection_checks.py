@@ -59,7 +59,7 @@ def test_half_open_trial_requests_are_tolerated_and_a_trickle_is_not() -> None:
     assert [one.answer for one in found if one] == [CheckResult.YES, CheckResult.NO]
 
 
-def test_engine_kept_in_by_the_max_ejection_floor_is_excused() -> None:
+def test_engine_kept_in_rotation_by_the_floor_is_excused() -> None:
     kept = history_builders.decided(
         10.5, "e0", out=None, kind="kept", before="ejectable", after="kept in rotation"
     )
@@ -74,13 +74,13 @@ def test_slow_engine_need_not_be_ejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("back_s", "said"), [(21.5, CheckResult.YES), (23.0, CheckResult.NO), (30.0, CheckResult.NO)]
+    ("back_s", "expected"), [(21.5, CheckResult.YES), (23.0, CheckResult.NO), (30.0, CheckResult.NO)]
 )
-def test_readmission_must_be_prompt(back_s: float, said: CheckResult) -> None:
+def test_readmission_must_be_prompt(back_s: float, expected: CheckResult) -> None:
     found = traffic_restored(check_input(seen((0.0, 10.6), (back_s, 30.0))))
     assert found is not None
-    assert found.answer is said
-    assert found.at_s == (22.0 if said is CheckResult.NO else None)
+    assert found.answer is expected
+    assert found.at_s == (22.0 if expected is CheckResult.NO else None)
 
 
 @pytest.mark.parametrize("check", [bad_engines_avoided, traffic_restored])

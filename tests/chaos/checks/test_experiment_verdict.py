@@ -24,7 +24,7 @@ def finding(check: str, answer: CheckResult) -> CheckFinding:
 
 
 @pytest.mark.parametrize(
-    ("answers", "said"),
+    ("answers", "expected"),
     [
         ([YES, YES], YES),
         ([YES, UNKNOWN], UNKNOWN),
@@ -34,21 +34,21 @@ def finding(check: str, answer: CheckResult) -> CheckFinding:
     ],
 )
 def test_one_failed_or_inconclusive_check_decides_the_verdict(
-    answers: list[CheckResult], said: CheckResult
+    answers: list[CheckResult], expected: CheckResult
 ) -> None:
-    assert combined_result([finding(f"check{place}", one) for place, one in enumerate(answers)]) is said
+    assert combined_result([finding(f"check{place}", one) for place, one in enumerate(answers)]) is expected
 
 
-@pytest.mark.parametrize(("check", "said"), [("goodputPercent", UNKNOWN), ("amplification", NO)])
-def test_slow_bench_keeps_only_machine_independent_failures(check: str, said: CheckResult) -> None:
-    assert combined_result([finding(check, NO), finding("bench", UNKNOWN)]) is said
+@pytest.mark.parametrize(("check", "expected"), [("goodputPercent", UNKNOWN), ("amplification", NO)])
+def test_slow_bench_keeps_only_machine_independent_failures(check: str, expected: CheckResult) -> None:
+    assert combined_result([finding(check, NO), finding("bench", UNKNOWN)]) is expected
 
 
 @pytest.mark.parametrize(
-    ("answers", "said"), [([YES, YES], YES), ([YES, UNKNOWN], UNKNOWN), ([UNKNOWN, NO], NO), ([], UNKNOWN)]
+    ("answers", "expected"), [([YES, YES], YES), ([YES, UNKNOWN], UNKNOWN), ([UNKNOWN, NO], NO), ([], UNKNOWN)]
 )
-def test_worst_experiment_decides_the_overall_result(answers: list[CheckResult], said: CheckResult) -> None:
-    assert overall_result(answers) is said
+def test_worst_experiment_decides_the_overall_result(answers: list[CheckResult], expected: CheckResult) -> None:
+    assert overall_result(answers) is expected
 
 
 def test_exit_status_is_zero_only_for_pass_and_two_for_usage_errors() -> None:

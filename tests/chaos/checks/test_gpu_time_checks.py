@@ -19,14 +19,14 @@ def answer(check: Any, **more: Any) -> Any:
     return check(check_input(history_builders.history(history_builders.outage("e0"), began=began, **more)))
 
 
-@pytest.mark.parametrize(("calls", "said"), [(1, CheckResult.YES), (2, CheckResult.NO)])
-def test_retry_amplification_is_calls_per_request(calls: int, said: CheckResult) -> None:
+@pytest.mark.parametrize(("calls", "expected"), [(1, CheckResult.YES), (2, CheckResult.NO)])
+def test_retry_amplification_is_calls_per_request(calls: int, expected: CheckResult) -> None:
     found = answer(
         amplification,
         requests=[history_builders.request(1, 12.0)],
         attempts=[history_builders.attempt(1, "e1", 12.0 + place) for place in range(calls)],
     )
-    assert found.answer is said
+    assert found.answer is expected
     assert found.numbers["calls_per_request"] == calls
 
 

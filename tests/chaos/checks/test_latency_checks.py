@@ -22,14 +22,14 @@ def answer(check: Any, *requests: RequestRecord) -> Any:
     return check(check_input(history))
 
 
-@pytest.mark.parametrize(("slow_s", "said"), [(1.9, CheckResult.YES), (2.1, CheckResult.NO)])
-def test_p99_of_good_answers_has_a_limit(slow_s: float, said: CheckResult) -> None:
+@pytest.mark.parametrize(("slow_s", "expected"), [(1.9, CheckResult.YES), (2.1, CheckResult.NO)])
+def test_p99_of_good_answers_has_a_limit(slow_s: float, expected: CheckResult) -> None:
     found = answer(
         answer_p99, history_builders.request(1, 12.0), history_builders.request(2, 13.0, latency_s=slow_s)
     )
-    assert found.answer is said
+    assert found.answer is expected
     assert "load-1-2 at 13.0 s through p0" in found.why
-    assert found.at_s == (13.0 if said is CheckResult.NO else None)
+    assert found.at_s == (13.0 if expected is CheckResult.NO else None)
 
 
 def test_one_slow_answer_in_200_is_within_p99() -> None:

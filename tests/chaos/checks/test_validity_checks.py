@@ -34,7 +34,7 @@ def test_complete_history_has_no_gaps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ({"ended_s": None}, "truncated at 20.0 s of 30.0 s"),
         ({"unread": ("line 7: no JSON",)}, "line 7: no JSON"),
@@ -45,10 +45,10 @@ def test_complete_history_has_no_gaps() -> None:
         ),
     ],
 )
-def test_gaps_of_a_history_are_reported(change: dict[str, Any], said: str) -> None:
+def test_gaps_of_a_history_are_reported(change: dict[str, Any], expected: str) -> None:
     found = history_complete(check_input(seen(**change)))
     assert found.answer is CheckResult.UNKNOWN
-    assert said in found.why
+    assert expected in found.why
 
 
 def test_missing_unhealed_and_unknown_faults_are_gaps() -> None:
@@ -66,7 +66,7 @@ def test_unreadable_scenario_is_a_gap() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "expected"),
     [
         ({"requests": [history_builders.request(1, 12.0, lag_s=1.5)]}, "sent late"),
         ({"requests": []}, "no request was sent"),
@@ -74,10 +74,10 @@ def test_unreadable_scenario_is_a_gap() -> None:
         ({"attempts": [history_builders.attempt(1, "e0", 5.0, closed_s=6.0)]}, "engine answers sent late"),
     ],
 )
-def test_overloaded_load_generator_makes_every_check_inconclusive(more: dict[str, Any], said: str) -> None:
+def test_overloaded_load_generator_makes_every_check_inconclusive(more: dict[str, Any], expected: str) -> None:
     found = bench_validity(check_input(seen(**more)))
     assert found.answer is CheckResult.UNKNOWN
-    assert said in found.why
+    assert expected in found.why
 
 
 def test_engine_faults_do_not_invalidate_the_bench() -> None:
@@ -86,7 +86,7 @@ def test_engine_faults_do_not_invalidate_the_bench() -> None:
 
 
 @pytest.mark.parametrize(
-    ("process", "said"),
+    ("process", "expected"),
     [
         ("control-plane", CheckResult.NO),
         ("proxy-p0", CheckResult.NO),
@@ -94,9 +94,9 @@ def test_engine_faults_do_not_invalidate_the_bench() -> None:
         ("wiretap", CheckResult.UNKNOWN),
     ],
 )
-def test_unexpected_exit_is_reported(process: str, said: CheckResult) -> None:
+def test_unexpected_exit_is_reported(process: str, expected: CheckResult) -> None:
     found = processes_alive(check_input(seen(gone=[ProcessExit(at_s=13.0, process=process, status=-11)])))
-    assert found.answer is said
+    assert found.answer is expected
     assert f"{process} exited unexpectedly at 13.0 s (signal 11)" in found.why
     assert processes_alive(check_input(seen())).answer is CheckResult.YES
 

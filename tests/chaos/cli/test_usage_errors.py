@@ -46,9 +46,9 @@ def test_unwritable_output_exits_2_before_any_run(
 ) -> None:
     (tmp_path / "file").touch()
     assert main([*command, "-f", EXAMPLE, option, str(tmp_path / place)]) == 2
-    said = capsys.readouterr().err
-    assert option in said
-    assert says in said
+    expected = capsys.readouterr().err
+    assert option in expected
+    assert says in expected
 
 
 @pytest.mark.usefixtures("no_runs")
@@ -57,9 +57,9 @@ def test_missing_compiler_refuses_gpu_scenarios(
 ) -> None:
     monkeypatch.setattr(nvml_double, "compiler", lambda: None)
     assert main(["run", "one-hangs", "gpu-off-the-bus", "-f", EXAMPLE]) == 2
-    said = capsys.readouterr().err
-    assert "gpu-off-the-bus: no C compiler, needed" in said
-    assert "install one" in said
+    expected = capsys.readouterr().err
+    assert "gpu-off-the-bus: no C compiler, needed" in expected
+    assert "install one" in expected
 
 
 @pytest.mark.usefixtures("no_runs")
@@ -69,9 +69,9 @@ def test_all_impossible_scenarios_are_reported_at_once(
     monkeypatch.setattr(nvml_double, "compiler", lambda: None)
     monkeypatch.setattr(experiment_series, "unavailable_reason", lambda: "only root loses packets")
     assert main(["verify", "--suite", "standard", "-f", EXAMPLE]) == 2
-    said = capsys.readouterr().err
-    assert "black-hole: only root loses packets" in said
-    assert "gpu-off-the-bus: no C compiler, needed" in said
+    expected = capsys.readouterr().err
+    assert "black-hole: only root loses packets" in expected
+    assert "gpu-off-the-bus: no C compiler, needed" in expected
 
 
 @pytest.mark.parametrize(

@@ -48,12 +48,12 @@ async def test_demo_ends_all_processes_on_any_signal(number: signal.Signals, tmp
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert demo.stdout is not None
-    said = b""
+    expected = b""
     async with asyncio.timeout(240):
-        while b"calm" not in said:
+        while b"calm" not in expected:
             line = await demo.stdout.readline()
-            assert line, said.decode()
-            said += line
+            assert line, expected.decode()
+            expected += line
     started = descendants(demo.pid)
     # Two fleets of engines and the fallback, nine agents, the control plane, six Envoys.
     assert len(started) >= 19

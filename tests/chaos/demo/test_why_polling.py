@@ -1,4 +1,4 @@
-"""What is asked about can change while the question is on its way; then it is asked again, and not for ever."""
+"""`why` is repeated while the state changes, up to a deadline."""
 
 import io
 import time
@@ -29,8 +29,8 @@ def scene():
 
 
 @pytest.fixture
-def said(monkeypatch):
-    """What is answered, in order; the last one for ever."""
+def expected(monkeypatch):
+    """Answers in order; the last one repeats."""
     answers = [NOT_YET, NOT_YET, THERE]
 
     async def why(_scene: DemoContext, _name: str) -> str:
@@ -41,13 +41,13 @@ def said(monkeypatch):
     return answers
 
 
-async def test_why_is_repeated_until_the_expected_words_appear(scene, said):
+async def test_why_is_repeated_until_the_expected_words_appear(scene, expected):
     await fault_schedule.run_why(scene, "tiny", "go to the fallback", until_s=60.0)
     assert [answer.text for answer in scene.answers] == [THERE]
-    assert said == [THERE]
+    assert expected == [THERE]
 
 
-async def test_last_why_output_counts_after_the_deadline(scene, said):
+async def test_last_why_output_counts_after_the_deadline(scene, expected):
     await fault_schedule.run_why(scene, "tiny", "go to the fallback", until_s=0.0)
     assert [answer.text for answer in scene.answers] == [NOT_YET]
-    assert len(said) == 2
+    assert len(expected) == 2

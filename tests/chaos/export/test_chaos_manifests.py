@@ -79,7 +79,7 @@ LITMUS = {
 
 def scenario(kind: str, target: Mapping[str, Any] | None = None, **strike: Any) -> Scenario:
     """One fault of this kind, with its defaults."""
-    said = {"zone": "b"} if kind in {"partition", "zone_loss"} else {}
+    expected = {"zone": "b"} if kind in {"partition", "zone_loss"} else {}
     text = {
         "metadata": {"name": "one"},
         "spec": {
@@ -91,7 +91,7 @@ def scenario(kind: str, target: Mapping[str, Any] | None = None, **strike: Any) 
                     "fault": {"kind": kind},
                     "at": "8s",
                     "lasts": "10s",
-                    "target": {**said, **(target or {})},
+                    "target": {**expected, **(target or {})},
                     **strike,
                 }
             ],

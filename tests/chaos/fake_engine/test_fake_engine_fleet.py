@@ -12,7 +12,7 @@ from chaos.fake_engine import ControlServer, EngineConfig, FakeEngine
 from chaos.processes import ChildProcess, ChildProcesses
 
 COMMAND = (sys.executable, "-m", "chaos.fake_engine")
-# Longer than anybody takes to send a signal.
+# Longer than it takes to send a signal.
 STREAM = {"prompt": "x", "stream": True, "max_tokens": 4000}
 SHORT = {**STREAM, "max_tokens": 60}
 

@@ -39,12 +39,12 @@ def test_documented_faults_match() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_documented_fault_fields_match(kind: str) -> None:
     section = DOCUMENT.partition(f"### `{kind}`\n")[2].partition("\n#")[0]
-    said = " ".join(section.split()).partition("Fields: ")[2]
+    expected = " ".join(section.split()).partition("Fields: ")[2]
     known = {one.name: one.default for one in fields(KINDS[kind]) if one.name != "kind"}
-    assert set(re.findall(r"`(\w+)` \(", said)) == set(known)
+    assert set(re.findall(r"`(\w+)` \(", expected)) == set(known)
     for name, default in known.items():
         if default is not MISSING:
-            shown = re.search(rf"`{name}` \(([^);]*)", said)
+            shown = re.search(rf"`{name}` \(([^);]*)", expected)
             assert shown is not None
             assert shown[1].strip('`"') == str(default)
 
@@ -67,5 +67,5 @@ def test_documented_flags_match() -> None:
 def test_documented_call_log_fields_match(book: type, heading: str) -> None:
     rows = DOCUMENT.partition(f"| {heading} | meaning |\n| --- | --- |\n")[2].partition("\n\n")[0].splitlines()
     described = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-    # A call's is worked out when it is told.
+    # A call's value is computed on output.
     assert described == {one.name for one in fields(book)} | {"wasted_slot_s"}

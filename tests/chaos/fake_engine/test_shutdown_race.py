@@ -1,4 +1,4 @@
-"""Whoever calls in the moment in which an engine goes is not left on the line."""
+"""Calls during an engine's shutdown are ended."""
 
 import asyncio
 import contextlib

@@ -18,10 +18,10 @@ class NoLoad:
     """The load of a lab without callers."""
 
     def pull(self, callers: ChangeLoad) -> None:
-        raise AssertionError(f"nobody asks: {callers}")
+        raise AssertionError(f"no load here: {callers}")
 
     def release(self, callers: ChangeLoad) -> None:
-        raise AssertionError(f"nobody asks: {callers}")
+        raise AssertionError(f"no load here: {callers}")
 
 
 def engine_site(name: str, port: int, **more: object) -> EngineHandle:

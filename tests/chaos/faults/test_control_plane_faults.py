@@ -1,4 +1,4 @@
-"""A real control plane killed, frozen, forgetful and badly told, as a lab does it; it is well again each time."""
+"""A real control plane with each fault of the lab; it recovers each time."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -121,8 +121,8 @@ async def test_control_plane_recovers_from_each_fault(
 
 
 async def _is(steered: ControlPlaneUnderTest, state: str) -> bool:
-    said, errors = await steered.policies()
-    return said == state and bool(errors) == (state == "refused")
+    expected, errors = await steered.policies()
+    return expected == state and bool(errors) == (state == "refused")
 
 
 async def test_policy_push_fault_serves_the_last_push_and_restores_the_original_file(tmp_path: Path) -> None:

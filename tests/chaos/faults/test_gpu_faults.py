@@ -37,7 +37,7 @@ def library(tmp_path: Path) -> Path:
 
 @dataclass(frozen=True)
 class EngineWithAgent:
-    """An engine of the test's loop, and the agent beside it."""
+    """An engine in the test's loop, with its agent."""
 
     site: LabHandles
     engine: FakeEngine
@@ -46,10 +46,10 @@ class EngineWithAgent:
     async def report(self) -> Report:
         try:
             async with self.site.session.get(f"{self.agent}/report", headers={"connection": "close"}) as answer:
-                said: Report = await answer.json()
-                return said
+                expected: Report = await answer.json()
+                return expected
         except aiohttp.ClientError:
-            return {}  # it is being started anew
+            return {}  # restarting
 
     async def until(self, holds: Callable[[Report, Report], object]) -> None:
         """Return when it holds of the report and of the GPU in it."""

@@ -30,7 +30,7 @@ SOON = aiohttp.ClientTimeout(total=0.5)
 
 @dataclass(frozen=True)
 class Place:
-    """One engine in a process of its own, with an agent beside it."""
+    """One engine in its own process, with an agent."""
 
     site: LabHandles
     engine: EngineHandle
@@ -63,7 +63,7 @@ class Place:
 
 @pytest.fixture
 async def place(client: aiohttp.ClientSession, tmp_path: Path) -> AsyncIterator[Place]:
-    # An agent that is told to end drains its engine first.
+    # On SIGTERM an agent drains its engine first.
     async with ChildProcesses(stop_limit_s=0.1) as children:
         port, control = free_ports(2)
         argv = [sys.executable, "-m", "chaos.fake_engine", "--name-prefix", "e", "--slots", "2"]
@@ -161,7 +161,7 @@ async def test_restart_with_drain_waits_for_running_calls(place: Place) -> None:
     assert await call == 200
 
     async def ended() -> bool:
-        # Asked of the control port: an engine that is being drained should get nothing new.
+        # Read on the control port: a draining engine should get no new requests.
         return not (await call_log(place.site.session, place.engine.control))["listening"]
 
     await until(ended)

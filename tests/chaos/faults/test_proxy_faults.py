@@ -48,7 +48,7 @@ class Proxied:
         return InjectedFault(self.site, fault, target)
 
     async def status(self, url: str = "", *, patience_s: float = 60.0) -> int:
-        """Of one request; through the Envoy where no other address is said."""
+        """Status of one request, through the Envoy by default."""
         url = url or self.site.proxies["p0"].url
         limit = aiohttp.ClientTimeout(total=patience_s)
         body = {"prompt": "x", "max_tokens": 4}
@@ -134,7 +134,7 @@ async def test_envoy_recovers_from_each_proxy_fault(proxied: Proxied) -> None:
 
     if reason := unavailable_reason():
         pytest.skip(f"frozen and slowed it was, cut off it could not be: {reason}")
-    # Cut from the zone of the engine: whoever else is in another zone would be as well, and we are not.
+    # Cut from the engine's zone: the test's own connections are not affected.
     partition = proxied.struck(PartitionFault(), "e0")
     await partition.pull()
     assert await proxied.status() in {503, 504}

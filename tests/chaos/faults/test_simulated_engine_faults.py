@@ -32,7 +32,7 @@ PREFILL_S, TOKEN_S = 0.01, 0.002
 TOKENS = 12
 # A connection that is kept would be reset where a new one is refused.
 CLOSE = {"connection": "close"}
-# Forty times what an answer takes: on a busy machine nobody who is only late is taken for hung.
+# Forty times an answer's duration, so that slow answers on a busy machine do not count as hung.
 SOON_S = 1.2
 SOON = aiohttp.ClientTimeout(total=SOON_S)
 Symptom = Callable[[aiohttp.ClientSession, FakeEngine], Awaitable[bool]]
@@ -52,7 +52,7 @@ async def health(client, engine: FakeEngine) -> int:
 
 
 async def well(client, engine: FakeEngine) -> bool:
-    """Whole answers at the usual price, and /health that says so."""
+    """Complete answers at the usual cost, and /health with 200."""
     for streaming in (False, True):
         status, text = await ask(client, engine, streaming=streaming)
         if status != 200 or f"t{TOKENS}" not in text:

@@ -1,4 +1,4 @@
-"""What telemetry faults order of the wiretap, for whom, and that it is taken back."""
+"""Telemetry faults set rules on the xDS tap, and remove them."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ WELL = StreamTreatment()
 
 
 class FakeTap:
-    """A tap that only remembers what it was told."""
+    """A tap that only records its rules."""
 
     def __init__(self) -> None:
         self.treatment = WELL

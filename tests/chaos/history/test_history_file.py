@@ -1,4 +1,4 @@
-"""A history in its file: what was written is read, and what is wrong with a file is said."""
+"""History files: written events are read back, and bad files are reported."""
 
 import gzip
 import json
@@ -174,12 +174,12 @@ def test_unreadable_lines_are_counted_and_some_listed(tmp_path: Path) -> None:
 def test_line_with_nan_is_unreadable(tmp_path: Path) -> None:
     path = tmp_path / "h.jsonl"
     path.write_bytes(as_line(BEGAN) + b'{"event":"detected","at_s":NaN,"engine":"e0","verdict":"hung"}\n')
-    (said,) = read_history(path).unread
-    assert "finite number" in said
+    (expected,) = read_history(path).unread
+    assert "finite number" in expected
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         (b"", "the file is empty"),
         (b"kind: EnginePool\n", ":1: not a history"),
@@ -194,13 +194,13 @@ def test_line_with_nan_is_unreadable(tmp_path: Path) -> None:
         (b"\x00\xff\n", ":1: not a history"),
     ],
 )
-def test_unusable_history_is_refused_with_the_reason(tmp_path: Path, content: bytes, said: str) -> None:
+def test_unusable_history_is_refused_with_the_reason(tmp_path: Path, content: bytes, expected: str) -> None:
     path = tmp_path / "h.jsonl"
     path.write_bytes(content)
     with pytest.raises(HistoryError) as caught:
         read_history(path)
     assert str(caught.value).startswith(str(path))
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_missing_history_file_is_named(tmp_path: Path) -> None:

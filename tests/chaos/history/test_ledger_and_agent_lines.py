@@ -1,4 +1,4 @@
-"""The ledger's lines and agents' logs as events; what is neither is passed over."""
+"""Ledger lines and agent logs become events; other lines are skipped."""
 
 from dataclasses import replace
 

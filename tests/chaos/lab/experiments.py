@@ -19,8 +19,8 @@ def experiment(
     load: dict[str, Any] | None = None,
     **spec: Any,
 ) -> Experiment:
-    """Engines of one kind at 60 % load, unless a rate is said; what is said of the scenario is said as in YAML."""
-    said = {
+    """Identical engines at 60 % load, unless a rate is given; scenario settings are as in YAML."""
+    expected = {
         "title": "made by hand",
         "incident": "none",
         "topology": {
@@ -34,4 +34,4 @@ def experiment(
         "faults": list(faults),
         **spec,
     }
-    return resolve_experiment(Scenario.model_validate({"metadata": {"name": "by-hand"}, "spec": said}))
+    return resolve_experiment(Scenario.model_validate({"metadata": {"name": "by-hand"}, "spec": expected}))

@@ -10,12 +10,9 @@ from chaos.lab.cpu_meter import OURSELVES, CpuMeter
 from chaos.processes import ChildProcesses
 from tests.eventually import eventually
 
-# Two of them, who end by themselves if nobody else ends them.
+# Two processes that end by themselves if not killed.
 BUSY = (
-    "import os, resource\n"
-    "resource.setrlimit(resource.RLIMIT_CPU, (60, 60))\n"
-    "os.fork()\n"
-    "while True: pass\n"
+    "import os, resource\nresource.setrlimit(resource.RLIMIT_CPU, (60, 60))\nos.fork()\nwhile True: pass\n"
 )  # fmt: skip
 
 

@@ -68,15 +68,15 @@ def test_envoy_outlier_ejection_is_distinguished_from_control_plane_ejection() -
 
 
 @pytest.mark.parametrize(
-    ("limit", "said", "ceiling"),
+    ("limit", "expected", "ceiling"),
     [(None, None, None), (60, None, 60.0), (60, "25", 25.0), (60, "", 60.0), (4_000_000_000, None, None)],
 )
 def test_max_requests_ceiling_is_read_from_rtds_if_set(
-    limit: int | None, said: str | None, ceiling: float | None
+    limit: int | None, expected: str | None, ceiling: float | None
 ) -> None:
     runtime = None
-    if said is not None:
-        runtime = {"entries": {"circuit_breakers.chat.default.max_requests": {"final_value": said}}}
+    if expected is not None:
+        runtime = {"entries": {"circuit_breakers.chat.default.max_requests": {"final_value": expected}}}
     assert request_limit("chat", clusters(limit=limit), runtime) == ceiling
 
 

@@ -71,7 +71,7 @@ async def test_hang_of_half_the_engines_is_recorded(tmp_path: Path) -> None:
     assert 2 <= outage.start_s < outage.end_s
     assert {one.request_id for one in history.attempts} <= {one.request_id for one in history.requests}
     assert {one.engine for one in history.attempts} == {"e0", "e1", "e2", "e3"}
-    # Switchgear saw it, said so, and had it done.
+    # Switchgear detected it, decided and pushed.
     assert {one.engine for one in history.detected if one.verdict == "hung"} & set(outage.targets)
     assert {one.engine for one in history.decided if one.at_s > outage.start_s and one.out} & set(outage.targets)
     assert any(one.at_s > outage.start_s for one in history.pushed)
@@ -101,7 +101,7 @@ async def test_abort_condition_stops_and_heals() -> None:
     assert outage.end_s is not None
     assert max(one.at_s for one in history.requests) < 50
     assert {OutcomeReason.OK, OutcomeReason.TIMEOUT} <= {one.reason for one in history.requests}
-    # Nobody pushes and nobody decides.
+    # No pushes and no decisions.
     assert not [*history.pushed, *history.decided, *history.detected]
 
 
@@ -134,7 +134,7 @@ async def test_faults_are_injected_by_hand_in_an_open_lab() -> None:
         await eventually(lambda: come(ok=True), "good answers again", LIMIT_S)
         with pytest.raises(InjectionError, match="e9"):
             lab.refuse([FreezeProcess(part=ProcessRole.ENGINE, target="e9")])
-        with pytest.raises(InjectionError, match="nobody"):
+        with pytest.raises(InjectionError, match="matches nothing"):
             async with lab.strike(HangFault(), FaultTarget(zone="z")):
                 pass
     (outage,) = recording.history.outages

@@ -1,4 +1,4 @@
-"""What stands in a lab depends on what will be done in it."""
+"""The parts of a lab depend on its faults."""
 
 import pytest
 

@@ -52,7 +52,7 @@ def _engine(pull: FaultAction) -> str:
 
 
 @pytest.fixture
-def said() -> list[HistoryEvent]:
+def expected() -> list[HistoryEvent]:
     return []
 
 
@@ -62,12 +62,12 @@ async def lever() -> Memory:
 
 
 @pytest.fixture
-def lab(lever: Memory, said: list[HistoryEvent]) -> Lab:
+def lab(lever: Memory, expected: list[HistoryEvent]) -> Lab:
     (subject,) = subjects(["envoy"])
     site = LabHandles(engines={}, proxies={}, posts={}, session=cast("Any", None), load=CurrentLoad())
     asked = experiment(blastRadius={"enginesPercent": 50})
     made = Lab(lab_blueprint(asked, subject), StartedLab(site=site, shared={}), CurrentLoad(), [lambda _: lever])
-    made.say = said.append
+    made.say = expected.append
     return made
 
 
@@ -75,21 +75,23 @@ def outage(*targets: str, fault: HangFault | OomKillFault | None = None) -> Plan
     return PlannedOutage(id="it", fault=fault or HangFault(), targets=targets, start_s=0, end_s=1)
 
 
-async def test_fault_ends_at_the_first_revert(lab: Lab, lever: Memory, said: list[HistoryEvent]) -> None:
+async def test_fault_ends_at_the_first_revert(lab: Lab, lever: Memory, expected: list[HistoryEvent]) -> None:
     clock = iter(range(1, 100))
     lab.now_s = lambda: float(next(clock))
     async with lab.outage(outage("e0", "e1")):
         assert sorted(lever.held) == ["e0", "e1"]
         asyncio.get_running_loop().call_later(0.05, lever.go.set)
     assert not lever.held
-    began, healed = said
+    began, healed = expected
     assert isinstance(began, FaultBegan)
     assert isinstance(healed, FaultHealed)
     # 1 is before the pulls, 2 when e0 was released; e1 was released at 3.
     assert (began.at_s, healed.at_s) == (1, 2)
 
 
-async def test_cancellation_does_not_interrupt_healing(lab: Lab, lever: Memory, said: list[HistoryEvent]) -> None:
+async def test_cancellation_does_not_interrupt_healing(
+    lab: Lab, lever: Memory, expected: list[HistoryEvent]
+) -> None:
     async def strike() -> None:
         async with lab.outage(outage("e1")):
             pass
@@ -101,17 +103,17 @@ async def test_cancellation_does_not_interrupt_healing(lab: Lab, lever: Memory, 
     with pytest.raises(asyncio.CancelledError):
         await striking
     assert not lever.held
-    assert isinstance(said[-1], FaultHealed)
+    assert isinstance(expected[-1], FaultHealed)
 
 
 async def test_failed_action_reverts_the_others_without_events(
-    lab: Lab, lever: Memory, said: list[HistoryEvent]
+    lab: Lab, lever: Memory, expected: list[HistoryEvent]
 ) -> None:
     with pytest.raises(InjectionError, match="does not break"):
         async with lab.outage(outage("e0", "e2")):
             pass
     assert not lever.held
-    assert not said
+    assert not expected
     # It does not count as hit any more.
     async with lab.outage(outage("e0")):
         assert lever.held == ["e0"]
@@ -128,7 +130,7 @@ async def test_refused_fault_is_not_started(lab: Lab, lever: Memory) -> None:
         assert lever.held == ["e0"]
 
 
-async def test_process_that_stays_dead_is_not_reported_healed(lab: Lab, said: list[HistoryEvent]) -> None:
+async def test_process_that_stays_dead_is_not_reported_healed(lab: Lab, expected: list[HistoryEvent]) -> None:
     async with lab.outage(outage("e0", fault=OomKillFault(stays_dead=True))):
         pass
-    assert [one.event for one in said] == ["fault_began"]
+    assert [one.event for one in expected] == ["fault_began"]

@@ -1,4 +1,4 @@
-"""Lines of a file that somebody else writes."""
+"""New lines of a file written by another process."""
 
 from pathlib import Path
 

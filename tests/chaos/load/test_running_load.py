@@ -48,7 +48,7 @@ async def machine() -> AsyncIterator[Machine]:
 
 @dataclass
 class Running:
-    """A load and what was told of it."""
+    """A load with its recorded outcomes."""
 
     load: RunningLoad
     requests: list[RequestRecord]
@@ -69,12 +69,12 @@ def running(
     rate_per_s: float = 100.0,
     seconds: float = 600.0,
     trace: tuple[TraceRow, ...] = (),
-    **said: Any,
+    **expected: Any,
 ) -> Running:
     requests: list[RequestRecord] = []
     stop = asyncio.Event()
     schedule = ArrivalSchedule(
-        load=LoadSpec.model_validate(said),
+        load=LoadSpec.model_validate(expected),
         targets=(LoadTarget(url=machine.url, name="p0"),),
         rate_per_s=rate_per_s,
         seed=1,
@@ -130,7 +130,7 @@ async def test_load_changes_last_until_reverted(machine: Machine) -> None:
     await eventually(lambda: sum("more" in told.request_id for told in one.requests) > 20, "more", 60)
     one.load.revert(more)
     await eventually(lambda: sum("more" not in told.request_id for told in one.requests) > 5, "the usual", 60)
-    # Those that had left are told of; at the most one had not reached the machine.
+    # Sent requests are reported; at most one had not arrived.
     asked = sum("more" in request_id for request_id, _, _ in machine.asked)
     await eventually(lambda: sum("more" in told.request_id for told in one.requests) >= asked, "all of them", 60)
     settled = len([told for told in one.requests if "more" in told.request_id])

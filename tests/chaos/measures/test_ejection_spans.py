@@ -1,4 +1,4 @@
-"""Who was out when, by whom, and whether there was a reason."""
+"""Ejection spans, by control plane and proxy, and their reasons."""
 
 from chaos.history.recorded_history import Outage
 from chaos.measures.ejection_spans import (

@@ -1,4 +1,4 @@
-"""What faults mean for those who measure: who is bad, for whom, how much is left, and what is known of it."""
+"""Impairments: affected engines and proxies, remaining capacity, and visibility."""
 
 from collections.abc import Mapping
 from typing import Any, get_args
@@ -35,9 +35,9 @@ def test_every_fault_has_an_impairment_kind(kind: Any) -> None:
         fault = kind()
     except ValidationError:
         pytest.skip("it has no usual settings")
-    said = fault.model_dump(mode="json", by_alias=True)
-    assert fault_of_event(said) == fault
-    found = impairments(seen(said, "e1", "p0"))
+    expected = fault.model_dump(mode="json", by_alias=True)
+    assert fault_of_event(expected) == fault
+    found = impairments(seen(expected, "e1", "p0"))
     assert [one.engine for one in found] in ([], ["e1"])
     assert all(0.0 <= one.nature.capacity_left <= 1.0 for one in found)
 

@@ -1,4 +1,4 @@
-"""The story of an outage: what was seen when, and what was not."""
+"""Outage timelines: observed and unobserved moments."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ def test_acked_moment_needs_all_proxies() -> None:
     assert story(decided=out, pushed=pushes, answered=acks[:1]).acked_s is None
     refused = [acks[0], history_builders.answered(11.3, "p1", error="no")]
     assert story(decided=out, pushed=pushes, answered=refused).acked_s is None
-    # p1 is told of nothing after the decision.
+    # p1 gets no push after the decision.
     unheard = [*pushes[:2], history_builders.pushed(5.0, "p1", "0")]
     assert story(decided=out, pushed=unheard, answered=acks).acked_s is None
 

@@ -149,7 +149,7 @@ async def across() -> AsyncIterator[tuple[NetemLink, KernelLink]]:
 
 
 async def echo(link: NetemLink, questions: int = 1) -> float:
-    """How many seconds so many questions on one new connection took."""
+    """Seconds that ``count`` requests on one new connection took."""
     asked_s = time.monotonic()
     reader, writer = await asyncio.open_connection("127.0.0.1", link.port)
     async with asyncio.timeout(60):

@@ -82,6 +82,6 @@ def test_unavailable_kernel_link_exits_with_the_reason(
     monkeypatch.setenv("SWITCHGEAR_CHAOS_KERNEL", "1")
 
     assert main(["--link", "engine:e0=127.0.0.1:1"]) == 1
-    said = capsys.readouterr()
-    assert "ip not found" in said.err
-    assert said.out == ""
+    output = capsys.readouterr()
+    assert "ip not found" in output.err
+    assert output.out == ""

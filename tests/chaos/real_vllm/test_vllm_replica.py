@@ -60,7 +60,7 @@ async def test_engine_core_ends_with_its_server() -> None:
 
 def runs(pid: int) -> bool:
     try:
-        # Empty for one that has ended and that nobody has asked about yet.
+        # Empty for a zombie.
         return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
     except (FileNotFoundError, ProcessLookupError):
         return False

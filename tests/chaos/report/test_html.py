@@ -103,9 +103,9 @@ def assert_loads_nothing(document: str) -> None:
 
 def test_page_starts_with_verdict_then_failures() -> None:
     text = ElementParser(both_shown()).text
-    said = ["✖ FAILED", "2 experiments: 1 failed, 1 passed.", "naive: 1 failed"]
-    said += ["✖ BROKEN", "first at 5.0 s", "caller requests from 5.0 s", "All verdicts", "Promises"]
-    places = [text.find(one) for one in said]
+    expected = ["✖ FAILED", "2 experiments: 1 failed, 1 passed.", "naive: 1 failed"]
+    expected += ["✖ BROKEN", "first at 5.0 s", "caller requests from 5.0 s", "All verdicts", "Promises"]
+    places = [text.find(one) for one in expected]
     assert -1 not in places
     assert places == sorted(places)
 
@@ -118,7 +118,7 @@ def test_passed_run_lists_no_failures() -> None:
 
 def test_slow_bench_notes_that_broken_promises_do_not_count() -> None:
     findings = tuple(
-        CheckFinding(check=check, answer=answer, why=f"{check} said so")
+        CheckFinding(check=check, answer=answer, why=f"{check} expected so")
         for check, answer in (("wastedPercent", CheckResult.NO), ("bench", CheckResult.UNKNOWN))
     )
     (found,) = report_page([replace(both()[1], findings=findings, answer=CheckResult.UNKNOWN)]).complaints

@@ -45,8 +45,8 @@ def test_each_complaint_names_its_line_and_column(
     with pytest.raises(TraceError) as caught:
         read_trace(trace(tmp_path, text))
     assert len(caught.value.complaints) == len(complaints)
-    for said, expected in zip(caught.value.complaints, complaints, strict=True):
-        assert expected in said
+    for output, expected in zip(caught.value.complaints, complaints, strict=True):
+        assert expected in output
 
 
 def test_missing_trace_file_is_named(tmp_path: Path) -> None:

@@ -31,15 +31,15 @@ def text(fitting: PolicyFit) -> str:
     return policy_documents(fitting, addresses, {port: 40_000 + place for place, port in enumerate(fitting.ports)})
 
 
-def policies(*said: str) -> PolicySet:
+def policies(*expected: str) -> PolicySet:
     """Policies of one pool named chat, and more documents."""
     head = "apiVersion: switchgear.dev/v1alpha1\n"
     usual = (
         "kind: EnginePool\nmetadata: {name: chat}\n"
         "spec: {model: m, serviceTime: 2s, slotsPerEngine: 16, endpoints: [{address: 10.0.0.1, port: 80}]}\n"
     )
-    joined = "---\n".join(head + one for one in (usual, *said))
-    return load_contents({Path("said.yaml"): joined.encode()})
+    joined = "---\n".join(head + one for one in (usual, *expected))
+    return load_contents({Path("policies.yaml"): joined.encode()})
 
 
 def route(name: str, pools: str = "[{pool: chat}]", more: str = "") -> str:
@@ -56,26 +56,26 @@ def policy(spec: str, name: str = "default") -> str:
 @pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
 def test_fitted_examples_reload_and_use_loopback_only(file: Path) -> None:
     fitting = policy_fit(load([file]), experiment())
-    said = served(fitting)
+    expected = served(fitting)
     assert ": 10." not in text(fitting)
-    assert {one.address for pool in said.pools.values() for one in pool.spec.endpoints} == {"127.0.0.1"}
-    assert {one.spec.listener.address for one in said.routes.values()} == {"127.0.0.1"}
-    assert [one.name for one in said.pools[fitting.pool].spec.endpoints] == ["e0", "e1", "e2", "e3"]
-    assert said.effective[fitting.pool].limits.max_wait == pytest.approx(fitting.max_wait_s, abs=1e-3)
+    assert {one.address for pool in expected.pools.values() for one in pool.spec.endpoints} == {"127.0.0.1"}
+    assert {one.spec.listener.address for one in expected.routes.values()} == {"127.0.0.1"}
+    assert [one.name for one in expected.pools[fitting.pool].spec.endpoints] == ["e0", "e1", "e2", "e3"]
+    assert expected.effective[fitting.pool].limits.max_wait == pytest.approx(fitting.max_wait_s, abs=1e-3)
     assert fitting.time_scale <= 8
-    assert said.pools[fitting.pool].spec.service_time == pytest.approx(fitting.experiment.service_s)
+    assert expected.pools[fitting.pool].spec.service_time == pytest.approx(fitting.experiment.service_s)
 
 
 def test_only_request_times_are_scaled() -> None:
-    said = "{limits: {maxWait: 1s}, timeouts: {nonStreaming: {perTry: 6s}}, breaker: {cooldown: 20s}}"
-    before = policies(route("chat"), policy(said))
+    expected = "{limits: {maxWait: 1s}, timeouts: {nonStreaming: {perTry: 6s}}, breaker: {cooldown: 20s}}"
+    before = policies(route("chat"), policy(expected))
     fitting = policy_fit(before, experiment())
     assert fitting.time_scale == 4
     spec = served(fitting).effective["chat"]
     assert spec.limits.max_wait == 0.25
     assert spec.timeouts.non_streaming.per_try == 1.5
     assert spec.breaker.cooldown == 20
-    # Nobody wrote these two: a default is a time like any other.
+    # Defaults are scaled too.
     assert spec.timeouts.streaming.total == 225
     assert spec.timeouts.connect == 0.25
 
@@ -105,7 +105,7 @@ def test_engines_are_slowed_to_match_policies() -> None:
     open_ = policy_fit(three_zones, experiment())
     assert (open_.time_scale, open_.experiment.service_s) == (8, 0.75)
     assert open_.experiment.rate_per_s == pytest.approx(0.6 * open_.experiment.capacity_per_s)
-    # So many requests a second, said for engines of half a second, are as large a share of slower ones.
+    # A rate set for engines of 0.5 s keeps its share of the capacity of slower ones.
     rated = experiment(load={"perSecond": 12})
     assert policy_fit(three_zones, rated).experiment.rate_per_s == pytest.approx(12 * 0.5 / 0.75)
     told = policy_fit(three_zones, experiment(topology={"service_time": "500ms"}, load={"perSecond": 12}))
@@ -117,7 +117,7 @@ def test_engines_are_slowed_to_match_policies() -> None:
 
 def test_admission_limit_scales_with_slots() -> None:
     fitting = policy_fit(policies(route("chat"), policy("{limits: {maxConcurrent: 32}}")), experiment())
-    # 16 slots there and here: two requests for each, one of which waits.
+    # 16 slots in both: two requests per slot, one of them waiting.
     assert served(fitting).effective["chat"].limits.max_concurrent == 32
     assert fitting.max_wait_s == pytest.approx(fitting.experiment.service_s)
     double = policy_fit(policies(route("chat"), policy("{limits: {maxConcurrent: 32}}")), experiment(engines=8))
@@ -177,8 +177,8 @@ def test_unmatchable_route_is_refused_with_the_reason(match: str, why: str) -> N
 
 
 def test_streaming_route_accepts_streaming_load() -> None:
-    said = policies(route("chat", more="match: {stream: true}"))
-    assert policy_fit(said, experiment(load={"streaming_percent": 100})).shape.path == "/v1/completions"
+    expected = policies(route("chat", more="match: {stream: true}"))
+    assert policy_fit(expected, experiment(load={"streaming_percent": 100})).shape.path == "/v1/completions"
     both = policies(route("chat", more="match: {stream: true}"), route("whole", more="match: {stream: false}"))
     assert set(served(policy_fit(both, experiment())).routes) == {"chat", "whole"}
 

@@ -1,4 +1,4 @@
-"""The wiretap passes every stream on, tells what it saw, and spoils what it is told to."""
+"""The xDS tap relays every stream, records messages, and falsifies by rule."""
 
 import asyncio
 import contextlib
@@ -98,7 +98,7 @@ def opened(channel: grpc.aio.Channel, method: str) -> grpc.aio.StreamStreamCall:
     return channel.stream_stream(method, same, same)()
 
 
-async def said(call: grpc.aio.StreamStreamCall, text: bytes) -> bytes:
+async def expected(call: grpc.aio.StreamStreamCall, text: bytes) -> bytes:
     async with asyncio.timeout(LIMIT_S):
         await call.write(text)
         return await call.read()
@@ -113,7 +113,7 @@ async def served_again(channel: grpc.aio.Channel, method: str) -> None:
     async with asyncio.timeout(LIMIT_S):
         while True:
             with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                assert await said(opened(channel, method), b"") == b""
+                assert await expected(opened(channel, method), b"") == b""
                 return
 
 
@@ -125,13 +125,13 @@ async def test_telemetry_of_one_proxy_is_dropped_until_healed() -> None:
             for method in (DELTA, LOGS)
         }
         for (proxy, _), call in calls.items():
-            assert await said(call, b"") == b""
+            assert await expected(call, b"") == b""
             assert proxy
         assert await tap.order("o", proxy="p0", lost=True) == 200
         assert await ended(calls.pop(("p0", LOGS))) is grpc.StatusCode.UNAVAILABLE
         assert await ended(opened(tap.channels["p0"], LOGS)) is grpc.StatusCode.UNAVAILABLE
         for call in calls.values():
-            assert await said(call, b"") == b""
+            assert await expected(call, b"") == b""
         await tap.take_back("o")
         await served_again(tap.channels["p0"], LOGS)
 
@@ -140,9 +140,9 @@ async def test_telemetry_of_one_proxy_is_dropped_until_healed() -> None:
 async def test_closed_stream_is_closed_on_both_sides(method: str) -> None:
     async with echoing() as port, tapped(port, "p0") as tap:
         call = opened(tap.channels["p0"], method)
-        await said(call, b"")
+        await expected(call, b"")
         call.cancel()
-        assert await said(opened(tap.channels["p0"], method), b"") == b""
+        assert await expected(opened(tap.channels["p0"], method), b"") == b""
 
 
 async def test_xds_streams_end_with_the_control_plane_and_reconnect() -> None:
@@ -153,7 +153,7 @@ async def test_xds_streams_end_with_the_control_plane_and_reconnect() -> None:
             async with echoing(port):
                 await served_again(tap.channels["p0"], DELTA)
                 call = opened(tap.channels["p0"], DELTA)
-                await said(call, b"")
+                await expected(call, b"")
             assert await ended(call) is grpc.StatusCode.UNAVAILABLE
 
 

@@ -1,4 +1,4 @@
-"""Every network fault bites whoever it means, spares all others, and is over when it is taken back."""
+"""Every network fault affects its targets only, and ends when reverted."""
 
 import asyncio
 import random
@@ -54,7 +54,7 @@ class Ground:
     ports: Mapping[str, int]
 
     async def answer(self, source: str, link: str, *, patience_s: float = LIMIT_S) -> float | str:
-        """How many seconds a dozen questions on a new connection took; or what became of them."""
+        """Seconds that 12 requests on a new connection took, or their failure."""
         asked_s = time.monotonic()
         writer = None
         try:
@@ -134,11 +134,11 @@ async def ground() -> AsyncIterator[Ground]:
 @pytest.mark.parametrize(
     ("fault", "least_s"),
     [
-        # A round trip for the connection and one for each of a dozen questions.
+        # A round trip for the connection and one for each of 12 requests.
         (LatencyFault(delay="20ms"), 0.52),
         # TCP repeats a lost packet after 0.2 s, and waits twice as long each time it is lost again.
         pytest.param(LossFault(percent=10), 0.2, marks=LOSES),
-        # A dozen questions of 500 bytes.
+        # 12 requests of 500 bytes.
         (BandwidthFault(bytes_per_second=6000), 1.0),
     ],
     ids=lambda one: one.kind if isinstance(one, Fault) else "",
@@ -148,7 +148,7 @@ async def test_slow_link_fault_takes_effect_and_heals(ground: Ground, fault: Fau
 
     await ground.lever.inject(pull)
     bitten: float | str = 0.0
-    # A fault that is chance has not hit one of two dozen packets: ten times in a hundred, and never thirty times.
+    # A random fault misses all of 24 packets in 10 % of the runs, and never 30 times in a row.
     for _ in range(30 if isinstance(fault, LossFault) else 1):
         bitten = await ground.answer("127.0.0.2", "engine:e0")
         if not isinstance(bitten, float) or bitten >= least_s:
