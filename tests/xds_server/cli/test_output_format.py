@@ -140,6 +140,8 @@ def test_every_command_that_asks_a_server_is_in_the_table() -> None:
     mine = (
         "status",
         "get",
+        "describe",
+        "release",
         "why",
         "top",
         "config-dump",
