@@ -32,7 +32,7 @@ class Expected:
 
 
 EXPECTED: Final[Mapping[str, Expected]] = {
-    "switchgear validate policies": Expected(shows="valid: 1 pool, 1 route"),
+    "switchgear validate -f policies": Expected(shows="valid: 1 pool, 1 route"),
     "switchgear explain": Expected(shows="default:"),
     "curl ": Expected(shows='"text"'),
     "switchgear status": Expected(shows=r"hung(?s:.)*UNHEALTHY|UNHEALTHY(?s:.)*hung"),
