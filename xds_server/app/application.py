@@ -25,6 +25,7 @@ from xds_server.app.policy_feed import Outlet, ServerContext
 from xds_server.app.policy_parts import PolicyParts
 from xds_server.app.proxy_parts import ProxyParts
 from xds_server.app.server_events import ServerEvents
+from xds_server.app.startup_wait import report_startup_wait
 from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.policy_state import ServingPolicies
 from xds_server.model.snapshot import Snapshot
@@ -83,17 +84,20 @@ async def serve(
     config: ServeConfig,
     on_listening: Callable[[BoundAddresses], None] = lambda _: None,
     outlets: Sequence[Outlet] = (),
+    *,
+    on_waiting: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Run the control plane until SIGTERM or SIGINT; calls ``on_listening`` when proxies can connect.
 
-    ``outlets`` receive every decision, as proxies do. Raises ``ConfigError`` for an invalid setting.
+    ``on_waiting`` gets a line for each wait before that. ``outlets`` receive every decision, as proxies do. Raises
+    ``ConfigError`` for an invalid setting.
     """
     server = ControlPlane(config, outlets)
     stop = asyncio.Event()
     wrong: ConfigError | None = None
     with stop_on_signals(stop):
         try:
-            await server.run(stop, on_listening)
+            await server.run(stop, on_listening, on_waiting)
         except* StopError:
             _log.info("serve.stopped")
         except* ConfigError as errors:
@@ -167,7 +171,12 @@ class ControlPlane:
         events.policies_adopted.add(self.policies.on_adopted, self._on_policies_adopted)
         events.round_published.add(self._on_round_published)
 
-    async def run(self, stop: asyncio.Event, on_listening: Callable[[BoundAddresses], None]) -> None:
+    async def run(
+        self,
+        stop: asyncio.Event,
+        on_listening: Callable[[BoundAddresses], None],
+        on_waiting: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Serve until ``stop`` is set, which raises ``StopError``; ``on_listening`` is called when proxies can
         connect.
         """
@@ -207,7 +216,8 @@ class ControlPlane:
                 policies=[str(path) for path in config.policies] or "kubernetes",
             )
             # Proxies that reach an open port without configuration delete theirs.
-            await policies.reconciler.ready.wait()
+            sources = [str(path) for path in config.policies] or ["Kubernetes"]
+            await report_startup_wait(policies.reconciler, sources, config.listen, on_waiting)
             tasks.create_task(self._transport(admin_address, on_listening), name="transport")
 
     async def _transport(self, admin: ListenAddress, on_listening: Callable[[BoundAddresses], None]) -> None:

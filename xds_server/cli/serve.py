@@ -111,6 +111,19 @@ def _collect(minute: int) -> None:
     asyncio.get_running_loop().call_later(COLLECT_EACH_S, _collect, minute + 1)
 
 
+def _settled_in_text(listening: BoundAddresses) -> None:
+    _settled(listening)
+    click.echo(f"serving xDS on {listening.xds}, admin on {listening.admin}", err=True)
+
+
+def _print_waiting(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _log_waiting(line: str) -> None:
+    structlog.get_logger().info("serve.waiting", reason=line)
+
+
 def _announce(listening: BoundAddresses) -> None:
     click.echo(json.dumps({"xds": str(listening.xds), "admin": str(listening.admin)}))
     sys.stdout.flush()
@@ -131,7 +144,9 @@ def run(settings: Mapping[str, Any], outlets: Sequence[Outlet] = ()) -> int:
         log_config.configure(config.log_format, config.log_level)
         # Policies load in a thread: return the interpreter soon to the loop that serves proxies.
         sys.setswitchinterval(0.001)
-        asyncio.run(serve(config, _settled, outlets))
+        text = config.log_format == "text"
+        on_listening = _settled_in_text if text else _settled
+        asyncio.run(serve(config, on_listening, outlets, on_waiting=_print_waiting if text else _log_waiting))
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     except Exception:  # noqa: BLE001 - logs the reason of the exit

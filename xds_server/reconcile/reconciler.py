@@ -54,7 +54,7 @@ from xds_server.reconcile.ports import PublisherPort, SignalsPort
 from xds_server.reconcile.proxy_counts import ProxyCounts, RemoteProxySource
 from xds_server.reconcile.round_interval import SPACING_S, TICK_S, TRAFFIC_TICK_S
 from xds_server.reconcile.snapshot_builder import SnapshotBuilder
-from xds_server.reconcile.startup_gate import StartupGate
+from xds_server.reconcile.startup_gate import StartupGate, StartupWait, unreported_engines, unresolved_hosts
 
 
 class SnapshotPublisher:
@@ -150,6 +150,17 @@ class Reconciler:
         """Set once there is something to serve that considers engine reports."""
         self.worth_keeping = asyncio.Event()
         """Set when state for a restart has changed; cleared by the component that saves it."""
+
+    def startup_wait(self) -> StartupWait:
+        """What the first snapshot waits for; empty before policies are accepted."""
+        if self.serving is None or self.fleet is None:
+            return StartupWait()
+        policies = self.serving.policies
+        return StartupWait(
+            engines=unreported_engines(policies, self.fleet),
+            hosts=unresolved_hosts(policies, self._building.addresses),
+            left_s=self._opening.left_s(self.clock()),
+        )
 
     # -- inputs --------------------------------------------------------------------------------------------
 

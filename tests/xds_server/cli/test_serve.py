@@ -1,4 +1,4 @@
-"""``switchgear serve`` starts, says where it listens, ends in good order, and says what cannot work."""
+"""``switchgear serve`` starts, prints its addresses, stops cleanly, and refuses invalid settings."""
 
 import asyncio
 import gc
@@ -53,7 +53,7 @@ def policies(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_it_says_where_it_listens_and_ends_when_told(policies: Path, number: signal.Signals) -> None:
+async def test_serve_prints_its_addresses_and_stops_on_a_signal(policies: Path, number: signal.Signals) -> None:
     process = await asyncio.create_subprocess_exec(
         *(SWITCHGEAR, "serve", "-f", str(policies), *PORTS, "--log-format", "json"),
         stdout=asyncio.subprocess.PIPE,
@@ -75,13 +75,37 @@ async def test_it_says_where_it_listens_and_ends_when_told(policies: Path, numbe
     assert process.returncode == 0, log.decode()
     events = [json.loads(entry)["event"] for entry in log.decode().splitlines()]
     in_force = "decide.policies"
-    assert events == ["serve.started", "policies.accepted", in_force, "serve.listening", "serve.stopped"]
+    expected = ["serve.started", "policies.accepted", in_force, "serve.listening", "serve.stopped"]
+    assert [event for event in events if event != "serve.waiting"] == expected
+
+
+async def test_serve_names_its_wait_until_the_port_is_open(policies: Path) -> None:
+    (policies / "chat.yaml").write_text(POLICY.replace("model:", "modle:"))
+    process = await asyncio.create_subprocess_exec(
+        *(SWITCHGEAR, "serve", "-f", str(policies), *PORTS),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stderr is not None
+        waiting = f"waiting for valid policies in {policies} (refused: see the errors above); then serving xDS\n"
+        while await asyncio.wait_for(process.stderr.readline(), LIMIT_S) != waiting.encode():
+            assert process.returncode is None
+        (policies / "chat.yaml").write_text(POLICY)
+        while not (line := await asyncio.wait_for(process.stderr.readline(), LIMIT_S)).startswith(
+            b"serving xDS on"
+        ):
+            assert line, "serve has ended"
+        assert process.stdout is not None
+        ports = json.loads(await asyncio.wait_for(process.stdout.readline(), LIMIT_S))
+        assert line.decode() == f"serving xDS on {ports['xds']}, admin on {ports['admin']}\n"
+    finally:
+        process.kill()
+        await process.wait()
 
 
 @pytest.mark.parametrize("setting", ["--listen", "--admin"])
-def test_a_port_that_is_taken_is_asked_wrongly(
-    policies: Path, setting: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_port_in_use_is_a_usage_error(policies: Path, setting: str, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -104,7 +128,7 @@ def test_a_port_that_is_taken_is_asked_wrongly(
         ((), "-f"),
     ],
 )
-def test_settings_that_cannot_work(
+def test_invalid_settings_are_usage_errors(
     policies: Path, flags: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     named = ("-f", str(policies)) if flags else ()
@@ -112,7 +136,7 @@ def test_settings_that_cannot_work(
     assert says in capsys.readouterr().err
 
 
-def test_a_bug_in_a_task_ends_the_process_with_its_traceback(
+def test_bug_in_a_task_exits_with_a_traceback(
     policies: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def broken(_: Prober) -> None:
