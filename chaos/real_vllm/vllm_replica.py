@@ -36,10 +36,18 @@ _ENGINE_CORE: Final = "VLLM::EngineCore"
 # Forks twice, so that the guard is not a child of vLLM, then execs vLLM. The guard waits until that process is
 # gone.
 _GUARDED: Final = (
-    "import contextlib, os, select, signal, sys\nengine = os.getpid()\nbetween = os.fork()\nif between == 0:\n "
-    "   os.setsid()\n    if os.fork() == 0:\n        select.select([os.pidfd_open(engine)], [], [])\n        "
-    "with contextlib.suppress(ProcessLookupError):\n            os.killpg(engine, signal.SIGKILL)\n    "
-    "os._exit(0)\nos.waitpid(between, 0)\nos.execvp(sys.argv[1], sys.argv[1:])\n"
+    "import contextlib, os, select, signal, sys\n"
+    "engine = os.getpid()\n"
+    "between = os.fork()\n"
+    "if between == 0:\n"
+    "    os.setsid()\n"
+    "    if os.fork() == 0:\n"
+    "        select.select([os.pidfd_open(engine)], [], [])\n"
+    "        with contextlib.suppress(ProcessLookupError):\n"
+    "            os.killpg(engine, signal.SIGKILL)\n"
+    "    os._exit(0)\n"
+    "os.waitpid(between, 0)\n"
+    "os.execvp(sys.argv[1], sys.argv[1:])\n"
 )
 ENVIRONMENT: Final = {
     "HF_HUB_OFFLINE": "1",
