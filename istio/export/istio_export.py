@@ -29,13 +29,13 @@ from xds_server.model.fleet import Fleet, declared
 from xds_server.model.view import GATEWAY
 
 ALWAYS_LOST: Final = (
-    "Lost whatever the policies say, because Istio has nobody who looks at the fleet as a whole:",
+    "Always lost, because Istio has no view of the whole fleet:",
     "- Verdicts: nobody asks an engine for a token. `switchgear istio run` brings them back: engines that are out "
     "leave Istio's endpoints.",
-    "- The ceiling follows no engine that leaves, comes or slows down. Export again when the fleet is another.",
-    "- Budgets and ceilings are each proxy's own. --proxies divides them evenly, once.",
-    "- The ladder of degradation: no pressure is measured, so nothing is shed before engines are full.",
-    "- `why`, the ledger and shadow mode: Istio says what it does in metrics and logs only.",
+    "- Admission limits are fixed and do not follow engines. Export again when the fleet changes.",
+    "- Retry budgets and admission limits apply per proxy. --proxies divides them evenly, once.",
+    "- Degradation levels: no pressure is measured, so no load is shed before engines are full.",
+    "- `why`, the ledger and shadow mode: Istio only has metrics and logs.",
 )
 """What no export can keep, in sentences for the report."""
 

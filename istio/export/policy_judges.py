@@ -37,7 +37,7 @@ def _without(reason: str, is_off: str) -> Judge:
 
 def _first_token(seen: FieldContext) -> FieldOutcome | None:
     if seen.value is None:
-        return kept("there is no such limit; none is derived", "")
+        return kept("no such limit in Istio", "")
     gated = seen.policies.pools[seen.name].spec.first_token_gate
     return _when(
         not gated, approximated("without the first-token gate it only raises betweenTokens", "EnvoyFilter")
@@ -45,30 +45,30 @@ def _first_token(seen: FieldContext) -> FieldOutcome | None:
 
 
 def _per_try(seen: FieldContext) -> FieldOutcome | None:
-    return _when(seen.value is None, kept("there is no such limit; none is derived", ""))
+    return _when(seen.value is None, kept("no such limit in Istio", ""))
 
 
 def _local_errors(seen: FieldContext) -> FieldOutcome | None:
     off = seen.value == 0 or _spec(seen).hedging.enabled
-    return _when(off, kept("off, by a patch: Istio leaves it to Envoy, which ejects after five", "EnvoyFilter"))
+    return _when(off, kept("disabled by a patch; Envoy's default would eject after five", "EnvoyFilter"))
 
 
 def _connections(seen: FieldContext) -> FieldOutcome | None:
-    return _when(seen.value > LARGEST_INT32, approximated("Istio counts to 2147483647", "DestinationRule"))
+    return _when(seen.value > LARGEST_INT32, approximated("Istio's maximum is 2147483647", "DestinationRule"))
 
 
 def _hedging(seen: FieldContext) -> FieldOutcome | None:
     if not seen.value:
-        return kept("there are no hedges", "")
-    return _when(_spec(seen).hedging.delay is None, lost("hedges need hedging.delay: nothing is measured here"))
+        return kept("no hedging", "")
+    return _when(_spec(seen).hedging.delay is None, lost("needs hedging.delay: an export has no measured latency"))
 
 
 def _ceiling(seen: FieldContext) -> FieldOutcome | None:
     limits, pool = _spec(seen).limits, seen.policies.pools[seen.name]
     if seen.value is None:
-        return kept("the ceiling is given in another way", "")
+        return kept("the admission limit is set by another field", "")
     if pool.spec.kubernetes is not None and limits.max_concurrent is None:
-        return lost("how many engines the cluster has is not known here; give limits.maxConcurrent")
+        return lost("number of engines in the cluster unknown; set limits.maxConcurrent")
     return None
 
 
@@ -76,49 +76,49 @@ def _local(seen: FieldContext) -> FieldOutcome | None:
     if not seen.value:
         return kept("localityLbSetting.enabled: false", "DestinationRule")
     named = next(locality_labels(seen.policies.pools[seen.name]), None)
-    return _when(named is None, kept("no engine says where it stands", ""))
+    return _when(named is None, kept("no engine has a zone or region", ""))
 
 
 def _spill(seen: FieldContext) -> FieldOutcome | None:
-    return _when(not seen.value, lost("Istio fails over to other zones when the own one is not well"))
+    return _when(not seen.value, lost("Istio fails over to other zones when the local one is unhealthy"))
 
 
 def _millisecond(seen: FieldContext) -> FieldOutcome | None:
     rough = abs(seen.value * 1000 - round(seen.value * 1000)) > 1e-6
-    return _when(rough, approximated("to the millisecond, and at least one", "DestinationRule"))
+    return _when(rough, approximated("rounded to milliseconds, at least 1 ms", "DestinationRule"))
 
 
-_STRAGGLERS_OFF: Final = _without("no straggler is taken out, here or there", "straggler.enabled")
-_HEDGING_OFF: Final = _without("there are no hedges", "hedging.enabled")
+_STRAGGLERS_OFF: Final = _without("straggler ejection is off", "straggler.enabled")
+_HEDGING_OFF: Final = _without("no hedging", "hedging.enabled")
 
 JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
     {
-        "spec.mode": _off("enforce", "what is exported is in force"),
+        "spec.mode": _off("enforce", "exported objects are always enforced"),
         **{
-            f"spec.{part}.mode": _absent("as the policy's own mode")
+            f"spec.{part}.mode": _absent("as the mode of the policy")
             for part in ("breaker", "limits", "zones", "regions", "degradation")
         },
         "spec.straggler.mode": _STRAGGLERS_OFF,
-        "spec.straggler.enabled": _off(False, "no straggler is taken out, here or there"),
+        "spec.straggler.enabled": _off(False, "straggler ejection is off"),
         "spec.straggler.slowerThan": _STRAGGLERS_OFF,
         "spec.straggler.after": _STRAGGLERS_OFF,
         "spec.straggler.minPeers": _STRAGGLERS_OFF,
-        "spec.breaker.weighPeers": _off(False, "failures are weighed against nobody's, here or there"),
-        "spec.breaker.cutHung": _off(False, "nothing is cut, here or there"),
+        "spec.breaker.weighPeers": _off(False, "failures are not compared with other engines"),
+        "spec.breaker.cutHung": _off(False, "cutting is off"),
         "spec.breaker.consecutiveLocalErrors": _local_errors,
         "spec.breaker.localEjection": _millisecond,
-        "spec.limits.learn": _off(False, "the ceiling is made of the numbers that are written"),
+        "spec.limits.learn": _off(False, "the admission limit is computed from the configured values"),
         "spec.limits.maxWait": _ceiling,
         "spec.limits.concurrentPerSlot": _ceiling,
-        "spec.limits.maxConcurrent": _absent("the ceiling is given in another way"),
+        "spec.limits.maxConcurrent": _absent("the admission limit is set by another field"),
         "spec.limits.maxConnections": _connections,
         "spec.retries.backoff.base": _millisecond,
-        "spec.timeouts.adaptive": _off(False, "limits are those that are written"),
+        "spec.timeouts.adaptive": _off(False, "limits are fixed, not learned"),
         "spec.timeouts.connect": _millisecond,
         "spec.timeouts.streaming.firstToken": _first_token,
         "spec.timeouts.streaming.betweenTokens": _absent("there is no such limit"),
         "spec.timeouts.nonStreaming.perTry": _per_try,
-        "spec.hedging.mode": _absent("as the policy's own mode"),
+        "spec.hedging.mode": _absent("as the mode of the policy"),
         "spec.hedging.enabled": _hedging,
         "spec.hedging.delay": _absent("there is none"),
         "spec.hedging.delayQuantilePercent": _HEDGING_OFF,
@@ -126,8 +126,8 @@ JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
         "spec.hedging.belowUtilizationPercent": _HEDGING_OFF,
         "spec.zones.preferLocal": _local,
         "spec.zones.spill": _spill,
-        "spec.zones.maxCrossZonePercent": _off(100.0, "as much as is needed may leave, here and there"),
-        "spec.degradation.shed.maxTokens": _absent("no long answer is refused"),
-        "spec.degradation.maintenance.enabled": _off(False, "there is no maintenance level"),
+        "spec.zones.maxCrossZonePercent": _off(100.0, "no limit on ejections"),
+        "spec.degradation.shed.maxTokens": _absent("long answers are not limited"),
+        "spec.degradation.maintenance.enabled": _off(False, "maintenance level is off"),
     }
 )

@@ -14,7 +14,7 @@ _LONGEST_LABEL: Final = 63
 
 def _zone(seen: FieldContext) -> FieldOutcome | None:
     if len(seen.value) > _LONGEST_LABEL:
-        return lost("a label has at most 63 characters, and Istio compares places by labels")
+        return lost("Istio compares localities by labels, which have at most 63 characters")
     return None
 
 
@@ -23,29 +23,29 @@ def _port(seen: FieldContext) -> FieldOutcome | None:
     if found is None or isinstance(found.port, int):
         return None
     if found.service is not None:
-        return approximated("Istio takes no name: the Service may have this one port only", "VirtualService")
-    return lost("a ServiceEntry needs the number of the port; 8000 is written in its place")
+        return approximated("Istio accepts no port name: the Service may have only this port", "VirtualService")
+    return lost("a ServiceEntry needs a port number; 8000 is used")
 
 
 def _weight(seen: FieldContext) -> FieldOutcome | None:
     """Beside engines that a Service selects, an entry would need the Service's own selector."""
     found = seen.policies.pools[seen.name].spec.kubernetes
     if found is not None and found.service is not None:
-        return lost("engines given by hand cannot join a Service that others are selected by; use a selector")
+        return lost("listed engines cannot join a Service; use a selector")
     return None
 
 
 def _sums(seen: FieldContext) -> FieldOutcome | None:
     pool = seen.policies.pools[seen.name]
     if pool.spec.kubernetes is not None and seen.policies.effective[seen.name].limits.max_concurrent is None:
-        return lost("how many engines the cluster has is not known here; give limits.maxConcurrent for a ceiling")
+        return lost("number of engines in the cluster unknown; set limits.maxConcurrent for an admission limit")
     return None
 
 
 def _probing(seen: FieldContext) -> FieldOutcome | None:
     if seen.policies.pools[seen.name].spec.probe.enabled:
         return None
-    return kept("nobody asks the engines, here or there", "")
+    return kept("probes are off", "")
 
 
 def _asked(seen: FieldContext) -> FieldOutcome | None:
@@ -53,7 +53,7 @@ def _asked(seen: FieldContext) -> FieldOutcome | None:
     if seen.value or shared_server_name(seen.policies.pools[seen.name]):
         return None
     return approximated(
-        "Istio asks every engine for the host that callers ask for, and any of tls.subjectAltNames will do",
+        "Istio sends the callers' host as SNI and accepts any of tls.subjectAltNames",
         "DestinationRule",
     )
 
@@ -61,7 +61,7 @@ def _asked(seen: FieldContext) -> FieldOutcome | None:
 def _patterns(seen: FieldContext) -> FieldOutcome | None:
     if not any("*" in name for name in seen.value):
         return None
-    return lost("Istio compares whole names: one with * fits only a certificate that has it with the *")
+    return lost("Istio compares names literally: a name with * matches only the same name with *")
 
 
 def _both(first: Judge, second: Judge) -> Judge:

@@ -10,12 +10,12 @@ from policies.fidelity import FieldOutcome, approximated, kept, lost
 from policies.route import ModelChange, PriorityClass
 from xds_server.decide.admission.ceiling import classes_by_pool
 
-_HEADER: Final = "headers; what Istio cannot compare is added by a patch of the route"
-_BODY: Final = "Istio reads no bodies: the caller, or an ext_proc filter, has to set the header {}"
+_HEADER: Final = "headers; conditions Istio lacks are added by a patch of the route"
+_BODY: Final = "Istio does not read bodies: the caller or an ext_proc filter must set the header {}"
 
 
 def _address(seen: FieldContext) -> FieldOutcome | None:
-    return None if seen.value in ("0.0.0.0", "::") else lost("Istio chooses where its proxies listen")
+    return None if seen.value in ("0.0.0.0", "::") else lost("Istio sets the listeners of its proxies")
 
 
 def _body(field: str) -> Judge:
@@ -26,9 +26,7 @@ def _pool(seen: FieldContext) -> FieldOutcome | None:
     route = seen.policies.routes[seen.name]
     models = {seen.policies.pools[share.pool].spec.model for share in route.spec.pools}
     if len(models) > 1:
-        return approximated(
-            "the pools have different models; bodies are not rewritten to name theirs", "VirtualService"
-        )
+        return approximated("the pools have different models, and bodies are not rewritten", "VirtualService")
     return None
 
 
@@ -39,22 +37,24 @@ def _priority(seen: FieldContext) -> FieldOutcome | None:
         return None
     if seen.value == PriorityClass.BATCH:
         return approximated(
-            "Envoy's HIGH priority, whose own, smaller threshold is added to the cluster; shares do not move",
+            "Envoy's HIGH priority with its own, smaller threshold; shares are fixed",
             "EnvoyFilter",
         )
-    return approximated("the cluster's own threshold; what batch leaves free it cannot use", "DestinationRule")
+    return approximated(
+        "the cluster's threshold; it cannot use capacity that batch leaves free", "DestinationRule"
+    )
 
 
 def _fallback(seen: FieldContext) -> FieldOutcome | None:
     if seen.value is None:
         return None
-    return lost("Istio knows no service that takes over for another; callers get 503 instead")
+    return lost("Istio has no fallback between services; callers get 503")
 
 
 def _model_change(seen: FieldContext) -> FieldOutcome | None:
     if seen.policies.routes[seen.name].spec.fallback is None or seen.value == ModelChange.NEVER:
         return None
-    return lost("there is no fallback in Istio, so no caller gets another model")
+    return lost("no fallback in Istio, so callers never get another model")
 
 
 def _regions(seen: FieldContext) -> FieldOutcome | None:
@@ -63,9 +63,9 @@ def _regions(seen: FieldContext) -> FieldOutcome | None:
     route = seen.policies.routes[seen.name]
     found = any(seen.policies.pools[share.pool].spec.kubernetes is not None for share in route.spec.pools)
     if found and len(seen.value) > 1:
-        return approximated("pods are held to the first of these regions: a subset takes one", "DestinationRule")
+        return approximated("pods are limited to the first region: a subset accepts one", "DestinationRule")
     if any(len(region) > 63 for region in seen.value):
-        return approximated("no engine has so long a label: none is allowed", "DestinationRule")
+        return approximated("labels of this length are invalid, so no engine matches", "DestinationRule")
     return None
 
 

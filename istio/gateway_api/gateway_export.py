@@ -15,12 +15,12 @@ from policies.model import PolicySet
 from xds_server.model.fleet import declared
 
 ALWAYS_LOST: Final = (
-    "Lost whatever the policies say, because a gateway has nobody who looks at the fleet as a whole:",
-    "- Verdicts: nobody asks an engine for a token; an endpoint picker sees queues and caches, and no hangs.",
-    "- The ceiling follows no engine that leaves, comes or slows down. Export again when the fleet is another.",
-    "- Each route has clusters of its own: ceilings, budgets and ejections of a pool are counted once for each.",
-    "- Budgets and ceilings are each proxy's own. --proxies divides them evenly, once.",
-    "- The ladder of degradation, `why`, the ledger and shadow mode.",
+    "Always lost, because a gateway has no view of the whole fleet:",
+    "- Verdicts: no probe asks for a token; an endpoint picker sees queues and caches, but no hangs.",
+    "- Admission limits are fixed and do not follow engines. Export again when the fleet changes.",
+    "- Each route has its own clusters, with separate limits, budgets and ejections of a pool.",
+    "- Retry budgets and admission limits apply per proxy. --proxies divides them evenly, once.",
+    "- Degradation levels, `why`, the ledger and shadow mode.",
 )
 """What no export can keep, in sentences for the report."""
 

@@ -49,7 +49,7 @@ def _fates(
         if kind == "ResiliencePolicy" and site.plain:
             outcome = gateway_policy_judges.without_envoy_gateway(one.path, outcome)
         if kind == "ModelRoute" and name in left_out and not one.path.startswith(_OF_THE_DOCUMENT):
-            outcome = lost(f"the route is left out: {left_out[name]}")
+            outcome = lost(f"route omitted: {left_out[name]}")
         target = outcome.target
         if kind == "ModelRoute" and target in _NAMED_AS_ITS_ROUTE:
             target = f"{target}/{name}"

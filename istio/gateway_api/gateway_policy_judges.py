@@ -11,7 +11,7 @@ from policies.schema import leaf_targets
 
 _POLICY: Final = "BackendTrafficPolicy"
 _ROUTE: Final = "HTTPRoute"
-_PLAIN: Final = "the Gateway API has nothing for it; Envoy Gateway's policies do"
+_PLAIN: Final = "not in the Gateway API; Envoy Gateway's policies have it"
 
 _OF_THE_GATEWAY_API: Final = frozenset(
     {
@@ -47,9 +47,7 @@ def _where(holds: Callable[[ResilienceSpec], bool], how: str) -> Judge:
 
 def _conditions(seen: GatewayFieldContext) -> FieldOutcome | None:
     if seen.site.plain:
-        return approximated(
-            "what implementations retry: connections and requests that never reached an engine", _ROUTE
-        )
+        return approximated("implementations retry connections and requests that never reached an engine", _ROUTE)
     if RetryCondition.RESET_BEFORE_REQUEST in _spec(seen).retries.conditions:
         return approximated("retry.retryOn.triggers, without reset-before-request", _POLICY)
     return None
@@ -58,14 +56,14 @@ def _conditions(seen: GatewayFieldContext) -> FieldOutcome | None:
 def _local_errors(seen: GatewayFieldContext) -> FieldOutcome | None:
     spec = _spec(seen)
     if spec.hedging.enabled and spec.breaker.consecutive_local_errors:
-        return approximated("off, as it is where hedging is on", _POLICY)
+        return approximated("off while hedging is on", _POLICY)
     return None
 
 
 def _ceiling(seen: GatewayFieldContext) -> FieldOutcome | None:
     pool = seen.policies.pools[seen.name]
     if pool.spec.kubernetes is not None and _spec(seen).limits.max_concurrent is None:
-        return lost("how many engines the cluster has is not known here; give limits.maxConcurrent")
+        return lost("number of engines in the cluster unknown; set limits.maxConcurrent")
     return None
 
 
@@ -75,7 +73,7 @@ def _duration(value: Callable[[ResilienceSpec], float]) -> Judge:
     def judge(seen: GatewayFieldContext) -> FieldOutcome | None:
         ms = value(_spec(seen)) * 1000
         return (
-            approximated("to the millisecond, and at least one", _POLICY) if abs(ms - round(ms)) > 1e-6 else None
+            approximated("rounded to milliseconds, at least 1 ms", _POLICY) if abs(ms - round(ms)) > 1e-6 else None
         )
 
     return judge
@@ -89,58 +87,61 @@ def _absent(value: Callable[[ResilienceSpec], Any], how: str = "not said") -> Ju
     return _where(lambda spec: value(spec) is None, how)
 
 
-_NO_HEDGES: Final = _where(lambda spec: not spec.hedging.enabled, "there are no hedges")
-_NO_STRAGGLERS: Final = _where(lambda spec: not spec.straggler.enabled, "no straggler is taken out, here or there")
-_NO_WINDOW: Final = _where(lambda spec: not spec.slow_start.window, "an engine has its full share at once")
+_NO_HEDGES: Final = _where(lambda spec: not spec.hedging.enabled, "no hedging")
+_NO_STRAGGLERS: Final = _where(lambda spec: not spec.straggler.enabled, "straggler ejection is off")
+_NO_WINDOW: Final = _where(lambda spec: not spec.slow_start.window, "slow start is off")
 
 _LEAVES: Final = leaf_targets("ResiliencePolicy")
 JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
     {
-        "spec.mode": _where(lambda spec: spec.mode == "enforce", "what is exported is in force"),
-        "spec.breaker.mode": _absent(lambda spec: spec.breaker.mode, "as the policy's own mode"),
-        "spec.limits.mode": _absent(lambda spec: spec.limits.mode, "as the policy's own mode"),
-        "spec.zones.mode": _absent(lambda spec: spec.zones.mode, "as the policy's own mode"),
-        "spec.regions.mode": _absent(lambda spec: spec.regions.mode, "as the policy's own mode"),
-        "spec.degradation.mode": _absent(lambda spec: spec.degradation.mode, "as the policy's own mode"),
+        "spec.mode": _where(lambda spec: spec.mode == "enforce", "exported objects are always enforced"),
+        "spec.breaker.mode": _absent(lambda spec: spec.breaker.mode, "as the mode of the policy"),
+        "spec.limits.mode": _absent(lambda spec: spec.limits.mode, "as the mode of the policy"),
+        "spec.zones.mode": _absent(lambda spec: spec.zones.mode, "as the mode of the policy"),
+        "spec.regions.mode": _absent(lambda spec: spec.regions.mode, "as the mode of the policy"),
+        "spec.degradation.mode": _absent(lambda spec: spec.degradation.mode, "as the mode of the policy"),
         **{path: _NO_STRAGGLERS for path in _LEAVES if path.startswith("spec.straggler.")},
         **{path: _NO_HEDGES for path in _LEAVES if path.startswith("spec.hedging.")},
-        "spec.breaker.weighPeers": _where(lambda spec: not spec.breaker.weigh_peers, "weighed against nobody's"),
-        "spec.breaker.cutHung": _where(lambda spec: not spec.breaker.cut_hung, "nothing is cut, here or there"),
+        "spec.breaker.weighPeers": _where(
+            lambda spec: not spec.breaker.weigh_peers, "not compared with other engines"
+        ),
+        "spec.breaker.cutHung": _where(lambda spec: not spec.breaker.cut_hung, "cutting is off"),
         "spec.breaker.consecutiveLocalErrors": _local_errors,
         "spec.breaker.localEjection": _duration(lambda spec: spec.breaker.local_ejection),
-        "spec.limits.learn": _where(lambda spec: not spec.limits.learn, "the ceiling is made of what is written"),
+        "spec.limits.learn": _where(
+            lambda spec: not spec.limits.learn, "the admission limit is computed from the configured values"
+        ),
         "spec.limits.maxWait": _ceiling,
         "spec.limits.concurrentPerSlot": _either(
-            _absent(lambda spec: spec.limits.concurrent_per_slot, "the ceiling is given in another way"), _ceiling
+            _absent(lambda spec: spec.limits.concurrent_per_slot, "the admission limit is set by another field"),
+            _ceiling,
         ),
         "spec.limits.maxConcurrent": _absent(
-            lambda spec: spec.limits.max_concurrent, "the ceiling is given in another way"
+            lambda spec: spec.limits.max_concurrent, "the admission limit is set by another field"
         ),
         "spec.retries.conditions": _conditions,
         "spec.retries.backoff.base": _duration(lambda spec: spec.retries.backoff.base),
         "spec.retries.backoff.max": _duration(lambda spec: spec.retries.backoff.max),
         "spec.retries.retryAfter.honour": _where(
-            lambda spec: not spec.retries.retry_after.honour, "it is not looked at, here or there"
+            lambda spec: not spec.retries.retry_after.honour, "this signal is off"
         ),
         "spec.retries.retryAfter.max": _where(
-            lambda spec: not spec.retries.retry_after.honour, "it is not looked at, here or there"
+            lambda spec: not spec.retries.retry_after.honour, "this signal is off"
         ),
-        "spec.timeouts.adaptive": _where(
-            lambda spec: not spec.timeouts.adaptive, "limits are those that are written"
-        ),
+        "spec.timeouts.adaptive": _where(lambda spec: not spec.timeouts.adaptive, "limits are fixed, not learned"),
         "spec.timeouts.connect": _duration(lambda spec: spec.timeouts.connect),
         "spec.timeouts.streaming.firstToken": _absent(lambda spec: spec.timeouts.streaming.first_token),
         "spec.timeouts.nonStreaming.perTry": _absent(lambda spec: spec.timeouts.non_streaming.per_try),
         "spec.zones.maxCrossZonePercent": _where(
-            lambda spec: spec.zones.max_cross_zone_percent == 100, "as much as is needed may leave, here and there"
+            lambda spec: spec.zones.max_cross_zone_percent == 100, "no limit on ejections"
         ),
         "spec.slowStart.window": _either(_NO_WINDOW, _duration(lambda spec: spec.slow_start.window)),
         "spec.slowStart.minWeightPercent": _NO_WINDOW,
         "spec.degradation.shed.maxTokens": _absent(
-            lambda spec: spec.degradation.shed.max_tokens, "no long answer is refused"
+            lambda spec: spec.degradation.shed.max_tokens, "long answers are not limited"
         ),
         "spec.degradation.maintenance.enabled": _where(
-            lambda spec: not spec.degradation.maintenance.enabled, "there is no maintenance level"
+            lambda spec: not spec.degradation.maintenance.enabled, "maintenance level is off"
         ),
     }
 )

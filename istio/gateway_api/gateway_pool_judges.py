@@ -20,15 +20,15 @@ def _endpoint(seen: GatewayFieldContext) -> FieldOutcome | None:
     """Engines may be in a Backend, in slices, or left out because their names cannot be said."""
     found = seen.backends[seen.name]
     if found.left_out:
-        return lost(f"left out, for their names cannot be said: {', '.join(found.left_out[:3])}")
+        return lost(f"omitted, because their names cannot be expressed: {', '.join(found.left_out[:3])}")
     return kept("endpoints", "Backend") if _stands(found, "Backend") else None
 
 
 def _zone(seen: GatewayFieldContext) -> FieldOutcome | None:
     if not any(one.zone for one in seen.policies.pools[seen.name].spec.endpoints):
-        return kept("no engine says where it stands", "")
+        return kept("no engine has a zone or region", "")
     if _stands(seen.backends[seen.name], "Backend"):
-        return lost("endpoints that are host names have no zone")
+        return lost("endpoints with host names have no zone")
     return None
 
 
@@ -37,13 +37,13 @@ def _none_said(name: str) -> Judge:
     return lambda seen: (
         None
         if any(getattr(one, name) for one in seen.policies.pools[seen.name].spec.endpoints)
-        else kept("no engine says one", "")
+        else kept("not set for any engine", "")
     )
 
 
 def _alike(seen: GatewayFieldContext) -> FieldOutcome | None:
     weights = {one.weight for one in seen.policies.pools[seen.name].spec.endpoints}
-    return kept("all are alike, here and there", "") if len(weights) == 1 else None
+    return kept("all engines have the same value", "") if len(weights) == 1 else None
 
 
 def _asked(seen: GatewayFieldContext) -> FieldOutcome | None:
@@ -52,16 +52,16 @@ def _asked(seen: GatewayFieldContext) -> FieldOutcome | None:
     wrong = [one.hostname for one in _names(seen) if one.hostname != shared_server_name(pool).lower()]
     if not wrong:
         return None
-    return lost(f"every engine is asked for {wrong[0]}, as one name has to be said; give serverName")
+    return lost(f"SNI {wrong[0]} is used for every engine, because one name is required; set serverName")
 
 
 def _proved(seen: GatewayFieldContext) -> FieldOutcome | None:
     """Names with * are no patterns, and some cannot be said."""
     left_out = [name for one in _names(seen) for name in one.left_out]
     if left_out:
-        return lost(f"an engine with none of the first {MOST_NAMES} sayable names is refused: {left_out[0]}")
+        return lost(f"engines without one of the first {MOST_NAMES} valid names are refused: {left_out[0]}")
     if any("*" in name for one in _names(seen) for name in one.alternatives):
-        return lost("names are compared whole: one with * fits only a certificate that has it with the *")
+        return lost("names are compared literally: a name with * matches only the same name with *")
     return None
 
 
@@ -74,24 +74,24 @@ def _names(seen: GatewayFieldContext) -> Iterator[BackendTlsNames]:
 def _port(seen: GatewayFieldContext) -> FieldOutcome | None:
     found = seen.policies.pools[seen.name].spec.kubernetes
     if found is not None and not isinstance(found.port, int):
-        return lost("a backend needs the number of the port; 8000 is written in its place")
+        return lost("a backend needs a port number; 8000 is used")
     if found is not None and found.service is not None:
-        return approximated("it is taken for the Service's port; where that is another one, say that", "HTTPRoute")
+        return approximated("assumed to be the Service's port; set that port if it differs", "HTTPRoute")
     return None
 
 
 def _sums(seen: GatewayFieldContext) -> FieldOutcome | None:
     if seen.site.plain:
-        return lost("the Gateway API has no ceilings; Envoy Gateway's policies have one")
+        return lost("the Gateway API has no admission limit; Envoy Gateway's policies have one")
     pool = seen.policies.pools[seen.name]
     if pool.spec.kubernetes is not None and seen.policies.effective[seen.name].limits.max_concurrent is None:
-        return lost("how many engines the cluster has is not known here; give limits.maxConcurrent for a ceiling")
+        return lost("number of engines in the cluster unknown; set limits.maxConcurrent for an admission limit")
     return None
 
 
 def _probing(seen: GatewayFieldContext) -> FieldOutcome | None:
     on = seen.policies.pools[seen.name].spec.probe.enabled
-    return None if on else kept("nobody asks the engines, here or there", "")
+    return None if on else kept("probes are off", "")
 
 
 JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(

@@ -13,17 +13,15 @@ from policies.route import HeaderMatch, ModelChange, PriorityClass
 
 def _address(seen: GatewayFieldContext) -> FieldOutcome | None:
     address = seen.policies.routes[seen.name].spec.listener.address
-    return None if address in {"0.0.0.0", "::"} else lost("a Gateway says where it listens")
+    return None if address in {"0.0.0.0", "::"} else lost("the Gateway sets its listeners")
 
 
 def _path(seen: GatewayFieldContext) -> FieldOutcome | None:
     prefix = seen.policies.routes[seen.name].spec.match.path_prefix
     if path_match(prefix)["type"] != "PathPrefix":
-        return approximated("a regular expression, which implementations may take or refuse", "HTTPRoute")
+        return approximated("a regular expression; support depends on the implementation", "HTTPRoute")
     if prefix != "/":
-        return approximated(
-            "compared element by element: /v1 is not the beginning of /v1x, and /v1/ is /v1", "HTTPRoute"
-        )
+        return approximated("compared by path element: /v1 does not match /v1x, and /v1/ equals /v1", "HTTPRoute")
     return None
 
 
@@ -56,11 +54,11 @@ def _pools(seen: GatewayFieldContext) -> FieldOutcome | None:
     route = seen.policies.routes[seen.name]
     names = [share.pool for share in route.spec.pools]
     if len({_stack(seen.policies, name) for name in names}) > 1:
-        return approximated(f"the policy of {names[0]}, the first, holds for all pools of the route", "HTTPRoute")
-    if len({seen.policies.pools[name].spec.model for name in names}) > 1:
         return approximated(
-            "the pools have different models; bodies are not rewritten to name theirs", "HTTPRoute"
+            f"the policy of {names[0]}, the first pool, applies to all pools of the route", "HTTPRoute"
         )
+    if len({seen.policies.pools[name].spec.model for name in names}) > 1:
+        return approximated("the pools have different models, and bodies are not rewritten", "HTTPRoute")
     return None
 
 
@@ -70,7 +68,7 @@ def _stack(policies: PolicySet, pool: str) -> tuple[str, ...]:
 
 def _priority(seen: GatewayFieldContext) -> FieldOutcome | None:
     if seen.site.plain:
-        return lost("the Gateway API has no ceilings and no classes")
+        return lost("the Gateway API has no admission limits and no classes")
     route = seen.policies.routes[seen.name]
     pools = {share.pool for share in route.spec.pools}
     others = {
@@ -80,24 +78,25 @@ def _priority(seen: GatewayFieldContext) -> FieldOutcome | None:
     }
     if len(others) > 1:
         return approximated(
-            "each class has its own ceiling; what the other leaves free it cannot use", "BackendTrafficPolicy"
+            "each class has its own limit; it cannot use capacity that the other leaves free",
+            "BackendTrafficPolicy",
         )
     if route.spec.priority is PriorityClass.BATCH:
-        return approximated("the ceiling of batch requests, of which there are no others", "BackendTrafficPolicy")
+        return approximated("the limit of batch requests; the route has only these", "BackendTrafficPolicy")
     return None
 
 
 def _fallback(seen: GatewayFieldContext) -> FieldOutcome | None:
     if seen.policies.routes[seen.name].spec.fallback is None:
         return None
-    return lost("no backend takes over for another when that one has no engine left; callers get 503")
+    return lost("no fallback between backends; without engines callers get 503")
 
 
 def _model_change(seen: GatewayFieldContext) -> FieldOutcome | None:
     spec = seen.policies.routes[seen.name].spec
     if spec.fallback is None or spec.model_change is ModelChange.NEVER:
         return None
-    return lost("there is no fallback, so no caller gets another model")
+    return lost("no fallback, so callers never get another model")
 
 
 def _side_effects(seen: GatewayFieldContext) -> FieldOutcome | None:
@@ -112,11 +111,11 @@ def _side_effects(seen: GatewayFieldContext) -> FieldOutcome | None:
 
 def _regions(seen: GatewayFieldContext) -> FieldOutcome | None:
     regions = seen.policies.routes[seen.name].spec.allowed_regions
-    return lost("backends know no regions: requests may go anywhere") if regions else None
+    return lost("backends have no regions: requests may go anywhere") if regions else None
 
 
 def _body(seen: GatewayFieldContext) -> FieldOutcome | None:
-    return lost("the Gateway API has no limit on bodies") if seen.site.plain else None
+    return lost("the Gateway API has no body limit") if seen.site.plain else None
 
 
 JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(

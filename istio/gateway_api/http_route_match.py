@@ -52,21 +52,17 @@ def http_route_match(match: Match) -> HttpRouteMatch:
         elif name == ":authority":
             host = _authority(one)
         elif name.startswith(":") or not _NAME.fullmatch(name):
-            raise UnsupportedMatchError(f"{one.name} is no header of an HTTPRoute")
+            raise UnsupportedMatchError(f"HTTPRoute does not support the header {one.name}")
         elif name in headers:
-            raise UnsupportedMatchError(
-                f"there are two conditions on the header {one.name}, and an HTTPRoute takes one"
-            )
+            raise UnsupportedMatchError(f"HTTPRoute accepts one condition per header; {one.name} has two")
         else:
             headers[name] = {"name": one.name, **_condition(one)}
     for name, value in _of_the_body(match):
         if name in headers:
-            raise UnsupportedMatchError(
-                f"there are two conditions on the header {name}, and an HTTPRoute takes one"
-            )
+            raise UnsupportedMatchError(f"HTTPRoute accepts one condition per header; {name} has two")
         headers[name] = {"name": name, "type": "Exact", "value": _value(value)}
     if len(headers) > _MOST_HEADERS:
-        raise UnsupportedMatchError(f"an HTTPRoute takes at most {_MOST_HEADERS} conditions on headers")
+        raise UnsupportedMatchError(f"HTTPRoute accepts at most {_MOST_HEADERS} header conditions")
     if headers:
         found["headers"] = list(headers.values())
     return HttpRouteMatch(match=found, host=host)
@@ -84,17 +80,17 @@ def path_match(prefix: str) -> Object:
         return {"type": "PathPrefix", "value": prefix}
     expression = f"{re.escape(prefix)}.*"
     if len(expression) > _LONGEST_PATH:
-        raise UnsupportedMatchError(f"a path of an HTTPRoute has at most {_LONGEST_PATH} characters")
+        raise UnsupportedMatchError(f"HTTPRoute paths have at most {_LONGEST_PATH} characters")
     return {"type": "RegularExpression", "value": expression}
 
 
 def _condition(one: HeaderMatch) -> Object:
     if one.invert or one.present is False:
-        raise UnsupportedMatchError(f"an HTTPRoute cannot ask for the absence of {one.name}")
+        raise UnsupportedMatchError(f"HTTPRoute cannot match the absence of {one.name}")
     if one.exact is not None and one.exact:
         return {"type": "Exact", "value": _value(one.exact)}
     if one.exact is not None:
-        raise UnsupportedMatchError(f"an HTTPRoute cannot ask for {one.name} to be empty")
+        raise UnsupportedMatchError(f"HTTPRoute cannot match an empty {one.name}")
     if one.prefix is not None:
         return {"type": "RegularExpression", "value": _value(f"{re.escape(one.prefix)}.*")}
     return {"type": "RegularExpression", "value": _value(one.regex if one.regex is not None else ".*")}
@@ -103,14 +99,14 @@ def _condition(one: HeaderMatch) -> Object:
 def _value(text: str) -> str:
     if len(text) > _LONGEST_VALUE or not _VALUE.fullmatch(text):
         raise UnsupportedMatchError(
-            "a value of a header is printable ASCII with single spaces between words, at most 4096"
+            "HTTPRoute header values are printable ASCII with single spaces, at most 4096 characters"
         )
     return text
 
 
 def _method(one: HeaderMatch) -> str:
     if one.exact not in _METHODS or one.invert:
-        raise UnsupportedMatchError("an HTTPRoute asks for one method by its name")
+        raise UnsupportedMatchError("HTTPRoute matches one method by name")
     return str(one.exact)
 
 
@@ -120,5 +116,5 @@ _HOST: Final = re.compile(r"(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-
 def _authority(one: HeaderMatch) -> str:
     host = one.exact or ""
     if one.invert or len(host) > 253 or not _HOST.fullmatch(host) or re.fullmatch(r"[0-9.]+", host):
-        raise UnsupportedMatchError("an HTTPRoute is for a host by its name, without a port")
+        raise UnsupportedMatchError("HTTPRoute matches host names without a port")
     return host

@@ -72,7 +72,7 @@ def _refs(
     for share in route.spec.pools:
         of = pools[share.pool].of
         if not of:
-            raise UnsupportedMatchError(f"nothing stands for pool {share.pool}: no engine of it can be named")
+            raise UnsupportedMatchError(f"pool {share.pool} has no backend: none of its engines can be expressed")
         slots = sum(one.slots for one in of)
         for one in of:
             weight = share.weight if len(of) == 1 or not share.weight else share.weight * one.slots / slots
@@ -82,7 +82,7 @@ def _refs(
             used.append(one)
     if len(refs) > MOST_BACKENDS:
         raise UnsupportedMatchError(
-            f"an HTTPRoute leads to at most {MOST_BACKENDS} backends, and this one to {len(refs)}"
+            f"HTTPRoute accepts at most {MOST_BACKENDS} backends; this route has {len(refs)}"
         )
     return refs, tuple(used)
 

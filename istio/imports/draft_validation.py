@@ -77,7 +77,7 @@ def _without(drafts: list[PolicyDraft], written: Sequence[DraftLine], errors: Po
         draft = by_id[which]
         nodes = list(draft.nodes(steps)) if steps else []
         for node in nodes or [draft.node]:
-            node.refuse(why if steps else f"{draft.kind} {draft.name} is left out: {why}")
+            node.refuse(why if steps else f"{draft.kind} {draft.name} omitted: {why}")
         if not steps or not draft.drop(steps):
             gone.add(which)
     return [draft for draft in drafts if id(draft) not in gone]

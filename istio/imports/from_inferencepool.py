@@ -15,13 +15,13 @@ from istio.imports.source_documents import SourceDocument, SourceNode
 from istio.imports.source_values import integer, text, texts
 
 _HEADING = """\
-Policies from InferencePools, by `switchgear import inferencepool`. Behind each value stands where it is from.
-What is not said here has Switchgear's own default: `switchgear explain --defaults`."""
+Policies from InferencePools, by `switchgear import inferencepool`. Comments give the source of each value.
+All else has Switchgear's defaults: `switchgear explain --defaults`."""
 
 _POOL_GROUPS = frozenset({"inference.networking.k8s.io", "inference.networking.x-k8s.io"})
 _ROUTE_GROUP = "gateway.networking.k8s.io"
 _OBJECTIVE_HEADER = "x-gateway-inference-objective"
-_PICKER = "Switchgear decides itself which engines take requests; a picker would stand beside it, and see half"
+_PICKER = "Switchgear chooses engines; a second picker would see half of the traffic"
 _BATCH = "Sheddable"
 
 
@@ -70,11 +70,11 @@ def _file(read: _Read, source: SourceDocument, wishes: ImportOptions) -> None:
     what = kind.value if kind is not None else None
     if spec is None or name is None:
         root.take()
-        root.refuse("an object has a name and a spec")
+        root.refuse("name and spec are required")
     elif group in _POOL_GROUPS and what == "InferencePool":
         if key in read.pools:
             root.take()
-            root.refuse(f"there is another InferencePool {key}, at {read.pools[key].place}")
+            root.refuse(f"duplicate InferencePool {key}, first at {read.pools[key].place}")
         else:
             read.pools[key] = root
     elif group in _POOL_GROUPS and what == "InferenceModel":
@@ -87,7 +87,7 @@ def _file(read: _Read, source: SourceDocument, wishes: ImportOptions) -> None:
         read.routes.append(HttpRoute(node=root, namespace=namespace, name=str(name.value), hosts=tuple(names)))
     else:
         root.take()
-        root.refuse("only InferencePool, InferenceModel, InferenceObjective and HTTPRoute are understood")
+        root.refuse("only InferencePool, InferenceModel, InferenceObjective and HTTPRoute are supported")
 
 
 def _pool(pools: PolicyDrafts, key: str, node: SourceNode) -> PolicyDraft:
@@ -115,7 +115,7 @@ def _port(node: SourceNode) -> SourcedValue | None:
         if found is None:
             found = integer(one.get("number"))
         else:
-            one.refuse("an engine is asked at one port: write a pool for each port, and divide a route among them")
+            one.refuse("an engine has one port: write one pool per port, and split a route among them")
     return found
 
 
@@ -125,7 +125,7 @@ def _model(pools: PolicyDrafts, found: dict[str, PolicyDraft], namespace: str, n
     model, where = text(named), text(target)
     pool = found.get(f"{namespace}/{where}")
     if model is None or pool is None:
-        (target or node).refuse(f"the files have no InferencePool {where}" if model else "it names no model")
+        (target or node).refuse(f"no InferencePool {where} in the files" if model else "no model")
         return
     if (reference := node.at("spec", "poolRef")) is not None:
         reference.take()
@@ -134,7 +134,7 @@ def _model(pools: PolicyDrafts, found: dict[str, PolicyDraft], namespace: str, n
         if text(one.get("name")) == model:
             one.take()
         else:
-            one.refuse("engines are asked by the name that the caller gave: the route is left out")
+            one.refuse("engines get the model name of the caller: route omitted")
             return
     pool.put("model", SourcedValue(value=model, node=named))
     draft = PolicyDraft(
@@ -148,7 +148,7 @@ def _model(pools: PolicyDrafts, found: dict[str, PolicyDraft], namespace: str, n
         sheddable = critical.value == _BATCH
         draft.put("priority", SourcedValue(value="batch" if sheddable else "interactive", node=critical))
         if not sheddable and critical.value != "Critical":
-            critical.change("there are two classes: everything that may not be shed first is interactive")
+            critical.change("two classes: everything not shed first is interactive")
     pools.add_route(draft, conditions)
 
 
@@ -157,16 +157,14 @@ def _objective(pools: PolicyDrafts, found: dict[str, PolicyDraft], namespace: st
     target, priority = node.at("spec", "poolRef", "name"), node.at("spec", "priority")
     pool = found.get(f"{namespace}/{text(target)}")
     if pool is None:
-        (target or node).refuse("the files have no such InferencePool")
+        (target or node).refuse("no such InferencePool in the files")
         return
     if (reference := node.at("spec", "poolRef")) is not None:
         reference.take()
     said = integer(priority)
     if priority is None or said is None or not isinstance(said.value, int) or said.value >= 0:
         if priority is not None:
-            priority.change(
-                "there are two classes: everything from 0 on is interactive, and so is what names no objective"
-            )
+            priority.change("two classes: 0 and above, and no objective, are interactive")
         return
     name = node.source.label.partition("/")[2]
     draft = PolicyDraft(kind="ModelRoute", name=pools.route_names.allocate(name), node=node)
@@ -176,7 +174,7 @@ def _objective(pools: PolicyDrafts, found: dict[str, PolicyDraft], namespace: st
     conditions.into(draft, node)
     draft.spec["pools"] = [{"pool": SourcedValue(value=pool.name)}]
     draft.put("priority", SourcedValue(value="batch", node=priority))
-    priority.change("there are two classes: everything below 0 is batch")
+    priority.change("two classes: below 0 is batch")
     pools.add_route(draft, conditions)
 
 
@@ -184,7 +182,7 @@ def _plain_routes(pools: PolicyDrafts, found: dict[str, PolicyDraft]) -> None:
     """Where nothing says which requests go to a pool, those for its model do."""
     for pool in found.values():
         draft = PolicyDraft(kind="ModelRoute", name=pools.route_names.allocate(pool.name), node=pool.node)
-        draft.about = "Nothing in the files says which requests go to this pool; those for its model do."
+        draft.about = "No route in the files; requests for its model go to this pool."
         pools.listener(draft)
         model: Tree = pool.spec.get("model", SourcedValue(value=pool.name, note="its model"))
         draft.spec["match"] = {"model": model}

@@ -17,8 +17,8 @@ from istio.imports.source_documents import SourceDocument, SourceNode
 from istio.imports.source_values import integer, text, texts
 
 _HEADING = """\
-Policies from Istio's objects, by `switchgear import istio`. Behind each value stands where it is from.
-What is not said here has Switchgear's own default: `switchgear explain --defaults`."""
+Policies from Istio's objects, by `switchgear import istio`. Comments give the source of each value.
+All else has Switchgear's defaults: `switchgear explain --defaults`."""
 
 _GROUP = "networking.istio.io"
 _KINDS = frozenset({"DestinationRule", "VirtualService", "ServiceEntry", "WorkloadEntry"})
@@ -88,7 +88,7 @@ def _identified(source: SourceDocument, wishes: ImportOptions) -> _Object | None
     group = str(version.value).partition("/")[0] if version is not None else ""
     if kind is None or group != _GROUP or kind.text_value not in _KINDS:
         root.take()
-        root.refuse(f"only {', '.join(sorted(_KINDS))} of {_GROUP} are understood")
+        root.refuse(f"only {', '.join(sorted(_KINDS))} of {_GROUP} are supported")
         return None
     for head in ("apiVersion", "kind", "metadata", "status"):
         if (one := root.get(head)) is not None:
@@ -100,14 +100,14 @@ def _identified(source: SourceDocument, wishes: ImportOptions) -> _Object | None
 def _file(mesh: _Mesh, found: _Object) -> None:
     spec = found.node.get("spec")
     if spec is None:
-        found.node.refuse("it says nothing: there is no spec")
+        found.node.refuse("no spec")
         return
     match found.kind:
         case "DestinationRule":
             host = text(spec.get("host"))
             if host is None or host in mesh.rules or "*" in host:
                 found.node.take()
-                found.node.refuse("a rule for one host, and one rule for a host, can be taken over")
+                found.node.refuse("only one rule per host, for one host, is supported")
                 return
             _once(mesh.rules, found.host(host), found)
             _named(mesh, found, host)
@@ -118,7 +118,7 @@ def _file(mesh: _Mesh, found: _Object) -> None:
                     _once(mesh.entries, found.host(host), found)
                     _named(mesh, found, host)
                 else:
-                    one.refuse("a pool has a name: hosts with * have none")
+                    one.refuse("hosts with * cannot become pools")
         case "WorkloadEntry":
             mesh.workloads.append(found)
         case _:
@@ -130,7 +130,7 @@ def _once(known: dict[str, _Object], host: str, found: _Object) -> None:
     first = known.setdefault(host, found)
     if first is not found:
         found.node.take()
-        found.node.refuse(f"there is another {found.kind} for {host}, at {first.node.place}")
+        found.node.refuse(f"duplicate {found.kind} for {host}, first at {first.node.place}")
 
 
 def _named(mesh: _Mesh, found: _Object, host: str) -> None:
@@ -163,12 +163,14 @@ def _pool(mesh: _Mesh, host: str, subset: str | None, node: SourceNode) -> Polic
     if subset is not None:
         part = _subset(rule, subset)
         if part is None:
-            node.refuse(f"no DestinationRule of the files says what subset {subset} of {host} is")
+            node.refuse(f"no DestinationRule in the files defines subset {subset} of {host}")
             return None
         selector = part.get("labels")
         labels = texts(selector)
         if selector is not None and entry is None:
-            selector.change("every pod of the namespace with these labels is an engine: add those of its Service")
+            selector.change(
+                "every pod of the namespace with these labels is an engine: add the labels of its Service"
+            )
     short = mesh.names.get(host) or (host.partition(".")[0] if _in_cluster(host) else host)
     pool = mesh.pools.pool(key, f"{short}-{subset}" if subset else short, entry.node if entry else node)
     namespace = entry.namespace if entry else _namespace(host) or (rule.namespace if rule else "")
@@ -183,7 +185,7 @@ def _pool(mesh: _Mesh, host: str, subset: str | None, node: SourceNode) -> Polic
     elif _in_cluster(host):
         _discovered(mesh, host, labels, pool)
     else:
-        node.refuse(f"nothing in the files says where the engines of {host} are: pool {pool.name} has none")
+        node.refuse(f"no endpoints of {host} in the files: pool {pool.name} is empty")
     if rule is not None:
         parts = [_subset(rule, subset)] if subset else []
         said = [one.get("trafficPolicy") for one in (*parts, rule.node.get("spec")) if one is not None]
@@ -235,7 +237,7 @@ def _discovered(mesh: _Mesh, host: str, labels: dict[str, str], pool: PolicyDraf
     said = mesh.ports.get(host)
     pool.put("kubernetes.port", said or DEFAULT_PORT)
     if said is not None and said.node is not None:
-        said.node.change("it is the Service's port there, and the pods' here: mend it where they differ")
+        said.node.change("the Service's port there, the pods' port here: correct it if they differ")
 
 
 def _rule(mesh: _Mesh, host: str, rule: _Object) -> None:
@@ -250,10 +252,10 @@ def _rule(mesh: _Mesh, host: str, rule: _Object) -> None:
         if name is not None and f"{host}|{name.value}" in mesh.pools.pools:
             used = True
         else:
-            one.refuse("no route leads to this subset")
+            one.refuse("subset without a route")
     if not used:
         _pool(mesh, host, None, rule.node)
     if (exported := spec.get("exportTo")) is not None:
-        exported.refuse("who may see a pool is not restricted")
+        exported.refuse("visibility of pools cannot be restricted")
     if (selector := spec.get("workloadSelector")) is not None:
-        selector.refuse("a policy holds for every caller")
+        selector.refuse("a policy applies to every caller")

@@ -18,9 +18,9 @@ from istio.imports.source_documents import SourceDocument, SourceNode
 from istio.imports.source_values import digits, flag, integer, text
 
 _HEADING = """\
-Policies from Helm values of vLLM's production-stack, by `switchgear import production-stack`. Behind each value
-stands where it is from. What is not said here has Switchgear's own default: `switchgear explain --defaults`.
-Measure serviceTime and longestServiceTime of your own traffic: the admission ceiling follows from them."""
+Policies from Helm values of vLLM's production-stack, by `switchgear import production-stack`. Comments give the
+source of each value. All else has Switchgear's defaults: `switchgear explain --defaults`.
+Measure serviceTime and longestServiceTime on your traffic: the admission limit follows from them."""
 
 _OF_PODS = frozenset(
     {
@@ -50,22 +50,22 @@ _OF_VLLM = frozenset(
 _ELSEWHERE = frozenset(
     {"cacheserverSpec", "lookupserverSpec", "sharedPvcStorage", "sharedStorage", "loraController", "dashboards"}
 )
-_WHOLE = "prefill and decode are not told apart: an engine answers whole requests"
+_WHOLE = "no separate prefill and decode: an engine serves whole requests"
 _ROUTING = {
-    "session": "Switchgear does not tie sessions to engines",
-    "prefixaware": "engines are picked by their load, not by what their caches hold",
-    "kvaware": "engines are picked by their load, not by what their caches hold",
+    "session": "no session affinity in Switchgear",
+    "prefixaware": "load balancing follows load, not cache contents",
+    "kvaware": "load balancing follows load, not cache contents",
     "disaggregated_prefill": _WHOLE,
 }
 _OF_THE_ROUTER = {
-    "sessionKey": "Switchgear does not tie sessions to engines",
+    "sessionKey": "no session affinity in Switchgear",
     "rootPath": "paths are not rewritten",
-    "extraArgs": "the router's own arguments; Envoys take its place",
-    "engineScrapeInterval": "engines are asked as spec.probe says, and agents tell at once",
-    "requestStatsWindow": "Switchgear measures over windows of its own",
-    "vllmApiKey": "callers' headers go on to the engines as they are",
+    "extraArgs": "arguments of the router, which Envoys replace",
+    "engineScrapeInterval": "see spec.probe; agents report at once",
+    "requestStatsWindow": "Switchgear has its own windows",
+    "vllmApiKey": "callers' headers reach engines unchanged",
 }
-_NO_KEY = "engines are asked for a token without a key: let the prober in, or say probe.enabled: false"
+_NO_KEY = "probes send no API key: admit the prober, or set probe.enabled: false"
 _GATE = "first_token_gate"
 
 
@@ -84,9 +84,7 @@ def from_production_stack(sources: Sequence[SourceDocument], wishes: ImportOptio
         root = source.root
         if not isinstance(source.value, dict) or not ({"servingEngineSpec", "routerSpec"} & source.value.keys()):
             root.take()
-            root.refuse(
-                "these are no values of production-stack: neither servingEngineSpec nor routerSpec is said"
-            )
+            root.refuse("not values of production-stack: neither servingEngineSpec nor routerSpec is set")
             continue
         for name in _ELSEWHERE & source.value.keys():
             SourceNode(source=source, steps=(name,), value=source.value[name]).take()
@@ -104,9 +102,7 @@ def _engines(root: SourceNode, pools: PolicyDrafts, wishes: ImportOptions, relea
     _stays(serving, _OF_PODS)
     if (key := serving.get("vllmApiKey")) is not None:
         if any(key.value.values()) if isinstance(key.value, dict) else key.value:
-            key.refuse(
-                "engines are asked for a token without a key: let the prober in, or say probe.enabled: false"
-            )
+            key.refuse("probes send no API key: admit the prober, or set probe.enabled: false")
         else:
             key.take()
     listed = serving.get("modelSpec")
@@ -126,7 +122,7 @@ def _engine(
     called = one.get("name")
     name, url = text(called), one.get("modelURL")
     if name is None or called is None:
-        one.refuse("this model has no name")
+        one.refuse("model without a name")
         return None
     _stays(one, _OF_PODS)
     pool = pools.pool(name, name, one)
@@ -153,10 +149,8 @@ def _vllm(one: SourceNode, pool: PolicyDraft) -> None:
     pool.put("slotsPerEngine", integer(config.get("maxNumSeqs")))
     runner = config.get("runner")
     if runner is not None and text(runner) == "pooling":
-        pool.put("probe.enabled", SourcedValue(value=False, node=runner, note="it makes no completions"))
-        runner.change(
-            "engines that make no completions cannot be asked for one: their agents alone say how they are"
-        )
+        pool.put("probe.enabled", SourcedValue(value=False, node=runner, note="no completions"))
+        runner.change("engines without completions cannot be probed; only their agents report")
 
 
 def _arguments(one: SourceNode, pool: PolicyDraft) -> None:
@@ -175,7 +169,7 @@ def _arguments(one: SourceNode, pool: PolicyDraft) -> None:
         match word.replace("_", "-"):
             case "--max-num-seqs":
                 if (slots := digits(following)) is None:
-                    item.refuse("this is no whole number")
+                    item.refuse("not an integer")
                 else:
                     pool.spec["slotsPerEngine"] = SourcedValue(value=slots, node=item)
             case "--served-model-name" if following:
@@ -185,16 +179,16 @@ def _arguments(one: SourceNode, pool: PolicyDraft) -> None:
             case "--api-key":
                 item.refuse(_NO_KEY)
             case "--ssl-keyfile" | "--ssl-certfile":
-                item.refuse("engines are asked in plain HTTP")
+                item.refuse("engines are called over plain HTTP")
 
 
 def _oddities(one: SourceNode) -> None:
     gpus = one.get("requestGPU")
     if gpus is not None:
-        gpus.change("a pod says it of itself: podAnnotations switchgear.dev/gpus")
+        gpus.change("set by pod annotation: podAnnotations switchgear.dev/gpus")
     if (lora := one.get("enableLoRA")) is not None:
         if flag(lora):
-            lora.refuse("the route is for the base model: write routes for the names of its adapters")
+            lora.refuse("the route matches the base model: add routes for its adapters")
         else:
             lora.take()
     ray = one.get("raySpec")
@@ -203,7 +197,7 @@ def _oddities(one: SourceNode) -> None:
         if enabled is not None and flag(enabled) is False:
             ray.take()
         else:
-            ray.refuse("engines that are Ray clusters: see which of their pods the Service selects")
+            ray.refuse("engines are Ray clusters: check which of their pods the Service selects")
     cache = one.get("lmcacheConfig")
     if cache is None:
         return
@@ -239,9 +233,9 @@ def _routing(router: SourceNode) -> None:
     logic = router.get("routingLogic")
     if logic is not None:
         if logic.text_value in {"roundrobin", ""}:
-            logic.change("engines are picked by the fewest requests, in proportion to their slots")
+            logic.change("least-request load balancing is used, weighted by slots")
         else:
-            logic.refuse(_ROUTING.get(logic.text_value, "no such way to pick engines is known here"))
+            logic.refuse(_ROUTING.get(logic.text_value, "unknown load balancing method"))
     for name, why in _OF_THE_ROUTER.items():
         if (part := router.get(name)) is not None:
             if _says_nothing(part):
@@ -259,7 +253,7 @@ def _static(router: SourceNode, pools: PolicyDrafts) -> Iterator[_Model]:
     backends, models = router.get("staticBackends"), router.get("staticModels")
     urls, names = _split(backends), _split(models)
     if backends is None or models is None or not urls or len(urls) != len(names):
-        (backends or models or router).refuse("there have to be as many staticModels as staticBackends")
+        (backends or models or router).refuse("staticModels and staticBackends must have the same length")
         return
     for url, name in zip(urls, names, strict=True):
         endpoint = _endpoint(url, backends)
@@ -288,7 +282,7 @@ def _endpoint(url: str, node: SourceNode) -> dict[str, Tree] | None:
     except ValueError:
         host, port, parts = None, None, urlsplit("")
     if parts.scheme != "http" or host is None or parts.path.strip("/"):
-        node.change(f"{url} is left out: an engine is http://HOST:PORT and no more")
+        node.change(f"{url} omitted: an engine must be http://HOST:PORT")
         return None
     return {"address": SourcedValue(value=host, node=node), "port": SourcedValue(value=port or 80, node=node)}
 
@@ -321,15 +315,13 @@ def _skeleton(sources: Sequence[SourceDocument], models: Sequence[_Model]) -> It
     if models:
         draft = PolicyDraft(kind="ResiliencePolicy", name="default", node=sources[0].root)
         draft.about = (
-            "For every pool; the chart says nothing of failure. Begin with shadow and read `switchgear why`."
+            "For every pool; the chart has no failure policy. Start in shadow mode and check `switchgear why`."
         )
         draft.put(
             "mode",
-            SourcedValue(
-                value="shadow", note="decisions are recorded and not carried out: enforce when you agree"
-            ),
+            SourcedValue(value="shadow", note="decisions are recorded only; set enforce when you agree"),
         )
-        draft.put("limits.maxWait", SourcedValue(value="2s", note="the default; sets how much is let in"))
+        draft.put("limits.maxWait", SourcedValue(value="2s", note="the default; sets the admission limit"))
         yield draft
 
 

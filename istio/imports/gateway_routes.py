@@ -9,7 +9,7 @@ from istio.imports.source_documents import SourceNode
 from istio.imports.source_values import duration, integer, text
 
 _MODEL_HEADER = "x-gateway-model-name"
-"""Put there by the inference extension's body-based router; Envoys here read the body themselves."""
+"""Set by the inference extension's body-based router; Envoys here read the body themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ def _listener(spec: SourceNode) -> SourcedValue | None:
             found = said
             one.take()
         else:
-            one.refuse("Envoys here are not a Gateway's: --listener-port says where they listen")
+            one.refuse("Envoys do not use the Gateway's listeners: set --listener-port")
     return found
 
 
@@ -88,7 +88,7 @@ def _conditions(match: SourceNode, into: RouteConditions) -> None:
                 if (method := text(one)) is not None:
                     into.header(":method", one, exact=method)
             case _:
-                into.refuse(one, "a ModelRoute has no such condition")
+                into.refuse(one, "not supported in a ModelRoute")
 
 
 def _path(one: SourceNode, into: RouteConditions) -> None:
@@ -97,23 +97,23 @@ def _path(one: SourceNode, into: RouteConditions) -> None:
         case "PathPrefix":
             into.path(one, prefix=value)
             if not value.endswith("/"):
-                one.change(f"{value} is any beginning of a path here, of {value}x too")
+                one.change(f"{value} is a plain prefix here and matches {value}x too")
         case "Exact":
             into.path(one, exact=value)
         case "RegularExpression":
             into.path(one, regex=value)
         case _:
-            into.refuse(one, "no such way to match a path is known")
+            into.refuse(one, "unknown type of path match")
 
 
 def _header(header: SourceNode, into: RouteConditions) -> None:
     sort, name, value = text(header.get("type")) or "Exact", text(header.get("name")), header.get("value")
     said = text(value)
     if name is None or said is None or sort not in {"Exact", "RegularExpression"}:
-        into.refuse(header, "no such way to match a header is known")
+        into.refuse(header, "unknown type of header match")
     elif name.lower() == _MODEL_HEADER and sort == "Exact" and into.model is None:
         into.model = SourcedValue(value=said, node=header)
-        header.change("Envoys here read the model from the body, and not from this header")
+        header.change("Envoys read the model from the body instead of this header")
     elif sort == "Exact":
         into.header(name, header, exact=said)
     else:
@@ -124,25 +124,23 @@ def _targets(
     rule: SourceNode, route: HttpRoute, targets: InferencePoolTargets
 ) -> list[tuple[PolicyDraft, SourcedValue | None]] | None:
     for name, why in (
-        ("filters", "requests and answers are not rewritten, redirected or mirrored"),
-        ("sessionPersistence", "Switchgear does not tie callers to engines"),
+        ("filters", "no rewrites, redirects or mirroring"),
+        ("sessionPersistence", "no session affinity in Switchgear"),
     ):
         if (part := rule.get(name)) is not None:
             part.refuse(why)
     listed = rule.get("backendRefs")
     if listed is None or not listed.items():
-        rule.refuse("the rule leads nowhere: it has no backendRefs")
+        rule.refuse("the rule has no backendRefs")
         return None
     found: list[tuple[PolicyDraft, SourcedValue | None]] = []
     for one in listed.items():
         pool = _target(one, route, targets)
         if pool is None or any(pool is before for before, _ in found):
-            one.refuse(
-                "it is not known, or listed twice, and the others would get its share: the rule is left out"
-            )
+            one.refuse("unknown or listed twice; rule omitted, as the others would get its share")
             return None
         if (filters := one.get("filters")) is not None:
-            filters.refuse("requests and answers are not rewritten, redirected or mirrored")
+            filters.refuse("no rewrites, redirects or mirroring")
         found.append((pool, integer(one.get("weight"))))
     if len(found) > 1:
         # The weight of one that says none is 1.
@@ -169,10 +167,10 @@ def _target(one: SourceNode, route: HttpRoute, targets: InferencePoolTargets) ->
             pool.namespace = SourcedValue(value=namespace)
         pool.put("kubernetes.service", SourcedValue(value=name, node=one.get("name")))
         pool.put(
-            "kubernetes.port", integer(port) or SourcedValue(value=8000, note="not said there: vLLM's own default")
+            "kubernetes.port", integer(port) or SourcedValue(value=8000, note="not set there: vLLM's default")
         )
         if port is not None:
-            port.change("it is the Service's port there, and the pods' here: mend it where they differ")
+            port.change("the Service's port there, the pods' port here: correct it if they differ")
     elif port is not None:
         port.take()
     return pool
@@ -186,7 +184,7 @@ def _of_pool(rule: SourceNode, pools: PolicyDrafts, pool: PolicyDraft) -> None:
     policy.put("timeouts.nonStreaming.total", duration(request))
     policy.put("timeouts.nonStreaming.perTry", duration(per_try))
     if per_try is not None:
-        per_try.change("it bounds tries of requests that do not stream; streams have firstToken and betweenTokens")
+        per_try.change("limits tries of non-streaming requests; streams use firstToken and betweenTokens")
     retry = rule.get("retry")
     if retry is None:
         return

@@ -10,10 +10,10 @@ from istio.imports.source_documents import SourceNode
 from istio.imports.source_values import integer, text, texts
 from istio.live.desired_state import ENGINE_ANNOTATION, POOL_LABEL, SERVING_LABEL
 
-DEFAULT_PORT = SourcedValue(value=8000, note="not said there: vLLM's own default")
+DEFAULT_PORT = SourcedValue(value=8000, note="not set there: vLLM's default")
 _OURS = frozenset({POOL_LABEL, SERVING_LABEL})
 _PLACES = {"topology.kubernetes.io/zone": "zone", "topology.kubernetes.io/region": "region"}
-_WHY_PORT = "no port is known for this engine: the entry has none that speaks HTTP"
+_WHY_PORT = "port unknown: the entry has no HTTP port"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +42,9 @@ def engines(entry: ServiceEntry, pool: PolicyDraft, only: dict[str, str]) -> Non
         pool.spec["endpoints"] = found
     _selected(spec, entry, pool, port[1])
     for name, why in (
-        ("addresses", "callers reach an Envoy by its own address; virtual addresses are Istio's"),
-        ("exportTo", "who may see a pool is not restricted"),
-        ("subjectAltNames", "say them in the DestinationRule, as trafficPolicy.tls.subjectAltNames"),
+        ("addresses", "callers use the address of an Envoy; no virtual addresses"),
+        ("exportTo", "visibility of pools cannot be restricted"),
+        ("subjectAltNames", "set them in the DestinationRule, as trafficPolicy.tls.subjectAltNames"),
     ):
         if (field := spec.get(name)) is not None:
             field.refuse(why)
@@ -60,7 +60,7 @@ def _port(spec: SourceNode) -> tuple[str, SourcedValue | None]:
     for one in ports.items() if ports is not None else ():
         protocol = str(getattr(one.get("protocol"), "value", "HTTP")).upper()
         if chosen[1] is not None or protocol not in {"HTTP", "HTTP2", "GRPC", "TCP"}:
-            one.refuse("a pool is asked at one port, by HTTP")
+            one.refuse("a pool has one HTTP port")
             continue
         said = integer(one.get("targetPort")) or integer(one.get("number"))
         chosen = (text(one.get("name")) or "", said)
@@ -80,10 +80,10 @@ def _endpoint(
     endpoint: dict[str, Tree] = {}
     address = spec.get("address")
     if (host := text(address)) is None:
-        spec.refuse("this engine has no address")
+        spec.refuse("no address")
         return None
     if host.startswith("unix://"):
-        spec.refuse("engines are asked over TCP")
+        spec.refuse("engines are called over TCP")
         return None
     endpoint["address"] = SourcedValue(value=host, node=address)
     own = spec.at("ports", port[0]) if port[0] else None
@@ -129,7 +129,7 @@ def _locality(spec: SourceNode, labels: dict[str, str], endpoint: dict[str, Tree
     if region:
         endpoint["region"] = SourcedValue(value=region, node=locality)
     if subzone and subzone != "*":
-        locality.change("zones have no parts")
+        locality.change("no sub-zones in Switchgear")
 
 
 def _by_name(spec: SourceNode, port: tuple[str, SourcedValue | None]) -> list[Tree]:
@@ -148,13 +148,13 @@ def _selected(spec: SourceNode, entry: ServiceEntry, pool: PolicyDraft, port: So
         if resolution.text_value in {"STATIC", "DNS", "DNS_ROUND_ROBIN"}:
             resolution.take()
         else:
-            resolution.refuse("an engine has an address, or a host name that is looked up")
+            resolution.refuse("needs an address or a host name")
     selector = spec.get("workloadSelector")
     if selector is None:
         return
     labels = texts(selector.get("labels"))
     if entry.workloads:
-        selector.change("the WorkloadEntries that it selects were taken; in Istio it selects pods, too")
+        selector.change("only its WorkloadEntries were imported; in Istio it selects pods too")
     elif labels:
         pool.spec["kubernetes"] = {
             "selector": {key: SourcedValue(value=one) for key, one in labels.items()},

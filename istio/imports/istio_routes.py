@@ -23,18 +23,18 @@ FindPool = Callable[[SourceNode, str], PolicyDraft | None]
 """The pool of a destination in a namespace; None, and it is listed, where there is none."""
 
 _ELSEWHERE: Mapping[str, str] = {
-    "fault": "faults are rehearsed: write a scenario for switchgear-chaos",
-    "mirror": "requests are not sent twice: it doubles the work of GPUs",
-    "mirrors": "requests are not sent twice: it doubles the work of GPUs",
-    "mirrorPercentage": "requests are not sent twice: it doubles the work of GPUs",
-    "corsPolicy": "answers are not rewritten; keep CORS in front of the Envoys",
+    "fault": "fault injection: write a scenario for switchgear-chaos",
+    "mirror": "no mirroring: it doubles the work of GPUs",
+    "mirrors": "no mirroring: it doubles the work of GPUs",
+    "mirrorPercentage": "no mirroring: it doubles the work of GPUs",
+    "corsPolicy": "responses are not rewritten; handle CORS in front of the Envoys",
     "headers": "headers are not rewritten",
     "rewrite": "paths are not rewritten",
 }
 _NOT_MATCHED: Mapping[str, str] = {
-    "sourceLabels": "callers are not told apart by their labels",
-    "sourceNamespace": "callers are not told apart by their namespace",
-    "queryParams": "queries are not looked at",
+    "sourceLabels": "callers cannot be matched by labels",
+    "sourceNamespace": "callers cannot be matched by namespace",
+    "queryParams": "queries cannot be matched",
 }
 
 
@@ -73,14 +73,14 @@ def routes(
     """
     spec = virtual.node.get("spec")
     if spec is None:
-        virtual.node.refuse("it says nothing")
+        virtual.node.refuse("no spec")
         return
     for name in ("tls", "tcp"):
         if (other := spec.get(name)) is not None:
-            other.refuse("only HTTP is routed")
+            other.refuse("only HTTP routes are supported")
     for name in ("gateways", "exportTo"):
         if (other := spec.get(name)) is not None:
-            other.refuse("which Envoys serve a route is said by their roles and pools, see --listener-port")
+            other.refuse("roles and pools select the Envoys of a route, see --listener-port")
     said: list[tuple[tuple[int, int, bool, bool], SourceNode, tuple[PolicyDraft, ...]]] = []
     for way in _ways(virtual, known):
         said += _route(replace(way, tell_hosts=tell_hosts), pools, find)
@@ -114,7 +114,11 @@ def _ways(
             continue
         target = _delegate(delegate, virtual, known)
         if target is None or before:
-            delegate.refuse("Istio delegates once" if before else "the files have no VirtualService of this name")
+            delegate.refuse(
+                "Istio supports one level of delegation"
+                if before
+                else "no VirtualService of this name in the files"
+            )
             continue
         delegate.take()
         yield from (replace(way, hosts=hosts) for way in _ways(target, known, before=(one,)))
@@ -138,7 +142,7 @@ def _route(
             found.refuse(why)
     for name in ("redirect", "directResponse"):
         if (found := node.get(name)) is not None:
-            found.refuse("every request of a route goes to an engine; the route is left out")
+            found.refuse("every request of a route goes to an engine; route omitted")
             return
     targets = _targets(node, way.namespace, find)
     if targets is None:
@@ -172,7 +176,7 @@ def _matches(way: _HttpRoute) -> list[tuple[SourceNode, ...]]:
         tuple(two for two in (one, inner) if two is not None) for one in outer or [None] for inner in own or [None]
     ]
     if len(pairs) > _MOST_MATCHES:
-        way.route.refuse(f"with those of whoever delegates these are more than {_MOST_MATCHES} matches")
+        way.route.refuse(f"with the delegating routes more than {_MOST_MATCHES} matches")
         return []
     return pairs
 
@@ -214,7 +218,7 @@ def _conditions(match: SourceNode, into: RouteConditions) -> None:
                 _path(one, into)
             case "ignoreUriCase":
                 if flag(one):
-                    into.refuse(one, "paths are told apart by their case")
+                    into.refuse(one, "paths are case-sensitive")
             case "name" | "statPrefix":
                 one.take()
             case "method" | "authority" | "scheme":
@@ -224,9 +228,9 @@ def _conditions(match: SourceNode, into: RouteConditions) -> None:
             case "headers" | "withoutHeaders":
                 _headers(one, into, there=name == "headers")
             case "gateways":
-                one.refuse("which Envoys serve a route is said by their roles and pools")
+                one.refuse("roles and pools select the Envoys of a route")
             case _:
-                into.refuse(one, _NOT_MATCHED.get(name, "a ModelRoute has no such condition"))
+                into.refuse(one, _NOT_MATCHED.get(name, "not supported in a ModelRoute"))
 
 
 def _headers(block: SourceNode, into: RouteConditions, *, there: bool) -> None:
@@ -264,7 +268,7 @@ def _string(one: SourceNode) -> tuple[str, str] | None:
 def _path(one: SourceNode, into: RouteConditions) -> None:
     said = _string(one)
     if said is None or not said[1]:
-        into.refuse(one, "this says neither exact, prefix nor regex")
+        into.refuse(one, "exact, prefix or regex is required")
     else:
         into.path(one, **{said[0]: said[1]})
 
@@ -277,13 +281,13 @@ def _text(name: str, one: SourceNode, into: RouteConditions) -> None:
         one.take()
         into.header(name, one, present=True)
     else:
-        into.refuse(one, "this says neither exact, prefix nor regex")
+        into.refuse(one, "exact, prefix or regex is required")
 
 
 def _without(name: str, one: SourceNode, into: RouteConditions) -> None:
     said = _string(one)
     if said is not None:
-        one.change("a request without the header is not meant here; in Istio it is")
+        one.change("requests without the header do not match here; in Istio they do")
         into.header(name, one, **{said[0]: said[1]}, invert=True)
     else:
         one.take()
@@ -296,7 +300,7 @@ def _targets(
     """The pools of a route and their weights; None, and it is listed, where one of them is not known."""
     listed = node.get("route")
     if listed is None:
-        node.refuse("the route goes nowhere: it has no destination")
+        node.refuse("the route has no destination")
         return None
     found: dict[str, tuple[PolicyDraft, SourcedValue | None]] = {}
     for one in listed.items():
@@ -305,8 +309,8 @@ def _targets(
         destination = one.get("destination")
         pool = find(destination, namespace) if destination is not None else None
         if pool is None or pool.name in found:
-            why = "it is listed twice" if pool is not None else "it is not known"
-            one.refuse(f"{why}, and the others would get its share: the route is left out")
+            why = "listed twice" if pool is not None else "unknown"
+            one.refuse(f"{why}; route omitted, as the others would get its share")
             return None
         found[pool.name] = (pool, integer(one.get("weight")))
     if len(found) > 1:
@@ -328,13 +332,13 @@ def _of_pool(node: SourceNode, pools: PolicyDrafts, pool: PolicyDraft) -> None:
     per_try = retries.get("perTryTimeout")
     policy.put("timeouts.nonStreaming.perTry", duration(per_try))
     if per_try is not None:
-        per_try.change("it bounds tries of requests that do not stream; streams have firstToken and betweenTokens")
+        per_try.change("limits tries of non-streaming requests; streams use firstToken and betweenTokens")
     base = retries.get("backoff")
     policy.put("retries.backoff.base", duration(base))
     if base is not None and (said := duration(base)) is not None:
         policy.put(
             "retries.backoff.max",
-            replace(said, value=_tenfold(str(said.value)), note="10 x base, as Envoy has it"),
+            replace(said, value=_tenfold(str(said.value)), note="10 x base, as in Envoy"),
         )
     _retry_on(retries, policy)
     for name in ("retryRemoteLocalities", "retryIgnorePreviousHosts"):
@@ -342,7 +346,7 @@ def _of_pool(node: SourceNode, pools: PolicyDrafts, pool: PolicyDraft) -> None:
             if flag(asked):
                 asked.take()
             else:
-                asked.refuse("a retry may go to any engine that was not tried, in any zone")
+                asked.refuse("retries go to any untried engine, in any zone")
 
 
 def _tenfold(said: str) -> str:
@@ -362,6 +366,6 @@ def _retry_on(retries: SourceNode, policy: PolicyDraft) -> None:
         elif word.isdecimal() and len(word) == 3:
             statuses.append(int(word))
         elif word and word != _STATUSES:
-            asked.change(f"{word} is left out: no such condition is known here")
+            asked.change(f"{word} omitted: unknown condition")
     policy.put("retries.conditions", SourcedValue(value=tuple(dict.fromkeys(conditions)), node=asked))
     policy.put("retries.statuses", SourcedValue(value=tuple(dict.fromkeys(statuses)), node=asked))

@@ -15,7 +15,7 @@ from istio.imports.source_documents import SourceNode
 from istio.imports.source_values import duration, flag, integer, number, text
 
 _MOUNTED: Final = re.compile(rf"{re.escape(MOUNTED_SECRETS)}/([^/]+)/ca\.crt")
-_WHY: Final = "engines are known by the certificates of a secret: say credentialName, and mode SIMPLE or MUTUAL"
+_WHY: Final = "engines are verified by certificates of a secret: set credentialName, and mode SIMPLE or MUTUAL"
 _OF_THE_MESH: Final = (
     "certificates of the mesh are its sidecars': requests go in plain text, but where one stands beside the Envoy"
 )
@@ -37,13 +37,13 @@ def apply_tls(part: SourceNode, pool: PolicyDraft) -> None:
         _leave_out(part, pool, _WHY)
         return
     if unchecked is not None and unchecked.value is not False:
-        _leave_out(part, pool, "engines have to prove who they are")
+        _leave_out(part, pool, "engines must present a valid certificate")
         return
     if unchecked is not None:
         unchecked.take()
     mode.take()
     if mode.text_value == "MUTUAL":
-        mode.change("the secret has to have tls.crt and tls.key")
+        mode.change("the secret must contain tls.crt and tls.key")
     pool.put("tls.secret", secret)
     _names(part, pool)
 
@@ -53,12 +53,12 @@ def port_tls(settings: SourceNode, pool: PolicyDraft) -> None:
     for one in settings.items():
         mode = one.at("tls", "mode")
         if one.get("tls") is not None and (mode is None or mode.text_value not in _NOT_TO_ENGINES):
-            _leave_out(settings, pool, "a policy holds for all of a pool's engines, whatever their port")
+            _leave_out(settings, pool, "a policy applies to all engines of a pool, on any port")
             return
 
 
 def _leave_out(part: SourceNode, pool: PolicyDraft, why: str) -> None:
-    part.refuse(f"EnginePool {pool.name} is left out, for requests would go to it in plain text: {why}")
+    part.refuse(f"EnginePool {pool.name} omitted, because requests would be sent in plain text: {why}")
     pool.left_out = True
 
 
@@ -70,7 +70,7 @@ def _secret(part: SourceNode) -> SourcedValue | None:
             continue
         found = pattern.fullmatch(node.text_value) if pattern is not None else None
         if pattern is None or found is not None:
-            node.change("`serve --secrets DIR` has to have a folder of this name with ca.crt")
+            node.change("`serve --secrets DIR` needs a folder of this name with ca.crt")
             return SourcedValue(value=found[1] if found is not None else node.text_value, node=node)
     return None
 
@@ -82,14 +82,14 @@ def _names(part: SourceNode, pool: PolicyDraft) -> None:
     if sni is not None and asked is not None:
         pool.put("tls.serverName", SourcedValue(value=asked, node=sni))
         if not names:
-            sni.change("engines have to prove this name; in Istio any name does without subjectAltNames")
+            sni.change("engines must present this name; Istio accepts any name without subjectAltNames")
     if listed is not None and names and names != [asked]:
         pool.put("tls.subjectAltNames", SourcedValue(value=tuple(names), node=listed))
         if any("*" in name for name in names):
-            listed.change("* stands for any one label here, and for itself in Istio")
+            listed.change("* matches one label here, and is literal in Istio")
 
 
-_PER_PROXY = "each Envoy's own limit in Istio, the whole fleet's here"
+_PER_PROXY = "limit per Envoy in Istio, for the whole fleet here"
 _GATEWAY_ERRORS = (502, 503, 504)
 
 
@@ -118,9 +118,9 @@ def apply_traffic_policy(parts: dict[str, SourceNode], policy: PolicyDraft, pool
                 apply_tls(part, pool)
             case "portLevelSettings":
                 port_tls(part, pool)
-                part.refuse("a policy holds for all of a pool's engines, whatever their port")
+                part.refuse("a policy applies to all engines of a pool, on any port")
             case _:
-                part.refuse("Switchgear has nothing that stands for it")
+                part.refuse("no equivalent in Switchgear")
 
 
 def _outliers(part: SourceNode, policy: PolicyDraft) -> None:
@@ -130,14 +130,14 @@ def _outliers(part: SourceNode, policy: PolicyDraft) -> None:
         if gateway is not None and gateway.value == 0:
             gateway.take()
         elif gateway is not None:
-            gateway.refuse("one limit counts all failures in a row; consecutive5xxErrors is said as well")
+            gateway.refuse("one limit counts all consecutive failures; consecutive5xxErrors is set too")
     elif (said := integer(gateway)) is not None and gateway is not None:
         if every is not None:
             every.take()
         policy.put("breaker.consecutiveErrors", said)
         if said.value:
             policy.put("breaker.countStatuses", SourcedValue(value=_GATEWAY_ERRORS, node=gateway))
-            gateway.change("failures of a connection count apart, see breaker.consecutiveLocalErrors")
+            gateway.change("connection failures are counted separately, see breaker.consecutiveLocalErrors")
     codes = part.get("outlierDetectionHttpErrorCodes")
     if codes is not None:
         found = [said.value for one in codes.items() if (said := integer(one)) is not None]
@@ -146,7 +146,7 @@ def _outliers(part: SourceNode, policy: PolicyDraft) -> None:
             SourcedValue(value=tuple(one for one in found if isinstance(one, int)), node=codes),
         )
     if (old := part.get("consecutiveErrors")) is not None:
-        old.refuse("Istio itself has given this field up; say consecutive5xxErrors")
+        old.refuse("deprecated in Istio; use consecutive5xxErrors")
     _local_origin(part, policy)
     policy.put("breaker.interval", duration(part.get("interval")))
     base = part.get("baseEjectionTime")
@@ -158,13 +158,13 @@ def _outliers(part: SourceNode, policy: PolicyDraft) -> None:
             least.take()
         else:
             least.refuse(
-                "Envoys here never send to engines that are out; breaker.capacityFloorPercent keeps some in"
+                "Envoys never send to ejected engines; breaker.capacityFloorPercent keeps some in rotation"
             )
 
 
 def _floor(share: SourcedValue, node: SourceNode) -> SourcedValue:
     kept = 100 - share.value if isinstance(share.value, (int, float)) else 0
-    node.change("engines that are dead or hung leave in any case; this bounds what errors and slowness take out")
+    node.change("dead or hung engines are always ejected; this limits ejections for errors and slowness")
     return SourcedValue(
         value=kept, node=node, note=f"100 - {share.value:g}" if isinstance(share.value, (int, float)) else ""
     )
@@ -176,17 +176,15 @@ def _local_origin(part: SourceNode, policy: PolicyDraft) -> None:
     if local is not None and apart:
         policy.put("breaker.consecutiveLocalErrors", integer(local))
     elif local is not None:
-        local.refuse("it has no effect in Istio without splitExternalLocalOriginErrors")
+        local.refuse("no effect in Istio without splitExternalLocalOriginErrors")
     elif split is not None and apart is False:
-        split.change("connection failures count apart from answers here, see breaker.consecutiveLocalErrors")
+        split.change("connection failures are counted separately here, see breaker.consecutiveLocalErrors")
 
 
 def _connections(part: SourceNode, policy: PolicyDraft) -> None:
     if (most := part.at("tcp", "maxConnections")) is not None:
         policy.put("limits.maxConnections", integer(most))
-        most.change(
-            "it bounds pending requests, too; how much is let in is limits.maxWait or limits.maxConcurrent"
-        )
+        most.change("limits pending requests too; use limits.maxWait or limits.maxConcurrent for admission")
     policy.put("timeouts.connect", duration(part.at("tcp", "connectTimeout")))
     requests = part.at("http", "http2MaxRequests")
     policy.put("limits.maxConcurrent", integer(requests))
@@ -195,7 +193,9 @@ def _connections(part: SourceNode, policy: PolicyDraft) -> None:
     retries = part.at("http", "maxRetries")
     if (most_retries := integer(retries)) is not None and retries is not None:
         policy.put("retryBudget.minConcurrency", most_retries)
-        policy.put("retryBudget.percent", SourcedValue(value=0, node=retries, note="a number and no share"))
+        policy.put(
+            "retryBudget.percent", SourcedValue(value=0, node=retries, note="an absolute number, not a share")
+        )
         retries.change(_PER_PROXY)
     _not_of_connections(part)
 
@@ -208,14 +208,14 @@ def _not_of_connections(part: SourceNode) -> None:
     if upgrade is not None and upgrade.text_value == "DO_NOT_UPGRADE":
         upgrade.take()
     for names, why in (
-        (("http", "http1MaxPendingRequests"), "requests wait in engines here: limits.maxWait says how long"),
+        (("http", "http1MaxPendingRequests"), "requests queue in engines: limits.maxWait limits the wait"),
         (("http", "maxRequestsPerConnection"), "connections to engines are kept"),
         (
             ("http", "idleTimeout"),
-            "idle connections to engines are kept; silence in a stream is timeouts.streaming",
+            "idle connections to engines are kept; timeouts.streaming limits silence in a stream",
         ),
-        (("http", "h2UpgradePolicy"), "engines are asked over HTTP/1.1"),
-        (("http", "useClientProtocol"), "engines are asked over HTTP/1.1"),
+        (("http", "h2UpgradePolicy"), "engines are called over HTTP/1.1"),
+        (("http", "useClientProtocol"), "engines are called over HTTP/1.1"),
     ):
         if (found := part.at(*names)) is not None and not found.taken:
             found.refuse(why)
@@ -226,9 +226,9 @@ def _balancing(part: SourceNode, policy: PolicyDraft) -> None:
         if simple.text_value in {"LEAST_REQUEST", "LEAST_CONN", "UNSPECIFIED"}:
             simple.take()
         else:
-            simple.refuse("engines are picked by the fewest requests; anything else fills slow ones")
+            simple.refuse("least-request load balancing is used; other methods fill slow engines")
     if (sticky := part.get("consistentHash")) is not None:
-        sticky.refuse("Switchgear does not tie callers to engines")
+        sticky.refuse("no session affinity in Switchgear")
     window = part.at("warmup", "duration") or part.get("warmupDurationSecs")
     policy.put("slowStart.window", duration(window))
     policy.put("slowStart.minWeightPercent", number(part.at("warmup", "minimumPercent")))
@@ -236,7 +236,7 @@ def _balancing(part: SourceNode, policy: PolicyDraft) -> None:
         if steep.value == 1:
             steep.take()
         else:
-            steep.refuse("an engine's share grows in a straight line")
+            steep.refuse("slow start is linear")
     if (locality := part.get("localityLbSetting")) is not None:
         _locality(locality, policy)
     if (aware := part.get("zoneAwareLbSetting")) is not None:
@@ -251,14 +251,14 @@ def _locality(part: SourceNode, policy: PolicyDraft) -> None:
     if (shares := part.get("distribute")) is not None:
         _distribute(shares, policy)
     if (failover := part.get("failover")) is not None:
-        failover.refuse("which region stands in for which is not said one by one")
+        failover.refuse("failover between regions cannot be set per region")
     order = part.get("failoverPriority")
     if order is not None:
         known = ["topology.kubernetes.io/region", "topology.kubernetes.io/zone"]
         if order.value in (known, known[1:], known[:1]):
             order.take()
         else:
-            order.refuse("only zone and region decide how near an engine is")
+            order.refuse("only zone and region define locality")
 
 
 def _distribute(shares: SourceNode, policy: PolicyDraft) -> None:
@@ -266,10 +266,10 @@ def _distribute(shares: SourceNode, policy: PolicyDraft) -> None:
     leaving = {_leaving(one) for one in shares.items()}
     share = leaving.pop() if len(leaving) == 1 else None
     if share is None:
-        shares.refuse("shares between zones follow the capacity of their engines, not fixed numbers")
+        shares.refuse("zone weights follow capacity, not fixed numbers")
         return
     policy.put("zones.maxCrossZonePercent", SourcedValue(value=share, node=shares))
-    shares.change("what leaves goes where capacity is, and none leaves that the own zone can hold")
+    shares.change("traffic leaves a zone only above its capacity, and follows capacity")
 
 
 def _leaving(one: SourceNode) -> float | None:

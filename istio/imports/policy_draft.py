@@ -60,7 +60,7 @@ class PolicyDraft:
             if before.value == said.value:
                 said.node.take()
             else:
-                said.node.refuse(f"{self.kind} {self.name} has one {path}, and {where} says another")
+                said.node.refuse(f"{self.kind} {self.name} has one value for {path}, and {where} sets another")
 
     def tree(self) -> dict[str, Tree]:
         """The document as it is written."""

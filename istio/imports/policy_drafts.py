@@ -8,7 +8,7 @@ from istio.imports.policy_draft import NameAllocator, PolicyDraft, SourcedValue
 from istio.imports.route_conditions import RouteConditions
 from istio.imports.source_documents import SourceNode
 
-_MODEL_NOTE = "not said there: set it, or give --model {name}=MODEL"
+_MODEL_NOTE = "not set there: set it here, or use --model {name}=MODEL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class PolicyDrafts:
         before = self._ranks.setdefault(conditions.port.value if conditions.port else None, [])
         if any(conditions.rank < rank for rank in before):
             route.node.change(
-                "it is tried before routes above it that ask for less: the most exact route comes first"
+                "evaluated before less specific routes above it: the most specific route comes first"
             )
         before.append(conditions.rank)
         self.routes.append(route)

@@ -57,7 +57,7 @@ class RouteConditions:
             if before is not None and not prefix.startswith(str(before.value)):
                 if str(before.value).startswith(prefix):
                     return
-                self.refuse(node, f"no path begins with both {before.value} and {prefix}")
+                self.refuse(node, f"no path can start with both {before.value} and {prefix}")
                 return
             self.prefix = SourcedValue(value=prefix, node=node)
         elif exact:
@@ -72,9 +72,7 @@ class RouteConditions:
         if self.wrong:
             for one, why in self.wrong:
                 one.refuse(why)
-            node.refuse(
-                "the route is left out: without what is not understood of it, it would catch more requests"
-            )
+            node.refuse("route omitted: without this condition it would match more requests")
             return False
         match: dict[str, Tree] = {}
         if self.prefix is not None:

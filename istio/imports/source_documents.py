@@ -18,7 +18,7 @@ from policies.policy_files import MAX_FILE_BYTES, decode_text, read
 from policies.yaml_text import Value, parse
 
 STDIN: Final = "-"
-_UNKNOWN: Final = "Switchgear has nothing that stands for it"
+_UNKNOWN: Final = "no equivalent in Switchgear"
 
 
 @dataclass(slots=True)
@@ -133,7 +133,7 @@ class SourceNode:
     def items(self) -> tuple["SourceNode", ...]:
         """The items of a list; of anything else none, and it is listed as wrong."""
         if not isinstance(self.value, list):
-            self.refuse("this is no list")
+            self.refuse("not a list")
             return ()
         return tuple(
             SourceNode(source=self.source, steps=(*self.steps, number), value=one)
@@ -143,7 +143,7 @@ class SourceNode:
     def fields(self) -> tuple[tuple[str, "SourceNode"], ...]:
         """The fields of a block by name; of anything else none, and it is listed as wrong."""
         if not isinstance(self.value, dict):
-            self.refuse("this is no block of fields")
+            self.refuse("not a mapping")
             return ()
         return tuple(
             (name, SourceNode(source=self.source, steps=(*self.steps, name), value=one))
@@ -207,9 +207,7 @@ def source_documents(paths: Sequence[str], noun: str) -> tuple[SourceDocument, .
             for source in _unlisted(SourceDocument(file=name, value=raw.value, places=raw.places))
         ]
         if not found and not parsed.problems:
-            errors.append(
-                Problem(code="SG006", at=WHOLE_FILE, message=f"there is nothing in this {noun} file").error(name)
-            )
+            errors.append(Problem(code="SG006", at=WHOLE_FILE, message=f"the {noun} file is empty").error(name))
         sources += found
     if errors:
         raise PolicyErrors.of(errors, noun)
@@ -225,7 +223,7 @@ def _content(path: str, noun: str) -> bytes | Problem:
     return Problem(
         code="SG005",
         at=WHOLE_FILE,
-        message=f"this is too large to be a {noun} file; it was not read to its end",
+        message=f"the {noun} file is too large",
         allowed=f"at most {MAX_FILE_BYTES // 1024 // 1024} MiB",
     )
 

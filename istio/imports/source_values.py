@@ -39,7 +39,7 @@ def duration(node: SourceNode | None) -> SourcedValue | None:
         return None
     value = seconds(node.value) if isinstance(node.value, str) else None
     if value is None:
-        node.refuse("this is no duration, such as 250ms or 1m30s")
+        node.refuse("not a duration such as 250ms or 1m30s")
         return None
     node.take()
     return SourcedValue(value=format_duration(round(value, 9)), node=node)
@@ -60,7 +60,7 @@ def integer(node: SourceNode | None) -> SourcedValue | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        node.refuse("this is no whole number")
+        node.refuse("not an integer")
         return None
     node.take()
     return SourcedValue(value=value, node=node)
@@ -71,11 +71,11 @@ def number(node: SourceNode | None) -> SourcedValue | None:
     inner = node.get("value") if node is not None and isinstance(node.value, dict) else node
     if inner is None:
         if node is not None:
-            node.refuse("this is no number")
+            node.refuse("not a number")
         return None
     value = inner.value
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        inner.refuse("this is no number")
+        inner.refuse("not a number")
         return None
     inner.take()
     return SourcedValue(value=value, node=inner)
@@ -86,7 +86,7 @@ def text(node: SourceNode | None) -> str | None:
     if node is None:
         return None
     if not isinstance(node.value, str):
-        node.refuse("this is no text")
+        node.refuse("not a string")
         return None
     node.take()
     return node.value or None
@@ -97,7 +97,7 @@ def flag(node: SourceNode | None) -> bool | None:
     if node is None:
         return None
     if not isinstance(node.value, bool):
-        node.refuse("this is neither true nor false")
+        node.refuse("not a boolean")
         return None
     node.take()
     return node.value
@@ -113,5 +113,5 @@ def texts(node: SourceNode | None) -> dict[str, str]:
             found[name] = one.value
             one.take()
         else:
-            one.refuse("this is no text")
+            one.refuse("not a string")
     return found

@@ -101,16 +101,16 @@ def write_text(write: Write) -> str:
     """A write in one line, for people."""
     match write:
         case MarkPod(mark=mark):
-            serves = "serves" if mark.serving else f"does not serve: {mark.reason}"
+            serves = "serves" if mark.serving else f"out of rotation: {mark.reason}"
             return f"pod {mark.namespace}/{mark.name} {serves}"
         case UnmarkPod(namespace=namespace, name=name):
-            return f"pod {namespace}/{name} is no engine of ours any more: label removed"
+            return f"pod {namespace}/{name} is no longer one of our engines: label removed"
         case ApplyEntry(entry=entry):
-            serves = "serves" if entry.serving else f"does not serve: {entry.reason}"
+            serves = "serves" if entry.serving else f"out of rotation: {entry.reason}"
             weight = f", weight {entry.weight}" if entry.weight and entry.serving else ""
             return f"workload entry {entry.namespace}/{entry.name} {serves}{weight}"
         case RestoreEntry(namespace=namespace, name=name):
-            return f"workload entry {namespace}/{name} serves, whatever becomes of its engine"
+            return f"workload entry {namespace}/{name} serves again, independent of its engine"
         case RemoveEntry(namespace=namespace, name=name):
             return f"workload entry {namespace}/{name} removed"
 

@@ -174,12 +174,12 @@ def test_parts_of_a_pool_have_shares_by_their_slots() -> None:
     assert [(one["name"], one["weight"]) for one in refs] == [("chat-ip", 75), ("chat-fqdn", 25)]
 
 
-def test_a_route_that_cannot_be_said_is_left_out_and_told() -> None:
+def test_unsupported_route_is_omitted_and_reported() -> None:
     said = policies(POOL, ENGINES, ROUTE, "  match: {headers: [{name: x-a, present: false}]}\n")
     assert "HTTPRoute" not in objects(said)
     found = fates(said)["ModelRoute spec.pools[].pool"]
     assert (found.fate, found.set_by) == (Fidelity.LOST, "policy.yaml:13")
-    assert "cannot ask for the absence of x-a" in found.how
+    assert "cannot match the absence of x-a" in found.how
 
 
 @pytest.mark.parametrize(

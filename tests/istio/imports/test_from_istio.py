@@ -131,13 +131,11 @@ def test_tls_to_engines_becomes_that_of_the_pool(
         "portLevelSettings: [{port: {number: 80}}, {port: {number: 443}, tls: {mode: SIMPLE, sni: a.b}}]",
     ],
 )
-def test_a_pool_whose_tls_cannot_be_said_is_left_out_and_not_asked_in_plain_text(
-    run_import: Import, said: str
-) -> None:
+def test_pool_with_unsupported_tls_is_omitted(run_import: Import, said: str) -> None:
     rule = RULE + f"    {said}\n    outlierDetection: {{consecutive5xxErrors: 3}}\n"
     found = run_import("istio", rule)
     assert (found.status, found.text) == (2, "")
-    assert "EnginePool chat is left out" in found.listing
+    assert "EnginePool chat omitted" in found.listing
     split = TO_CHAT.replace("chat", "other") + TO_CHAT
     with_route = run_import(
         "istio", f"{rule}---\n{rule.replace(said, '').replace('chat', 'other')}---\n{VIRTUAL}{split}"
@@ -271,12 +269,12 @@ def test_a_virtual_service_is_routes_and_what_it_says_of_time_is_its_pools(run_i
         "uri: {prefix: /x}, ignoreUriCase: true",
     ],
 )
-def test_a_route_is_left_out_rather_than_widened(run_import: Import, condition: str) -> None:
+def test_route_with_unsupported_match_is_omitted(run_import: Import, condition: str) -> None:
     found = run_import(
         "istio", VIRTUAL + f"    - match: [{{{condition}}}]\n      route: [{{destination: {{host: chat}}}}]\n"
     )
     assert not found.policies.routes
-    assert "the route is left out" in found.listing
+    assert "route omitted" in found.listing
 
 
 def test_a_route_is_left_out_where_the_loader_refuses_a_condition(run_import: Import) -> None:
@@ -334,10 +332,10 @@ def test_subsets_are_pools_of_their_own_with_what_the_host_says_besides(run_impo
         9,
     )
     assert policies.effective["chat-v2"].limits.max_connections == 9
-    assert "no route leads to this subset" in found.said_of("spec.subsets[2]")[0]
+    assert "subset without a route" in found.said_of("spec.subsets[2]")[0]
 
 
-def test_a_delegate_has_the_conditions_of_whoever_delegates(run_import: Import) -> None:
+def test_delegate_inherits_conditions(run_import: Import) -> None:
     root = VIRTUAL + "    - {match: [{uri: {prefix: /v1}}], delegate: {name: inner, namespace: ml}}\n"
     inner = VIRTUAL.replace("name: chat", "name: inner").replace("  hosts: [chat]\n", "") + (
         "    - match: [{headers: {a: {exact: b}}}, {uri: {prefix: /other}}]\n"
@@ -347,7 +345,7 @@ def test_a_delegate_has_the_conditions_of_whoever_delegates(run_import: Import) 
     (route,) = found.policies.routes.values()
     assert route.spec.match.path_prefix == "/v1"
     assert [one.name for one in route.spec.match.headers] == ["a"]
-    assert "no path begins with both /v1 and /other" in found.listing
+    assert "no path can start with both /v1 and /other" in found.listing
 
 
 def test_hosts_are_conditions_where_there_are_several(run_import: Import) -> None:
@@ -358,7 +356,7 @@ def test_hosts_are_conditions_where_there_are_several(run_import: Import) -> Non
     assert [one for one in regexes if one.startswith("(?:.+\\.example\\.com)")]
 
 
-def test_two_routes_that_say_different_times_of_one_pool_are_told(run_import: Import) -> None:
+def test_conflicting_timeouts_of_one_pool_are_reported(run_import: Import) -> None:
     http = (
         "    - {match: [{uri: {prefix: /a}}], route: [{destination: {host: chat}}], timeout: 60s}\n"
         "    - {route: [{destination: {host: chat}}], timeout: 90s}\n"
@@ -366,7 +364,7 @@ def test_two_routes_that_say_different_times_of_one_pool_are_told(run_import: Im
     found = run_import("istio", VIRTUAL + http)
     # What the route says that asks for least.
     assert found.policies.effective["chat"].timeouts.streaming.total == 90.0
-    assert "says another" in found.said_of("spec.http[0].timeout")[0]
+    assert "sets another" in found.said_of("spec.http[0].timeout")[0]
 
 
 def test_the_port_of_a_match_is_where_envoys_listen(run_import: Import) -> None:
@@ -376,13 +374,13 @@ def test_the_port_of_a_match_is_where_envoys_listen(run_import: Import) -> None:
     )
     found = run_import("istio", VIRTUAL + http)
     assert [one.spec.listener.port for one in found.policies.routes.values()] == [8080, 9090]
-    assert "tried before" not in found.listing
+    assert "evaluated before" not in found.listing
 
 
-def test_a_route_that_comes_first_from_now_on_is_told(run_import: Import) -> None:
+def test_reordered_route_is_reported(run_import: Import) -> None:
     http = TO_CHAT + "    - {match: [{uri: {prefix: /a}}], route: [{destination: {host: chat}}]}\n"
     found = run_import("istio", VIRTUAL + http)
-    assert "tried before routes above it" in found.listing
+    assert "evaluated before less specific routes" in found.listing
     assert len(found.policies.routes) == 2
 
 

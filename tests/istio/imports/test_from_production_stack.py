@@ -54,7 +54,7 @@ def test_arguments_of_vllm_win(run_import: Import, arguments: str) -> None:
 def test_slots_that_are_no_number_are_listed(run_import: Import, slots: str) -> None:
     found = kind(run_import, VALUES.replace("maxNumSeqs: 32", f"extraArgs: [--max-num-seqs, {slots!r}]"))
     assert found.status == 0
-    assert "this is no whole number" in found.listing
+    assert "not an integer" in found.listing
 
 
 def test_the_served_name_is_the_model_and_the_gate_is_known(run_import: Import) -> None:
@@ -85,7 +85,7 @@ routerSpec:
     found = kind(run_import, router)
     endpoints = found.policies.pools["m1"].spec.endpoints
     assert [(one.address, one.port) for one in endpoints] == [("10.0.0.1", 8000), ("10.0.0.2", 80)]
-    assert "https://x:1 is left out" in found.listing
+    assert "https://x:1 omitted" in found.listing
 
 
 @pytest.mark.parametrize(
