@@ -1,8 +1,7 @@
-"""Asking one engine over HTTP, and coming back whatever it does: bounded time, bounded bytes, no exception.
+"""Probe one engine over HTTP with bounded time and bytes, without exceptions.
 
-Everything that can go wrong between two machines becomes a ``ProbeFailure`` here, once. What is the prober's own
-fault (a name that does not resolve, no sockets left, an event loop that stood still, certificates of its own that
-have expired) is kept apart from what is the engine's: it must never count against an engine.
+Every network error becomes a ``ProbeFailure``. Faults of the prober itself (unresolved name, no sockets, stalled
+event loop, own expired certificate) are kept apart and never count as faults of the engine.
 """
 
 import asyncio
@@ -23,16 +22,16 @@ from engine.probe_settings import ProbeSettings
 from engine.tls.engine_trust import ClientTls, EngineIdentity, TrustError, tls_failure
 from engine.vllm_metrics import MetricsError, VllmCounters, vllm_counters
 
-# A busy vLLM's page is about 0.1 MiB; a completion of one token is under a kilobyte.
+# Metrics of a busy vLLM: about 0.1 MiB; a canary: below 1 KiB.
 METRICS_LIMIT_BYTES: Final = 4 * 1024 * 1024
 ANSWER_LIMIT_BYTES: Final = 256 * 1024
 LOAD_LIMIT_BYTES: Final = 4096
-# A saturated engine was seen to need 20 ms for its counters. With half a second, API processes short of a CPU were
-# taken for dead in a test with ten times too few cores.
+# A saturated engine needed 20 ms for its counters. With 0.5 s, API processes short of CPU counted as dead in a
+# test with a tenth of the cores.
 METRICS_TIMEOUT_S: Final = 1.0
 _DETAIL_CHARS: Final = 200
 _HEALTH_PATH: Final = "/health"
-# An engine without a count of its own is asked again this seldom.
+# Retry interval for an engine without a request count.
 LOAD_RETRY_READINGS: Final = 120
 
 _CUT: Final = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED})
@@ -41,7 +40,7 @@ _NO_WAY: Final = frozenset({errno.EHOSTUNREACH, errno.ETIMEDOUT, errno.EHOSTDOWN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTarget:
-    """One engine to ask, and how; ``name`` is who it has to prove to be, None for plain HTTP."""
+    """One engine to probe; ``name`` is the name to verify, None for plain HTTP."""
 
     address: str
     port: int
@@ -50,22 +49,22 @@ class EngineTarget:
     name: EngineIdentity | None = None
 
     def url(self, path: str) -> URL:
-        """The engine's URL of this path."""
+        """URL of a path."""
         scheme = "http" if self.name is None else "https"
         return URL.build(scheme=scheme, host=self.address, port=self.port, path=path)
 
     @property
     def server_name(self) -> str | None:
-        """The name to ask for in TLS; None for plain HTTP."""
+        """SNI; None for plain HTTP."""
         return None if self.name is None else self.name.server_name or self.address.rstrip(".")
 
 
 class TooLargeError(Exception):
-    """More bytes than any honest answer has."""
+    """The answer exceeds the size limit."""
 
 
 def http_session() -> aiohttp.ClientSession:
-    """A session that shares nothing between engines but the event loop: no cookies, no proxy, no decompression."""
+    """A session without cookies, proxy or decompression, shared by all engines."""
     traced = aiohttp.TraceConfig()
     traced.on_connection_reuseconn.append(_reused)
     traced.on_connection_create_start.append(_new)
@@ -73,14 +72,14 @@ def http_session() -> aiohttp.ClientSession:
         trace_configs=[traced],
         connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=10),
         cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,  # a small answer must not become a large one
+        auto_decompress=False,  # no decompression bombs
         headers={"User-Agent": "switchgear-probe", "Accept-Encoding": "identity"},
     )
 
 
 @dataclass(slots=True)
 class _Connection:
-    """The connection of one exchange: whether it had brought an answer before."""
+    """Whether the connection of an exchange had carried an answer before."""
 
     reused: bool = False
 
@@ -96,10 +95,10 @@ async def _new(_session: aiohttp.ClientSession, context: SimpleNamespace, _param
 
 
 class EngineHttp:
-    """One engine, asked through a shared session. ``late_since(t)`` says whether our loop stood still since t.
+    """Client of one engine on a shared session. ``late_since(t)``: whether our event loop stalled since t.
 
-    ``means`` gives what to speak TLS by, for a target with a name; connections that are open go on when it
-    gives something else. ``wall`` is the clock that certificates go by.
+    ``means`` returns the TLS context for a target with a name; open connections continue when it changes. ``wall``
+    is the clock for certificates.
     """
 
     def __init__(
@@ -124,13 +123,13 @@ class EngineHttp:
 
     @property
     def count_path(self) -> str:
-        """Where the engine counts the calls it holds; empty while it is not known to."""
+        """Path of the engine's request count; empty if unknown."""
         return self._count_path
 
     async def read_metrics(self, *, suspect: bool = False) -> MetricsReading:
-        """The engine's counters and its own count of calls; takes at most the look timeout.
+        """Read counters and request count, within the metrics timeout.
 
-        ``suspect`` asks the engine also whether it knows itself to be broken.
+        ``suspect`` also reads /health.
         """
         timeout_s = min(METRICS_TIMEOUT_S, self._target.probe.timeout_s)
         text, in_flight, errored = await asyncio.gather(
@@ -143,7 +142,7 @@ class EngineHttp:
         )
 
     async def count(self) -> int | None:
-        """The engine's own count of the calls it holds; None where it does not count, or not now."""
+        """The engine's count of requests in flight; None if unavailable."""
         if self._looks_without_count:
             self._looks_without_count = (self._looks_without_count + 1) % LOAD_RETRY_READINGS
             return None
@@ -161,16 +160,16 @@ class EngineHttp:
         return None
 
     def name_model(self, model: str) -> None:
-        """Ask for this model from now on."""
+        """Use this model in canaries."""
         self._target = replace(self._target, model=model)
 
     async def value(self, path: str) -> Any:
-        """The JSON value at ``path``; None when there is none."""
+        """JSON value at ``path``; None on failure."""
         text = await self._exchange("GET", path, METRICS_TIMEOUT_S, ANSWER_LIMIT_BYTES)
         return None if isinstance(text, ProbeFailure) else _json(text)
 
     async def send_canary(self, prompt: str, timeout_s: float | None = None) -> CanaryReading:
-        """How a completion of one token ended; takes at most the probe's timeout, or the one given."""
+        """Send a canary, within the probe timeout or the given one."""
         target, sent_at_s = self._target, self._clock()
         body: dict[str, Any] = {"model": target.model, "max_tokens": 1, "temperature": 0, "stream": False}
         if target.probe.path == "/v1/chat/completions":
@@ -183,7 +182,7 @@ class EngineHttp:
         return CanaryReading(sent_at_s=sent_at_s, at_s=self._clock(), failure=failure)
 
     async def wait_disconnected(self) -> None:
-        """Return when the engine closes a connection that asks nothing: a crash, seen at once and for free."""
+        """Return when the engine closes an idle connection, which detects a crash at once."""
         target = self._target
         try:
             means = self._secured()
@@ -196,7 +195,7 @@ class EngineHttp:
             )
         except (OSError, TrustError, ValueError) as error:
             _let_go(error)
-            return  # the look that follows says what is wrong, of a name that cannot be asked for, too
+            return  # the next probe reports the cause
         try:
             while await reader.read(1024):
                 pass
@@ -204,7 +203,7 @@ class EngineHttp:
             _let_go(error)
             return
         finally:
-            # To close it would be to wait half a minute for the farewell of TLS from an engine that hangs.
+            # A TLS close would wait 30 s for a hung engine.
             writer.transport.abort()
             try:
                 await writer.wait_closed()
@@ -221,14 +220,14 @@ class EngineHttp:
             return ProbeFailure(trouble=ProbeFailureReason.GARBAGE, detail=str(error))
 
     async def _errored(self, timeout_s: float) -> bool:
-        """Whether the engine says that it is broken; vLLM's /health is 503 once its core has died."""
+        """Whether /health reports an error; vLLM answers 503 after its core died."""
         text = await self._exchange("GET", _HEALTH_PATH, timeout_s, LOAD_LIMIT_BYTES)
         return isinstance(text, ProbeFailure) and text.status >= 500
 
     async def _exchange(
         self, method: str, path: str, timeout_s: float, limit_bytes: int, body: dict[str, Any] | None = None
     ) -> bytes | ProbeFailure:
-        """The body of a 200 answer, or what came instead."""
+        """Body of a 200 answer, or the failure."""
         started_at_s = self._clock()
         way = _Connection()
         try:
@@ -253,9 +252,9 @@ class EngineHttp:
                 )
         except TimeoutError:
             if self._late_since(started_at_s):
-                return ProbeFailure(trouble=ProbeFailureReason.OURS, detail="the prober was late itself")
+                return ProbeFailure(trouble=ProbeFailureReason.OURS, detail="the prober itself was late")
             return ProbeFailure(
-                trouble=ProbeFailureReason.SILENT, detail=f"no answer from {path} in {timeout_s:g} s"
+                trouble=ProbeFailureReason.SILENT, detail=f"no answer from {path} within {timeout_s:g} s"
             )
         except TooLargeError as error:
             return ProbeFailure(trouble=ProbeFailureReason.GARBAGE, detail=f"{path}: {error}")
@@ -268,8 +267,8 @@ class EngineHttp:
         failure = self._failure(path, error)
         if self._target.name is None or failure.trouble is not ProbeFailureReason.CUT or way.reused:
             return failure
-        # Not every server says why before it closes. One whose process has ended refuses the next connection.
-        doubt = "closes new connections without an answer, as who wants another certificate than ours"
+        # Some servers close without a TLS alert. A dead process refuses the next connection.
+        doubt = "closes new connections without an answer; it may refuse our certificate"
         return self._untrusted(f"{self._target.address}:{self._target.port}", doubt)
 
     def _failure(self, path: str, error: Exception) -> ProbeFailure:
@@ -277,7 +276,7 @@ class EngineHttp:
         if isinstance(error, TrustError):
             return ProbeFailure(trouble=ProbeFailureReason.OURS, detail=str(error))
         if isinstance(error, aiohttp.ClientConnectorDNSError):
-            return ProbeFailure(trouble=ProbeFailureReason.OURS, detail=f"cannot look {self._target.address} up")
+            return ProbeFailure(trouble=ProbeFailureReason.OURS, detail=f"cannot resolve {self._target.address}")
         doubt = "" if self._target.name is None else tls_failure(error)
         if doubt:
             return self._untrusted(place, doubt)
@@ -288,19 +287,19 @@ class EngineHttp:
         if isinstance(error, OSError):
             return _refused(place, path, error)
         return ProbeFailure(
-            trouble=ProbeFailureReason.GARBAGE, detail=f"{path} answers what is not HTTP: {type(error).__name__}"
+            trouble=ProbeFailureReason.GARBAGE, detail=f"{path}: not an HTTP answer: {type(error).__name__}"
         )
 
     def _secured(self) -> ClientTls | None:
-        """What to speak TLS by; None for plain HTTP. ``TrustError`` where there is nothing to speak it by."""
+        """TLS context; None for plain HTTP. ``TrustError`` without certificates."""
         if self._target.name is None:
             return None
         if self._means is None:
-            raise TrustError("there are no certificates to speak TLS by")
+            raise TrustError("no certificates for TLS")
         return self._means()
 
     def _untrusted(self, place: str, doubt: str) -> ProbeFailure:
-        """Whose fault it is that TLS failed: ours where our own certificates are over, else the engine's."""
+        """TLS failure: ours if our certificates have expired, else the engine's."""
         try:
             means = self._secured()
         except TrustError as error:
@@ -308,16 +307,16 @@ class EngineHttp:
         if means is not None and self._wall() >= means.ends_unix_s:
             return ProbeFailure(
                 trouble=ProbeFailureReason.OURS,
-                detail=f"{place}: {doubt}; but our own certificates for it have expired",
+                detail=f"{place}: {doubt}; our own certificates for it have expired",
             )
         return ProbeFailure(trouble=ProbeFailureReason.UNTRUSTED, detail=f"{place}: {doubt}")
 
 
 def _let_go(error: BaseException) -> None:
-    """Cut an exception off the frames that it went through, some of which hold it.
+    """Remove tracebacks, which form reference cycles.
 
-    Such a circle holds a hundred objects until the next collection, which a control plane makes every few minutes:
-    engines that are down are asked several times a second each.
+    Each cycle keeps a hundred objects until the next collection, minutes later, and engines that are down are
+    probed several times a second.
     """
     one: BaseException | None = error
     while one is not None and one.__traceback__ is not None:
@@ -330,7 +329,7 @@ async def _no() -> bool:
 
 
 def _counted(answer: Any) -> int | None:
-    """Calls in flight as vLLM (``server_load``) or the first-token gate (``in_flight``) says it."""
+    """Requests in flight, from vLLM (``server_load``) or the first-token gate (``in_flight``)."""
     if not isinstance(answer, dict):
         return None
     count = answer.get("server_load", answer.get("in_flight"))
@@ -338,14 +337,14 @@ def _counted(answer: Any) -> int | None:
 
 
 def _refused(place: str, path: str, error: OSError) -> ProbeFailure:
-    """What the operating system said, and whose fault that is."""
+    """Failure of an OS error, and whether it is ours."""
     if error.errno == errno.ECONNREFUSED:
         return ProbeFailure(trouble=ProbeFailureReason.REFUSED, detail=f"connection refused at {place}")
     if error.errno in _CUT:
         return ProbeFailure(trouble=ProbeFailureReason.CUT, detail=f"{place} reset the connection during {path}")
     if error.errno in _NO_WAY:
-        return ProbeFailure(trouble=ProbeFailureReason.SILENT, detail=f"no way to {place}")
-    return ProbeFailure(trouble=ProbeFailureReason.OURS, detail=f"cannot ask {place}: {error}")
+        return ProbeFailure(trouble=ProbeFailureReason.SILENT, detail=f"no route to {place}")
+    return ProbeFailure(trouble=ProbeFailureReason.OURS, detail=f"cannot connect to {place}: {error}")
 
 
 async def _bounded(response: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
@@ -360,7 +359,7 @@ async def _bounded(response: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
 
 
 def _json(text: bytes) -> Any:
-    """The JSON value, or None where there is none; a hostile one may nest deeper than the stack."""
+    """JSON value or None; hostile input may nest too deeply."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -368,12 +367,10 @@ def _json(text: bytes) -> Any:
 
 
 def _without_token(text: bytes) -> ProbeFailure | None:
-    """What is wrong with a 200 answer; None when it holds a completion."""
+    """Failure of a 200 answer; None if it is a completion."""
     answer = _json(text)
     if not isinstance(answer, dict):
-        return ProbeFailure(
-            trouble=ProbeFailureReason.GARBAGE, detail=f"200 with what is not a completion: {_said(text)}"
-        )
+        return ProbeFailure(trouble=ProbeFailureReason.GARBAGE, detail=f"200 without a completion: {_said(text)}")
     error = answer.get("error")
     if error:
         status = error.get("code") if isinstance(error, dict) else None
@@ -390,7 +387,7 @@ def _without_token(text: bytes) -> ProbeFailure | None:
 
 
 def _said(text: bytes) -> str:
-    """What the engine said, short and printable: its error message where it has one."""
+    """Error message or body of the engine, short and printable."""
     value = _json(text[:ANSWER_LIMIT_BYTES])
     if isinstance(value, dict):
         error = value.get("error")

@@ -1,18 +1,18 @@
-"""Notices when the judge itself was late, so that its own sleep is not held against anyone."""
+"""Detects stalls of the prober itself, which must not count as engine faults."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Final
 
-# How late our own timer may be before time-outs of that moment are put down to us.
+# Timer delay from which concurrent timeouts count as our fault.
 LATE_S: Final = 0.2
 _HEARTBEAT_S: Final = 0.05
 
 
 class Heartbeat:
-    """Notes when the event loop stood still: time-outs that end in such a moment say nothing about anyone else.
+    """Records event loop stalls: timeouts that end in one prove nothing about engines.
 
-    A timer and not a task, because a timer that was due first runs before the time-outs that were due later.
+    A timer instead of a task: timers due earlier run before timeouts due later.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -21,15 +21,15 @@ class Heartbeat:
         self._timer: asyncio.TimerHandle | None = None
 
     def late_since(self, at_s: float) -> bool:
-        """Whether the loop has been late since ``at_s``."""
+        """Whether the loop stalled since ``at_s``."""
         return self._late_at_s >= at_s
 
     def start(self) -> None:
-        """Beat until stopped."""
+        """Start."""
         self._next()
 
     def stop(self) -> None:
-        """Beat no more."""
+        """Stop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

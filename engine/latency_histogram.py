@@ -1,7 +1,7 @@
-"""Latency histograms of an engine's metrics page, and the quantiles of what was added to one.
+"""Latency histograms of an engine's metrics page, and quantiles between two readings.
 
-An engine's histograms count since it started; what matters is lately. So two readings are subtracted, and the
-quantile is taken of the difference, with a straight line inside each bucket as Prometheus does.
+Histograms count since the engine started, so two readings are subtracted. Quantiles interpolate linearly within a
+bucket, as Prometheus does.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Final
 from engine.report import Quantiles
 
 FIRST_TOKEN: Final = b"vllm:time_to_first_token_seconds_bucket"
-# The second is the name older engines use.
+# The second name is that of older engines.
 PER_TOKEN: Final = (b"vllm:inter_token_latency_seconds_bucket", b"vllm:time_per_output_token_seconds_bucket")
 
 
@@ -24,12 +24,12 @@ class Histogram:
 
     @property
     def total(self) -> float:
-        """How many were counted."""
+        """Total count."""
         return self.counts[-1] if self.counts else 0.0
 
 
 def histogram(text: bytes, name: bytes) -> Histogram | None:
-    """The buckets of this name, summed over ranks; None where the page has none that can be read."""
+    """Buckets of this name, summed over ranks; None if missing or unreadable."""
     sums: dict[float, float] = {}
     start = text.find(b"\n" + name + b"{")
     while start != -1:
@@ -47,7 +47,7 @@ def histogram(text: bytes, name: bytes) -> Histogram | None:
 
 
 def histogram_delta(before: Histogram | None, now: Histogram | None) -> Histogram | None:
-    """What was counted between two readings; all of ``now`` when the engine has started anew in between."""
+    """Counts between two readings; all of ``now`` after an engine restart."""
     if now is None or before is None or before.bounds_s != now.bounds_s or now.total < before.total:
         return now
     counts = tuple(max(0.0, new - old) for new, old in zip(now.counts, before.counts, strict=True))
@@ -55,7 +55,7 @@ def histogram_delta(before: Histogram | None, now: Histogram | None) -> Histogra
 
 
 def quantiles(counted: Histogram | None) -> Quantiles | None:
-    """Median and 99th percentile; None when nothing was counted."""
+    """Median and 99th percentile; None without counts."""
     if counted is None or counted.total <= 0:
         return None
     return Quantiles(p50_s=_quantile(counted, 0.5), p99_s=_quantile(counted, 0.99))
@@ -67,7 +67,7 @@ def _quantile(counted: Histogram, share: float) -> float:
     for bound_s, count in zip(counted.bounds_s, counted.counts, strict=True):
         if count >= rank:
             if math.isinf(bound_s):
-                return low_s  # beyond the last bound nothing is known but that it was longer
+                return low_s  # beyond the last bound: only known to be longer
             inside = count - below
             return low_s + (bound_s - low_s) * ((rank - below) / inside if inside > 0 else 1.0)
         low_s, below = bound_s, max(below, count)
@@ -75,7 +75,7 @@ def _quantile(counted: Histogram, share: float) -> float:
 
 
 def _bucket(line: bytes) -> tuple[float, float]:
-    """Upper bound and count of one sample line; zeros when it cannot be read."""
+    """Upper bound and count of a sample line; zeros if unreadable."""
     at = line.find(b'le="')
     try:
         bound = float(line[at + 4 : line.index(b'"', at + 4)])

@@ -1,17 +1,16 @@
-"""How an engine is asked, and how patient its judge is: the few numbers that every judgement hangs on."""
+"""Probe intervals, timeouts and thresholds."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeSettings:
-    """Settings of one judge of one engine; durations in seconds.
+    """Probe settings of one engine; durations in seconds.
 
-    ``interval_s`` lies between two looks. ``timeout_s`` is what an idle engine may take for one token, and
-    ``stall_after_s`` how long counters may stand still while requests are in flight: above the longest single
-    engine step. ``unhealthy_after`` and ``healthy_after`` count looks in a row, bad and good. ``count_paths`` are
-    asked for the engine's own count of requests in flight, and the first that answers is kept. ``latency`` says
-    whether its histograms are read too.
+    ``interval_s``: between two probes. ``timeout_s``: limit for one token from an idle engine. ``stall_after_s``:
+    limit without progress while requests are in flight; above the longest engine step. ``unhealthy_after`` and
+    ``healthy_after``: consecutive bad and good probes. ``count_paths``: paths of the engine's request count; the
+    first that answers is used. ``latency``: read histograms too.
     """
 
     interval_s: float = 0.5

@@ -1,4 +1,4 @@
-"""What Prometheus reads of a process: how much of the machine it takes, since when, and of which version."""
+"""Process and version metrics."""
 
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
@@ -11,7 +11,7 @@ BUILD_INFO_HELP: Final = "1, by part and version of Switchgear."
 
 
 def add_process(registry: CollectorRegistry, component: str) -> None:
-    """Tell ``process_*`` as other programs do, where there is ``/proc``, and ``switchgear_build_info``."""
+    """Register ``process_*`` (needs ``/proc``) and ``switchgear_build_info``."""
     ProcessCollector(registry=registry)
     build = Gauge(
         "switchgear_build_info",
@@ -23,7 +23,7 @@ def add_process(registry: CollectorRegistry, component: str) -> None:
 
 
 def program_version() -> str:
-    """The version of Switchgear; empty where it is not installed as a package."""
+    """Version of Switchgear; empty if not installed as a package."""
     try:
         return version("switchgear")
     except PackageNotFoundError:

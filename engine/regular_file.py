@@ -1,4 +1,4 @@
-"""Reading files that somebody may have replaced by something else: no pipe is waited for, no device is read."""
+"""Read regular files only, never pipes or devices."""
 
 import errno
 import os
@@ -7,14 +7,14 @@ from pathlib import Path
 
 
 def read_regular_file(path: Path, most_bytes: int) -> bytes:
-    """The beginning of a file, at most so many bytes; ``OSError`` where it cannot be read or is none.
+    """First bytes of a regular file, up to the limit; ``OSError`` otherwise.
 
-    What waits for a pipe waits for whoever writes into it: for ever, and in a server everybody else with it.
+    Opening a pipe would block until a writer comes, and with it the whole server.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        # Before a file is made of it, which a folder refuses and then leaves open.
+        # Before creating a file object, which would fail on a folder and leave it open.
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "this is not a file")
+        raise OSError(errno.EINVAL, "not a regular file")
     with os.fdopen(descriptor, "rb") as file:
         return file.read(most_bytes)

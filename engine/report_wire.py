@@ -1,9 +1,8 @@
-"""EngineReport to bytes and back: the agent's end writes, the control plane's end reads and believes little.
+"""EngineReport to bytes and back. The reader trusts nothing.
 
-What arrives may be from an agent that is broken, newer or lying. Who said it and in which order cannot be guessed,
-so a report without verdict, boot id or sequence is a ``ReportError`` and counts for nothing. Everything else is
-taken number by number: a number that cannot be is one that the agent does not know, texts are cut and made
-printable, lists are bounded, and what a later schema added is passed over.
+Agents may be broken, newer or malicious. A report without verdict, boot id or sequence is a ``ReportError``.
+Otherwise invalid numbers become unknown, texts are cut and made printable, lists are bounded, and unknown fields
+are ignored.
 """
 
 import math
@@ -30,9 +29,9 @@ from engine.report import (
 SCHEMA_VERSION: Final = 1
 
 MAX_REPORT_BYTES: Final = 64 * 1024
-"""A report of eight GPUs has about 1 KiB."""
+"""A report with eight GPUs has about 1 KiB."""
 
-# What fits is what a person reads, or an engine can have; beyond it lies a mistake.
+# Generous limits for real engines and readable texts.
 _MAX_TEXT: Final = 500
 _MAX_NAME: Final = 200
 _MAX_REASONS: Final = 16
@@ -52,15 +51,15 @@ class ReportDropReason(StrEnum):
     """Why a report was dropped."""
 
     SIZE = "size"  # too large
-    GARBAGE = "garbage"  # no EngineReport at all
+    GARBAGE = "garbage"  # not an EngineReport
     INCOMPLETE = "incomplete"  # without verdict, boot id or sequence
-    VERDICT = "verdict"  # one we do not know
-    STALE = "stale"  # older than what has been heard
-    FLOOD = "flood"  # more of them than anyone could need
+    VERDICT = "verdict"  # unknown
+    STALE = "stale"  # older than the last report
+    FLOOD = "flood"  # above the rate limit
 
 
 class ReportError(ValueError):
-    """A report that cannot be used at all; the text says why."""
+    """An unusable report; the message is the reason."""
 
     def __init__(self, flaw: ReportDropReason, text: str) -> None:
         super().__init__(text)
@@ -68,7 +67,7 @@ class ReportError(ValueError):
 
 
 def encode(report: EngineReport) -> bytes:
-    """The bytes of a report; pool and engine names are not among them."""
+    """Bytes of a report, without pool and engine names."""
     reasons = report.reasons or (Evidence(reading="", sentence=report.evidence),)
     message = pb.EngineReport(
         schema_version=SCHEMA_VERSION,
@@ -104,10 +103,9 @@ def encode(report: EngineReport) -> bytes:
 
 
 def decode(data: bytes, *, pool: str, engine: str, received_at_s: float, gpus: bool = True) -> EngineReport:
-    """The report in ``data``, of the engine that was dialled, observed when it was received.
+    """Parse ``data``, a report of the dialled engine, observed at reception.
 
-    Without ``gpus`` they are passed over: nobody decides by them, and they are half of the work.
-    Raises ``ReportError`` for what cannot be used.
+    ``gpus`` False skips GPUs, which no decision uses and which are half of the work. Raises ``ReportError``.
     """
     if len(data) > MAX_REPORT_BYTES:
         raise ReportError(ReportDropReason.SIZE, f"{len(data)} bytes: more than {MAX_REPORT_BYTES}")
@@ -142,7 +140,7 @@ def decode(data: bytes, *, pool: str, engine: str, received_at_s: float, gpus: b
         pool=pool,
         engine=engine,
         verdict=verdict,
-        evidence=next((one.sentence for one in reasons if one.sentence), "the agent gives no reason"),
+        evidence=next((one.sentence for one in reasons if one.sentence), "no reason given"),
         observed_at_s=received_at_s,
         sequence=message.sequence,
         boot_id=boot_id,
@@ -267,7 +265,7 @@ def _measure(message: pb.EngineReport | pb.Gpu | pb.Drain, field: str, most: flo
 
 
 def _number(value: float, most: float) -> float | None:
-    """The value where it can be true: finite, 0 to ``most``."""
+    """The value if finite and between 0 and ``most``, else None."""
     return value if math.isfinite(value) and 0 <= value <= most else None
 
 
@@ -276,6 +274,6 @@ def _texts(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _text(text: str, most: int) -> str:
-    """At most so many characters, none of which moves a cursor: texts end in terminals and logs."""
+    """Cut to a length and make printable, for terminals and logs."""
     cut = text if len(text) <= most else text[: most - 1] + "…"
     return cut if cut.isprintable() else "".join(one if one.isprintable() else " " for one in cut)

@@ -1,8 +1,7 @@
-"""The few numbers of an engine's Prometheus text that tell work from standstill.
+"""The counters of an engine's metrics page that show progress.
 
-An engine's page is tens of kilobytes, almost all of it histograms, and is read twice a second for each engine:
-so the wanted samples are searched for in the bytes, and the rest is never parsed. Numbers that cannot be
-(NaN, negative, infinite) are refused, because a judgement built on them would be worse than none.
+A page is tens of kilobytes, mostly histograms, and is read twice a second per engine, so samples are searched in
+the bytes and the rest is not parsed. Invalid numbers (NaN, negative, infinite) raise an error.
 """
 
 import math
@@ -16,7 +15,7 @@ _GENERATION: Final = (b"vllm:generation_tokens_total", b"vllm:generation_tokens"
 _PROMPT: Final = (b"vllm:prompt_tokens_total", b"vllm:prompt_tokens")
 _RUNNING: Final = (b"vllm:num_requests_running",)
 _WAITING: Final = (b"vllm:num_requests_waiting",)
-# The second is the name older engines use.
+# The second name is that of older engines.
 _KV_CACHE: Final = (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc")
 _STARTED: Final = (b"process_start_time_seconds",)
 _PREEMPTIONS: Final = (b"vllm:num_preemptions_total", b"vllm:num_preemptions")
@@ -25,17 +24,16 @@ _REJECTED: Final = (b"vllm:admission_rejections_total",)
 
 
 class MetricsError(ValueError):
-    """The text does not hold the counters, or holds numbers that cannot be."""
+    """Counters are missing or invalid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmCounters:
-    """What an engine counts, summed over its data-parallel ranks.
+    """Counters of an engine, summed over data-parallel ranks.
 
-    Tokens since the engine started; requests now; ``kv_cache_usage_ratio`` 0..1, the fullest rank.
-    ``started_at_s`` is the engine's own wall clock, a mark of its boot and nothing else. The rest counts since the
-    engine started, and is None or 0 where the engine does not say: requests finished, of those by error and by
-    abort, requests rejected for want of room, preemptions.
+    Tokens since the start; current requests; ``kv_cache_usage_ratio`` 0..1 of the fullest rank. ``started_at_s``
+    is the engine's wall clock and only identifies the boot. The rest counts since the start, None or 0 if not
+    reported: requests finished, failed, aborted and rejected, preemptions.
     """
 
     generation_tokens: float
@@ -54,14 +52,14 @@ class VllmCounters:
 
     @property
     def tokens(self) -> float:
-        """Tokens read and written since the start: it grows whenever the engine does anything."""
+        """Prompt and generated tokens since the start; grows whenever the engine works."""
         return self.generation_tokens + self.prompt_tokens
 
 
 def vllm_counters(text: bytes, *, latency: bool = False) -> VllmCounters:
-    """The counters in a Prometheus text page; MetricsError names the first that is missing or impossible.
+    """Parse a Prometheus page; MetricsError names the first missing or invalid counter.
 
-    ``latency`` asks for the histograms too, which are most of the page.
+    ``latency``: parse the histograms too, which are most of the page.
     """
     kv_cache = _first(text, _KV_CACHE)
     started = _first(text, _STARTED)
@@ -87,7 +85,7 @@ def _per_token(text: bytes) -> Histogram | None:
 
 
 def _finished_by(text: bytes, reason: bytes) -> float:
-    """Requests that ended for this reason, over all ranks."""
+    """Requests finished for this reason, over all ranks."""
     label = b'finished_reason="' + reason + b'"'
     for name in _FINISHED:
         found = [line for line in _lines(text, name) if label in line]
@@ -105,7 +103,7 @@ def _needed(text: bytes, names: tuple[bytes, ...]) -> list[float]:
 
 
 def _first(text: bytes, names: tuple[bytes, ...]) -> list[float]:
-    """Values of the first of these names that has any."""
+    """Values of the first name with samples."""
     for name in names:
         found = [_value(name, sample) for sample in _samples(text, name)]
         if found:
@@ -114,14 +112,14 @@ def _first(text: bytes, names: tuple[bytes, ...]) -> list[float]:
 
 
 def _samples(text: bytes, name: bytes) -> Iterator[bytes]:
-    """What follows the name and its labels, on each line that is a sample of exactly this name."""
+    """Values of the samples of exactly this name."""
     for line in _lines(text, name):
-        # Label values may hold spaces and braces; the last brace closes them.
+        # Label values may contain spaces and braces; the last brace closes.
         yield line[line.rfind(b"}") + 1 :]
 
 
 def _lines(text: bytes, name: bytes) -> Iterator[bytes]:
-    """What follows the name on each line that is a sample of exactly this name, labels included."""
+    """Labels and values of the samples of exactly this name."""
     start = text.find(name)
     while start != -1:
         end = text.find(b"\n", start)

@@ -1,1 +1,1 @@
-"""What the GPUs of an engine say of themselves, and what that is worth: read, remember, judge."""
+"""GPU health of an engine: read, remember, judge."""

@@ -1,4 +1,4 @@
-"""``python -m engine.gpu``: what the GPUs say and what it is worth, as JSON, once or once per interval."""
+"""``python -m engine.gpu``: GPU readings and judgement as JSON, once or per interval."""
 
 import argparse
 import json
@@ -18,12 +18,12 @@ from engine.gpu.xid_events import XidRecord
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0 when there is nothing against the GPUs, 1 when there is, 2 when NVML cannot be asked."""
-    parser = argparse.ArgumentParser(prog="python -m engine.gpu", description="What the GPUs say, as JSON.")
-    parser.add_argument("--device", action="append", default=[], help="NVML index or UUID; again for more")
+    """Exit 0: no fault; 1: fault; 2: NVML unavailable."""
+    parser = argparse.ArgumentParser(prog="python -m engine.gpu", description="Print GPU readings as JSON.")
+    parser.add_argument("--device", action="append", default=[], help="NVML index or UUID; repeatable")
     parser.add_argument("--interval-s", type=float, default=1.0)
     parser.add_argument("--follow", action="store_true", help="one line per interval until stopped")
-    parser.add_argument("--wait-s", type=float, default=5.0, help="how long to wait for the first look")
+    parser.add_argument("--wait-s", type=float, default=5.0, help="seconds to wait for the first reading")
     asked = parser.parse_args(argv)
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     policy = GpuPolicy()
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def json_record(readings: GpuReadings, xids: Sequence[XidRecord], judgement: GpuJudgement) -> dict[str, Any]:
-    """All three in JSON's types."""
+    """Readings, XIDs and judgement as JSON types."""
     parts = {"readings": asdict(readings), "xids": [asdict(each) for each in xids], "judgement": asdict(judgement)}
     return {name: _plain(part) for name, part in parts.items()}
 
@@ -59,7 +59,7 @@ def _complete(readings: GpuReadings) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` in JSON's types: sets become sorted lists, keys become text."""
+    """``value`` as JSON types: sets become sorted lists, keys become strings."""
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, frozenset):

@@ -1,11 +1,11 @@
-"""The part of the deep check that touches the GPU: run as a file, in its own process, by any Python with torch.
+"""GPU part of the deep check: run as a file, in its own process, by any Python with torch.
 
-It imports nothing of ours, so that the interpreter of the engine's own environment can run it. One JSON object per
-line on stdout: ``{"stage": NAME}`` on entering each stage, and ``{"outcome": NAME, "detail": TEXT, ...}`` at the
-end. A stage that was entered and never left is where it got stuck.
+It imports nothing of ours, so that the engine's interpreter can run it. Output: one JSON object per line,
+``{"stage": NAME}`` on entering a stage and ``{"outcome": NAME, "detail": TEXT, ...}`` at the end. A stage without
+an end is where it got stuck.
 
-Every number computed is a small integer, exact in float32, TF32 and bfloat16 in whatever order it is summed: there
-is no tolerance to hide a wrong bit behind. The expected values come from a closed form on the CPU.
+All results are small integers, exact in float32, TF32 and bfloat16 in any order of summation, so no tolerance
+hides a wrong bit. Expected values come from a closed form on the CPU.
 """
 
 import json
@@ -18,20 +18,20 @@ FP32_K = 1024  # partial sums stay below 1024 * 49, far under 2**24
 
 
 def emit(**fields: object) -> None:
-    """Tell the parent, at once."""
+    """Write a message for the parent and flush."""
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
 
 
 def factors(torch: Any, count: int, seed: int, limit: int) -> Any:
-    """``count`` integers from -limit to limit without 0, the same for the same seed."""
+    """``count`` integers from -limit to limit without 0, by seed."""
     mixed = (torch.arange(count, dtype=torch.int64) * 2654435761 + seed * 40503) % 2**32 // 65536
     sign = 1 - 2 * (mixed % 2)
     return sign * (mixed // 2 % limit + 1)
 
 
 class Stopwatch:
-    """The device's time over the sections it is entered for, without the host's between; on a CPU, wall time."""
+    """Device time of the entered sections; wall time on a CPU."""
 
     def __init__(self, torch: Any, device: str) -> None:
         self._torch = torch
@@ -52,7 +52,7 @@ class Stopwatch:
             self._pairs[-1][1].record()
 
     def total_ms(self) -> float:
-        """Waits for the device to be done with all of it."""
+        """Wait for the device."""
         if not self._cuda:
             return self._wall_ms
         self._torch.cuda.synchronize()
@@ -60,7 +60,7 @@ class Stopwatch:
 
 
 def matmul(torch: Any, watch: Stopwatch, device: str, dtype: Any, *, size: int, inner: int, limit: int) -> int:
-    """How many entries of one product differ from what they must be.
+    """Number of wrong entries of one product.
 
     A = u w and B = w v with w of ones and minus ones: each entry of A B is inner * u_i * v_j.
     """
@@ -73,9 +73,9 @@ def matmul(torch: Any, watch: Stopwatch, device: str, dtype: Any, *, size: int, 
 
 
 def memory(torch: Any, watch: Stopwatch, device: str, words: int) -> int:
-    """How many words did not come back: a pattern that depends on the address, and its complement.
+    """Number of wrong words: an address-dependent pattern and its complement.
 
-    The device compares all of it; a sample is compared here, so that a device that cannot compare is seen too.
+    The device compares all words; a sample is compared here too, in case the device compares wrongly.
     """
     wrong = 0
     for flip in (0, -1):
@@ -91,7 +91,7 @@ def memory(torch: Any, watch: Stopwatch, device: str, words: int) -> int:
 
 
 def check(torch: Any, device: str, size: int, memory_mib: int) -> None:
-    """Run every stage on ``device`` and say how it ended."""
+    """Run every stage on ``device`` and report the outcome."""
     cuda = device.startswith("cuda")
     if cuda and not torch.cuda.is_available():
         emit(outcome="unavailable", detail="this torch finds no CUDA device")
@@ -100,7 +100,7 @@ def check(torch: Any, device: str, size: int, memory_mib: int) -> None:
     torch.ones(1, device=device).add_(1)
     if cuda:
         torch.cuda.synchronize()
-        # The first product loads cuBLAS, which is neither a kernel's time nor a kernel's fault.
+        # The first product loads cuBLAS, which must not count as kernel time.
         torch.mm(torch.ones(8, 8, device=device), torch.ones(8, 8, device=device))
         torch.cuda.synchronize()
     watch = Stopwatch(torch, device)
@@ -121,18 +121,18 @@ def check(torch: Any, device: str, size: int, memory_mib: int) -> None:
 
 
 def outcome_of(torch: Any, error: RuntimeError) -> str:
-    """Which outcome an error of torch is; its texts are CUDA's own."""
+    """Outcome of a torch error, by CUDA's message."""
     text = str(error).lower()
     if isinstance(error, torch.OutOfMemoryError) or "out of memory" in text:
         return "out_of_memory"
-    # Exclusive compute mode: the engine has the GPU and nobody else may; no fault of the GPU.
+    # Exclusive compute mode: only the engine may use the GPU; not a fault.
     if "busy or unavailable" in text:
         return "unavailable"
     return "context_error"
 
 
 def main(argv: list[str]) -> int:
-    """``DEVICE SIZE MEMORY_MIB``; the answer is on stdout, the status says only that it was given."""
+    """``DEVICE SIZE MEMORY_MIB``; the outcome is on stdout, exit 0 means it was written."""
     device, size, memory_mib = argv[0], int(argv[1]), int(argv[2])
     emit(stage="import")
     try:

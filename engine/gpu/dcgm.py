@@ -1,8 +1,7 @@
-"""The same readings from a DCGM exporter that already runs, for agents that may not open the GPUs themselves.
+"""GPU readings from a DCGM exporter, for agents without access to the GPUs.
 
-A poorer source than NVML, and slower: the exporter samples every 30 s unless told otherwise, shows only the fields
-of its configuration, and of XIDs only the number of the last one. So an XID is seen when that number changes: one
-that comes again unchanged is not seen, nor which of several came first. MIG slices are left out.
+Less complete and slower than NVML: the exporter samples every 30 s by default, exposes only configured fields, and
+only the number of the last XID. So repeats of one XID and the order of several are lost. MIG slices are ignored.
 
 Field names and labels: https://github.com/NVIDIA/dcgm-exporter, ``etc/default-counters.csv`` and README.
 """
@@ -39,19 +38,19 @@ log = structlog.get_logger()
 
 _MAX_BYTES: Final = 8 * 2**20
 _MIB: Final = 2**20
-# DCGM's "no value" are the numbers from here up (DCGM_INT32_BLANK); no field read here comes near.
+# DCGM encodes "no value" as numbers from here up (DCGM_INT32_BLANK); real values stay far below.
 _BLANK: Final = 0x7FFFFFF0
 _PREFIX: Final = "DCGM_FI_DEV_"
 _NOTHING_TO_ADD: Final = GpuReadGaps(fault=None, unknown=())
 
 
 class DcgmError(Exception):
-    """The exporter cannot be read; the message is fit to be shown."""
+    """The exporter cannot be read; the message is for users."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcgmGpu:
-    """One GPU of a page: its labels, and its fields without the common prefix."""
+    """Labels and fields (without prefix) of one GPU."""
 
     index: str
     uuid: str
@@ -61,7 +60,7 @@ class DcgmGpu:
 
 
 def dcgm_gpus(text: str) -> tuple[DcgmGpu, ...]:
-    """The whole GPUs of an exporter's page, by index; raises DcgmError when it is no such page."""
+    """GPUs of an exporter page by index, without MIG slices; DcgmError if it is not one."""
     labels: dict[str, Mapping[str, str]] = {}
     fields: dict[str, dict[str, float]] = {}
     try:
@@ -75,7 +74,7 @@ def dcgm_gpus(text: str) -> tuple[DcgmGpu, ...]:
                     name = sample.name.removeprefix(_PREFIX).removesuffix("_total")
                     fields.setdefault(uuid, {})[name] = float(sample.value)
     except ValueError as error:
-        raise DcgmError("the answer is not Prometheus text") from error
+        raise DcgmError("not a Prometheus text page") from error
     gpus = (
         DcgmGpu(
             index=found.get("gpu", ""),
@@ -90,7 +89,7 @@ def dcgm_gpus(text: str) -> tuple[DcgmGpu, ...]:
 
 
 def dcgm_vitals(fields: Mapping[str, float]) -> Vitals:
-    """What of ``Vitals`` an exporter can show; memory comes in MiB there."""
+    """``Vitals`` from an exporter, which has memory in MiB."""
     used, free = fields.get("FB_USED"), fields.get("FB_FREE")
     flit, data = fields.get("NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL"), fields.get("NVLINK_CRC_DATA_ERROR_COUNT_TOTAL")
     links = NvLinkErrors(
@@ -116,7 +115,7 @@ def dcgm_vitals(fields: Mapping[str, float]) -> Vitals:
 
 
 def dcgm_wear(fields: Mapping[str, float]) -> Wear:
-    """What of ``Wear`` an exporter can show; a pending remap is not among its shipped fields."""
+    """``Wear`` from an exporter; pending remaps are not among its default fields."""
     failed = fields.get("ROW_REMAP_FAILURE")
     pending = fields.get("RETIRED_PENDING")
     return Wear(
@@ -142,7 +141,7 @@ def _whole(fields: Mapping[str, float], name: str) -> int | None:
 
 
 class DcgmSource:
-    """A ``GpuSource`` by other means: the same methods, fed by the page at ``url`` (plain HTTP)."""
+    """A ``GpuSource`` fed by the exporter page at ``url``."""
 
     def __init__(
         self,
@@ -169,14 +168,14 @@ class DcgmSource:
         self._last_xid: dict[str, int] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dcgm-reader", daemon=True)
-        self._now = GpuReadings(state=NvmlState.OPENING, statement="the DCGM exporter has not answered yet")
+        self._now = GpuReadings(state=NvmlState.OPENING, statement="no answer from the DCGM exporter yet")
 
     def open(self) -> None:
-        """Start asking; returns at once."""
+        """Start the thread; returns at once."""
         self._thread.start()
 
     def close(self, *, timeout_s: float = 2.0) -> bool:
-        """Whether the thread ended in time; it cannot take longer than the exporter's time limit."""
+        """True if the thread ended in time, within the time limit of the exporter."""
         self._stop.set()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -191,15 +190,15 @@ class DcgmSource:
         self.close()
 
     def read(self) -> GpuReadings:
-        """What is known now, at once; never raises."""
+        """Current readings; never blocks or raises."""
         return self._now
 
     def xids(self) -> tuple[XidRecord, ...]:
-        """Every XID that came and was not forgotten."""
+        """All remembered XIDs."""
         return self._latch.records()
 
     def engine_restarted(self) -> int:
-        """How many XIDs a new engine process leaves behind: those that a restart mends."""
+        """Forget XIDs that a restart fixes; return their number."""
         return self._latch.forget(lambda record: xid_rule(record.code, {}).restart_mends)
 
     def _run(self) -> None:
@@ -207,7 +206,7 @@ class DcgmSource:
             try:
                 self._take(dcgm_gpus(self._page()))
             except DcgmError as error:
-                statement = f"no DCGM exporter at {self._url.netloc}: {error}; the health of the GPUs is unknown"
+                statement = f"no DCGM exporter at {self._url.netloc}: {error}; GPU health unknown"
                 if self._now.statement != statement:
                     log.warning("gpu.absent", reason=statement)
                 self._now = GpuReadings(state=NvmlState.ABSENT, statement=statement)
@@ -218,7 +217,7 @@ class DcgmSource:
         connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
         try:
             if self._url.scheme == "https":
-                # By the authorities that this machine trusts (SSL_CERT_FILE names others).
+                # Verified by the system CA bundle (override: SSL_CERT_FILE).
                 context = ssl.create_default_context()
                 connection = http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
             connection.request("GET", self._url.path or "/metrics")
@@ -237,7 +236,7 @@ class DcgmSource:
         by_name = {name: gpu for gpu in gpus for name in (gpu.index, gpu.uuid)}
         wanted = self._wanted or tuple(gpu.uuid for gpu in gpus)
         missing = tuple(
-            MissingDevice(name=name, why="the exporter does not show it") for name in wanted if name not in by_name
+            MissingDevice(name=name, why="not exposed by the exporter") for name in wanted if name not in by_name
         )
         ranks = [(rank, by_name[name]) for rank, name in enumerate(wanted) if name in by_name]
         readings = []
@@ -253,14 +252,14 @@ class DcgmSource:
                 self._on_xid(event)
         self._now = GpuReadings(
             state=NvmlState.PRESENT,
-            statement=f"the DCGM exporter at {self._url.netloc} answers, {len(readings)} GPU(s)",
+            statement=f"the DCGM exporter at {self._url.netloc} available, {len(readings)} GPU(s)",
             ranks=len(readings),
             gpus=tuple(readings),
             missing=missing,
         )
 
     def _edges(self, ranks: Sequence[tuple[int, DcgmGpu]], now_s: float) -> Iterator[XidEvent]:
-        """The XIDs that are new since the last page; what stands there at first may be of last week."""
+        """XIDs new since the last page; those of the first page may be old."""
         for rank, gpu in ranks:
             code = _whole(gpu.fields, "XID_ERRORS")
             if code is None:

@@ -1,4 +1,4 @@
-"""What a source remembers of one GPU between looks: what the counters were, and since when it is throttled."""
+"""History of one GPU between readings: counters and throttling."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _NO_LOOK = GpuReadGaps(fault=None, unknown=())
 
 
 class GpuReadingHistory:
-    """One rank. ``growth_window_s`` is the span that a reading's ``counter_growth`` covers."""
+    """History of one rank; ``growth_window_s`` is the window of ``counter_growth``."""
 
     def __init__(self, growth_window_s: float) -> None:
         self._window_s = growth_window_s
@@ -31,15 +31,15 @@ class GpuReadingHistory:
         self._wear_at_s: float | None = None
 
     def wear_is_older_than(self, age_s: float, now_s: float) -> bool:
-        """Whether it is time to ask for wear again, as it is before the first time."""
+        """Whether wear is due; True at first."""
         return self._wear_at_s is None or now_s - self._wear_at_s >= age_s
 
     def keep(self, wear: Wear, look: GpuReadGaps, now_s: float) -> None:
-        """Take what was found of wear; it stands until the next time."""
+        """Store a reading of wear."""
         self._wear, self._wear_look, self._wear_at_s = wear, look, now_s
 
     def reading(self, identity: GpuIdentity, vitals: Vitals, look: GpuReadGaps, now_s: float) -> GpuReading:
-        """The reading that ``vitals`` make together with what was before."""
+        """Reading from ``vitals`` and the history."""
         newest = gpu_counters(now_s, vitals)
         self._seen.append(newest)
         while self._seen[0].at_s < now_s - self._window_s:

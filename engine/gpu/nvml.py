@@ -1,6 +1,6 @@
-"""The GPUs through NVML: which there are, what each says, and the wait for XIDs.
+"""GPUs through NVML: devices, readings and XID events.
 
-Nothing here judges and nothing raises for what a GPU does not know: see ``nvml_calls.py``.
+Unsupported values do not raise: see ``nvml_calls.py``.
 
 Source: NVML API reference, https://docs.nvidia.com/deploy/nvml-api/.
 """
@@ -48,13 +48,13 @@ _RECOVERY: Final[Mapping[int, RecoveryAction]] = MappingProxyType(
         4: RecoveryAction.DRAIN_AND_RESET,
     }
 )
-_NOT_AVAILABLE: Final = 2**64 - 1  # NVML_VALUE_NOT_AVAILABLE, as processes' memory shows it
-_NO_INSTANCE: Final = 0xFFFFFFFF  # an event that is not about one MIG slice
+_NOT_AVAILABLE: Final = 2**64 - 1  # NVML_VALUE_NOT_AVAILABLE in the memory of processes
+_NO_INSTANCE: Final = 0xFFFFFFFF  # event without a MIG slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One rank. ``handle`` is the MIG slice where the rank is one; ``board`` is the physical GPU."""
+    """One rank. ``handle`` is the GPU or MIG slice, ``board`` the physical GPU."""
 
     identity: GpuIdentity
     handle: Any
@@ -62,14 +62,14 @@ class Device:
 
 
 class Nvml:
-    """One opened library. Calls may come from several threads; ``watch`` is of the thread that reads."""
+    """The opened library. Thread-safe; ``watch`` tracks the reader thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.watch = NvmlCallTracker(clock)
 
     def open(self) -> str:
-        """The driver's version, once the library is loaded and initialised; raises NvmlError."""
+        """Load and initialize the library; return the driver version. Raises NvmlError."""
         try:
             self.watch.call("nvmlInit", pynvml.nvmlInit)
         except pynvml.NVMLError as error:
@@ -78,23 +78,23 @@ class Nvml:
         return _text(asked("nvmlSystemGetDriverVersion") or "unknown")
 
     def close(self) -> None:
-        """Give the library back; what fails here has no consequence and is raised as NvmlError."""
+        """Shut the library down; NvmlError on failure, which is harmless."""
         try:
             self.watch.call("nvmlShutdown", pynvml.nvmlShutdown)
         except pynvml.NVMLError as error:
             raise NvmlError(error_text(error)) from error
 
     def devices(self, wanted: Sequence[str]) -> tuple[tuple[Device, ...], tuple[MissingDevice, ...]]:
-        """The ranks named by ``wanted`` (indexes, GPU or MIG UUIDs; empty: every GPU) and the names not given out.
+        """Ranks of ``wanted`` (indexes, GPU or MIG UUIDs; empty: every GPU), and missing names.
 
-        Indexes are NVML's, in PCI bus order, which is CUDA's only under CUDA_DEVICE_ORDER=PCI_BUS_ID. Raises
-        NvmlError when the GPUs cannot even be counted.
+        Indexes follow NVML's PCI bus order, as CUDA does under CUDA_DEVICE_ORDER=PCI_BUS_ID. NvmlError if GPUs
+        cannot be counted.
         """
         if not wanted:
             asked = NvmlQuery(self.watch)
             count = asked("nvmlDeviceGetCount")
             if count is None:
-                raise NvmlError(f"the GPUs cannot be counted: {asked.unknown[-1].why}")
+                raise NvmlError(f"cannot count GPUs: {asked.unknown[-1].why}")
             wanted = [str(index) for index in range(count)]
         found: list[Device] = []
         missing: list[MissingDevice] = []
@@ -131,7 +131,7 @@ class Nvml:
         return Device(identity=identity, handle=handle, board=board)
 
     def vitals(self, device: Device) -> tuple[Vitals, GpuReadGaps]:
-        """What changes by the second: 11 calls."""
+        """Read vitals: 11 calls."""
         asked = NvmlQuery(self.watch)
         board = device.board
         power_mw = asked("nvmlDeviceGetPowerUsage", board)
@@ -171,7 +171,7 @@ class Nvml:
         return vitals, asked.gaps()
 
     def wear(self, device: Device) -> tuple[Wear, GpuReadGaps]:
-        """What changes by the day: 10 calls and one per NVLink."""
+        """Read wear: 10 calls and one per NVLink."""
         asked = NvmlQuery(self.watch)
         board = device.board
         ecc = asked("nvmlDeviceGetEccMode", board)
@@ -209,21 +209,21 @@ class Nvml:
         return wear, asked.gaps()
 
     def listen(self, devices: Sequence[Device]) -> "XidWait":
-        """A wait for XIDs of ``devices``; raises NvmlError when no GPU can announce any."""
+        """Subscribe to XIDs of ``devices``; NvmlError if no GPU supports it."""
         asked = NvmlQuery()
         events = asked("nvmlEventSetCreate")
         if events is None:
             raise NvmlError(f"no event set: {asked.unknown[-1].why}")
         listening = [device for device in devices if _register(asked, device, events)]
         if not listening:
-            why = asked.unknown[-1].why if asked.unknown else "no GPU announces XIDs"
+            why = asked.unknown[-1].why if asked.unknown else "no GPU supports XID events"
             asked("nvmlEventSetFree", events)
             raise NvmlError(why)
         return XidWait(events, listening, self._clock)
 
 
 class XidWait:
-    """An event set with the GPUs registered on it; waited on by one thread."""
+    """An NVML event set with registered GPUs, for one thread."""
 
     def __init__(self, events: Any, devices: Sequence[Device], clock: Callable[[], float]) -> None:
         self._events = events
@@ -232,9 +232,9 @@ class XidWait:
         self.ranks = tuple(device.identity.rank for device in devices)
 
     def next(self, timeout_ms: int) -> tuple[XidEvent, ...]:
-        """The next XID for each rank it concerns; empty at the time limit or when it is another's slice.
+        """Next XID per affected rank; empty at the time limit or for another slice.
 
-        Raises WaitError when the driver answers with anything else.
+        WaitError on any other answer of the driver.
         """
         try:
             data = pynvml.nvmlEventSetWait(self._events, timeout_ms)
@@ -247,7 +247,7 @@ class XidWait:
         at_s, code = self._clock(), int(data.eventData)
         board = _address(data.device)
         same_board = [device for device in self._devices if _address(device.board) == board]
-        if not same_board:  # better all ranks under suspicion than none
+        if not same_board:  # unknown GPU: report all ranks
             return (XidEvent(rank=None, code=code, at_s=at_s),)
         slice_id = int(data.gpuInstanceId)
         return tuple(
@@ -257,7 +257,7 @@ class XidWait:
         )
 
     def close(self) -> bool:
-        """Whether the driver took the event set back; one that is lost with its driver needs no more."""
+        """Free the event set; False if the driver is gone."""
         try:
             pynvml.nvmlEventSetFree(self._events)
         except pynvml.NVMLError:
@@ -295,7 +295,7 @@ def _process(found: Any) -> GpuProcess:
 
 
 def _text(found: Any) -> str:
-    """Bindings differ in whether the text fields of structures come decoded."""
+    """Decode text fields, which some bindings return as bytes."""
     return found.decode("ascii", "replace") if isinstance(found, bytes) else str(found)
 
 

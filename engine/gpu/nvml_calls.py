@@ -1,9 +1,7 @@
-"""One call into NVML and what can come of it: an answer, or None and a note why.
+"""NVML calls: a value, or None with a reason.
 
-A call that is missing from the library, unsupported by the GPU, refused or failed becomes None and an
-``UnknownReading``. A call that blocks blocks the thread that made it: ``NvmlCallTracker`` names it for whoever
-looks after that thread. With ``nvml.py`` the only module that imports pynvml; ``Any`` ends in these two, for
-pynvml has no types.
+A missing, unsupported, refused or failed call becomes None and an ``UnknownReading``. A blocking call blocks its
+thread; ``NvmlCallTracker`` names it for other threads. Only this module and ``nvml.py`` import the untyped pynvml.
 
 Source: NVML API reference, https://docs.nvidia.com/deploy/nvml-api/.
 """
@@ -22,7 +20,7 @@ _FAULTS: Final[Mapping[int, GpuFault]] = MappingProxyType(
         pynvml.NVML_ERROR_RESET_REQUIRED: GpuFault.RESET_REQUIRED,
     }
 )
-# One call answers all of these, each with its own return code.
+# Read by one call, each with its own return code.
 _FIELDS: Final[Mapping[str, int]] = MappingProxyType(
     {
         "memory temperature": pynvml.NVML_FI_DEV_MEMORY_TEMP,
@@ -37,22 +35,22 @@ _UNION_MEMBER: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "
 
 
 class NvmlError(Exception):
-    """NVML cannot be used, or not for this; the message is fit to be shown."""
+    """NVML is unavailable or the call failed; the message is for users."""
 
 
 class WaitError(NvmlError):
-    """The wait for events failed; a later wait may not."""
+    """Waiting for events failed; retry later."""
 
 
 class NvmlCallTracker:
-    """The call that a thread is in, seen from other threads."""
+    """The current call of a thread, for other threads."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.calling: BlockedCall | None = None
 
     def call(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
-        """What ``function`` returns; ``calling`` names it until then."""
+        """Call ``function``; ``calling`` names it meanwhile."""
         self.calling = BlockedCall(call=name, since_s=self._clock())
         try:
             return function(*args)
@@ -61,7 +59,7 @@ class NvmlCallTracker:
 
 
 class NvmlQuery:
-    """One round of questions: answers or None, and a note of each None; named to ``watch`` while they run."""
+    """One reading round: values or None with reasons; ``watch`` tracks the calls."""
 
     def __init__(self, watch: NvmlCallTracker | None = None) -> None:
         self._watch = watch
@@ -69,23 +67,23 @@ class NvmlQuery:
         self.unknown: list[UnknownReading] = []
 
     def __call__(self, name: str, *args: Any) -> Any:
-        """What the call named ``name`` returns, or None with a note."""
+        """Call ``name``; None with a reason on failure."""
         function = getattr(pynvml, name, None)
         if function is None:
-            self.unknown.append(UnknownReading(signal=name, why="not known to the installed nvidia-ml-py"))
+            self.unknown.append(UnknownReading(signal=name, why="unknown to the installed nvidia-ml-py"))
             return None
         try:
             return function(*args) if self._watch is None else self._watch.call(name, function, *args)
         except pynvml.NVMLError as error:
             self._fault = self._fault or _FAULTS.get(error.value)
             why = error_text(error)
-        except ValueError:  # text that is not UTF-8, from a GPU that is going
-            why = "an answer that cannot be read"
+        except ValueError:  # invalid UTF-8 from a failing GPU
+            why = "unreadable answer"
         self.unknown.append(UnknownReading(signal=name, why=why))
         return None
 
     def first(self, *calls: tuple[Any, ...]) -> Any:
-        """The first answer among calls that came to replace each other; notes only when there is none."""
+        """First value of alternative calls; reasons only if all fail."""
         noted = len(self.unknown)
         for name, *args in calls:
             answer = self(name, *args)
@@ -100,7 +98,7 @@ class NvmlQuery:
         return None if count is None else int(count)
 
     def fields(self, board: Any) -> Mapping[str, int]:
-        """The fields that the GPU knows, by their name in ``_FIELDS``."""
+        """Supported fields by name in ``_FIELDS``."""
         answers = self("nvmlDeviceGetFieldValues", board, list(_FIELDS.values()))
         known: dict[str, int] = {}
         for name, answer in zip(_FIELDS, answers or (), strict=False):
@@ -113,11 +111,11 @@ class NvmlQuery:
         return known
 
     def nvlinks(self, board: Any) -> tuple[bool, ...] | None:
-        """Whether each link is up, in link order; empty on a GPU without NVLink, None when it does not say."""
+        """State of each link in order; empty without NVLink, None if unknown."""
         up: list[bool] = []
         for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
             state = self("nvmlDeviceGetNvLinkState", board, link)
-            if state is None:  # past the last link, or no links at all: neither is worth a note
+            if state is None:  # past the last link, or no NVLink
                 ended = self.unknown[-1].why in (_words(pynvml.NVML_ERROR_INVALID_ARGUMENT), _NOT_SUPPORTED)
                 if ended:
                     self.unknown.pop()
@@ -126,7 +124,7 @@ class NvmlQuery:
         return tuple(up)
 
     def gaps(self) -> GpuReadGaps:
-        """What this round could not find out."""
+        """Missing values of this round."""
         return GpuReadGaps(fault=self._fault, unknown=tuple(self.unknown))
 
 
@@ -150,5 +148,5 @@ def _words(code: int) -> str:
 
 
 def error_text(error: Any) -> str:
-    """An NVMLError in words fit to be shown."""
+    """An NVMLError in words."""
     return _words(int(error.value))

@@ -1,8 +1,7 @@
-"""XIDs as they came: an edge each, kept here because the driver tells each of them once.
+"""XID events, latched because the driver reports each only once.
 
-The latch holds one record per (rank, code): a storm of one XID costs one entry and a count. It is bounded; when
-full, the record longest not seen makes room and is counted. How long a record counts is the judge's to say, by the
-policy's time to live; the latch only forgets on restart of the engine, for XIDs that a restart mends.
+One record per (rank, code) with a count. Bounded: when full, the record unseen for longest is dropped and counted.
+The policy's TTL limits how long a record counts; the latch forgets only XIDs fixed by an engine restart.
 """
 
 import threading
@@ -12,12 +11,12 @@ from typing import Final
 
 from engine.bounded_dict import BoundedDict
 
-CAPACITY: Final = 256  # 8 ranks with every code of the table fit with room to spare; about 50 KB
+CAPACITY: Final = 256  # fits 8 ranks with every known code; about 50 KB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidEvent:
-    """One XID from the driver. ``rank`` is None when the driver does not say which GPU, so all are meant."""
+    """One XID from the driver. ``rank`` is None if the driver does not name the GPU: all are affected."""
 
     rank: int | None
     code: int
@@ -36,7 +35,7 @@ class XidRecord:
 
 
 class XidLatch:
-    """What came, until it is forgotten; written by the event thread, read by anyone."""
+    """Remembered XIDs; thread-safe."""
 
     def __init__(self, *, capacity: int = CAPACITY) -> None:
         self._records: BoundedDict[tuple[int | None, int], XidRecord] = BoundedDict(
@@ -46,7 +45,7 @@ class XidLatch:
         self.dropped = 0
 
     def record(self, event: XidEvent) -> XidRecord:
-        """The record of ``event``'s kind with ``event`` in it."""
+        """Add ``event``; return its record."""
         key = (event.rank, event.code)
         with self._lock:
             known = self._records.get(key)
@@ -60,7 +59,7 @@ class XidLatch:
             return record
 
     def records(self) -> tuple[XidRecord, ...]:
-        """All records, longest unseen first."""
+        """All records, least recent first."""
         with self._lock:
             return tuple(self._records.values())
 
@@ -68,7 +67,7 @@ class XidLatch:
         self.dropped += 1
 
     def forget(self, which: Callable[[XidRecord], bool]) -> int:
-        """How many records ``which`` chose and are gone."""
+        """Drop records chosen by ``which``; return their number."""
         with self._lock:
             gone = [key for key, record in self._records.items() if which(record)]
             for key in gone:
