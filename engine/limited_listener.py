@@ -1,11 +1,10 @@
-"""A port that stays open to those it answers, however many others connect: what listens, counts and makes room.
+"""A listener with connection limits that keeps authenticated clients connected during a flood.
 
-A connection takes a descriptor from the moment it is accepted, so that is when it is counted: so many at once, so
-many of one host. As long as nothing was said on it there is no TLS either, and it costs next to nothing. Where
-there is no room, a newcomer takes the place of a connection that nobody vouched for yet: of one that said nothing
-before one that did, the longest here first, and where all hosts together are too many, of the host that has most
-such. Who was let in (``mark_authenticated``) is never closed for somebody else. So a flood of connections closes
-its own, also when those it answers come from the same host, as they do behind a proxy.
+A connection uses a descriptor from its accept on, so it counts from then: in total and per host. Before its first
+byte there is no TLS, and it costs next to nothing. At a limit, a new connection replaces an unauthenticated one:
+silent ones first, then the oldest; at the total limit, one of the host with most of them. Authenticated
+connections (``mark_authenticated``) are never replaced. So a flood closes its own connections, even from the host
+of real clients, as behind a proxy.
 """
 
 import asyncio
@@ -22,14 +21,14 @@ import structlog
 from engine.address import ListenAddress, source_network
 
 SILENT_S: Final = 15.0
-"""For the first byte, and once more for all of a TLS handshake: those who come to ask do so at once."""
+"""Seconds for the first byte, and again for the TLS handshake."""
 
 _BACKLOG: Final = 512
 _AT_ONCE: Final = 64
-"""Connections taken before others have their turn on the loop."""
+"""Connections accepted per loop iteration."""
 
 _WAIT_S: Final = 1.0
-"""Where descriptors, or memory for them, are used up: to try at once again would be all that is done."""
+"""Pause in seconds when descriptors or memory are exhausted, instead of a busy loop."""
 
 _OUT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -37,9 +36,9 @@ _log = structlog.get_logger()
 
 
 class LimitedListener:
-    """Listens, and hands connections to ``server``. At most ``most`` at once, and ``most_of_host`` of one host.
+    """Passes connections to ``server``: at most ``most``, and ``most_of_host`` per host.
 
-    ``turned_away`` is called for each that is closed for want of room. ``what`` is what the port is, for people.
+    ``turned_away`` is called per connection closed at a limit. ``what`` names the port in logs.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class LimitedListener:
         self._is_out = False
 
     async def open(self, address: ListenAddress) -> int:
-        """Listen there and return the port; ``OSError`` when it cannot be had."""
+        """Listen and return the port; ``OSError`` if it is unavailable."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -76,7 +75,7 @@ class LimitedListener:
                 try:
                     listening = socket.socket(family, kind, protocol)
                 except OSError:
-                    continue  # a machine without IPv6, say, where a name has an address of it
+                    continue  # e.g. an IPv6 address of a name, on a machine without IPv6
                 self._sockets.append(listening)
                 listening.setblocking(False)
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -94,7 +93,7 @@ class LimitedListener:
         return int(self._sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Listen no more, and close those that nothing was asked on; ``server`` has the others."""
+        """Stop listening and close silent connections; ``server`` keeps the others."""
         loop = asyncio.get_running_loop()
         for listening in self._sockets:
             loop.remove_reader(listening)
@@ -115,13 +114,13 @@ class LimitedListener:
                 if error.errno in _OUT:
                     self._rest(listening, error)
                     return
-                continue  # whoever it was has gone already
+                continue  # peer already gone
             self._is_out = False
             connection.setblocking(False)
             self._take(connection, source_network(str(peer[0])))
 
     def _rest(self, listening: socket.socket, error: OSError) -> None:
-        """Look away from the port for a while, and make room in it: those who wait there wait on."""
+        """Pause accepting and free connections; clients wait in the backlog."""
         if not self._is_out:
             self._is_out = True
             _log.error("port.waits", what=self._what, reason=error.strerror)
@@ -136,12 +135,12 @@ class LimitedListener:
         asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     def _take(self, connection: socket.socket, host: str) -> None:
-        """Count a connection and wait for its first word; or close it, or another in its place."""
+        """Count a connection and wait for its first byte, or close it or another one."""
         of_host = self._by_host.get(host, {})
         full = len(of_host) >= self._most_of_host
         if full or self._count >= self._most:
             if full and host not in self._told:
-                # Once, until there is room again: who is refused comes back each second.
+                # Log once until there is room: refused clients retry each second.
                 self._told.add(host)
                 _log.warning("peers.host_full", host=host, what=self._what, most=self._most_of_host)
             visit = _least_known(of_host if full else self._fullest())
@@ -155,7 +154,7 @@ class LimitedListener:
         self._count += 1
 
     def _fullest(self) -> Iterable["_LimitedConnection"]:
-        """Those of the host that has most of whom nobody vouched for."""
+        """Unauthenticated connections of the host with most of them."""
         counts = (
             (sum(not one.let_in for one in visits), number) for number, visits in enumerate(self._by_host.values())
         )
@@ -177,7 +176,7 @@ class LimitedListener:
 
 
 def mark_authenticated(transport: asyncio.BaseTransport | None) -> None:
-    """Say that whoever is at the other end was let in: this connection is closed for nobody else from now on."""
+    """Mark the peer as authenticated: its connection is never replaced."""
     if isinstance(transport, asyncio.Transport) and isinstance(
         visit := transport.get_protocol(), _LimitedConnection
     ):
@@ -185,9 +184,9 @@ def mark_authenticated(transport: asyncio.BaseTransport | None) -> None:
 
 
 class _LimitedConnection(asyncio.Protocol):
-    """One connection, from its accept on; once something is said it hands all on to a protocol of the server.
+    """One accepted connection; from its first byte on it forwards to a protocol of the server.
 
-    ``gone`` is called once, when it has ended or will at once.
+    ``gone`` is called once, at its end.
     """
 
     def __init__(
@@ -211,16 +210,16 @@ class _LimitedConnection(asyncio.Protocol):
 
     @property
     def silent(self) -> bool:
-        """Whether nothing was said on it."""
+        """Whether no byte was received."""
         return self._connection is not None
 
     @property
     def handed_on(self) -> bool:
-        """Whether the server has it."""
+        """Whether it was passed to the server."""
         return self._server is not None
 
     def end(self) -> None:
-        """Close it at once."""
+        """Abort it."""
         if self._connection is not None:
             _reset(self._not_silent(self._connection))
         elif self._transport is not None:
@@ -241,7 +240,7 @@ class _LimitedConnection(asyncio.Protocol):
         return connection
 
     async def _begin(self, connection: socket.socket) -> None:
-        # What goes wrong in a handshake is the other end's affair, and closes the connection.
+        # Handshake errors close the connection.
         with contextlib.suppress(OSError):
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: self,
@@ -258,7 +257,7 @@ class _LimitedConnection(asyncio.Protocol):
             gone(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Hand on to the server; the one event of a protocol that this may keep to itself is a late one."""
+        """Forward to the server; only late events are dropped."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 -- what a socket gets, with TLS and without
         self._transport = transport
         self._beginning = None
@@ -290,13 +289,13 @@ class _LimitedConnection(asyncio.Protocol):
 
 
 def _least_known(visits: Iterable[_LimitedConnection]) -> _LimitedConnection | None:
-    """Who gives way: who is silent for longest, else who is here for longest and was not let in; else nobody."""
+    """Connection to replace: longest silent, else oldest unauthenticated, else None."""
     strangers = [one for one in visits if not one.let_in]
     return next((one for one in strangers if one.silent), strangers[0] if strangers else None)
 
 
 def _reset(connection: socket.socket) -> None:
-    """Close it without the farewells of TCP, which would keep an entry in the kernel for a minute."""
+    """Close with RST: a FIN would leave a kernel entry for a minute."""
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
     connection.close()

@@ -1,10 +1,10 @@
-"""The agent's end of ``Watch``: whoever watches hears each change at once, and the newest report every second.
+"""Agent side of ``Watch``: watchers get each change at once, and the latest report every second.
 
-``publish`` takes a report and returns at once; each watcher has its own loop, which writes the newest report when
-the connection has taken the one before. So a slow watcher costs nothing and skips what was overtaken. A report
-that only confirms (another count in flight) waits for the heartbeat; see ``is_urgent``.
+``publish`` returns at once. Each watcher has a loop that writes the latest report once the previous one is sent,
+so a slow watcher costs nothing and skips older ones. Reports without an urgent change (``is_urgent``) wait for the
+heartbeat.
 
-While the engine drains, watchers say how many of their proxies still send to it; ``removal`` adds that up.
+During a drain, watchers report how many of their proxies still send to the engine; ``removal`` sums them.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ from engine.report import EngineReport
 from engine.report_wire import encode
 
 HEARTBEAT_S: Final = 0.9
-"""So that with the delays of a loaded machine a watcher still hears something every second."""
+"""Below 1 s, to reach watchers every second on a loaded machine too."""
 
 MAX_WATCHERS: Final = 64
-"""Replicas of the control plane, and people; beyond that someone dials and never hangs up."""
+"""Limit of watchers: replicas and operators."""
 
 CLOCK_KEY: Final = "switchgear-clock"
 CERTIFICATE_KEY: Final = "switchgear-certificate"
-"""Metadata of the stream, in seconds since 1970: the clock here; when the certificate here begins and ends."""
+"""Stream metadata in Unix seconds: our clock, and the validity of our certificate."""
 
 _MAX_NAME: Final = 200
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["EngineAgent"].full_name
@@ -42,10 +42,10 @@ ACKNOWLEDGE: Final = f"/{_SERVICE}/Acknowledge"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalProgress:
-    """How far the engine has left the proxies, summed over the ``watchers`` that are connected now.
+    """Removal of the engine from proxies, summed over connected ``watchers``.
 
-    ``heard`` of them have answered the report asked about, or a later one. Complete means that nobody who could
-    still send a request has been left unasked; with no watcher at all that is so, and says little.
+    ``heard`` of them answered the report in question or a later one. Complete: every proxy of every watcher has
+    acknowledged; always true without watchers.
     """
 
     watchers: int
@@ -55,7 +55,7 @@ class RemovalProgress:
 
     @property
     def complete(self) -> bool:
-        """Whether every watcher says that every proxy of its has acknowledged."""
+        """Whether all proxies of all watchers have acknowledged."""
         return self.heard == self.watchers and self.proxies_acknowledged >= self.proxies_total
 
 
@@ -66,7 +66,7 @@ class _Watcher:
 
 
 def is_urgent(before: EngineReport | None, report: EngineReport) -> bool:
-    """Whether watchers should hear of this at once: it may change what they do, not only what they show."""
+    """Whether the change may affect decisions, so watchers get it at once."""
     return before is None or _gist(before) != _gist(report)
 
 
@@ -79,7 +79,7 @@ def _gist(report: EngineReport) -> tuple[object, ...]:
         report.model,
         tuple(reason.reading for reason in report.reasons),
         report.gpu.action if report.gpu else None,
-        # An engine that is out for its failures is waited for, canary by canary.
+        # An ejected engine returns by its canaries, so each counts.
         min(report.canary.in_row, RECOVERED_CANARIES) if report.canary else 0,
     )
 
@@ -87,9 +87,9 @@ def _gist(report: EngineReport) -> tuple[object, ...]:
 class WatchServer:
     """The service ``EngineAgent``; ``add_to`` a server of grpc.aio, then ``publish``.
 
-    ``boot_id`` names the engine process that is reported on; ``new_boot`` begins another. ``on_change`` is called
-    when a watcher comes, goes, or tells of a removal. ``permits`` says whether whoever calls may watch at all, and
-    ``lasts_unix_s`` from when until when the certificate of this server holds, None without one.
+    ``boot_id`` names the engine process; ``new_boot`` starts another. ``on_change`` is called when a watcher
+    connects, leaves or reports a removal. ``permits`` authorizes callers. ``lasts_unix_s`` is the validity of our
+    certificate, None without one.
     """
 
     def __init__(
@@ -113,21 +113,21 @@ class WatchServer:
 
     @property
     def report(self) -> EngineReport | None:
-        """The newest report, as watchers get it; None before the first."""
+        """Latest report as sent; None before the first."""
         return self._report
 
     @property
     def watchers(self) -> tuple[str, ...]:
-        """Names of those who watch now."""
+        """Names of current watchers."""
         return tuple(self._watchers)
 
     def new_boot(self, boot_id: str | None = None) -> None:
-        """Reports from now on are of another engine process, and nothing said before holds for it."""
+        """Start reports of another engine process."""
         self._boot_id = boot_id or secrets.token_hex(8)
         self._sequence = 0
 
     def publish(self, report: EngineReport) -> EngineReport:
-        """Make this the newest report; returns it with its boot id and sequence."""
+        """Publish a report; return it with boot id and sequence."""
         self._sequence += 1
         published = replace(report, boot_id=self._boot_id, sequence=self._sequence)
         before, self._report = self._report, published
@@ -138,9 +138,9 @@ class WatchServer:
         return published
 
     def removal(self, since_sequence: int) -> RemovalProgress:
-        """What watchers say of the proxies, counting only answers to report ``since_sequence`` or a later one.
+        """Removal from proxies, counting answers to report ``since_sequence`` or later.
 
-        Give the sequence of the first report of this boot that said draining.
+        Pass the sequence of the first draining report of this boot.
         """
         heard = [
             watcher.progress
@@ -157,7 +157,7 @@ class WatchServer:
         )
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Answer for the service on this server."""
+        """Register the service on this server."""
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "Watch": grpc.unary_stream_rpc_method_handler(
                 self.watch, request_deserializer=pb.WatchRequest.FromString
@@ -173,14 +173,14 @@ class WatchServer:
     async def watch(
         self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[pb.WatchRequest, bytes]
     ) -> AsyncIterator[bytes]:
-        """Every report worth hearing, as bytes; no response serializer touches them again."""
+        """Stream of reports as bytes, without a response serializer."""
         await self._admit(context)
         name = request.watcher
         if not name or len(name) > _MAX_NAME:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "say who watches: 1 to 200 characters")
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "watcher name required: 1 to 200 characters")
         if len(self._watchers) >= MAX_WATCHERS and name not in self._watchers:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_WATCHERS} watch already")
-        # A name that comes again is the same watcher on a new connection, whose old one has not ended yet.
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"limit of {MAX_WATCHERS} watchers reached")
+        # A known name is the same watcher on a new connection.
         watcher = self._watchers[name] = _Watcher(wake=asyncio.Event())
         self._on_change()
         try:
@@ -199,25 +199,25 @@ class WatchServer:
                 self._on_change()
 
     def _introduction(self) -> tuple[tuple[str, str], ...]:
-        """What only a person who looks for trouble wants to know; nothing is decided by it."""
+        """Stream metadata for troubleshooting; not used for decisions."""
         lasts = self._lasts_unix_s()
         clock = ((CLOCK_KEY, f"{time.time():.3f}"),)
         return clock if lasts is None else (*clock, (CERTIFICATE_KEY, f"{lasts[0]:.0f} {lasts[1]:.0f}"))
 
     async def _admit(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         if not self._permits(context):
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "your certificate is none that may watch here")
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this certificate may not watch")
 
     async def acknowledge(
         self,
         request: pb.DrainProgress,
         context: grpc.aio.ServicerContext[pb.DrainProgress, pb.DrainAnswer],
     ) -> pb.DrainAnswer:
-        """Whether the removal that a watcher tells of is still waited for."""
+        """Whether the removal reported by a watcher is still expected."""
         await self._admit(context)
         watcher = self._watchers.get(request.watcher)
         if watcher is None:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "whoever acknowledges must be watching")
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "acknowledge needs an open watch")
         watcher.progress = request
         self._on_change()
         draining = self._report is not None and self._report.drain is not None

@@ -28,7 +28,7 @@ _NO_SLOTS: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineBoot:
-    """One engine process. ``mark`` is its start time by its own clock, if reported.
+    """One engine process. ``mark`` is its start time by its clock, if reported.
 
     ``heard``: it answered. ``found_running``: it had produced tokens before the agent started, so it needs no
     warm-up. ``warmed`` counts completed warm-up prompts.
@@ -88,7 +88,7 @@ class EngineHealthState:
 
     @property
     def produces(self) -> bool:
-        """Whether the engine produces tokens by its own answers."""
+        """Whether the engine produces tokens in its answers."""
         return self.finding is not None and self.finding.verdict.good
 
     @property

@@ -1,1 +1,1 @@
-"""TLS of every port: certificates from files, followed as they rotate, and who a peer has proved to be."""
+"""TLS of all ports: rotating certificate files and peer identities."""

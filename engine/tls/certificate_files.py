@@ -1,8 +1,7 @@
-"""Certificates and keys on disk: read whole, judged before use, and read again when they change.
+"""Certificate and key files: validated before use, reloaded on change.
 
-A rotation writes several files, and not at once; Kubernetes swaps a link. So what counts is the content of all of
-them together: a key that does not belong to its certificate is a rotation half done, and the pair before it stays
-in use until the other half is there.
+A rotation writes several files in sequence; Kubernetes swaps a link. So all contents are compared together: a key
+that does not match its certificate is an incomplete rotation, and the previous pair stays in use.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -26,10 +25,10 @@ from engine.tls.paths import TlsFiles, TrustFiles
 T = TypeVar("T")
 
 MAX_BYTES: Final = 1024 * 1024
-"""A chain of certificates has a few thousand bytes, a bundle of all public authorities a quarter of a million."""
+"""Size limit: a chain has a few KB, a bundle of all public CAs 250 KB."""
 
 SUBJECT_CHARACTERS: Final = 200
-"""Of a subject, which is only shown: whoever made the certificate says how long it is."""
+"""Length limit of a displayed subject, which its issuer controls."""
 
 PARSE_ERRORS: Final = (
     ValueError,
@@ -38,18 +37,18 @@ PARSE_ERRORS: Final = (
     x509.InvalidVersion,
     x509.UnsupportedGeneralNameType,
 )
-"""What the library says of certificates that it can take apart, and does not know what to make of."""
+"""Errors of the library on unsupported certificates."""
 
 
 class CertificateError(Exception):
-    """Certificate files cannot be used; the message names the file and says why."""
+    """Unusable certificate files; the message names the file and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPair:
-    """A certificate chain, its key and the authorities to trust, as PEM, and from when to when it is valid.
+    """Certificate chain, key and CA bundle as PEM, with validity.
 
-    ``trusts_until``: the same two times of the authority that ends last, None without authorities.
+    ``trusts_until``: validity of the CA that expires last, None without CAs.
     """
 
     chain: bytes
@@ -63,7 +62,7 @@ class KeyPair:
 
 
 def read_pair(files: TlsFiles) -> KeyPair:
-    """What the files hold now; ``CertificateError`` where they cannot be read or do not belong together."""
+    """Load the files; ``CertificateError`` if unreadable or mismatched."""
     chain, key = _content(files.certificate), _content(files.key)
     authorities = None if files.authorities is None else _content(files.authorities)
     leaf = _certificates(chain, files.certificate)[0]
@@ -71,7 +70,7 @@ def read_pair(files: TlsFiles) -> KeyPair:
     if authorities is not None and files.authorities is not None:
         trusted = _certificates(authorities, files.authorities)
         authorities = certificates_only(trusted)
-        # Of several one that holds is enough: this is how they are rotated.
+        # One valid CA is enough: several exist during a rotation.
         last = max(trusted, key=lambda one: one.not_valid_after_utc)
         trusts_until = (last.not_valid_before_utc.timestamp(), last.not_valid_after_utc.timestamp())
     with _understood(files.certificate):
@@ -89,9 +88,9 @@ def read_pair(files: TlsFiles) -> KeyPair:
 
 
 def read_trust(files: TrustFiles) -> TrustBundle:
-    """What a client goes by now; ``CertificateError`` where the files cannot be read or do not belong together."""
+    """Load the files of a client; ``CertificateError`` if unreadable or mismatched."""
     trusted = _certificates(_content(files.authorities), files.authorities)
-    # Of several authorities one that holds is enough: this is how they are rotated.
+    # One valid CA is enough: several exist during a rotation.
     ends = [max(one.not_valid_after_utc.timestamp() for one in trusted)]
     chain = key = None
     if files.certificate is not None and files.key is not None:
@@ -108,7 +107,7 @@ def _understood(path: Path) -> Iterator[None]:
     try:
         yield
     except PARSE_ERRORS as error:
-        raise CertificateError(f"{path}: a certificate of a form or a kind of key that is not known") from error
+        raise CertificateError(f"{path}: unsupported certificate or key type") from error
 
 
 def _check_key(key: bytes, path: Path, leaf: x509.Certificate, certificate: Path) -> None:
@@ -121,27 +120,27 @@ def _check_key(key: bytes, path: Path, leaf: x509.Certificate, certificate: Path
 
 
 def private_key(pem: bytes) -> PrivateKeyTypes:
-    """The key; one of ``PARSE_ERRORS`` or a ``TypeError`` where it is none.
+    """Parse a key; one of ``PARSE_ERRORS`` or ``TypeError`` if invalid.
 
-    Whether the parts of an RSA key fit each other is not asked. That takes a second for 4096 bits, in which
-    nothing else runs, and files that cannot be used are looked at again and again.
+    The parts of an RSA key are not checked against each other: for 4096 bits that blocks the loop for a second,
+    and unusable files are reread repeatedly.
     """
     return load_pem_private_key(pem, password=None, unsafe_skip_rsa_key_validation=True)
 
 
 def key_matches(private: PrivateKeyTypes, leaf: x509.Certificate) -> bool:
-    """Whether this is the key of the certificate."""
+    """Whether the key matches the certificate."""
     shape = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return private.public_key().public_bytes(*shape) == leaf.public_key().public_bytes(*shape)
 
 
 def certificates_only(certificates: Iterable[x509.Certificate]) -> bytes:
-    """These certificates as PEM, each once, and nothing of what stood between them: comments, say."""
+    """Distinct certificates as PEM, without comments."""
     return b"".join(dict.fromkeys(one.public_bytes(Encoding.PEM) for one in certificates))
 
 
 def identities(certificate: x509.Certificate) -> tuple[str, ...]:
-    """The URIs and then the DNS names that a certificate proves; its subject proves nothing."""
+    """URI and DNS SANs of a certificate, URIs first; the subject is ignored."""
     try:
         names = certificate.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
     except x509.ExtensionNotFound:
@@ -154,7 +153,7 @@ def identities(certificate: x509.Certificate) -> tuple[str, ...]:
 
 
 def identities_of(pem: bytes) -> tuple[str, ...]:
-    """The same of a certificate as PEM; nothing where it is none."""
+    """SANs of a PEM certificate; empty if invalid."""
     try:
         return identities(x509.load_pem_x509_certificate(pem))
     except PARSE_ERRORS:
@@ -162,9 +161,9 @@ def identities_of(pem: bytes) -> tuple[str, ...]:
 
 
 class FileReloader(Generic[T]):
-    """What files hold, as it changes. ``reload`` is cheap where nothing changed: call it often, anywhere.
+    """Contents of files that rotate. ``reload`` is cheap without changes, so call it often.
 
-    ``on_change`` gets each new value, ``on_trouble`` a sentence when the files cannot be used; once per change.
+    ``on_change`` gets each new value, ``on_trouble`` an error sentence; once per change.
     """
 
     def __init__(
@@ -175,7 +174,7 @@ class FileReloader(Generic[T]):
         on_change: Callable[[T], None] = lambda _: None,
         on_trouble: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Reads the files; ``CertificateError`` when they cannot be used, for there is nothing else to use."""
+        """Load the files; ``CertificateError`` if unusable."""
         self._paths = tuple(path for path in paths if path is not None)
         self._read = read
         self._on_change = on_change
@@ -186,11 +185,11 @@ class FileReloader(Generic[T]):
 
     @property
     def error(self) -> str:
-        """Why the files cannot be used now, so that the last good value is; empty when they can."""
+        """Error of the current files, while the last valid value is in use; else empty."""
         return self._trouble
 
     def reload(self) -> T:
-        """What to use now: what the files hold, or the last good value while they cannot be used."""
+        """Current value: from the files, or the last valid one."""
         stamp = self._stamp()
         if stamp == self._seen and not self._trouble:
             return self._value
@@ -212,7 +211,7 @@ class FileReloader(Generic[T]):
 
 
 class RotatingKeyPair(FileReloader[KeyPair]):
-    """A pair of keys that follows its files."""
+    """Certificate and key that follow their files."""
 
     def __init__(
         self,
@@ -221,7 +220,7 @@ class RotatingKeyPair(FileReloader[KeyPair]):
         on_change: Callable[[KeyPair], None] = lambda _: None,
         on_trouble: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Reads the files; ``CertificateError`` when they cannot be used, for there is nothing else to use."""
+        """Load the files; ``CertificateError`` if unusable."""
         self.files = files
         super().__init__(
             (files.certificate, files.key, files.authorities),
@@ -232,7 +231,7 @@ class RotatingKeyPair(FileReloader[KeyPair]):
 
     @property
     def pair(self) -> KeyPair:
-        """The pair as it was at the last look."""
+        """The pair as of the last reload."""
         return self._value
 
 
@@ -250,7 +249,7 @@ def _content(path: Path) -> bytes:
     except OSError as error:
         raise CertificateError(f"{path}: {error.strerror or error}") from error
     if len(found) > MAX_BYTES:
-        raise CertificateError(f"{path}: larger than {MAX_BYTES} bytes, so no certificate")
+        raise CertificateError(f"{path}: larger than {MAX_BYTES} bytes, not a certificate")
     return found
 
 
@@ -258,9 +257,9 @@ def _certificates(pem: bytes, path: Path) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(pem)
     except PARSE_ERRORS as error:
-        raise CertificateError(f"{path}: holds no PEM certificate") from error
+        raise CertificateError(f"{path}: contains no PEM certificate") from error
 
 
 def expiry(pair: KeyPair) -> str:
-    """When a pair ends, as people write it."""
+    """Expiry as text."""
     return datetime.fromtimestamp(pair.ends_unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,4 +1,4 @@
-"""The pair of keys as HTTP over asyncio wants it: contexts of a server that rotates, and of a client."""
+"""SSL contexts for asyncio: servers with rotating files, and clients."""
 
 import contextlib
 import ssl
@@ -9,11 +9,10 @@ from engine.tls.paths import TlsFiles
 
 
 def server_context(keys: RotatingKeyPair, *, only_proved: bool = False) -> ssl.SSLContext:
-    """A context for a server that follows its files: each handshake gets the pair of that moment.
+    """Server context that follows its files: each handshake uses the current pair.
 
-    Clients may prove themselves by a certificate of the authorities, and need not unless ``only_proved``: whoever
-    answers them says what that means. TLS 1.3, without resumption, so that nobody comes back by what was true
-    before.
+    Client certificates are optional unless ``only_proved``. TLS 1.3 without resumption, which would skip a new
+    check.
     """
     context = _context(keys.pair, keys.files, only_proved=only_proved)
     served = (keys.pair, context)
@@ -24,7 +23,7 @@ def server_context(keys: RotatingKeyPair, *, only_proved: bool = False) -> ssl.S
         nonlocal served
         pair = keys.reload()
         if pair is not served[0]:
-            # Where the files changed once more in between, the pair before them serves this handshake too.
+            # If the files changed again meanwhile, this handshake uses the previous pair.
             with contextlib.suppress(CertificateError):
                 served = (pair, _context(pair, keys.files, only_proved=only_proved))
         if served[1] is not context:
@@ -45,7 +44,7 @@ def _context(pair: KeyPair, files: TlsFiles, *, only_proved: bool) -> ssl.SSLCon
 
 
 def _load(context: ssl.SSLContext, pair: KeyPair, files: TlsFiles) -> None:
-    # Only files can be loaded; what they hold was judged a moment ago, and is judged again here.
+    # OpenSSL loads only files; their contents are validated again here.
     try:
         context.load_cert_chain(files.certificate, files.key)
         if pair.authorities is not None:
@@ -55,11 +54,11 @@ def _load(context: ssl.SSLContext, pair: KeyPair, files: TlsFiles) -> None:
 
 
 def peer_identities(connection: ssl.SSLObject | ssl.SSLSocket | None) -> tuple[str, ...]:
-    """The URIs and DNS names that the other end of a connection has proved; none without TLS or a certificate."""
+    """URI and DNS SANs of the peer; empty without TLS or a certificate."""
     try:
         certificate = None if connection is None else connection.getpeercert()
     except ValueError:
-        return ()  # names are bytes to whoever signs them, and these are no text
+        return ()  # names with invalid encoding
     names = (certificate or {}).get("subjectAltName", ())
     uris, dns_names = (
         [str(name[1]) for name in names if isinstance(name, tuple) and name[0] == kind] for kind in ("URI", "DNS")

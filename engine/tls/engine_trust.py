@@ -1,7 +1,7 @@
-"""How a client of ours speaks TLS to an engine: whom it trusts, by what it proves itself, which names will do.
+"""TLS of our clients to engines: CA, client certificate and accepted names.
 
-An engine is held to what an Envoy would hold it to: a chain to one of the authorities, dates that hold, and one of
-the names. What follows from a failure is not decided here; ``tls_failure`` only puts it in plain words.
+Engines are verified as by Envoy: a chain to a CA, validity, and one of the names. ``tls_failure`` describes a
+failure; callers decide what follows.
 """
 
 import os
@@ -33,14 +33,14 @@ _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"
 
 
 class TrustError(Exception):
-    """There is nothing to speak TLS by, which is nobody's fault but ours; the message says what is missing."""
+    """Our own TLS settings are missing or unusable; the message states what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustBundle:
-    """Authorities to trust and, where both are there, a certificate and its key to show; all as PEM.
+    """CA bundle and optional client certificate with key, as PEM.
 
-    ``ends_unix_s`` is when the first of them expires without which nothing works.
+    ``ends_unix_s``: earliest expiry that breaks connections.
     """
 
     authorities: bytes
@@ -51,10 +51,10 @@ class TrustBundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineIdentity:
-    """Who an engine has to be: ``server_name`` is asked for (SNI), its host name or address when empty.
+    """Expected identity: ``server_name`` is the SNI, default its host name or address.
 
-    Its certificate must have one of ``alt_names``: DNS names, ``*.x`` for one label before ``.x``, or URIs, where
-    ``*`` is anything but a slash. When there are none, the name that is asked for.
+    The certificate must have one of ``alt_names``: DNS names, ``*.x`` for one label before ``.x``, or URIs, where
+    ``*`` matches all but a slash. Default: the SNI.
     """
 
     server_name: str = ""
@@ -63,14 +63,14 @@ class EngineIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTls:
-    """A context to connect with, and when what it was made of ends."""
+    """SSL context and the expiry of its certificates."""
 
     context: ssl.SSLContext
     ends_unix_s: float
 
 
 class ClientTlsCache:
-    """Contexts for one name, made anew when what is trusted is another; ``trust`` gives what is, at any time."""
+    """Contexts for one name, rebuilt when ``trust()`` changes."""
 
     def __init__(self, trust: Callable[[], TrustBundle], alt_names: tuple[str, ...] = ()) -> None:
         self._trust = trust
@@ -78,7 +78,7 @@ class ClientTlsCache:
         self._made: tuple[TrustBundle, ClientTls] | None = None
 
     def __call__(self) -> ClientTls:
-        """What to connect with now, the same object while it is the same; ``TrustError`` when there is nothing."""
+        """Current context, the same object while unchanged; ``TrustError`` without certificates."""
         trust = self._trust()
         made = self._made
         if made is None or (made[0] is not trust and made[0] != trust):
@@ -91,13 +91,13 @@ class ClientTlsCache:
 
 
 def engine_client_context(trust: TrustBundle, alt_names: tuple[str, ...] = ()) -> ssl.SSLContext:
-    """A context that takes an engine for what it says only if it proves it; ``TrustError`` if none can be made."""
+    """Context that verifies the engine; ``TrustError`` if it cannot be built."""
     context = _NameCheckingContext(ssl.PROTOCOL_TLS_CLIENT)
     context.alt_names = alt_names
     context.sslobject_class = _NameCheckedConnection
-    # The names are checked as an Envoy checks them, which knows patterns and URIs.
+    # Names are checked separately, like Envoy: patterns and URIs.
     context.check_hostname = False
-    # An Envoy is content with an authority that is not a root, too.
+    # Like Envoy, accept a CA that is not a root.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         context.load_verify_locations(cadata=trust.authorities.decode())
@@ -106,12 +106,12 @@ def engine_client_context(trust: TrustBundle, alt_names: tuple[str, ...] = ()) -
                 context.load_cert_chain(path)
     except (ssl.SSLError, OSError, ValueError, TypeError) as error:
         # TypeError: a comment that is not ASCII.
-        raise TrustError(f"cannot speak TLS by what it was given: {error}") from error
+        raise TrustError(f"unusable TLS files: {error}") from error
     return context
 
 
 def certificate_matches(certificate: Mapping[str, Any], asked_for: str, alt_names: tuple[str, ...]) -> bool:
-    """Whether a certificate, as ``getpeercert`` gives it, has one of the names; without any, ``asked_for``."""
+    """Whether a certificate (from ``getpeercert``) has one of the names; default ``asked_for``."""
     names = _names(certificate)
     if not alt_names:
         return any(_is_asked(kind, name, asked_for) for kind, name in names)
@@ -123,11 +123,11 @@ def certificate_matches(certificate: Mapping[str, Any], asked_for: str, alt_name
 
 
 def tls_failure(error: BaseException) -> str:
-    """What is wrong with the other end of a connection, in plain words; empty where TLS is not what failed."""
+    """TLS failure of a connection in words; empty if TLS did not fail."""
     chain: list[BaseException] = [error]
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(cause)
-    # The innermost knows most: what wraps it may be of its class, and know only its text.
+    # The innermost exception has the details.
     for one in reversed(chain):
         if isinstance(one, ssl.SSLCertVerificationError):
             return _of_certificate(one)
@@ -141,7 +141,7 @@ class _NameCheckingContext(ssl.SSLContext):
 
 
 class _NameCheckedConnection(ssl.SSLObject):
-    """A connection that is none before the other end has proved its name."""
+    """Connection that completes only after the name is verified."""
 
     def do_handshake(self) -> None:
         super().do_handshake()
@@ -150,13 +150,13 @@ class _NameCheckedConnection(ssl.SSLObject):
         try:
             certificate = self.getpeercert() or {}
         except ValueError:
-            # Names are bytes to whoever signs them; Python wants text, and says so in its own way.
-            raise _wrong_name("its certificate has names that are no text") from None
+            # Python cannot decode such names.
+            raise _wrong_name("its certificate has undecodable names") from None
         if certificate_matches(certificate, self.server_hostname or "", alt_names):
             return
         wanted = " or ".join(alt_names) or self.server_hostname
-        has = ", ".join(_shown(name) for _, name in _names(certificate)[:_NAMES_SHOWN]) or "no name at all"
-        raise _wrong_name(f"its certificate is for {has[:200]}, and not for {wanted}")
+        has = ", ".join(_shown(name) for _, name in _names(certificate)[:_NAMES_SHOWN]) or "no name"
+        raise _wrong_name(f"its certificate is for {has[:200]}, not for {wanted}")
 
 
 def _wrong_name(words: str) -> ssl.SSLCertVerificationError:
@@ -166,7 +166,7 @@ def _wrong_name(words: str) -> ssl.SSLCertVerificationError:
 
 
 def _shown(name: str) -> str:
-    """A name that somebody else made, as it may stand in a log and on a terminal."""
+    """A foreign name made printable for logs and terminals."""
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in name[:200])
 
 
@@ -177,13 +177,13 @@ def _names(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _is_asked(kind: str, name: str, asked_for: str) -> bool:
     address = _address(asked_for)
     if address is not None:
-        # Who is asked for by an address proves the address: a DNS name may look like one, and stand for many.
+        # An address needs an IP SAN: a DNS name that looks like one may match many.
         return kind == "IP Address" and _address(name) == address
     return kind == "DNS" and _fits_exactly(asked_for, name)
 
 
 def _address(text: str) -> object:
-    """The IP address that a text is; None where it is none."""
+    """Parse an IP address; None if invalid."""
     import ipaddress  # noqa: PLC0415 -- only where an engine is asked
 
     try:
@@ -200,7 +200,7 @@ def _fits(wanted: str, name: str) -> bool:
 
 
 def _fits_exactly(wanted: str, name: str) -> bool:
-    """Whether a certificate's name is this DNS name, or a wildcard that stands for its first label."""
+    """Whether a SAN is this DNS name, or a wildcard for its first label."""
     wanted, name = wanted.lower(), name.lower()
     if wanted == name:
         return True
@@ -217,26 +217,26 @@ def _of_certificate(error: ssl.SSLCertVerificationError) -> str:
     if code == _WRONG_NAME:
         return str(error.args[0] if error.args else error)
     if code == _EXPIRED:
-        return "its certificate, or an authority behind it, has expired"
+        return "its certificate or CA has expired"
     if code == _NOT_YET:
-        return "its certificate, or an authority behind it, is not valid yet; or a clock is wrong"
+        return "its certificate or CA is not valid yet, or a clock is wrong"
     if code in _UNKNOWN_ISSUER:
-        return "its certificate comes from no authority that is trusted here"
-    return f"its certificate cannot be believed: {getattr(error, 'verify_message', '') or error}"
+        return "its certificate is from an untrusted CA"
+    return f"its certificate is invalid: {getattr(error, 'verify_message', '') or error}"
 
 
 def _of_agreement(error: ssl.SSLError) -> str:
     reason = str(getattr(error, "reason", None) or error).upper().replace(" ", "_")
     if any(word in reason for word in _REFUSES_US):
-        return f"it refuses our certificate, or asks for one ({reason})"
+        return f"it refuses our certificate, or requires one ({reason})"
     if any(word in reason for word in _NO_TLS):
-        return "it does not speak TLS"
-    return f"no agreement on TLS ({reason})"
+        return "no TLS"
+    return f"TLS handshake failed ({reason})"
 
 
 @contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """A path to ``content`` for a while: OpenSSL reads keys from files alone. In memory where the system can."""
+    """Temporary path to ``content``, in memory if possible: OpenSSL loads keys only from files."""
     if hasattr(os, "memfd_create"):
         number = os.memfd_create("certificate", os.MFD_CLOEXEC)
         with os.fdopen(number, "wb") as file:

@@ -1,4 +1,4 @@
-"""The pair of keys as gRPC wants it: for a server that rotates without a restart, and for a client's next call."""
+"""gRPC credentials: servers that rotate without a restart, and clients."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
@@ -12,15 +12,15 @@ _CERTIFICATE: Final = "x509_pem_cert"
 
 
 def server_credentials(keys: "RotatingKeyPair") -> grpc.ServerCredentials:
-    """Credentials of a server: every new connection gets the pair of that moment, open ones keep theirs.
+    """Server credentials: new connections use the current pair, open ones keep theirs.
 
-    With authorities, clients must prove themselves by a certificate of one of them.
+    With a CA bundle, clients must present a certificate.
     """
     current = keys.reload()
     told = current
 
     def fetch() -> grpc.ServerCertificateConfiguration | None:
-        # gRPC asks before each handshake, in a thread of its own; None leaves things as they are.
+        # Called before each handshake in a gRPC thread; None keeps the current pair.
         nonlocal told
         pair = keys.reload()
         if pair is told:
@@ -37,7 +37,7 @@ def server_credentials(keys: "RotatingKeyPair") -> grpc.ServerCredentials:
 
 
 def channel_credentials(pair: "KeyPair") -> grpc.ChannelCredentials:
-    """Credentials of a client that proves itself by this pair and trusts its authorities."""
+    """Client credentials with this pair and its CA bundle."""
     made: grpc.ChannelCredentials = grpc.ssl_channel_credentials(
         root_certificates=pair.authorities, private_key=pair.key, certificate_chain=pair.chain
     )
@@ -45,7 +45,7 @@ def channel_credentials(pair: "KeyPair") -> grpc.ChannelCredentials:
 
 
 def auth_context_identities(context: Mapping[str, Iterable[bytes]]) -> tuple[str, ...]:
-    """The URIs and DNS names that a peer's certificate proves, from gRPC's auth context; none without TLS."""
+    """URI and DNS SANs of a peer from gRPC's auth context; empty without TLS."""
     from engine.tls.certificate_files import identities_of  # noqa: PLC0415 - cryptography, only where there is TLS
 
     pem = b"".join(context.get(_CERTIFICATE, ()))

@@ -1,4 +1,4 @@
-"""Patterns of identities, the same for whoever judges them."""
+"""Identity patterns."""
 
 import re
 from collections.abc import Iterable
@@ -6,14 +6,14 @@ from functools import lru_cache
 from typing import Final
 
 MAX_NAME_CHARACTERS: Final = 2048
-"""Of a name in a certificate. Source: SPIFFE ID, 2.3, "Maximum SPIFFE ID Length"."""
+"""Longest name in a certificate. Source: SPIFFE ID, 2.3, "Maximum SPIFFE ID Length"."""
 
 
 def certificate_identities(uris: Iterable[str], dns_names: Iterable[str]) -> tuple[str, ...]:
-    """What a certificate proves by these names, its URIs first.
+    """Valid identities among SANs, URIs first.
 
-    Rules tell a URI from a DNS name by its form alone, so one in the other's clothes proves nothing. Nor does one
-    that cannot be printed: it would stand in logs and on terminals.
+    Rules tell a URI from a DNS name by its form, so a name in the wrong SAN type is ignored. So are unprintable
+    names, which would reach logs and terminals.
     """
     return (
         *(one for one in uris if ":" in one and _is_sound(one)),
@@ -26,12 +26,12 @@ def _is_sound(name: str) -> bool:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether the whole text fits: ``*`` is anything but a slash, ``/**`` at the end everything below."""
+    """Whether the whole text matches: ``*`` is all but a slash, a final ``/**`` everything below."""
     return _compiled(pattern).fullmatch(text) is not None
 
 
 def first_match(identities: Iterable[str], pattern: str) -> str | None:
-    """The first of these identities that fits; None where none does."""
+    """The first matching identity, or None."""
     return next((one for one in identities if matches(pattern, one)), None)
 
 

@@ -64,7 +64,7 @@ async def test_a_certificate_for_another_name_is_told_and_asks_for_no_restart(
     )
     _, report = await agent.until("degraded")
     assert report["doubt"] == "refused"
-    assert f"stranger.example, and not for {NAME}" in report["evidence"]
+    assert f"stranger.example, not for {NAME}" in report["evidence"]
     assert report["reasons"][0]["reading"] == "certificate"
     await agent.until_probes(503, 200, 503)
     certificate(tmp_path, "engine", NAME)
@@ -94,8 +94,11 @@ def test_a_file_that_cannot_be_used_is_named_with_its_flag(tmp_path: Path) -> No
     ca, agent, own, other = (tmp_path / name for name in ("ca.crt", "agent.crt", "agent.key", "other.key"))
     for files, words in (
         (TrustFiles(authorities=tmp_path / "no.crt"), f"--engine-ca: {tmp_path}/no.crt: No such file"),
-        (TrustFiles(authorities=other), f"--engine-ca: {other}: holds no PEM certificate"),
-        (TrustFiles(authorities=ca, certificate=other, key=own), f"--engine-certificate: {other}: holds no PEM"),
+        (TrustFiles(authorities=other), f"--engine-ca: {other}: contains no PEM certificate"),
+        (
+            TrustFiles(authorities=ca, certificate=other, key=own),
+            f"--engine-certificate: {other}: contains no PEM",
+        ),
         (TrustFiles(authorities=ca, certificate=agent, key=other), f"--engine-key: {other}: not the key of"),
     ):
         with pytest.raises(AgentConfigError) as error:

@@ -277,7 +277,7 @@ def test_the_command_makes_a_lab(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["certs", "dev", str(tmp_path / "c"), "--lasts", "1h", "--name", "engine.test"]) == 0
     said = capsys.readouterr()
     assert "spiffe://switchgear.lab/operator" in said.out
-    assert "lasts 1h" in said.err
+    assert "valid for 1h" in said.out
     leaf = x509.load_pem_x509_certificate((tmp_path / "c" / "agent.crt").read_bytes())
     assert "engine.test" in read_pair(files(tmp_path / "c", "agent")).identities
     assert leaf.not_valid_after_utc - leaf.not_valid_before_utc < timedelta(hours=2)

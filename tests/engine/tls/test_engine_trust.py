@@ -97,7 +97,7 @@ def test_the_prober_and_proxies_take_the_same_names(name: str, wanted: str) -> N
     assert certificate_matches(shown((kind, name)), "", (wanted,)) is proxies
 
 
-def test_contexts_are_made_anew_when_what_is_trusted_is_another(tmp_path: Path) -> None:
+def test_contexts_are_rebuilt_when_trust_changes(tmp_path: Path) -> None:
     certificate(tmp_path, "one", "localhost")
     certificate(tmp_path, "two", "localhost")
     files = [
@@ -115,7 +115,7 @@ def test_contexts_are_made_anew_when_what_is_trusted_is_another(tmp_path: Path) 
     assert means() is not first
     assert repr(now.key) not in repr(now)
     now = TrustBundle(authorities=b"nothing", ends_unix_s=0.0)
-    with pytest.raises(TrustError, match="cannot speak TLS"):
+    with pytest.raises(TrustError, match="unusable TLS files"):
         means()
 
 

@@ -55,10 +55,10 @@ def test_what_is_no_yaml_is_refused_with_its_place(run_import: Import, kind: str
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("content", ODD)
-def test_what_is_something_else_comes_to_nothing(run_import: Import, kind: str, content: str) -> None:
+def test_foreign_input_yields_no_policy(run_import: Import, kind: str, content: str) -> None:
     found = run_import(kind, content)
     assert (found.status, found.text) == (2, "")
-    assert "no policy came of these files" in found.listing
+    assert "these files yield no policy" in found.listing
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -88,6 +88,6 @@ async def test_a_stranger_among_engines_is_told_of_in_plain_words(tmp_path: Path
                     health = {row["engine"]: row["health"] for row in rows}
             assert {health[f"e{at}"] for at in range(5)} == {"HEALTHY"}
             stranger, told = await asyncio.gather(said(admin, "why", "chat/e6"), said(admin, "doctor"))
-            assert f"stranger.example, and not for {NAME}" in " ".join(stranger.split())
+            assert f"stranger.example, not for {NAME}" in " ".join(stranger.split())
             assert "certificate of engine chat/e5: expired at" in told
             assert any("an authority behind it, has expired" in row["evidence"] for row in rows), rows
