@@ -1,6 +1,6 @@
 """What becomes of each field of a policy in another configuration language: kept, approximated or lost.
 
-Exporters report it beside what they write, so that no loss shows first in an outage. Each field declares its own
+Exporters report it with their output, so that no loss is first noticed in an outage. Each field declares its own
 outcome (``policies.fidelity``); what an export reports here also depends on the value.
 """
 
@@ -38,6 +38,6 @@ class ExportResult:
 
 
 def worst_fidelity(fates: Sequence[FieldFidelity]) -> Fidelity:
-    """The worst fate among those of fields that somebody set; exact where nobody set any."""
+    """Worst fate of all set fields; exact if none is set."""
     order = list(Fidelity)
     return max((one.fate for one in fates if one.set_by != "default"), key=order.index, default=Fidelity.EXACT)

@@ -1,4 +1,4 @@
-"""What decides the outcome of a field in Istio, beside what the field declares."""
+"""Context that decides the outcome of a field in Istio."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,4 +18,4 @@ class FieldContext:
 
 
 Judge: TypeAlias = Callable[[FieldContext], FieldOutcome | None]
-"""Another outcome where the value, or what stands beside it, makes one; None keeps what the field declares."""
+"""Outcome by value or other fields; None keeps the declared one."""

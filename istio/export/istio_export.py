@@ -30,7 +30,7 @@ from xds_server.model.view import GATEWAY
 
 ALWAYS_LOST: Final = (
     "Always lost, because Istio has no view of the whole fleet:",
-    "- Verdicts: nobody asks an engine for a token. `switchgear istio run` brings them back: engines that are out "
+    "- Verdicts: no probes ask for a token. `switchgear istio run` restores them: ejected engines "
     "leave Istio's endpoints.",
     "- Admission limits are fixed and do not follow engines. Export again when the fleet changes.",
     "- Retry budgets and admission limits apply per proxy. --proxies divides them evenly, once.",

@@ -31,7 +31,7 @@ JUDGES: Final[Mapping[str, Mapping[str, Judge]]] = MappingProxyType(
         "ResiliencePolicy": policy_judges.JUDGES,
     }
 )
-"""What decides the outcome of a field, by kind and path, beside what the field declares."""
+"""Functions that decide outcomes, by kind and path."""
 _OF_THE_DOCUMENT: Final = ("apiVersion", "kind", "metadata.", "spec.pools")
 _MAY_BE_ABSENT: Final = ("spec.endpoints[]", "spec.kubernetes", "spec.match.headers[]", "spec.tls")
 _MOST_TRIED: Final = 100

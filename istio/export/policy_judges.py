@@ -1,4 +1,4 @@
-"""Fields of a ResiliencePolicy whose outcome in Istio depends on the value, or on what stands beside it."""
+"""ResiliencePolicy fields whose outcome in Istio depends on the value or on other fields."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -20,17 +20,17 @@ def _when(condition: bool, outcome: FieldOutcome) -> FieldOutcome | None:
 
 
 def _absent(why: str) -> Judge:
-    """Where nothing is said, nothing has to be carried."""
+    """Exact if the field is not set."""
     return lambda seen: _when(seen.value is None, kept(why, ""))
 
 
 def _off(value: Any, why: str) -> Judge:
-    """With this value it does nothing, here or there."""
+    """Exact for a value without effect."""
     return lambda seen: _when(seen.value == value, kept(why, ""))
 
 
 def _without(reason: str, is_off: str) -> Judge:
-    """Where the part that it belongs to is off (``straggler.enabled``), nothing has to be carried."""
+    """Exact if its part is off (``straggler.enabled``)."""
     part, field = is_off.split(".")
     return lambda seen: _when(not getattr(getattr(_spec(seen), part), field), kept(reason, ""))
 

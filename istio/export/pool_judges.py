@@ -1,4 +1,4 @@
-"""Fields of an EnginePool whose outcome in Istio depends on the value, or on what stands beside it."""
+"""EnginePool fields whose outcome in Istio depends on the value or on other fields."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -28,7 +28,7 @@ def _port(seen: FieldContext) -> FieldOutcome | None:
 
 
 def _weight(seen: FieldContext) -> FieldOutcome | None:
-    """Beside engines that a Service selects, an entry would need the Service's own selector."""
+    """With engines selected by a Service, an entry would need the Service's selector."""
     found = seen.policies.pools[seen.name].spec.kubernetes
     if found is not None and found.service is not None:
         return lost("listed engines cannot join a Service; use a selector")
@@ -49,7 +49,7 @@ def _probing(seen: FieldContext) -> FieldOutcome | None:
 
 
 def _asked(seen: FieldContext) -> FieldOutcome | None:
-    """Where each engine has a name of its own, Istio has no word for it."""
+    """Istio cannot express one name per engine."""
     if seen.value or shared_server_name(seen.policies.pools[seen.name]):
         return None
     return approximated(

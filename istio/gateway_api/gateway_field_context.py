@@ -1,4 +1,4 @@
-"""What decides the outcome of a field in the Gateway API, beside what the field declares."""
+"""Context that decides the outcome of a field in the Gateway API."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -22,7 +22,7 @@ JUDGES: Final[Mapping[str, Mapping[str, Judge]]] = MappingProxyType(
         "ResiliencePolicy": gateway_policy_judges.JUDGES,
     }
 )
-"""What decides the outcome of a field, by kind and path, beside what the field declares."""
+"""Functions that decide outcomes, by kind and path."""
 _FOR: Final = " for "
 _OF_THE_DOCUMENT: Final = ("apiVersion", "kind", "metadata.")
 _NAMED_AS_ITS_ROUTE: Final = frozenset({"HTTPRoute", "BackendTrafficPolicy"})
@@ -31,14 +31,14 @@ _NAMED_AS_ITS_ROUTE: Final = frozenset({"HTTPRoute", "BackendTrafficPolicy"})
 def gateway_field_fidelities(
     policies: PolicySet, site: GatewayTarget, left_out: Mapping[str, str], backends: Mapping[str, PoolBackends]
 ) -> tuple[FieldFidelity, ...]:
-    """The fate of every field; ``left_out`` are routes that could not be said, and why."""
+    """The fate of every field; ``left_out``: omitted routes and the reasons."""
     return tuple(_fates(policies, site, left_out, backends))
 
 
 def _fates(
     policies: PolicySet, site: GatewayTarget, left_out: Mapping[str, str], backends: Mapping[str, PoolBackends]
 ) -> Iterator[FieldFidelity]:
-    # Which fields there are, what they hold and who said so is the same for every export.
+    # Fields, values and origins are the same for every export.
     for one in fields_of_documents(policies, site.istio_target):
         kind, _, rest = one.document.partition("/")
         name = rest.rpartition(_FOR)[2]

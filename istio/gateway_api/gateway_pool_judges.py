@@ -1,4 +1,4 @@
-"""Fields of an EnginePool whose outcome in the Gateway API depends on the value, or on what stands beside it."""
+"""EnginePool fields whose outcome in the Gateway API depends on the value or on other fields."""
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType

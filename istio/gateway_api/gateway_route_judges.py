@@ -1,4 +1,4 @@
-"""Fields of a ModelRoute whose outcome in the Gateway API depends on the value, or on what stands beside it."""
+"""ModelRoute fields whose outcome in the Gateway API depends on the value or on other fields."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,6 +1,6 @@
-"""What an import says beside the policies: what it did not understand, and what it took over with another meaning.
+"""Remarks of an import: fields not understood, and fields with a changed meaning.
 
-A field that is neither taken over nor listed is a bug: whatever nobody took is listed at the end.
+Every field is imported or listed; fields not handled are listed at the end.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Conditions of other tools' routes as a ModelRoute's match.
 
-A condition that cannot be said is never dropped: its route would then catch requests that were never meant for it.
-``RouteConditions`` collects what cannot be said, and the route is left out.
+An unsupported condition is never dropped, because its route would then match more requests: ``RouteConditions``
+collects them, and the route is omitted.
 """
 
 import re
@@ -28,7 +28,7 @@ class RouteConditions:
     wrong: list[tuple[SourceNode, str]] = field(default_factory=list)
 
     def refuse(self, node: SourceNode, why: str) -> None:
-        """The condition cannot be said."""
+        """Record an unsupported condition."""
         self.wrong.append((node, why))
 
     def header(self, name: str, node: SourceNode, **condition: str | bool) -> None:
@@ -68,7 +68,7 @@ class RouteConditions:
             self.header(":path", node, regex=f"(?:{regex}){_QUERY}")
 
     def into(self, route: PolicyDraft, node: SourceNode) -> bool:
-        """Say the conditions in ``route``; false, and all is listed, where one of them cannot be said."""
+        """Write the conditions to ``route``; False and listed if one is unsupported."""
         if self.wrong:
             for one, why in self.wrong:
                 one.refuse(why)

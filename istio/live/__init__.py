@@ -1,1 +1,1 @@
-"""Beside istiod while it runs: engines that are out leave Istio's endpoints, and come back when they are in."""
+"""Sync with istiod: ejected engines leave Istio's endpoints until they are in rotation again."""

@@ -1,6 +1,6 @@
-"""What Istio should be told of each engine: whether it serves, and its share.
+"""Desired Istio state per engine: whether it serves, and its weight.
 
-Istio knows no health that somebody else has judged. What it does know within seconds is labels: a subset of a
+Istio accepts no external health, but follows labels within seconds: a subset of a
 DestinationRule, and the workload selector of a ServiceEntry, take only endpoints whose labels match. So each
 engine has one label that says whether it serves. A pod gets it as a label of the pod; an engine outside of the
 cluster as one of its WorkloadEntry, which also carries its weight: of pods Istio takes none.
@@ -110,7 +110,7 @@ def _entry_object(namespace: str, name: str, spec: dict[str, object]) -> dict[st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredState:
-    """All that Istio should be told, by namespace and name."""
+    """Desired objects by namespace and name."""
 
     pods: Mapping[tuple[str, str], PodServingLabel]
     entries: Mapping[tuple[str, str], DesiredWorkloadEntry]

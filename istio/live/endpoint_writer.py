@@ -45,7 +45,7 @@ WORKLOAD_ENTRIES: Final = ApiResource(
     group="networking.istio.io", version="v1", plural="workloadentries", kind="WorkloadEntry"
 )
 EXPORTER: Final = "switchgear"
-"""Whom `switchgear export istio` names in the same label."""
+"""Value of the same label written by `switchgear export istio`."""
 
 RECONCILE_INTERVAL_S: Final = 0.25
 """Longest time between two looks: an engine that is out has left within a second, istiod's own push included."""
@@ -125,7 +125,7 @@ class EndpointWriter:
         )
 
     async def run(self) -> None:
-        """Keep it so for ever; when cancelled, stop and let go of the Lease. What was told stays told."""
+        """Sync until cancelled; then release the Lease and leave objects as they are."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._lease.run(), name="lease")
@@ -188,7 +188,7 @@ class EndpointWriter:
                 self.counts.held_back += 1
                 return
             self._bucket = bucket
-            # Asked before each write: whoever stopped for a minute must not finish what somebody else decides now.
+            # Check before each write: after a stall another replica may be the writer.
             if not self._lease.holds():
                 return
             await self._attempt(line, write)

@@ -1,4 +1,4 @@
-"""The control plane's decisions, told to Istio: what ``switchgear istio run`` adds to a running server."""
+"""Sync of decisions to Istio: what ``switchgear istio run`` adds to a server."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Pods = Mapping[EngineId, PodRef]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IstioSyncSettings:
-    """Whom to tell, and how. ``namespace`` is that of pools that name none; ``lease`` is NAMESPACE/NAME."""
+    """Target and settings. ``namespace`` is that of pools that name none; ``lease`` is NAMESPACE/NAME."""
 
     access: ClientConfig
     namespace: str

@@ -1,4 +1,4 @@
-"""What to write, given what is wanted and what is there: first what lets engines in, then what takes them out.
+"""Writes from desired to actual state: first those that add engines, then those that remove them.
 
 In that order, because of two writes one may fail: too many engines for a moment is better than too few.
 """
@@ -44,7 +44,7 @@ class ApplyEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreEntry:
-    """Let an entry that was made by somebody else serve again."""
+    """Return a foreign entry to rotation."""
 
     namespace: str
     name: str

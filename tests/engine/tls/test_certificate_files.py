@@ -273,11 +273,11 @@ async def test_server_certificate_rotation_needs_no_restart(lab: Path, tmp_path:
             await asked(port, proxy, b"")
 
 
-def test_the_command_makes_a_lab(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lab_ca_command_writes_certificates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["certs", "dev", str(tmp_path / "c"), "--lasts", "1h", "--name", "engine.test"]) == 0
     said = capsys.readouterr()
     assert "spiffe://switchgear.lab/operator" in said.out
-    assert "valid for 1h" in said.out
+    assert "valid for 1h" in said.err
     leaf = x509.load_pem_x509_certificate((tmp_path / "c" / "agent.crt").read_bytes())
     assert "engine.test" in read_pair(files(tmp_path / "c", "agent")).identities
     assert leaf.not_valid_after_utc - leaf.not_valid_before_utc < timedelta(hours=2)
