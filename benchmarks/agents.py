@@ -1,9 +1,8 @@
-"""What listening to agents costs the control plane: the real server, and agents in another process.
+"""Cost of agents for the control plane: real server, agents in another process.
 
-For each N the real server is run with N engines in ten pools, once with an agent beside each and once with none
-(and nothing probed): the difference is what the agents cost, and the first is what the process needs in all. Each
-agent has a connection of its own and says something every second: ``busy`` ones something else each time, ``idle``
-ones the same.
+For each N the server runs with N engines in ten pools, with one agent each and without agents (and probes): the
+difference is the cost of agents. Each agent has a connection and reports every second: ``busy`` ones a changed
+report, ``idle`` ones the same.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The control loop's own cost: 1 000 engines, 1 000 proxies, telemetry each second, ten rounds a second.
+"""Cost of the control loop: 1 000 engines, 1 000 proxies, telemetry each second, ten rounds a second.
 
 Each round folds what engines reported since the last one and the newest traffic, and decides. Inputs are made
 beforehand and no time passes but in the values, so what is measured is processor time of the loop alone: reports

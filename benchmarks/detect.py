@@ -1,9 +1,8 @@
-"""Fault to out: how long until a broken engine is out of every connected Envoy, by fault; defaults everywhere.
+"""Fault to ejection: time until every connected Envoy has ejected a broken engine, with default settings.
 
-Four fake engines with a real agent beside each (or, for comparison, probed by the control plane), the real control
-plane and two real Envoys, under a steady load. One engine hangs (its /health still says 200), crashes, or is told
-to drain. The clock runs from the fault, which is when the last token comes, until the last Envoy's own admin page
-says that the engine takes nothing new.
+Four fake engines with a real agent each (or probed by the control plane, for comparison), the real control plane
+and two real Envoys, under steady load. One engine hangs (/health still answers 200), crashes or drains. Time runs
+from the fault (the last token) until the admin page of the last Envoy shows that the engine gets no new requests.
 """
 
 import asyncio

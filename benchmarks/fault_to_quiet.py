@@ -1,8 +1,8 @@
-"""Fault to quiet: how long a broken engine still gets requests, with a real Envoy and the real control plane.
+"""Fault to quiet: time until a broken engine gets no more requests, with real Envoy and control plane.
 
 A few fake engines behind one Envoy serve a steady load; one of them hangs (its /health still says 200) or
-crashes. The clock runs from the moment the fault bites to the last request that Envoy gave that engine, read off
-Envoy's own counters per host. Everything about probing and ejection is left to the defaults. Between two
+crashes. Time runs from the fault to the last request that Envoy sent to that engine, by Envoy's
+counters per host. Probing and ejection use the defaults. Between two
 requests of the load to one engine lie some 40 ms: that is the resolution.
 """
 

@@ -1,4 +1,4 @@
-"""What becomes of a pod, to out: how long until every connected Envoy gives its engine nothing new.
+"""Pod event to ejection: time until every connected Envoy stops sending new requests to its engine.
 
 Four fake engines as pods of a cluster, the real control plane reading that cluster, two real Envoys, steady load.
 A pod turns not ready, its node is tainted, or it is deleted. The clock runs from before this is written to the API

@@ -1,4 +1,4 @@
-"""One answer to what a proxy is served, in full: its processor time, and the longest that all others wait for it.
+"""Cost of one full answer of ``/v1/resources``: processor time, and longest wait of other requests.
 
 Policies of one pool are translated as the control plane does it; asked is ``/v1/resources``, without the network,
 for one proxy and then for another of the same view. ``bug-report`` asks so for each proxy.

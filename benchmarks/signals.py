@@ -1,4 +1,4 @@
-"""Signals: what reading access logs and load reports costs the control plane, through its real port.
+"""Signals: cost of access logs and load reports for the control plane, through its real port.
 
 The server runs in a process of its own and folds what it is told, ten times a second, into traffic of a pool of
 1 000 engines; the proxies are another process. The cost is processor time of the server per entry (or report), and

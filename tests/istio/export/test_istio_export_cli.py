@@ -32,7 +32,7 @@ def test_objects_go_to_stdout_and_report_to_stderr(capsys: pytest.CaptureFixture
     assert {one["metadata"]["labels"]["app.kubernetes.io/managed-by"] for one in documents} == {"switchgear"}
     assert "ModelRoute/flagship" in err
     assert "spec.match.model" in err
-    assert "`switchgear istio run` brings them back" in err
+    assert "`switchgear istio run` restores them" in err
 
 
 @pytest.mark.parametrize(
