@@ -50,7 +50,7 @@ _COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
         "config": _entry("config", "Manage contexts: named servers and how to reach them."),
         "options": _entry("options", "List the global options."),
         "completion": _entry("completion", "Print the completion script for a shell."),
-        "certs": _entry("certs", "Make throw-away certificates for labs."),
+        "certs": _entry("certs", "Make temporary certificates for labs."),
         "version": _entry("version", "Show the version of this command and of the server."),
     }
 )

@@ -20,7 +20,7 @@ TIMEOUT_S: Final = 0.5
 command = completion_command(
     "switchgear",
     "Names of engines, pools, zones and proxies come from the server; see `switchgear options` for which one. "
-    "Contexts come from the context file.",
+    "Contexts come from the context file.\n\nExit code: 0.",
 )
 
 

@@ -1,4 +1,4 @@
-"""``switchgear config-dump``: what a proxy is meant to have; with ``--diff`` against what it has."""
+"""``switchgear config-dump``: the intended configuration of a proxy, or how the live Envoy differs."""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -18,23 +18,23 @@ from xds_server.cli.envoy_admin import EnvoyConfig, config_of_envoy, config_of_f
 from xds_server.diagnosis.config_diff import TYPES, ProxyConfigDiff, ResourceDiff, config_diff
 
 
-@click.command(name="config-dump", short_help="Show what a proxy is meant to have, or how it differs.")
+@click.command(name="config-dump", short_help="Show a proxy's intended configuration, or how Envoy's differs.")
 @click.argument("proxy", metavar="[PROXY]", default="", shell_complete=complete_names("proxies"))
 @connection_options
-@click.option("--diff", is_flag=True, help="Against what the live Envoy has.  [with one of the next two]")
-@click.option("--envoy-admin", metavar="URL", help="Admin port of that Envoy, such as http://127.0.0.1:9901.")
+@click.option("--diff", is_flag=True, help="Compare with the live Envoy; needs --envoy-admin or --envoy-dump.")
+@click.option("--envoy-admin", metavar="URL", help="Admin port of the Envoy, e.g. http://127.0.0.1:9901.")
 @click.option(
     "--envoy-dump",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A kept page /config_dump?include_eds of that Envoy; - reads it from stdin.",
+    help="Saved /config_dump?include_eds of the Envoy; - reads stdin.",
 )
 @click.option(
     "--type",
     "types",
     multiple=True,
     type=click.Choice(TYPES, case_sensitive=False),
-    help="Only resources of this type; may be given more than once.",
+    help="Only resources of this type; repeatable.",
 )
 @output_option()
 def command(
@@ -47,43 +47,43 @@ def command(
     types: tuple[str, ...],
     output: str,
 ) -> int:
-    """Show every resource that the connected proxy PROXY (its node id) is meant to have, its own runtime included.
+    """Show every resource that PROXY (a node id) should have, including its own runtime layer.
 
-    With --diff, only where the live Envoy has something else, by meaning and not by spelling; PROXY is then that
-    Envoy where absent. One that is not connected is held against what it would be served if it came now.
+    --diff shows only what differs in the live Envoy; values are compared by meaning. PROXY may then be left out.
+    An Envoy that is not connected is compared with what it would be served now.
 
-    Exit code: 0, with --diff 0 when all is the same and 1 when not, 2 when it cannot be known.
+    Exit code: 0, with --diff 1 on a difference, 2 when no server or Envoy answers, or on a usage error.
     """
     if diff != bool(envoy_admin or envoy_dump) or (envoy_admin and envoy_dump):
-        raise click.UsageError("--diff goes with one of --envoy-admin URL and --envoy-dump FILE")
+        raise click.UsageError("--diff needs exactly one of --envoy-admin URL and --envoy-dump FILE")
     wanted = types or TYPES
     if not diff:
         if not proxy:
-            raise click.UsageError("say which PROXY: `switchgear get proxies` lists those that are connected")
+            raise click.UsageError("PROXY is missing; list the connected ones with `switchgear get proxies`")
         _show(_intended(admin, proxy), wanted, output)
         return 0
     seen = config_of_envoy(envoy_admin) if envoy_admin else config_of_file(envoy_dump or Path())
     if proxy and seen.node not in ("", proxy):
-        raise click.UsageError(f"that is the Envoy {seen.node!r}, not {proxy!r}")
+        raise click.UsageError(f"this is Envoy {seen.node!r}, not {proxy!r}")
     name = proxy or seen.node
     if not name:
-        raise click.UsageError("that Envoy has no node id, so no server knows it: say which PROXY it is")
+        raise click.UsageError("the Envoy has no node id; name it with PROXY")
     meant = _intended(admin, name, seen)
     connected, unseen = meant.value.connected, dict(seen.unseen)
     if not connected:
-        unseen["RTDS"] = "its shares of limits are reckoned when it is connected"
+        unseen["RTDS"] = "its share of limits is computed when it connects"
     unseen = {kind: why for kind, why in unseen.items() if kind in wanted}
     answer = config_diff(meant.value.resources, seen.found, unseen, wanted)
     if output in DATA:
         click.echo(as_data({"proxy": name, "connected": connected, **_record(answer)}, output), nl=False)
     else:
-        absent = f"SG256 {name} is not connected here: held against what it would be served if it came now"
-        click.echo(printable("\n".join([*([] if connected else [absent]), *_told(name, answer)])))
+        absent = f"SG256 {name} is not connected: compared with what it would be served now"
+        click.echo(printable("\n".join([*([] if connected else [absent]), *_difference_lines(name, answer)])))
     return 1 if answer.differences else 0
 
 
 def _intended(admin: str, proxy: str, seen: EnvoyConfig | None = None) -> AdminAnswer[ProxyResources]:
-    """What the server means a proxy to have; with what it says of itself also where it is not connected."""
+    """What a proxy should have; with its node attributes also for a proxy that is not connected."""
     asked = [("node", proxy), *([] if seen is None else [("absent", "true"), *seen.node_attributes])]
     try:
         return fetch(admin, RESOURCES, query=asked)
@@ -106,7 +106,7 @@ def _show(answer: AdminAnswer[ProxyResources], types: Collection[str], output: s
         click.echo(text, nl=False)
 
 
-def _told(proxy: str, answer: ProxyConfigDiff) -> Iterator[str]:
+def _difference_lines(proxy: str, answer: ProxyConfigDiff) -> Iterator[str]:
     for one in answer.differences:
         yield f"SG254 {one.type} {one.name}: {one.what}{_places(one)}"
         yield from (f"  {line}" for line in one.lines)

@@ -1,4 +1,4 @@
-"""``switchgear doctor``: everything around a server checked, each fault with its code and a way out."""
+"""``switchgear doctor``: checks of a server and its surroundings, each fault with its code and a fix."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,28 +17,37 @@ from xds_server.cli.policies_option import policies_option
 from xds_server.diagnosis.check_result import Check, CheckState, failed
 
 
-@click.command(name="doctor", short_help="Check everything around a server, with a way out for each fault.")
+@click.command(name="doctor", short_help="Check a server and its surroundings; show a fix for each fault.")
 @connection_options
-@click.option("--xds", default="", metavar="HOST:PORT", help="Where Envoys connect; absent, as the server says.")
+@click.option(
+    "--xds",
+    default="",
+    metavar="HOST:PORT",
+    help="Address that Envoys connect to.  [default: as the server reports]",
+)
 @click.option(
     "--envoy-admin",
     "envoys",
     multiple=True,
     metavar="URL",
-    help="Admin port of an Envoy, for its clock; repeatable.",
+    help="Admin port of an Envoy, to check its clock; repeatable.",
 )
 @policies_option("Policy file or folder to validate as well; repeatable.")
-@click.option("--kubernetes", is_flag=True, help="Also the rights and pods of a cluster.")
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="How to reach it; absent, as this pod.")
+@click.option("--kubernetes", is_flag=True, help="Check permissions and pods of a cluster, too.")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    help="Kubeconfig of the cluster.  [default: this pod's account]",
+)
 @click.option("--kube-context", default="", help="Context of the kubeconfig.")
-@click.option("--namespace", default="", metavar="NAME", help="Namespace of the rights and pods; all when absent.")
+@click.option("--namespace", default="", metavar="NAME", help="Namespace of permissions and pods.  [default: all]")
 @output_option("table", "wide", *DATA)
 def command(*, admin: str, output: str, **named: Any) -> int:
-    """Check versions, ports, clocks, engines, agents, proxies, files, disk, policies, and the rights in a cluster.
+    """Check versions, ports, clocks, engines, agents, proxies, files, disk, policies and cluster permissions.
 
-    Nothing is changed. Each answer is ok, warn or fail; `switchgear explain CODE` tells more.
+    Changes nothing. Each result is ok, warn or fail; `switchgear explain CODE` explains a code.
 
-    Exit code: 0, 1 when anything failed, 2 when asked wrongly.
+    Exit code: 0, 1 when a check failed, 2 on a usage error.
     """
     scope = _Scope(**named)
     checks = list(
@@ -53,7 +62,7 @@ def command(*, admin: str, output: str, **named: Any) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scope:
-    """The options that say what to check beside the server."""
+    """What to check besides the server."""
 
     xds: str
     envoys: tuple[str, ...]
@@ -71,7 +80,7 @@ class _Scope:
 
 
 def show(checks: Sequence[Check]) -> None:
-    """Print them, each with its way out where there is one."""
+    """Print the checks, each with its fix if it has one."""
     out = console()
     for one in checks:
         line = Text(f"{one.state.value:<4}", style=style_of(one.state))

@@ -1,4 +1,4 @@
-"""What ``doctor`` looks at: the server, ports, engines, Envoys, a cluster. Looks at them, and has it judged."""
+"""The checks of ``doctor``: server, ports, engines, Envoys, cluster."""
 
 import asyncio
 import http.client
@@ -62,7 +62,7 @@ _EVERY: Final = (*READS, *NODES, *WRITES, *GATES)
 
 
 def cluster_checks(kubeconfig: Path | None, context: str, namespace: str) -> Iterator[Check]:
-    """Checks on a cluster; that it cannot be reached is one."""
+    """Checks of a cluster; an unreachable one is a warning."""
     try:
         answers, pods = asyncio.run(_asked(ClientConfig(kubeconfig=kubeconfig, context=context), namespace))
     except ApiError as error:
@@ -100,7 +100,7 @@ async def _may(api: KubeApi, right: Right, namespace: str) -> bool | None:
 
 
 async def _pods(api: KubeApi, namespace: str) -> list[Any]:
-    """Pods that may be seen; none where that is forbidden, which the rights say already."""
+    """Pods that this account may list; none where that is forbidden, which the permissions show."""
     found: list[Any] = []
     more = ""
     try:
@@ -118,15 +118,15 @@ async def _pods(api: KubeApi, namespace: str) -> list[Any]:
 
 TIMEOUT_S: Final = 2.0
 MOST_ENGINES: Final = 64
-"""Engines that are asked themselves, evenly spread; the server has heard all of them anyway."""
+"""Engines that are asked directly, evenly spread; the server has reports of all."""
 
 GATE_PATH: Final = "/switchgear/in_flight"
-"""Where the first-token gate answers, to its own machine only."""
+"""Path of the first-token gate, which answers its own machine only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpResponse:
-    """What came back of one GET; ``skew_s`` is how far the other clock is ahead, None without a Date."""
+    """Answer to a GET. ``skew_s``: how far the other clock is ahead; None without a Date header."""
 
     status: int
     body: bytes
@@ -141,22 +141,22 @@ def all_checks(
     policies: Sequence[Path],
     cluster: tuple[Path | None, str, str] | None,
 ) -> Iterator[Check]:
-    """Every check, nearest first. A server that cannot be asked is one of them."""
+    """Every check, nearest first; an unreachable server is a failed check."""
     yield from process_checks.on_versions("this command line", platform.python_version(), libraries())
     try:
         asked_s = time.time()
         about = fetch(admin, SERVER_INFO).value
         answered_s = time.time()
     except AdminApiError as error:
-        said = f"{admin} answers, and refuses: {error.format_message()}"
-        yield fail("server", "SG220", said, "Say who is asking: --token-file, or --cert and --key.")
+        said = f"{admin} refuses: {error.format_message()}"
+        yield fail("server", "SG220", said, "Authenticate with --token-file, or --cert and --key.")
     except NoAnswerError as error:
         yield from _without_server(admin, error.format_message())
     else:
         try:
             yield from _server(admin, about, asked_s, answered_s)
             yield from _xds_port(xds or _xds_of(admin, about.listen))
-        except (NoAnswerError, AdminApiError) as error:  # it went meanwhile; what was found until then stays
+        except (NoAnswerError, AdminApiError) as error:  # it stopped meanwhile; earlier checks stand
             yield fail("server", "SG220", error.format_message())
     for url in envoys:
         yield _envoy_clock(url)
@@ -181,17 +181,17 @@ def _server(admin: str, about: ServerInfo, asked_s: float, answered_s: float) ->
     yield from _canary(admin)
     yield from _trust(admin)
     said = [*status_findings.on_proxies(proxies), *status_findings.on_telemetry(proxies)]
-    yield from said or [ok("proxies", f"{len(proxies)} connected, each with what it should have")]
+    yield from said or [ok("proxies", f"{len(proxies)} connected, all in sync")]
     yield from process_checks.on_envoys(about.proxies)
     heard = list(status_findings.on_engines(engines))
-    yield from heard or [ok("engines", f"{len(engines)} heard, none out")]
+    yield from heard or [ok("engines", f"{len(engines)} reporting, all in rotation")]
     yield from on_agents(engines, time.time())
-    by_tls = about.tls_pools  # an older server does not say
+    by_tls = about.tls_pools  # None from an older server
     yield from _engines(engines, frozenset(about.gated_pools), None if by_tls is None else frozenset(by_tls))
 
 
 def _canary(admin: str) -> Iterator[Check]:
-    """A canary that was rolled back a short while ago; a server that is older tells of none."""
+    """A canary that was rolled back recently; nothing from an older server."""
     try:
         yield from status_findings.on_canary(fetch(admin, CANARY).value)
     except UnknownPathError:
@@ -199,14 +199,14 @@ def _canary(admin: str) -> Iterator[Check]:
 
 
 def _trust(admin: str) -> Iterator[Check]:
-    """Certificates, rules of access, tokens, secrets, and what is rolled back; an older server tells of none."""
+    """Certificates, access rules, tokens, secrets, and rolled-back resources; nothing from an older server."""
     try:
         answer = fetch(admin, PROBLEMS).value
     except UnknownPathError:
         return
     yield from status_findings.on_rolled_back(answer.rolled_back)
     found = list(status_findings.on_file_problems(answer.troubles))
-    yield from found or [ok("certificates and access", "nothing is wrong with the files of the server")]
+    yield from found or [ok("certificates and access", "all files of the server are usable")]
 
 
 def _without_server(admin: str, why: str) -> Iterator[Check]:
@@ -217,7 +217,7 @@ def _without_server(admin: str, why: str) -> Iterator[Check]:
 
 
 def _xds_of(admin: str, listen: str) -> str:
-    """Where Envoys connect, seen from here: the port the server was told, on the host of the admin port."""
+    """Address that Envoys connect to: the configured port, on the host of the admin port."""
     try:
         address = address_of(listen)
     except ConfigError:
@@ -229,7 +229,7 @@ def _xds_of(admin: str, listen: str) -> str:
 
 def _xds_port(where: str) -> Iterator[Check]:
     if not where:
-        yield warn("xDS port", "SG221", "the server took any port: name it with --xds to have it tried")
+        yield warn("xDS port", "SG221", "the server chose a free port: name it with --xds to check it")
         return
     try:
         address = address_of(where)
@@ -239,13 +239,13 @@ def _xds_port(where: str) -> Iterator[Check]:
     if trouble:
         yield fail("xDS port", "SG221", f"{address}: {trouble}")
     else:
-        yield ok("xDS port", f"{address} takes connections")
+        yield ok("xDS port", f"{address} accepts connections")
 
 
 def _engines(
     engines: Sequence[EngineStatus], gated: frozenset[str], by_tls: frozenset[str] | None
 ) -> Iterator[Check]:
-    """Clocks of engines and their gates, asked from here; not to be reached from here is no fault of theirs."""
+    """Clocks and gates of engines, as seen from this machine; an engine may be unreachable from here."""
     known = [one for one in engines if one.address]
     chosen = known[:: max(1, len(known) // MOST_ENGINES)][:MOST_ENGINES]
     with ThreadPoolExecutor(16) as pool:
@@ -272,15 +272,15 @@ def _engines(
             unseen.append(name)
     yield from skewed
     if without:
-        yield fail("first-token gate", "SG250", f"not at {names_text(without)}")
+        yield fail("first-token gate", "SG250", f"missing at {names_text(without)}")
     if unseen:
-        yield warn("first-token gate", "SG251", f"not to be seen from here at {names_text(unseen)}")
+        yield warn("first-token gate", "SG251", f"not reachable from here at {names_text(unseen)}")
     if with_gate:
         yield ok("first-token gate", f"at {count_text(with_gate, 'engine')}")
 
 
 def _securely(engine: EngineStatus) -> HttpResponse | None:
-    """What an engine that speaks TLS says of its gate; None also where it wants a certificate of whoever asks."""
+    """Answer of the gate over TLS; None also where the engine requires a client certificate."""
     return _get(engine.address, engine.port, GATE_PATH, secure=True)
 
 
@@ -289,7 +289,7 @@ def _name(engine: EngineStatus) -> str:
 
 
 def _may_speak_tls(answer: HttpResponse | None) -> bool:
-    """Whether what came back in plain text is what a port of TLS gives."""
+    """Whether the answer to plain HTTP is what a TLS port gives."""
     return answer is None or answer.status == http.client.BAD_REQUEST
 
 
@@ -303,13 +303,13 @@ def _envoy_clock(url: str) -> Check:
         raise click.BadParameter(f"{url!r} is not an address", param_hint="--envoy-admin")
     answer = _get(host, port, "/ready")
     if answer is None:
-        return warn(f"Envoy {url}", "SG221", "its admin port cannot be reached from here")
+        return warn(f"Envoy {url}", "SG221", "its admin port is not reachable from here")
     skew_s = answer.skew_s or 0.0
-    return process_checks.on_clock(f"Envoy {url}", skew_s) or ok(f"Envoy {url}", "answers, and its clock agrees")
+    return process_checks.on_clock(f"Envoy {url}", skew_s) or ok(f"Envoy {url}", "answers; its clock agrees")
 
 
 def policy_file_checks(paths: Sequence[Path]) -> Iterator[Check]:
-    """What ``switchgear validate`` says of these, added up."""
+    """What ``switchgear validate`` finds, as one line."""
     try:
         policies = load(paths)
     except PolicyErrors as errors:
@@ -323,11 +323,11 @@ def policy_file_checks(paths: Sequence[Path]) -> Iterator[Check]:
         yield warn("policy files", "SG261", f"{count_text(len(findings), 'warning')}: {names_text(codes)}")
     else:
         pools, routes = count_text(len(policies.pools), "pool"), count_text(len(policies.routes), "route")
-        yield ok("policy files", f"{pools} and {routes} without a word")
+        yield ok("policy files", f"{pools} and {routes}, no findings")
 
 
 def _connects(host: str, port: int) -> str | None:
-    """None, or why there is no connection."""
+    """None, or the reason why there is no connection."""
     try:
         with socket.create_connection((host, port), timeout=TIMEOUT_S):
             return None
@@ -366,7 +366,7 @@ def _skew_s(date: str | None, asked_s: float, answered_s: float) -> float | None
 
 
 def _is_here(address: str) -> bool:
-    """Whether an address is of this machine: only then does the gate answer."""
+    """Whether an address belongs to this machine: the gate answers only there."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as trial:
             trial.bind((address, 0))

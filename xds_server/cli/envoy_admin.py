@@ -1,4 +1,4 @@
-"""Asking a live Envoy over its admin interface, or a file in which somebody kept what it said."""
+"""Configuration of an Envoy, from its admin interface or a saved dump."""
 
 import http.client
 import json
@@ -28,7 +28,7 @@ _DUMP: Final = "/config_dump?include_eds"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvoyConfig:
-    """An Envoy: its node id, what that node says, what it has, and by type why some of that cannot be seen."""
+    """An Envoy: node id, node attributes, resources, and by type why some are unknown."""
 
     node: str
     node_attributes: tuple[tuple[str, str], ...]
@@ -37,7 +37,7 @@ class EnvoyConfig:
 
 
 def config_of_envoy(url: str) -> EnvoyConfig:
-    """A live Envoy; ``click.ClickException``."""
+    """The configuration of a live Envoy; ``click.ClickException`` if unavailable."""
     try:
         dump = _page(url, _DUMP)
         found = (*dumped_resources(dump), *runtime_layers(_page(url, "/runtime")))
@@ -47,11 +47,11 @@ def config_of_envoy(url: str) -> EnvoyConfig:
 
 
 def config_of_file(path: Path) -> EnvoyConfig:
-    """The same from a kept ``/config_dump?include_eds``; the runtime is not in there. ``-`` reads stdin."""
+    """The same from a saved ``/config_dump?include_eds``, without the runtime. ``-`` reads stdin."""
     try:
         with click.open_file(str(path), encoding="utf-8") as file:
             dump = json.loads(file.read(MAX_BYTES))
-        unseen = {"RTDS": "a config_dump has no runtime; --envoy-admin asks for it"}
+        unseen = {"RTDS": "a config_dump has no runtime; use --envoy-admin"}
         found = dumped_resources(dump)
         if not any("EndpointsConfigDump" in str(one.get("@type")) for one in dump["configs"]):
             unseen["EDS"] = "the dump was made without ?include_eds"
@@ -65,7 +65,7 @@ def config_of_file(path: Path) -> EnvoyConfig:
 
 
 def raw_dump(url: str) -> Any:
-    """The whole dump as Envoy wrote it, endpoints included; ``click.ClickException``."""
+    """The whole dump as Envoy wrote it, with endpoints; ``click.ClickException`` if unavailable."""
     return _page(url, _DUMP)
 
 
@@ -84,12 +84,12 @@ def _page(url: str, path: str) -> Any:
         answer = connection.getresponse()
         text = answer.read(MAX_BYTES)
     except http.client.HTTPException as error:
-        raise click.ClickException(f"{url} answers, but not in HTTP: is it the admin port of an Envoy?") from error
+        raise click.ClickException(f"{url} does not answer in HTTP: is it the admin port of an Envoy?") from error
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
         raise click.ClickException(
-            f"no Envoy answers at {url}: {reason}. Its admin port is on its own machine's loopback: ask there, or "
-            f"keep the page {_DUMP} in a file and give it with --envoy-dump"
+            f"no Envoy answers at {url}: {reason}. Its admin port usually listens on loopback: run this there, or "
+            f"save {_DUMP} to a file for --envoy-dump"
         ) from error
     finally:
         connection.close()
@@ -98,4 +98,4 @@ def _page(url: str, path: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise click.ClickException(f"{url}{path} is no JSON: is it the admin port of an Envoy?") from error
+        raise click.ClickException(f"{url}{path} is not JSON: is it the admin port of an Envoy?") from error

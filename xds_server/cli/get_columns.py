@@ -343,7 +343,7 @@ def _in_pool(of: Callable[[_T], str]) -> Callable[[_T, str], bool]:
 
 
 def _by_name(*of: Callable[[_T], str]) -> Callable[[_T, str], bool]:
-    """Rows of which any of these is the name."""
+    """Whether any of these is the name of a row."""
     return lambda item, name: name in [one(item) for one in of]
 
 

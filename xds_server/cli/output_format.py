@@ -17,7 +17,7 @@ _STYLES: Final = {CheckState.OK: "green", CheckState.WARN: "yellow", CheckState.
 
 
 def console(*, whole_lines: bool = False) -> Console:
-    """Where tables go: coloured on a terminal, and not where ``NO_COLOR`` is said; a pipe gets whole lines.
+    """A Rich console: coloured on a terminal unless ``NO_COLOR`` is set; a pipe gets whole lines.
 
     ``whole_lines``: however narrow the terminal is.
     """
@@ -26,13 +26,13 @@ def console(*, whole_lines: bool = False) -> Console:
 
 
 def show_table(out: Console, table: Table) -> None:
-    """Print the table without the blanks that fill its last column up."""
+    """Print the table without trailing blanks."""
     lines = Segment.split_lines(out.render(table))
     out.print(Segments(chain.from_iterable(_trimmed(line) for line in lines)), soft_wrap=True, end="")
 
 
 def _trimmed(line: list[Segment]) -> Iterator[Segment]:
-    """The line without blanks at its end, which may be in several parts, and with its end."""
+    """The line without trailing blanks."""
     while line and not line[-1].text.rstrip():
         line = line[:-1]
     if line:
@@ -42,12 +42,12 @@ def _trimmed(line: list[Segment]) -> Iterator[Segment]:
 
 
 def redrawn() -> bool:
-    """Whether the answer goes to a terminal that can be drawn on again: a dumb one (``TERM=dumb``) is a pipe."""
+    """Whether stdout is a terminal that can be redrawn; a dumb one (``TERM=dumb``) counts as a pipe."""
     return sys.stdout.isatty() and not Console().is_dumb_terminal
 
 
 def style_of(state: CheckState) -> str:
-    """How a state of a check looks."""
+    """The colour of a check's state."""
     return _STYLES[state]
 
 

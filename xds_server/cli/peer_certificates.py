@@ -1,4 +1,4 @@
-"""Clocks and certificates of others: of agents as the server heard of them, of engines as they show them here."""
+"""Clocks and certificates of agents (as the server knows them) and engines (as they show them here)."""
 
 import socket
 import ssl
@@ -18,20 +18,20 @@ from xds_server.model.text import names_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateValidity:
-    """From when until when the certificate holds that somebody shows."""
+    """When a certificate begins and ends."""
 
     begins_unix_s: float
     ends_unix_s: float
 
 
 def on_agents(engines: Sequence[EngineStatus], now_unix_s: float) -> Iterator[Check]:
-    """Agents whose clocks are apart from the server's, and whose certificates end; older ones tell neither."""
+    """Agents with clock skew to the server, and ending certificates; older agents report neither."""
     ahead = [(one, one.agent.clock_ahead_s) for one in engines if one.agent is not None]
     known = [(one, ahead_s) for one, ahead_s in ahead if ahead_s is not None]
     apart = [(one, ahead_s) for one, ahead_s in known if abs(ahead_s) > CLOCKS_MAY_DIFFER_S]
     for one, ahead_s in apart:
         way = "ahead of" if ahead_s > 0 else "behind"
-        sentence = f"{abs(ahead_s):.0f} s {way} the clock of the server, when it was dialled"
+        sentence = f"{abs(ahead_s):.0f} s {way} the server's clock when it connected"
         yield warn(f"clock of the agent of {_name(one)}", "SG232", sentence)
     if known and not apart:
         yield ok("clocks of agents", f"{len(known)} agree with the server")
@@ -48,7 +48,7 @@ def on_agents(engines: Sequence[EngineStatus], now_unix_s: float) -> Iterator[Ch
 def on_certificates(
     found: Iterable[tuple[EngineStatus, CertificateValidity | None]], now_unix_s: float
 ) -> Iterator[Check]:
-    """Certificates that engines show; nothing of engines that show none here."""
+    """Certificates that engines show; nothing for engines that show none."""
     seen = [(engine, shown) for engine, shown in found if shown is not None]
     troubles = [
         check
@@ -59,22 +59,22 @@ def on_certificates(
     if seen and not troubles:
         yield ok(
             "certificates of engines",
-            f"seen at {names_text([_name(engine) for engine, _ in seen])}, none ends soon",
+            f"seen at {names_text([_name(engine) for engine, _ in seen])}, none expires soon",
         )
 
 
 def on_unexpected_tls(secure: Iterable[EngineStatus], by_tls: Collection[str]) -> Iterator[Check]:
-    """Pools that say no ``tls``, and whose engines speak it; ``by_tls`` are those that say it."""
+    """Pools without ``tls`` whose engines speak TLS; ``by_tls`` are pools with it."""
     speaking: dict[str, list[str]] = {}
     for engine in secure:
         if engine.pool not in by_tls:
             speaking.setdefault(engine.pool, []).append(engine.engine)
     for pool, engines in speaking.items():
-        yield fail(f"pool {pool}", "SG226", f"it says no tls, and TLS is spoken by {names_text(engines)}")
+        yield fail(f"pool {pool}", "SG226", f"spec.tls is not set, but TLS is spoken by {names_text(engines)}")
 
 
 def certificate_validity(host: str, port: int, timeout_s: float) -> CertificateValidity | None:
-    """What a port shows of itself to anybody; None where it speaks no TLS. Nothing is believed of it here."""
+    """Validity of the certificate that a port shows; None where it speaks no TLS. It is not verified."""
     try:
         with (
             socket.create_connection((host, port), timeout=timeout_s) as plain,
@@ -93,7 +93,7 @@ def certificate_validity(host: str, port: int, timeout_s: float) -> CertificateV
 
 
 def unverified_context() -> ssl.SSLContext:
-    """TLS with whoever it is: for looking at what somebody shows, and never to send anything that is secret."""
+    """TLS without verification: to look at a certificate, never to send a secret."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -108,7 +108,7 @@ def _on_end(subject: str, lasts: CertificateValidity, now_unix_s: float) -> Iter
         yield (fail if ended else warn)(subject, "SG212" if ended else "SG211", one.sentence)
     if lasts.begins_unix_s > now_unix_s:
         begins = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(lasts.begins_unix_s))
-        yield fail(subject, "SG232", f"it holds from {begins} on only, by the clock of this machine")
+        yield fail(subject, "SG232", f"valid only from {begins}, by this machine's clock")
 
 
 def _name(engine: EngineStatus) -> str:

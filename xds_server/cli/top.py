@@ -27,13 +27,13 @@ from xds_server.cli.why import as_text
 from xds_server.diagnosis.live_state import SORTS, LiveState
 
 SILENT_S: Final = 6.0
-"""A frame comes each second; a server that says nothing for so long is gone."""
+"""Frames come each second; after this silence the server counts as gone."""
 
 AGAIN_S: Final = 1.0
 _NOT_OURS: Final = (
     OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError, RecursionError,
 )  # fmt: skip
-"""What comes of a peer that goes, or is none of ours."""
+"""Errors of a peer that goes away, or is not a Switchgear."""
 
 _KEYS: Final = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "\x1b": "esc", "\r": "enter"}
 
@@ -42,21 +42,21 @@ _KEYS: Final = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "dow
 @connection_options
 @click.option("--pool", default="", metavar="POOL", shell_complete=complete_names("pools"), help="Only this pool.")
 @click.option(
-    "--sort", type=click.Choice(SORTS), default=SORTS[0], show_default=True, help="Order of the engines."
+    "--sort", type=click.Choice(SORTS), default=SORTS[0], show_default=True, help="Sort order of the engines."
 )
 def command(admin: str, pool: str, sort: str) -> int:
-    """Watch a running server: pools, proxies out of sync, engines with the worst first, and the last events.
+    """Watch a running server: pools, proxies out of sync, engines (worst first) and the last events.
 
-    Keys: q ends; p chooses the next pool, s the next order; the arrows choose an engine, enter says why it is as
-    it is, esc goes back. Nothing is changed by it. Where the output is no terminal, one picture is printed.
+    Keys: q quits, p selects the next pool, s the next sort order, arrows select an engine, enter explains it, esc
+    goes back. Changes nothing. On a pipe it prints one picture.
 
-    Exit code: 0, or 2 when the server cannot be asked at the start, or has no such pool. Once it was, a server
-    that goes is waited for.
+    Exit code: 0, or 2 when no server answers at the start, or it has no such pool. Later it waits for a lost
+    server.
     """
     pools = fetch(admin, POLICIES).value.pools
     if pool and pool not in pools:
         hint = did_you_mean(pool, pools)
-        raise click.UsageError(f"there is no pool {pool!r}{f'; {hint}' if hint else ''}")
+        raise click.UsageError(f"no pool {pool!r}{f'; {hint}' if hint else ''}")
     choice = TopSelection(pool=pool, sort=sort)
     feed = _Feed(admin, click.get_current_context())
     if not (redrawn() and sys.stdin.isatty()):
@@ -69,7 +69,7 @@ def command(admin: str, pool: str, sort: str) -> int:
 
 
 class _Feed(threading.Thread):
-    """Follows the stream of the server, and comes back when it does. ``woken`` is readable after each change."""
+    """Follows the server's stream and reconnects. ``woken`` is readable after each change."""
 
     def __init__(self, admin: str, context: click.Context) -> None:
         super().__init__(name="live", daemon=True)
@@ -77,13 +77,13 @@ class _Feed(threading.Thread):
         self._context = context
         self.lock = threading.Lock()
         self.board = LiveState()
-        self.trouble = "asking ..."
+        self.trouble = "connecting ..."
         self.woken, self._wake = os.pipe()
 
     def run(self) -> None:
-        """Until the process ends."""
+        """Run until the process ends."""
         pause = threading.Event()
-        # How to prove who is asking is kept by click for the thread that runs the command.
+        # click keeps the connection options for the thread that runs the command.
         with self._context.scope(cleanup=False):
             while True:
                 try:
@@ -92,7 +92,7 @@ class _Feed(threading.Thread):
                             self.board.take(event, data)
                             self.trouble = ""
                         self._tell()
-                    self._say("the server has ended the stream")
+                    self._say("the server closed the stream")
                 except click.ClickException as error:
                     self._say(error.format_message())
                 except _NOT_OURS as error:
@@ -101,17 +101,15 @@ class _Feed(threading.Thread):
                 pause.wait(AGAIN_S)
 
     def first(self) -> LiveState:
-        """The state now, once; ``click.ClickException`` where it is not to be had."""
+        """The state now; ``click.ClickException`` if unavailable."""
         try:
             event, data = next(self._messages())
             self.board.take(event, data)
         except StopIteration as error:
-            raise click.ClickException(
-                f"{self._admin}{LIVE.path} tells nothing: is it the --admin port?"
-            ) from error
+            raise click.ClickException(f"{self._admin}{LIVE.path} sends nothing: is it the admin port?") from error
         except _NOT_OURS as error:
             raise click.ClickException(
-                f"{self._admin}{LIVE.path} is not as Switchgear tells it: {error!r}"
+                f"{self._admin}{LIVE.path} does not answer as Switchgear does: {error!r}"
             ) from error
         return self.board
 
@@ -144,7 +142,7 @@ def _watch(feed: _Feed, choice: TopSelection, admin: str) -> None:
     with _keys_at_once(), Live(console=out, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
             live.update(_drawn(feed, choice, out.size.width, out.size.height), refresh=True)
-            # A second at the latest: the terminal may have another size by then.
+            # At least each second: the terminal may have been resized.
             ready, _, _ = select.select([sys.stdin.fileno(), feed.woken], [], [], 1.0)
             if feed.woken in ready:
                 os.read(feed.woken, 4096)
@@ -170,7 +168,7 @@ def _drawn(feed: _Feed, choice: TopSelection, width: int, height: int) -> Text:
 
 
 def _keys(typed: str) -> Iterator[str]:
-    """What was pressed: terminals send several characters for one key."""
+    """The keys pressed; terminals send several characters for one key."""
     while typed:
         for text, key in _KEYS.items():
             if typed.startswith(text):
@@ -183,7 +181,7 @@ def _keys(typed: str) -> Iterator[str]:
 
 
 def _pressed(key: str, board: LiveState, choice: TopSelection) -> None:
-    """Take a key that changes what is chosen."""
+    """Apply a key that changes the selection."""
     if key == "p":
         names = ["", *(name for name, _ in board.pools())]
         here = names.index(choice.pool) if choice.pool in names else 0
@@ -208,7 +206,7 @@ def _story(admin: str, engine: str) -> str:
 
 @contextlib.contextmanager
 def _keys_at_once() -> Iterator[None]:
-    """A terminal that hands over each key when it is pressed, and is as it was afterwards."""
+    """The terminal in cbreak mode (each key at once), restored at the end."""
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     try:

@@ -1,4 +1,4 @@
-"""The picture of ``switchgear top``: lines for a terminal of any size, most important first."""
+"""The screen of ``switchgear top``: lines for a terminal of any size, most important first."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -14,21 +14,19 @@ from xds_server.diagnosis.live_state import LiveState, bar, utilization, window
 from xds_server.model.text import age_text, count_text
 
 NARROW: Final = 90
-"""Below this there is no room for bars and sentences side by side."""
+"""Below this width bars are left out."""
 
 _HEALTHS: Final = {"HEALTHY": "green", "DRAINING": "yellow", "UNHEALTHY": "bold red"}
 _NAME: Final = 24
 _MOST_POOLS: Final = 6
 _MOST_BEHIND: Final = 4
 _EVENTS: Final = 6
-_KEYS: Final = "q quit  p pool  s sort  up/down choose  enter why"
+_KEYS: Final = "q quit  p pool  s sort  up/down select  enter explain"
 
 
 @dataclass(slots=True, kw_only=True)
 class TopSelection:
-    """What whoever looks has chosen. ``explanation`` is what is told of one engine; None where the table is
-    shown.
-    """
+    """The user's selection. ``explanation``: the text on one engine; None while the table is shown."""
 
     pool: str = ""
     sort: str = "worst"
@@ -37,7 +35,7 @@ class TopSelection:
 
 
 def render_screen(board: LiveState, choice: TopSelection, width: int, height: int, trouble: str = "") -> Text:
-    """Everything, no wider and no higher than it may be; ``height`` 0 is without end (a pipe)."""
+    """The whole screen within width and height; ``height`` 0 is unlimited (a pipe)."""
     lines = [_head(board, choice, trouble)]
     if choice.explanation is not None:
         lines += [Text(""), *map(Text, choice.explanation.splitlines())]
@@ -68,7 +66,7 @@ def _joined(lines: Sequence[Text], width: int) -> Text:
 
 def _head(board: LiveState, choice: TopSelection, trouble: str) -> Text:
     if trouble:
-        known = "; below is what was last known" if board.server else ""
+        known = "; last known state:" if board.server else ""
         return Text(f"switchgear top  {printable(trouble)}{known}", style="bold red")
     server = board.server or ServerRow()
     state = "serving" if server.ready else f"SG207 not ready: {server.reason}"
@@ -92,8 +90,8 @@ def _head(board: LiveState, choice: TopSelection, trouble: str) -> Text:
 def _pools(board: LiveState, choice: TopSelection, width: int) -> Iterator[Text]:
     pools = board.pools(choice.pool)
     wide = width == 0 or width >= NARROW
-    head = f"{'pool':<16} {'in':>9} {'level':>5} {'ok/s':>7} {'shed/s':>7} {'ceiling/slots':>14}"
-    yield Text(f"{head}  load" if wide else head, style="bold")
+    head = f"{'POOL':<16} {'IN':>9} {'LEVEL':>5} {'OK/S':>7} {'SHED/S':>7} {'LIMIT/SLOTS':>14}"
+    yield Text(f"{head}  LOAD" if wide else head, style="bold")
     for name, row in pools[:_MOST_POOLS]:
         slots, held, ceiling = row.slots, row.in_flight, row.ceiling
         line = (
@@ -106,13 +104,13 @@ def _pools(board: LiveState, choice: TopSelection, width: int) -> Iterator[Text]
         whole = row.healthy == row.engines and not row.level
         yield Text(printable(line), style="" if whole else "yellow")
     if len(pools) > _MOST_POOLS:
-        yield Text(f"... and {len(pools) - _MOST_POOLS} more (p chooses one)", style="dim")
+        yield Text(f"... and {len(pools) - _MOST_POOLS} more (p selects one)", style="dim")
     if not pools:
-        yield Text("no pool is served")
+        yield Text("no pools are served")
 
 
 def _troubles(board: LiveState) -> Iterator[Text]:
-    """What is rolled back, and what is wrong with certificates, rules and the like."""
+    """Rolled-back resources, and problems with certificates, access rules and the like."""
     troubles = () if board.server is None else board.server.troubles
     for said in troubles[:_MOST_BEHIND]:
         yield Text(printable(said).replace("\n", " "), style="bold red")
@@ -128,17 +126,17 @@ def _behind(board: LiveState) -> Iterator[Text]:
     if len(behind) > _MOST_BEHIND:
         yield Text(f"... and {len(behind) - _MOST_BEHIND} more proxies out of sync", style="yellow")
     if not board.tables.proxies:
-        yield Text("SG206 no proxy is connected", style="yellow")
+        yield Text("SG206 no proxies are connected", style="yellow")
 
 
 def _engines(rows: Sequence[tuple[str, EngineRow]], choice: TopSelection, width: int, room: int) -> Iterator[Text]:
     wide = width == 0 or width >= NARROW
     names = [name for name, _ in rows]
     longest = max(map(len, names), default=0)
-    # Where there is room names are whole; a third of the line at most, for the reason is what one looks for.
+    # Whole names where there is room, in at most a third of the line: the rest is for the reason.
     cells = max(_NAME, min(longest, width // 3) if width else longest) if wide else _NAME
-    head = f"  {'engine':<{cells}} {'health':<9} {'verdict':<9}"
-    yield Text(head + (f" {'load':<17} {'err %':>5}  reason" if wide else " busy reason"), style="bold")
+    head = f"  {'ENGINE':<{cells}} {'HEALTH':<9} {'VERDICT':<9}"
+    yield Text(head + (f" {'LOAD':<17} {'ERR%':>5}  WHY" if wide else " BUSY WHY"), style="bold")
     selected = names.index(choice.selected) if choice.selected in names else 0
     first = window(rows, selected, room)
     for number, (name, row) in enumerate(rows[first : first + max(0, room)], first):
@@ -163,11 +161,11 @@ def _reason(row: EngineRow) -> str:
     if row.order:
         notes.append(f"order: {row.order}")
     if row.floor:
-        notes.append("kept in")
+        notes.append("kept in rotation by the capacity floor")
     if row.traffic_percent < 100:
-        notes.append(f"on trial, {row.traffic_percent:g} %")
+        notes.append(f"on trial with {row.traffic_percent:g} % of its traffic")
     if row.shunned:
-        notes.append(f"kept out by {row.shunned} proxies")
+        notes.append(f"avoided by {count_text(row.shunned, 'proxy')}")
     if row.health != "HEALTHY" or row.floor:
         notes.append(f"SG208 {row.reason}" if row.health not in (None, "HEALTHY") else row.reason)
     return "; ".join(notes)
@@ -177,7 +175,7 @@ def _events(board: LiveState, choice: TopSelection) -> list[Text]:
     latest = board.latest(_EVENTS, choice.pool)
     if not latest:
         return []
-    lines = [Text("last events", style="bold")]
+    lines = [Text("LAST EVENTS", style="bold")]
     for one in latest:
         times = f" x{one.times}" if one.times > 1 else ""
         ago, whom = age_text(max(0.0, board.at_unix_s - one.at)), one.subject or "server"
@@ -195,7 +193,7 @@ def _cut(text: str, cells: int) -> str:
 
 
 def _told_apart(name: str, cells: int) -> str:
-    """``pool/engine`` in so many cells: first the pool is cut, then the middle of the engine, for ends differ."""
+    """``pool/engine`` in this many columns: the pool is cut first, then the middle of the engine name."""
     pool, _, engine = name.partition("/")
     if len(name) > cells:
         if len(engine) + 3 <= cells:

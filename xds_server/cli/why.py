@@ -1,6 +1,5 @@
 """``switchgear why``: the story of an engine, a zone or a pool, in sentences."""
 
-import shutil
 import textwrap
 from collections.abc import Iterator
 from typing import Final
@@ -8,6 +7,7 @@ from typing import Final
 import click
 
 from command_line.output_format import DATA, as_data, output_option
+from command_line.table import terminal_width
 from xds_server.admin_api.endpoints import WHY
 from xds_server.admin_api.status_types import EventStatus, Explanation
 from xds_server.cli.admin_client import fetch
@@ -21,36 +21,37 @@ _WIDTH: Final = 100
 _NARROW: Final = 40
 
 
-@click.command(name="why", short_help="Say why an engine, a zone or a pool is as it is.")
+@click.command(name="why", short_help="Explain the current state of an engine, zone or pool.")
 @click.argument("name", metavar="ENGINE|ZONE|POOL", shell_complete=complete_names("engines", "zones", "pools"))
 @connection_options
 @output_option()
 def command(name: str, admin: str, output: str) -> int:
-    """Say what it is and since when, and why.
+    """Explain the current state of an engine, zone or pool.
 
-    That is: on what evidence, which line of the policies ruled, what would reverse it and when, what happened
-    before, and why not otherwise where the evidence speaks against it.
+    Shows the state and since when, the evidence, the policy line that decided, what would change it and when, and
+    earlier events.
 
-    An engine is named POOL/ENGINE, or by its own name where no other pool has it; pool:NAME and zone:NAME say
-    which is meant where a name is both.
+    Name an engine POOL/ENGINE, or ENGINE where the name is unique. pool:NAME, zone:NAME and engine:NAME tell equal
+    names apart.
 
-    Exit code: 0 when all is as it should be, 1 when not (an engine is out or kept in against the evidence, a pool
-    is full or degraded), 2 when there is no such name, more than one, or no server.
+    Exit code: 0 when healthy, 1 when not (an engine is ejected, draining or kept in rotation by the capacity
+    floor; a pool is full or degraded), 2 when there is no such name, more than one, or no server answers.
     """
     answer = fetch(admin, WHY, query=[("name", name)])
     story = answer.value
     if output in DATA:
         click.echo(as_data(answer.document | {"code": "" if story.well else "SG209"}, output), nl=False)
     else:
-        click.echo(as_text(story, whole_lines=output == "wide"))
+        click.echo(as_text(story))
     return 0 if story.well else 1
 
 
-def as_text(story: Explanation, *, whole_lines: bool = False) -> str:
-    """The story, wrapped for a terminal of any width from 80 columns, or in ``whole_lines``."""
-    width = min(_WIDTH, max(_NARROW, shutil.get_terminal_size((_WIDTH, 24)).columns))
-    if whole_lines:
+def as_text(story: Explanation) -> str:
+    """The story, wrapped for a terminal from 40 columns; whole lines on a pipe."""
+    columns = terminal_width()
+    if columns is None:
         return printable("\n".join(_lines(story)))
+    width = min(_WIDTH, max(_NARROW, columns))
     return printable("\n".join(line for text in _lines(story) for line in _wrapped(text, width)))
 
 

@@ -196,7 +196,7 @@ def test_a_gate_behind_tls_is_asked_by_tls(
     server.pages["/v1/about"] |= {"tls_pools": []}
     code, said = told("--admin", server.url, capsys=capsys)
     assert (code, said["pool chat"]["code"]) == (1, "SG226")
-    assert said["pool chat"]["sentence"] == "it says no tls, and TLS is spoken by r1"
+    assert said["pool chat"]["sentence"] == "spec.tls is not set, but TLS is spoken by r1"
     server.pages["/v1/about"] |= {"tls_pools": ["chat"]}
     context.load_verify_locations(tmp_path / "engine.crt")
     context.verify_mode = ssl.CERT_REQUIRED

@@ -128,7 +128,7 @@ def test_config_dump_says_in_its_code_whether_it_is_the_same(
     assert main([*asked, "--diff", "--envoy-dump", str(kept)]) == 1
     kept.write_text(json.dumps(dump).replace('"n1"', '"n2"'))
     assert main([*asked, "--diff", "--envoy-dump", str(kept)]) == 2
-    assert "that is the Envoy 'n2', not 'n1'" in capsys.readouterr().err
+    assert "this is Envoy 'n2', not 'n1'" in capsys.readouterr().err
     for wrong in ("[]", "{", '{"configs": 3}'):
         kept.write_text(wrong)
         assert main([*asked, "--diff", "--envoy-dump", str(kept)]) == 2
@@ -143,6 +143,8 @@ def test_every_command_that_asks_a_server_is_in_the_table() -> None:
         "describe",
         "release",
         "why",
+        "describe",
+        "release",
         "top",
         "config-dump",
         "doctor",

@@ -53,7 +53,7 @@ def test_clocks_of_agents_are_held_against_the_servers() -> None:
     (apart,) = on_agents([engine(clock_ahead_s=0.4), engine("e1", clock_ahead_s=-90.2)], NOW_S)
     assert (apart.state, apart.code) == (CheckState.WARN, "SG232")
     assert apart.subject == "clock of the agent of pool/e1"
-    assert apart.sentence.startswith("90 s behind the clock of the server")
+    assert apart.sentence.startswith("90 s behind the server's clock")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_certificates_that_end_are_told_in_time(
 def test_certificates_with_time_left_are_said_to_be_well_once() -> None:
     well = CertificateValidity(begins_unix_s=NOW_S - DAY_S, ends_unix_s=NOW_S + 80 * DAY_S)
     (said,) = on_certificates([(engine("a"), well), (engine("b"), well), (engine("c"), None)], NOW_S)
-    assert (said.state, said.sentence) == (CheckState.OK, "seen at pool/a, pool/b, none ends soon")
+    assert (said.state, said.sentence) == (CheckState.OK, "seen at pool/a, pool/b, none expires soon")
     assert list(on_certificates([(engine(), None)], NOW_S)) == []
 
 

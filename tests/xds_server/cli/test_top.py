@@ -144,19 +144,19 @@ def test_keys_lead_through_the_engines_and_a_restart_is_survived(server: Server)
     terminal = Terminal(server.url)
     try:
         terminal.until("chat/r2")
-        terminal.until("last events")
+        terminal.until("LAST EVENTS")
         terminal.press("\x1b[B")
         terminal.until("> chat/r2")
         terminal.press("\r")
         terminal.until("chat/r2 is out.")
         terminal.press("\x1b")
-        terminal.until("last events")
+        terminal.until("LAST EVENTS")
         terminal.press("s")
         terminal.until("sort load")
         terminal.press("p")
         terminal.until("pool chat")
         server.close()
-        terminal.until("; below is what was last known")
+        terminal.until("; last known state:")
         again = Server(server.port)
         try:
             terminal.until("serving")
@@ -198,7 +198,7 @@ def test_engines_can_be_told_apart_however_long_their_names_are(form: str, width
     long = [form.replace("a-", "a-" * 12).format(number) for number in (1, 2)]
     board.take("frame", frame(engines={name: engine() for name in long}))
     shown = render_screen(board, TopSelection(sort="name"), width, 0).plain.splitlines()
-    at = next(number for number, line in enumerate(shown) if line.startswith("  engine "))
+    at = next(number for number, line in enumerate(shown) if line.startswith("  ENGINE "))
     first, second = (line.split()[0] for line in shown[at + 1 : at + 3])
     assert first != second
     if width in (0, 300):
@@ -238,11 +238,11 @@ def test_an_empty_server_is_a_picture_too() -> None:
     board.take("frame", {"at": 1.0, "tables": empty, "events": []})
     shown = render_screen(board, TopSelection(), 100, 30).plain
     assert "SG207 not ready: reading policies" in shown
-    assert "SG206 no proxy is connected" in shown
+    assert "SG206 no proxies are connected" in shown
     assert "gone" in render_screen(board, TopSelection(), 100, 30, "the server is gone").plain
 
 
 def test_a_pool_that_is_not_there_is_asked_wrongly(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--admin", server.url, "--pool", "cat"]) == 2
-    assert "there is no pool 'cat'; did you mean chat" in capsys.readouterr().err
+    assert "no pool 'cat'; did you mean chat" in capsys.readouterr().err
     assert main(["top", "--admin", server.url, "--pool", "chat"]) == 0
