@@ -11,8 +11,8 @@ from policies.quantity import format_duration
 
 
 def scenario_record(one: LoadedScenario) -> Mapping[str, Any]:
-    """The scenario as its file would hold it, with every default."""
-    record: Mapping[str, Any] = one.scenario.model_dump(mode="json", by_alias=True)
+    """The scenario as a file, with every default."""
+    record: Mapping[str, Any] = one.scenario.model_dump(mode="json", by_alias=True, exclude_none=True)
     return record
 
 
