@@ -200,6 +200,17 @@ _REGIONS: Final = (
         ),
         fix="Serve the same major revision in two regions, or set regions.acrossRevisions: any.",
     ),
+    Code(
+        code="SG164",
+        title="connect shorter than a round trip",
+        meaning="The pool has engines in several regions, and connections to a distant one take longer than timeouts.connect allows. Its engines look dead to proxies of the other regions.",
+        example=as_file(
+            "kind: EnginePool\nmetadata: {name: two}\nspec: {model: m, endpoints: ["
+            "{address: 10.1.0.1, port: 80, region: eu}, {address: 10.1.0.2, port: 80, region: us}]}\n---\n"
+            "kind: ModelRoute\nspec: {listener: {port: 80}, pools: [{pool: two}]}\n"
+        ),
+        fix="Set timeouts.connect: 1s for the pool.",
+    ),
 )
 
 ON_ROUTES: Final = (*_ROUTES, *_DEGRADATION, *_CLUSTER, *_REGIONS)

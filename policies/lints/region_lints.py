@@ -6,8 +6,12 @@ from typing import Final
 from policies.findings import Finding, did_you_mean
 from policies.lints.lint_context import LintContext, PoolRule, SetRule
 from policies.model import PolicySet
+from policies.quantity import format_duration as text
 from policies.resilience import AcrossRevisions
 from policies.route import ModelRoute
+
+_LONGEST_ROUND_TRIP_S: Final = 0.4
+"""Between regions at opposite ends of the earth, with some jitter."""
 
 
 def _engines_of(policies: PolicySet, route: ModelRoute) -> tuple[set[str], bool]:
@@ -56,6 +60,19 @@ def _allowed(policies: PolicySet) -> Iterator[Finding]:
             )
 
 
+def _connect_between_regions(one: LintContext) -> Iterator[Finding]:
+    connect_s, regions = one.spec.timeouts.connect, {endpoint.region for endpoint in one.pool.endpoints}
+    if len(regions) > 1 and connect_s < _LONGEST_ROUND_TRIP_S:
+        yield one.policy(
+            "SG164",
+            "spec.timeouts.connect",
+            f"engines are in {len(regions)} regions, and a connection may take {text(connect_s)} at most: a round "
+            "trip to a distant region takes up to 300 ms, so none of its engines can take over",
+            "set timeouts.connect: 1s for this pool",
+            causes=("spec.endpoints",),
+        )
+
+
 def _order(one: LintContext) -> Iterator[Finding]:
     known = {endpoint.region for endpoint in one.pool.endpoints}
     if len(known) < 2:
@@ -93,5 +110,5 @@ def _revisions(one: LintContext) -> Iterator[Finding]:
         )
 
 
-REGION_RULES: Final[tuple[PoolRule, ...]] = (_order, _revisions)
+REGION_RULES: Final[tuple[PoolRule, ...]] = (_order, _revisions, _connect_between_regions)
 REGION_SET_RULES: Final[tuple[SetRule, ...]] = (_allowed,)

@@ -396,3 +396,11 @@ def test_unreached_pool_points_to_its_name(tmp_path: Path, sound: str) -> None:
 )
 def test_placeholder_model_draws_warning(tmp_path: Path, sound: str, model: str, codes: list[str]) -> None:
     assert [code for code, _ in advice(tmp_path, sound.replace("model: llama", f"model: {model}"))] == codes
+
+
+def test_connect_below_a_round_trip_between_regions_is_reported(tmp_path: Path, sound: str) -> None:
+    regions = sound.replace("zone: a}", "zone: a, region: eu}").replace("zone: b}", "zone: b, region: us}")
+    regions = regions.replace("zone: c}", "zone: c, region: us}")
+    assert "SG164" in dict(advice(tmp_path, regions))
+    assert "SG164" not in dict(advice(tmp_path, regions, f"{HEAD}{{timeouts: {{connect: 1s}}}}\n"))
+    assert "SG164" not in dict(advice(tmp_path, regions.replace("us}", "eu}")))

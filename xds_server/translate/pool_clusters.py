@@ -79,7 +79,8 @@ def pool_cluster(
         name=pool,
         type=ClusterDiscoveryType.EDS,
         eds_cluster_config=ClusterEdsClusterConfig(eds_config=ads_config_source(EDS_FETCH_TIMEOUT_S)),
-        connect_timeout=seconds(spec.timeouts.connect),
+        # Through a hop it covers the engine's TCP connection as well.
+        connect_timeout=seconds(spec.timeouts.connection_s(tls=tls is not None)),
         lb_policy=ClusterLbPolicy.LEAST_REQUEST,
         least_request_lb_config=ClusterLeastRequestLbConfig(
             choice_count=CHOICE_COUNT, slow_start_config=_slow_start(spec.slow_start)

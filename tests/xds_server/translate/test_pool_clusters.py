@@ -1,6 +1,7 @@
 """Envoy clusters from the breaker and related fields."""
 
 import pytest
+from envoy_data_plane.envoy.config.core.v3 import TransportSocket
 
 from policies.resilience import ResilienceSpec
 from xds_server.translate.pool_clusters import pool_cluster
@@ -82,3 +83,19 @@ def test_slow_start_is_optional():
 def test_outlier_detection_ignores_hedging_timeouts():
     hedged = ResilienceSpec.model_validate({"hedging": {"enabled": True, "delay": "1s"}})
     assert pool_cluster("p", hedged).outlier_detection.enforcing_consecutive_local_origin_failure == 0
+
+
+@pytest.mark.parametrize(
+    ("timeouts", "tls", "limit_s"),
+    [
+        ({}, False, 0.25),
+        ({}, True, 1.25),
+        ({"connect": "1s"}, True, 2.0),
+        ({"connect": "1s", "handshake": "3s"}, True, 4.0),
+        ({"handshake": "3s"}, False, 0.25),
+    ],
+)
+def test_connect_limit_has_room_for_the_tls_handshake(timeouts, tls, limit_s):
+    spec = ResilienceSpec.model_validate({"timeouts": timeouts})
+    socket = TransportSocket(name="tls") if tls else None
+    assert pool_cluster("p", spec, tls=socket).connect_timeout.total_seconds() == limit_s
