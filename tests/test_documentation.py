@@ -51,6 +51,7 @@ FOREIGN: Final = {
         "--strip-extras",
     },
     "pytest": {"--update-golden", "--update-pictures", "--hypothesis-profile"},
+    "curl": {"--retry", "--retry-all-errors", "--retry-delay"},
     "all": {"--help", "--python"},
 }
 """Flags of other programs that pages mention."""
