@@ -1,4 +1,4 @@
-"""How a command connects: never in plain text where that would ignore or give away what was said."""
+"""How a command connects: never in plain text where that would ignore TLS options or leak a token."""
 
 import http.client
 import http.server
@@ -26,12 +26,12 @@ def connection(admin: str, said: dict[str, object]) -> tuple[http.client.HTTPCon
 
 @pytest.mark.parametrize("option", ["cacert", "cert", "key", "server_name"])
 @pytest.mark.parametrize("admin", ["prod:18001", "http://127.0.0.1:18001"])
-def test_what_is_for_https_is_refused_over_http(option: str, admin: str) -> None:
+def test_tls_option_needs_https(option: str, admin: str) -> None:
     with pytest.raises(click.UsageError, match=f"--{option.replace('_', '-')} needs https"):
         connection(admin, {option: "x"})
 
 
-def test_a_token_goes_in_plain_text_to_this_machine_only(tmp_path: Path) -> None:
+def test_token_is_sent_in_plain_text_to_loopback_only(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("t" * 32)
     for admin in ("prod:18001", "http://10.2.0.1:18001"):
@@ -41,9 +41,7 @@ def test_a_token_goes_in_plain_text_to_this_machine_only(tmp_path: Path) -> None
         assert connection(admin, {"token_file": token})[1] == {"Authorization": f"Bearer {'t' * 32}"}
 
 
-def test_a_server_that_takes_the_connection_and_says_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_silent_server_times_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     # Not the constant: a command that is imported meanwhile would keep it in its help.
     monkeypatch.setenv("SWITCHGEAR_TIMEOUT", "100ms")
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -54,7 +52,9 @@ def test_a_server_that_takes_the_connection_and_says_nothing(
         assert "within 0.1 s: it hangs, is overloaded" in capsys.readouterr().err
 
 
-def test_how_long_to_wait_can_be_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_timeout_comes_from_flag_or_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         admin = f"http://127.0.0.1:{silent.getsockname()[1]}"
         assert main(["status", "--admin", admin, "--timeout", "100ms"]) == 2
@@ -68,7 +68,7 @@ def test_how_long_to_wait_can_be_said(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 @pytest.mark.parametrize("status", [b"500 Internal Server Error", b"502 Bad Gateway"])
-def test_a_server_that_fails_is_not_taken_for_another(status: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_error_is_not_taken_for_another_server(status: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
 
         def fails() -> None:
@@ -85,7 +85,7 @@ def test_a_server_that_fails_is_not_taken_for_another(status: bytes, capsys: pyt
     assert "is it the admin port" not in said
 
 
-def test_a_server_that_breaks_off_in_the_middle(capsys: pytest.CaptureFixture[str]) -> None:
+def test_incomplete_answer_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
 
         def half() -> None:
@@ -101,7 +101,7 @@ def test_a_server_that_breaks_off_in_the_middle(capsys: pytest.CaptureFixture[st
 
 
 class Answering:
-    """Whatever listens at a port: it answers the same to everything."""
+    """Another server: the same answer to every request."""
 
     def __init__(self) -> None:
         self.status, self.page = 200, b""
@@ -153,7 +153,7 @@ def stranger() -> Iterator[Answering]:
         (302, b""),
     ],
 )
-def test_nothing_that_answers_is_taken_for_a_server_or_ends_a_command_in_the_middle(
+def test_other_server_is_a_usage_error_of_every_command(
     stranger: Answering, status: int, page: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stranger.status, stranger.page = status, page
@@ -185,7 +185,7 @@ def test_nothing_that_answers_is_taken_for_a_server_or_ends_a_command_in_the_mid
     assert "missing: " in capsys.readouterr().err
 
 
-def test_doctor_and_bug_report_do_what_they_can_where_they_are_refused(
+def test_doctor_and_bug_report_work_without_access(
     stranger: Answering, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stranger.status, stranger.page = 401, b'{"error": "not authenticated"}'
@@ -200,7 +200,7 @@ def test_doctor_and_bug_report_do_what_they_can_where_they_are_refused(
     assert target.exists()
 
 
-def test_a_server_that_hangs_up_after_the_handshake_makes_one_look_at_the_certificate() -> None:
+def test_closed_connection_after_handshake_points_to_the_certificate() -> None:
     ended = http.client.RemoteDisconnected("closed")
     assert "See --cert" in _no_http("https://cp:18001", ended)
     assert "is it the admin port?" in _no_http("http://cp:18001", ended)

@@ -36,7 +36,7 @@ seen: list[str] = []
 def admin() -> Iterator[str]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            # Whoever proves something proves the right thing; most tests prove nothing.
+            # A token must be the right one; most tests send none.
             let_in = self.headers.get("Authorization", f"Bearer {TOKEN}") == f"Bearer {TOKEN}"
             self.send_response(401 if not let_in else 200 if self.path in PAGES else 404)
             seen.append(self.headers.get("Authorization", ""))
@@ -74,7 +74,7 @@ def completed(
         env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "SWITCHGEAR_ADMIN_URL": admin, **environment},
     )
     assert "-F _switchgear_completion switchgear" in done.stderr
-    assert len(done.stderr.splitlines()) == 1, "nothing else is said"
+    assert len(done.stderr.splitlines()) == 1, "no further output"
     return set(done.stdout.split())
 
 
@@ -96,7 +96,7 @@ def test_bash_completes_names_that_the_server_knows(admin: str) -> None:
 
 
 @needs_bash
-def test_without_a_server_there_is_nothing_to_complete_and_nothing_is_said() -> None:
+def test_completion_without_a_server_is_empty() -> None:
     assert completed("why", "") == set()
     assert completed("why", "", admin="nonsense://[") == set()
 
@@ -160,7 +160,7 @@ def test_completing_a_command_imports_none() -> None:
 
 
 @needs_bash
-def test_names_are_asked_for_by_whoever_one_is(admin: str, tmp_path: Path) -> None:
+def test_completion_authenticates(admin: str, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN)
     said = {"SWITCHGEAR_ADMIN_TOKEN_FILE": str(file)}
@@ -171,7 +171,7 @@ def test_names_are_asked_for_by_whoever_one_is(admin: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("rows", [3, None, [1], [{}], [{"pool": 3, "engine": None}]])
-def test_what_is_no_server_has_no_names(rows: Any, admin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malformed_rows_complete_nothing(rows: Any, admin: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PAGES, "/v1/engines", {"engines": rows})
     complete = complete_names("engines", "pools")
     context = click.Context(click.Command("why"))

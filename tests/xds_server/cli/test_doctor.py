@@ -29,7 +29,7 @@ ABOUT = {
 
 
 class Double:
-    """A server that answers pages, with the time of whoever made it."""
+    """A server that answers these pages, with a chosen clock."""
 
     def __init__(self) -> None:
         self.pages: dict[str, Any] = {}
@@ -113,9 +113,7 @@ def test_a_sound_server_fails_nothing(server: Double, capsys: pytest.CaptureFixt
     assert "warn SG206 proxies: no proxy is connected" in capsys.readouterr().out
 
 
-def test_trouble_with_certificates_and_what_is_rolled_back_is_told(
-    server: Double, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_reports_certificates_and_rollbacks(server: Double, capsys: pytest.CaptureFixture[str]) -> None:
     server.pages["/v1/troubles"] = {"troubles": [], "rolled_back": []}
     code, said = told("--admin", server.url, capsys=capsys)
     assert (code, said["certificates and access"]["state"]) == (0, "ok")
@@ -129,19 +127,19 @@ def test_trouble_with_certificates_and_what_is_rolled_back_is_told(
     assert said["rules"]["fix"]
 
 
-def test_nobody_there_is_a_failure_with_its_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_server_fails_with_its_code(capsys: pytest.CaptureFixture[str]) -> None:
     code, said = told("--admin", "http://127.0.0.1:1", capsys=capsys)
     assert (code, said["server"]["code"]) == (1, "SG220")
     assert main(["doctor", "--admin", "ftp://x"]) == 2
 
 
-def test_another_server_at_the_port_is_told_apart(server: Double, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_server_at_the_port_is_recognized(server: Double, capsys: pytest.CaptureFixture[str]) -> None:
     server.pages = {}
     code, said = told("--admin", server.url, capsys=capsys)
     assert (code, said["server"]["code"], said["admin port"]["code"]) == (1, "SG220", "SG235")
 
 
-def test_what_is_wrong_is_named(server: Double, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_names_each_fault(server: Double, capsys: pytest.CaptureFixture[str]) -> None:
     server.skew_s = 120.0
     server.pages["/v1/about"] |= {"python": "3.9.1", "libraries": {"switchgear": "0.0.1"}, "open_files": 1000}
     server.pages["/v1/policies"] |= {"state": "held", "held": "would remove 9 of 10"}
@@ -190,7 +188,7 @@ def test_a_gate_behind_tls_is_asked_by_tls(
     assert (code, said["first-token gate"]["state"]) == (0, "ok")
     assert said["clock of engine chat/r1"]["code"] == "SG232", "its clock is read, too"
     assert said["certificates of engines"]["state"] == "ok"
-    assert "pool chat" not in said, "an older server, which does not say whom it reaches by TLS"
+    assert "pool chat" not in said, "an older server does not report TLS pools"
     server.pages["/v1/about"] |= {"tls_pools": ["chat"]}
     assert "pool chat" not in told("--admin", server.url, capsys=capsys)[1]
     server.pages["/v1/about"] |= {"tls_pools": []}
@@ -201,10 +199,10 @@ def test_a_gate_behind_tls_is_asked_by_tls(
     context.load_verify_locations(tmp_path / "engine.crt")
     context.verify_mode = ssl.CERT_REQUIRED
     code, said = told("--admin", server.url, capsys=capsys)
-    assert (code, said["first-token gate"]["code"]) == (0, "SG251"), "it wants a certificate of whoever asks"
+    assert (code, said["first-token gate"]["code"]) == (0, "SG251"), "it requires a client certificate"
 
 
-def test_a_canary_that_was_rolled_back_is_told(server: Double, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_reports_a_rolled_back_canary(server: Double, capsys: pytest.CaptureFixture[str]) -> None:
     server.pages["/v1/apply"] = {
         "state": "rolled-back",
         "by": "ann",
@@ -276,6 +274,6 @@ def test_a_server_that_goes_in_the_middle_leaves_what_was_found(
 
 
 @pytest.mark.parametrize("url", ["http://[x", "http://127.0.0.1:99999", "http://127.0.0.1:x", ""])
-def test_an_envoy_at_no_address_is_asked_wrongly(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_malformed_envoy_address_is_a_usage_error(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--admin", "http://127.0.0.1:1", "--envoy-admin", url]) == 2
     assert "is not an address" in capsys.readouterr().err

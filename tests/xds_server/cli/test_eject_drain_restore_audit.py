@@ -29,7 +29,7 @@ PORTS = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 
 
 class Engine:
-    """An engine that produces a token for whoever asks, until it is closed."""
+    """An engine that answers every request with a token until it is closed."""
 
     def __init__(self) -> None:
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -174,7 +174,7 @@ def test_ejection_and_readmission_are_explained_by_why(server: Server, engines: 
     assert server.run("why", "zone:a")[1].startswith("1 of 2 engines of zone a are in rotation")
 
 
-def test_names_nobody_has_are_asked_wrongly_with_a_way_out(untouched: Server) -> None:
+def test_unknown_name_is_a_usage_error_with_a_hint(untouched: Server) -> None:
     code, out, error = untouched.run("why", "r11")
     assert (code, out) == (2, "")
     assert "did you mean r1" in error
@@ -183,14 +183,14 @@ def test_names_nobody_has_are_asked_wrongly_with_a_way_out(untouched: Server) ->
 
 
 @pytest.mark.parametrize("what", ["engines", "zones", "pools", "proxies", "orders", "events", "audit", "shadow"])
-def test_everything_can_be_had_in_every_form(untouched: Server, what: str) -> None:
+def test_every_type_has_every_format(untouched: Server, what: str) -> None:
     code, out, _ = untouched.run("get", what, "-o", "json")
     assert code == 0
     as_json = json.loads(out)[what]
     assert isinstance(as_json, list)
     assert list(yaml.safe_load(untouched.run("get", what, "-o", "yaml")[1])) == [what]
     narrow, wide = untouched.run("get", what)[1], untouched.run("get", what, "-o", "wide")[1]
-    # What happens goes on happening: there may be more of it by the time that the table is asked for.
+    # More events may arrive before the table is printed.
     later = json.loads(untouched.run("get", what, "-o", "json")[1])[what]
     assert len(as_json) <= max(0, len(narrow.splitlines()) - 1) <= len(later)
     if as_json and what != "shadow":
@@ -310,7 +310,7 @@ def test_cross_origin_page_cannot_eject(
     assert json.loads(untouched.run("get", "orders", "-o", "json")[1])["orders"] == []
 
 
-def test_watching_on_a_pipe_prints_what_becomes_different(server: Server, engines: list[Engine]) -> None:
+def test_watch_on_a_pipe_prints_changed_rows(server: Server, engines: list[Engine]) -> None:
     environment = {**os.environ, "SWITCHGEAR_ADMIN_URL": server.admin}
     command = [SWITCHGEAR, "get", "engines", "--watch", "--interval", "100ms", "-o", "json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as watching:
@@ -357,7 +357,7 @@ def test_control_characters_do_not_reach_the_terminal(server: Server) -> None:
 
 
 @pytest.mark.parametrize("length", ["0s", "200h", "nonsense"])
-def test_an_order_of_no_possible_length_is_asked_wrongly(untouched: Server, length: str) -> None:
+def test_order_with_invalid_duration_is_a_usage_error(untouched: Server, length: str) -> None:
     code, _, err = untouched.run("eject", "r1", "--for", length, "--reason", "x")
     assert code == 2
     assert "duration" in err or "at most" in err

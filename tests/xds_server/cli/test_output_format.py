@@ -92,7 +92,7 @@ def test_wide_shows_every_engine(full: Any, capsys: pytest.CaptureFixture[str]) 
         ["eject", "r1", "--for", "1m", "--reason", "x"],
     ],
 )
-def test_no_server_is_asked_wrongly_everywhere(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_server_is_exit_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*arguments, "--admin", "http://127.0.0.1:1"]) == 2
     taken = capsys.readouterr()
     assert (taken.out, "no server answers" in taken.err) == ("", True)

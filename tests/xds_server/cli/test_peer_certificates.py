@@ -47,7 +47,7 @@ def test_agents_that_tell_nothing_are_not_spoken_of() -> None:
     assert list(on_agents([engine(), engine(clock_ahead_s=None)], NOW_S)) == []
 
 
-def test_clocks_of_agents_are_held_against_the_servers() -> None:
+def test_agent_clocks_are_compared_with_the_server() -> None:
     (fine,) = on_agents([engine(clock_ahead_s=0.4), engine("e1", clock_ahead_s=-2.0)], NOW_S)
     assert (fine.state, fine.sentence) == (CheckState.OK, "2 agree with the server")
     (apart,) = on_agents([engine(clock_ahead_s=0.4), engine("e1", clock_ahead_s=-90.2)], NOW_S)
@@ -60,7 +60,7 @@ def test_clocks_of_agents_are_held_against_the_servers() -> None:
     ("begins_s", "ends_s", "state", "code"),
     [(-80, 3, CheckState.WARN, "SG211"), (-80, -1, CheckState.FAIL, "SG212"), (1, 80, CheckState.FAIL, "SG232")],
 )
-def test_certificates_that_end_are_told_in_time(
+def test_ending_certificates_are_reported_early(
     begins_s: float, ends_s: float, state: CheckState, code: str
 ) -> None:
     begins, ends = NOW_S + begins_s * DAY_S, NOW_S + ends_s * DAY_S
@@ -79,14 +79,14 @@ def test_certificates_that_end_are_told_in_time(
     assert list(on_agents([replace(told, agent=replace(told.agent, connected=False))], NOW_S)) == []
 
 
-def test_certificates_with_time_left_are_said_to_be_well_once() -> None:
+def test_valid_certificates_give_one_ok() -> None:
     well = CertificateValidity(begins_unix_s=NOW_S - DAY_S, ends_unix_s=NOW_S + 80 * DAY_S)
     (said,) = on_certificates([(engine("a"), well), (engine("b"), well), (engine("c"), None)], NOW_S)
     assert (said.state, said.sentence) == (CheckState.OK, "seen at pool/a, pool/b, none expires soon")
     assert list(on_certificates([(engine(), None)], NOW_S)) == []
 
 
-async def test_an_engine_shows_its_certificate_to_anybody_and_plain_text_shows_none(tmp_path: Path) -> None:
+async def test_engine_shows_its_certificate_and_plain_text_none(tmp_path: Path) -> None:
     certificate(tmp_path, "engine", "engine.example", lasts=timedelta(hours=1), ago=2 * DAY)
     files = {"tls_cert": str(tmp_path / "engine.crt"), "tls_key": str(tmp_path / "engine.key")}
     for config, ended in ((EngineConfig(**files), True), (EngineConfig(), None)):
@@ -99,10 +99,10 @@ async def test_an_engine_shows_its_certificate_to_anybody_and_plain_text_shows_n
         assert (None if seen is None else seen.ends_unix_s < time.time()) is ended
 
 
-async def test_a_certificate_that_nobody_can_read_ends_no_doctor(tmp_path: Path) -> None:
+async def test_unreadable_certificate_does_not_stop_doctor(tmp_path: Path) -> None:
     certificate(tmp_path, "engine", "engine.example")
     plain = ssl.PEM_cert_to_DER_cert((tmp_path / "engine.crt").read_text())
-    # A version that there is not; nobody checks the signature here.
+    # An invalid version; the signature is not checked here.
     odd = plain.replace(bytes.fromhex("a003020102"), bytes.fromhex("a003020109"), 1)
     (tmp_path / "engine.crt").write_text(ssl.DER_cert_to_PEM_cert(odd))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

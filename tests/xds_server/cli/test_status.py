@@ -27,7 +27,7 @@ class Server:
                 "engines": [
                     engine("e1"),
                     engine("e2", agent=None, source="probe", gpu=None),
-                    engine("e3", health="DRAINING", verdict="draining", reason="draining: told to"),
+                    engine("e3", health="DRAINING", verdict="draining", reason="draining: requested"),
                 ]
             },
         }
@@ -76,7 +76,7 @@ def server() -> Iterator[Server]:
     made.server.server_close()
 
 
-def test_all_is_well_while_a_push_is_under_way(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_push_in_progress_is_exit_status_0(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--admin", server.url]) == 0
     out = capsys.readouterr().out
     assert "Policies: accepted 5m ago, 0123456789ab" in out
@@ -96,7 +96,7 @@ def test_status_shows_report_source_and_age(
     assert main(["status", "--admin", server.url]) == 0
     shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines() if line.startswith("chat/")]
     assert shown == [
-        "chat/e3 DRAINING draining agent 0.4s 2, 61 °C draining: told to",
+        "chat/e3 DRAINING draining agent 0.4s 2, 61 °C draining: requested",
         "chat/e4 HEALTHY ready probe, agent lost 0.4s drain: 1, 95 °C tokens advance",
         "chat/e1 HEALTHY ready agent 0.4s 2, 61 °C tokens advance",
         "chat/e2 HEALTHY ready probe 0.4s - tokens advance",
@@ -106,11 +106,14 @@ def test_status_shows_report_source_and_age(
     assert "... and 14 more" in capsys.readouterr().out
 
 
-def test_a_narrow_terminal_cuts_the_reason_and_nothing_else(
+def test_narrow_terminal_cuts_the_reason_only(
     server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "62")
-    server.pages["/v1/engines"]["engines"] = [engine("e1", evidence="a reason that goes on and on"), engine("e2")]
+    server.pages["/v1/engines"]["engines"] = [
+        engine("e1", evidence="a long reason that does not end"),
+        engine("e2"),
+    ]
     assert main(["status", "--admin", server.url]) == 0
     shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("chat/")]
     assert len(shown) == 2
@@ -148,7 +151,7 @@ def test_rejected_and_held_policies_are_exit_status_1(server: Server, capsys: py
     assert "held back: would remove 9 of 10" in capsys.readouterr().out
 
 
-def test_json_is_what_the_server_said(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_the_servers_answer(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--admin", server.url, "--output", "json"]) == 0
     out = json.loads(capsys.readouterr().out)
     assert out["proxies"] == server.pages["/v1/proxies"]["proxies"]
@@ -161,7 +164,7 @@ def test_status_without_proxies(server: Server, capsys: pytest.CaptureFixture[st
     assert "no proxies are connected" in capsys.readouterr().out
 
 
-def test_a_server_that_cannot_be_asked(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusable_server_is_exit_status_2(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     for admin, says in (
         ("http://127.0.0.1:1", "no server answers"),
         ("ftp://127.0.0.1", "is not an address"),
@@ -177,7 +180,7 @@ def test_a_server_that_cannot_be_asked(server: Server, capsys: pytest.CaptureFix
     assert "answered 404" in capsys.readouterr().err
 
 
-def test_a_port_that_does_not_speak_http(capsys: pytest.CaptureFixture[str]) -> None:
+def test_port_without_http_is_exit_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     # As a gRPC port answers: a frame of HTTP/2.
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -195,9 +198,7 @@ def test_a_port_that_does_not_speak_http(capsys: pytest.CaptureFixture[str]) -> 
     assert "is it the admin port?" in capsys.readouterr().err
 
 
-def test_a_source_that_is_out_of_touch_is_said_with_what_is_served_meanwhile(
-    server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unreachable_source_shows_what_is_served(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.pages["/v1/policies"] |= {"source": "kubernetes", "lost_s": {"pods": 40.2, "nodes": 12.0}}
     assert main(["status", "--admin", server.url]) == 0
     said = "Kubernetes API not reached for 40s (nodes, pods): serving the last known state"
@@ -251,7 +252,7 @@ def test_canary_rollback_is_reported_for_an_hour_with_its_reason(
     said = "SG219 canary: 5c1d0ffee5c1 by bob rolled back 12m ago: 30 % of 100 requests fail; 2 % of the others\n"
     shown = capsys.readouterr().out
     assert said in shown
-    assert "get events" in shown.partition(said)[2].splitlines()[0], "with its way out"
+    assert "get events" in shown.partition(said)[2].splitlines()[0], "the fix follows"
     main(["status", "--admin", server.url, "-o", "json"])
     assert "SG219" in [one["code"] for one in json.loads(capsys.readouterr().out)["remarks"]]
     server.pages["/v1/apply"] = rolled_back_canary(reasons=["p0 refuses:\nbad\x1b[31m"], by="")
@@ -303,7 +304,7 @@ def rolled_back(**said: Any) -> dict[str, Any]:
         (trouble("something", "new", "/t/x"), 1, "SG216 something: /t/x: why"),
     ],
 )
-def test_trouble_with_what_trust_depends_on_is_told_with_its_way_out(
+def test_file_problem_is_shown_with_its_fix(
     server: Server, capsys: pytest.CaptureFixture[str], found: dict[str, Any], answer: int, line: str
 ) -> None:
     server.pages["/v1/troubles"] = {"troubles": [found], "rolled_back": []}
@@ -337,9 +338,7 @@ def test_rolled_back_nack_is_exit_status_1_even_when_in_sync(
     assert "refused by a proxy, in an earlier run of the server and rolled back: 1 proxy has" in out
 
 
-def test_names_that_a_peer_chose_do_nothing_to_the_terminal(
-    server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_control_characters_of_a_peer_are_replaced(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     hostile = rolled_back(refused_by=["n\x1b[2J"], reason="two\nlines\x07")
     server.pages["/v1/troubles"] = {"troubles": [], "rolled_back": [hostile]}
     assert main(["status", "--admin", server.url]) == 1

@@ -121,7 +121,7 @@ class Terminal:
         self.seen = ""
 
     def until(self, text: str) -> None:
-        """Return once ``text`` is shown anew."""
+        """Return once ``text`` is shown again."""
         end_s = time.monotonic() + LIMIT_S
         while text not in self.seen:
             ready, _, _ = select.select([self.ours], [], [], max(0.0, end_s - time.monotonic()))
@@ -193,7 +193,7 @@ def test_a_dumb_terminal_gets_one_picture_too(server: Server) -> None:
 
 @pytest.mark.parametrize("form", ["a-long-name-of-a-pool/r{}", "p/r{}.a-very-long-host.test"])
 @pytest.mark.parametrize("width", [80, 100, 300, 0])
-def test_engines_can_be_told_apart_however_long_their_names_are(form: str, width: int) -> None:
+def test_long_engine_names_stay_distinct(form: str, width: int) -> None:
     board = LiveState()
     long = [form.replace("a-", "a-" * 12).format(number) for number in (1, 2)]
     board.take("frame", frame(engines={name: engine() for name in long}))
@@ -205,7 +205,7 @@ def test_engines_can_be_told_apart_however_long_their_names_are(form: str, width
         assert [first, second] == long
 
 
-def test_no_server_at_the_start_is_asked_wrongly(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_server_at_start_is_exit_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--admin", "http://127.0.0.1:1"]) == 2
     assert "no server answers" in capsys.readouterr().err
 
@@ -242,7 +242,7 @@ def test_an_empty_server_is_a_picture_too() -> None:
     assert "gone" in render_screen(board, TopSelection(), 100, 30, "the server is gone").plain
 
 
-def test_a_pool_that_is_not_there_is_asked_wrongly(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_pool_is_a_usage_error(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--admin", server.url, "--pool", "cat"]) == 2
     assert "no pool 'cat'; did you mean chat" in capsys.readouterr().err
     assert main(["top", "--admin", server.url, "--pool", "chat"]) == 0
