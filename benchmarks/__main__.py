@@ -25,6 +25,7 @@ NAMES: Final = (
     "signals",
     "decide_loop",
     "scrape",
+    "commands",
     "resources",
     "source_tree",
 )

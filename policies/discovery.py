@@ -1,4 +1,4 @@
-"""Engines that a cluster names: which pods belong to a pool, and which of their ports are whose."""
+"""Discovery of engines in a cluster: the pods of a pool, and their ports."""
 
 import re
 from typing import Annotated, Any, Final
@@ -18,7 +18,7 @@ _PORT_NAME: Final = re.compile(PORT_NAME_PATTERN)
 
 
 def parse_pod_port(value: Any) -> int | str:
-    """A port's number or name; ValueError says what is allowed."""
+    """A port number or name; ValueError says what is allowed."""
     if isinstance(value, int) and not isinstance(value, bool):
         if 1 <= value <= 65535:
             return value
@@ -48,15 +48,15 @@ PodPort = Annotated[
         }
     ),
 ]
-"""A port of a pod, by number or by the name it was given in the Service or in the pod."""
+"""A port of a pod, by number or by its name in the Service or the pod."""
 
 
 class Discovery(Spec):
-    """Pods that are engines of the pool: those behind a Service, or those with certain labels."""
+    """Pods that are engines of the pool: behind a Service, or with these labels."""
 
     service: Name | None = documented_field(
         None,
-        "Name of a Service in the pool's namespace; its EndpointSlices say which pods are engines.",
+        "Service in the pool's namespace whose EndpointSlices list the engines.",
         checks=(
             CelRule(
                 rule="has(self.service) != (has(self.selector) && size(self.selector) > 0)",
@@ -72,7 +72,7 @@ class Discovery(Spec):
     )
     selector: Annotated[dict[str, str], Field(max_length=64)] = documented_field(
         {},
-        "Labels of the pods that are engines, where no Service selects them.",
+        "Labels of the engine pods, without a Service.",
         targets=FieldTargets(
             live=Xds.EDS | Xds.RTDS | Xds.LDS,
             istio=kept("workloadSelector", "ServiceEntry"),
@@ -81,11 +81,11 @@ class Discovery(Spec):
     )
     port: PodPort = documented_field(
         ...,
-        "Port of the engines' OpenAI API: a number, or a name of the Service's ports or of the pods' containers.",
+        "Port of the engines' OpenAI API: a number, or a port name of the Service or the containers.",
         targets=FieldTargets(
             live=Xds.EDS,
             istio=approximated(
-                "the number is taken for the Service's port; where it is another one, say that of the Service",
+                "a number is the Service's port; if it differs, write the port of the Service",
                 "VirtualService",
             ),
             gateway_api=kept("targetPorts", "InferencePool"),
@@ -93,18 +93,18 @@ class Discovery(Spec):
     )
     agent_port: PodPort | None = documented_field(
         None,
-        "Port of the agent beside each engine, likewise; the annotation switchgear.dev/agent-port of a pod wins.",
-        why="without an agent the engine is asked over the network",
+        "Port of each engine's agent, number or name; the pod annotation switchgear.dev/agent-port wins.",
+        why="without an agent the engine is probed over the network",
         targets=FieldTargets(
             live=Xds.EDS,
-            istio=lost("Istio asks no agent; `switchgear istio run` does"),
-            gateway_api=lost("a gateway asks no agent"),
+            istio=lost("Istio uses no agent; `switchgear istio run` does"),
+            gateway_api=lost("a gateway uses no agent"),
         ),
     )
 
 
 def engine_finding(file: str, message: str) -> Finding:
-    """Something odd about an engine that was found for the pool in ``file``, which is served without it."""
+    """A warning about an engine discovered for the pool in ``file``, which is served without it."""
     return Finding(
         code="SG150",
         origin=origin(file, WHOLE_FILE),
@@ -115,12 +115,12 @@ def engine_finding(file: str, message: str) -> Finding:
 
 
 def rejected_object_finding(file: str, first: PolicyError, *, serving: bool) -> Finding:
-    """An object of the cluster whose newest spec is not served, for this reason at least."""
-    instead = "as it was last accepted" if serving else "not at all"
+    """A warning about a cluster object whose latest spec is refused, with the first reason."""
+    instead = "the last accepted spec stays in force" if serving else "not in force"
     return Finding(
         code="SG151",
         origin=origin(file, WHOLE_FILE),
         path=first.path,
-        message=f"this object is served {instead}: {first.code}: {first.message}",
+        message=f"{instead}: {first.code}: {first.message}",
         fix=first.hint or "correct the object and apply it again",
     )

@@ -24,7 +24,7 @@ _ADDRESS: Final = re.compile(r"[0-9.]+")
 
 
 def parse_server_name(value: str) -> str:
-    """The text when it is a DNS name that TLS can ask for; ValueError says what is allowed."""
+    """The text if it is a DNS name for SNI; ValueError says what is allowed."""
     if "*" in value or _ADDRESS.fullmatch(value) or not _DNS.fullmatch(value):
         msg = f"{value!r} is no DNS name: TLS asks for names such as engine.example.com, never for an IP address"
         raise ValueError(msg)
@@ -32,7 +32,7 @@ def parse_server_name(value: str) -> str:
 
 
 def parse_alt_name(value: str) -> str:
-    """The text when it says which names of a certificate do; ValueError says what is allowed."""
+    """The text if it is a pattern of certificate names; ValueError says what is allowed."""
     if "://" in value:
         if not _URI.fullmatch(value):
             msg = (
@@ -49,47 +49,47 @@ def parse_alt_name(value: str) -> str:
 
 
 ServerName = Annotated[str, Field(min_length=1, max_length=253), AfterValidator(parse_server_name)]
-"""A DNS name that a client says in TLS (SNI)."""
+"""A DNS name for SNI."""
 
 AltName = Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(parse_alt_name)]
-"""A DNS name or URI of a certificate; ``*.x`` is one label before ``.x``, ``*`` in a URI anything but a slash."""
+"""A DNS name or URI of a certificate; ``*.x`` matches one label before ``.x``, ``*`` in a URI all but a slash."""
 
 
 class EngineTls(Spec):
-    """TLS from proxies to engines, and from the control plane that asks them how they are."""
+    """TLS from proxies and the control plane to engines."""
 
     secret: Name = documented_field(
         ...,
-        "Name of the certificates: a folder below `serve --secrets DIR` with ca.crt, and tls.crt and tls.key "
-        "where proxies have to prove who they are.",
+        "Name of the certificates: a folder in `serve --secrets DIR` with ca.crt, and tls.crt and tls.key if "
+        "engines require client certificates.",
         targets=FieldTargets(
             live=Xds.SDS | Xds.CDS,
             istio=approximated(
-                "credentialName, of a Secret beside the gateway's proxies; sidecars are told of a "
-                "file that has to be mounted, /etc/switchgear/secrets/NAME/ca.crt; mode is SIMPLE, "
-                "and has to be MUTUAL where engines ask for certificates",
+                "credentialName of a Secret in the gateway's namespace; sidecars need the mounted file "
+                "/etc/switchgear/secrets/NAME/ca.crt; mode is SIMPLE, set MUTUAL if engines require client "
+                "certificates",
                 "DestinationRule",
             ),
             gateway_api=approximated(
-                "caCertificateRefs, of a ConfigMap of this name with ca.crt; what proxies show is "
-                "said at the Gateway, by hand",
+                "caCertificateRefs of a ConfigMap of this name with ca.crt; set client certificates at the "
+                "Gateway by hand",
                 "BackendTLSPolicy",
             ),
         ),
     )
     server_name: ServerName | None = documented_field(
         None,
-        "Name asked of the engine (SNI), and looked for in its certificate; its host name when absent.",
+        "Name sent as SNI and required in the engine's certificate; default: its host name.",
         targets=FieldTargets(
             live=Xds.EDS | Xds.CDS,
-            istio=kept("tls.sni, and tls.subjectAltNames where the pool says none", "DestinationRule"),
+            istio=kept("tls.sni, and tls.subjectAltNames where the pool sets none", "DestinationRule"),
             gateway_api=kept("hostname", "BackendTLSPolicy"),
         ),
     )
     subject_alt_names: tuple[AltName, ...] = documented_field(
         (),
-        "Names of which the engine's certificate has to have one, instead of serverName: DNS names, *.example.com "
-        "for one label before it, URIs such as spiffe://example.com/engine/*.",
+        "Names, one of which the engine's certificate must have, instead of serverName: DNS names, *.example.com "
+        "for one label, URIs such as spiffe://example.com/engine/*.",
         targets=FieldTargets(
             live=Xds.CDS,
             istio=kept("tls.subjectAltNames", "DestinationRule"),
@@ -100,31 +100,31 @@ class EngineTls(Spec):
 
 
 SecretError: TypeAlias = Callable[[str, Origin], PolicyError | None]
-"""Why the secret of this name, which a pool names at this place, cannot be used; None where it can."""
+"""The problem of the secret that a pool names at this place; None where it is usable."""
 
 
 def unusable_secret(at: Origin, name: str, reason: str, known: Iterable[str]) -> PolicyError:
-    """The pool at this place names a secret that cannot be used, for this reason; ``known`` are those that can."""
+    """The error of a pool with an unusable secret; ``known`` are the usable ones."""
     usable = sorted(known)
     return PolicyError(
         code="SG043",
         origin=at,
         path="spec.tls.secret",
-        message=f"the secret {name} cannot be used: {reason}",
+        message=f"unusable secret {name}: {reason}",
         found=name,
-        allowed=", ".join(usable) if usable else "no secret can be used now",
+        allowed=", ".join(usable) if usable else "no usable secret",
         hint=did_you_mean(name, usable)
-        or f"put ca.crt, and tls.crt and tls.key where proxies show one, into {name}/ in the folder of --secrets",
+        or f"put ca.crt, and tls.crt and tls.key for client certificates, into {name}/ in the --secrets folder",
     )
 
 
 def is_uri(alt_name: str) -> bool:
-    """Whether a name that was asked of a certificate is a URI; it is a DNS name otherwise."""
+    """Whether a required certificate name is a URI; otherwise it is a DNS name."""
     return "://" in alt_name
 
 
 def expression(alt_name: str) -> str:
-    """The regular expression that a whole name of a certificate has to fit; the same to RE2 and to Python."""
+    """The regular expression for a whole certificate name, for RE2 and Python."""
     if not is_uri(alt_name):
         label, wild, rest = alt_name.rpartition("*.")
         return f"(?i)[^.]+\\.{re.escape(rest)}" if wild else f"(?i){re.escape(label + rest)}"

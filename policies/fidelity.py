@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Fidelity(StrEnum):
-    """What became of a field."""
+    """How well a field is carried."""
 
     EXACT = "exact"
     APPROXIMATED = "approximated"
@@ -25,15 +25,15 @@ class FieldOutcome:
 
 
 def kept(how: str, target: str = "") -> FieldOutcome:
-    """It means the same."""
+    """Exact counterpart."""
     return FieldOutcome(fidelity=Fidelity.EXACT, how=how, target=target)
 
 
 def approximated(how: str, target: str = "") -> FieldOutcome:
-    """Something stands for it."""
+    """Approximate counterpart."""
     return FieldOutcome(fidelity=Fidelity.APPROXIMATED, how=how, target=target)
 
 
 def lost(how: str) -> FieldOutcome:
-    """Nothing stands for it."""
+    """No counterpart."""
     return FieldOutcome(fidelity=Fidelity.LOST, how=how)

@@ -1,4 +1,4 @@
-"""Where a field of a policy goes: the xDS resources, the Istio object and the Gateway API object that carry it."""
+"""The xDS resources, Istio object and Gateway API object that carry a policy field."""
 
 from dataclasses import dataclass
 from enum import Flag, auto
@@ -8,7 +8,7 @@ from policies.fidelity import FieldOutcome
 
 
 class Xds(Flag):
-    """The xDS resources that an edit of a field may change, at once or through the decisions it leads to.
+    """The xDS resources that an edit of a field may change, directly or through decisions.
 
     Source: docs/architecture.md, "Hot and cold".
     """
@@ -23,7 +23,7 @@ class Xds(Flag):
 
     @property
     def cold(self) -> bool:
-        """Whether live traffic may feel the edit: a changed cluster forgets its counts, a listener its streams."""
+        """Whether the edit affects live traffic: a changed cluster resets counts, a listener ends streams."""
         return bool(self & (Xds.CDS | Xds.LDS))
 
     @property
@@ -38,7 +38,7 @@ class Xds(Flag):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldTargets:
-    """What carries a field: ``live`` in Switchgear's own Envoys, and what an export makes of it elsewhere."""
+    """The targets of a field: ``live`` in Switchgear's own Envoys, and the exports."""
 
     live: Xds
     istio: FieldOutcome
@@ -52,7 +52,7 @@ def exported_alike(live: Xds, outcome: FieldOutcome) -> FieldTargets:
 
 HOT: Final = "hot: requests in flight, counts and ejections survive"
 COLD: Final = "cold: a changed cluster forgets its counts and ejections, a changed listener ends its streams"
-NOT_SENT: Final = "no resource: proxies receive nothing of it"
+NOT_SENT: Final = "no resource: proxies do not receive it"
 
 
 def takes_effect(live: Xds) -> str:

@@ -1,4 +1,4 @@
-"""EnginePool: which engines serve which model, and how to ask each of them whether it can produce a token."""
+"""EnginePool: the engines of a model, and their probes."""
 
 from typing import Final, Literal
 
@@ -21,7 +21,7 @@ from policies.field_checks import CelRule, ListKeys, NullAllowed, ValueLint
 from policies.field_targets import FieldTargets, Xds, exported_alike
 from policies.quantity import Duration, EngineName, HostAddress, Port, Revision, Zone
 
-_SUMS: Final = "it is in the ceiling as it was when exported; it no longer follows what is measured"
+_SUMS: Final = "part of the admission limit as exported; it does not follow measurements"
 _ISTIO_SUMS: Final = approximated(_SUMS, "DestinationRule")
 _GATEWAY_SUMS: Final = approximated(_SUMS, "BackendTrafficPolicy")
 
@@ -29,7 +29,7 @@ _LONGEST_PER_MEAN: Final = 4.0
 
 
 class Endpoint(Spec):
-    """One engine: an address that answers the OpenAI API, where it stands and what it can hold."""
+    """One engine: its address, location and capacity."""
 
     address: HostAddress = documented_field(
         ...,
@@ -51,18 +51,18 @@ class Endpoint(Spec):
     )
     agent_port: Port | None = documented_field(
         None,
-        "Port of the agent beside the engine (switchgear-agent), at the same address.",
-        why="the engine itself is asked over the network only while its agent is silent",
+        "Port of the engine's agent (switchgear-agent), at the same address.",
+        why="the engine is probed over the network only while its agent is silent",
         targets=FieldTargets(
             live=Xds.EDS,
-            istio=lost("Istio asks no agent; `switchgear istio run` does"),
-            gateway_api=lost("a gateway asks no agent"),
+            istio=lost("Istio uses no agent; `switchgear istio run` does"),
+            gateway_api=lost("a gateway uses no agent"),
         ),
     )
     name: EngineName = documented_field(
         "",
         "Name in status, logs and decisions.",
-        why="address:port is unique and says where it is",
+        why="address:port is unique and locates the engine",
         checks=(NullAllowed(),),
         targets=FieldTargets(
             live=Xds.EDS | Xds.LDS,
@@ -90,29 +90,29 @@ class Endpoint(Spec):
     )
     revision: Revision = documented_field(
         "",
-        "Revision of the model this engine serves, the major number first: 2.1.0, say.",
-        why="regions stand in for each other only within a major revision, unless regions.acrossRevisions says "
-        "otherwise",
+        "Revision of the model that this engine serves, major number first, e.g. 2.1.0.",
+        why="regions replace each other only within a major revision, unless regions.acrossRevisions allows more",
         targets=FieldTargets(
             live=Xds.EDS | Xds.RTDS,
             istio=lost("Istio fails over whatever model revision an engine serves"),
-            gateway_api=lost("nothing tells which revision of the model an endpoint serves"),
+            gateway_api=lost("endpoints have no revision"),
         ),
     )
     slots: int | None = documented_field(
         None,
-        "Requests this engine runs at once; the pool's slotsPerEngine when absent.",
+        "Requests this engine runs in parallel; default: the pool's slotsPerEngine.",
         why="engines of a zone are filled in proportion to their slots",
         unit="requests",
         targets=FieldTargets(
             live=Xds.EDS | Xds.RTDS,
             istio=approximated(
-                "weight within the zone, and part of the ceiling; Istio fills by weight, not by free slots",
+                "weight within the zone, and part of the admission limit; Istio fills by weight, not by free "
+                "slots",
                 "WorkloadEntry",
             ),
             gateway_api=approximated(
-                "part of the ceiling; where a pool comes to several backends, also of their weights; "
-                "engines are filled by the fewest requests, whatever their slots"
+                "part of the admission limit, and of the weights if a pool has several backends; engines are "
+                "filled by fewest requests, whatever their slots"
             ),
         ),
         ge=1,
@@ -121,7 +121,7 @@ class Endpoint(Spec):
     weight: int = documented_field(
         1,
         "Share of traffic relative to its peers in the zone.",
-        why="equal weights keep Envoy's least-request picking in its accurate mode; say slots for unequal engines",
+        why="equal weights keep Envoy's least-request selection accurate; set slots for unequal engines",
         targets=FieldTargets(
             live=Xds.EDS,
             istio=kept("weight", "WorkloadEntry"),
@@ -132,10 +132,10 @@ class Endpoint(Spec):
     )
     gpus: int = documented_field(
         1,
-        "GPUs the engine spans; carried along, not interpreted.",
+        "GPUs of the engine; stored, not interpreted.",
         unit="GPUs",
         targets=exported_alike(
-            Xds.NONE, approximated("Switchgear does not interpret it either; objects do not carry it")
+            Xds.NONE, approximated("not interpreted by Switchgear either; objects do not carry it")
         ),
         ge=0,
         le=1024,
@@ -145,7 +145,7 @@ class Endpoint(Spec):
         "Engines with the same group name share GPUs and fail as one unit.",
         targets=FieldTargets(
             live=Xds.EDS,
-            istio=lost("Istio ejects engines one by one; `switchgear istio run` takes out a group as one"),
+            istio=lost("Istio ejects engines one by one; `switchgear istio run` ejects a group as one"),
             gateway_api=lost("engines are ejected one by one"),
         ),
         max_length=253,
@@ -155,7 +155,7 @@ class Endpoint(Spec):
         "Labels, shown in status and passed to Envoy as endpoint metadata.",
         targets=FieldTargets(
             live=Xds.EDS,
-            istio=approximated("labels, those that Kubernetes takes", "WorkloadEntry"),
+            istio=approximated("labels that Kubernetes accepts", "WorkloadEntry"),
             gateway_api=lost("endpoints have no labels"),
         ),
     )
@@ -171,18 +171,18 @@ class Endpoint(Spec):
 
 _PROBED: Final = FieldTargets(
     live=Xds.EDS,
-    istio=lost("Istio judges engines by their answers alone; `switchgear istio run` brings live verdicts back"),
-    gateway_api=lost("a gateway judges engines by their answers alone"),
+    istio=lost("Istio ejects by answers alone; `switchgear istio run` adds live verdicts"),
+    gateway_api=lost("a gateway ejects by answers alone"),
 )
 
 
 class Probe(Spec):
-    """How the control plane asks an engine for what matters: a token."""
+    """How the control plane probes an engine: with a request for one token."""
 
     interval: Duration = documented_field(
         0.5,
-        "Time between two looks at an engine.",
-        why="a hung engine is out within about two of them; a look costs the engine one token",
+        "Interval between two probes of an engine.",
+        why="a hung engine is ejected within about two intervals; a probe costs one token",
         unit="duration",
         targets=_PROBED,
         ge=0.05,
@@ -190,8 +190,8 @@ class Probe(Spec):
     )
     timeout: Duration = documented_field(
         1.0,
-        "How long an idle engine may take for one token.",
-        why="an idle engine was seen to need 10 ms; one second leaves room for a long prefill of someone else",
+        "Longest time an idle engine may take for one token.",
+        why="an idle engine needs 10 ms; one second leaves room for a long prefill of another request",
         unit="duration",
         targets=_PROBED,
         ge=0.01,
@@ -199,7 +199,7 @@ class Probe(Spec):
     )
     stall_after: Duration = documented_field(
         1.0,
-        "How long token counters may stand still while requests are in flight before the engine counts as hung.",
+        "Time without new tokens, with requests in flight, before the engine counts as hung.",
         why="above the longest single engine step; raise it for very long prefills",
         unit="duration",
         targets=_PROBED,
@@ -208,7 +208,7 @@ class Probe(Spec):
     )
     unhealthy_after: int = documented_field(
         2,
-        "Bad looks in a row before an engine leaves.",
+        "Consecutive failed probes before an engine is ejected.",
         why="one lost packet is not a hang",
         targets=_PROBED,
         ge=1,
@@ -216,52 +216,53 @@ class Probe(Spec):
     )
     healthy_after: int = documented_field(
         1,
-        "Good looks in a row before an engine returns.",
-        why="recovery known late is what costs most when capacity is short",
+        "Consecutive successful probes before an engine returns to rotation.",
+        why="late recovery costs most when capacity is short",
         targets=_PROBED,
         ge=1,
         le=100,
     )
     path: Literal["/v1/completions", "/v1/chat/completions"] = documented_field(
         "/v1/completions",
-        "API asked for the one-token completion.",
+        "API path of the one-token completion.",
         targets=_PROBED,
     )
     metrics_path: str = documented_field(
-        "/metrics", "Where the engine's Prometheus metrics are.", targets=_PROBED, pattern=r"^/[^\s]*$"
+        "/metrics", "Path of the engine's Prometheus metrics.", targets=_PROBED, pattern=r"^/[^\s]*$"
     )
     load_path: str = documented_field(
         "/load",
-        "Where the engine counts requests in flight (vLLM: --enable-server-load-tracking).",
+        "Path of the engine's count of requests in flight (vLLM: --enable-server-load-tracking).",
         why="the only count that still rises when the engine core is stuck",
         targets=_PROBED,
         pattern=r"^/[^\s]*$",
     )
     enabled: bool = documented_field(
         True,
-        "Whether to probe at all; without it every engine counts as ready.",
+        "Probe engines; without probes every engine counts as ready.",
         targets=_PROBED,
         checks=(
             ValueLint(
                 code="SG129",
                 applies=lambda enabled: not enabled,
-                message="engines are not probed: one that hangs while its /health says 200 stays in until "
+                message="engines are not probed: one that hangs while its /health answers 200 stays in rotation "
+                "until "
                 "requests time out",
-                fix="leave probing on, unless something else reports on these engines",
+                fix="enable the probe, unless agents report on these engines",
             ),
         ),
     )
 
 
 class EnginePoolSpec(Spec):
-    """Engines that serve the same model and stand in for each other."""
+    """Interchangeable engines with the same model."""
 
     model: str = documented_field(
         ...,
-        "Model name the engines answer to.",
+        "Model name that the engines serve.",
         targets=exported_alike(
             Xds.RTDS | Xds.RDS,
-            approximated("requests keep the model name they have; nobody compares it with the pool's"),
+            approximated("requests keep their model name; it is not compared with the pool's"),
         ),
         min_length=1,
         max_length=253,
@@ -269,18 +270,18 @@ class EnginePoolSpec(Spec):
     endpoints: tuple[Endpoint, ...] = documented_field(
         (),
         "The engines.",
-        # No two engines at one address. Names are no keys: a cluster demands its keys, and names may be absent.
+        # Unique addresses. Names are not keys: a cluster requires keys, and names are optional.
         checks=(ListKeys(("address", "port")),),
         max_length=20_000,
     )
     kubernetes: Discovery | None = documented_field(
         None,
-        "Engines found in the cluster, besides those that are listed; read where policies come from a cluster.",
+        "Engines discovered in the cluster, besides the listed ones; for policies from a cluster.",
     )
     slots_per_engine: int = documented_field(
         8,
-        "Requests one engine runs at once (vLLM: --max-num-seqs).",
-        why="small on purpose: overestimating slots by k stretches the promised wait by k",
+        "Requests one engine runs in parallel (vLLM: --max-num-seqs).",
+        why="deliberately small: overestimating slots by factor k extends the promised wait by factor k",
         unit="requests",
         targets=FieldTargets(
             live=Xds.EDS | Xds.RTDS,
@@ -293,7 +294,7 @@ class EnginePoolSpec(Spec):
     service_time: Duration = documented_field(
         2.0,
         "Mean time one request holds a slot.",
-        why="with the allowed wait it sets the admission ceiling: slots x (1 + maxWait / serviceTime)",
+        why="with the allowed wait it sets the admission limit: slots x (1 + maxWait / serviceTime)",
         unit="duration",
         targets=FieldTargets(
             live=Xds.RTDS | Xds.RDS,
@@ -305,29 +306,29 @@ class EnginePoolSpec(Spec):
     )
     longest_service_time: Duration | None = documented_field(
         None,
-        "Longest time a healthy request may hold a slot; four times serviceTime when absent.",
-        why="timeouts below allowed wait plus this kill work that would have succeeded",
+        "Longest time a healthy request holds a slot; default: four times serviceTime.",
+        why="timeouts below allowed wait plus this abort healthy work",
         unit="duration",
         checks=(
             CelRule(
                 rule="!has(self.longestServiceTime) || duration(self.longestServiceTime) >= "
                 "duration(has(self.serviceTime) ? self.serviceTime : '2s')",
-                message="the longest service time is at least serviceTime",
+                message="longestServiceTime is at least serviceTime",
                 code="SG040",
                 field=".longestServiceTime",
             ),
         ),
         targets=exported_alike(
-            Xds.EDS | Xds.RDS, approximated("no limit is derived from it; limits are those that the policy gives")
+            Xds.EDS | Xds.RDS, approximated("no limit is derived from it; only written limits are exported")
         ),
         ge=0.001,
         le=86400,
     )
-    probe: Probe = documented_field(Probe, "How engines are asked whether they can produce a token.")
+    probe: Probe = documented_field(Probe, "Probes of the engines.")
     first_token_gate: bool = documented_field(
         False,
-        "Whether the engines hold response headers until the first token exists.",
-        why="stock vLLM sends headers at once; say true only where the gate is installed",
+        "Engines hold response headers until the first token exists.",
+        why="stock vLLM sends headers at once; set true only with the gate installed",
         targets=FieldTargets(
             live=Xds.RDS,
             istio=kept("decides which limits and hedges streams get", "VirtualService"),
@@ -336,7 +337,7 @@ class EnginePoolSpec(Spec):
     )
     tls: EngineTls | None = documented_field(
         None,
-        "TLS to the engines; plain HTTP when absent.",
+        "TLS to the engines; default: plain HTTP.",
     )
 
     @property
@@ -357,4 +358,4 @@ class EnginePool(Spec):
         "Name and labels.",
         targets=exported_alike(Xds.EDS | Xds.RTDS | Xds.RDS | Xds.CDS | Xds.LDS, OF_THE_NAME),
     )
-    spec: EnginePoolSpec = documented_field(..., "The engines and how they are judged.")
+    spec: EnginePoolSpec = documented_field(..., "The engines and their probes.")

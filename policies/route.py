@@ -25,24 +25,24 @@ _ISTIO_HEADERS: Final = kept(
 _GATEWAY_REGEX: Final = approximated("a regular expression, which implementations may take or refuse", "HTTPRoute")
 
 ENVOYS_HEADERS: Final = "x-envoy-"
-"""How headers begin that only Envoy may write. Listeners take those of callers out before a route is chosen."""
+"""Prefix of headers that only Envoy may write; listeners remove them from requests before a route is chosen."""
 
 SET_BEFORE_ROUTES: Final = frozenset({"x-envoy-external-address"})
-"""Of these what Envoy itself writes before it chooses a route, as seen with 1.40: where a caller connects from."""
+"""Headers that Envoy itself writes before it chooses a route (1.40): the address of the caller."""
 
 
 class PriorityClass(StrEnum):
-    """Who is served first when there is not enough for everyone."""
+    """Priority under overload."""
 
     INTERACTIVE = "interactive"
     BATCH = "batch"
 
 
 class ModelChange(StrEnum):
-    """Whether a caller may be served by a fallback pool of another model."""
+    """Whether a fallback pool with another model may serve a caller."""
 
-    DISCLOSED = "disclosed"  # yes, and a response header says so
-    OPT_IN = "opt-in"  # only callers who say so in a request header
+    DISCLOSED = "disclosed"  # yes, named in a response header
+    OPT_IN = "opt-in"  # only callers with a request header
     NEVER = "never"
 
 
@@ -54,19 +54,19 @@ _HEADER: Final = FieldTargets(
 
 
 class HeaderMatch(Spec):
-    """A request header and one condition on it; ``present`` when none is given."""
+    """A request header and one condition; default: present."""
 
     name: str = documented_field(
-        ..., "Header name; case does not matter.", targets=_HEADER, pattern=r"^:?[!#$%&'*+.^_`|~0-9A-Za-z-]+$"
+        ..., "Header name; case-insensitive.", targets=_HEADER, pattern=r"^:?[!#$%&'*+.^_`|~0-9A-Za-z-]+$"
     )
     exact: str | None = documented_field(
         None,
-        "The header has exactly this value.",
+        "Exact value of the header.",
         targets=_HEADER,
     )
     prefix: str | None = documented_field(
         None,
-        "The header starts with this.",
+        "Prefix of the header.",
         targets=FieldTargets(
             live=Xds.RDS,
             istio=_ISTIO_HEADERS,
@@ -76,7 +76,7 @@ class HeaderMatch(Spec):
     )
     regex: Re2 | None = documented_field(
         None,
-        "The whole header matches this RE2 expression.",
+        "RE2 expression that matches the whole header.",
         targets=FieldTargets(
             live=Xds.RDS,
             istio=_ISTIO_HEADERS,
@@ -85,12 +85,12 @@ class HeaderMatch(Spec):
     )
     present: bool | None = documented_field(
         None,
-        "The header is there (true) or is not (false).",
+        "Header is present (true) or absent (false).",
         checks=(
             CelRule(
                 rule="(has(self.exact) ? 1 : 0) + (has(self.prefix) ? 1 : 0) + (has(self.regex) ? 1 : 0) + "
                 "(has(self.present) ? 1 : 0) <= 1",
-                message="one condition on a header at a time; write a second entry with the same name",
+                message="one condition for each entry; add a second entry with the same name",
                 code="SG040",
             ),
         ),
@@ -98,23 +98,24 @@ class HeaderMatch(Spec):
             live=Xds.RDS,
             istio=_ISTIO_HEADERS,
             gateway_api=approximated(
-                "a regular expression that any value fits, which implementations may take or refuse", "HTTPRoute"
+                "a regular expression that matches any value, which implementations may take or refuse",
+                "HTTPRoute",
             ),
         ),
     )
     invert: bool = documented_field(
         False,
-        "Turn the condition round.",
+        "Invert the condition.",
         targets=FieldTargets(
             live=Xds.RDS,
-            istio=approximated("withoutHeaders, which also holds where the header is absent", "VirtualService"),
-            gateway_api=kept("nothing is turned round"),
+            istio=approximated("withoutHeaders, which also matches an absent header", "VirtualService"),
+            gateway_api=kept("nothing is inverted"),
         ),
     )
 
 
 class Match(Spec):
-    """Conditions that must all hold."""
+    """Conditions, all of which must match."""
 
     path_prefix: str = documented_field(
         "/",
@@ -132,9 +133,9 @@ class Match(Spec):
         "Value of `model` in the JSON body, read by Envoy itself.",
         targets=FieldTargets(
             live=Xds.RDS,
-            istio=kept("any model is taken", "VirtualService"),
+            istio=kept("any model matches", "VirtualService"),
             gateway_api=lost(
-                "the Gateway API reads no bodies: somebody before it has to set the header x-gateway-"
+                "the Gateway API reads no bodies: a proxy before it must set the header x-gateway-"
                 "model-name, as the inference extension's body-based router does"
             ),
         ),
@@ -147,47 +148,47 @@ class Match(Spec):
         targets=FieldTargets(
             live=Xds.RDS,
             istio=approximated(
-                "streams are known by the header x-switchgear-stream; without it a request has the "
-                "limits of other requests and the longer total",
+                "the header x-switchgear-stream marks streams; without it a request has the limits of "
+                "non-streaming requests and the longer total",
                 "VirtualService",
             ),
             gateway_api=lost(
-                "the Gateway API reads no bodies: the caller has to set the header x-switchgear-stream"
+                "the Gateway API reads no bodies: the caller must set the header x-switchgear-stream"
             ),
         ),
     )
 
 
 class Listener(Spec):
-    """Where Envoy listens for this route."""
+    """The listener of Envoy for this route."""
 
     port: Port = documented_field(
         ...,
-        "Port the Envoys listen on.",
+        "Port of the Envoys.",
         targets=FieldTargets(
             live=Xds.RDS | Xds.LDS,
             istio=kept("port of the host that callers ask for, or of the gateway", "VirtualService"),
-            gateway_api=approximated("parentRefs[].port: the Gateway has to listen there", "HTTPRoute"),
+            gateway_api=approximated("parentRefs[].port: the Gateway must listen on it", "HTTPRoute"),
         ),
     )
     address: IpAddress = documented_field(
         "0.0.0.0",
-        "IP address the Envoys bind; :: for all of IPv4 and IPv6.",
+        "IP address that the Envoys bind; :: for all of IPv4 and IPv6.",
         targets=FieldTargets(
             live=Xds.LDS,
-            istio=kept("Istio's proxies listen at every address", "VirtualService"),
-            gateway_api=kept("the Gateway says where it listens"),
+            istio=kept("Istio's proxies listen on every address", "VirtualService"),
+            gateway_api=kept("the Gateway sets its addresses"),
         ),
     )
     receive_timeout: Duration = documented_field(
         60.0,
-        "Longest time a request may take to arrive, headers and body; then 408. 0 turns it off.",
-        why="without it a caller who stops in the middle of a body keeps 14 MiB of Envoy's memory without limit; "
+        "Longest time to receive a request with its body, then 408; 0 disables it.",
+        why="without it a caller that stops in the middle of a body holds 14 MiB of Envoy's memory without limit; "
         "60 s are enough for 14 MiB at 2 Mbit/s",
         unit="duration",
         targets=FieldTargets(
             live=Xds.LDS,
-            istio=lost("Istio's listeners have no limit; set one by an EnvoyFilter of your own"),
+            istio=lost("Istio's listeners have no limit; set one with your own EnvoyFilter"),
             gateway_api=lost(
                 "the Gateway's owner sets it: ClientTrafficPolicy, timeout.http.requestReceivedTimeout"
             ),
@@ -223,10 +224,10 @@ class PoolShare(Spec):
 
 
 class ModelRouteSpec(Spec):
-    """One rule: requests that match go to these pools."""
+    """A routing rule: matching requests go to these pools."""
 
-    listener: Listener = documented_field(..., "Where Envoy listens.")
-    match: Match = documented_field(Match, "Which requests; all of the listener's when absent.")
+    listener: Listener = documented_field(..., "Listener of Envoy.")
+    match: Match = documented_field(Match, "Matching requests; default: all of the listener.")
     pools: tuple[PoolShare, ...] = documented_field(
         ...,
         "Target pools.",
@@ -234,7 +235,7 @@ class ModelRouteSpec(Spec):
             ListKeys(("pool",)),
             CelRule(
                 rule="self.pools.exists(one, !has(one.weight) || one.weight > 0)",
-                message="at least one weight above 0, for otherwise no request could go anywhere",
+                message="set at least one weight above 0",
                 code="SG038",
                 field=".pools",
             ),
@@ -244,50 +245,52 @@ class ModelRouteSpec(Spec):
     )
     priority: PriorityClass = documented_field(
         PriorityClass.INTERACTIVE,
-        "Priority class; batch has its own, smaller part of the admission ceiling.",
-        why="an unlabelled caller is most likely a person who waits",
+        "Priority class; batch has its own, smaller share of the admission limit.",
+        why="an unlabelled caller is probably interactive",
         targets=FieldTargets(
             live=Xds.RTDS | Xds.RDS,
-            istio=kept("every request is under the ceiling of its class", "DestinationRule"),
-            gateway_api=kept("every request is under the ceiling of its class", "BackendTrafficPolicy"),
+            istio=kept("every request is under the limit of its class", "DestinationRule"),
+            gateway_api=kept("every request is under the limit of its class", "BackendTrafficPolicy"),
         ),
     )
     fallback: Name | None = documented_field(
         None,
-        "Pool that takes over while a target pool has no ready engine, has only failing ones, or is full "
+        "Pool that takes over while a target pool has no ready engine, only failing ones, or is full "
         "(a smaller model, say).",
         targets=exported_alike(Xds.EDS | Xds.RTDS | Xds.RDS | Xds.CDS, kept("there is none")),
     )
     model_change: ModelChange = documented_field(
         ModelChange.DISCLOSED,
-        "Whether the fallback may be another model. opt-in: only for callers who send "
+        "Whether the fallback may serve another model. opt-in: only for callers that send "
         "`x-switchgear-allow-model-change: true`; never: it is used only where its model is the same. Its engines "
-        "are asked by their own model's name, whatever name the request has.",
-        why="no caller gets another model without being told: the answer then has `x-switchgear-served-model` "
-        "and `x-switchgear-fallback`, and in no other case",
-        targets=exported_alike(Xds.RTDS | Xds.RDS, kept("without a fallback nobody gets another model")),
+        "always get the name of their own model.",
+        why="no caller gets another model without notice: only then the answer has `x-switchgear-served-model` "
+        "and "
+        "`x-switchgear-fallback`",
+        targets=exported_alike(Xds.RTDS | Xds.RDS, kept("without a fallback there is no other model")),
     )
     side_effects: bool = documented_field(
         False,
-        "Whether requests change something outside the engine; those are never tried again once sent, nor hedged, "
-        "unless they carry an `Idempotency-Key`. Elsewhere a caller says so of one request by "
+        "Requests have side effects: never retried once sent, nor hedged, unless they have an `Idempotency-Key`. "
+        "On other routes a caller marks single requests with "
         "`x-switchgear-side-effects: true`, with the same exception.",
-        why="a second try may run what the first has already done; before it was sent (connection refused, stream "
-        "refused) any request is tried elsewhere",
+        why="a retry may repeat side effects; a request that was never sent (connection or stream refused) is "
+        "always "
+        "retried",
         targets=FieldTargets(
             live=Xds.RDS,
             istio=kept("routes of their own, by the same headers, without retries", "VirtualService"),
             gateway_api=approximated(
-                "the header x-switchgear-side-effects of a single request is not looked at", "BackendTrafficPolicy"
+                "the header x-switchgear-side-effects of a single request is ignored", "BackendTrafficPolicy"
             ),
         ),
     )
     allowed_regions: tuple[Annotated[Zone, Field(min_length=1)], ...] = documented_field(
         (),
-        "Regions whose engines may see these requests; empty: all. Nothing else may ever send them elsewhere, no "
-        "fallback, hedge, retry or lack of engines: callers then get 503 with `x-switchgear-reason`. An engine "
-        "without a region is in none.",
-        why="where data may go is a promise, and outweighs being answered",
+        "Regions whose engines may receive these requests; empty: all. Fallbacks, hedges and retries stay within "
+        "them; without engines there, callers get 503 with `x-switchgear-reason`. An engine without a region "
+        "is in none.",
+        why="data residency takes precedence over an answer",
         targets=FieldTargets(
             live=Xds.EDS | Xds.RTDS | Xds.RDS | Xds.CDS,
             istio=kept("a subset of the engines in these regions", "DestinationRule"),
@@ -297,14 +300,14 @@ class ModelRouteSpec(Spec):
     )
     max_body_bytes: int = documented_field(
         16 * 1024 * 1024,
-        "Largest request body that is still matched by model and can still be retried.",
-        why="Envoy's own 1 MiB drops retries of long prompts without a word",
+        "Largest request body that can be matched by model and retried.",
+        why="Envoy's default of 1 MiB silently drops retries of long prompts",
         unit="bytes",
         targets=FieldTargets(
             live=Xds.RDS,
             istio=kept("request_body_buffer_limit of the route", "EnvoyFilter"),
             gateway_api=approximated(
-                "requestBuffer.limit: larger requests are refused, and none of them is sent on",
+                "requestBuffer.limit: larger requests are refused",
                 "BackendTrafficPolicy",
             ),
         ),
@@ -323,4 +326,4 @@ class ModelRoute(Spec):
     metadata: Metadata = documented_field(
         ..., "Name and labels.", targets=exported_alike(Xds.RTDS | Xds.RDS, OF_THE_NAME)
     )
-    spec: ModelRouteSpec = documented_field(..., "The rule.")
+    spec: ModelRouteSpec = documented_field(..., "The routing rule.")

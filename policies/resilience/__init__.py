@@ -1,4 +1,4 @@
-"""What an operator may say about failure: ``policy`` joins the parts, one module each."""
+"""Policies for failures: ``policy`` joins the parts, one module each."""
 
 from policies.resilience.degradation import Degradation
 from policies.resilience.ejection import Breaker, Straggler

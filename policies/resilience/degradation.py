@@ -1,4 +1,4 @@
-"""The ladder of degradation: what is done, level by level, when more is asked than can be served."""
+"""Degradation levels for demand above capacity."""
 
 from typing import Final
 
@@ -11,47 +11,47 @@ from policies.resilience.mode import Mode, mode_of_part
 
 _LADDER: Final = FieldTargets(
     live=Xds.RTDS | Xds.RDS,
-    istio=lost("Istio knows no pressure and no levels; Switchgear's own Envoys are needed for them"),
-    gateway_api=lost("a gateway knows no pressure and no levels; Switchgear's own Envoys are needed for them"),
+    istio=lost("Istio has no pressure and no levels; they need Switchgear's own Envoys"),
+    gateway_api=lost("a gateway has no pressure and no levels; they need Switchgear's own Envoys"),
 )
 
 
 class Step(Spec):
-    """When one level of degradation is entered. Pressure: what is asked, in % of what the pool can serve."""
+    """One degradation level. Pressure: demand in % of what the pool can serve."""
 
     enabled: bool = documented_field(
         True,
-        "Whether this level does anything.",
+        "Enable this level.",
         targets=_LADDER,
     )
     above_pressure_percent: float = documented_field(
-        100.0, "Pressure from which it is entered.", unit="%", targets=_LADDER, ge=1, le=100_000
+        100.0, "Pressure that enters the level.", unit="%", targets=_LADDER, ge=1, le=100_000
     )
 
 
 class FallbackStep(Step):
-    """Level 2: send what does not fit to the route's fallback pool."""
+    """Level 2: send overflow to the route's fallback pool."""
 
     above_pressure_percent: float = documented_field(
-        100.0, "Pressure from which it is entered.", unit="%", targets=_LADDER, ge=1, le=100_000
+        100.0, "Pressure that enters the level.", unit="%", targets=_LADDER, ge=1, le=100_000
     )
     max_share_percent: Percent = documented_field(
         100.0,
-        "Largest share of a route's requests that the fallback gets because its pools are full.",
+        "Largest share of a route's requests that overflow to the fallback.",
         unit="%",
         targets=_LADDER,
     )
 
 
 class ShedStep(Step):
-    """Level 3: refuse batch requests, and long answers where a length is named."""
+    """Level 3: refuse batch requests, and long answers if maxTokens is set."""
 
     above_pressure_percent: float = documented_field(
-        130.0, "Pressure from which it is entered.", unit="%", targets=_LADDER, ge=1, le=100_000
+        130.0, "Pressure that enters the level.", unit="%", targets=_LADDER, ge=1, le=100_000
     )
     max_tokens: int | None = documented_field(
         None,
-        "Requests that ask for more tokens than this are refused; absent: none is.",
+        "Refuse requests for more tokens than this; absent: none.",
         unit="tokens",
         targets=_LADDER,
         ge=1,
@@ -59,20 +59,20 @@ class ShedStep(Step):
 
 
 class MaintenanceStep(Step):
-    """Level 4: one answer for everyone."""
+    """Level 4: the maintenance answer for all requests."""
 
     enabled: bool = documented_field(
         False,
-        "Whether this level does anything.",
-        why="to answer nobody is an operator's decision",
+        "Enable this level.",
+        why="refusing all requests is an operator's decision",
         targets=_LADDER,
     )
     above_pressure_percent: float = documented_field(
-        1000.0, "Pressure from which it is entered.", unit="%", targets=_LADDER, ge=1, le=100_000
+        1000.0, "Pressure that enters the level.", unit="%", targets=_LADDER, ge=1, le=100_000
     )
     message: str = documented_field(
         "This model is under maintenance.",
-        "What callers are told.",
+        "Message to callers.",
         targets=_LADDER,
         min_length=1,
         max_length=1000,
@@ -80,43 +80,45 @@ class MaintenanceStep(Step):
 
 
 class Degradation(Spec):
-    """The ladder: four levels, entered one after another and left in reverse."""
+    """Four levels, entered in order and left in reverse."""
 
     mode: Mode | None = mode_of_part(
-        "the ladder",
+        "degradation",
         targets=_LADDER,
     )
     enter_after: Duration = documented_field(
         1.0,
-        "How long the pressure must last before the next level is entered.",
+        "Time the pressure must last before the next level is entered.",
         unit="duration",
         targets=_LADDER,
         le=600,
     )
     leave_after: Duration = documented_field(
-        5.0, "How long it must be gone before a level is left.", unit="duration", targets=_LADDER, le=3600
+        5.0, "Time it must be gone before a level is left.", unit="duration", targets=_LADDER, le=3600
     )
     margin_percent: Percent = documented_field(
         10.0,
-        "How far below its threshold the pressure must be before a level is left.",
+        "Margin below its threshold at which a level is left.",
         unit="%",
         targets=_LADDER,
         checks=(
             ValueLint(
                 code="SG144",
                 applies=lambda percent: percent == 0,
-                message="a level is left at the pressure at which it is entered, so a pool just there "
-                "goes to and fro",
-                fix="say 10",
+                message="a level is left at the pressure that enters it, so it oscillates",
+                fix="write 10",
             ),
         ),
     )
     no_hedging: Step = documented_field(
         Step(above_pressure_percent=100.0),
-        "Level 1: no hedging, retries at their minimum.",
-        why="not below 100 %: one of eight engines restarting at 80 % load makes 91 %, and there retries lose "
-        "nothing; hedges end at their own limit before that",
+        "Level 1: no hedging, minimum retries.",
+        why="not below 100 %: one of eight engines restarting at 80 % load makes 91 %, where retries cost "
+        "nothing; "
+        "hedges stop at their own limit before",
     )
-    fallback: FallbackStep = documented_field(FallbackStep, "Level 2: the fallback pool takes what does not fit.")
+    fallback: FallbackStep = documented_field(FallbackStep, "Level 2: overflow goes to the fallback pool.")
     shed: ShedStep = documented_field(ShedStep, "Level 3: batch requests and long answers are refused.")
-    maintenance: MaintenanceStep = documented_field(MaintenanceStep, "Level 4: one answer for everyone.")
+    maintenance: MaintenanceStep = documented_field(
+        MaintenanceStep, "Level 4: the maintenance answer for all requests."
+    )

@@ -1,4 +1,4 @@
-"""When an engine is taken out: because it fails, or because it is clearly slower than its peers."""
+"""When an engine is ejected: because it fails, or is clearly slower than its peers."""
 
 from typing import Final
 
@@ -10,24 +10,22 @@ from policies.quantity import Duration, ErrorStatus, Percent
 from policies.resilience.mode import EITHER_MODE, Mode, mode_of_part
 
 _ISTIO_CALLS: Final = approximated("failure_percentage_request_volume, of one interval", "EnvoyFilter")
-_GATEWAY_CALLS: Final = lost("Envoy Gateway has no number of calls for a share of failures")
+_GATEWAY_CALLS: Final = lost("Envoy Gateway has no minimum number of calls for a share of failures")
 
 _TRIALS: Final = FieldTargets(
     live=Xds.EDS,
-    istio=lost(
-        "Istio lets an engine back when its time is over, without trials; `switchgear istio run` tries first"
-    ),
-    gateway_api=lost("an engine is back when its time is over, without trials"),
+    istio=lost("Istio returns an engine after a fixed time, without trials; `switchgear istio run` has trials"),
+    gateway_api=lost("an engine returns after a fixed time, without trials"),
 )
 _STRAGGLER: Final = FieldTargets(
     live=Xds.EDS,
-    istio=lost("Istio ejects for errors, never for slowness; `switchgear istio run` takes stragglers out"),
+    istio=lost("Istio ejects for errors, never for slowness; `switchgear istio run` ejects stragglers"),
     gateway_api=lost("engines are ejected for errors, never for slowness"),
 )
 
 
 class Breaker(Spec):
-    """When an engine that fails is taken out, and for how long."""
+    """When a failing engine is ejected, and for how long."""
 
     mode: Mode | None = mode_of_part(
         "the breaker",
@@ -35,24 +33,22 @@ class Breaker(Spec):
     )
     error_rate_percent: Percent = documented_field(
         40.0,
-        "Share of failed calls that ejects an engine; 0 turns it off.",
+        "Share of failed calls that ejects an engine; 0 disables it.",
         why="the published starting point for LLM engines",
         unit="%",
         targets=FieldTargets(
             live=Xds.EDS | Xds.CDS,
-            istio=approximated(
-                "failure_percentage, by each proxy for itself and in whole percents", "EnvoyFilter"
-            ),
+            istio=approximated("failure_percentage, per proxy, in whole percent", "EnvoyFilter"),
             gateway_api=approximated(
-                "passive.failurePercentageThreshold, by each proxy for itself, in whole percents and "
-                "with Envoy's own least number of calls",
+                "passive.failurePercentageThreshold, per proxy, in whole percent, with Envoy's own minimum "
+                "number of calls",
                 "BackendTrafficPolicy",
             ),
         ),
     )
     window_calls: int = documented_field(
         25,
-        "Calls the error rate is taken over.",
+        "Calls in the window of the error rate.",
         why="the published starting point",
         unit="calls",
         checks=(
@@ -60,7 +56,7 @@ class Breaker(Spec):
                 # Where no document counts the error rate, the window may be as it likes.
                 rule="!has(self.errorRatePercent) || self.errorRatePercent == 0.0 || !has(self.minCalls) || "
                 "!has(self.windowCalls) || self.minCalls <= self.windowCalls",
-                message="the window holds at least minCalls calls, for otherwise the error rate never counts",
+                message="windowCalls is at least minCalls, or the error rate never counts",
                 code="SG041",
                 field=".windowCalls",
             ),
@@ -75,8 +71,8 @@ class Breaker(Spec):
     )
     interval: Duration = documented_field(
         5.0,
-        "How often Envoy looks at the error rate.",
-        why="the window tumbles with it: at this interval 25 calls are 5 calls per second and engine",
+        "Interval at which Envoy evaluates the error rate.",
+        why="it is also the window: at this interval 25 calls are 5 calls per second and engine",
         unit="duration",
         targets=FieldTargets(
             live=Xds.CDS,
@@ -88,7 +84,7 @@ class Breaker(Spec):
     )
     consecutive_errors: int = documented_field(
         5,
-        "Failures in a row that eject an engine at once; 0 turns it off.",
+        "Consecutive failures that eject an engine at once; 0 disables it.",
         unit="calls",
         targets=FieldTargets(
             live=Xds.EDS | Xds.CDS,
@@ -100,8 +96,8 @@ class Breaker(Spec):
     )
     consecutive_local_errors: int = documented_field(
         2,
-        "Connection failures in a row that eject an engine at once; 0 turns it off, and so does hedging.",
-        why="least-request is drawn to a dead engine: it has nothing active. Two was measured best",
+        "Consecutive connection failures that eject an engine at once; 0 or hedging disables it.",
+        why="least-request prefers a dead engine, as it has nothing in flight; two measured best",
         unit="connections",
         targets=FieldTargets(
             live=Xds.CDS,
@@ -113,8 +109,8 @@ class Breaker(Spec):
     )
     min_calls: int = documented_field(
         8,
-        "Calls of the window that must be there before the error rate counts.",
-        why="an engine that fails everything is out after eight calls; fewer are too few to tell",
+        "Calls in the window before the error rate counts.",
+        why="an engine that fails every call is ejected after eight; fewer prove nothing",
         unit="calls",
         targets=FieldTargets(
             live=Xds.EDS | Xds.CDS,
@@ -126,19 +122,20 @@ class Breaker(Spec):
     )
     weigh_peers: bool = documented_field(
         True,
-        "Whether failures are weighed against those of the other engines: sooner out where calls to the others "
-        "succeed, not at all where they fail as often.",
-        why="where hardly any other call fails, three failures in a row are no chance; where all engines fail "
-        "alike it is the requests, and taking out the unluckiest only costs capacity",
+        "Compare failures with those of the other engines: eject sooner if calls to the others succeed, not at "
+        "all if they fail as often.",
+        why="if other calls succeed, three consecutive failures are significant; if all engines fail alike, the "
+        "requests are at fault, and ejection only costs capacity",
         targets=FieldTargets(
             live=Xds.EDS,
-            istio=lost("Istio weighs nobody's failures against those of others"),
-            gateway_api=lost("failures are weighed against nobody's"),
+            istio=lost("Istio does not compare failures between engines"),
+            gateway_api=lost("failures are not compared between engines"),
         ),
     )
     cooldown: Duration = documented_field(
         60.0,
-        "How long an engine that fails stays out, unless it proves itself sooner; doubles with each failed trial.",
+        "Time that a failing engine stays ejected, unless it passes a trial sooner; doubles with each failed "
+        "trial.",
         why="the published starting point",
         unit="duration",
         targets=FieldTargets(
@@ -153,7 +150,7 @@ class Breaker(Spec):
     )
     max_cooldown: Duration = documented_field(
         600.0,
-        "Longest cooldown, however often trials have failed.",
+        "Longest cooldown after failed trials.",
         unit="duration",
         targets=_TRIALS,
         checks=(
@@ -164,7 +161,7 @@ class Breaker(Spec):
     )
     trial_calls: int = documented_field(
         5,
-        "Real requests that an engine on trial answers before it counts as well again.",
+        "Requests that an engine on trial must answer before it returns to rotation.",
         unit="calls",
         targets=_TRIALS,
         ge=1,
@@ -175,8 +172,8 @@ class Breaker(Spec):
     )
     local_ejection: Duration = documented_field(
         1.0,
-        "How long one Envoy by itself keeps an engine out; grows by as much each time in a row, up to cooldown.",
-        why="the control plane keeps out what must stay out; an ejection that outlasts the fault costs capacity",
+        "Time that one Envoy ejects an engine by itself; grows by the same amount each time, up to cooldown.",
+        why="the control plane ejects for longer if needed; an ejection that outlasts the fault costs capacity",
         unit="duration",
         targets=FieldTargets(
             live=Xds.CDS,
@@ -188,15 +185,13 @@ class Breaker(Spec):
     )
     cut_hung: bool = documented_field(
         True,
-        "Whether requests that a hung engine holds are ended at once, and tried elsewhere where nothing was sent.",
-        why="they hold places in the ceiling until the caller gives up; only proxies that can are told to",
-        targets=exported_alike(
-            Xds.EDS | Xds.LDS, lost("a hung engine keeps what it holds until a time limit ends it")
-        ),
+        "Cut requests on a hung engine at once, and retry those without any output.",
+        why="they occupy admission slots until the caller gives up; only proxies that support cuts do it",
+        targets=exported_alike(Xds.EDS | Xds.LDS, lost("requests on a hung engine last until a timeout")),
     )
     capacity_floor_engines: int = documented_field(
         1,
-        "Engines of the pool that soft evidence always leaves in.",
+        "Engines that errors and slowness always leave in rotation.",
         unit="engines",
         targets=FieldTargets(
             live=Xds.EDS,
@@ -208,74 +203,75 @@ class Breaker(Spec):
     )
     capacity_floor_percent: Percent = documented_field(
         50.0,
-        "Share of the pool's engines that soft evidence (errors, slowness) never ejects.",
-        why="half a fleet that sometimes fails serves more than none; a dead or hung engine always leaves",
+        "Share of the engines that errors and slowness never eject.",
+        why="half a fleet that sometimes fails serves more than none; dead and hung engines are always ejected",
         unit="%",
         checks=(
             ValueLint(
                 code="SG123",
                 applies=lambda percent: percent == 0,
-                message="soft evidence may take every engine out: one bad prompt that all of them fail on empties "
-                "the pool",
-                fix="say 50; a dead or hung engine leaves whatever the floor",
+                message="errors and slowness may eject every engine: one prompt that crashes all of them empties "
+                "the "
+                "pool",
+                fix="write 50; dead and hung engines are ejected in any case",
             ),
             ValueLint(
                 code="SG124",
                 applies=lambda percent: percent >= 100,
-                message="no engine is ever taken out for errors or slowness; only dead and hung ones are",
-                fix="say 50, or leave it if that is what is wanted",
+                message="no engine is ejected for errors or slowness; only dead and hung ones are",
+                fix="write 50, unless ejection is meant to be off",
             ),
         ),
         targets=FieldTargets(
             live=Xds.EDS | Xds.CDS,
             istio=approximated(
-                "outlierDetection.maxEjectionPercent, by each proxy for itself and in whole percents",
+                "outlierDetection.maxEjectionPercent, per proxy, in whole percent",
                 "DestinationRule",
             ),
             gateway_api=approximated(
-                "passive.maxEjectionPercent, by each proxy for itself and in whole percents",
+                "passive.maxEjectionPercent, per proxy, in whole percent",
                 "BackendTrafficPolicy",
             ),
         ),
     )
     count_statuses: tuple[ErrorStatus, ...] = documented_field(
         (500, 502, 504),
-        "HTTP statuses that count as failures; 503 and 429 are an engine shedding load, not failing.",
+        "HTTP statuses that count as failures; 503 and 429 are load shedding, not failures.",
         targets=FieldTargets(
             live=Xds.CDS,
             istio=kept("outlierDetection.outlierDetectionHttpErrorCodes", "DestinationRule"),
-            gateway_api=lost("every 5xx counts as a failure, 503 of an engine that sheds included"),
+            gateway_api=lost("every 5xx counts as a failure, also 503 from load shedding"),
         ),
         max_length=32,
     )
 
 
 class Straggler(Spec):
-    """When an engine that is clearly slower than its peers is taken out."""
+    """When an engine that is clearly slower than its peers is ejected."""
 
     mode: Mode | None = mode_of_part(
-        "taking out stragglers",
+        "ejection of stragglers",
         targets=_STRAGGLER,
     )
     enabled: bool = documented_field(
         True,
-        "Whether slowness alone takes an engine out.",
+        "Eject an engine for slowness alone.",
         targets=_STRAGGLER,
     )
     slower_than: float = documented_field(
         3.0,
-        "Times slower than the median of its peers from which an engine is out.",
-        why="low weights kept the 99th percentile at 6-8 s; out of the pool it fell to 1.2-3.7 s",
+        "Slowdown against the median of its peers that ejects an engine.",
+        why="low weights kept the 99th percentile at 6-8 s; ejection lowered it to 1.2-3.7 s",
         targets=_STRAGGLER,
         ge=1.2,
         le=1000,
     )
     after: Duration = documented_field(
-        1.0, "How long it must be that slow, without a break.", unit="duration", targets=_STRAGGLER, ge=0.1, le=600
+        1.0, "Time it must be that slow without interruption.", unit="duration", targets=_STRAGGLER, ge=0.1, le=600
     )
     min_peers: int = documented_field(
         3,
-        "Engines with enough traffic to compare, itself included.",
+        "Engines with enough traffic for a comparison, itself included.",
         unit="engines",
         targets=_STRAGGLER,
         ge=2,

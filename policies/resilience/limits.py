@@ -1,4 +1,4 @@
-"""How much of a pool's traffic is let in, and how priority classes share it."""
+"""Admission limit of a pool, and how priority classes share it."""
 
 from typing import Final
 
@@ -9,33 +9,33 @@ from policies.quantity import Duration, Percent
 from policies.resilience.mode import Mode, mode_of_part
 
 _ISTIO_CEILING: Final = approximated(
-    "http2MaxRequests, as it is while all engines are well, shared by --proxies; it follows no engine that leaves",
+    "http2MaxRequests for all engines in rotation, shared by --proxies; it ignores ejections",
     "DestinationRule",
 )
 _GATEWAY_CEILING: Final = approximated(
-    "circuitBreaker.maxParallelRequests, as it is while all engines are well, shared by "
-    "--proxies, and counted once for each route",
+    "circuitBreaker.maxParallelRequests for all engines in rotation, shared by --proxies, and "
+    "counted once for each route",
     "BackendTrafficPolicy",
 )
-_GATEWAY_SHARE: Final = approximated("part of the ceiling of its routes", "BackendTrafficPolicy")
+_GATEWAY_SHARE: Final = approximated("part of the admission limit of its routes", "BackendTrafficPolicy")
 
 WAIT_SHARE: Final = 0.6
-"""Of deadline minus longest service: what a request may wait. Measured: at 0.8 nothing was lost, at 1.2 everything
-that was admitted late; a service time guessed too low by a third is between the two."""
+"""Allowed wait as a share of deadline minus longest service. Measured: at 0.8 nothing was lost, at 1.2 every late
+request; a service time underestimated by a third is in between."""
 
 
 class ClassLimits(Spec):
-    """How one priority class shares the ceiling of a pool that serves both."""
+    """Share of one priority class in the admission limit of a pool that serves both."""
 
     share_percent: Percent = documented_field(
         50.0,
-        "Share of the pool's ceiling this class is sure of; what it leaves free the other class may use.",
+        "Guaranteed share of the admission limit; the other class may use what is free.",
         unit="%",
     )
 
 
 class PriorityLimits(Spec):
-    """Ceiling shares per priority class; they matter only for pools that serve both, when both want more."""
+    """Shares of the admission limit per priority class, for pools that serve both."""
 
     interactive: ClassLimits = documented_field(
         ClassLimits(share_percent=90.0),
@@ -43,7 +43,8 @@ class PriorityLimits(Spec):
         targets=FieldTargets(
             live=Xds.RTDS,
             istio=approximated(
-                "part of http2MaxRequests; what the other class leaves free stays unused", "DestinationRule"
+                "part of http2MaxRequests; capacity that the other class leaves free stays unused",
+                "DestinationRule",
             ),
             gateway_api=_GATEWAY_SHARE,
         ),
@@ -51,11 +52,11 @@ class PriorityLimits(Spec):
     batch: ClassLimits = documented_field(
         ClassLimits(share_percent=10.0),
         "Share of batch requests.",
-        why="the lowest class is shed first, and never starved altogether",
+        why="the lowest class is shed first, but never fully starved",
         targets=FieldTargets(
             live=Xds.RTDS,
             istio=approximated(
-                "a threshold of its own; what the other class leaves free stays unused", "EnvoyFilter"
+                "a threshold of its own; capacity that the other class leaves free stays unused", "EnvoyFilter"
             ),
             gateway_api=_GATEWAY_SHARE,
         ),
@@ -63,26 +64,27 @@ class PriorityLimits(Spec):
 
 
 class Limits(Spec):
-    """How much is let in. One of three ways; the first one given wins: absolute, per slot, by wait."""
+    """Admission limit, by one of three fields; the first one given wins: maxConcurrent, concurrentPerSlot,
+    maxWait."""
 
     mode: Mode | None = mode_of_part(
-        "the admission ceiling",
+        "the admission limit",
         targets=FieldTargets(
             live=Xds.RTDS | Xds.RDS,
-            istio=approximated("in shadow no ceiling is exported but a wide one", "DestinationRule"),
-            gateway_api=approximated("in shadow no ceiling is exported but a wide one", "BackendTrafficPolicy"),
+            istio=approximated("in shadow a wide limit is exported", "DestinationRule"),
+            gateway_api=approximated("in shadow a wide limit is exported", "BackendTrafficPolicy"),
         ),
     )
     learn: bool = documented_field(
         True,
-        "Whether slots and service time follow what is measured, with the pool's own numbers as start and bound.",
-        why="a wrong service time by k stretches or shrinks the promised wait by k",
-        targets=exported_alike(Xds.RTDS | Xds.RDS, lost("the ceiling stays as it was when exported")),
+        "Let slots and service time follow measurements, with the pool's values as start and bound.",
+        why="a service time wrong by factor k changes the promised wait by factor k",
+        targets=exported_alike(Xds.RTDS | Xds.RDS, lost("the limit stays as exported")),
     )
     max_wait: Duration = documented_field(
         2.0,
-        "How long a request may wait for a slot; sets the ceiling to slots x (1 + maxWait / serviceTime).",
-        why="two seconds were measured to keep every answer within its promise at any capacity",
+        "Longest wait for a slot; sets the admission limit to slots x (1 + maxWait / serviceTime).",
+        why="measured: with two seconds every answer kept its promise at any capacity",
         unit="duration",
         targets=FieldTargets(
             live=Xds.RTDS | Xds.RDS,
@@ -93,7 +95,7 @@ class Limits(Spec):
     )
     concurrent_per_slot: float | None = documented_field(
         None,
-        "Ceiling as a multiple of the slots, instead of maxWait.",
+        "Admission limit as a multiple of the slots, instead of maxWait.",
         targets=FieldTargets(
             live=Xds.RTDS | Xds.RDS,
             istio=_ISTIO_CEILING,
@@ -104,13 +106,12 @@ class Limits(Spec):
     )
     max_concurrent: int | None = documented_field(
         None,
-        "Ceiling as a number of requests for the whole pool, instead of maxWait.",
+        "Admission limit as a number of requests for the whole pool, instead of maxWait.",
         unit="requests",
         targets=FieldTargets(
             live=Xds.RTDS | Xds.RDS,
             istio=approximated(
-                "http2MaxRequests, shared by --proxies; each proxy has its own; nobody divides it by "
-                "what they ask",
+                "http2MaxRequests, shared by --proxies; each proxy has its own, whatever its demand",
                 "DestinationRule",
             ),
             gateway_api=_GATEWAY_CEILING,

@@ -1,4 +1,4 @@
-"""Whether a policy, or one part of it, is carried out or only shadowed."""
+"""Whether a policy, or one part of it, is enforced or shadowed."""
 
 from enum import StrEnum
 from typing import Final
@@ -9,23 +9,23 @@ from policies.field_targets import FieldTargets
 
 
 class Mode(StrEnum):
-    """Whether decisions are carried out, or only made, recorded and reported."""
+    """Whether decisions are applied, or only recorded and reported."""
 
     ENFORCE = "enforce"
     SHADOW = "shadow"
 
 
 EITHER_MODE: Final = approximated(
-    "what Envoy does by itself is exported in either mode; what a control plane decides is not there"
+    "Envoy's own mechanisms are exported in either mode; decisions of a control plane are not"
 )
-"""What exports make of a mode whose part runs in Envoy as well."""
+"""Export of a mode whose part runs in Envoy too."""
 
 
 def mode_of_part(what: str, *, targets: FieldTargets) -> Mode | None:
-    """The field ``mode`` of one part of a policy, which is named by ``what``; ``targets`` are what carries it."""
+    """The field ``mode`` of the part of a policy named ``what``; ``targets`` carry it."""
     found: Mode | None = documented_field(
         None,
-        f"Whether {what} is enforced or only shadowed; as the policy's own mode when absent.",
+        f"enforce or shadow {what}; default: the policy's mode.",
         targets=targets,
     )
     return found

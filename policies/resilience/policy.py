@@ -28,7 +28,7 @@ from policies.resilience.retries import Hedging, Retries, RetryBudget
 from policies.resilience.timeouts import Timeouts
 
 DEFAULT: Final = "default"
-"""Name of the policy that is for every pool."""
+"""Name of the policy that applies to every pool."""
 
 
 class Zones(Spec):
@@ -38,7 +38,7 @@ class Zones(Spec):
         "sharing between zones",
         targets=FieldTargets(
             live=Xds.EDS,
-            istio=approximated("zones are minded in either mode", "DestinationRule"),
+            istio=approximated("zones are respected in either mode", "DestinationRule"),
             gateway_api=EITHER_MODE,
         ),
     )
@@ -48,25 +48,26 @@ class Zones(Spec):
         targets=FieldTargets(
             live=Xds.EDS,
             istio=approximated(
-                "localityLbSetting.failoverPriority: all to the own zone while it is well, not while it has room",
+                "localityLbSetting.failoverPriority: all to the own zone while it is healthy, not while it has "
+                "capacity",
                 "DestinationRule",
             ),
             gateway_api=approximated(
-                "loadBalancer.zoneAware.preferLocal: by the number of engines, not by their slots",
+                "loadBalancer.zoneAware.preferLocal: by number of engines, not slots",
                 "BackendTrafficPolicy",
             ),
         ),
     )
     spill: bool = documented_field(
         True,
-        "Send what the own zone cannot hold to others by their spare capacity.",
+        "Send overflow of the own zone to other zones by their spare capacity.",
         targets=FieldTargets(
             live=Xds.EDS,
             istio=approximated(
-                "others help when engines of the zone are ejected, not when they are full", "DestinationRule"
+                "other zones help when engines are ejected, not when they are full", "DestinationRule"
             ),
             gateway_api=approximated(
-                "what the own zone's share of engines does not cover goes to others", "BackendTrafficPolicy"
+                "requests beyond the zone's share of engines go to other zones", "BackendTrafficPolicy"
             ),
         ),
     )
@@ -76,14 +77,14 @@ class Zones(Spec):
         unit="%",
         targets=FieldTargets(
             live=Xds.EDS,
-            istio=lost("Istio moves as much as the zone's health lacks"),
+            istio=lost("Istio moves traffic in proportion to the lost health"),
             gateway_api=lost("Envoy decides how much leaves a zone"),
         ),
     )
 
 
 class Drain(Spec):
-    """How long an engine that leaves may take to finish."""
+    """How long a draining engine may take to finish."""
 
     deadline: Duration = documented_field(
         900.0,
@@ -92,20 +93,20 @@ class Drain(Spec):
         unit="duration",
         targets=FieldTargets(
             live=Xds.EDS | Xds.LDS,
-            istio=lost("nobody drains before a pod ends; `switchgear istio run` takes it out first"),
-            gateway_api=approximated("pods that end are drained as long as the gateway's own settings say"),
+            istio=lost("pods end without a drain; `switchgear istio run` drains them first"),
+            gateway_api=approximated("the gateway's own settings limit the drain of ending pods"),
         ),
         le=86400,
     )
 
 
 class SlowStart(Spec):
-    """How traffic returns to an engine that was away."""
+    """How traffic returns to an engine that comes back."""
 
     window: Duration = documented_field(
         0.0,
-        "Time over which an engine's share grows; 0s sends its full share at once.",
-        why="ramping up over 5 s brought nothing under an admission ceiling; cold caches may want it",
+        "Ramp-up of an engine's share; 0s sends the full share at once.",
+        why="a ramp of 5 s had no benefit under an admission limit; cold caches may need one",
         unit="duration",
         targets=FieldTargets(
             live=Xds.CDS,
@@ -116,53 +117,51 @@ class SlowStart(Spec):
     )
     min_weight_percent: Percent = documented_field(
         10.0,
-        "Share it starts with.",
+        "Share at the start.",
         unit="%",
         targets=FieldTargets(
             live=Xds.CDS,
             istio=kept("loadBalancer.warmup.minimumPercent", "DestinationRule"),
-            gateway_api=lost("Envoy Gateway has the window only"),
+            gateway_api=lost("Envoy Gateway has only the window"),
         ),
     )
 
 
 class ResilienceSpec(Spec):
-    """Everything a pool does about failure."""
+    """Handling of failures in a pool."""
 
     mode: Mode = documented_field(
         Mode.ENFORCE,
-        "enforce, or shadow: decisions are made, recorded and reported, and nothing is done.",
+        "enforce, or shadow: decisions are recorded and reported, but not applied.",
         targets=exported_alike(Xds.EDS | Xds.RTDS | Xds.RDS, EITHER_MODE),
     )
 
     pools: tuple[Name, ...] = documented_field(
         (),
-        "Pools this policy is for; empty only in the policy named default, which is for all.",
+        "Pools of this policy; empty only in the policy named default, which applies to all.",
         targets=FieldTargets(
             live=Xds.EDS | Xds.RTDS | Xds.RDS | Xds.CDS,
-            istio=kept("each pool's objects have what is in force for it", "DestinationRule"),
-            gateway_api=kept(
-                "what is in force for a pool is attached to the routes that lead to it", "BackendTrafficPolicy"
-            ),
+            istio=kept("each pool's objects have its effective policy", "DestinationRule"),
+            gateway_api=kept("the effective policy of a pool is attached to its routes", "BackendTrafficPolicy"),
         ),
         checks=(ListKeys(),),
         max_length=10_000,
     )
-    breaker: Breaker = documented_field(Breaker, "Taking failing engines out.")
-    straggler: Straggler = documented_field(Straggler, "Taking slow engines out.")
-    limits: Limits = documented_field(Limits, "How much is let in.")
-    retries: Retries = documented_field(Retries, "Second tries.")
-    retry_budget: RetryBudget = documented_field(RetryBudget, "Ceiling on second tries.")
-    timeouts: Timeouts = documented_field(Timeouts, "Time limits.")
-    hedging: Hedging = documented_field(Hedging, "Parallel second tries.")
+    breaker: Breaker = documented_field(Breaker, "Ejection of failing engines.")
+    straggler: Straggler = documented_field(Straggler, "Ejection of slow engines.")
+    limits: Limits = documented_field(Limits, "Admission limit.")
+    retries: Retries = documented_field(Retries, "Retries.")
+    retry_budget: RetryBudget = documented_field(RetryBudget, "Limit of retries in flight.")
+    timeouts: Timeouts = documented_field(Timeouts, "Timeouts.")
+    hedging: Hedging = documented_field(Hedging, "Parallel tries.")
     zones: Zones = documented_field(Zones, "Sharing between zones.")
     regions: Regions = documented_field(Regions, "Sharing between regions.")
-    drain: Drain = documented_field(Drain, "Leaving.")
-    slow_start: SlowStart = documented_field(SlowStart, "Coming back.")
-    degradation: Degradation = documented_field(Degradation, "Serving less before serving nobody.")
+    drain: Drain = documented_field(Drain, "Draining.")
+    slow_start: SlowStart = documented_field(SlowStart, "Return of engines.")
+    degradation: Degradation = documented_field(Degradation, "Degradation levels under overload.")
 
     def shadowed(self, part: Mode | None) -> bool:
-        """Whether decisions of a part with this ``mode`` are only recorded."""
+        """Whether a part with this ``mode`` only records its decisions."""
         return (self.mode if part is None else part) is Mode.SHADOW
 
 
@@ -178,19 +177,19 @@ class ResiliencePolicy(Spec):
     metadata: Metadata = documented_field(..., "Name and labels.", targets=exported_alike(Xds.NONE, OF_THE_NAME))
     spec: ResilienceSpec = documented_field(
         ResilienceSpec,
-        "What the pools do about failure.",
+        "Handling of failures.",
         checks=(
             CelRule(
                 rule=f"self.metadata.name != '{DEFAULT}' || !has(self.spec) || !has(self.spec.pools) || "
                 "size(self.spec.pools) == 0",
-                message="the policy named default is for every pool and lists none",
+                message="the policy named default applies to every pool and takes no list",
                 code="SG034",
                 field=".spec.pools",
             ),
             CelRule(
                 rule=f"self.metadata.name == '{DEFAULT}' || "
                 "(has(self.spec) && has(self.spec.pools) && size(self.spec.pools) > 0)",
-                message="a policy lists at least one pool in spec.pools, or is named default and is for all",
+                message="list at least one pool in spec.pools, or name the policy default",
                 code="SG033",
                 field=".spec",
             ),

@@ -1,4 +1,4 @@
-"""Second tries: after a failure, and beside a first one that is slow. One budget bounds both."""
+"""Retries after a failure, and hedges in parallel to a slow try. One budget limits both."""
 
 from enum import StrEnum
 from typing import Final
@@ -10,12 +10,12 @@ from policies.field_targets import FieldTargets, Xds
 from policies.quantity import Duration, ErrorStatus, Percent
 from policies.resilience.mode import Mode, mode_of_part
 
-_NO_RETRY_AFTER: Final = lost("Retry-After of an engine is not looked at")
-_NO_HEDGES: Final = lost("there are no hedges in Envoy Gateway")
+_NO_RETRY_AFTER: Final = lost("Retry-After of an engine is ignored")
+_NO_HEDGES: Final = lost("Envoy Gateway has no hedging")
 
 
 class RetryCondition(StrEnum):
-    """When a request may be tried on another engine. Names are Envoy's."""
+    """When a request may be retried on another engine; Envoy's names."""
 
     CONNECT_FAILURE = "connect-failure"
     REFUSED_STREAM = "refused-stream"
@@ -31,7 +31,7 @@ class Backoff(Spec):
 
     base: Duration = documented_field(
         0.025,
-        "First back-off.",
+        "First backoff.",
         unit="duration",
         targets=FieldTargets(
             live=Xds.RDS,
@@ -43,13 +43,9 @@ class Backoff(Spec):
     )
     max: Duration = documented_field(
         0.25,
-        "Longest back-off.",
+        "Longest backoff.",
         unit="duration",
-        checks=(
-            ordered_durations(
-                "base", "max", code="SG041", message="the longest back-off is at least the first, base"
-            ),
-        ),
+        checks=(ordered_durations("base", "max", code="SG041", message="max is at least base"),),
         targets=FieldTargets(
             live=Xds.RDS,
             istio=kept("retry_back_off.max_interval", "EnvoyFilter"),
@@ -61,11 +57,11 @@ class Backoff(Spec):
 
 
 class RetryAfter(Spec):
-    """What to do with an engine's own Retry-After header."""
+    """Handling of an engine's Retry-After header."""
 
     honour: bool = documented_field(
         True,
-        "Wait as long as the engine asks.",
+        "Wait as long as Retry-After says.",
         targets=FieldTargets(
             live=Xds.RDS,
             istio=kept("rate_limited_retry_back_off", "EnvoyFilter"),
@@ -74,8 +70,8 @@ class RetryAfter(Spec):
     )
     max: Duration = documented_field(
         2.0,
-        "Longest wait honoured; a longer request is answered by the normal back-off on another engine.",
-        why="a sleeping retry holds a place in the retry budget",
+        "Longest wait honoured; above it the normal backoff applies.",
+        why="a waiting retry occupies a place in the retry budget",
         unit="duration",
         targets=FieldTargets(
             live=Xds.RDS,
@@ -88,19 +84,20 @@ class RetryAfter(Spec):
 
 
 REPORTED_BEFORE_WORK: Final[tuple[int, ...]] = (503,)
-"""Derived statuses that are always retried: an engine that sheds has not begun."""
+"""Derived statuses that are always retried: an engine that sheds has not started."""
 
 ENGINE_FAILED: Final[tuple[int, ...]] = (500, *REPORTED_BEFORE_WORK)
-"""Derived statuses while failures look like an engine's: vLLM answers 500 when its core has died."""
+"""Derived statuses while failures look like an engine's: vLLM answers 500 when its core died."""
 
 
 class Retries(Spec):
-    """Second tries, never on an engine that was already tried."""
+    """Retries, never on an engine that was already tried."""
 
     attempts: int = documented_field(
         3,
-        "Retries after the first try; 0 turns them off.",
-        why="when half a fleet dies one retry finds another corpse: 1/2/3 retries gave 97/98.7/99.6 %",
+        "Retries after the first try; 0 disables them.",
+        why="when half a fleet fails, one retry often meets another dead engine: 1/2/3 retries gave 97/98.7/99.6 "
+        "%",
         targets=FieldTargets(
             live=Xds.RDS,
             istio=kept("retries.attempts", "VirtualService"),
@@ -117,7 +114,7 @@ class Retries(Spec):
         ),
         "When to retry.",
         why="`5xx` would tour a prompt that breaks the engine round the whole fleet; `reset` rescues requests "
-        "of a crashed or hung engine at the price that one in progress is generated twice",
+        "of a crashed or hung engine, but generates those in progress twice",
         targets=FieldTargets(
             live=Xds.EDS | Xds.RDS | Xds.CDS,
             istio=kept("retries.retryOn", "VirtualService"),
@@ -128,51 +125,52 @@ class Retries(Spec):
     statuses: tuple[ErrorStatus, ...] | None = documented_field(
         None,
         "Statuses that are retried; derived when absent.",
-        why="derived: 503, an engine that has not begun, always; 500 unless nearly all engines fail at once, for "
-        "then it is the requests: one engine of many that answers 500 cost 1.5 points of goodput at half load",
+        why="derived: 503 always, as the engine has not started; 500 unless nearly all engines fail at once, "
+        "because "
+        "then the requests are at fault; one of many engines answering 500 cost 1.5 points of goodput at half "
+        "load",
         targets=FieldTargets(
             live=Xds.RDS,
-            istio=kept("retries.retryOn; nameless ones by a patch", "VirtualService"),
+            istio=kept("retries.retryOn; statuses without a name by a patch", "VirtualService"),
             gateway_api=kept("retry.retryOn.httpStatusCodes", "BackendTrafficPolicy"),
         ),
         max_length=32,
     )
-    backoff: Backoff = documented_field(Backoff, "Wait between tries.")
-    retry_after: RetryAfter = documented_field(RetryAfter, "The engine's own wish.")
+    backoff: Backoff = documented_field(Backoff, "Backoff between tries.")
+    retry_after: RetryAfter = documented_field(RetryAfter, "Retry-After of engines.")
 
     @property
     def statuses_in_force(self) -> tuple[int, ...]:
-        """What is said, and where nothing is, what holds until something else is decided."""
+        """The written statuses, else the derived ones that apply until another decision."""
         return ENGINE_FAILED if self.statuses is None else self.statuses
 
 
 class RetryBudget(Spec):
-    """Ceiling on retries in flight over the whole fleet of proxies."""
+    """Limit of retries in flight across all proxies."""
 
     percent: Percent | None = documented_field(
         None,
         "Retries in flight as a share of requests in flight; derived when absent.",
-        why="derived: 100 % under an admission ceiling, where an open budget cost nothing and 20 % lost 3 points; "
+        why="derived: 100 % under an admission limit, where an open budget cost nothing and 20 % lost 3 points; "
         "20 % where no ceiling is in force",
         unit="%",
         targets=FieldTargets(
             live=Xds.RTDS,
             istio=approximated(
-                "retryBudget.percent; each proxy has its own; nobody divides it by what they ask",
+                "retryBudget.percent; each proxy has its own, whatever its demand",
                 "DestinationRule",
             ),
             gateway_api=approximated(
-                "circuitBreaker.retryBudget.percent; each proxy has its own for each route; nobody "
-                "divides it by what they ask",
+                "circuitBreaker.retryBudget.percent; each proxy has its own for each route, whatever its demand",
                 "BackendTrafficPolicy",
             ),
         ),
     )
     min_concurrency: int = documented_field(
         12,
-        "Retries always allowed at once, for the whole fleet of proxies.",
-        why="a retry that waits as long as Retry-After asks holds its place; with 3 over three gateways one "
-        "engine that shed lost 4 of 218 requests while eight were idle",
+        "Retries always allowed in parallel, for all proxies together.",
+        why="a retry that waits for Retry-After occupies its place; with 3 for three gateways, one shedding "
+        "engine lost 4 of 218 requests while eight were idle",
         unit="requests",
         targets=FieldTargets(
             live=Xds.RTDS,
@@ -182,8 +180,8 @@ class RetryBudget(Spec):
                 "DestinationRule",
             ),
             gateway_api=approximated(
-                "circuitBreaker.retryBudget.minRetryConcurrency; each proxy has its own for each "
-                "route; nobody divides it by what they ask",
+                "circuitBreaker.retryBudget.minRetryConcurrency; each proxy has its own for each route, "
+                "whatever its demand",
                 "BackendTrafficPolicy",
             ),
         ),
@@ -193,30 +191,30 @@ class RetryBudget(Spec):
 
     @property
     def percent_under_ceiling(self) -> float:
-        """The budget where an admission ceiling is in force."""
+        """The budget under an admission limit."""
         return 100.0 if self.percent is None else self.percent
 
     @property
     def percent_without_ceiling(self) -> float:
-        """The budget where none is: retries are then the only thing that could make a storm of them."""
+        """The budget without an admission limit, where only the budget stops a retry storm."""
         return 20.0 if self.percent is None else self.percent
 
 
 class Hedging(Spec):
-    """A second try while the first still runs. Doubles GPU work until one of them wins."""
+    """A second try while the first still runs. Doubles GPU work until one of them answers."""
 
     mode: Mode | None = mode_of_part(
         "hedging",
         targets=FieldTargets(
             live=Xds.RTDS | Xds.RDS,
             istio=approximated("hedges are exported where hedging is enabled, in either mode", "EnvoyFilter"),
-            gateway_api=kept("there are no hedges"),
+            gateway_api=kept("there is no hedging"),
         ),
     )
     enabled: bool = documented_field(
         False,
-        "Whether to hedge at all.",
-        why="spare capacity is not a given",
+        "Enable hedging.",
+        why="hedging needs spare capacity",
         targets=FieldTargets(
             live=Xds.RTDS | Xds.RDS | Xds.CDS,
             istio=kept("hedge_policy, where hedging.delay is given", "EnvoyFilter"),
@@ -225,12 +223,12 @@ class Hedging(Spec):
     )
     delay_quantile_percent: float = documented_field(
         95.0,
-        "Where delay is absent: the quantile of measured waits for the first token that it follows.",
+        "Without delay: the quantile of measured waits for the first token that starts a hedge.",
         why="at the 95th percentile one request in twenty is hedged",
         unit="%",
         targets=FieldTargets(
             live=Xds.RDS,
-            istio=lost("no delay follows what is measured; give hedging.delay"),
+            istio=lost("no delay follows measurements; set hedging.delay"),
             gateway_api=_NO_HEDGES,
         ),
         ge=50,
@@ -238,13 +236,13 @@ class Hedging(Spec):
     )
     delay: Duration | None = documented_field(
         None,
-        "How long to wait for the first token (not streaming: for the whole answer) before starting another try; "
-        "takes the place of firstToken and perTry.",
+        "Wait for the first token (non-streaming: for the whole answer) before a second try starts; replaces "
+        "firstToken and perTry.",
         unit="duration",
         targets=FieldTargets(
             live=Xds.RTDS | Xds.RDS,
             istio=approximated(
-                "perTryTimeout with hedge_on_per_try_timeout; streams only where they say so by a header",
+                "perTryTimeout with hedge_on_per_try_timeout; streams only with a header that marks them",
                 "EnvoyFilter",
             ),
             gateway_api=_NO_HEDGES,
@@ -254,8 +252,8 @@ class Hedging(Spec):
     )
     per_request: int = documented_field(
         1,
-        "Hedges and retries of one request, together, while hedging is on.",
-        why="Envoy counts both alike: with 3, a request that finds slow engines runs on four of them at once",
+        "Hedges and retries of one request in total, while hedging is active.",
+        why="Envoy counts both alike: with 3, a request on slow engines runs on four at once",
         unit="requests",
         targets=FieldTargets(
             live=Xds.RDS,
@@ -267,15 +265,15 @@ class Hedging(Spec):
     )
     max_percent: Percent = documented_field(
         5.0,
-        "Hedges and retries in flight, together, as a share of requests in flight, while hedging is on; "
-        "each proxy always allows one.",
-        why="Envoy has one budget for both; where retryBudget.percent is smaller, that one holds. "
+        "Hedges and retries in flight as a share of requests in flight, while hedging is active; each proxy "
+        "always allows one.",
+        why="Envoy has one budget for both; a smaller retryBudget.percent applies instead. "
         "retryBudget.minConcurrency does not raise it: 12 requests in flight got 36 hedges",
         unit="%",
         targets=FieldTargets(
             live=Xds.RTDS,
             istio=approximated(
-                "the smaller of both budgets; each proxy has its own; nobody divides it by what they ask",
+                "the smaller of both budgets; each proxy has its own, whatever its demand",
                 "DestinationRule",
             ),
             gateway_api=_NO_HEDGES,
@@ -283,12 +281,12 @@ class Hedging(Spec):
     )
     below_utilization_percent: Percent = documented_field(
         60.0,
-        "Hedge only while the pool's slots are used less than this; again from 10 points below it.",
-        why="hedging a full pool feeds the queue. Where use is not known, only a delay that is given goes on",
+        "Hedge only below this utilization of the pool's slots; resume 10 points below it.",
+        why="hedging a full pool lengthens the queue. With unknown utilization only a written delay applies",
         unit="%",
         targets=FieldTargets(
             live=Xds.RTDS | Xds.RDS,
-            istio=lost("hedges go on however full the pool is"),
+            istio=lost("hedges continue even if the pool is full"),
             gateway_api=_NO_HEDGES,
         ),
     )

@@ -1,4 +1,4 @@
-"""How long a request may take; streaming and non-streaming apart."""
+"""Timeouts of streaming and non-streaming requests."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from policies.field_targets import FieldTargets, Xds
 from policies.quantity import Duration
 
 _GATEWAY_TOTAL: Final = approximated(
-    "rules[].timeouts.request; the longer of the two totals, unless the route asks for streams or not",
+    "rules[].timeouts.request; the longer of the two totals, unless the route matches on streaming",
     "HTTPRoute",
 )
 
@@ -18,31 +18,32 @@ class StreamTimeouts(Spec):
 
     first_token: Duration | None = documented_field(
         None,
-        "Longest wait for the first token before the request is tried elsewhere.",
-        why="absent: the allowed wait plus three times the longest first byte lately, behind the first-token "
-        "gate; off where nothing is measured, as it must exceed allowed wait plus longest prefill",
+        "Longest wait for the first token before the request is retried.",
+        why="absent: allowed wait plus three times the longest recent first byte, behind the first-token gate; "
+        "off "
+        "without measurements, as it must exceed allowed wait plus longest prefill",
         unit="duration",
         targets=FieldTargets(
             live=Xds.RDS,
             istio=approximated(
-                "perTryTimeout, or per_try_idle_timeout of the route; only streams that say so by a "
-                "header have it",
+                "perTryTimeout, or per_try_idle_timeout of the route; only streams marked by a header",
                 "VirtualService",
             ),
-            gateway_api=lost("there is no limit on the first byte of an answer"),
+            gateway_api=lost("Envoy Gateway has no limit on the first byte"),
         ),
         le=86400,
     )
     between_tokens: Duration | None = documented_field(
         30.0,
         "Longest silence inside a stream before it is cut; raised where firstToken or hedging.delay need longer.",
-        why="no healthy stream was seen to pause this long; without the first-token gate the wait in the engine's "
-        "queue counts as silence too, so keep it above allowed wait plus longest prefill",
+        why="no healthy stream paused this long; without the first-token gate the wait in the engine's queue "
+        "counts "
+        "as silence too, so keep it above allowed wait plus longest prefill",
         unit="duration",
         targets=FieldTargets(
             live=Xds.RDS,
             istio=approximated(
-                "per_try_idle_timeout, or idle_timeout of the route; only streams that say so by a header have it",
+                "per_try_idle_timeout, or idle_timeout of the route; only streams marked by a header",
                 "EnvoyFilter",
             ),
             gateway_api=approximated(
@@ -53,11 +54,11 @@ class StreamTimeouts(Spec):
     )
     total: Duration = documented_field(
         900.0,
-        "Longest a stream may last.",
+        "Longest duration of a stream.",
         unit="duration",
         targets=FieldTargets(
             live=Xds.RDS,
-            istio=approximated("timeout; only streams that say so by a header have it", "VirtualService"),
+            istio=approximated("timeout; only streams marked by a header", "VirtualService"),
             gateway_api=_GATEWAY_TOTAL,
         ),
         le=86400,
@@ -65,19 +66,20 @@ class StreamTimeouts(Spec):
 
 
 class UnaryTimeouts(Spec):
-    """Limits on non-streaming requests. Nothing arrives before the whole answer exists."""
+    """Limits on non-streaming requests, which send nothing before the whole answer exists."""
 
     per_try: Duration | None = documented_field(
         None,
-        "Longest one try may take before the request is tried elsewhere.",
-        why="absent: the allowed wait plus one and a half times the longest answer lately; off where nothing is "
-        "measured, as below allowed wait plus longest service it turned 86 % goodput into 62 %",
+        "Longest duration of one try before the request is retried.",
+        why="absent: allowed wait plus 1.5 times the longest recent answer; off without measurements: below "
+        "allowed "
+        "wait plus longest service it lowered goodput from 86 % to 62 %",
         unit="duration",
         targets=FieldTargets(
             live=Xds.RDS,
             istio=kept("retries.perTryTimeout", "VirtualService"),
             gateway_api=approximated(
-                "rules[].timeouts.backendRequest, only where the route asks for requests that do not stream",
+                "rules[].timeouts.backendRequest, only where the route matches non-streaming requests",
                 "HTTPRoute",
             ),
         ),
@@ -85,12 +87,12 @@ class UnaryTimeouts(Spec):
     )
     total: Duration = documented_field(
         300.0,
-        "Longest a request may take, all tries together.",
+        "Longest duration of a request with all tries.",
         unit="duration",
         targets=FieldTargets(
             live=Xds.RDS,
             istio=approximated(
-                "timeout; the longer of both totals where streams that nobody marked may come", "VirtualService"
+                "timeout; the longer of both totals where unmarked streams are possible", "VirtualService"
             ),
             gateway_api=_GATEWAY_TOTAL,
         ),
@@ -99,17 +101,18 @@ class UnaryTimeouts(Spec):
 
 
 class Timeouts(Spec):
-    """Time limits; streaming and non-streaming apart, because only a stream shows progress."""
+    """Timeouts, separate for streaming and non-streaming requests: only a stream shows progress."""
 
     adaptive: bool = documented_field(
         True,
-        "Whether limits that are not given follow the measured tail of healthy requests.",
-        why="a limit below allowed wait plus longest service kills work that would have succeeded; nobody knows "
-        "that sum at design time",
+        "Derive absent limits from the measured tail of healthy requests.",
+        why="a limit below allowed wait plus longest service aborts healthy work, and that sum is unknown at "
+        "design "
+        "time",
         targets=FieldTargets(
             live=Xds.RDS,
-            istio=lost("limits stay as they are written; none follows what is measured"),
-            gateway_api=lost("nothing is measured; only limits that are given are exported"),
+            istio=lost("limits stay as written; none follows measurements"),
+            gateway_api=lost("nothing is measured; only written limits are exported"),
         ),
     )
 

@@ -79,7 +79,7 @@ def test_what_is_odd_in_a_cluster_has_a_code_and_a_place() -> None:
     )
     with pytest.raises(PolicyErrors) as caught:
         loaded("{port: 80}")
-    for serving, said in ((True, "as it was last accepted"), (False, "not at all")):
+    for serving, said in ((True, "the last accepted spec stays in force"), (False, "not in force")):
         finding = rejected_object_finding("ns/EnginePool/a", caught.value.exceptions[0], serving=serving)
         assert finding.code == "SG151"
         assert said in finding.message

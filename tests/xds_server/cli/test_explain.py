@@ -25,10 +25,10 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int
 def test_a_field_by_any_of_its_names(capsys: pytest.CaptureFixture[str], field: str) -> None:
     code, out, _ = run(capsys, field)
     assert code == 0
-    assert out.startswith("ResiliencePolicy.spec.limits.maxWait\n  How long a request may wait for a slot")
+    assert out.startswith("ResiliencePolicy.spec.limits.maxWait\n  Longest wait for a slot")
     assert "default:  2s" in out
     assert "takes:    a duration, at least 0s, at most 1h" in out
-    assert "why:      two seconds" in out
+    assert "why:      measured: with two seconds" in out
     assert "live:     RTDS, RDS; hot: requests in flight, counts and ejections survive" in out
     assert "istio:    approximated: http2MaxRequests" in out
     assert "gateway:  approximated: circuitBreaker.maxParallelRequests" in out

@@ -80,7 +80,7 @@ def test_missing_secret_is_an_error_until_it_exists(tmp_path: Path) -> None:
     around = FakeServer(folder)
     [error] = around.entrusted.errors(policies())
     assert str(error).startswith("p.yaml:5:")
-    assert "spec.tls.secret: the secret engines cannot be used: no folder" in str(error)
+    assert "spec.tls.secret: unusable secret engines: no folder" in str(error)
     put(folder / "engines")
     around.entrusted.folder.poll()
     around.entrusted.folder.poll()
