@@ -49,14 +49,42 @@ def test_a_duration_survives_being_written(milliseconds: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a+", "^(a|b)$", r"\d{3}", r"\p{Greek}+", r"\pL\z", "(?i)batch", "(?P<n>x)", r"a\\1", "[[:alpha:]]"]
+    "text",
+    [
+        "a+",
+        "^(a|b)$",
+        r"\d{3}",
+        r"[\x00-\x7f]+\z",
+        "x{90}",
+        r"\p{Greek}+",
+        r"\pL\z",
+        "(?i)batch",
+        "(?P<n>x)",
+        r"a\\1",
+        "[[:alpha:]]",
+    ],
 )
 def test_expressions_that_re2_takes(text: str) -> None:
     assert parse_re2(text) == text
 
 
 @pytest.mark.parametrize(
-    "text", ["(?=a)b", "(?!a)", "(?<=a)b", "(?<!a)b", r"(a)\1", "(?P=n)", "(", "[a", "*a", "a++", "(?>a)"]
+    "text",
+    [
+        "(?=a)b",
+        "(?<=a)b",
+        "(?<!a)b",
+        r"(a)\1",
+        "(?P=n)",
+        "(",
+        "[a",
+        "*a",
+        "a++",
+        "(?>a)",
+        "x{100}",
+        "[a-z]{1,60}",
+        r"\\pL+",
+    ],
 )
 def test_expressions_that_re2_refuses(text: str) -> None:
     with pytest.raises(ValueError, match=r"RE2|not a regular expression"):
