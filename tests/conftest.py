@@ -62,7 +62,7 @@ SLOW: Final = (
     ),
     *(
         f"xds_server/cli/test_{one}.py"
-        for one in ("completion", "eject_drain_restore_audit", "serve", "serve_engine_tls")
+        for one in ("completion", "eject_drain_restore_audit", "interrupt", "serve", "serve_engine_tls")
     ),
     *("xds_server/decide/admission/test_admission_simulation.py", "xds_server/engine_health"),
     "xds_server/decide/ejection/test_straggler_false_positives.py",

@@ -56,8 +56,8 @@ def test_credentials_of_a_context_go_to_its_server_only(monkeypatch: pytest.Monk
     monkeypatch.setenv("SWITCHGEAR_ADMIN_URL", "https://other:1")
     monkeypatch.setenv("SWITCHGEAR_ADMIN_TOKEN_FILE", "/env/token")
     assert (settings().token_file, settings().cacert) == (Path("/env/token"), None)
-    prod = settings(context="prod")
-    assert prod.token_file != Path("/env/token"), "the environment's token is of another server"
+    lab = settings(context="lab")
+    assert (lab.admin, lab.token_file) == ("http://lab:1", None), "the environment's token is for another server"
 
 
 def test_defaults_without_any_file() -> None:
