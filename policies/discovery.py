@@ -29,7 +29,7 @@ def parse_pod_port(value: Any) -> int | str:
         raise ValueError(msg)
     if isinstance(value, str) and _PORT_NAME.fullmatch(value):
         return value
-    msg = f"{value!r} is no port: write its number, or its name in lower-case letters, digits and dashes"
+    msg = f"{value!r} is not a port: write its number, or its name in lower-case letters, digits and dashes"
     raise ValueError(msg)
 
 

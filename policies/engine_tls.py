@@ -1,7 +1,7 @@
 """How proxies speak TLS to the engines of a pool: which certificates, and whose name an engine has to prove.
 
 A policy names certificates and never a file: who may write policies must not be able to make the control plane
-send whatever it can read to a proxy. Where the named certificates are is said once, by ``serve --secrets DIR``.
+send whatever it can read to a proxy. Where the named certificates are is set once, by ``serve --secrets DIR``.
 """
 
 import re

@@ -13,7 +13,7 @@ from policies.origin import Origin, Spot, origin
 
 _SHOWN_CHARACTERS: Final = 60
 _LINE_CHARACTERS: Final = 600  # fits all fields of the largest block
-_COMPARED_CHARACTERS: Final = 64  # difflib is quadratic, and longer names are no typing errors
+_COMPARED_CHARACTERS: Final = 64  # difflib is quadratic, and longer names are rarely typing errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

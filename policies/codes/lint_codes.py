@@ -18,7 +18,7 @@ _TIMING: Final = (
     Code(
         code="SG101",
         title="total below all tries",
-        meaning="The request ends before its tries can: the last tries start in vain.",
+        meaning="The request ends before its tries can: the last tries are wasted.",
         example=policy_of("timeouts: {nonStreaming: {perTry: 2m, total: 5m}}"),
         fix="Raise total to (1 + attempts) x perTry.",
     ),

@@ -80,7 +80,7 @@ _ROUTES: Final = (
     Code(
         code="SG137",
         title="split between models",
-        meaning="Another model always serves part of the requests, and callers are not told: only fallbacks are disclosed.",
+        meaning="Another model always serves part of the requests, without notice to callers: only fallbacks are disclosed.",
         example=as_file(
             "kind: EnginePool\nmetadata: {name: small}\n"
             "spec: {model: a, endpoints: [{address: 10.1.0.1, port: 80}, {address: 10.1.0.2, port: 80}]}\n---\n"

@@ -1,4 +1,4 @@
-"""Policies written into a folder of their own, and codes read off what came of them."""
+"""Policies in a temporary folder, and the codes that they draw."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -84,7 +84,7 @@ def errors_of(tmp_path: Path) -> Callable[[str | bytes], list[PolicyError]]:
 
 @pytest.fixture
 def codes_of_example(tmp_path: Path) -> Callable[[str], set[str]]:
-    """Codes drawn by an example, beside sound documents of the kinds it does not bring."""
+    """Codes drawn by an example, with valid documents of the kinds it lacks."""
 
     def codes(example: str) -> set[str]:
         (tmp_path / "example.yaml").write_text(completed(example))

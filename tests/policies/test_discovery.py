@@ -52,8 +52,8 @@ def test_a_pool_without_the_block_finds_no_engines() -> None:
         ("{service: a}", "SG024 spec.kubernetes.port: port is missing"),
         ('{service: a, port: "80"}', "SG026 spec.kubernetes.port: '80' is text"),
         ("{service: a, port: 0}", "SG026 spec.kubernetes.port: 0 is not a port"),
-        ("{service: a, port: true}", "SG026 spec.kubernetes.port: True is no port"),
-        ("{service: a, port: Http}", "SG026 spec.kubernetes.port: 'Http' is no port"),
+        ("{service: a, port: true}", "SG026 spec.kubernetes.port: True is not a port"),
+        ("{service: a, port: Http}", "SG026 spec.kubernetes.port: 'Http' is not a port"),
         ("{service: a, port: 80, agentPort: 70000}", "SG026 spec.kubernetes.agentPort: 70000 is not a port"),
     ],
 )

@@ -1,4 +1,4 @@
-"""``switchgear certs dev``: make a throw-away certificate authority for labs."""
+"""``switchgear certs dev``: make a disposable certificate authority for labs."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +23,7 @@ def _lasts(text: str) -> timedelta:
 
 @click.group(name="certs")
 def command() -> None:
-    """Make throw-away certificates for labs; in production use your mesh, cert-manager or SPIRE."""
+    """Make disposable certificates for labs; in production use your mesh, cert-manager or SPIRE."""
 
 
 @command.command(name="dev")
