@@ -1,17 +1,17 @@
-"""Fixtures with which people write experiments as tests; pytest finds them where Switchgear is installed.
+"""pytest fixtures for experiments; pytest finds them where Switchgear is installed.
 
-``switchgear_experiment`` does a whole scenario and returns its verdict::
+``switchgear_experiment`` runs a scenario and returns its verdict::
 
     def test_policies_survive_a_hang(switchgear_experiment):
         verdict = switchgear_experiment("one-hangs", "policies/")
         assert verdict.answer == "yes", verdict.findings
 
-``switchgear_lab`` holds a lab open, in a test that is a coroutine (pytest-asyncio or anyio)::
+``switchgear_lab`` runs a lab inside an async test (pytest-asyncio or anyio)::
 
-    async def test_a_hang_is_left_alone(switchgear_lab):
+    async def test_hung_engine_is_ejected(switchgear_lab):
         async with switchgear_lab("policies/") as lab:
             async with lab.asking(), lab.strike("hang", engine=1):
-                await lab.until(lambda seen: any(one.out for one in seen.decided), "the engine is out")
+                await lab.until(lambda seen: any(one.out for one in seen.decided), "the engine is ejected")
         assert lab.history.requests
 """
 
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-# Only tests that use a fixture pay for what is behind it.
+# Imported only by tests that use a fixture.
 if TYPE_CHECKING:
     from chaos.checks.experiment_verdict import ExperimentVerdict
     from chaos.history.recorded_history import History
@@ -36,7 +36,7 @@ _POLL_S = 0.05
 
 
 class LabUnderTest:
-    """A lab that serves. ``lab`` has all of it; ``history`` grows, and is whole when the block has been left."""
+    """A running lab. ``history`` grows, and is complete after the block."""
 
     def __init__(self, lab: "Lab", recording: "HistoryRecorder") -> None:
         self.lab = lab
@@ -44,30 +44,30 @@ class LabUnderTest:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """Of the Envoys."""
+        """URLs of the Envoys."""
         return tuple(one.url for one in self.lab.site.proxies.values())
 
     @property
     def history(self) -> "History":
-        """What was seen so far."""
+        """Events recorded so far."""
         return self._recording.history
 
     @property
     def verdict(self) -> "ExperimentVerdict":
-        """The history, judged by the promises of the scenario."""
+        """Verdict on the history by the scenario's hypothesis."""
         from chaos.checks.experiment_verdict import verdict  # noqa: PLC0415
 
         return verdict(self.history)
 
     def asking(self) -> AbstractAsyncContextManager[None]:
-        """The scenario's requests are sent inside the block."""
+        """Send the scenario's requests inside the block."""
         return self._recording.sending()
 
     @asynccontextmanager
     async def strike(
         self, kind: str, *, settings: dict[str, Any] | None = None, **target: Any
     ) -> "AsyncIterator[PlannedOutage]":
-        """A fault bites inside the block: its kind, its settings and its target as in a scenario."""
+        """Inject a fault inside the block; kind, settings and target as in a scenario."""
         from chaos.lab.control_port import FaultRequest  # noqa: PLC0415
 
         order = FaultRequest.model_validate({"fault": {"kind": kind, **(settings or {})}, "target": target})
@@ -75,7 +75,7 @@ class LabUnderTest:
             yield outage
 
     async def until(self, condition: "Callable[[History], object]", what: str, limit_s: float = 60.0) -> None:
-        """Wait for something to be seen; the test fails when it is not within ``limit_s``."""
+        """Wait until the condition holds; fail the test after ``limit_s``."""
         give_up_at_s = time.monotonic() + limit_s
         while not condition(self.history):
             if time.monotonic() > give_up_at_s:
@@ -88,10 +88,10 @@ LabOpener = Callable[..., AbstractAsyncContextManager[LabUnderTest]]
 
 @pytest.fixture
 def switchgear_lab(tmp_path: Path) -> LabOpener:
-    """``switchgear_lab(subject, scenario="quick", seed=..., pool=...)``: a lab with real Envoys, in a block.
+    """``switchgear_lab(subject, scenario="quick", seed=..., pool=...)``: a lab with real Envoys.
 
-    ``subject`` is a file or folder of policies, or a static Envoy (envoy, naive, tuned, static). The scenario, of
-    the library or a file, gives topology, load and promises; its faults are left to the test.
+    ``subject`` is a policy file or folder, or a preset Envoy (envoy, naive, tuned, static). The scenario, a name
+    of the library or a file, gives topology, load and hypothesis; its faults are ignored.
     """
 
     @asynccontextmanager
@@ -116,7 +116,7 @@ def switchgear_lab(tmp_path: Path) -> LabOpener:
 
 @pytest.fixture
 def switchgear_experiment(tmp_path: Path) -> "Callable[..., ExperimentVerdict]":
-    """``switchgear_experiment(scenario, subject, pool=...)``: the whole experiment, and its verdict."""
+    """``switchgear_experiment(scenario, subject, pool=...)``: run the experiment, return its verdict."""
 
     def judged(scenario: str | Path, subject: str | Path, *, pool: str | None = None) -> "ExperimentVerdict":
         from chaos.checks.experiment_verdict import verdict  # noqa: PLC0415
@@ -125,7 +125,7 @@ def switchgear_experiment(tmp_path: Path) -> "Callable[..., ExperimentVerdict]":
         from chaos.testbed.subjects import subjects  # noqa: PLC0415
 
         if _in_a_loop():
-            pytest.fail("switchgear_experiment waits until it is over: write `def test_...`, not `async def`")
+            pytest.fail("switchgear_experiment blocks until the end: write `def test_...`, not `async def`")
         (one, *_) = chosen_scenarios([str(scenario)])
         (tried, *_) = subjects([str(subject)], pool)
         return verdict(asyncio.run(run_experiment(one.experiment(), tried, tmp_path / "history.jsonl")))

@@ -19,7 +19,7 @@ from policies.quantity import format_duration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listing:
-    """Columns, of which the last ``wide`` are for ``-o wide`` only, and rows of cells, names and documents."""
+    """Columns, the last ``wide`` for ``-o wide`` only, and rows of cells, names and documents."""
 
     columns: tuple[TableColumn, ...]
     wide: int

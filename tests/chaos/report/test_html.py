@@ -95,7 +95,7 @@ def assert_loads_nothing(document: str) -> None:
     style = document[document.index("<style>") : document.index("</style>")]
     assert "@import" not in style
     assert set(re.findall(r"url\(([^)]*)\)", style)) <= {"#hatch", "#dots"}
-    # Whatever got in all the same would not be allowed to reach anything.
+    # Injected content could not load anything either.
     assert ("meta", "default-src 'none'; style-src 'unsafe-inline'; img-src data:") in [
         (tag, attributes.get("content", "")) for tag, attributes in seen.elements
     ]

@@ -35,7 +35,7 @@ def test_broken_is_a_failure_and_unknown_an_error() -> None:
     (failure,) = cases["amplification"].iter("failure")
     assert "engine calls" in (failure.text or "")
     assert "promised: <= 1.50" in (failure.text or "")
-    # Nothing was streamed, so nobody knows of first tokens.
+    # Nothing was streamed, so first-token times are unknown.
     assert [one.get("type") for one in cases["firstTokenP99"].iter("error")] == ["unknown"]
     assert not list(cases["processes"].iter("failure"))
     assert int(suite.get("failures", "0")) >= 1

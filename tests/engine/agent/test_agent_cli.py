@@ -226,7 +226,7 @@ def test_usage_errors_exit_2(argv: list[str], text: str, capsys: pytest.CaptureF
     assert text in " ".join(capsys.readouterr().err.split())
 
 
-def test_server_that_hangs_up_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_hangup_prints_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def hang_up() -> None:
