@@ -131,8 +131,16 @@ def _after_failure(
 
 def _refusing(failure: ProbeFailure) -> EngineFinding:
     return _probe_says(
-        Verdict.DEGRADED, f"refuses the probe: {failure.detail}; check model and path in policy and engine"
+        Verdict.MISCONFIGURED, f"refuses the probe: {failure.detail}; {_refusal_fix(failure.status)}"
     )
+
+
+def _refusal_fix(status: int) -> str:
+    if status in (401, 403):
+        return "set the probe's API key"
+    if status == 404:
+        return "check model and path in policy and engine"
+    return "check the probe's path and the engine's configuration"
 
 
 def _probe_says(verdict: Verdict, sentence: str) -> EngineFinding:

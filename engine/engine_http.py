@@ -164,9 +164,9 @@ class EngineHttp:
         self._target = replace(self._target, model=model)
 
     async def value(self, path: str) -> Any:
-        """JSON value at ``path``; None on failure."""
+        """JSON value at ``path``, None if unreadable; or the failure."""
         text = await self._exchange("GET", path, METRICS_TIMEOUT_S, ANSWER_LIMIT_BYTES)
-        return None if isinstance(text, ProbeFailure) else _json(text)
+        return text if isinstance(text, ProbeFailure) else _json(text)
 
     async def send_canary(self, prompt: str, timeout_s: float | None = None) -> CanaryReading:
         """Send a canary, within the probe timeout or the given one."""

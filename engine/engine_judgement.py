@@ -138,7 +138,8 @@ def _doubt(now: ProbeState, verdict: Verdict) -> Doubt | None:
     """The reading behind the verdict that could be the prober's own fault."""
     if verdict is Verdict.DEAD and now.trouble is not None and now.trouble.trouble is ProbeFailureReason.SILENT:
         return Doubt.SILENT
-    refused = now.answer is not None and (now.answer.refusal or now.answer.unproved)
-    if verdict is Verdict.DEGRADED and (refused or (now.trouble is not None and now.trouble.unproved)):
+    if verdict is Verdict.MISCONFIGURED:
+        return Doubt.REFUSED
+    if verdict is Verdict.DEGRADED and any(one is not None and one.unproved for one in (now.answer, now.trouble)):
         return Doubt.REFUSED
     return None

@@ -18,6 +18,7 @@ class Verdict(StrEnum):
     DEAD = "dead"  # does not answer
     DRAINING = "draining"  # finishes its requests, accepts no new ones
     DEGRADED = "degraded"  # produces tokens, with evidence of damage
+    MISCONFIGURED = "misconfigured"  # up, but refuses the probe: key, model or path
 
     @property
     def good(self) -> bool:
@@ -31,13 +32,13 @@ class Verdict(StrEnum):
 
 
 _GOOD = frozenset({Verdict.READY, Verdict.BUSY})
-_HARD = frozenset({Verdict.STARTING, Verdict.HUNG, Verdict.DEAD})
+_HARD = frozenset({Verdict.STARTING, Verdict.HUNG, Verdict.DEAD, Verdict.MISCONFIGURED})
 
 
 class Doubt(StrEnum):
     """A reading that is likely the prober's own fault if a whole pool shows it."""
 
-    REFUSED = "refused"  # up, but refuses the probe: model, path, permission
+    REFUSED = "refused"  # up, but refuses the probe: key, model, path, certificate
     SILENT = "silent"  # no answer: the network path may be broken
 
 

@@ -42,6 +42,8 @@ _MAX_SECONDS: Final = 10 * 366 * 86_400.0
 _MAX_RATE: Final = 1e9
 _MAX_WATTS: Final = 1e5
 
+# Sent in ``verdict`` for readers older than the verdict, which drop a report whose verdict they do not know.
+_NEAREST: Final = {Verdict.MISCONFIGURED: Verdict.DEGRADED}
 _VERDICTS: Final = {pb.Verdict.Value(verdict.name): verdict for verdict in Verdict}
 _DOUBTS: Final = {pb.Doubt.Value(doubt.name): doubt for doubt in Doubt}
 _ACTIONS: Final = {number: name.lower() for name, number in pb.GpuAction.items() if number}
@@ -73,7 +75,8 @@ def encode(report: EngineReport) -> bytes:
         schema_version=SCHEMA_VERSION,
         boot_id=report.boot_id,
         sequence=report.sequence,
-        verdict=report.verdict.name,
+        verdict=_NEAREST.get(report.verdict, report.verdict).name,
+        exact_verdict=report.verdict.name if report.verdict in _NEAREST else None,
         evidence=[
             pb.Evidence(
                 reading=reason.reading,
@@ -113,7 +116,7 @@ def decode(data: bytes, *, pool: str, engine: str, received_at_s: float, gpus: b
         message = pb.EngineReport.FromString(data)
     except DecodeError as error:
         raise ReportError(ReportDropReason.GARBAGE, "not an EngineReport") from error
-    verdict = _VERDICTS.get(message.verdict)
+    verdict = _VERDICTS.get(message.exact_verdict) or _VERDICTS.get(message.verdict)
     if message.schema_version < 1:
         raise ReportError(ReportDropReason.INCOMPLETE, "no schema version")
     if message.verdict == pb.VERDICT_UNSPECIFIED:

@@ -168,7 +168,9 @@ def _settled(now: EngineHealthState, at_s: float, config: AgentConfig) -> Engine
     found, held = now.judgement.finding, now.finding
     if found is None:
         return now
-    if held is None or found.verdict is held.verdict or found.verdict.hard:
+    # A refused probe may be a key or model just being replaced.
+    at_once = found.verdict.hard and found.verdict is not Verdict.MISCONFIGURED
+    if held is None or found.verdict is held.verdict or at_once:
         return _adopted(now, found, at_s)
     if found.verdict.good and held.verdict.good:
         return _calmed(now, found, at_s)
@@ -224,6 +226,7 @@ _RANK: Final = {
             Verdict.HUNG,
             Verdict.DEAD,
             Verdict.DRAINING,
+            Verdict.MISCONFIGURED,
             Verdict.DEGRADED,
             Verdict.BUSY,
             Verdict.READY,
@@ -250,7 +253,8 @@ def _of_start(now: EngineHealthState, at_s: float, config: AgentConfig) -> tuple
             ),
         )
     trouble = now.judgement.books.trouble
-    if trouble is not None and (trouble.gone or trouble.unproved):
+    refused = now.finding is not None and now.finding.verdict is Verdict.MISCONFIGURED
+    if refused or (trouble is not None and (trouble.gone or trouble.unproved)):
         return ()
     if not now.boot.first_token:
         return (

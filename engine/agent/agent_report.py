@@ -13,7 +13,7 @@ from engine.agent.agent_engine_state import EngineHealthState
 from engine.gpu.gpu_readings import GpuReading, GpuReadings
 from engine.gpu.xid_events import XidRecord
 from engine.process_metrics import AGENT, add_process
-from engine.report import DrainRequest, EngineReport, GpuSummary, GpuVitals, ReportSource, Verdict
+from engine.report import Doubt, DrainRequest, EngineReport, GpuSummary, GpuVitals, ReportSource, Verdict
 
 # More reasons would not be read.
 _MOST_REASONS: Final = 8
@@ -37,7 +37,7 @@ def report(
         requests_waiting=None if counters is None else counters.waiting,
         kv_cache_usage_ratio=None if counters is None else counters.kv_cache_usage_ratio,
         tokens_per_s=pressure.tokens_per_s,
-        doubt=now.judgement.doubt,
+        doubt=_doubt(now),
         source=ReportSource.AGENT,
         reasons=tuple(one.evidence(at_s) for one in now.findings[:_MOST_REASONS]),
         slots=config.slots or None,
@@ -49,6 +49,12 @@ def report(
         drain=None if now.order is None else DrainRequest(deadline_in_s=_left_s(now.order.deadline_s, at_s)),
         canary=now.judgement.books.canary,
     )
+
+
+def _doubt(now: EngineHealthState) -> Doubt | None:
+    """The doubt of the answers, only where they decide: a drain or GPU evidence is not in doubt."""
+    deciding = now.findings[0]
+    return now.judgement.doubt if deciding is now.finding and deciding.verdict is now.judgement.verdict else None
 
 
 def gpu_summary(now: EngineHealthState, readings: GpuReadings, xids: Iterable[XidRecord]) -> GpuSummary:

@@ -15,7 +15,7 @@ from engine.agent.agent_config import AgentConfig
 from engine.agent.agent_engine_state import DrainOrder, EngineHealthState
 from engine.agent.probe_schedule import COUNT_INTERVAL_S, canary_due, is_idle, metrics_due, pause_s
 from engine.engine_http import EngineHttp
-from engine.engine_readings import CanaryReading, MetricsReading
+from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure
 from engine.gpu.gpu_judgement import GpuJudgement
 
 log = structlog.get_logger()
@@ -184,6 +184,12 @@ class EngineMonitor:
             self._engine.name_model(self._config.model)
             return True
         models = await self._engine.value(_MODELS_PATH)
+        if isinstance(models, ProbeFailure):
+            if models.status in (401, 403):
+                # Without the model's name no canary can be sent; this refusal stands for it.
+                at_s = self._clock()
+                self._hear(CanaryReading(sent_at_s=at_s, at_s=at_s, failure=models))
+            return False
         try:
             self.model = str(models["data"][0]["id"])
         except (KeyError, IndexError, TypeError):

@@ -202,6 +202,13 @@ _REACH: Final = (
         situation="vLLM started with `--ssl-certfile`, in a pool without `tls`",
         fix="Set `tls` in the pool (docs/security.md), or start the engine without its certificate.",
     ),
+    Code(
+        code="SG227",
+        title="engine refuses its probe",
+        meaning="An engine is up and refuses the probe (HTTP 401, 403, 404), so its callers may be refused too. It is ejected while a peer answers the same probe, and kept in rotation while none does.",
+        situation="vLLM restarted with `--api-key` or another `--served-model-name`",
+        fix="HTTP 401 or 403: set the key of the probe and its agent, or start the engine without `--api-key`. HTTP 404: start the engine with the pool's `model`, or correct the policy.",
+    ),
 )
 
 _PROCESS: Final = (

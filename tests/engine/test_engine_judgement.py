@@ -22,6 +22,7 @@ OURS = ProbeFailure(trouble=ProbeFailureReason.OURS, detail="late")
 DRAINING = ProbeFailure(
     trouble=ProbeFailureReason.STATUS, status=500, detail="cannot schedule new futures after shutdown"
 )
+KEYLESS = ProbeFailure(trouble=ProbeFailureReason.STATUS, status=401, detail="Unauthorized")
 WRONG = ProbeFailure(trouble=ProbeFailureReason.STATUS, status=404, detail="no such model")
 ERROR = ProbeFailure(trouble=ProbeFailureReason.STATUS, status=500, detail="CUDA error")
 CUT = ProbeFailure(trouble=ProbeFailureReason.CUT, detail="reset")
@@ -96,7 +97,8 @@ HUNG_IDLE: list[MetricsReading | CanaryReading | float] = [
         ([look(0.5, 200, 8), 0.5, ended(0.5, SHED), look(1.0, 200, 8), look(2.1, 200, 8)], Verdict.HUNG),
         ([look(0.5), 0.5, ended(0.5, SHED), look(1.0), 1.0, ended(1.0, SHED), look(1.6)], Verdict.DEGRADED),
         ([look(0.5), 0.5, ended(0.5, DRAINING)], Verdict.DRAINING),
-        ([look(0.5), 0.5, ended(0.5, WRONG)], Verdict.DEGRADED),
+        ([look(0.5), 0.5, ended(0.5, WRONG)], Verdict.MISCONFIGURED),
+        ([look(0.5), 0.5, ended(0.5, KEYLESS), look(1.0, 200, 3)], Verdict.MISCONFIGURED),
         ([look(0.5), 0.5, ended(0.5, ERROR)], Verdict.DEGRADED),
         ([look(0.5), 0.5, ended(0.5, CUT)], Verdict.READY),
         ([look(0.5), 0.5, ended(0.5, CUT), look(0.6), 0.6, ended(0.6, CUT)], Verdict.DEGRADED),
@@ -123,6 +125,12 @@ def test_stories_of_an_engine_that_was_ready(
     judgement = told(readings, READY)
     assert judgement.verdict is verdict, judgement.evidence
     assert judgement.evidence
+
+
+def test_refused_probe_is_misconfigured_before_the_first_token() -> None:
+    judgement = told([look(0.0, tokens=0), 0.0, ended(0.0, KEYLESS)])
+    assert (judgement.verdict, judgement.doubt) == (Verdict.MISCONFIGURED, Doubt.REFUSED)
+    assert "API key" in judgement.evidence
 
 
 @pytest.mark.parametrize("failure", [SHED, ERROR])

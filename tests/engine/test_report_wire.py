@@ -94,6 +94,13 @@ def test_every_verdict_has_a_number(verdict: Verdict) -> None:
     assert read(encode(dataclasses.replace(FULL, verdict=verdict))).verdict is verdict
 
 
+def test_new_verdicts_reach_older_readers_as_known_ones() -> None:
+    sent = pb.EngineReport.FromString(encode(dataclasses.replace(FULL, verdict=Verdict.MISCONFIGURED)))
+    assert sent.verdict == pb.DEGRADED
+    sent.exact_verdict = 99  # type: ignore[assignment] # of a newer agent
+    assert read(sent.SerializeToString()).verdict is Verdict.DEGRADED
+
+
 @pytest.mark.parametrize(
     ("lie", "flaw"),
     [

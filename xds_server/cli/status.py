@@ -78,7 +78,7 @@ def command(*, proxy: str, admin: str, watch: bool, fail_on: str, output: str) -
     \b
     critical  your policies are not in force: a proxy refuses a resource (NACK) or one is rolled back; policies are
               refused or held back; certificates, access rules, tokens or secrets are unusable or expired; the disk
-              refuses state
+              refuses state; an engine refuses its probe
     warning   engines or agents need a look, a proxy lags, a certificate expires soon
     info      a push or a canary is in progress, an engine is not ready, applied policies replace the files
 
@@ -189,12 +189,13 @@ def _served_document(history: AdminAnswer[HistoryStatus], canary: AdminAnswer[Ca
 def _remarks(state: _State) -> list[Check]:
     if state.proxy:
         return [*on_policies(state.policies), *on_proxies(state.proxies)]
-    return [
+    remarks = [
         *on_policies(state.policies),
         *_first_remarks(state),
         *on_proxies(state.proxies),
         *on_engines(state.engines),
     ]
+    return sorted(remarks, key=lambda one: one.state is not CheckState.FAIL)
 
 
 def _first_remarks(state: _State) -> list[Check]:

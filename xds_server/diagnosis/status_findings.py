@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from engine.report import Verdict
 from xds_server.admin_api.status_types import (
     EngineStatus,
     FileProblem,
@@ -133,7 +134,11 @@ def _since(age_s: float | None) -> str:
 
 
 def on_engines(engines: Sequence[EngineStatus]) -> Iterator[Check]:
-    """Ejected engines, and engines without reports."""
+    """Engines that refuse the probe, ejected engines, and engines without reports."""
+    for engine in engines:
+        if engine.verdict == Verdict.MISCONFIGURED:
+            stays = "still in rotation: no peer answers this probe; " if engine.health == "HEALTHY" else ""
+            yield fail(f"engine {engine.pool}/{engine.engine}", "SG227", f"{stays}{engine.evidence}")
     out = [f"{one.pool}/{one.engine}" for one in engines if one.health not in (None, "HEALTHY")]
     if out:
         yield warn("engines", "SG208", f"{len(out)} of {len(engines)} not in rotation: {names_text(out)}")

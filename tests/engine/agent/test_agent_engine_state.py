@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from engine.agent.agent_config import AgentConfig
 from engine.agent.agent_engine_state import DrainOrder, EngineHealthState
+from engine.agent.agent_report import report
 from engine.agent.drain import IDLE_READINGS, UNWATCHED_QUIET_S, is_drained
 from engine.agent.kubelet_probes import liveness, readiness, startup
 from engine.agent.probe_schedule import COUNT_INTERVAL_S, canary_due, metrics_due, pause_s
 from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure, ProbeFailureReason
 from engine.gpu.gpu_judgement import GpuEvidence, GpuJudgement
 from engine.gpu.gpu_policy import GpuAction, GpuSignal
-from engine.report import Verdict
+from engine.report import Doubt, Verdict
 from engine.vllm_metrics import VllmCounters
 from engine.watch_server import RemovalProgress
 
@@ -64,6 +65,29 @@ def after(
 
 
 READY = after([look(0.0), 0.0, token(0.0)])
+
+
+def test_refused_probe_is_misconfigured_and_repeats_before_it_counts() -> None:
+    events: list[Event] = [look(0.5), 0.5, failed(0.5, WRONG)]
+    once = after(events, READY)
+    told = report(once, CONFIG, 1.0, model="", revision="", gpu=None)
+    assert told is not None
+    assert (told.verdict, told.doubt) == (Verdict.READY, None)
+    twice = after([look(1.0), 1.0, failed(1.0, WRONG)], once)
+    assert twice.verdict is Verdict.MISCONFIGURED
+    told = report(twice, CONFIG, 1.0, model="", revision="", gpu=None)
+    assert told is not None
+    assert told.doubt is Doubt.REFUSED
+    assert after([look(2.0), 2.0, token(2.0)], twice).verdict is Verdict.READY
+
+
+def test_drain_of_an_engine_with_a_refused_probe_is_not_in_doubt() -> None:
+    refused = after([look(0.0, tokens=0), 0.0, failed(0.0, WRONG)])
+    assert refused.verdict is Verdict.MISCONFIGURED, "not starting: no probe can bring its first token"
+    drained = refused.with_drain_order(DrainOrder(since_s=1.0, deadline_s=None), 1.0, CONFIG)
+    told = report(drained, CONFIG, 1.0, model="", revision="", gpu=None)
+    assert told is not None
+    assert (told.verdict, told.doubt) == (Verdict.DRAINING, None)
 
 
 def gpu(action: GpuAction, *, restart_mends: bool = False) -> GpuJudgement:

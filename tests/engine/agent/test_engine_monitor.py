@@ -9,8 +9,10 @@ from typing import Any
 from engine.agent.agent_config import AgentConfig
 from engine.agent.engine_monitor import EngineMonitor
 from engine.engine_http import EngineHttp, EngineTarget
-from engine.engine_readings import CanaryReading, MetricsReading
+from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure, ProbeFailureReason
+from engine.report import Verdict
 from engine.vllm_metrics import VllmCounters
+from tests.eventually import eventually
 
 
 class Closing(EngineHttp):
@@ -65,3 +67,31 @@ async def test_an_engine_that_closes_silent_connections_is_not_asked_without_end
     assert engine.looks <= 6, "one at first, one for each time the wire was cut, and no more"
     assert engine.answers <= 6
     assert (follower.model, follower.revision) == ("m", "vllm 1")
+
+
+class Keyed(Closing):
+    """An engine that asks for a key where vLLM does: not for its counters."""
+
+    keyed = True
+
+    async def value(self, path: str) -> Any:
+        if self.keyed and path == "/v1/models":
+            return ProbeFailure(trouble=ProbeFailureReason.STATUS, status=401, detail="HTTP 401 from /v1/models")
+        return await super().value(path)
+
+
+async def test_engine_that_refuses_to_name_its_model_is_misconfigured() -> None:
+    config = AgentConfig()
+    engine = Keyed(config)
+    monitor = EngineMonitor(engine, config, lambda: None, clock=time.monotonic, rng=random.Random(1))
+    task = asyncio.create_task(monitor.run())
+    try:
+        await eventually(lambda: monitor.standing.verdict is Verdict.MISCONFIGURED, "refused", 60)
+        assert "401" in monitor.standing.findings[0].sentence
+        assert not engine.answers
+        engine.keyed = False
+        await eventually(lambda: monitor.standing.verdict is Verdict.READY, "answers", 60)
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.report import Doubt, EngineReport, Verdict
+from engine.report import CanaryResults, Doubt, EngineReport, ReportSource, Verdict
 from policies.model import PolicySet
 from policies.pool import EnginePool
 from policies.resilience import ResilienceSpec
@@ -20,6 +20,7 @@ from xds_server.decide.ejection.flap_damping import RECONNECT_DELAY_S
 from xds_server.decide.ejection.report_evidence import stale_after_s
 from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.model.fleet import EngineId, Fleet, declared, redeclared, with_report, with_traffic
+from xds_server.model.order import Order, OrderAction
 from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic
 
 INFINITE = float("inf")
@@ -72,9 +73,19 @@ class Story:
         self.calling = frozenset(calling)
         self.gateways = gateways
         self.now_s = 0.0
+        self.orders: dict[EngineId, Order] = {}
         self._sequence = itertools.count(1)
 
-    def hear(self, engine: str, verdict: Verdict, *, doubt: Doubt | None = None, times: int = 1) -> "Story":
+    def hear(
+        self,
+        engine: str,
+        verdict: Verdict,
+        *,
+        doubt: Doubt | None = None,
+        times: int = 1,
+        source: ReportSource = ReportSource.PROBE,
+        answered: int | None = None,
+    ) -> "Story":
         for _ in range(times):
             report = EngineReport(
                 pool="pool",
@@ -84,6 +95,8 @@ class Story:
                 observed_at_s=self.now_s,
                 sequence=next(self._sequence),
                 doubt=doubt,
+                source=source,
+                canary=None if answered is None else CanaryResults(in_row=answered, at_s=self.now_s, took_s=0.1),
             )
             self.fleet = with_report(self.fleet, report, self.now_s)
         return self
@@ -91,7 +104,9 @@ class Story:
     def decided(self, after_s: float = 0.0) -> Decisions:
         self.now_s += after_s
         proxies = ConnectedProxies(by_role={"gateway": self.gateways}, calling_zones=self.calling)
-        decisions, self.memory = decide(self.policies, self.fleet, self.memory, proxies=proxies, now_s=self.now_s)
+        decisions, self.memory = decide(
+            self.policies, self.fleet, self.memory, proxies=proxies, now_s=self.now_s, orders=self.orders
+        )
         return decisions
 
     def health(self) -> str:
@@ -180,6 +195,38 @@ def test_pool_wide_reading_ejects_no_engine() -> None:
         silent.hear(engine, Verdict.DEAD, doubt=Doubt.SILENT, times=5)
     assert silent.health() == "HHH"
     assert silent.hear("e2", Verdict.READY).health() == "UHH", "silence is soft: the floor holds"
+
+
+def test_misconfigured_engine_is_ejected_while_a_peer_answers() -> None:
+    story = Story(policies("ab")).hear("e1", Verdict.READY, answered=1)
+    story.hear("e0", Verdict.MISCONFIGURED, doubt=Doubt.REFUSED, times=2)
+    assert story.health() == "UH", "also half of the pool, and alone in its zone"
+    # Its own next answer shows the fault in the policy, or a dead peer leaves none that answers.
+    story.hear("e1", Verdict.DEAD, times=2)
+    assert story.back() == "HU"
+    assert "no peer answers" in reason(story, "e0")
+
+
+@pytest.mark.parametrize("verdict", [Verdict.MISCONFIGURED, Verdict.STARTING])
+def test_engine_with_a_refused_probe_stays_while_no_peer_answers(verdict: Verdict) -> None:
+    story = Story(policies("aaa"))
+    for engine in ("e0", "e1"):
+        story.hear(engine, verdict, doubt=Doubt.REFUSED, times=2)
+    assert story.hear("e2", Verdict.BUSY).health() == "HHH", "busy without a canary proves no answer"
+    story.hear("e2", Verdict.READY, answered=1, source=ReportSource.AGENT)
+    assert story.health() == "HHH", "the agent's probe is another one"
+    assert story.hear("e2", Verdict.READY, answered=1).health() == "UUH"
+
+
+def test_operator_order_holds_for_an_engine_with_a_refused_probe() -> None:
+    story = Story(policies("aa"))
+    for engine in ("e0", "e1"):
+        story.hear(engine, Verdict.MISCONFIGURED, doubt=Doubt.REFUSED, times=2)
+    place = EngineId("pool", "e0")
+    story.orders[place] = Order(
+        engine=place, action=OrderAction.EJECT, until_s=99.0, reason="maintenance", force=True
+    )
+    assert story.health() == "UH"
 
 
 def test_engine_refusing_the_probe_is_ejected() -> None:

@@ -201,6 +201,7 @@ def test_engine_findings() -> None:
     assert not list(status_findings.on_engines([rows.engine_status()]))
     changes: list[tuple[dict[str, Any], str]] = [
         ({"health": "UNHEALTHY"}, "SG208"),
+        ({"verdict": "misconfigured", "evidence": "HTTP 401"}, "SG227"),
         ({"agent": lost}, "SG222"),
         ({"report_age_s": None}, "SG223"),
         ({"report_age_s": 99.0}, "SG223"),

@@ -189,7 +189,7 @@ async def test_wrong_model_name_is_reported_and_ejects_no_engine() -> None:
         async with watching(setup) as watched:
             await watched.until(lambda: len({one.engine for one in watched.reports}) == 2, "both heard")
             await watched.looks(12)
-            assert watched.verdicts() == {Verdict.DEGRADED}
+            assert watched.verdicts() == {Verdict.MISCONFIGURED}
             said = watched.said()
             assert said is not None
             assert said.doubt is Doubt.REFUSED

@@ -34,6 +34,7 @@ _OF_VERDICT: Final[Mapping[Verdict, str]] = MappingProxyType(
         Verdict.DEAD: "EnginePool.spec.probe.unhealthyAfter",
         Verdict.DRAINING: "ResiliencePolicy.spec.drain.deadline",
         Verdict.DEGRADED: FLOOR,
+        Verdict.MISCONFIGURED: "EnginePool.spec.probe.path",
     }
 )
 _OF_EJECTOR: Final[Mapping[Ejector | None, str]] = MappingProxyType(

@@ -6,7 +6,8 @@
   before others follow, so that two bad engines do not alternate.
 * Most of a zone bad at once while the rest is healthy is one event: a switch, a rollout, a power feed. The zone's
   floor then yields, because its callers are better served elsewhere. The pool's floor holds.
-* A symptom that the whole pool shares points at the observer, not at the engines, and is ignored.
+* A symptom that the whole pool shares points at the observer, not at the engines, and is ignored. A refused probe
+  is one only while no peer answers the same probe: an engine with another key or model serves nobody.
 * An agent's drain is always followed. An operator order is followed down to the floor unless it is forced.
 * The orchestrator's deletions are final: a leaving engine drains, a gone one gets nothing. An unfit node or an
   unready pod is soft evidence, doubted when it covers the whole pool (``pod_evidence``).
@@ -28,9 +29,9 @@ from xds_server.decide.decisions import Ejector, Health
 from xds_server.decide.ejection.report_evidence import EjectionRequest
 from xds_server.model.fleet import Engine, EngineId
 
-# Share of a pool's reporting engines from which a doubtful symptom is blamed on the observer. A refused probe is a
-# configuration error, which rarely hits half a pool by accident. Silence takes whole zones with a switch or a
-# power feed, so only a completely silent pool of more than one engine is doubted.
+# Share of a pool's reporting engines from which a doubtful symptom is blamed on the observer. An untrusted
+# certificate is a configuration error, which rarely hits half a pool by accident. Silence takes whole zones with a
+# switch or a power feed, so only a completely silent pool of more than one engine is doubted.
 _REFUSED_SHARE: Final = 0.5
 _SILENT_SHARE: Final = 1.0
 
@@ -53,12 +54,14 @@ class CapacityFloor:
 
 
 def credible_requests(
-    engines: Sequence[Engine], asked: Mapping[int, EjectionRequest], heard: Callable[[], int]
+    engines: Sequence[Engine], wishes: Mapping[int, Sequence[EjectionRequest]], heard: Callable[[], list[Engine]]
 ) -> dict[int, EjectionRequest]:
-    """The requests by place in ``engines``, without doubtful ones, and one for each tensor-parallel group.
+    """The strongest request by place in ``engines``, without doubtful ones, one per tensor-parallel group.
 
-    ``heard`` counts the engines of the pool with fresh reports.
+    ``heard`` returns the engines of the pool with fresh reports.
     """
+    confirmed = _without_unconfirmed_refusals(engines, wishes, heard)
+    asked = {place: strongest_request(those) for place, those in confirmed.items()}
     return _joined_groups(engines, _without_doubt(asked, heard))
 
 
@@ -135,20 +138,67 @@ def _rank(wish: EjectionRequest) -> tuple[int, float]:
     return (1 if wish.traffic_percent < 100 else 0), 100 - wish.traffic_percent
 
 
-def _without_doubt(asked: Mapping[int, EjectionRequest], heard: Callable[[], int]) -> dict[int, EjectionRequest]:
+def _without_unconfirmed_refusals(
+    engines: Sequence[Engine], wishes: Mapping[int, Sequence[EjectionRequest]], heard: Callable[[], list[Engine]]
+) -> Mapping[int, Sequence[EjectionRequest]]:
+    """The requests without refused probes that no peer answers.
+
+    Only a canary proves an answer, and only of the same source: agents and prober may have different keys.
+    """
+    refused = [place for place, those in wishes.items() if any(_is_hard_refusal(one) for one in those)]
+    if not refused:
+        return wishes
+    answered = {
+        one.report.source
+        for one in heard()
+        if one.report is not None
+        and one.report.verdict.good
+        and one.report.canary is not None
+        and one.report.canary.in_row
+    }
+    kept = dict(wishes)
+    for place in refused:
+        report = engines[place].report
+        if report is not None and report.source not in answered:
+            kept[place] = [
+                replace(
+                    one,
+                    health=Health.HEALTHY,
+                    reason=f"kept in rotation: no peer answers this probe, so suspect the probe; {one.reason}",
+                    returns="",
+                )
+                if _is_hard_refusal(one)
+                else one
+                for one in wishes[place]
+            ]
+    return kept
+
+
+def _is_hard_refusal(one: EjectionRequest) -> bool:
+    return (
+        one.doubt is Doubt.REFUSED
+        and one.health is Health.UNHEALTHY
+        and one.ejector is Ejector.VERDICT
+        and not one.soft
+    )
+
+
+def _without_doubt(
+    asked: Mapping[int, EjectionRequest], heard: Callable[[], list[Engine]]
+) -> dict[int, EjectionRequest]:
     """The requests without those that rest on a symptom of the whole pool."""
     wishes = dict(asked)
-    counts = Counter(one.doubt for one in asked.values() if one.doubt is not None)
+    counts = Counter(one.doubt for one in asked.values() if one.doubt is not None and one.soft)
     for doubt, share in ((Doubt.REFUSED, _REFUSED_SHARE), (Doubt.SILENT, _SILENT_SHARE)):
         count = counts[doubt]
         if not count or (doubt is Doubt.SILENT and count < 2):
             continue
-        known = heard()
+        known = len(heard())
         if count < share * known:
             continue
         blame = "policy or probe" if doubt is Doubt.REFUSED else "network path"
         for place, one in wishes.items():
-            if one.doubt is doubt and one.health is Health.UNHEALTHY and one.ejector is Ejector.VERDICT:
+            if one.doubt is doubt and one.soft and one.ejector is Ejector.VERDICT:
                 why = f"kept in rotation: {count} of {known} engines agree, so suspect the {blame}; {one.reason}"
                 wishes[place] = replace(one, health=Health.HEALTHY, soft=False, reason=why, returns="")
     return wishes

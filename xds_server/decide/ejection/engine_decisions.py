@@ -166,16 +166,15 @@ def _credible_requests(
     if not wishes:
         return {}
 
-    def heard() -> int:
-        return sum(
-            engine.report is not None
-            and report_request(engine, this.pool.probe, this.known.get(engine.id), this.now_s).reported
+    def heard() -> list[Engine]:
+        return [
+            engine
             for engine in this.engines
-        )
+            if engine.report is not None
+            and report_request(engine, this.pool.probe, this.known.get(engine.id), this.now_s).reported
+        ]
 
-    found = credible_requests(
-        this.engines, {place: strongest_request(those) for place, those in wishes.items()}, heard
-    )
+    found = credible_requests(this.engines, wishes, heard)
     if not long_lost:
         return found
     return {

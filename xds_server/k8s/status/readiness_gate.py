@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engine.report import Verdict
 from xds_server.decide.decisions import EngineDecision, Health
 from xds_server.k8s.status.object_status import rfc3339
 from xds_server.model.fleet import Engine, EngineId, Fleet
@@ -55,7 +54,7 @@ def _gate(engine: Engine, decision: EngineDecision | None, pod: PodRef, now_s: f
     out = decision is not None and decision.health is not Health.HEALTHY
     if not out or not report.verdict.hard:
         return None
-    reason = {Verdict.STARTING: "Starting", Verdict.HUNG: "Hung", Verdict.DEAD: "Dead"}[report.verdict]
+    reason = report.verdict.value.capitalize()
     return ReadinessGate(pod=pod, ready=False, reason=reason, message=report.evidence or report.verdict.value)
 
 
