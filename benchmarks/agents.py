@@ -100,7 +100,7 @@ async def _served(
 
 
 def _policies(ports: Sequence[int | None]) -> str:
-    """Engines nobody can reach, whose agents everybody can; JSON is YAML."""
+    """Unreachable engines with reachable agents; JSON is YAML."""
     documents: list[dict[str, object]] = []
     for place in range(POOLS):
         endpoints = [

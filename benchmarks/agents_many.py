@@ -1,8 +1,8 @@
 """Many simulated agents in one process: ``python -m benchmarks.agents_many COUNT HEARTBEAT_S busy|idle``.
 
-Each agent has a port of its own, so that whoever dials them holds a connection to each, as to real ones. ``busy``
-agents have other numbers in every report, ``idle`` ones repeat themselves. The first line on stdout is the list of
-ports as JSON.
+Each agent has its own port, so the watcher holds one connection per agent, as in production. ``busy`` agents
+change their numbers in every report, ``idle`` ones repeat them. The first line on stdout is the list of ports as
+JSON.
 """
 
 import asyncio

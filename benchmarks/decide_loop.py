@@ -1,10 +1,9 @@
 """Cost of the control loop: 1 000 engines, 1 000 proxies, telemetry each second, ten rounds a second.
 
-Each round folds what engines reported since the last one and the newest traffic, and decides. Inputs are made
-beforehand and no time passes but in the values, so what is measured is processor time of the loop alone: reports
-folded, decisions made, and, beside it, what follows from them before anything is sent (configuration translated
-and encoded for each view, and a runtime layer for each proxy whose part moved). In the middle of it some engines
-fail and later come back, which is when rounds cost most.
+Each round folds new engine reports and the newest traffic, then decides. Inputs are prepared and time is
+simulated, so only CPU time of the loop is measured: folding and deciding. Reported separately: translating and
+encoding the configuration of each view, and a runtime layer for each proxy whose share changed. Midway some
+engines fail and later recover, which makes rounds most expensive.
 """
 
 import cProfile
@@ -275,7 +274,7 @@ def _proxies(size: FleetSize) -> list[Proxy]:
 
 
 def _policies(size: FleetSize) -> PolicySet:
-    """Pools whose engines nobody dials; JSON is YAML."""
+    """Pools whose engines are never dialled; JSON is YAML."""
     documents: list[dict[str, object]] = []
     for place in range(size.pools):
         endpoints = [

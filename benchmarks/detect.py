@@ -111,7 +111,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--rate", type=float, default=RATE_PER_S, help="requests per second")
     parser.add_argument("--judge", nargs="+", choices=["agent", "probe"], default=["agent", "probe"])
     options = parser.parse_args(argv)
-    # An engine that crashes on command in the middle of an answer is no news here.
+    # Engines crash on command: aiohttp need not log their errors.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     trials = [
         trial for judge in options.judge for trial in asyncio.run(measure(judge, options.trials, options.rate))

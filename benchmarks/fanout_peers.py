@@ -87,7 +87,7 @@ def _acknowledgement(response: bytes) -> tuple[str, bytes]:
 
 
 class DeltaAdsPeer(asyncio.Protocol):
-    """One simulated Envoy; ``got`` is told each type URL it receives."""
+    """One simulated Envoy; ``got`` is called with each type URL received."""
 
     def __init__(self, name: str, got: Callable[[str], None], lost: Callable[[], None]) -> None:
         self._name = name

@@ -35,7 +35,7 @@ RATE_PER_S: Final = 100.0
 TRIALS: Final = 10
 FAULTS: Final[dict[str, EngineFault]] = {"hang": EngineHang(health="ok"), "crash": EngineCrash()}
 QUIET_ANSWERS: Final = 100
-"""So many answers of the others, with nothing more sent to the engine, count as quiet."""
+"""Quiet: the other engines gave this many answers and the faulty one got no request."""
 
 
 async def run_trial(site: Testbed, name: str, fault: EngineFault, engine: FakeEngine) -> Trial:
@@ -116,7 +116,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--trials", type=int, default=TRIALS, help="per fault")
     parser.add_argument("--rate", type=float, default=RATE_PER_S, help="requests per second")
     options = parser.parse_args(argv)
-    # An engine that crashes on command in the middle of an answer is no news here.
+    # Engines crash on command: aiohttp need not log their errors.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     trials = asyncio.run(measure(options.trials, options.rate))
     table = result_table("fault to last request on the bad engine", COLUMNS, trial_groups(trials))

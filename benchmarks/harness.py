@@ -93,7 +93,7 @@ class TrialGroup:
         return [one.values[name] for one in self.trials]
 
     def percentile(self, name: str, percent: float) -> float:
-        """The smallest value that so many percent of the trials do not exceed."""
+        """The smallest value that ``percent`` of the trials do not exceed."""
         return percentile(self.values(name), percent)
 
 
@@ -106,5 +106,5 @@ def trial_groups(trials: Iterable[Trial]) -> list[TrialGroup]:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that so many percent of the values do not exceed."""
+    """The smallest value that ``percent`` of the values do not exceed."""
     return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]

@@ -1,9 +1,9 @@
 """Pod event to ejection: time until every connected Envoy stops sending new requests to its engine.
 
 Four fake engines as pods of a cluster, the real control plane reading that cluster, two real Envoys, steady load.
-A pod turns not ready, its node is tainted, or it is deleted. The clock runs from before this is written to the API
-until the last Envoy's own admin page says so. The cluster is a double of the API server, in this process: a real
-one adds its own time, and so does the kubelet that finds a pod not ready.
+A pod becomes not ready, its node is tainted, or it is deleted. Measured: from just before the API write until the
+last Envoy's admin page shows the change. The API server is a fake in this process; a real one adds its own
+latency, as does the kubelet that finds a pod not ready.
 """
 
 import asyncio

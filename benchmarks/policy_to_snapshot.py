@@ -104,7 +104,7 @@ class PolicyPipeline:
             observed_at_s=time.monotonic(),
         )
         started_s = time.perf_counter()
-        for _ in range(2):  # two looks: one bad look takes nobody out
+        for _ in range(2):  # one bad look ejects no engine
             self._fleet = with_report(self._fleet, report, time.monotonic())
         return {"fold": time.perf_counter() - started_s} | self._build()
 

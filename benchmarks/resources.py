@@ -61,7 +61,7 @@ class _Served:
 
 
 def snapshot_of(engines: int) -> Snapshot:
-    """What a gateway is served of one pool with so many engines."""
+    """The snapshot of a gateway for one pool of ``engines`` engines."""
     with tempfile.TemporaryDirectory(prefix="switchgear-bench-") as folder:
         (Path(folder) / "pool.yaml").write_text(pool_text(0, engines))
         policies = load([Path(folder)])
@@ -77,7 +77,7 @@ def snapshot_of(engines: int) -> Snapshot:
 
 
 async def measure(engines: int) -> ResourceViewRow:
-    """One row, of so many engines."""
+    """One row, for ``engines`` engines."""
     snapshot, taken, size = snapshot_of(engines), [], 0
     for _ in range(ROUNDS):
         app = web.Application()
@@ -100,13 +100,13 @@ async def measure(engines: int) -> ResourceViewRow:
 
 
 async def _asked(app: web.Application, node: str) -> tuple[float, float, int]:
-    """What an answer cost, the longest that somebody beside it waited for a turn, and its size."""
+    """CPU seconds of an answer, the longest wait of another task meanwhile, and its size in bytes."""
     longest_s = 0.0
 
     async def waiting() -> None:
         nonlocal longest_s
         while True:
-            # As streams wait: for the kernel, so that whoever else runs has the interpreter meanwhile.
+            # Streams wait for the kernel, which frees the interpreter for other tasks.
             asked_s = time.process_time()
             await asyncio.sleep(0.001)
             longest_s = max(longest_s, time.process_time() - asked_s)

@@ -1,7 +1,7 @@
 """One scrape of a large fleet's control plane: its processor time, and the longest that all others wait for it.
 
-The server is made of the control plane's own parts and a real registry, as the tests of the metrics make it;
-engines and proxies have told something of each kind. What is measured is ``/metrics``, without the network.
+The server is built from the control plane's own parts and a real registry, as in the metrics tests; engines and
+proxies have reported something of each kind. Measured: ``/metrics``, without the network.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class ScrapeRow:
 
 
 async def measure(size: int) -> ScrapeRow:
-    """One row, of so many engines and so many proxies."""
+    """One row, for ``size`` engines and as many proxies."""
     metrics = counted({**LARGE, "engine": size, "node": size})
     scrapes_s, held_s, page = [], [], b""
     for _ in range(ROUNDS):
@@ -53,7 +53,7 @@ async def measure(size: int) -> ScrapeRow:
 
 
 async def _scraped(metrics: Metrics) -> tuple[bytes, float]:
-    """A page, and the longest that somebody beside it waited for a turn."""
+    """A page, and the longest wait of another task meanwhile, in seconds."""
     longest_s = 0.0
 
     async def waiting() -> None:

@@ -1,6 +1,6 @@
 """Signals: cost of access logs and load reports for the control plane, through its real port.
 
-The server runs in a process of its own and folds what it is told, ten times a second, into traffic of a pool of
+The server runs in its own process and folds what proxies send, ten times a second, into traffic of a pool of
 1 000 engines; the proxies are another process. The cost is processor time of the server per entry (or report), and
 from it the share of a core at the rate of the target, so that a busy machine, where proxies fall behind, does not
 flatter it.

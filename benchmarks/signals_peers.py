@@ -1,4 +1,4 @@
-"""Many proxies that tell of their calls, in one process: ``python -m benchmarks.signals_peers PORT KIND ...``.
+"""Many proxies that report their calls, in one process: ``python -m benchmarks.signals_peers PORT KIND ...``.
 
 Each has a connection of its own, as an Envoy does. What they send is made once, with the sizes seen of a real
 Envoy: 0.6 KB an entry, 61 KB of node in every load report.
@@ -67,13 +67,13 @@ def entry(entries: Any, engine: int, rng: random.Random) -> None:
     one.response.response_code.value = 500 if failed else 200
     one.response.response_headers_bytes, one.response.response_body_bytes = 200, 3200
     one.response.response_code_details = "via_upstream"
-    # What the server leaves undecoded is on the wire all the same.
+    # On the wire although the server does not decode it.
     common.downstream_remote_address = common.downstream_direct_remote_address = b"\x0a\x10" + b"\x12" * 16
     common.downstream_local_address = common.upstream_local_address = b"\x0a\x10" + b"\x12" * 16
 
 
 def log_messages(name: str, entries: int, rng: random.Random) -> Iterator[bytes]:
-    """The first message of a stream, then others, for ever the same few."""
+    """The first message of a stream, then the same few, repeated without end."""
     made = []
     for number in range(4):
         message = access_log_service.AccessLogs()

@@ -65,8 +65,8 @@ spec: {pools: [chat], limits: {maxWait: 2s}}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultWindowMetrics:
-    """Of the fault window: good answers per 100 questions, their 99th percentile, calls that reached engines per
-    request, and slot time that nobody got anything of, per 100 of all there was.
+    """Of the fault window: good answers per 100 requests, their 99th percentile, engine calls per request, and
+    wasted slot time in percent of all slot time.
     """
 
     goodput_percent: float

@@ -1,7 +1,7 @@
 """Figures of the source tree: reused names, standard terms that have a home, and how rooms import each other.
 
-Each figure stands beside the one measured before the tree was renamed. Nothing is run; modules are parsed, and
-imports come from grimp, which import-linter uses too.
+Each figure is compared with the one before the tree was renamed. Nothing is run: modules are parsed, and imports
+come from grimp, which import-linter uses too.
 """
 
 import argparse
@@ -169,7 +169,7 @@ def import_shape(package: str = CONTROL_PLANE) -> ImportShape:
 
 
 def figures(root: Path = ROOT) -> Sequence[TreeFigure]:
-    """All figures of the tree at ``root``, beside those of the tree before it was renamed."""
+    """All figures of the tree at ``root``, with those before it was renamed."""
     names, shape = public_names(root), import_shape()
     found = sum(bool(homes(term, names)) for term in STANDARD_TERMS)
     return (

@@ -78,8 +78,7 @@ def _program(name: str) -> str:
 class Testbed:
     """``async with``: engines, control plane, Envoys, all running; ``load`` goes through the first Envoy.
 
-    With ``agents`` a real agent stands beside each engine; without, the control plane's prober asks them. All of
-    it is left to its defaults.
+    With ``agents`` each engine has a real agent; otherwise the control plane probes. All settings are defaults.
     """
 
     def __init__(
@@ -186,13 +185,13 @@ class Testbed:
             await load
 
     async def load(self, rate_per_s: float, stop: asyncio.Event) -> None:
-        """Make requests until told to stop."""
+        """Send requests until ``stop`` is set."""
         target = LoadTarget(url=f"http://127.0.0.1:{self._listener}")
         profile = LoadProfile(targets=(target,), rate_per_s=rate_per_s, max_tokens={4: 1.0})
         await run_load(profile, self.outcomes.append, stop=stop)
 
     async def answers(self, count: int) -> None:
-        """Wait for so many more answers."""
+        """Wait for ``count`` more answers."""
         wanted = len(self.outcomes) + count
 
         async def answered() -> bool:

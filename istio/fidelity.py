@@ -15,9 +15,9 @@ class FieldFidelity:
     """What became of one field of one document.
 
     ``document`` is ``Kind/name`` and ``path`` as in YAML (``spec.breaker.cooldown``); ``value`` is the effective
-    value as an operator would write it, ``set_by`` where it was said (``file:line``), or ``default``. ``how`` is
-    one sentence: what stands for it, or why nothing does. ``target`` names the object that carries it
-    (``Kind/name``), empty where none does.
+    value as an operator would write it, ``set_by`` where it was set (``file:line``), or ``default``. ``how`` is
+    one sentence: its counterpart, or why there is none. ``target`` names the object with the counterpart
+    (``Kind/name``), empty if there is none.
     """
 
     document: str

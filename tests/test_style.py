@@ -88,7 +88,8 @@ def python_prose(source: str) -> Iterator[tuple[int, str]]:
     yield from comments
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.lineno, node.value
+            if not node.value.isidentifier():  # names of parameters and keys are not prose
+                yield node.lineno, node.value
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test_"):
             yield node.lineno, node.name.replace("_", " ")
 
@@ -156,6 +157,11 @@ def test_a_banned_phrase_is_found_in_each_kind_of_text(path: str, text: str) -> 
 
 def test_locals_are_not_prose() -> None:
     assert not [*banned_in("a.py", "said = told = 1\n", banned_phrases())]
+
+
+def test_single_words_in_strings_are_names_and_not_prose() -> None:
+    assert not [*banned_in("a.py", 'x["said"]\n', banned_phrases())]
+    assert [*banned_in("a.py", 'x("said so")\n', banned_phrases())]
 
 
 if __name__ == "__main__":

@@ -33,15 +33,13 @@ GROUPS: Final = {
 }
 QUICK: Final[dict[str, Any]] = {"before_s": 3.0, "fault_s": 6.0, "after_s": 4.0}
 OVERHEAD_S: Final = 15.0
-"""What a cell takes beside its arrivals: start, the last answers, the end."""
+"""Time of a cell in addition to its arrivals: start, last answers, shutdown."""
 
 _INTERRUPTED: Final = 130
 
 
 def main(argv: Sequence[str]) -> int:
-    """Make what is missing, print all of it; 1 when a promise was not kept or a run did not count, 2 when asked
-    wrongly.
-    """
+    """Run missing cells and print all results; 1: a target was missed or a run is invalid, 2: usage error."""
     options = _parser().parse_args(argv)
     console = Console(width=options.width)
     if options.page is not None:
@@ -52,15 +50,15 @@ def main(argv: Sequence[str]) -> int:
     except ValueError as problem:
         console.print(str(problem))
         return 2
-    # An engine that crashes on command in the middle of an answer is no news here.
+    # Engines crash on command: aiohttp need not log their errors.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     try:
         done = _make(cells, options, console)
     except asyncio.CancelledError:
-        console.print("ended on request; what is finished is kept, and the same command goes on from there")
+        console.print("interrupted; finished cells are kept, run the same command to continue")
         return _INTERRUPTED
     results = read(path for path in (options.results / file_name(cell) for cell in cells) if path.exists())
-    console.print(table(results, "failover: goodput by arrival, latency and waste beside it"))
+    console.print(table(results, "failover: goodput by arrival, latency and waste"))
     for one in results:
         name = f"{one['scenario']} {one['load_percent']:g} % {one['contestant']} seed {one['seed']}"
         if not counts(one):

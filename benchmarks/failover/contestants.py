@@ -1,4 +1,4 @@
-"""Who is measured, one value each: Switchgear as it comes, and what people have without it."""
+"""The measured set-ups: Switchgear by default, and its alternatives."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from chaos.testbed.static_envoy import CEILING, NAIVE, PLAIN, TUNED, StaticEnvoy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """``static`` is the configuration of one without a control plane, ``picks_by`` says what an endpoint picker
-    goes by; the rest says how Switchgear is set up.
+    """``static`` configures an Envoy without control plane, ``picks_by`` is the signal of an endpoint picker; the
+    rest configures Switchgear.
 
-    ``agents``: one beside each engine; else the control plane asks the engines. ``service_time_told``: the pool
-    says its exact service time; else that is left to default and learning.
+    ``agents``: one per engine; else the control plane probes engines. ``service_time_set``: the pool's policy sets
+    the exact service time; else default and learning.
     """
 
     name: str
@@ -23,7 +23,7 @@ class Contestant:
     static: StaticEnvoyConfig | None = None
     picks_by: By | None = None
     agents: bool = True
-    service_time_told: bool = False
+    service_time_set: bool = False
 
 
 CONTESTANTS: Final[Mapping[str, Contestant]] = MappingProxyType(
@@ -33,9 +33,9 @@ CONTESTANTS: Final[Mapping[str, Contestant]] = MappingProxyType(
             Contestant(name="switchgear", title="Switchgear, agents, all defaults"),
             Contestant(name="switchgear-agentless", title="Switchgear, no agents", agents=False),
             Contestant(
-                name="switchgear-told",
+                name="switchgear-service-time",
                 title="Switchgear, agents, service time given",
-                service_time_told=True,
+                service_time_set=True,
             ),
             Contestant(name="envoy", title="Envoy, no retries", static=PLAIN),
             Contestant(name="naive", title="Envoy, 5 naive retries", static=NAIVE),

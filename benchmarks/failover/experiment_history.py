@@ -41,8 +41,8 @@ class HealthChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuUse:
-    """Share of one core, in percent, that each part needed while requests arrived; ``machine`` is the share of all
-    cores that anybody used, and ``ours`` the part of it that is the experiment's own.
+    """CPU use of each part while requests arrived, in percent of one core; ``machine`` is the use of all cores by
+    all processes, ``ours`` the experiment's part of it.
     """
 
     processes: Mapping[str, float] = field(default_factory=dict)

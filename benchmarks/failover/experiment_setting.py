@@ -45,7 +45,7 @@ class ExperimentSetting:
     engine_processes: int = 2
 
     def kind(self, engine: int) -> EngineKind:
-        """Of which sort an engine is."""
+        """The kind of an engine."""
         return self.kinds[engine % len(self.kinds)]
 
     def zone(self, engine: int) -> str:
@@ -98,5 +98,5 @@ class ExperimentSetting:
 
 
 def service_s(tokens: float) -> float:
-    """How long an answer of so many tokens holds a slot of an engine that is not slow."""
+    """Seconds an answer of ``tokens`` holds a slot of a normal engine."""
     return PREFILL_S + (tokens - 1) * TOKEN_S

@@ -27,9 +27,9 @@ RESTART_SHARE: Final = 0.65
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSelection:
-    """Some engines break. Exactly one of ``share``, ``count`` and ``zone`` says which; ``skip`` leaves out so many
-    of those that another hit of the scenario has. ``in_turn``: one after another instead of all at once.
-    ``begins`` and ``ends`` are shares of the fault window. ``agents``: what stands beside the engine dies too.
+    """Engines that a fault hits, by exactly one of ``share``, ``count`` and ``zone``; ``skip`` skips engines hit
+    by another fault of the scenario. ``in_turn``: one after another instead of all at once. ``begins`` and
+    ``ends`` are shares of the fault window. ``agents``: the engines' agents die too.
     """
 
     fault: EngineFault
@@ -45,11 +45,11 @@ class FaultSelection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverScenario:
-    """One sort of trouble. ``changes`` are what it needs other than the default setting.
+    """One scenario. ``changes`` override the default setting.
 
-    ``control_plane_dies``: it is killed when the fault begins, and stays dead. ``telemetry_lost_at``: share of the
-    fault window after which access logs and load reports reach nobody. ``demand_turns_at``: share after which
-    the proxies' demand is dealt out in reverse order.
+    ``control_plane_dies``: killed when the fault begins, not restarted. ``telemetry_lost_at``: share of the fault
+    window after which access logs and load reports are dropped. ``demand_turns_at``: share after which the
+    proxies' demand is reversed.
     """
 
     name: str

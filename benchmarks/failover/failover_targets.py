@@ -1,8 +1,8 @@
 """What the control loop is held to, cell by cell, and whether it got there. Pure.
 
-The limits are those of the project's plan: goodput within a point of what the allowed wait makes possible, latency
-within wait plus longest service plus a tenth for *all* answers, little waste, bad engines quiet and good ones back
-within a second of when it could be seen. They are checked for whoever was measured; they bind Switchgear.
+Goodput within 1 point of what the allowed wait makes possible; latency of *all* answers within wait plus longest
+service plus 10 %; little waste; bad engines quiet and recovered ones back within 1 s of the first observable sign.
+Checked for every set-up; binding for Switchgear.
 """
 
 from collections.abc import Mapping
@@ -29,14 +29,14 @@ FAIR_MARGIN: Final = 5.0
 FROZEN: Final[Mapping[str, float]] = MappingProxyType(
     {"S1": 86.0, "S2": 100.0, "S3": 85.0, "S4": 99.0, "S5": 83.0, "S6": 100.0}
 )
-"""Goodput of a ceiling for two seconds of wait that nobody moves any more, at 80 % load, as it was seen once."""
+"""Goodput of a fixed ceiling (2 s of wait) at 80 % load, measured once."""
 
 FROZEN_MARGIN: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetCheck:
-    """One promise: ``kept`` is None where it could not be told."""
+    """One target; ``kept`` is None if unknown."""
 
     what: str
     limit: str
@@ -112,7 +112,7 @@ def _speed(cell: ExperimentCell, measures: ExperimentMeasures) -> list[TargetChe
 def _at_most(
     what: str, seen: float | None, limit: float, unit: str, *, digits: int = 1, none: str = ""
 ) -> TargetCheck:
-    """``none`` is what it means when there is no number; without it nothing can be told."""
+    """``none`` is the text for a missing value, which then misses the target; without it the check is unknown."""
     return TargetCheck(
         what=what,
         limit=f"<= {limit:.{digits}f} {unit}",

@@ -1,8 +1,8 @@
 """An endpoint picker as a process: ``python -m benchmarks.failover.picker --by metrics --engine HOST:PORT ...``.
 
-Envoy asks it about each request over ext_proc and is told an engine in a header: the endpoint picker protocol of
-the Gateway API's inference extension. It is a stand-in for such a picker and nothing more: it reads no prompts.
-Its first line on stdout says where it listens, once it knows every engine. SIGTERM ends it.
+Envoy calls it for each request over ext_proc and gets an engine in a header: the endpoint picker protocol of the
+Gateway API's inference extension. A stand-in: it reads no prompts. Its first line on stdout is its address, once
+it knows every engine. SIGTERM ends it.
 """
 
 import argparse
@@ -52,7 +52,7 @@ class EndpointPicker(grpc.GenericRpcHandler):
         self.knows_all = asyncio.Event()
 
     async def follow(self, session: aiohttp.ClientSession) -> None:
-        """Ask the engines for ever."""
+        """Poll the engines until cancelled."""
         async with asyncio.TaskGroup() as group:
             for engine in self._engines:
                 group.create_task(self._follow_health(session, engine))
@@ -69,7 +69,7 @@ class EndpointPicker(grpc.GenericRpcHandler):
     async def _process(
         self, requests: AsyncIterator[bytes], context: "grpc.aio.ServicerContext[bytes, bytes]"
     ) -> AsyncIterator[bytes]:
-        """One request of a caller: an engine for it, and its count until the answer begins or nobody waits."""
+        """Pick an engine for one request, and count it until the answer begins or the caller leaves."""
         engine: str | None = None
         try:
             async for message in requests:
@@ -79,7 +79,7 @@ class EndpointPicker(grpc.GenericRpcHandler):
                     continue
                 engine = self._pick()
                 if engine is None:
-                    await context.abort(grpc.StatusCode.UNAVAILABLE, "no engine is well")
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "no healthy engine")
                 else:
                     self._in_flight[engine] += 1
                     yield bytes(ProcessingResponse(request_headers=_to(engine)))
@@ -94,7 +94,7 @@ class EndpointPicker(grpc.GenericRpcHandler):
 
     async def _follow_metrics(self, session: aiohttp.ClientSession, engine: str) -> None:
         while True:
-            # Nothing new from an engine leaves what it said last.
+            # On failure, keep the engine's last values.
             with contextlib.suppress(aiohttp.ClientError, TimeoutError, KeyError):
                 async with session.get(f"http://{engine}/metrics") as answer:
                     self._said[engine] = engine_gauges(await answer.read())

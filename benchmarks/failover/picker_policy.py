@@ -1,8 +1,8 @@
-"""How an endpoint picker chooses: by what engines say of themselves, or by what it sent itself. Pure.
+"""How an endpoint picker chooses: by engine metrics, or by its own requests in flight. Pure.
 
-As the reference picker of the Gateway API's inference extension does it without prefixes and adapters, of which
-the bench has none: a score from the queue, stretched between the longest and the shortest there is, and one from
-the KV cache, of equal weight; the best wins, and chance among equals. Engines whose ``/health`` fails are out.
+Like the reference picker of the Gateway API's inference extension, without prefixes and adapters: a queue score,
+scaled between the longest and the shortest queue, and a KV cache score, of equal weight. The best wins, ties are
+random. Engines whose ``/health`` fails are skipped.
 """
 
 import random
@@ -18,7 +18,7 @@ _GAUGE: Final = re.compile(rb"^vllm:(num_requests_waiting|kv_cache_usage_perc)(?
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineGauges:
-    """What an engine last said: requests that wait, and the KV cache in use, 0 to 1."""
+    """An engine's last metrics: waiting requests, and KV cache use, 0 to 1."""
 
     waiting: float = 0.0
     kv_ratio: float = 0.0

@@ -1,4 +1,4 @@
-"""Pictures of results: who kept what, beside each other, and one experiment from second to second."""
+"""Plots of results: goodput by set-up, and the timeline of one experiment."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ _COLOURS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "switchgear": "#0072B2",
         "switchgear-agentless": "#009E73",
-        "switchgear-told": "#004C70",
+        "switchgear-service-time": "#004C70",
         "envoy": "#999999",
         "naive": "#D55E00",
         "tuned": "#E69F00",
@@ -72,7 +72,7 @@ def overview(results: Sequence[Result], load_percent: float, path: Path) -> None
 
 
 def timelines(results: Sequence[Result], path: Path) -> None:
-    """Experiments beside each other from second to second: what became of the arrivals, and what was in flight."""
+    """Timelines of experiments side by side: outcome of arrivals, and requests in flight."""
     figure = Figure(figsize=(6.2 * len(results), 5.6), layout="constrained")
     grid = figure.subplots(2, len(results), sharex="col", sharey="row", squeeze=False)
     for column, one in enumerate(results):

@@ -1,7 +1,6 @@
-"""What a perfect admission ceiling would make of a scenario: the number that each measured one stands beside.
+"""Goodput of a perfect admission ceiling, to compare measured ones with.
 
-How it is computed is said in ``chaos.measures.possible_goodput``; here the load is even and the outages are the
-plan's.
+Computed by ``chaos.measures.possible_goodput``, with even load and the planned outages.
 """
 
 from collections.abc import Sequence

@@ -47,7 +47,7 @@ class ProxyTier:
             self.server.signal_group(signal.SIGKILL)
 
     async def lose_telemetry(self, session: aiohttp.ClientSession) -> None:
-        """Access logs and load reports reach nobody from here on."""
+        """Drop access logs and load reports from now on."""
         if self.relay is None:
             return
         for target in self.targets:
@@ -56,7 +56,7 @@ class ProxyTier:
                 answer.raise_for_status()
 
     async def lose_agent(self, engine: int) -> None:
-        """What stands beside an engine dies with its host: without a word, where SIGTERM would make it drain."""
+        """Kill an engine's agent with SIGKILL, as a host failure does; SIGTERM would make it drain."""
         if engine in self.agents:
             await self.agents[engine].kill()
 
@@ -191,7 +191,7 @@ async def ready(session: aiohttp.ClientSession, side: ProxyTier, setting: Experi
     """Wait until every proxy serves through every engine, as far as it can say; NotReadyError when it does not."""
     for target in side.targets:
         await wait_for_page(session, f"{target.url}/v1/models", lambda _: True, f"the Envoy at {target.url}")
-    # An Envoy that is told where to send knows an engine once it has sent it something.
+    # An Envoy behind a picker knows an engine only after the first request to it.
     for admin in () if side.picker is not None else side.admins:
         await wait_for_healthy(session, admin, POOL, setting.engines)
 
@@ -216,7 +216,7 @@ def policies(
         for engine in range(setting.engines)
     ]
     pool: dict[str, Any] = {"model": MODEL, "endpoints": endpoints, "firstTokenGate": setting.gate}
-    if contestant.service_time_told:
+    if contestant.service_time_set:
         pool["serviceTime"] = format_duration(setting.mean_service_s)
         pool["longestServiceTime"] = format_duration(setting.longest_service_s)
     resilience: dict[str, Any] = {"pools": [POOL], "limits": {"maxWait": format_duration(setting.max_wait_s)}}

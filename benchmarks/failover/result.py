@@ -1,4 +1,4 @@
-"""One experiment's result as one JSON file: what was asked, on what it ran, whether it counts, what came of it."""
+"""One experiment's result as one JSON file: parameters, machine, validity, measures."""
 
 import json
 import os

@@ -1,6 +1,6 @@
-"""A past that the control plane takes up, so that what has a limit is at it: as after days, and not after an hour.
+"""Initial state with ledger and policy history at their limits, as after days of uptime.
 
-Else the ledger and the history of the policies go on filling for half an hour, which looks like growth.
+Otherwise both keep filling for 30 minutes, which looks like growth.
 """
 
 import time
@@ -15,7 +15,7 @@ from xds_server.rollout.history import version_archive
 from xds_server.rollout.history.policy_version import PolicyVersion, VersionSource
 
 _APART_S = 2 * FLAPS_WITHIN_S
-"""What follows sooner would be told as one."""
+"""Closer events would be merged into one."""
 
 
 def write_aged_state(ledger: Path, state: Path, text: str, *, pool: str, engines: Sequence[str]) -> None:

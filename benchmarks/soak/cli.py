@@ -77,9 +77,8 @@ def _say(seen: SoakResult, console: Console) -> None:
     )
     if seen.starved_s or seen.excused:
         console.print(
-            f"for {seen.starved_s:g} s somebody waited for a core most of the time; {len(seen.excused)} requests "
-            "got no whole answer and are not counted as lost: for that, because no engine was well, or because "
-            "they had begun where an Envoy or an engine ended",
+            f"CPU starved for {seen.starved_s:g} s; {len(seen.excused)} requests without a complete answer "
+            "are not counted as lost: CPU starved, no healthy engine, or begun on an Envoy or engine that ended",
             style="yellow",
             markup=False,
         )
@@ -94,7 +93,7 @@ def _say(seen: SoakResult, console: Console) -> None:
 
 
 def _verdict(grown: Sequence[MeasureGrowth]) -> str:
-    """Of whom growth below the bound was shown, and of whom it was not."""
+    """Processes whose growth is shown to be below the bound, and the others."""
     known = sorted({one.process for one in grown if one.measure == OWN})
     shown = [
         who
@@ -102,12 +101,12 @@ def _verdict(grown: Sequence[MeasureGrowth]) -> str:
         if all(one.word is GrowthVerdict.BELOW for one in grown if one.process == who and one.measure == OWN)
     ]
     others = [who for who in known if who not in shown]
-    bound = f"growth of its own memory below {BOUND_PERCENT_PER_H:g} % an hour"
-    return f"{bound}: shown of {', '.join(shown) or 'nobody'}; not shown of {', '.join(others) or 'nobody'}"
+    bound = f"private memory growth below {BOUND_PERCENT_PER_H:g} % an hour"
+    return f"{bound}: shown for {', '.join(shown) or 'none'}; not shown for {', '.join(others) or 'none'}"
 
 
 def _growth_table(grown: Sequence[MeasureGrowth]) -> Table:
-    table = Table("process", "measure", "holds", "moved by", "in", "% an hour, 95 % sure", "so", box=None)
+    table = Table("process", "measure", "level", "change", "over", "% an hour, 95 % interval", "verdict", box=None)
     for one in grown:
         found = one.growth
         in_bytes = one.measure.endswith("_bytes")

@@ -1,8 +1,7 @@
-"""When somebody who is needed for an answer was kept from running: a machine with too much to do, and no defect.
+"""CPU starvation: intervals in which a process needed for an answer could not run, because the machine was busy.
 
-Each process of a soak stands in line for a core some of the time. A second in which one of its threads stood in
-line for most of it tells nothing of Switchgear: whoever was asked then could not answer. Threads count one by one:
-many of them that each wait for a little add up to nobody who was kept from running.
+If a thread waits for a core for most of a second, a missing answer in that second proves no defect. Threads are
+counted one by one: many short waits do not add up to starvation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MOSTLY: Final = 0.5
-"""Share of a time that a thread must have stood in line for it to count as kept from running."""
+"""Share of an interval that a thread must have waited for a core to count as starved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuWait:
-    """Between two looks, the longest that one thread stood in line; ``who`` is its process."""
+    """The longest wait of one thread for a core between two samples; ``who`` is its process."""
 
     from_s: float
     to_s: float
@@ -25,14 +24,14 @@ class CpuWait:
 
 @dataclass(slots=True, kw_only=True)
 class CpuWaitRecorder:
-    """Fed with what each thread says it has waited in all; gives what came of it between looks."""
+    """Turns each thread's total waiting time into waits between samples."""
 
     waits: list[CpuWait] = field(default_factory=list)
     _before: dict[tuple[str, int], float] = field(default_factory=dict)
     _at_s: float | None = None
 
     def sample(self, at_s: float, waited_s: Mapping[tuple[str, int], float]) -> None:
-        """Note what each thread, by its process and its id, has waited so far."""
+        """Add the total waiting time of each thread, by process and thread id."""
         since_s, self._at_s = self._at_s, at_s
         found = [
             (total_s - self._before[thread], thread[0])
@@ -42,12 +41,12 @@ class CpuWaitRecorder:
         self._before = dict(waited_s)
         if since_s is not None and found:
             longest_s, who = max(found)
-            # What is looked at one after the other is seen at slightly different times.
+            # Threads are sampled one after the other, at slightly different times.
             self.waits.append(CpuWait(from_s=since_s, to_s=at_s, waited_s=min(longest_s, at_s - since_s), who=who))
 
 
 def starvation(waits: Sequence[CpuWait], from_s: float, to_s: float) -> str:
-    """Who stood in line for most of this time, and for how long of it; empty when nobody did."""
+    """The process starved for most of this interval, and for how long; empty if none was."""
     waited_s, who = 0.0, dict[str, float]()
     for one in waits:
         inside_s = min(one.to_s, to_s) - max(one.from_s, from_s)
@@ -57,9 +56,9 @@ def starvation(waits: Sequence[CpuWait], from_s: float, to_s: float) -> str:
             who[one.who] = who.get(one.who, 0.0) + share_s
     if waited_s < MOSTLY * (to_s - from_s):
         return ""
-    return f"{max(who, key=lambda name: who[name])} stood in line for {waited_s:.1f} of {to_s - from_s:.1f} s"
+    return f"{max(who, key=lambda name: who[name])} waited for a core for {waited_s:.1f} of {to_s - from_s:.1f} s"
 
 
 def starved_s(waits: Sequence[CpuWait]) -> float:
-    """Seconds of looks in which somebody stood in line for most of it."""
+    """Seconds of samples in which a process was starved."""
     return sum(one.to_s - one.from_s for one in waits if one.waited_s >= MOSTLY * (one.to_s - one.from_s))

@@ -30,11 +30,13 @@ JUDGED_FROM_S: Final = 1_800.0
 
 CLIMB: Final = 16
 CLIMB_SHARE: Final = 0.25
-"""Descriptors and threads climb when at their fewest they are still so many, and this share, above their most."""
+"""Descriptors and threads climb if the later minimum exceeds the earlier maximum by this many and by this
+share.
+"""
 
 
 class GrowthVerdict(StrEnum):
-    """What can be said of a growth."""
+    """Verdict on a growth."""
 
     BELOW = "below 1 % an hour"
     GROWS = "grows"
@@ -72,7 +74,7 @@ class GrowthRate:
 
     @property
     def verdict(self) -> GrowthVerdict:
-        """Whether it is below the bound, above it, or neither can be said."""
+        """Below the bound, above it, or unknown."""
         if self.low is None or self.high is None:
             return GrowthVerdict.UNKNOWN
         if self.high < BOUND_PERCENT_PER_H:

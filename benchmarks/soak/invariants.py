@@ -6,7 +6,7 @@ from typing import Any
 
 
 def unexplained(engines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Engines that are out, and nobody says why."""
+    """Ejected engines without a reason."""
     for one in engines:
         if one["health"] not in (None, "HEALTHY") and not one["reason"]:
             yield f"{one['engine']} is {one['health']} without a reason"

@@ -1,9 +1,8 @@
-"""Every request that was lost: what was tried for it, what went on meanwhile, and whether it could be served.
+"""Lost requests: their tries, concurrent faults, and whether they could have been served.
 
-A request is lost when its caller got no good answer. It counts against Switchgear when an engine was well all the
-while it waited, so that it could have had its answer there, and when nobody who is needed for that was kept from
-running by a machine with too much to do. Nobody can save what an Envoy held that was killed, nor a stream that had
-begun when its engine crashed, failed or hung; one that is cut for anything else counts.
+A request is lost if its caller got no good answer. It counts against Switchgear if an engine was healthy all the
+time it waited and no process needed for the answer was starved of CPU. Excused: requests held by a killed Envoy,
+and streams already begun when their engine crashed, failed or hung. Streams cut for other reasons count.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,7 +52,7 @@ class SoakAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostRequest:
-    """One request that was lost, or slow. ``excuse`` says why nobody could have served it; empty: one could."""
+    """One lost or slow request. ``excuse`` says why it could not be served; empty if it could."""
 
     request_id: str
     proxy: str
@@ -97,7 +96,7 @@ def attempts_of(engine: str, book: Mapping[str, Any], began_s: float) -> Iterabl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakTimeline:
-    """What is known of a soak beside its requests: tries by request, what was wrong, who waited for a core."""
+    """Context of a soak's requests: tries by request, faults, CPU waits."""
 
     attempts: Mapping[str, Sequence[SoakAttempt]]
     spells: Sequence[FaultInterval]
@@ -106,13 +105,13 @@ class SoakTimeline:
     began_s: float
 
     def request_record(self, one: RequestOutcome) -> LostRequest:
-        """One request, with all that is known of it; the excuse is what it would be had it been lost."""
+        """One request with its tries and faults; the excuse applies if it was lost."""
         from_s, to_s = one.arrived_at_s - self.began_s, one.ended_at_s - self.began_s
         around = [spell for spell in self.spells if spell.from_s < to_s and spell.to_s > from_s - BEFORE_S]
-        ill = {spell.engine for spell in around if spell.to_s > from_s}
-        # What kept somebody from running before it arrived may be why it was refused.
+        unhealthy = {spell.engine for spell in around if spell.to_s > from_s}
+        # Starvation just before its arrival may be why it was refused.
         kept = starvation(self.waits, from_s, to_s) or starvation(self.waits, from_s - BEFORE_S, to_s)
-        served = any(name not in ill for name in self.engines)
+        served = any(name not in unhealthy for name in self.engines)
         tried = tuple(sorted(self.attempts.get(one.request_id, ()), key=lambda tried: tried.from_s))
         beyond_help = _beyond_help(one, from_s, to_s, tried, around)
         return LostRequest(
@@ -127,7 +126,7 @@ class SoakTimeline:
             refusal=one.refusal,
             attempts=tried,
             meanwhile=() if beyond_help else tuple(map(str, around)),  # the excuse says all there is to say
-            excuse=beyond_help or (kept if served else "no engine was well all the while"),
+            excuse=beyond_help or (kept if served else "no engine was healthy all the time"),
         )
 
     def losses(self, outcomes: Iterable[RequestOutcome]) -> list[LostRequest]:
@@ -143,7 +142,7 @@ class SoakTimeline:
 def _beyond_help(
     one: RequestOutcome, from_s: float, to_s: float, tried: Sequence[SoakAttempt], around: Sequence[FaultInterval]
 ) -> str:
-    """Why nobody could save what had begun: its Envoy was killed, or its engine ended what it held; else empty."""
+    """Why a begun request could not be saved: its Envoy was killed, or its engine ended it; else empty."""
     for spell in around:
         if spell.proxy == one.target and spell.from_s < to_s and spell.to_s > from_s:
             return f"its Envoy was away: {spell}"

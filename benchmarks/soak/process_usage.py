@@ -19,9 +19,9 @@ MEASURES: Final = ("resident_bytes", "own_bytes", "descriptors", "threads")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessUsage:
-    """What a process held at ``at_s``: memory in core, and what of it nobody shares with it; open files; threads.
+    """Usage of a process at ``at_s``: resident memory, private memory, open files, threads.
 
-    ``waited_s`` is how long each of its threads, by id, has stood in line for a core since it began.
+    ``waited_s``: total time each thread, by id, has waited for a core.
     """
 
     at_s: float

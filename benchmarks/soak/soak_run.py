@@ -32,7 +32,7 @@ ENGINES_OF_THE_BENCH: Final = "engines-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureGrowth:
-    """One measure of one process, and what can be said of its growth; ``climb`` is empty unless it climbs."""
+    """Growth of one measure of one process; ``climb`` is empty unless it climbs."""
 
     process: str
     measure: str
@@ -61,7 +61,7 @@ class SoakResult:
 
 @dataclass(slots=True, kw_only=True)
 class _ProcessSamples:
-    """What was seen of each process, by its name and id, and how long somebody stood in line.
+    """Samples of each process, by name and id, and CPU waits.
 
     ``heaps`` are what Envoys say that they have taken for their heap, in bytes: what they hold of their own climbs
     within it for a long time, as pages of it are touched for the first time.
@@ -124,7 +124,7 @@ async def _watch(site: SoakTestbed, seen: SoakResult, looks: _ProcessSamples, le
 
 
 async def _settled(site: SoakTestbed) -> list[str]:
-    """What is still wrong when trouble is over and there was time to come back."""
+    """Findings that remain after all faults ended and the recovery time passed."""
     give_up_at = time.monotonic() + LIMIT_S
     while True:
         wrong = await _wrong(site)

@@ -1,7 +1,7 @@
 """Simulated engines, some with agents, Envoys, and the control plane, which is killed and comes back at its ports.
 
-Who makes the load shares a process with nobody: the engines have some of their own, so that on a busy machine no
-single process has to do all that is simulated.
+The load generator has its own process and the engines have several, so that no single process limits the
+simulation on a busy machine.
 """
 
 import asyncio
@@ -177,7 +177,7 @@ class SoakTestbed:
         )
 
     def _edit(self, *, bad: bool = False) -> None:
-        """Other policies: what an operator may turn at any time, and what every proxy is told of."""
+        """Apply changed policies, which every proxy receives."""
         self._edits += not bad
         endpoints: list[dict[str, Any]] = [
             {"address": "127.0.0.1", "port": port, "name": name}
@@ -220,7 +220,7 @@ class SoakTestbed:
                     self._edit()
             case SoakFault.AGENT_KILLED:
                 if (agent := self._agents[trouble.which]) is not None:
-                    self._agents[trouble.which] = None  # nobody else starts it meanwhile
+                    self._agents[trouble.which] = None  # prevents a second start meanwhile
                     await self._kill(agent)
                     await self._start_agent(trouble.which)
             case SoakFault.ENVOY_KILLED:
@@ -251,7 +251,7 @@ class SoakTestbed:
         await child.wait()
 
     async def load(self, rate_per_s: float, seed: int, stop: asyncio.Event) -> None:
-        """Requests to all Envoys in turn, and streams beside them."""
+        """Requests and streams to all Envoys in turn."""
         targets = tuple(
             LoadTarget(url=f"http://127.0.0.{number + 1}:{self._listener}", name=_node(number))
             for number in range(self.envoys)
@@ -301,7 +301,7 @@ class SoakTestbed:
         return found
 
     def died(self) -> Sequence[str]:
-        """Who ended without having been killed, and the end of what it said."""
+        """Processes that ended without being killed, with the end of their output."""
         return [
             f"{child.name} ended by itself with status {child.returncode}: {child.tail()[-300:]}"
             for child in self._processes.children

@@ -87,7 +87,7 @@ async def _serve(configs: Sequence[EngineConfig], *, control_port: int) -> None:
             terminations.append(asyncio.create_task(_terminate(engines[0], ended)))
 
     loop.add_signal_handler(signal.SIGTERM, on_sigterm)
-    print(json.dumps(_ready(engines, control)), flush=True)  # noqa: T201 -- the answer, for whoever started us
+    print(json.dumps(_ready(engines, control)), flush=True)  # noqa: T201 -- the answer, read by the parent process
     try:
         await ended.wait()
     finally:

@@ -87,7 +87,7 @@ def _began(path: Path, line: bytes) -> ExperimentBegan:
         began = from_line(line)
     except ValidationError as error:
         raise HistoryError(f"{path}:1: {_first(error)}") from error
-    assert isinstance(began, ExperimentBegan)  # noqa: S101 -- its event says so
+    assert isinstance(began, ExperimentBegan)  # noqa: S101 -- first event of every history
     return began
 
 

@@ -37,18 +37,18 @@ class ShapingLink(Protocol):
 
 
 class _Socket(asyncio.Protocol):
-    """One of the two sockets. Bytes read go into ``heard``; bytes to send come from ``said``."""
+    """One of the two sockets. Bytes read go into ``heard``; bytes to send come from ``sent``."""
 
-    def __init__(self, connection: "ShapedConnection", name: str, heard: ShapedFlow, said: ShapedFlow) -> None:
+    def __init__(self, connection: "ShapedConnection", name: str, heard: ShapedFlow, sent: ShapedFlow) -> None:
         self.name = name
         self.heard = heard
         self.transport: asyncio.Transport | None = None
         self.line: DelayLine | None = None
-        self._connection, self._said = connection, said
+        self._connection, self._sent = connection, sent
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        self.heard.source = self._said.sink = self.transport
+        self.heard.source = self._sent.sink = self.transport
         self._connection.made(self)
 
     def data_received(self, data: bytes) -> None:
@@ -62,12 +62,12 @@ class _Socket(asyncio.Protocol):
         self._connection.lost(self)
 
     def pause_writing(self) -> None:
-        self._said.sink_full = True
-        self._said.deliver()
+        self._sent.sink_full = True
+        self._sent.deliver()
 
     def resume_writing(self) -> None:
-        self._said.sink_full = False
-        self._said.deliver()
+        self._sent.sink_full = False
+        self._sent.deliver()
 
     def filter(self, loss_share: float) -> None:
         """Drop this share of incoming packets."""

@@ -43,7 +43,7 @@ class ProbeCall:
         if self._call is not None:
             self._engine.leave(self._call)
 
-    def headers(self, status: int, retry_after_s: float | None = None) -> None:  # noqa: ARG002 -- nobody waits
+    def headers(self, status: int, retry_after_s: float | None = None) -> None:  # noqa: ARG002 -- probes do not retry
         self._status = status
 
     def tokens(self, total: int) -> None:

@@ -68,14 +68,14 @@ class EngineRequest:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SimulatedCall:
-    """One open call. ``told`` is the number of tokens sent; ``begun``: headers were sent."""
+    """One open call. ``tokens`` is the number sent; ``begun``: headers were sent."""
 
     id: int
     asked: EngineRequest
     sink: ResponseSink
     plan: ServeCall
     arrived_s: float
-    told: int = 0
+    tokens: int = 0
     begun: bool = False
 
 
@@ -293,7 +293,7 @@ class SimulatedEngine:
             if not call.begun:
                 call.begun = True
                 sink.headers(200)
-            call.told = news.tokens
+            call.tokens = news.tokens
             sink.tokens(news.tokens)
         if not news.finished or call.id not in self._calls:
             return
@@ -309,7 +309,7 @@ class SimulatedEngine:
                 sink.headers(plan.error_status)
                 sink.ended()
         else:
-            call.told = news.tokens
+            call.tokens = news.tokens
             self._book(call, Fate.FINISHED, "")
             if not call.begun:
                 sink.headers(200)
@@ -344,6 +344,6 @@ class SimulatedEngine:
                 started_at_s=None if use.started_at_s is None else use.started_at_s - self._timeline.began_s,
                 slot_s=use.slot_s,
                 tokens_generated=use.tokens,
-                tokens_sent=call.told,
+                tokens_sent=call.tokens,
             )
         )

@@ -1,6 +1,6 @@
 """A proxy in simulated time: selects engines, retries, hedges, refuses, ejects and reports, as Envoy does.
 
-It applies its last configuration (``told``) and decides nothing that the control plane decides.
+It applies its last configuration and decides nothing that the control plane decides.
 """
 
 import random

@@ -92,19 +92,19 @@ class _Discovery:
 
 
 class _Other:
-    """Relays everything; telemetry may be falsified with ``told``."""
+    """Relays everything; telemetry may be falsified with ``falsify``."""
 
-    def __init__(self, told: Callable[..., bytes] | None, treatment: TreatmentLookup) -> None:
-        self.telemetry = told is not None
-        self._told = told
+    def __init__(self, falsify: Callable[..., bytes] | None, treatment: TreatmentLookup) -> None:
+        self.telemetry = falsify is not None
+        self._falsify = falsify
         self._treatment = treatment
 
     def on_request(self, request: bytes) -> bytes:
         says = self._treatment().says
-        if self._told is None or not says:
+        if self._falsify is None or not says:
             return request
         try:
-            return self._told(request, good=says == "all-good")
+            return self._falsify(request, good=says == "all-good")
         except DecodeError:
             return request
 

@@ -30,7 +30,8 @@ _TRIPWIRE_SPACE_S: Final = 1.0
 
 
 class EngineMonitor:
-    """Monitors ``engine`` until cancelled; ``standing`` is the current state, ``told`` is called on each change.
+    """Monitors ``engine`` until cancelled; ``standing`` is the current state, ``changed`` is called on each
+    change.
 
     ``model`` and ``revision`` are reported by the engine, empty before.
     """
@@ -39,14 +40,14 @@ class EngineMonitor:
         self,
         engine: EngineHttp,
         config: AgentConfig,
-        told: Callable[[], None],
+        changed: Callable[[], None],
         *,
         clock: Callable[[], float],
         rng: random.Random,
     ) -> None:
         self._engine = engine
         self._config = config
-        self._told = told
+        self._changed = changed
         self._clock = clock
         self._rng = rng
         self._look_now = asyncio.Event()
@@ -222,7 +223,7 @@ class EngineMonitor:
 
     def _change(self, standing: EngineHealthState) -> None:
         self.standing = standing
-        self._told()
+        self._changed()
 
     def _prompt(self, words: int) -> str:
         """``words`` words unknown to any prefix cache: even the first differs each time."""

@@ -29,11 +29,13 @@ _KEPT_CHECKS: Final = 64
 
 
 class GpuMonitor:
-    """Judges the GPUs until cancelled; ``told`` gets each judgement, ``check_soon`` requests a deep check."""
+    """Judges the GPUs until cancelled; ``on_judgement`` gets each judgement, ``check_soon`` requests a deep
+    check.
+    """
 
-    def __init__(self, config: AgentConfig, told: Callable[[GpuJudgement], None]) -> None:
+    def __init__(self, config: AgentConfig, on_judgement: Callable[[GpuJudgement], None]) -> None:
         self._config = config
-        self._told = told
+        self._on_judgement = on_judgement
         self._policy = config.gpu_policy
         self._wake = asyncio.Event()
         self._checks: deque[GpuCheck] = deque(maxlen=_KEPT_CHECKS)
@@ -90,7 +92,7 @@ class GpuMonitor:
             while True:
                 self._wake.clear()
                 judgement = judge_gpu(source.read(), source.xids(), self._policy, time.monotonic(), self.checks)
-                self._told(judgement)
+                self._on_judgement(judgement)
                 if checking is not None and checking.done():
                     checking.result()
                     checking = None

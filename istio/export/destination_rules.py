@@ -1,11 +1,11 @@
-"""DestinationRules: what Istio's own API can say of a pool's connections, outliers, zones and second tries.
+"""DestinationRules: connections, outlier detection, zones and retry budgets of a pool in Istio's own API.
 
-The numbers are those of the cluster that Switchgear's own Envoys are given
-(``xds_server.translate.pool_clusters``), and of the ceiling that is decided while every engine is well.
+The numbers are those of the clusters of Switchgear's own Envoys (``xds_server.translate.pool_clusters``), with the
+ceiling for a fleet of healthy engines.
 
-What Istio makes of them was read in its source (``pilot/pkg/networking/core/cluster_traffic_policy.go``): zero is
-no value for most fields, ``minHealthPercent: 0`` is a panic threshold of zero, only a DEFAULT threshold exists,
-and zones are minded only beside an outlier detection.
+Semantics from Istio's source (``pilot/pkg/networking/core/cluster_traffic_policy.go``): most fields treat zero as
+unset, ``minHealthPercent: 0`` is a panic threshold of zero, only a DEFAULT threshold exists, and zones count only
+with outlier detection.
 """
 
 from collections.abc import Iterator
@@ -90,9 +90,9 @@ def destination_rule(
 def _standing_in(regions: tuple[str, ...], label: str, pool: EnginePool) -> Object:
     """The label of engines in these regions.
 
-    Istio labels all endpoints with their region, and a subset asks for one value of it. Of several regions only
-    engines outside of the cluster can tell by a label of their own; pods are then held to the first, for fewer
-    engines are no breach of a promise.
+    Istio labels all endpoints with their region, and a subset selects one value. For several regions, engines
+    outside of the cluster carry a label of their own. Pods are restricted to the first region: using fewer engines
+    breaks no guarantee.
     """
     if len(regions) == 1 or pool.spec.kubernetes is not None:
         return {REGION_LABEL: regions[0]}
@@ -100,7 +100,7 @@ def _standing_in(regions: tuple[str, ...], label: str, pool: EnginePool) -> Obje
 
 
 def outlier_detection(breaker: Breaker, *, hedged: bool) -> Object:
-    """Istio's outlier detection with the numbers of our own."""
+    """Istio's outlier detection with the numbers of our own Envoys."""
     ours = envoy_outlier_detection(breaker, hedged=hedged)
     counted = bool(breaker.count_statuses)
     said: Object = {
@@ -141,7 +141,7 @@ def _balancing(pool: EnginePool, spec: ResilienceSpec) -> Object:
 
 
 def locality_labels(pool: EnginePool) -> Iterator[str]:
-    """The labels by which engines are near, the one that counts most first; none where nobody says where they are.
+    """The labels of locality, the most significant first; none if the engines have no zone.
 
     Regions are among them only where every engine names its own.
     """

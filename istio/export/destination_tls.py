@@ -1,13 +1,13 @@
 """TLS from Istio's proxies to engines: ``trafficPolicy.tls`` of a pool's DestinationRule.
 
-What Istio makes of it was read in its source (``pilot/pkg/networking/core/cluster_tls.go``), and decides its form:
+Its form follows from Istio's source (``pilot/pkg/networking/core/cluster_tls.go``):
 
-* A rule that names a Secret (``credentialName``) and selects no workloads is no TLS at all for sidecars: they
-  would send plain text. So only gateways are given one, and sidecars the path of a file; where nobody mounted it,
-  no connection is made.
-* ``sni`` alone lets an engine prove any name. So names are always said, in ``subjectAltNames``.
-* Names are compared as they are. One with ``*`` fits a certificate that has it with the ``*`` and no other.
-* Without ``sni`` the host that callers ask for is asked of the engine.
+* A rule with a Secret (``credentialName``) and no workload selector disables TLS for sidecars: they would send
+plain
+  text. So only gateways get a Secret; sidecars get the path of a file, and do not connect if it is not mounted.
+* ``sni`` alone accepts any name of an engine. So ``subjectAltNames`` always lists the names.
+* Names are compared literally: one with ``*`` matches only a certificate with the same ``*``.
+* Without ``sni``, the engine is asked for the caller's host.
 
 Whether a secret has a certificate that proxies show is not for policies to say, so the mode is SIMPLE; an engine
 that wants one refuses the connection.
@@ -42,7 +42,7 @@ def tls_settings(pool: EnginePool, place: IstioTarget) -> Object | None:
 
 
 def shared_server_name(pool: EnginePool) -> str:
-    """The one name that is asked of all engines of the pool; empty where each has its own."""
+    """The server name common to all engines of the pool; empty if they differ."""
     if pool.spec.tls is not None and pool.spec.tls.server_name:
         return pool.spec.tls.server_name
     names = host_names(pool)

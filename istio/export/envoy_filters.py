@@ -1,6 +1,6 @@
-"""EnvoyFilters: what Istio's API has no word for, merged into the configuration that istiod makes.
+"""EnvoyFilters: settings without a field in Istio's API, merged into istiod's configuration.
 
-Only MERGE is used, and what it does is kept in mind: lists are appended to, a zero changes nothing that Istio has
+Only MERGE is used, with these semantics: lists are appended to, a zero changes nothing that Istio has
 set, durations are replaced (``pkg/proto/merge`` in Istio). So a threshold for another priority can be added to a
 cluster, and Istio's own cannot be changed. Packed configuration of extensions is left alone: a merge would replace
 all of it.

@@ -3,7 +3,7 @@
 Services come before what refers to them, and patches last: a rule for a host that is not there yet is ignored, and
 a patch without its cluster does nothing.
 
-Nothing here knows a live fleet. Ceilings are those of a fleet that is well, as decided once for
+The export does not see the live fleet. Ceilings assume healthy engines and are computed once for
 ``IstioTarget.proxies``.
 """
 
@@ -80,9 +80,9 @@ def export_to_istio(
 
 
 def ceilings(policies: PolicySet, fleet: Fleet, place: IstioTarget) -> Mapping[str, Ceiling]:
-    """What one of the proxies may have in flight to each pool while all engines are well.
+    """The ceiling of one proxy for each pool while all engines are healthy.
 
-    Nothing is known of pools whose engines the cluster names, unless the policy gives a number.
+    Pools with engines from Kubernetes have none, unless the policy sets a number.
     """
     decided, _ = decide(
         policies, fleet, NO_MEMORY, proxies=ConnectedProxies(by_role={GATEWAY: place.proxies}), now_s=0.0

@@ -150,7 +150,7 @@ def _place(document: Document, policies: PolicySet, key: str, path: str) -> Orig
         if _attributes(model)[after] in item.model_fields_set:
             found = policies.origins.get(f"{key}.{before}[{number}].{after}")
             tried += 1
-            # Names are filled in where nobody gave any, and look as if they were set.
+            # Absent names are filled in and then look as if they were set.
             if found is not None or tried > _MOST_TRIED:
                 return found
     return None

@@ -84,7 +84,7 @@ def istio_object(
     of: Sequence[str],
     version: str = NETWORKING,
 ) -> Object:
-    """An object that says which documents (``Kind/name``) it was made of, and of which state of all policies."""
+    """An object annotated with its source documents (``Kind/name``) and the digest of all policies."""
     return {
         "apiVersion": version,
         "kind": kind,

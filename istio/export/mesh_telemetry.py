@@ -1,4 +1,4 @@
-"""Telemetry: what proxies of the mesh tell of requests to pools, in place of what they tell Switchgear.
+"""Telemetry: reports of mesh proxies about requests to pools, in place of reports to Switchgear.
 
 Switchgear hears of each attempt; Istio's providers hear of requests. A log line for each that failed, and the name
 of the route on the counters, are as near as it gets.

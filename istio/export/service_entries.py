@@ -68,7 +68,7 @@ def destination(pool: EnginePool, place: IstioTarget) -> Destination:
             host=place.service(found.service, namespace),
             port=found.port if isinstance(found.port, int) else None,
             selects=_NO_LABELS,
-            # A Service goes by its own selector, so it is a subset that follows what each engine is worth.
+            # A Service uses its own selector, so a subset follows the engines' verdicts.
             subset=SERVING_SUBSET if place.live else "",
         )
     selects = {POOL_LABEL: name, SERVING_LABEL: "true"} if found is None else dict(found.selector)
@@ -84,7 +84,7 @@ def destination(pool: EnginePool, place: IstioTarget) -> Destination:
 
 
 def _service_port(pool: EnginePool) -> int:
-    """The engines' port; the lowest where they have several, for those with another one say so themselves."""
+    """The engines' port; the lowest of several: engines with another port carry it themselves."""
     found = pool.spec.kubernetes
     if found is not None and isinstance(found.port, int):
         return found.port
@@ -92,7 +92,7 @@ def _service_port(pool: EnginePool) -> int:
 
 
 def services(policies: PolicySet, fleet: Fleet, place: IstioTarget) -> Iterator[Object]:
-    """The ServiceEntry of each pool that is no Service, each followed by the WorkloadEntries of its engines."""
+    """The ServiceEntry of each pool without a Service, each followed by the WorkloadEntries of its engines."""
     for name, pool in policies.pools.items():
         to = destination(pool, place)
         if not to.selects:

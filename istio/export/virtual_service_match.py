@@ -78,7 +78,7 @@ def _text(matcher: StringMatcher | None) -> Object | None:
     if matcher.prefix:
         return {"prefix": matcher.prefix}
     if not matcher.exact:
-        return None  # to Istio, no text is no condition on it
+        return None  # Istio reads an empty text as no condition
     return {"regex": f"(?i){re.escape(matcher.exact)}"} if matcher.ignore_case else {"exact": matcher.exact}
 
 

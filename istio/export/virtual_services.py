@@ -1,11 +1,11 @@
 """VirtualServices: one for each port, with Switchgear's own Envoy routes in their order.
 
-Each route is what ``xds_server.translate.route_configuration`` gives our own Envoys, said in Istio's words; what
-Istio has no word for is the route's patch, which goes into an EnvoyFilter. So conditions, statuses and time limits
-are the same on both sides by construction.
+Each route translates the one that ``xds_server.translate.route_configuration`` gives our own Envoys; settings
+without a field in Istio go into an EnvoyFilter (the route's patch). So conditions, statuses and time limits are
+the same on both sides by construction.
 
-Streams are told apart by a header, for Istio reads no bodies. One whose caller does not say it is one meets the
-limits of other requests, of which the total is therefore the longer of both.
+A header marks streams, because Istio reads no bodies. An unmarked stream gets the limits of other requests, so
+their total is the longer of both.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ NO_FAULTS: Final[Mapping[str, Object]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualServiceRule:
-    """One route: its name, what the VirtualService says of it, and the Envoy route that is merged into it."""
+    """One route: its name, its VirtualService form, and the Envoy route merged into it."""
 
     name: str
     http_route: Object
@@ -51,7 +51,7 @@ class VirtualServiceRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutePort:
-    """All routes of one port: what callers ask for, and under which name."""
+    """All routes of one port, and the host that callers use."""
 
     port: int
     namespace: str
@@ -67,7 +67,7 @@ class RoutePort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolDestinations:
-    """What routes have to know of pools."""
+    """Destinations of pools for routes."""
 
     destinations: Mapping[str, Destination]
     both_classes: frozenset[str] = frozenset()
@@ -118,7 +118,7 @@ def virtual_services(entries: Sequence[RoutePort], policies: PolicySet, place: I
 
 
 def port_service(entry: RoutePort, policies: PolicySet) -> Object:
-    """The name that callers inside of the mesh ask for; its own endpoints are never used."""
+    """The host that callers in the mesh use; its own endpoints are never used."""
     spec: Object = {
         "hosts": [entry.host],
         "location": "MESH_INTERNAL",
@@ -131,7 +131,7 @@ def port_service(entry: RoutePort, policies: PolicySet) -> Object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RuleContext:
-    """What the rules of a route are made in: its policy, where pools are, its port and its fault."""
+    """Inputs of a route's rules: policy, pool destinations, port and fault."""
 
     route: ModelRoute
     spec: ResilienceSpec
@@ -176,7 +176,7 @@ def _rule(envoy: Route, action: RouteAction, match: RouteMatch, around: _RuleCon
 
 
 def _total_s(spec: ResilienceSpec, *, streaming: bool, mixed: bool) -> float:
-    """The limit of a whole request; 0 is none. ``mixed``: streams that nobody marked may be among them."""
+    """The time limit of a whole request; 0: none. ``mixed``: may include unmarked streams."""
     of_streams, of_others = spec.timeouts.streaming.total, spec.timeouts.non_streaming.total
     if streaming:
         return of_streams
@@ -199,14 +199,14 @@ def _shares(action: RouteAction, around: _RuleContext) -> list[Object]:
 
 
 def _retries(policy: RetryPolicy, *, remote: bool) -> Object:
-    """What Istio's API has of a retry policy. Without it Istio would try twice again by rules of its own."""
+    """The retry policy in Istio's API. Without one, Istio retries twice by its own rules."""
     if not policy.num_retries:
         return {"attempts": 0}
     on = [one for one in policy.retry_on.split(",") if one and one != _STATUS_CODES]
     on += [str(status) for status in policy.retriable_status_codes if status in _KNOWN_STATUSES]
     said: Object = {
         "attempts": policy.num_retries,
-        # Empty would mean Istio's own conditions; this one holds only for statuses, of which none is listed.
+        # Empty would mean Istio's own conditions; this one matches listed statuses, and none is listed.
         "retryOn": ",".join(on) or _STATUS_CODES,
         "retryIgnorePreviousHosts": True,
         "retryRemoteLocalities": remote,
@@ -219,7 +219,7 @@ def _retries(policy: RetryPolicy, *, remote: bool) -> Object:
 
 
 def _patch(envoy: Route, action: RouteAction, *, high: bool) -> Object:
-    """The Envoy route that is merged into Istio's: only what a VirtualService cannot say."""
+    """The Envoy route merged into Istio's: only settings that a VirtualService lacks."""
     inner: Object = {}
     if high:
         inner["priority"] = "HIGH"

@@ -1,12 +1,13 @@
 """BackendTLSPolicies: TLS from a gateway to the engines of a pool, one for each backend that stands for it.
 
-A backend without one would be asked in plain text, so each has one even where the names cannot all be said: an
-engine then has to prove those that are, and is refused otherwise.
+A backend without one would get plain text, so each has one even if not all names fit: an engine must then prove a
+listed name, or it is refused.
 
-* Authorities are a ConfigMap named as the secret is, with ``ca.crt``: the one kind that every gateway reads.
-* ``hostname`` is required, and asked of every engine. Where the engines' names differ it is the backend's own, and
-  the engines' are in ``subjectAltNames``, of which there may be five.
-* What a proxy shows is said at the Gateway, and not here.
+* Authorities are a ConfigMap with the secret's name and ``ca.crt``: the one kind that every gateway reads.
+* ``hostname`` is required and sent to every engine. If the engines' names differ, it is the backend's own name,
+and
+  theirs are in ``subjectAltNames`` (at most five).
+* The Gateway sets the proxies' own certificate.
 
 Source: gateway.networking.k8s.io_backendtlspolicies.yaml; GEP-1897.
 """

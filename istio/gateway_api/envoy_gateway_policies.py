@@ -1,7 +1,7 @@
-"""Envoy Gateway's policies: what the Gateway API has no words for.
+"""Envoy Gateway's policies: settings without a field in the Gateway API.
 
-A BackendTrafficPolicy is attached to an HTTPRoute and holds for all of its backends, each of which has clusters
-and counts of its own. A ClientTrafficPolicy is attached to the Gateway.
+A BackendTrafficPolicy is attached to an HTTPRoute and applies to all its backends; each has its own clusters and
+counters. A ClientTrafficPolicy is attached to the Gateway.
 
 Source: https://gateway.envoyproxy.io/docs/api/extension_types/
 """

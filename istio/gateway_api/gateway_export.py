@@ -46,7 +46,7 @@ def export_to_gateway_api(policies: PolicySet, site: GatewayTarget) -> ExportRes
 
 
 def _grants(routes: tuple[HttpRouteExport, ...], policies: PolicySet, site: GatewayTarget) -> list[Object]:
-    """Leave for routes to lead into other namespaces; each is said once."""
+    """ReferenceGrants for routes into other namespaces, without duplicates."""
     granted: dict[tuple[str, str], Object] = {}
     for one in routes:
         namespace = site.of(one.route.metadata)

@@ -12,7 +12,7 @@ from policies.model import PolicySet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayFieldContext:
-    """A document, or a pool where what is in force for one is meant, by name; and what came of all of them."""
+    """The name of a document (or of a pool, for effective values), and the objects exported for all of them."""
 
     policies: PolicySet
     site: GatewayTarget

@@ -83,7 +83,7 @@ def _either(first: Judge, second: Judge) -> Judge:
     return lambda seen: first(seen) or second(seen)
 
 
-def _absent(value: Callable[[ResilienceSpec], Any], how: str = "not said") -> Judge:
+def _absent(value: Callable[[ResilienceSpec], Any], how: str = "not set") -> Judge:
     return _where(lambda spec: value(spec) is None, how)
 
 

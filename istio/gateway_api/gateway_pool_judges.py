@@ -17,7 +17,7 @@ def _stands(of: PoolBackends, kind: str) -> bool:
 
 
 def _endpoint(seen: GatewayFieldContext) -> FieldOutcome | None:
-    """Engines may be in a Backend, in slices, or left out because their names cannot be said."""
+    """Engines are in a Backend, in EndpointSlices, or left out because their names do not fit."""
     found = seen.backends[seen.name]
     if found.left_out:
         return lost(f"omitted, because their names cannot be expressed: {', '.join(found.left_out[:3])}")
@@ -56,7 +56,7 @@ def _asked(seen: GatewayFieldContext) -> FieldOutcome | None:
 
 
 def _proved(seen: GatewayFieldContext) -> FieldOutcome | None:
-    """Names with * are no patterns, and some cannot be said."""
+    """Names with * are compared literally, and some names do not fit."""
     left_out = [name for one in _names(seen) for name in one.left_out]
     if left_out:
         return lost(f"engines without one of the first {MOST_NAMES} valid names are refused: {left_out[0]}")

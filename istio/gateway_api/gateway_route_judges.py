@@ -27,7 +27,7 @@ def _path(seen: GatewayFieldContext) -> FieldOutcome | None:
 
 def _header(seen: GatewayFieldContext, name: str) -> FieldOutcome | None:
     headers = seen.policies.routes[seen.name].spec.match.headers
-    return None if any(_says(one, name) for one in headers) else kept("not said", "")
+    return None if any(_says(one, name) for one in headers) else kept("not set", "")
 
 
 def _says(one: HeaderMatch, name: str) -> bool:
@@ -42,7 +42,7 @@ def _judge_header(name: str) -> Judge:
 
 
 def _unless(field: str) -> Judge:
-    """What the field declares, only where the match says this."""
+    """The field's declared outcome, only if the match sets it."""
     return lambda seen: (
         None
         if getattr(seen.policies.routes[seen.name].spec.match, field) is not None

@@ -1,9 +1,9 @@
 """Conditions of a ModelRoute as an HTTPRoute's match.
 
-The Gateway API knows exact and regular headers, each name once, nothing about their absence, and no bodies. A
-condition that it cannot say is never dropped, for the route would catch more requests: the route is left out, and
-``UnsupportedMatchError`` says why. What is asked of the body becomes a header that somebody before the gateway has
-to set.
+The Gateway API knows exact and regular headers, each name once, nothing about their absence, and no bodies. An
+unsupported condition is never dropped, or the route would match more requests: the route is left out, and
+``UnsupportedMatchError`` says why. Conditions on the body become a header that a component before the gateway
+must set.
 """
 
 import re
@@ -41,7 +41,7 @@ class HttpRouteMatch:
 
 
 def http_route_match(match: Match) -> HttpRouteMatch:
-    """The match; raises ``UnsupportedMatchError`` where one of its conditions cannot be said."""
+    """The match; raises ``UnsupportedMatchError`` for an unsupported condition."""
     headers: dict[str, Object] = {}
     found: Object = {"path": path_match(match.path_prefix)}
     host = ""

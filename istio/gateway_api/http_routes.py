@@ -1,4 +1,4 @@
-"""HTTPRoutes: one for each ModelRoute, so that what is said of its pools can be attached to it."""
+"""HTTPRoutes: one for each ModelRoute, so that policies of its pools can be attached to it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _HEAVIEST: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRouteExport:
-    """A route that can be said: its object, and the backends that it names."""
+    """An exported route: its object, and its backends."""
 
     route: ModelRoute
     spec: ResilienceSpec

@@ -17,7 +17,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_./-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftLine:
-    """One line of text, and which field of which draft it is about."""
+    """One line of text, and the draft and field it belongs to."""
 
     text: str
     draft: PolicyDraft | None = None

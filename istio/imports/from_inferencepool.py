@@ -1,4 +1,4 @@
-"""InferencePools, the objects beside them and HTTPRoutes as policies.
+"""InferencePools, their related objects and HTTPRoutes as policies.
 
 Source: https://gateway-api-inference-extension.sigs.k8s.io/ and https://gateway-api.sigs.k8s.io/reference/spec/
 """
@@ -120,7 +120,7 @@ def _port(node: SourceNode) -> SourcedValue | None:
 
 
 def _model(pools: PolicyDrafts, found: dict[str, PolicyDraft], namespace: str, node: SourceNode) -> None:
-    """A route for a model, and the model of its pool where nobody said another."""
+    """A route for a model, and the model of its pool unless already set."""
     named, target = node.at("spec", "modelName"), node.at("spec", "poolRef", "name")
     model, where = text(named), text(target)
     pool = found.get(f"{namespace}/{where}")

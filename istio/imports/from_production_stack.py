@@ -1,7 +1,7 @@
 """Helm values of vLLM's production-stack as policies: a pool and a route for each model.
 
-The chart goes on running the engines; its router is what Switchgear's Envoys take the place of. So what says how
-pods are made stays with the chart and is not listed, and what says where requests go is taken over or listed.
+The chart continues to run the engines; Switchgear's Envoys replace its router. So settings of pods stay with the
+chart and are not listed; settings of request routing are imported or listed.
 
 Source: the values, and the names and labels of Services and pods, of the chart `helm/` in
 https://github.com/vllm-project/production-stack.

@@ -49,7 +49,7 @@ class VirtualService:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HttpRoute:
-    """One HTTP route with the conditions of whoever delegated to it."""
+    """One HTTP route with the conditions of the delegating VirtualService."""
 
     route: SourceNode
     namespace: str
@@ -314,7 +314,7 @@ def _targets(
             return None
         found[pool.name] = (pool, integer(one.get("weight")))
     if len(found) > 1:
-        # In Istio a destination without weight gets nothing beside those that have one.
+        # In Istio, a destination without weight gets no requests if others have a weight.
         return [(pool, weight or SourcedValue(value=0)) for pool, weight in found.values()]
     return [(pool, None) for pool, _ in found.values()] or None
 

@@ -1,6 +1,6 @@
-"""DestinationRule: what a trafficPolicy comes to in a ResiliencePolicy.
+"""DestinationRule: a trafficPolicy as a ResiliencePolicy.
 
-Only what is written is taken over. Where a rule is silent Switchgear's own default holds, not Istio's.
+Only written fields are imported. For absent ones Switchgear's default applies, not Istio's.
 
 Source: https://istio.io/latest/docs/reference/config/networking/destination-rule/
 """
@@ -17,14 +17,14 @@ from istio.imports.source_values import duration, flag, integer, number, text
 _MOUNTED: Final = re.compile(rf"{re.escape(MOUNTED_SECRETS)}/([^/]+)/ca\.crt")
 _WHY: Final = "engines are verified by certificates of a secret: set credentialName, and mode SIMPLE or MUTUAL"
 _OF_THE_MESH: Final = (
-    "certificates of the mesh are its sidecars': requests go in plain text, but where one stands beside the Envoy"
+    "mesh certificates belong to sidecars: without a sidecar next to the Envoy, requests are sent in plain text"
 )
 _NOT_TO_ENGINES: Final = frozenset({"", "DISABLE", "ISTIO_MUTUAL"})
-"""Modes in which engines themselves speak no TLS; the first where none is said."""
+"""Modes in which engines themselves speak no TLS; empty: no mode set."""
 
 
 def apply_tls(part: SourceNode, pool: PolicyDraft) -> None:
-    """Say in ``pool`` how its engines are reached."""
+    """Set the TLS fields of ``pool``."""
     mode, unchecked = part.get("mode"), part.get("insecureSkipVerify")
     if mode is not None and mode.text_value == "DISABLE":
         part.take()
@@ -49,7 +49,7 @@ def apply_tls(part: SourceNode, pool: PolicyDraft) -> None:
 
 
 def port_tls(settings: SourceNode, pool: PolicyDraft) -> None:
-    """Leave out a pool one of whose ports alone is reached by TLS: a policy holds for all of them."""
+    """Leave out a pool with TLS on only one of its ports: a policy applies to all of them."""
     for one in settings.items():
         mode = one.at("tls", "mode")
         if one.get("tls") is not None and (mode is None or mode.text_value not in _NOT_TO_ENGINES):
@@ -63,7 +63,7 @@ def _leave_out(part: SourceNode, pool: PolicyDraft, why: str) -> None:
 
 
 def _secret(part: SourceNode) -> SourcedValue | None:
-    """The name of the secret; the node is taken where it says one."""
+    """The name of the secret; marks its node as imported."""
     for name, pattern in (("credentialName", None), ("caCertificates", _MOUNTED)):
         node = part.get(name)
         if node is None or not node.text_value:
@@ -94,7 +94,7 @@ _GATEWAY_ERRORS = (502, 503, 504)
 
 
 def traffic_policy_parts(policies: tuple[SourceNode, ...]) -> dict[str, SourceNode]:
-    """The parts of a trafficPolicy; of several the first that has a part wins, as a subset's does in Istio."""
+    """The parts of a trafficPolicy; the first policy with a part wins, as a subset's does in Istio."""
     found: dict[str, SourceNode] = {}
     for policy in policies:
         for name, part in policy.fields():
@@ -103,7 +103,7 @@ def traffic_policy_parts(policies: tuple[SourceNode, ...]) -> dict[str, SourceNo
 
 
 def apply_traffic_policy(parts: dict[str, SourceNode], policy: PolicyDraft, pool: PolicyDraft) -> None:
-    """Say in ``policy`` and its ``pool`` what these parts of a trafficPolicy say."""
+    """Import these parts of a trafficPolicy into ``policy`` and its ``pool``."""
     for name, part in parts.items():
         match name:
             case "outlierDetection":
@@ -262,7 +262,7 @@ def _locality(part: SourceNode, policy: PolicyDraft) -> None:
 
 
 def _distribute(shares: SourceNode, policy: PolicyDraft) -> None:
-    """Zones that keep the same share of their traffic for themselves are a bound on what may leave."""
+    """Zones that all keep the same share of their traffic set ``maxCrossZonePercent``."""
     leaving = {_leaving(one) for one in shares.items()}
     share = leaving.pop() if len(leaving) == 1 else None
     if share is None:

@@ -44,7 +44,7 @@ class PolicyDraft:
     left_out: bool = False
 
     def put(self, path: str, said: SourcedValue | None) -> None:
-        """Say a field (``breaker.cooldown``), where there is something to say. What was said first stays."""
+        """Set a field (``breaker.cooldown``) unless the value is None. The first value wins."""
         if said is None:
             return
         *blocks, last = path.split(".")
@@ -75,7 +75,7 @@ class PolicyDraft:
         }
 
     def drop(self, steps: tuple[Step, ...]) -> bool:
-        """Take back what was said at these steps; whether there was anything."""
+        """Remove the value at these steps; whether there was one."""
         into: Tree = self.tree()
         for step in steps[:-1]:
             into = _within(into, step)
@@ -137,7 +137,7 @@ class NameAllocator:
     allocated: set[str] = field(default_factory=set)
 
     def allocate(self, text: str) -> str:
-        """A name like this text that nobody has yet."""
+        """An unused name derived from this text."""
         first = policy_name(text)
         name, count = first, 1
         while name in self.allocated:

@@ -1,4 +1,4 @@
-"""Pools and their policies while an import goes on: found by what the other tool calls them, named once."""
+"""Pools and their policies during an import, by their name in the source."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -71,7 +71,7 @@ class PolicyDrafts:
         route.put("listener.port", port or SourcedValue(value=self.options.listener_port, note="--listener-port"))
 
     def drafts(self) -> tuple[PolicyDraft, ...]:
-        """All that is written, pools first; one whose model nobody said is taken to serve one of its own name."""
+        """All drafts, pools first; a pool without a model serves the model of its own name."""
         return tuple(self._in_order())
 
     def _in_order(self) -> Iterator[PolicyDraft]:

@@ -15,9 +15,9 @@ _QUERY = r"(\?.*)?"
 
 @dataclass(slots=True)
 class RouteConditions:
-    """What a route asks for: a path prefix, headers, fields of the body; and what no ModelRoute can ask for.
+    """Conditions of a route: a path prefix, headers, fields of the body; and conditions a ModelRoute lacks.
 
-    ``port`` is where it listens, where that is said.
+    ``port`` is its listener's port, if set.
     """
 
     prefix: SourcedValue | None = None

@@ -72,7 +72,7 @@ class SourceDocument:
         yield from sorted(found)
 
     def _left(self, value: Value, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
-        """The outermost fields of which nothing was taken or refused."""
+        """The outermost fields without an imported or refused part."""
         if steps in self._taken or (steps and steps in self._refused):
             return
         if steps and not self._touched(steps):

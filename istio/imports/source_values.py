@@ -46,7 +46,7 @@ def duration(node: SourceNode | None) -> SourcedValue | None:
 
 
 def digits(said: str) -> int | None:
-    """The whole number written so; None for anything else, and for one so long that nobody means it."""
+    """The whole number in the text; None for anything else and for more than 18 digits."""
     return int(said) if re.fullmatch(r"-?[0-9]{1,18}", said) else None
 
 
@@ -104,7 +104,7 @@ def flag(node: SourceNode | None) -> bool | None:
 
 
 def texts(node: SourceNode | None) -> dict[str, str]:
-    """Names with text, such as labels; what is no text is listed."""
+    """Names with text, such as labels; other values are listed as refused."""
     if node is None:
         return {}
     found: dict[str, str] = {}

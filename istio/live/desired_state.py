@@ -87,7 +87,7 @@ class DesiredWorkloadEntry:
         return made
 
     def adjustment(self) -> dict[str, object]:
-        """What is said of an object that somebody else made: whether it serves, and a weight if it has one."""
+        """The fields set on another owner's object: the serving label, and a weight if any."""
         spec: dict[str, object] = {"labels": {SERVING_LABEL: _flag(self.serving)}}
         if self.weight:
             spec["weight"] = self.weight
@@ -95,7 +95,7 @@ class DesiredWorkloadEntry:
 
 
 def serving_entry(namespace: str, name: str) -> dict[str, object]:
-    """What is said of such an object by one that leaves: it serves."""
+    """The fields set on such an object when Switchgear releases it: it serves."""
     return _entry_object(namespace, name, {"labels": {SERVING_LABEL: _flag(True)}})
 
 

@@ -1,10 +1,8 @@
-"""Keeps what Istio is told of the engines as it is wanted, while the Lease is held: the shell around
-``write_plan``.
+"""Reconciles Istio's objects with the desired state while the Lease is held: I/O around ``write_plan``.
 
-Level-triggered, like whatever writes to a cluster: each look compares what is wanted with what is there and writes
-the difference, in the order and no faster than the bucket allows. What is refused is tried again, more slowly each
-time. A server that is lost costs news: engines stay as they were last told, and the control plane beside Envoy's
-own outlier detection is not in the way of any request.
+Level-triggered: each round compares desired with actual objects and writes the difference in order, within the
+rate limit. Refused writes are retried with backoff. If the API server is lost, objects stay as last written;
+requests are not affected and Envoy's own outlier detection still works.
 """
 
 import asyncio
@@ -48,10 +46,10 @@ EXPORTER: Final = "switchgear"
 """Value of the same label written by `switchgear export istio`."""
 
 RECONCILE_INTERVAL_S: Final = 0.25
-"""Longest time between two looks: an engine that is out has left within a second, istiod's own push included."""
+"""Longest time between two rounds: an ejected engine is gone within a second, istiod's push included."""
 
 RATE: Final = RateLimit(burst=50, per_s=10)
-"""A third of a fleet that fails at once goes at once; flapping is paced."""
+"""A third of a fleet can be ejected at once; flapping is rate-limited."""
 
 _ECHO_S: Final = 2.0
 """How long the watch may take to show what was written before it is written again."""
@@ -63,7 +61,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteBackoff:
-    """A write that was refused so often in a row, or made (0), and when (monotonic) it may be tried again."""
+    """Consecutive refusals of a write (0: it succeeded), and when (monotonic) it may be retried."""
 
     times: int
     until_s: float
@@ -71,7 +69,7 @@ class WriteBackoff:
 
 @dataclass(slots=True)
 class WriteCounts:
-    """What was done since the start."""
+    """Counts since the start."""
 
     written: int = 0
     refused: int = 0
@@ -80,10 +78,10 @@ class WriteCounts:
 
 
 class EndpointWriter:
-    """One replica's hand in Istio's objects; see ``run``.
+    """One replica's writer of Istio objects; see ``run``.
 
-    ``wanted`` says what is wanted now, None while that is not known: nothing is touched then. With ``dry_run``
-    nothing is written, and what would be is said once through ``tell``.
+    ``wanted`` returns the desired state; None while unknown, then nothing is written. With ``dry_run`` nothing is
+    written, and each write that would be made is reported once through ``tell``.
     """
 
     def __init__(
@@ -136,7 +134,7 @@ class EndpointWriter:
             await self._lease.release()
 
     async def remove(self) -> int:
-        """Take away all that is ours, and return how many writes that took; ``ApiError`` when one is refused."""
+        """Remove all our objects and return the number of writes; ``ApiError`` if one is refused."""
         async with asyncio.TaskGroup() as tasks:
             watches = [tasks.create_task(reflector.run()) for reflector in (*self._pods, *self._entries)]
             while not self._known():
@@ -164,7 +162,7 @@ class EndpointWriter:
         return all(reflector.complete for reflector in (*self._pods, *self._entries))
 
     async def reconcile(self) -> None:
-        """Write what differs now; nothing without the Lease, or before everything is known."""
+        """Write the differences; nothing without the Lease, or before all watches are in sync."""
         if not self._known() or not (self._dry_run or self._lease.holds()):
             return
         want = self._wanted()

@@ -36,7 +36,7 @@ class UnmarkPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyEntry:
-    """Write a WorkloadEntry: all of it, or of somebody else's only whether it serves and its weight."""
+    """Write a WorkloadEntry: all of it, or only label and weight of another owner's."""
 
     entry: DesiredWorkloadEntry
     whole: bool = True

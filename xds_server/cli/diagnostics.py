@@ -14,7 +14,7 @@ from policies.origin import Origin
 from policies.policy_files import first_lines
 
 SHOWN: Final = 50
-"""Complaints shown as text. Whoever has more mends the first ones and asks again."""
+"""Findings shown as text; fix these and run again for the rest."""
 
 _WIDTH: Final = 100
 _TOKEN: Final = re.compile(r"""[^\s,:\[\]{}#]+|.""")
@@ -86,7 +86,7 @@ def printable(text: str) -> str:
 
 
 def as_text(complaints: Sequence[Diagnostic], *, most: int = SHOWN) -> str:
-    """Every complaint as compilers write them: place, code, message; the line with a caret; the way out."""
+    """Every finding in compiler format: location, code, message; the line with a caret; the fix."""
     shown = [_clean(one) for one in complaints[:most]]
     lines = _source_lines(shown)
     blocks = ["\n".join(_block(one, lines)) for one in shown]

@@ -27,7 +27,7 @@ class ExpectedVersion(VersionNumber):
 
     name = "version"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # type: ignore[override]  # a digest is no number
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # type: ignore[override]  # digests are text
         """The text."""
         text = str(value)
         return text if not text or _DIGEST.fullmatch(text) else str(super().convert(value, param, ctx))

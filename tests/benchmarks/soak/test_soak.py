@@ -203,10 +203,10 @@ def test_request_is_lost_if_another_engine_stayed_healthy() -> None:
 def test_lost_request_is_excused_without_a_healthy_engine_or_during_cpu_starvation() -> None:
     crash = FaultInterval(what=SoakFault.CRASH, from_s=49.0, to_s=55.0, engine="e1")
     (lost,) = _around(HANG, crash).losses([_outcome()])
-    assert lost.excuse == "no engine was well all the while"
+    assert lost.excuse == "no engine was healthy all the time"
     waits = tuple(CpuWait(from_s=float(s), to_s=s + 1.0, waited_s=0.7, who="envoy-1") for s in range(20, 60))
     (lost,) = _around(HANG, waits=waits).losses([_outcome()])
-    assert lost.excuse == "envoy-1 stood in line for 21.0 of 30.0 s"
+    assert lost.excuse == "envoy-1 waited for a core for 21.0 of 30.0 s"
     (lost,) = _around(HANG, waits=waits[:10]).losses([_outcome()])
     assert lost.excuse == "", "for a third of the time only"
     (shed,) = _around(HANG, waits=waits).losses([_outcome(OutcomeReason.SHED, at_s=155.0, latency_s=0.01)])
@@ -259,7 +259,7 @@ def test_longest_cpu_starvation_survives_between_samples() -> None:
     waits.sample(2.0, {("a", 1): 6.4, ("b", 3): 0.9})
     assert [(one.who, round(one.waited_s, 3)) for one in waits.waits] == [("b", 0.9), ("a", 1.0)]
     assert starved_s(waits.waits) == 2.0
-    assert starvation(waits.waits, 0.0, 2.0).startswith("a stood in line")
+    assert starvation(waits.waits, 0.0, 2.0).startswith("a waited for a core")
     assert starvation(waits.waits, 0.0, 10.0) == ""
 
 
