@@ -175,7 +175,7 @@ _CAPACITY: Final = (
     Code(
         code="SG125",
         title="shares above 100 %",
-        meaning="A pool serves both priority classes, and their shares exceed 100 % in total. Both then get proportionally less. Lower shares waste nothing, because unused capacity is lent.",
+        meaning="The shares of the priority classes exceed 100 % in total, and a pool serves both classes or the policy writes both shares. Both then get proportionally less. Lower shares waste nothing, because unused capacity is lent.",
         example=as_file(
             "kind: ResiliencePolicy\nmetadata: {name: default}\n"
             "spec: {limits: {priorities: {interactive: {sharePercent: 95}}}}\n---\n"
@@ -244,6 +244,30 @@ _QUANTITIES: Final = (
             "    - {address: 10.0.0.1, port: 8000}\n    - {address: 10.0.0.2, port: 8000}\n"
         ),
         fix="Write the model name that the engines list at `/v1/models`.",
+    ),
+    Code(
+        code="SG172",
+        title="fewer connections than slots",
+        meaning="limits.maxConnections limits the connections and the pending requests of one Envoy to a pool. Below the slots of the pool, engines stay idle while Envoy refuses requests: with 1 for 8 requests, 2 passed and 6 got 503.",
+        example=policy_of("limits: {maxConnections: 1}"),
+        fix="Raise maxConnections to the slots of the pool or more, or remove it. limits.maxWait sets the admission limit.",
+    ),
+    Code(
+        code="SG173",
+        title="status of callers or overload",
+        meaning="breaker.countStatuses contains a status that says nothing about the engine: 4xx and 501 are errors of callers, 429 and 503 are load shedding. One caller with a wrong path then ejects healthy engines, down to the capacity floor.",
+        example=policy_of("breaker: {countStatuses: [404, 500, 502, 504]}"),
+        fix="Remove the status from countStatuses.",
+    ),
+    Code(
+        code="SG174",
+        title="probe slower than its promise",
+        meaning="probe.interval exceeds probe.stallAfter, so a hang lasts longer than stallAfter promises. Or interval + timeout exceed the shortest silence limit of streams, so callers meet the hung engine before a probe does.",
+        example=as_file(
+            "kind: EnginePool\nspec:\n  model: llama\n  probe: {interval: 10s}\n  endpoints:\n"
+            "    - {address: 10.0.0.1, port: 8000}\n    - {address: 10.0.0.2, port: 8000}\n"
+        ),
+        fix="Lower probe.interval to stallAfter or less, and timeout until interval + timeout are below the limit named.",
     ),
 )
 

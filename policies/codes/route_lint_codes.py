@@ -98,6 +98,13 @@ _ROUTES: Final = (
         ),
         fix="Match a header with another name.",
     ),
+    Code(
+        code="SG139",
+        title="listener on a reserved port",
+        meaning="The listener has the default port of another process of Switchgear or of Envoy's admin interface. Where both run on one host, Envoy cannot bind the port and refuses the listener (NACK): the route serves nothing.",
+        example=as_file("kind: ModelRoute\nspec: {listener: {port: 9901}, pools: [{pool: chat}]}\n"),
+        fix="Use another port, or move the other process with the flag that the message names.",
+    ),
 )
 
 _DEGRADATION: Final = (

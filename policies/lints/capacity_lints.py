@@ -99,20 +99,25 @@ def _shares(policies: PolicySet) -> Iterator[Finding]:
             classes.setdefault(target.pool, set()).add(route.spec.priority)
     for pool, used in classes.items():
         priorities = policies.effective[pool].limits.priorities
-        total = priorities.interactive.share_percent + priorities.batch.share_percent
-        if len(used) < 2 or total <= _FULL_PERCENT + 0.01:
-            continue
+        interactive, batch = priorities.interactive.share_percent, priorities.batch.share_percent
+        total = interactive + batch
         advised = LintContext(
             policies=policies, name=pool, pool=policies.pools[pool].spec, spec=policies.effective[pool]
         )
+        contend = len(used) > 1 or all(
+            advised.declares(f"spec.limits.priorities.{one}.sharePercent") for one in PriorityClass
+        )
+        if not contend or total <= _FULL_PERCENT + 0.01:
+            continue
         path = "spec.limits.priorities.interactive.sharePercent"
         if setter(policies, pool, path) is None:
             path = "spec.limits.priorities.batch.sharePercent"
         yield advised.policy(
             "SG125",
             path,
-            f"the shares of interactive and batch add up to {total:g} %: neither share is guaranteed",
-            "lower them to 100 % or less in total",
+            f"interactive {interactive:g} % + batch {batch:g} % = {total:g} %: neither share is guaranteed, "
+            f"interactive gets {_FULL_PERCENT * interactive / total:.0f} %",
+            f"lower interactive to {_FULL_PERCENT - batch:g}, or batch to {_FULL_PERCENT - interactive:g}",
         )
 
 

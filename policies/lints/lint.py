@@ -10,6 +10,7 @@ from policies.findings import Finding
 from policies.lints.capacity_lints import CAPACITY_RULES, SHARED_RULES
 from policies.lints.degradation_lints import DEGRADATION_RULES
 from policies.lints.hedging_lints import HEDGING_RULES
+from policies.lints.limit_lints import LIMIT_RULES, PORT_RULES
 from policies.lints.lint_context import LintContext, PoolRule, SetRule
 from policies.lints.region_lints import REGION_RULES, REGION_SET_RULES
 from policies.lints.retry_lints import RETRY_RULES
@@ -27,8 +28,9 @@ _POOL_RULES: Final[tuple[PoolRule, ...]] = (
     *DEGRADATION_RULES,
     *REGION_RULES,
     *VALUE_RULES,
+    *LIMIT_RULES,
 )
-_SET_RULES: Final[tuple[SetRule, ...]] = (*SHARED_RULES, *ROUTE_RULES, *REGION_SET_RULES)
+_SET_RULES: Final[tuple[SetRule, ...]] = (*SHARED_RULES, *ROUTE_RULES, *PORT_RULES, *REGION_SET_RULES)
 _NOWHERE: Final = Origin(file="", line=0, column=0)
 
 
