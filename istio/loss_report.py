@@ -39,7 +39,7 @@ _COLUMNS: Final = (
 )
 
 
-class FailOn(StrEnum):
+class ExportFailOn(StrEnum):
     """Fate of a set field, or worse, for which the exit code is 1."""
 
     LOST = "lost"
@@ -61,7 +61,7 @@ class ExportOptions:
     form: str
     report: str
     report_to: Path | None
-    fail_on: FailOn
+    fail_on: ExportFailOn
 
 
 def _name(_context: click.Context, _option: click.Parameter, text: str) -> str:
@@ -130,8 +130,8 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--fail-on",
-        type=click.Choice([one.value for one in FailOn]),
-        default=FailOn.NEVER.value,
+        type=click.Choice([one.value for one in ExportFailOn]),
+        default=ExportFailOn.NEVER.value,
         show_default=True,
         help="Exit 1 if a field set by a policy meets this fate or a worse one.",
     ),
@@ -162,7 +162,7 @@ def export_options(function: Callable[..., int]) -> Callable[..., int]:
             form=form,
             report=report,
             report_to=report_to,
-            fail_on=FailOn(fail_on),
+            fail_on=ExportFailOn(fail_on),
         )
         return function(options=options, **rest)
 
@@ -209,9 +209,9 @@ def _file(error: Exception) -> str:
     return str(getattr(origin, "file", ""))
 
 
-def threshold_reached(fates: Sequence[FieldFidelity], fail_on: FailOn) -> bool:
+def threshold_reached(fates: Sequence[FieldFidelity], fail_on: ExportFailOn) -> bool:
     """Whether a field set by a policy met this fate or a worse one."""
-    if fail_on is FailOn.NEVER:
+    if fail_on is ExportFailOn.NEVER:
         return False
     order = list(Fidelity)
     return order.index(worst_fidelity(fates)) >= order.index(Fidelity(fail_on.value))

@@ -31,7 +31,7 @@ COMMANDS: Final = {"switchgear": switchgear, "switchgear-chaos": chaos}
 FOREIGN: Final = {
     "vLLM": {
         *("--enable-server-load-tracking", "--middleware", "--max-num-seqs", "--max-num-queued-reqs"),
-        *("--served-model-name", "--shutdown-timeout"),
+        *("--api-key", "--served-model-name", "--shutdown-timeout"),
         *("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--ssl-cert-reqs", "--enable-ssl-refresh"),
         *("--otlp-traces-endpoint", "--enable-request-id-headers"),
     },

@@ -401,7 +401,7 @@ async def test_token_file_that_is_a_pipe_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "reads.token")
     rules.current()
     assert [rule.name for rule in rules.tokens] == ["ann"]
-    assert any("not a file" in one.sentence for one in rules.file_problems())
+    assert any("not a regular file" in one.sentence for one in rules.file_problems())
 
 
 def test_ipv6_prefix_shares_one_rate_limit(tmp_path: Path) -> None:
