@@ -17,6 +17,7 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
+from engine.api_key_file import ApiKey
 from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure, ProbeFailureReason
 from engine.probe_settings import ProbeSettings
 from engine.tls.engine_trust import ClientTls, EngineIdentity, TrustError, tls_failure
@@ -98,7 +99,7 @@ class EngineHttp:
     """Client of one engine on a shared session. ``late_since(t)``: whether our event loop stalled since t.
 
     ``means`` returns the TLS context for a target with a name; open connections continue when it changes. ``wall``
-    is the clock for certificates.
+    is the clock for certificates. ``api_key`` returns the engine's key, empty for none.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class EngineHttp:
         *,
         means: Callable[[], ClientTls] | None = None,
         wall: Callable[[], float] = time.time,
+        api_key: ApiKey = lambda: "",
     ) -> None:
         self._http = http
         self._target = target
@@ -117,6 +119,7 @@ class EngineHttp:
         self._late_since = late_since
         self._means = means
         self._wall = wall
+        self._api_key = api_key
         self._looks_without_count = 0
         self._count_path = ""
         self._looked_at_s = clock()
@@ -230,12 +233,14 @@ class EngineHttp:
         """Body of a 200 answer, or the failure."""
         started_at_s = self._clock()
         way = _Connection()
+        key = self._api_key()
         try:
             means = self._secured()
             async with self._http.request(
                 method,
                 self._target.url(path),
                 json=body,
+                headers={"Authorization": f"Bearer {key}"} if key else None,
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
                 ssl=True if means is None else means.context,
@@ -245,10 +250,12 @@ class EngineHttp:
                 received = await _bounded(response, limit_bytes)
                 if response.status == 200:
                     return received
+                # An engine may quote the key that it refuses.
+                said = received.replace(key.encode(), b"[key]") if key else received
                 return ProbeFailure(
                     trouble=ProbeFailureReason.STATUS,
                     status=response.status,
-                    detail=f"HTTP {response.status} from {path}: {_said(received)}",
+                    detail=f"HTTP {response.status} from {path}: {_said(said)}",
                 )
         except TimeoutError:
             if self._late_since(started_at_s):

@@ -19,7 +19,7 @@ from policies.engine_tls import EngineTls
 from policies.fidelity import approximated, kept, lost
 from policies.field_checks import CelRule, ListKeys, NullAllowed, ValueLint
 from policies.field_targets import FieldTargets, Xds, exported_alike
-from policies.quantity import Duration, EngineName, HostAddress, Port, Revision, Zone
+from policies.quantity import Duration, EngineName, HostAddress, Name, Port, Revision, Zone
 
 _SUMS: Final = "part of the admission limit as exported; it does not follow measurements"
 _ISTIO_SUMS: Final = approximated(_SUMS, "DestinationRule")
@@ -236,6 +236,12 @@ class Probe(Spec):
         why="the only count that still rises when the engine core is stuck",
         targets=_PROBED,
         pattern=r"^/[^\s]*$",
+    )
+    api_key_secret: Name | None = documented_field(
+        None,
+        "Secret with the engines' API key (vLLM --api-key), for probes: the file api-key in a folder below `serve "
+        "--secrets DIR`.",
+        targets=_PROBED,
     )
     enabled: bool = documented_field(
         True,

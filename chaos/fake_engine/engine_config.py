@@ -37,6 +37,7 @@ class EngineConfig:
     tls_cert: str = ""
     tls_key: str = ""
     tls_client_ca: str = ""
+    api_key: str = ""  # vLLM: --api-key; /v1 answers 401 without it
 
     @property
     def tls(self) -> TlsFiles | None:

@@ -6,6 +6,7 @@ first-token gate they wait for the first token, and an earlier error becomes a p
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from aiohttp import web
@@ -68,7 +69,7 @@ class EngineBackend(Protocol):
 def application(engine: EngineBackend) -> web.Application:
     """The routes of one engine; every answer carries ``x-fake-engine: <name>``."""
     routes = _Routes(engine)
-    app = web.Application(client_max_size=_MAX_BODY_BYTES)
+    app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[routes.authenticate])
     app.add_routes(
         [
             web.post("/v1/completions", routes.completions),
@@ -95,6 +96,16 @@ class _Routes:
 
     async def sign(self, _request: web.Request, response: web.StreamResponse) -> None:
         response.headers["x-fake-engine"] = self._engine.config.name
+
+    @web.middleware
+    async def authenticate(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Refuse /v1 without the key, as vLLM does; /health, /metrics and /load need none."""
+        key = self._engine.config.api_key
+        if key and request.path.startswith("/v1") and request.headers.get("Authorization") != f"Bearer {key}":
+            return web.json_response({"error": "Unauthorized"}, status=401)
+        return await handler(request)
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         return await self._generate(request, chat=False)

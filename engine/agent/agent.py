@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import grpc.aio
@@ -30,6 +31,7 @@ from engine.agent.engine_monitor import EngineMonitor
 from engine.agent.gpu_monitor import GpuMonitor
 from engine.agent.grpc_health import GrpcHealthService
 from engine.agent.kubelet_probes import KubeletProbeResult
+from engine.api_key_file import ApiKey, ApiKeyFile
 from engine.engine_http import EngineHttp, EngineTarget, http_session
 from engine.gpu.gpu_judgement import GpuJudgement
 from engine.heartbeat import Heartbeat
@@ -168,6 +170,7 @@ class Agent:
         config = self._config
         trust = config.engine_trust
         means = None if trust is None else engine_client_tls(trust)
+        api_key = _api_key(config.engine_api_key_file)
         target = EngineTarget(
             address=config.engine.host,
             port=config.engine.port,
@@ -178,7 +181,9 @@ class Agent:
         self._heartbeat.start()
         try:
             async with http_session() as http, self._grpc() as grpc_port, self._http() as http_port:
-                engine = EngineHttp(http, target, self._clock, self._heartbeat.late_since, means=means)
+                engine = EngineHttp(
+                    http, target, self._clock, self._heartbeat.late_since, means=means, api_key=api_key
+                )
                 self._follower = EngineMonitor(engine, config, self._changed, clock=self._clock, rng=self._rng)
                 self._listen_to_signals()
                 async with asyncio.TaskGroup() as tasks:
@@ -331,3 +336,14 @@ def startup_line(listening: BoundPorts, config: AgentConfig) -> dict[str, object
         "grpc_port": listening.grpc_port,
         "http": f"{scheme}://{ListenAddress(http.host, listening.http_port)}",
     }
+
+
+def _api_key(path: str) -> ApiKey:
+    """Key of the engine, following its file; ``AgentConfigError`` if unusable."""
+    if not path:
+        return lambda: ""
+    try:
+        return ApiKeyFile(Path(path))
+    except (OSError, ValueError) as error:
+        reason = error.strerror or error if isinstance(error, OSError) else error
+        raise AgentConfigError(f"--engine-api-key-file: {path}: {reason}") from error

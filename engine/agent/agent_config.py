@@ -78,6 +78,9 @@ class AgentConfig:
     engine_server_name: str = _setting(
         "", "DNS name (SNI) that the engine's certificate must prove; the URL's host when empty."
     )
+    engine_api_key_file: str = _setting(
+        "", "File with the engine's API key (vLLM --api-key), for probes; reloaded when it changes."
+    )
     http: ListenAddress = field(
         default=ListenAddress("127.0.0.1", 18011), metadata=_metadata("Address for probes, metrics and drain.")
     )

@@ -18,7 +18,7 @@ from xds_server.envoy_bootstrap import Bootstrap
 SOURCES = [*helm_rendering.VALUE_SETS, "examples/client-with-envoy.yaml"]
 GIVEN = {
     *("switchgear-tls", "switchgear-gateway-tls", "switchgear-agent-tls", "switchgear-engine-tls"),
-    *("switchgear-access", "engines"),
+    *("switchgear-access", "engines", "engine-api-key"),
 }
 """Secrets named in values and created outside the chart."""
 
@@ -419,6 +419,16 @@ def test_tls_engines_are_probed_by_tls_and_serve_has_their_secrets() -> None:
     ]["spec"]["containers"]
     (folder,) = _flags(server, "switchgear", "serve")["--secrets"]
     assert f"{folder}/engines" in {mount["mountPath"] for mount in server["volumeMounts"]}
+
+
+def test_engine_and_agent_share_the_api_key_of_one_secret() -> None:
+    agent, vllm = _engine_pod("tls", "chat")
+    (file,) = _flags(agent, "switchgear-agent", "run")["--engine-api-key-file"]
+    assert str(Path(file).parent) in {mount["mountPath"] for mount in agent["volumeMounts"]}
+    (key,) = [one["valueFrom"]["secretKeyRef"] for one in vllm["env"] if one["name"] == "VLLM_API_KEY"]
+    assert key == {"name": "engine-api-key", "key": Path(file).name}
+    plain, _ = _engine_pod("tls", "plain")
+    assert "--engine-api-key-file" not in _flags(plain, "switchgear-agent", "run")
 
 
 def test_plaintext_agents_need_flags_on_both_sides() -> None:

@@ -141,6 +141,7 @@ class ControlPlane:
             auth=self.proxies.auth,
             acked_versions=self.proxies.publisher.acked_versions,
             secrets=self.proxies.secrets.engine_credentials,
+            api_keys=self.proxies.secrets.api_keys,
         )
         self.policies = PolicyParts.build(
             config, self.metrics, events, proxies=self.proxies, operators=self.operators

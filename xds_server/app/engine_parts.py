@@ -1,7 +1,7 @@
 """Parts that watch engines: addresses, agents, probes, drains, and the summary for other regions."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -42,8 +42,9 @@ class EngineParts:
         auth: ServerAuth,
         acked_versions: AckedVersions,
         secrets: Callable[[], Secrets],
+        api_keys: Callable[[], Mapping[str, str]],
     ) -> Self:
-        """Build the parts; ``secrets``: credentials for engines."""
+        """Build the parts; ``secrets``: credentials for engines, ``api_keys``: keys of their APIs."""
         agents = AgentDialer(
             events.agent_report,
             watcher=epoch,
@@ -58,7 +59,7 @@ class EngineParts:
         return cls(
             resolver=Resolver(events.addresses_changed, refresh_s=config.resolve_s),
             agents=agents,
-            prober=Prober(events.probe_report, on_probe=metrics.count_probe, secrets=secrets),
+            prober=Prober(events.probe_report, on_probe=metrics.count_probe, secrets=secrets, api_keys=api_keys),
             drain=DrainNotifier(acked_versions, agents.send_drain_progress),
             summary=None
             if config.summary is None

@@ -18,6 +18,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from engine.api_key_file import ApiKey
 from engine.engine_http import EngineHttp, EngineTarget, http_session
 from engine.engine_judgement import EJECTED_INTERVAL_S, EngineJudgement
 from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure
@@ -56,13 +57,14 @@ def _uncounted(kind: ProbeKind, outcome: str, seconds: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeTarget:
-    """One engine to probe; ``secret`` names the certificates for TLS."""
+    """One engine to probe; ``secret`` names the certificates for TLS, ``key_secret`` the API key."""
 
     pool: str
     engine: str
     slots: int
     target: EngineTarget
     secret: str = ""
+    key_secret: str = ""
 
 
 def probe_settings(probe: Probe) -> ProbeSettings:
@@ -95,6 +97,7 @@ def probe_targets(policies: PolicySet, besides: Collection[EngineId] = ()) -> Ma
                     name=_name(pool.spec.tls),
                 ),
                 secret="" if pool.spec.tls is None else pool.spec.tls.secret,
+                key_secret=pool.spec.probe.api_key_secret or "",
             )
             for name, pool in policies.pools.items()
             if pool.spec.probe.enabled
@@ -116,7 +119,7 @@ class Prober:
 
     ``watch(policies)`` sets them, at any time, also before ``run``; ``run()`` probes until cancelled. Reports go
     to ``on_report`` in the event loop, each with a sequence that grows over all engines. ``secrets`` returns the
-    present certificates for TLS.
+    present certificates for TLS, ``api_keys`` the present API keys, both by name.
     """
 
     def __init__(
@@ -125,12 +128,14 @@ class Prober:
         *,
         on_probe: OnProbe = _uncounted,
         secrets: Callable[[], Secrets] = lambda: MappingProxyType({}),
+        api_keys: Callable[[], Mapping[str, str]] = lambda: MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
         self._on_report = on_report
         self._on_probe = on_probe
         self._secrets = secrets
+        self._api_keys = api_keys
         self._clock = clock
         self._rng = rng or random.Random()  # noqa: S311 -- spreads load, guards no secret
         self._probed: Mapping[EngineId, ProbeTarget] = MappingProxyType({})
@@ -167,7 +172,12 @@ class Prober:
                         if key not in followers:
                             means = self._means_for(one)
                             asking = EngineHttp(
-                                http, one.target, self._clock, self._heartbeat.late_since, means=means
+                                http,
+                                one.target,
+                                self._clock,
+                                self._heartbeat.late_since,
+                                means=means,
+                                api_key=self._api_key_for(one.key_secret),
                             )
                             followers[key] = (one, group.create_task(self._follow(one, asking)))
                     await self._changed.wait()
@@ -182,6 +192,9 @@ class Prober:
         if key not in self._means:
             self._means[key] = ClientTlsCache(lambda: self._trust(one.secret), one.target.name.alt_names)
         return self._means[key]
+
+    def _api_key_for(self, secret: str) -> ApiKey:
+        return lambda: self._api_keys().get(secret, "") if secret else ""
 
     def _trust(self, name: str) -> TrustBundle:
         secret = self._secrets().get(name)

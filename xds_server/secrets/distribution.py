@@ -25,6 +25,7 @@ from xds_server.model.policy_state import ServingPolicies
 from xds_server.model.secret import Certificates, Secrets
 from xds_server.model.view import GRPC_ROLE, View
 from xds_server.secrets.secret_folder import SecretFolder
+from xds_server.secrets.secret_validation import API_KEY
 from xds_server.serve_config import ServeConfig
 from xds_server.translate.visibility import visible_policies
 
@@ -95,6 +96,10 @@ class SecretDistributor:
             (current, restored), lambda: Certificates(secrets=current, certified=restored)
         )
 
+    def api_keys(self) -> Mapping[str, str]:
+        """API keys of engines for probes, by name; no proxy gets them."""
+        return self.folder.api_keys
+
     def engine_credentials(self) -> Secrets:
         """Credentials for connections to engines."""
         return self.folder.current
@@ -134,6 +139,13 @@ class SecretDistributor:
         ):
             sentence = f"{self.folder.why_not(name)}, but served policies name it: no proxy gets it"
             yield FileProblem(what="secret", defect=FileDefect.UNUSABLE, file=name, sentence=sentence)
+        for name in sorted(self._key_secrets() - self.folder.api_keys.keys()):
+            yield FileProblem(
+                what="secret",
+                defect=FileDefect.UNUSABLE,
+                file=f"{name}/{API_KEY}",
+                sentence="no usable API key, but served policies name it: probes are sent without",
+            )
         withheld = self._withheld()
         for one, nodes in withheld.items():
             shown = f"{', '.join(nodes[:_SHOWN])}{' and others' if len(nodes) > _SHOWN else ''}"
@@ -163,6 +175,11 @@ class SecretDistributor:
     def _asked_for(self) -> frozenset[str]:
         serving = self._serving()
         return frozenset() if serving is None else _named(serving.policies)
+
+    def _key_secrets(self) -> frozenset[str]:
+        serving = self._serving()
+        pools = () if serving is None else serving.policies.pools.values()
+        return frozenset(one.spec.probe.api_key_secret for one in pools if one.spec.probe.api_key_secret)
 
     def _withheld(self) -> Mapping[_Withheld, list[str]]:
         """Withheld secrets with the node ids in order."""

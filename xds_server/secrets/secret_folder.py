@@ -23,12 +23,14 @@ from typing import Final
 import structlog
 from prometheus_client.core import Metric
 
+from engine.api_key_file import parse_api_key
 from policies.quantity import NAME_PATTERN
 from xds_server.admin_api.status_types import FileDefect, FileProblem
 from xds_server.diagnosis.file_problems import expiry_problem
 from xds_server.metrics.control_metrics import ControlPlaneMetrics
 from xds_server.model.secret import Secrets
 from xds_server.secrets.secret_validation import (
+    API_KEY,
     AUTHORITIES,
     FILES,
     UnusableSecretError,
@@ -97,6 +99,9 @@ class SecretFolder:
         self._folder_reason = ""
         self.current: Secrets = MappingProxyType({})
         """All usable secrets by name; the same object while unchanged."""
+        self.api_keys: Mapping[str, str] = MappingProxyType({})
+        """Usable API keys by name of the secret."""
+        self._seen_keys: dict[str, bytes | None] = {}
         self._look(settled=True)
 
     async def run(self, on_change: Callable[[], None]) -> None:
@@ -164,13 +169,17 @@ class SecretFolder:
         reasons: dict[str, str] = {}
         changed = self._forget(found, reasons)
         together = 0
+        keys: dict[str, str] = {}
         for name in found:
             if not _is_name(name):
                 # Untrusted name: it is displayed, and used as a metric label.
                 shown = ascii(name)[1:-1][:_SHOWN]
                 reasons[shown] = "secret names have lower-case letters, digits and dashes, at most 63"
                 continue
+            key = self._api_key(self._folder, name, keys, reasons, settled=settled)
             content, before = _read(self._folder, name, MAX_BYTES_TOGETHER - together), self._seen.get(name)
+            if key and content == (None, None, None) and name not in self._held:
+                continue  # an API key alone
             together += _size(content)
             self._seen[name] = content
             if isinstance(content, _Unreadable):
@@ -184,9 +193,30 @@ class SecretFolder:
                 changed = self._judge(name, content, reasons) or changed
         self._tell(reasons)
         self._reasons = reasons
+        self.api_keys = MappingProxyType(keys)
+        self._seen_keys = {name: one for name, one in self._seen_keys.items() if name in found}
         if changed or settled:
             self.current = MappingProxyType({name: one.secret for name, one in sorted(self._held.items())})
         return changed
+
+    def _api_key(
+        self, folder: Path, name: str, keys: dict[str, str], reasons: dict[str, str], *, settled: bool
+    ) -> bool:
+        """Add the secret's API key to ``keys``, or its defect to ``reasons``; whether there is a file."""
+        try:
+            content = _file(folder, folder / name / API_KEY)
+            changing = not settled and content != self._seen_keys.get(name)
+            self._seen_keys[name] = content
+            if content is not None and not changing:
+                keys[name] = parse_api_key(content)
+            elif changing and name in self.api_keys:
+                keys[name] = self.api_keys[name]
+        except (UnusableSecretError, ValueError) as error:
+            reasons[name] = str(error) if isinstance(error, UnusableSecretError) else f"{API_KEY} {error}"
+            if name in self.api_keys:
+                keys[name] = self.api_keys[name]
+            return True
+        return content is not None
 
     def _forget(self, found: Collection[str], reasons: dict[str, str]) -> bool:
         """Forget missing secrets that are unused; returns whether there were any."""

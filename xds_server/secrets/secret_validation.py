@@ -25,6 +25,9 @@ from xds_server.model.secret import EngineSecret
 AUTHORITIES: Final = "ca.crt"
 CHAIN: Final = "tls.crt"
 KEY: Final = "tls.key"
+API_KEY: Final = "api-key"
+"""An engine's API key, sent by probes only."""
+
 FILES: Final = (AUTHORITIES, CHAIN, KEY)
 """File names in a TLS Secret, as in Kubernetes and cert-manager."""
 

@@ -57,11 +57,14 @@ class RunningProber:
     moves: list[tuple[float, str, Health]] = field(default_factory=list)
     decisions: Decisions | None = None
     memory: DecisionMemory = NO_MEMORY
+    api_keys: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.fleet = declared(self.policies)
         self.changed = asyncio.Event()
-        self.prober = Prober(self._reported, on_probe=self._probed, rng=random.Random(7))
+        self.prober = Prober(
+            self._reported, on_probe=self._probed, rng=random.Random(7), api_keys=lambda: self.api_keys
+        )
         self.prober.watch(self.policies)
 
     def _probed(self, kind: ProbeKind, outcome: str, seconds: float) -> None:
@@ -125,8 +128,8 @@ class RunningProber:
 
 
 @contextlib.asynccontextmanager
-async def watching(setup: PolicySet) -> AsyncIterator[RunningProber]:
-    watched = RunningProber(setup)
+async def watching(setup: PolicySet, api_keys: dict[str, str] | None = None) -> AsyncIterator[RunningProber]:
+    watched = RunningProber(setup, api_keys={} if api_keys is None else api_keys)
     task = asyncio.create_task(watched.prober.run())
     try:
         yield watched
@@ -137,8 +140,8 @@ async def watching(setup: PolicySet) -> AsyncIterator[RunningProber]:
 
 
 @contextlib.asynccontextmanager
-async def engine_up(max_unfinished: int | None = None) -> AsyncIterator[FakeEngine]:
-    engine = FakeEngine(EngineConfig(max_unfinished=max_unfinished))
+async def engine_up(max_unfinished: int | None = None, api_key: str = "") -> AsyncIterator[FakeEngine]:
+    engine = FakeEngine(EngineConfig(max_unfinished=max_unfinished, api_key=api_key))
     await engine.start()
     try:
         yield engine

@@ -223,3 +223,21 @@ async def test_policy_edit_keeps_probes_of_unchanged_engines() -> None:
         assert watched.said("e1") is last
         assert watched.health("e0") is IN
         assert not watched.moves
+
+
+async def test_engine_started_with_an_api_key_leaves_its_pool_until_probes_have_it() -> None:
+    keys: dict[str, str] = {}
+    async with engine_up() as first, engine_up(api_key="s3cret") as second:
+        setup = policies({"e0": first.port, "e1": second.port})
+        async with watching(setup) as watched:
+            await watched.until(lambda: watched.health("e1") is OUT, "refused, half of the pool")
+            said = watched.said("e1")
+            assert said is not None
+            assert (said.verdict, said.doubt) == (Verdict.MISCONFIGURED, Doubt.REFUSED)
+            assert watched.health("e0") is IN
+        keyed = policies({"e0": first.port, "e1": second.port}, apiKeySecret="engines")
+        async with watching(keyed, api_keys=keys) as watched:
+            await watched.until(lambda: watched.health("e1") is OUT, "no key yet")
+            keys["engines"] = "s3cret"
+            await watched.until(lambda: watched.health("e1") is IN, "it has the key")
+            assert not any("s3cret" in one.evidence for one in watched.reports)

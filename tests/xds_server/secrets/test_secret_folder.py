@@ -79,6 +79,38 @@ def test_secret_is_a_folder_with_optional_client_certificate(folder: Path, one: 
     assert key.splitlines()[1] not in repr(followed.current["mutual"])
 
 
+def test_api_keys_need_no_certificates_and_reach_no_proxy(folder: Path, one: Path) -> None:
+    write(folder / "both", one)
+    (folder / "both" / "api-key").write_text("key-of-both\n")
+    (folder / "alone").mkdir()
+    (folder / "alone" / "api-key").write_text("key-alone")
+    followed = SecretFolder(folder)
+    assert followed.api_keys == {"both": "key-of-both", "alone": "key-alone"}
+    assert list(followed.current) == ["both"]
+    assert "key-of-both" not in repr(followed.current["both"])
+    assert not reasons(followed)
+    (folder / "alone" / "api-key").write_text("next")
+    followed.poll()
+    assert followed.api_keys["alone"] == "key-alone", "it may still be written"
+    followed.poll()
+    assert followed.api_keys["alone"] == "next"
+    (folder / "alone" / "api-key").write_text("two words")
+    followed.poll()
+    followed.poll()
+    assert followed.api_keys["alone"] == "next"
+    assert "api-key must hold one key" in reasons(followed)[0]
+    assert "two words" not in str(reasons(followed))
+
+
+def test_api_key_outside_the_folder_is_not_read(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text("not-for-engines")
+    (folder / "a").mkdir(parents=True)
+    (folder / "a" / "api-key").symlink_to(tmp_path / "elsewhere")
+    followed = SecretFolder(folder)
+    assert not followed.api_keys
+    assert "outside" in reasons(followed)[0]
+
+
 def test_secret_rotation_is_debounced(folder: Path, one: Path, two: Path) -> None:
     write(folder / "a", one)
     followed = SecretFolder(folder)

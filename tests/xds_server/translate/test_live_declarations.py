@@ -126,6 +126,7 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.slotsPerEngine": (3,),
     "spec.probe.metricsPath": ("/m",),
     "spec.probe.loadPath": ("/l",),
+    "spec.probe.apiKeySecret": ("k",),
     "spec.tls.secret": ("s2",),
     "spec.tls.serverName": ("c.example.com", None),
     "spec.tls.subjectAltNames": (["c.example.com"],),

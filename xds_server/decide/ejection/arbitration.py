@@ -7,7 +7,7 @@
 * Most of a zone bad at once while the rest is healthy is one event: a switch, a rollout, a power feed. The zone's
   floor then yields, because its callers are better served elsewhere. The pool's floor holds.
 * A symptom that the whole pool shares points at the observer, not at the engines, and is ignored. A refused probe
-  is one only while no peer answers the same probe: an engine with another key or model serves nobody.
+  is one only while no peer answers the same probe: an engine with another key or model refuses its callers too.
 * An agent's drain is always followed. An operator order is followed down to the floor unless it is forced.
 * The orchestrator's deletions are final: a leaving engine drains, a gone one gets nothing. An unfit node or an
   unready pod is soft evidence, doubted when it covers the whole pool (``pod_evidence``).
