@@ -36,7 +36,7 @@ def speaks_tls(host: str, port: int) -> bool:
         ):
             return True
     except ssl.SSLError as error:
-        # An alert is an answer in TLS; plain HTTP is no TLS record.
+        # An alert is an answer in TLS; plain HTTP is not TLS record.
         return "ALERT" in (error.reason or "")
     except OSError:
         return False

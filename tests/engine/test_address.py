@@ -27,6 +27,6 @@ def test_an_ipv6_host_stands_in_brackets() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "18000", "host:", "host:http", "host:65536", "host:-1", "host:99999"])
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):
         ListenAddress.parse(text)

@@ -1,4 +1,4 @@
-"""One engine asked over TLS: whom it is taken for, whose fault it is when that fails, and rotations."""
+"""Requests to one engine over TLS: its identity, blame for failures, and certificate rotation."""
 
 import asyncio
 import contextlib
@@ -93,7 +93,7 @@ async def test_an_engine_that_proves_its_name_is_asked_as_any_other(tmp_path: Pa
         await asyncio.wait_for(tripped, 30)
 
 
-async def test_an_engine_that_hangs_keeps_nobody_who_leaves(tmp_path: Path) -> None:
+async def test_hung_engine_does_not_block_cancellation(tmp_path: Path) -> None:
     certificate(tmp_path, "engine", NAME)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "engine.crt", tmp_path / "engine.key")
@@ -105,7 +105,7 @@ async def test_an_engine_that_hangs_keeps_nobody_who_leaves(tmp_path: Path) -> N
     async with asked(listening.getsockname()[1], means(tmp_path)) as http:
         tripwire = asyncio.create_task(http.wait_disconnected())
         hung = await asyncio.to_thread(shake_hands)
-        for _ in range(10):  # our side has said its last word, and only has to notice
+        for _ in range(10):  # our side is closed and only has to notice
             await asyncio.sleep(0)
         tripwire.cancel()
         done, _ = await asyncio.wait([tripwire], timeout=15)  # TLS would wait for its farewell twice as long
@@ -165,7 +165,7 @@ async def test_certificate_errors_are_described(tmp_path: Path) -> None:
         (b"a\n\x1b[31mb", r"is for a\n\x1b[31mb, not for engine.example"),
     ],
 )
-async def test_names_that_nobody_would_give_end_no_prober_and_move_no_cursor(
+async def test_hostile_names_crash_no_prober_and_print_no_control_characters(
     tmp_path: Path, name: bytes, words: str
 ) -> None:
     odd_certificate(tmp_path, "engine", name)
@@ -214,8 +214,8 @@ async def test_with_nothing_to_speak_tls_by_nothing_counts_against_the_engine(tm
             await asyncio.wait_for(http.wait_disconnected(), 30)
 
 
-async def test_new_connections_go_by_new_certificates_and_open_ones_go_on(tmp_path: Path) -> None:
-    """On both sides: an engine's own, and the authorities that it is held to."""
+async def test_new_connections_use_new_certificates_and_open_ones_continue(tmp_path: Path) -> None:
+    """On both sides: the engine's certificate, and the authorities that verify it."""
     certificate(tmp_path, "engine", NAME)
     certificate(tmp_path, "next", NAME)
     certificate(tmp_path, "stranger", "stranger.example")
@@ -252,7 +252,7 @@ async def test_tls_failure_is_soft_evidence_and_pool_wide_failure_is_distrusted(
         assert "is not trusted" in judgement.evidence
         answered = judgement.canary_sent(look.at_s).after(await http.send_canary("x"), probe)
         assert (answered.verdict, answered.doubt) == (Verdict.DEGRADED, Doubt.REFUSED)
-    # What was silent since is not dead at once: somebody was there a moment ago.
+    # A silent engine is not dead at once: it answered a moment ago.
     silent = MetricsReading(
         at_s=look.at_s + 1, counters=ProbeFailure(trouble=ProbeFailureReason.SILENT, detail="no answer")
     )
@@ -260,7 +260,7 @@ async def test_tls_failure_is_soft_evidence_and_pool_wide_failure_is_distrusted(
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_what_is_our_own_fault_leaves_what_was_known(known: bool) -> None:
+def test_local_failure_leaves_the_verdict_unchanged(known: bool) -> None:
     probe = ProbeSettings()
     judgement = EngineJudgement(books=ProbeState(slots=8))
     if known:

@@ -87,7 +87,7 @@ HUNG_IDLE: list[MetricsReading | CanaryReading | float] = [
         ([look(0.5, 200, 3), look(1.0, 200, 3), 1.0, token(1.0), look(2.0, 200, 3)], Verdict.READY),
         ([MetricsReading(at_s=0.5, counters=GONE)], Verdict.DEAD),
         ([look(0.5), 0.5, ended(0.5, GONE)], Verdict.DEAD),
-        ([MetricsReading(at_s=0.9, counters=SILENT)], Verdict.READY),  # nothing new is certain yet
+        ([MetricsReading(at_s=0.9, counters=SILENT)], Verdict.READY),  # too early to judge
         # An overloaded API process leaves its counters unread for seconds; that is not death.
         ([MetricsReading(at_s=0.9, counters=SILENT), MetricsReading(at_s=4.5, counters=SILENT)], Verdict.READY),
         ([MetricsReading(at_s=0.9, counters=SILENT), MetricsReading(at_s=5.5, counters=SILENT)], Verdict.DEAD),
@@ -103,7 +103,7 @@ HUNG_IDLE: list[MetricsReading | CanaryReading | float] = [
         ([look(0.5), 0.5, ended(0.5, CUT)], Verdict.READY),
         ([look(0.5), 0.5, ended(0.5, CUT), look(0.6), 0.6, ended(0.6, CUT)], Verdict.DEGRADED),
         ([look(0.5), 0.5, CanaryReading(sent_at_s=0.5, at_s=3.0, failure=OURS), look(3.0)], Verdict.READY),
-        # The token that a canary had brought before the engine stopped is no sign of life after it.
+        # A canary token from before the engine stopped does not prove life after it.
         (
             [
                 look(0.5),
@@ -149,7 +149,7 @@ def test_a_long_prefill_of_someone_else_has_stall_after() -> None:
         assert judgement.verdict is Verdict.READY
 
 
-def test_what_may_be_our_own_fault_is_marked() -> None:
+def test_possible_local_faults_are_marked() -> None:
     refused: list[MetricsReading | CanaryReading | float] = [look(0.5), 0.5, ended(0.5, WRONG)]
     assert told(refused, READY).doubt is Doubt.REFUSED
     assert told([MetricsReading(at_s=at_s, counters=SILENT) for at_s in (0.5, 5.5)], READY).doubt is Doubt.SILENT
@@ -160,7 +160,9 @@ def test_no_canary_behind_queued_work_nor_to_a_dead_engine() -> None:
     assert told([look(0.5)], READY).wants_canary
     assert told([look(0.5, 200, running=3)], READY).wants_canary
     assert not told([look(0.5, 200, running=8)], READY).wants_canary
-    assert told([look(0.5, 200, 8), look(1.0, 200, 8)], READY).wants_canary, "nothing moves: nobody is in its way"
+    assert told([look(0.5, 200, 8), look(1.0, 200, 8)], READY).wants_canary, (
+        "no progress: a canary disturbs no request"
+    )
     assert not told([MetricsReading(at_s=0.5, counters=GONE)], READY).wants_canary
     assert not told([look(0.5), 0.5], READY).wants_canary
 
@@ -194,7 +196,7 @@ def test_degraded_engine_is_probed_often_until_it_recovers() -> None:
     assert not slow.books.recovering, "slow for minutes is what is usual now"
 
 
-def test_unobserved_time_is_no_evidence() -> None:
+def test_unobserved_time_does_not_count_as_evidence() -> None:
     asleep = MetricsReading(at_s=60.0, counters=look(60.0).counters, late=True)
     assert told([look(0.5), 0.5, asleep], READY).verdict is Verdict.READY
 
@@ -221,7 +223,7 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None)  # a busy machine is no finding
+@settings(deadline=None)  # a slow machine must not fail it
 @given(STEPS)
 def test_every_story_has_sane_ends(steps: list[tuple[float, object, object]]) -> None:
     judgement, at_s, tokens = EngineJudgement(books=ProbeState(slots=SLOTS)), 0.0, 1000.0
@@ -254,7 +256,7 @@ def test_every_story_has_sane_ends(steps: list[tuple[float, object, object]]) ->
         assert report is None or report.evidence
 
 
-@settings(deadline=None)  # a busy machine is no finding
+@settings(deadline=None)  # a slow machine must not fail it
 @given(
     st.lists(st.tuples(st.floats(0.01, 0.5), st.integers(1, 500), st.integers(8, 64)), min_size=1, max_size=40),
     st.booleans(),
@@ -270,7 +272,7 @@ def test_engine_with_advancing_tokens_is_never_hung(story: list[tuple[float, int
         assert judgement.verdict.good
 
 
-@settings(deadline=None)  # a busy machine is no finding
+@settings(deadline=None)  # a slow machine must not fail it
 @given(st.integers(0, 64), st.floats(0.05, 0.5), st.booleans())
 def test_every_stalled_engine_is_detected(load: int, interval_s: float, counted: bool) -> None:
     """Whatever its gauges froze at, and whether or not it counts its calls."""
@@ -295,7 +297,7 @@ def test_every_stalled_engine_is_detected(load: int, interval_s: float, counted:
 def asked_for(
     count: int, start: EngineJudgement, at_s: float, failure: ProbeFailure | None = None
 ) -> EngineJudgement:
-    """After so many canaries, one each second, that all end alike."""
+    """The judgement after ``count`` canaries, one each second, with the same result."""
     for number in range(count):
         sent_at_s = at_s + number
         start = told(

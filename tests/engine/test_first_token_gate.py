@@ -65,7 +65,7 @@ def body(sent: list[Message]) -> bytes:
 
 
 class Steps:
-    """An application that says one chunk each time it is told to."""
+    """An application that sends one chunk per step."""
 
     def __init__(self) -> None:
         self.chunks: asyncio.Queue[bytes | None] = asyncio.Queue()

@@ -40,7 +40,7 @@ def test_ranks_are_summed() -> None:
         PAGE.replace(b" 3.0", b""),
     ],
 )
-def test_what_cannot_be_read_is_none(page: bytes) -> None:
+def test_unreadable_histogram_is_none(page: bytes) -> None:
     assert histogram(page, NAME) is None
 
 
@@ -53,7 +53,7 @@ def test_only_what_was_added_counts() -> None:
     assert quantiles(None) is None
 
 
-def test_an_engine_that_started_anew_is_read_from_zero() -> None:
+def test_restarted_engine_is_read_from_zero() -> None:
     assert histogram_delta(made(100, 100, 100), made(1, 1, 1)) == made(1, 1, 1)
 
 
@@ -63,7 +63,7 @@ def test_beyond_the_last_bound_nothing_more_is_claimed() -> None:
     assert found.p50_s == found.p99_s == 1.0
 
 
-@settings(deadline=None)  # a busy machine is no finding
+@settings(deadline=None)  # a slow machine must not fail it
 @given(st.lists(st.floats(0.001, 100), min_size=1, max_size=200), st.lists(st.floats(0.001, 100), max_size=200))
 def test_a_quantile_lies_in_the_bucket_of_the_true_one(new: list[float], old: list[float]) -> None:
     bounds = (0.01, 0.1, 1.0, 10.0, math.inf)

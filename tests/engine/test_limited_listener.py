@@ -1,4 +1,4 @@
-"""A port under a flood of connections: whom it closes, whom it keeps, and that it never spins."""
+"""A port under a connection flood: which connections it closes or keeps, and that it never spins."""
 
 import asyncio
 import contextlib
@@ -155,7 +155,7 @@ async def test_connection_limit_counts_tls_from_accept_and_closes_half_handshake
         for _ in range(4):
             halves.append(await port.connect())
             halves[-1].writer.write(b"\x16\x03\x01\x02")
-        # Which two depends on whose bytes were read by then: who said nothing goes first.
+        # Which two depends on whose bytes were read by then: silent connections are closed first.
         await eventually(lambda: port.turned_away == 2, "two gave way", LIMIT_S)
         late = await port.connect(tls=client)
         assert await late.echo(b"late") == b"late"

@@ -1,4 +1,4 @@
-"""The generated code says what the .proto says: whoever edits one runs ``make generated``."""
+"""The generated code matches the .proto; after edits run ``make generated``."""
 
 import subprocess
 import sys

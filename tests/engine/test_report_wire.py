@@ -73,7 +73,7 @@ def test_report_round_trips_on_the_wire() -> None:
     assert read(encode(FULL)) == FULL
 
 
-def test_what_is_not_known_stays_unknown() -> None:
+def test_unknown_values_stay_unknown() -> None:
     report = EngineReport(
         pool="",
         engine="",

@@ -1,4 +1,4 @@
-"""Whoever watches an agent hears changes at once, the newest always, and old things never: over real gRPC."""
+"""Watchers of an agent get changes at once, always the newest report and never an older one: real gRPC."""
 
 import asyncio
 import contextlib
@@ -123,7 +123,7 @@ async def test_watchers_are_those_connected_and_their_progress_adds_up() -> None
         await one.next()
         await two.next()
         drained = server.publish(report(Verdict.DRAINING, drain=True)).sequence
-        assert not server.removal(drained).complete, "nobody has answered"
+        assert not server.removal(drained).complete, "no watcher has answered"
         said = {"boot_id": "b", "sequence": drained, "proxies_total": 3}
         assert await acknowledge(channel, watcher="one", proxies_acknowledged=2, **said)
         assert not await acknowledge(channel, watcher="two", proxies_acknowledged=3, **said)

@@ -1,8 +1,8 @@
-"""A whole server in this process, and months of comings and goings in seconds: what of it is left behind, counted.
+"""A whole server in this process under months of churn in seconds: counts what is left behind.
 
-A *turn* brings a proxy, an engine, a pool and a zone that nobody has heard of before, and takes those of the turn
-before away: policies are edited and refused, engines fail and come back, are ordered out and in, proxies connect,
-tell, refuse a resource and leave. After many turns nothing may be there that was not there after a few.
+A *turn* adds a new proxy, engine, pool and zone, and removes those of the turn before: policies are edited and
+refused, engines fail, recover, are ejected and restored, proxies connect, report, refuse a resource and leave.
+After many turns no more objects may exist than after a few.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class Churn:
 
     @property
     def _port(self) -> int:
-        """Of this turn's engine; nobody is asked there."""
+        """Port of this turn's engine; never connected to."""
         return 10 + self._number % 1_000
 
     def write(self, *, bad: bool = False) -> None:
@@ -129,7 +129,7 @@ class Churn:
             self._target, options=(("grpc.use_local_subchannel_pool", 1),)
         ) as channel:
             await self._proxy(channel)
-        await eventually(lambda: not self.server.proxies.publisher.proxies(), "nobody is connected", LIMIT_S)
+        await eventually(lambda: not self.server.proxies.publisher.proxies(), "no proxy is connected", LIMIT_S)
         await self._engines()
 
     async def _edits(self) -> None:
@@ -149,7 +149,7 @@ class Churn:
         await eventually(served, f"{pool} is served", LIMIT_S)
 
     async def _proxy(self, channel: grpc.aio.Channel) -> None:
-        """A proxy that nobody knew: it takes all, refuses one, tells of its calls, and goes."""
+        """A new proxy: accepts all but one resource, reports its calls, and leaves."""
         node = f"proxy-{self._number}"
         call = channel.stream_stream(DELTA)()
         for type_url in (CLUSTER, ENDPOINT, LISTENER, ROUTE):
@@ -169,12 +169,12 @@ class Churn:
         )
 
         async def told() -> bool:
-            """Whether both were taken: what is told before the proxy counts as connected is not."""
+            """Whether both reports counted: those sent before the proxy counts as connected do not."""
             await logs.write(_log(node, f"pool{self._number}", self._port))
             await loads.write(_load(node, f"pool{self._number}", self._port))
             return len(self.server.proxies.telemetry.last_signals_s().get(node, ())) == 2
 
-        await eventually(told, f"{node} tells of calls and of load", LIMIT_S)
+        await eventually(told, f"{node} reports calls and load", LIMIT_S)
         for one in (call, logs, loads):
             one.cancel()
 
@@ -275,7 +275,7 @@ def _parts(one: object) -> Iterator[tuple[str, object]]:
 
 
 def objects() -> Mapping[str, int]:
-    """How many objects there are of each type of ours and of whom we talk through, and how many tasks and timers.
+    """Number of objects of each of our types and of our client libraries, and of tasks and timers.
 
     What the language keeps for itself (contexts of timers that were cancelled, patterns) comes and goes with time.
     """

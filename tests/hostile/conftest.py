@@ -142,7 +142,7 @@ class Peer:
         self.acks += 1
 
     async def behave(self) -> None:
-        """Take what comes and confirm it, for ever."""
+        """Accept every response until cancelled."""
         await self.subscribe()
         while isinstance(data := await self.call.read(), bytes):
             self.received.append(data)
@@ -169,13 +169,13 @@ async def connected(target: str, node: str, method: str = DELTA) -> AsyncIterato
 
 @dataclass(kw_only=True)
 class Neighbour:
-    """A proxy that behaves, beside those that do not."""
+    """A well-behaved proxy next to hostile ones."""
 
     server: Server
     peer: Peer
 
     async def is_served(self) -> None:
-        """Edit the policies, and return once this proxy has confirmed what came of it."""
+        """Edit the policies, and return once this proxy has accepted the result."""
         before = self.peer.acks
         self.server.edit()
         await eventually(lambda: self.peer.acks > before, "the neighbour's ACK of an edit", LIMIT_S)

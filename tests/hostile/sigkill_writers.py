@@ -71,7 +71,7 @@ def lines_child(folder: Path, number: int, told: Callable[[int], None]) -> None:
 
 
 def version(number: int) -> PolicyVersion:
-    """Known by what it says, and by names and texts: what tells the one from the other is written beside it."""
+    """A version whose content, names and texts carry its number."""
     return PolicyVersion(
         number=number,
         digest=str(number),
@@ -144,7 +144,7 @@ def history_is_whole(folder: Path, written: int) -> str:
     newest = archive.newest.number if archive.newest else 0
     if newest < written:
         return f"{written} was kept, and {newest} is the newest"
-    # Older ones that are there still are about to go, and nobody goes back to those.
+    # Older files that remain are about to be deleted and are never restored.
     stay = range(max(1, newest - KEPT_VERSIONS + 1), newest + 1)
     found = {one.number: one for one in archive.versions}
     if archive.damaged or not found.keys() >= set(stay):
@@ -160,7 +160,7 @@ def recording_is_whole(folder: Path, _written: int) -> str:
         for _ in read_rounds(path, reading):
             pass
     except RecordingError as error:
-        # Killed before its first line was there: nothing was recorded, and the message says so.
+        # Killed before its first line: nothing was recorded, and the message states that.
         whole = path.exists() and path.read_bytes().count(b"\n") > 1
         return str(error) if whole else ""
     return ""
@@ -177,7 +177,7 @@ KILLED: Final = dict.fromkeys(PARTS, 0)
 
 
 def kill_one(part: str, folder: Path, written: int, after_s: float) -> int:
-    """Let a child write from ``written`` on, kill it; the last number that it said it had written."""
+    """Let a child write from ``written`` on and kill it; the last number it reported as written."""
     child_writes, _ = PARTS[part]
     hear, tell = os.pipe()
     child = os.fork()

@@ -31,12 +31,12 @@ LOOKS: Final = 6
 """Turns that growth has to survive before it counts as a leak."""
 
 SOON_S: Final = 0.05
-"""Of anything that is remembered for a time: less than a turn."""
+"""Lifetime of anything with an expiry: shorter than a turn."""
 
 
 @pytest.fixture
 def quiet() -> Iterator[None]:
-    """Hours of log in seconds help nobody; tests that follow expect theirs."""
+    """Silence the logs of these tests; restore logging for later ones."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     log_config.configure("json", "critical")

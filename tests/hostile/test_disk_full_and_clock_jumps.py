@@ -62,7 +62,7 @@ def test_full_disk_keeps_the_last_good_state(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT, errno.EMFILE])
 @pytest.mark.parametrize("step", ["fsync", "mkstemp", "replace"])
-def test_whatever_the_disk_says_is_said_and_what_was_kept_stays(
+def test_disk_error_is_reported_and_the_old_file_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, step: str
 ) -> None:
     store = LastGoodStore(tmp_path)
@@ -92,10 +92,10 @@ def test_lines_that_a_full_disk_cost_are_counted_and_the_next_begin_a_line(tmp_p
     assert len(found) <= 3, "half a line at most"
 
 
-async def test_what_a_disk_refused_is_written_once_there_is_room(
+async def test_refused_writes_are_retried_once_the_disk_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not with the next change only: who was told that it is served finds it served after a restart."""
+    """Without waiting for the next change: a confirmed version is served after a restart."""
     for module in (version_archive, persistence, ledger_orders):
         monkeypatch.setattr(module, "RETRY_S", 0.01)
     monkeypatch.setattr(persistence, "_LOOK_EACH_S", 0.01)
@@ -135,7 +135,7 @@ async def test_what_a_disk_refused_is_written_once_there_is_room(
         state.unlink()
         names = ("last-good.json", "orders.json", "history/00000001.json", "addresses.json")
         await eventually(lambda: all((state / name).is_file() for name in names), "all is written", LIMIT_S)
-        await eventually(lambda: not list(disk.file_problems()), "nobody is told of it any more", LIMIT_S)
+        await eventually(lambda: not list(disk.file_problems()), "the problem is cleared", LIMIT_S)
         for task in running_tasks:
             task.cancel()
     assert LastGoodStore(state).read() is not None
@@ -158,13 +158,13 @@ def test_a_file_is_for_this_user_only_and_whole(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_pipe_in_place_of_the_state_is_reported_and_waits_for_nobody(tmp_path: Path) -> None:
+def test_pipe_in_place_of_the_state_is_reported_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "last-good.json")
     with pytest.raises(StoreError, match="not a file"):
         LastGoodStore(tmp_path).read()
 
 
-def test_pipes_in_place_of_what_is_kept_beside_it_wait_for_nobody_either(tmp_path: Path) -> None:
+def test_pipes_in_place_of_other_state_files_do_not_block(tmp_path: Path) -> None:
     history = tmp_path / "history"
     history.mkdir()
     for path in (tmp_path / address_store.FILE_NAME, history / digest_table.FILE_NAME, history / "00000001.json"):
@@ -234,7 +234,7 @@ async def test_unresolved_dns_name_keeps_its_last_address() -> None:
 
 
 async def test_unresolved_dns_name_after_restart_uses_the_stored_address(tmp_path: Path) -> None:
-    """Else every pool by name would be empty, and proxies that had engines would be told so."""
+    """Otherwise pools with DNS names would be empty, and proxies would lose their engines."""
     address_store.save(tmp_path, {"engine-0": "10.0.0.1", "engine-1": "10.0.0.2"})
     found = {"engine-1": ["10.0.0.9"]}
 
@@ -253,7 +253,7 @@ async def test_unresolved_dns_name_after_restart_uses_the_stored_address(tmp_pat
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"format": "switchgear-addresses/2", "addresses": {}}', '{"addresses": {"a": "no"}}']
 )
-def test_kept_addresses_that_cannot_be_believed_are_said(tmp_path: Path, text: str) -> None:
+def test_invalid_stored_addresses_are_reported(tmp_path: Path, text: str) -> None:
     assert address_store.read(tmp_path) == {}
     (tmp_path / address_store.FILE_NAME).write_text(text)
     with pytest.raises(StoreError, match=r"addresses\.json"):

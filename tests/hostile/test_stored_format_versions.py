@@ -1,4 +1,4 @@
-"""Bytes that were written before are read today; what a later version adds is passed over, or said to be later."""
+"""Files of earlier versions are read; fields of later ones are ignored, later formats are refused by name."""
 
 import json
 from collections.abc import Iterator
@@ -97,7 +97,7 @@ def test_the_report_of_an_agent_of_then() -> None:
 
 
 def test_the_report_of_a_later_agent() -> None:
-    """A later schema, fields nobody knows here, and values of enums that came later."""
+    """A later schema, unknown fields, and later enum values."""
     data = (FORMATS / "report.1.bin").read_bytes()
     message = pb.EngineReport.FromString(data)
     message.schema_version = SCHEMA_VERSION + 1
@@ -112,7 +112,7 @@ def test_the_report_of_a_later_agent() -> None:
 
 
 def test_the_report_of_an_earlier_agent() -> None:
-    """Only what the first agents said: who, in which order, and the verdict."""
+    """Only the fields of the first agents: boot id, sequence and verdict."""
     least = pb.EngineReport(schema_version=1, boot_id="b", sequence=1, verdict=pb.READY)
     report = read(least.SerializeToString())
     assert (report.verdict, report.canary, report.slots) == (Verdict.READY, None, None)

@@ -1,4 +1,4 @@
-"""Policies that nobody wrote: every field may be said, with values at and between its limits."""
+"""Generated policies: any field may be set, with values at and between its limits."""
 
 from typing import Any
 
@@ -111,7 +111,7 @@ MATCHES = sometimes(
 )
 TLS = st.builds(
     lambda asked, names: {"secret": "engines", "serverName": asked, "subjectAltNames": names},
-    # Without a name that is asked for, those that engines at addresses have to prove have to be said.
+    # Without serverName, engines at IP addresses need subjectAltNames.
     st.sampled_from(["engine.example.com", "Engine_1.Example.com", "y" * 63]),
     st.lists(
         st.sampled_from(

@@ -41,7 +41,7 @@ def of_kind(objects: Sequence[Any], kind: str) -> list[Object]:
 
 
 def sidecar(objects: Sequence[Any], *, patched: bool = True) -> Object:
-    """The bootstrap of a sidecar that has been told these objects, with or without their EnvoyFilters."""
+    """The bootstrap of a sidecar with these objects, with or without their EnvoyFilters."""
     shape: Object = yaml.safe_load(SHAPE.read_text())
     resources = shape["static_resources"]
     resources["clusters"] += clusters(objects)
@@ -181,7 +181,7 @@ def _route(http: Object) -> Object:
         for name in ("method", "authority", "scheme")
         if name in match
     ]
-    # And max_grpc_timeout, which Envoy complains of whoever asks for it.
+    # Not max_grpc_timeout: Envoy warns about it as deprecated.
     action: Object = {"timeout": http.get("timeout", "0s")}
     names = [_cluster_of(one["destination"]) for one in http["route"]]
     if len(names) == 1:

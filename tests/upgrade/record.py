@@ -93,7 +93,7 @@ async def flags() -> dict[str, list[str]]:
             *(sys.executable, "-m", module, command, "--help"), stdout=asyncio.subprocess.PIPE
         )
         said, _ = await asked.communicate()
-        # At the beginning of a line, but for the second name of a pair: elsewhere it is only spoken of.
+        # At the beginning of a line, or as the second name of a pair: elsewhere it is only mentioned.
         found[name] = re.findall(r"^  (?:-h, )?(--[a-z0-9-]+)", said.decode(), re.MULTILINE)
     return found
 
@@ -135,7 +135,7 @@ async def reports(folder: Path, scratch: Path, http: aiohttp.ClientSession) -> N
             )
             await call
             draining.cancel()
-        # Nobody listens at its engine's port yet.
+        # Its engine's port is still closed.
         early, _ = await start_agent(children, "early", free_ports(1)[0], slots=4)
         async with watching(early) as heard:
             await keep(folder / "starting.bin", heard, lambda one: one.verdict == VERDICTS["starting"])
@@ -183,7 +183,7 @@ async def fake_engine(children: ChildProcesses, name: str, *, slots: int) -> tup
 async def start_agent(
     children: ChildProcesses, name: str, port: int, *, slots: int, gpu: Any = None
 ) -> tuple[int, str]:
-    """An agent beside the engine at a port: its gRPC port, and where it answers HTTP."""
+    """An agent for the engine at a port: its gRPC port and its HTTP address."""
     http, grpc_port = free_ports(2)
     argv = [
         *(sys.executable, "-m", "engine.agent", "run", "--engine", f"http://127.0.0.1:{port}"),
@@ -201,7 +201,7 @@ async def fault(http: aiohttp.ClientSession, control: str, what: Any) -> None:
 
 
 async def complete(http: aiohttp.ClientSession, port: int, *, tokens: int) -> int:
-    """Ask for so many tokens; the status, whatever it is."""
+    """Request ``tokens`` tokens; the HTTP status."""
     body = {"model": "fake-model", "prompt": "x", "max_tokens": tokens}
     async with http.post(f"http://127.0.0.1:{port}/v1/completions", json=body) as answer:
         await answer.read()
@@ -381,7 +381,7 @@ def write(path: Path, text: str) -> None:
 
 
 async def traffic(http: aiohttp.ClientSession, listener: int) -> None:
-    """A few requests a second through the Envoy, for ever."""
+    """A few requests a second through the Envoy, until cancelled."""
     while True:
         with contextlib.suppress(aiohttp.ClientError):
             await complete(http, listener, tokens=4)

@@ -30,7 +30,7 @@ from xds_server.rollout.last_good import LastGoodStore
 
 
 def shape(value: Any) -> Any:
-    """Which fields there are, and of which type; a list has the shape of its first item."""
+    """Fields and their types; a list has the shape of its first item."""
     if isinstance(value, dict):
         return {key: shape(one) for key, one in value.items()}
     if isinstance(value, list):

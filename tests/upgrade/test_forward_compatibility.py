@@ -1,4 +1,4 @@
-"""What a later version adds is passed over; what it writes in another format is named, with a way out."""
+"""Fields of a later version are ignored; its new formats are refused by name, with a fix."""
 
 import json
 from hashlib import blake2b
@@ -81,7 +81,7 @@ def test_a_version_of_another_format_is_left_alone(before: Path, tmp_path: Path)
     assert line["file"] == str(folder / "00000004.json")
     assert WAY_OUT in line["reason"]
     archive.flush()
-    assert (folder / "00000004.json").is_file(), "whoever goes forward again finds it"
+    assert (folder / "00000004.json").is_file(), "a later upgrade finds it"
 
 
 def test_an_order_of_another_format_is_left_out(before: Path, tmp_path: Path) -> None:

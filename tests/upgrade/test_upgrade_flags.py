@@ -1,4 +1,4 @@
-"""Charts and units of earlier versions start the programs of today, but for the renamed flags."""
+"""Charts and units of earlier versions start today's programs, except for renamed flags."""
 
 import json
 from pathlib import Path

@@ -49,7 +49,7 @@ def test_stored_nacked_content_is_served_to_no_proxy(then: Path, tmp_path: Path)
         assert one.instead is not None
         assert one.instead.name == name
         assert name.encode() in one.instead.value
-        assert one.instead.version not in one.contents, "what is served instead is not what was refused"
+        assert one.instead.version not in one.contents, "the version served instead is not the refused one"
 
 
 def test_stored_orders_stay_in_force_until_they_expire(then: Path, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_the_history_of_policies(before: Path, tmp_path: Path) -> None:
     assert "serviceTime: 200ms" in first.texts["policies/all.yaml"]
     assert "serviceTime: 250ms" in second.texts["policies/all.yaml"]
     assert sorted(fourth.texts) == ["policies/all.yaml", "policies/more.yaml"]
-    assert third.beside == second.digest, "it stood in the place of what the files said"
+    assert third.beside == second.digest, "it replaced the version from the files"
     assert archive.last is fourth
     assert archive.next_number() == 5
 

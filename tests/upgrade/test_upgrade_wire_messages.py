@@ -80,7 +80,7 @@ def test_the_summary_of_another_region(before: Path) -> None:
     assert said.evidence.startswith("level 0, 2 of 4 engines healthy")
 
 
-def test_what_a_control_plane_of_then_asks_of_an_agent(then: Path) -> None:
+def test_agent_answers_an_earlier_control_plane(then: Path) -> None:
     asked = pb.WatchRequest.FromString((then / "asked" / "watch.bin").read_bytes())
     assert asked.watcher
     progress = pb.DrainProgress.FromString((then / "asked" / "acknowledge.bin").read_bytes())

@@ -1,4 +1,4 @@
-"""A real agent process beside a fake engine, and ways to ask it."""
+"""A real agent process for a fake engine, and helpers to query it."""
 
 import asyncio
 import contextlib
@@ -83,7 +83,7 @@ StartEngine = Callable[..., Awaitable[FakeEngine]]
 
 @pytest.fixture
 async def start_agent() -> AsyncIterator[StartAgent]:
-    """Start an agent beside the engine at a URL, with further flags; ended with the test."""
+    """Start an agent for the engine at a URL, with further flags; stopped with the test."""
     agents: list[RunningAgent] = []
 
     async def start(engine_url: str, *flags: str) -> RunningAgent:

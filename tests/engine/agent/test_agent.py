@@ -1,4 +1,4 @@
-"""The agent as a process of its own, beside a fake engine with real faults: what it says, when, and to whom."""
+"""The agent as its own process with a faulty fake engine: reports, timing and readers."""
 
 import asyncio
 import contextlib
@@ -65,7 +65,7 @@ async def test_saturated_engine_is_busy_and_never_hung(
     await agent.until("ready")
 
     async def look() -> set[object]:
-        """What it says while the callers are answered once."""
+        """Verdict and health statuses while each caller is answered once."""
         _, report = await agent.until("busy")
         assert report["reasons"][0]["reading"] == "queue"
         seen: set[object] = set()
@@ -76,7 +76,7 @@ async def test_saturated_engine_is_busy_and_never_hung(
         return seen
 
     async with under_load(engine, 64):
-        # Engine and callers live in this process: one that does not run is a hung engine, and said to be.
+        # Engine and callers share this process: if it is starved, the engine correctly counts as hung.
         assert await without_starvation(look) == {"busy", (200, 200, 200)}
         await agent.until_report(lambda one: one["time_to_first_token"] and (one["requests_in_flight"] or 0) > 32)
 
@@ -447,7 +447,7 @@ async def test_restarted_agent_does_not_eject_a_working_engine(
         assert await without_starvation(look) in {
             "ready",
             "busy",
-        }  # by whether somebody waits just then; never `starting`
+        }  # busy if a request waits just then; never `starting`
 
 
 async def test_grpc_health_check_and_watch_report_changes(start_agent: Any, start_engine: Any) -> None:

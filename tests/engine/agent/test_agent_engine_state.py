@@ -151,7 +151,7 @@ def test_failures_of_others_count_as_damage_until_half_as_many_fail() -> None:
     assert after([look(3.0, 400, finished=160.0, errors=20.0)], less).verdict is Verdict.READY
 
 
-def test_a_new_process_is_a_new_boot_even_when_nobody_saw_the_old_one_go() -> None:
+def test_new_process_is_a_new_boot_even_without_an_observed_exit() -> None:
     old = after([look(0.0, started_at_s=1.0), 0.0, token(0.0)])
     new = after([look(0.5, tokens=0, started_at_s=2.0)], old)
     assert new.boot.number == old.boot.number + 1
@@ -179,11 +179,11 @@ def test_warm_up_is_for_engines_that_were_seen_to_start() -> None:
         (GpuAction.EJECT, Verdict.DEAD, False),
     ],
 )
-def test_what_the_gpus_ask_for(action: GpuAction, verdict: Verdict, may_have_traffic: bool) -> None:
+def test_gpu_action_decides_the_verdict(action: GpuAction, verdict: Verdict, may_have_traffic: bool) -> None:
     standing = READY.with_gpu(gpu(action), 1.0, CONFIG)
     assert standing.verdict is verdict
     assert readiness(standing).yes is may_have_traffic
-    assert liveness(standing, CONFIG, 1000.0).yes, "tokens come: nothing for a restart to mend"
+    assert liveness(standing, CONFIG, 1000.0).yes, "tokens are produced: a restart would not help"
 
 
 def test_a_hang_outdoes_a_drain_and_a_drain_outdoes_damage() -> None:
@@ -201,7 +201,7 @@ def test_an_engine_that_lost_its_gpu_is_dead_and_hung_once_its_tokens_stand_stil
     assert flowing.verdict is Verdict.DEAD, "what still flows may end"
     stuck = after([2.0, look(2.5, 300, 2), look(3.1, 300, 2)], flowing)
     assert stuck.verdict is Verdict.HUNG
-    assert stuck.findings[0].sentence.endswith("; XID on rank 0"), "and the cause is told with it"
+    assert stuck.findings[0].sentence.endswith("; XID on rank 0"), "the cause is named"
     assert [one.reading for one in stuck.findings] == ["tokens", "gpu.xid"]
     assert after([look(3.6, 400, 2)], stuck).verdict is Verdict.DEAD
     assert after([MetricsReading(at_s=3.6, counters=GONE)], stuck).verdict is Verdict.DEAD
@@ -258,9 +258,7 @@ def test_drain_completes_after_proxy_acks_no_requests_and_confirmation() -> None
     assert not is_drained(empty, removal(acknowledged=1), 0.2)
     assert not is_drained(empty, removal(watchers=2), 0.2)
     assert not is_drained(after([look(1.5, 200, 1)], empty), removal(), 0.2)
-    assert not is_drained(after([MetricsReading(at_s=1.5, counters=SILENT)], empty), removal(), 0.2), (
-        "nobody knows"
-    )
+    assert not is_drained(after([MetricsReading(at_s=1.5, counters=SILENT)], empty), removal(), 0.2), "unknown"
     nobody = removal(0, 0, 0, 0)
     assert not is_drained(empty, nobody, UNWATCHED_QUIET_S / 2)
     assert is_drained(empty, nobody, UNWATCHED_QUIET_S)
@@ -296,7 +294,7 @@ def test_no_canary_behind_queued_work_nor_to_a_draining_engine() -> None:
 # -- for every story --------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)  # a busy machine is no finding
+@settings(deadline=None)  # a slow machine must not fail it
 @given(
     st.lists(
         st.tuples(
@@ -341,7 +339,7 @@ READINGS = st.one_of(
 )
 
 
-@settings(deadline=None)  # a busy machine is no finding
+@settings(deadline=None)  # a slow machine must not fail it
 @given(st.lists(st.tuples(st.floats(0.01, 3.0), READINGS), max_size=60))
 def test_every_story_has_a_verdict_with_evidence_and_three_answers(
     steps: list[tuple[float, tuple[object, ...]]],
@@ -375,9 +373,9 @@ def test_every_story_has_a_verdict_with_evidence_and_three_answers(
             assert liveness(standing, CONFIG, at_s + 1e6).yes
 
 
-@settings(deadline=None)  # a busy machine is no finding
+@settings(deadline=None)  # a slow machine must not fail it
 @given(st.lists(st.booleans(), max_size=40))
-def test_single_errors_between_tokens_never_take_an_engine_out(errors: list[bool]) -> None:
+def test_single_errors_between_tokens_never_eject_an_engine(errors: list[bool]) -> None:
     standing, at_s = READY, 0.5
     for error in errors:
         at_s += 0.3

@@ -1,4 +1,4 @@
-"""An agent beside an engine that speaks TLS: judged as any other, and told in plain words when not believed."""
+"""An agent with a TLS engine: judged as any other; an untrusted certificate is reported plainly."""
 
 import asyncio
 import sys
@@ -54,7 +54,7 @@ async def test_a_tls_engine_is_judged_through_a_rotation_and_a_hang(
     await agent.until("ready")
 
 
-async def test_a_certificate_for_another_name_is_told_and_asks_for_no_restart(
+async def test_wrong_certificate_name_is_reported_and_requests_no_restart(
     start_agent: StartAgent, start_engine: StartEngine, tmp_path: Path
 ) -> None:
     certificate(tmp_path, "engine", "stranger.example")

@@ -16,7 +16,7 @@ from tests.eventually import eventually
 
 
 class Closing(EngineHttp):
-    """An engine that is well, counts, and closes every connection that is silent."""
+    """A healthy engine that counts connections and closes every idle one."""
 
     def __init__(self, config: AgentConfig) -> None:
         target = EngineTarget(address="127.0.0.1", port=1, model="m", probe=config.probe)

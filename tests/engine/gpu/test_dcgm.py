@@ -53,13 +53,13 @@ def test_row_remaps_are_read() -> None:
     assert (remaps.uncorrectable, remaps.failed) == (8, True)
 
 
-def test_what_is_no_page_is_refused() -> None:
+def test_malformed_page_is_refused() -> None:
     with pytest.raises(DcgmError):
         dcgm_gpus('DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-0"} warm\n')
 
 
 class Exporter:
-    """A web server that says what it is told to."""
+    """A web server with configurable answers."""
 
     def __init__(self) -> None:
         self.text, self.status = "", 200

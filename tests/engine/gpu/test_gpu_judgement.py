@@ -60,12 +60,12 @@ def judged(*args, policy: GpuPolicy | None = None, **kwargs):
     return judge_gpu(*args, policy=policy or GpuPolicy(), now_s=NOW_S, **kwargs)
 
 
-def test_nothing_known_is_nothing_held_against_the_engine() -> None:
+def test_missing_readings_do_not_count_against_the_engine() -> None:
     judgement = judged(readings(gpu()), ())
     assert (judgement.action, judgement.evidence, judgement.worst_rank) == (GpuAction.NONE, (), None)
 
 
-def test_absent_nvml_is_said_and_neutral() -> None:
+def test_absent_nvml_is_reported_and_neutral() -> None:
     absent = GpuReadings(state=NvmlState.ABSENT, statement="NVML unavailable: no library")
     judgement = judged(absent, ())
     assert judgement.action is GpuAction.NONE
@@ -142,7 +142,7 @@ def test_policy_replaces_single_entries_and_keeps_the_rest() -> None:
     assert judged(readings(gpu(fault=GpuFault.LOST)), (), policy=policy).action is GpuAction.DRAIN
 
 
-def test_overrides_are_read_from_words_and_all_mistakes_are_told() -> None:
+def test_overrides_are_parsed_and_all_mistakes_are_reported() -> None:
     policy = GpuPolicy().overridden({"row_remap_pending": "drain", "xid.63": "none"})
     assert policy.action(GpuSignal.ROW_REMAP_PENDING) is GpuAction.DRAIN
     assert policy.xid_actions == {63: GpuAction.NONE}
@@ -151,7 +151,7 @@ def test_overrides_are_read_from_words_and_all_mistakes_are_told() -> None:
     assert [line.split(":")[0] for line in str(caught.value).splitlines()] == ["row_remap", "lost", "xid.x"]
 
 
-def test_restart_mends_only_when_it_mends_the_worst() -> None:
+def test_restart_helps_only_if_it_clears_the_worst_signal() -> None:
     assert judged(readings(gpu()), (xid(31),)).restart_mends
     assert not judged(readings(gpu()), (xid(31), xid(95))).restart_mends
     assert not judged(readings(gpu()), ()).restart_mends
@@ -211,7 +211,7 @@ def test_old_uncorrectable_errors_are_watched_and_new_ones_drain() -> None:
     assert judged(readings(replace(old, growth=replace(grown, ecc_uncorrected=1))), ()).action is GpuAction.DRAIN
 
 
-def test_a_few_errors_in_a_short_window_are_no_storm() -> None:
+def test_few_errors_in_a_short_window_do_not_count_as_a_storm() -> None:
     grown = GpuCounterGrowth(over_s=1, ecc_corrected=5, ecc_uncorrected=0, nvlink_errors=5, pcie_replays=5)
     assert judged(readings(gpu(0, growth=grown), gpu(1)), ()).action is GpuAction.NONE
 

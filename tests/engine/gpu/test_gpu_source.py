@@ -137,7 +137,7 @@ def test_a_driver_that_is_loaded_late_is_found(double, watch) -> None:
     assert len(watched.until(whole)["readings"]["gpus"]) == 2
 
 
-def test_a_driver_that_hangs_holds_up_nobody_and_is_evidence(double, watch) -> None:
+def test_hanging_driver_blocks_no_reader_and_is_evidence(double, watch) -> None:
     watched = watch(call_deadline_s=0.05, policy={"blocked_after_s": 0.3, "stale_after_s": 0.4})
     watched.until(whole)
     double.set({"block.nvmlDeviceGetPowerUsage": 1})
@@ -150,7 +150,7 @@ def test_a_driver_that_hangs_holds_up_nobody_and_is_evidence(double, watch) -> N
     state = watched.until(says("XID 119"))
     assert state["judgement"]["action"] == "drain"
     watched.until(lambda state: "last reading older than" in state["judgement"]["statement"])
-    # Who waited for the driver would wait for ever, each time; who is late once had no core.
+    # A reader blocked by the driver would be late each time; one that is late once was starved of CPU.
     assert min(each["read_ms"] for each in watched.states(20)) < 100
     double.set({"block.nvmlDeviceGetPowerUsage": None})
     watched.until(lambda state: not says("nvmlDeviceGetPowerUsage")(state) and whole(state))
@@ -191,7 +191,7 @@ def test_an_xid_is_an_edge_that_is_latched_counted_and_outlived(double, watch) -
     watched.until(says(", 3 times"))
 
 
-def test_a_new_engine_leaves_behind_what_a_restart_mends(double, watch) -> None:
+def test_new_engine_process_clears_faults_that_a_restart_clears(double, watch) -> None:
     watched = watch()
     watched.until(whole)
     double.xid(0, 31)
@@ -232,14 +232,14 @@ def test_a_mig_slice_hears_its_own_xids_and_those_of_the_board(double, watch) ->
     assert {each["code"] for each in state["xids"]} == {13, 62}
 
 
-def test_no_events_is_said_and_the_rest_goes_on(double, watch) -> None:
+def test_missing_event_support_is_reported_and_readings_continue(double, watch) -> None:
     double.set({"return.nvmlDeviceRegisterEvents": 3})
     state = watch().until(lambda state: state["readings"]["events"].startswith("no XID events:"))
     assert state["readings"]["events"] == "no XID events: not supported by this GPU"
     assert state["readings"]["state"] == "present"
 
 
-def test_a_failed_wait_for_events_is_said_and_tried_again(double, watch) -> None:
+def test_failed_wait_for_events_is_reported_and_retried(double, watch) -> None:
     watched = watch()
     watched.until(whole)
     double.set({"return.nvmlEventSetWait_v2": 999})
@@ -250,7 +250,7 @@ def test_a_failed_wait_for_events_is_said_and_tried_again(double, watch) -> None
     watched.until(action("eject"))
 
 
-def test_a_device_that_nvml_does_not_give_out_is_said_and_found_when_it_turns_up(double, watch) -> None:
+def test_missing_device_is_reported_and_found_once_it_appears(double, watch) -> None:
     watched = watch(devices=["GPU-double-0", "GPU-double-2"])
     state = watched.until(whole)
     assert state["readings"]["missing"] == [{"name": "GPU-double-2", "why": "NVML error 6", "fault": None}]
@@ -262,7 +262,7 @@ def test_a_device_that_nvml_does_not_give_out_is_said_and_found_when_it_turns_up
     assert watched.until(action("eject"))["judgement"]["worst_rank"] == 1
 
 
-def test_a_gpu_that_is_lost_before_anybody_looks_is_lost_all_the_same(double, watch) -> None:
+def test_gpu_lost_before_the_first_reading_counts_as_lost(double, watch) -> None:
     double.set({"1.return.nvmlDeviceGetHandleByIndex_v2": 15})
     state = watch().until(action("eject"))
     sentence = "GPU 1, configured for the engine, is not readable: the GPU is lost"
@@ -287,7 +287,7 @@ def test_a_gpu_that_is_lost_before_anybody_looks_is_lost_all_the_same(double, wa
         ({"1.ecc_corrected": 5000}, "watch", "rank 1: 4996 corrected ECC errors in"),
     ],
 )
-def test_what_goes_wrong_is_seen_and_named(double, watch, lines, wanted: str, words: str) -> None:
+def test_each_fault_is_detected_and_named(double, watch, lines, wanted: str, words: str) -> None:
     watched = watch(policy={"throttled_after_s": 0.05})
     watched.until(whole)
     double.set(lines)

@@ -1,4 +1,4 @@
-"""Certificates for tests: of an authority in a folder, for names, for a time."""
+"""Certificates for tests: issued by an authority in a folder, with given names and lifetime."""
 
 import ssl
 from collections.abc import Callable, Iterator
@@ -88,7 +88,7 @@ def swapped(folder: Path, name: str, other: str) -> Iterator[None]:
 
 
 def of_strange_curve(certificate: str) -> str:
-    """The same certificate, for a key of a curve that nobody knows: whoever takes it apart meets that first."""
+    """The same certificate with an unknown key curve, which parsers meet first."""
     known, unknown = bytes.fromhex("06082a8648ce3d030107"), bytes.fromhex("06082a8648ce3d030146")
     content = ssl.PEM_cert_to_DER_cert(certificate)
     assert known in content

@@ -64,15 +64,15 @@ def test_a_pair_says_what_it_proves(lab: Path) -> None:
         (["spiffe://a/\x1b[2J", "spiffe://a/\n", "spiffe://a/\u202eb"], ["c\x00.d"], ()),
         (["spiffe://a/" + "x" * 2_048], ["", "x" * 2_049], ()),
     ],
-    ids=["names", "a URI that is none", "a DNS name that is none", "what cannot be printed", "length"],
+    ids=["names", "invalid URI", "invalid DNS name", "unprintable", "length"],
 )
-def test_dns_san_with_a_uri_value_is_no_identity(
+def test_dns_san_with_a_uri_value_is_not_an_identity(
     uris: list[str], dns_names: list[str], proved: tuple[str, ...]
 ) -> None:
     assert certificate_identities(uris, dns_names) == proved
 
 
-def test_a_kind_of_name_that_nobody_knows_proves_nothing_and_breaks_nothing(lab: Path) -> None:
+def test_unknown_kind_of_name_is_ignored(lab: Path) -> None:
     odd_certificate(lab, "odd", b"", alt_name=b"\xa3\x02\x05\x00")  # an X.400 address
     assert identities_of((lab / "odd.crt").read_bytes()) == ()
 
@@ -106,14 +106,14 @@ def test_a_second_run_rotates_under_the_same_authority(lab: Path) -> None:
         ("ca.crt", b"x" * (MAX_BYTES + 1), "larger than"),
     ],
 )
-def test_what_is_wrong_is_said_of_the_file(lab: Path, file: str, content: bytes, said: str) -> None:
+def test_invalid_file_is_named_with_its_fault(lab: Path, file: str, content: bytes, said: str) -> None:
     (lab / file).write_bytes(content)
     with pytest.raises(CertificateError, match=said) as refusal:
         read_pair(files(lab, "server"))
     assert str(lab / file) in str(refusal.value)
 
 
-def test_a_kind_of_key_that_nobody_knows_is_said_of_the_file(lab: Path) -> None:
+def test_unknown_kind_of_key_is_reported_with_its_file(lab: Path) -> None:
     keys = RotatingKeyPair(files(lab, "server"))
     (lab / "server.crt").write_text(of_strange_curve((lab / "server.crt").read_text()))
     before = keys.pair
@@ -139,7 +139,7 @@ def test_certificate_rotation_needs_cert_and_key(lab: Path, tmp_path: Path) -> N
     (lab / "server.crt").write_bytes((tmp_path / "new" / "server.crt").read_bytes())
     assert keys.reload() is first
     assert keys.reload() is first
-    assert len(troubles) == 1, "said once"
+    assert len(troubles) == 1, "reported once"
     (lab / "server.key").write_bytes((tmp_path / "new" / "server.key").read_bytes())
     assert keys.reload().chain == (tmp_path / "new" / "server.crt").read_bytes()
     assert changes == [keys.pair]
@@ -153,16 +153,16 @@ def test_files_that_vanish_leave_the_last_pair(lab: Path) -> None:
     assert keys.reload() is first
     assert troubles
     (lab / "server.crt").write_bytes(content)
-    assert keys.reload() is first, "the same again is no change"
+    assert keys.reload() is first, "same content: unchanged"
 
 
 @asynccontextmanager
 async def listening(keys: RotatingKeyPair) -> AsyncIterator[int]:
-    """A port that tells everybody whom it takes them for."""
+    """A port that answers each client with the identity it proved."""
 
     async def who(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
-            writer.write(" ".join(peer_identities(writer.get_extra_info("ssl_object"))).encode() or b"nobody")
+            writer.write(" ".join(peer_identities(writer.get_extra_info("ssl_object"))).encode() or b"none")
             await writer.drain()
             writer.close()
 
@@ -193,7 +193,7 @@ async def test_each_tls_handshake_gets_the_current_certificate(lab: Path) -> Non
     nobody = ssl.create_default_context(cafile=lab / "ca.crt")
     async with listening(keys) as port:
         assert (await told(port, proxy)).startswith("spiffe://switchgear.lab/proxy/gateway localhost ")
-        assert (await told(port, nobody)).startswith("nobody ")
+        assert (await told(port, nobody)).startswith("none ")
         before = serial(keys.pair)
         make_certificates(lab, LAB_CERTIFICATES, lasts=DAY / 2)
         assert (await told(port, proxy)).endswith(serial(read_pair(files(lab, "server"))).lstrip("0"))
@@ -263,7 +263,7 @@ async def test_server_certificate_rotation_needs_no_restart(lab: Path, tmp_path:
     async with served(keys) as port:
         proxy = read_pair(files(lab, "proxy"))
         assert await asked(port, proxy, b"")
-        # Another authority altogether: whoever trusts only the old one is out, whoever is of the new one is in.
+        # Another authority: clients of the old one are refused, clients of the new one are accepted.
         make_certificates(tmp_path / "new", LAB_CERTIFICATES, lasts=DAY)
         for one in ("server.crt", "server.key", "ca.crt"):
             (lab / one).write_bytes((tmp_path / "new" / one).read_bytes())

@@ -1,4 +1,4 @@
-"""Which names of a certificate will do, and what is said of one that will not."""
+"""Which certificate names are accepted, and the error for others."""
 
 import re
 import ssl
@@ -76,7 +76,7 @@ def test_without_san_list_the_server_name_must_match(
 )
 def test_san_list_is_exclusive(names: list[tuple[str, str]], wanted: str, will_do: bool) -> None:
     assert certificate_matches(shown(*names), "asked.example", (wanted,)) is will_do
-    assert certificate_matches(shown(*names), "asked.example", ("nobody.example", wanted)) is will_do
+    assert certificate_matches(shown(*names), "asked.example", ("other.example", wanted)) is will_do
 
 
 _WORD = st.sampled_from(["a", "b", "A", "x-1"])
@@ -119,14 +119,14 @@ def test_contexts_are_rebuilt_when_trust_changes(tmp_path: Path) -> None:
         means()
 
 
-def test_a_comment_that_is_no_ascii_ends_nobody(tmp_path: Path) -> None:
+def test_non_ascii_comment_in_a_bundle_is_accepted(tmp_path: Path) -> None:
     certificate(tmp_path, "one", "localhost")
     trust = TrustBundle(authorities="# Türktrust\n".encode() + (tmp_path / "ca.crt").read_bytes(), ends_unix_s=0.0)
     with pytest.raises(TrustError, match="ASCII"):
         engine_client_context(trust)
 
 
-def test_of_several_authorities_the_one_that_lasts_decides_when_trust_ends(tmp_path: Path) -> None:
+def test_longest_lived_authority_decides_when_trust_ends(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         certificate(tmp_path / name, "one", "localhost")
@@ -141,7 +141,7 @@ def test_of_several_authorities_the_one_that_lasts_decides_when_trust_ends(tmp_p
     assert engine_client_context(proving).verify_mode is ssl.CERT_REQUIRED
 
 
-def test_what_is_not_of_tls_is_not_said_to_be() -> None:
+def test_other_failures_are_not_reported_as_tls() -> None:
     assert not tls_failure(ConnectionResetError())
     assert not tls_failure(TimeoutError())
     assert not tls_failure(ssl.SSLEOFError())

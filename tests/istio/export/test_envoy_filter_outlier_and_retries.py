@@ -147,7 +147,7 @@ def test_envoy_filter_circuit_breakers_per_priority() -> None:
     assert [one["max_requests"] for one in plain["thresholds"]] == [limit.interactive]
 
 
-def test_nothing_but_exported_services_is_patched() -> None:
+def test_only_exported_services_are_patched() -> None:
     policies = load([EXAMPLES[0]])
     before, after = made(policies, patched=False), made(policies)
     exported_hosts = {f"{name}.default.svc.cluster.local" for name in policies.pools}
@@ -213,7 +213,7 @@ spec:
 
 @pytest.fixture
 async def engines() -> AsyncIterator[tuple[FakeEngine, FakeEngine]]:
-    """One that hangs, and one that is well; both hold headers back until the first token."""
+    """One hung and one healthy engine; both hold headers back until the first token."""
     pair = [
         FakeEngine(EngineConfig(name=name, prefill_s=0.005, token_s=0.001, first_token_gate=True))
         for name in ("hung", "well")

@@ -37,13 +37,13 @@ def judge(policies: PolicySet, place: IstioTarget) -> None:
 
 @pytest.mark.parametrize("place", PLACES, ids=["mesh", "gateway", "host"])
 @pytest.mark.parametrize("path", [*EXAMPLES, *GOLDEN], ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_of_policies_at_hand(path: Path, place: IstioTarget) -> None:
+def test_objects_of_example_policies_fit_the_schemas(path: Path, place: IstioTarget) -> None:
     judge(load([path]), place)
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(said=documents(), place=st.sampled_from(PLACES))
-def test_of_policies_nobody_wrote(said: list[dict[str, Any]], place: IstioTarget) -> None:
+def test_objects_of_generated_policies_fit_the_schemas(said: list[dict[str, Any]], place: IstioTarget) -> None:
     text = "\n---\n".join(map(json.dumps, said))
     try:
         policies = load_contents({Path("policy.yaml"): text.encode()})
@@ -52,7 +52,7 @@ def test_of_policies_nobody_wrote(said: list[dict[str, Any]], place: IstioTarget
     judge(policies, place)
 
 
-def test_what_the_schemas_refuse_is_seen() -> None:
+def test_schema_violations_are_detected() -> None:
     policies = load([EXAMPLES[0]])
     rule = next(
         one for one in export_to_istio(policies, IstioTarget()).objects if one["kind"] == "DestinationRule"

@@ -130,7 +130,7 @@ def test_objects_as_one_json_list(capsys: pytest.CaptureFixture[str]) -> None:
         (["-f", NOTHING_LOST, "--abort", "jobs=99@5"], "is not an HTTP status"),
         (["-f", NOTHING_LOST, "--abort", f"jobs={'9' * 5_000}@5"], "is not an HTTP status"),
         (["-f", NOTHING_LOST, "--delay", "jobs=5@5"], "is not a duration"),
-        (["-f", NOTHING_LOST, "--abort", "nobody=503@5"], "unknown ModelRoute nobody"),
+        (["-f", NOTHING_LOST, "--abort", "nosuch=503@5"], "unknown ModelRoute nosuch"),
         (["-f", NOTHING_LOST, "--out", "/dev/null/x"], "cannot write /dev/null/x"),
     ],
 )

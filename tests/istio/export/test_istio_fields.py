@@ -143,13 +143,13 @@ def test_tls_always_says_whose_name_an_engine_has_to_prove(
         (POOL + '  tls: {secret: engines, subjectAltNames: ["*.a"]}\n', "spec.tls.subjectAltNames", Fidelity.LOST),
     ],
 )
-def test_what_becomes_of_tls_goes_by_what_it_says(
+def test_tls_outcome_depends_on_its_fields(
     export: Callable[..., ExportResult], text: str, path: str, fate: Fidelity
 ) -> None:
     assert fate_of(export(text + ROUTE), path).fate is fate
 
 
-def test_of_a_pool_without_tls_nothing_is_lost_of_it(export: Callable[..., ExportResult]) -> None:
+def test_pool_without_tls_loses_no_tls_field(export: Callable[..., ExportResult]) -> None:
     assert not [one for one in export(POOL + ROUTE).fields if one.path.startswith("spec.tls")]
 
 
@@ -158,7 +158,7 @@ def test_only_fields_that_exist_have_judges(kind: str) -> None:
     assert set(JUDGES[kind]) <= leaf_targets(kind).keys()
 
 
-def test_each_field_of_a_document_is_told_of_once(export: Callable[..., ExportResult]) -> None:
+def test_each_field_of_a_document_is_listed_once(export: Callable[..., ExportResult]) -> None:
     result = export(POOL + ROUTE + policy("{retries: {attempts: 2}}"))
     seen = [(one.document, one.path) for one in result.fields]
     assert len(set(seen)) == len(seen)
@@ -168,7 +168,7 @@ def test_each_field_of_a_document_is_told_of_once(export: Callable[..., ExportRe
     assert told == wanted - of_documents
 
 
-def test_who_set_a_field_is_told_with_its_line(export: Callable[..., ExportResult]) -> None:
+def test_origin_of_a_field_is_its_file_and_line(export: Callable[..., ExportResult]) -> None:
     result = export(POOL + ROUTE + policy("{retries: {attempts: 2}}"))
     assert fate_of(result, "spec.retries.attempts").set_by.endswith("policy.yaml:23")
     assert fate_of(result, "spec.retries.attempts").value == "2"
@@ -192,7 +192,7 @@ def test_who_set_a_field_is_told_with_its_line(export: Callable[..., ExportResul
         ("{timeouts: {adaptive: false}}", "spec.timeouts.adaptive", Fidelity.EXACT),
     ],
 )
-def test_the_fate_depends_on_what_is_said(
+def test_outcome_depends_on_the_value(
     export: Callable[..., ExportResult], spec: str, path: str, fate: Fidelity
 ) -> None:
     assert fate_of(export(POOL + ROUTE + policy(spec)), path).fate is fate
@@ -208,7 +208,9 @@ def test_the_fate_depends_on_what_is_said(
         ("  allowedRegions: [eu]", "spec.allowedRegions", Fidelity.EXACT),
     ],
 )
-def test_what_a_route_asks_for(export: Callable[..., ExportResult], rest: str, path: str, fate: Fidelity) -> None:
+def test_route_conditions_are_exported(
+    export: Callable[..., ExportResult], rest: str, path: str, fate: Fidelity
+) -> None:
     other = POOL.replace("chat", "other").replace("10.0.0", "10.0.1")
     rest = rest.replace("fallback: chat", "fallback: other")
     result = export(f"{POOL}---{other}{ROUTE}{rest}\n")
@@ -289,7 +291,7 @@ def test_engines_of_the_cluster_are_a_service(
     assert one_of(result, "DestinationRule")["spec"]["host"] == host
     entries = [one for one in result.objects if one["kind"] == "ServiceEntry" and named(one) == "chat"]
     assert [one["spec"]["workloadSelector"]["labels"] for one in entries] == ([selects] if selects else [])  # type: ignore[index]  # a mapping
-    # Nobody knows how many engines there are, so there is no ceiling, and that is said.
+    # The number of engines is unknown, so there is no ceiling, and the field is listed as lost.
     assert (
         "http2MaxRequests"
         not in one_of(result, "DestinationRule")["spec"]["trafficPolicy"]["connectionPool"]["http"]
@@ -301,7 +303,7 @@ def test_engines_of_the_cluster_are_a_service(
     "place", [IstioTarget(), IstioTarget(host="models.test"), IstioTarget(gateway="edge/public")]
 )
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_what_carries_a_field_is_exported(path: Path, place: IstioTarget) -> None:
+def test_target_object_of_each_field_is_exported(path: Path, place: IstioTarget) -> None:
     result = export_to_istio(load([path]), place)
     names = {f"{one['kind']}/{named(one)}" for one in result.objects}
     kinds = {one["kind"] for one in result.objects}

@@ -58,7 +58,7 @@ def _of_a_route(spec: dict[str, Any]) -> Iterator[str]:
                 yield "header names are not unique"
             path = match["path"]
             if path["type"] == "PathPrefix" and not _valid(path["value"]):
-                yield f"{path['value']!r} is no valid prefix"
+                yield f"{path['value']!r} is not a valid prefix"
         for ref in rule["backendRefs"]:
             if ref["kind"] == "Service" and "port" not in ref:
                 yield "Must have port for Service reference"

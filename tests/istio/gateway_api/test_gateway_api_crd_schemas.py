@@ -36,13 +36,13 @@ def judge(policies: PolicySet, site: GatewayTarget) -> None:
 
 @pytest.mark.parametrize("site", SITES, ids=["envoy-gateway", "plain", "elsewhere"])
 @pytest.mark.parametrize("path", [*EXAMPLES, *GOLDEN], ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_of_policies_at_hand(path: Path, site: GatewayTarget) -> None:
+def test_objects_of_example_policies_fit_the_schemas(path: Path, site: GatewayTarget) -> None:
     judge(load([path]), site)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(said=documents(), site=st.sampled_from(SITES))
-def test_of_policies_nobody_wrote(said: list[dict[str, Any]], site: GatewayTarget) -> None:
+def test_objects_of_generated_policies_fit_the_schemas(said: list[dict[str, Any]], site: GatewayTarget) -> None:
     text = "\n---\n".join(map(json.dumps, said))
     try:
         policies = load_contents({Path("policy.yaml"): text.encode()})
@@ -57,7 +57,7 @@ def test_the_same_policies_are_the_same_objects() -> None:
     )
 
 
-def test_what_the_schemas_refuse_is_seen() -> None:
+def test_schema_violations_are_detected() -> None:
     objects = {
         str(one["kind"]): one for one in export_to_gateway_api(load([EXAMPLES[0]]), GatewayTarget()).objects
     }

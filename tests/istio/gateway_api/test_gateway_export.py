@@ -1,4 +1,4 @@
-"""What is exported to the Gateway API, and what is said of it."""
+"""Export to the Gateway API, and the reported outcome of each field."""
 
 import json
 from pathlib import Path
@@ -88,9 +88,9 @@ SPIFFE = ", ".join(f"spiffe://x/{number}" for number in range(6))
             [{"type": "URI", "uri": f"spiffe://x/{number}"} for number in range(5)],
         ),
     ],
-    ids=["one-name", "names-of-their-own", "more-than-can-be-said"],
+    ids=["one-name", "names-of-their-own", "too-many-names"],
 )
-def test_a_backend_of_engines_with_tls_is_never_asked_in_plain_text(
+def test_backend_of_tls_engines_never_gets_plain_text(
     pool: str, target: str, hostname: str, alternatives: object
 ) -> None:
     found = export_to_gateway_api(policies(POOL, pool, ROUTE), GatewayTarget()).objects
@@ -114,7 +114,7 @@ def test_a_backend_of_engines_with_tls_is_never_asked_in_plain_text(
         ("{secret: engines, subjectAltNames: [spiffe://x/*]}", "subjectAltNames", Fidelity.LOST),
     ],
 )
-def test_what_becomes_of_tls_goes_by_what_it_says(tls: str, path: str, fate: Fidelity) -> None:
+def test_tls_outcome_depends_on_its_fields(tls: str, path: str, fate: Fidelity) -> None:
     assert fates(policies(POOL, ENGINES, f"  tls: {tls}\n", ROUTE))[f"EnginePool spec.tls.{path}"].fate is fate
 
 
@@ -123,7 +123,7 @@ def test_only_fields_that_exist_have_judges(kind: str) -> None:
     assert set(JUDGES[kind]) <= leaf_targets(kind).keys()
 
 
-def test_every_field_of_every_document_is_told() -> None:
+def test_every_field_of_every_document_is_listed() -> None:
     said = load([EXAMPLES / "flagship-with-fallback.yaml"])
     found = {(one.document, one.path) for one in export_to_gateway_api(said, GatewayTarget()).fields}
     for doc in leaves("ModelRoute"):
@@ -216,7 +216,7 @@ def test_a_body_is_lost_and_any_model_is_not() -> None:
     assert fates(asked)["ModelRoute spec.match.model"].fate is Fidelity.LOST
 
 
-def test_limits_on_time_are_those_of_whom_the_route_may_carry() -> None:
+def test_time_limits_are_those_of_the_requests_that_match() -> None:
     said = policy("{timeouts: {streaming: {total: 20m}, nonStreaming: {total: 2m, perTry: 3m}}}")
     for match, expected in (
         ("{}", {"request": "20m"}),
@@ -251,7 +251,7 @@ def test_non_idempotent_requests_are_retried_only_before_sending() -> None:
     assert found["retryOn"] == {"triggers": ["connect-failure", "refused-stream"]}
 
 
-def test_no_condition_is_no_retry_and_not_envoy_gateways_own() -> None:
+def test_empty_retry_conditions_disable_envoy_gateway_retries() -> None:
     said = policy("{retries: {conditions: [], statuses: []}}")
     found = objects(policies(POOL, ENGINES, ROUTE, said))["BackendTrafficPolicy"]["spec"]["retry"]
     assert found == {"numRetries": 0}

@@ -1,4 +1,4 @@
-"""InferencePools, the objects beside them and HTTPRoutes as policies."""
+"""InferencePools, related objects and HTTPRoutes as policies."""
 
 from collections.abc import Callable
 from typing import Any
@@ -119,7 +119,7 @@ def test_weights_and_services(run_import: Import) -> None:
     [
         "    - matches: [{queryParams: [{name: a, value: b}]}]\n" + TO_POOL,
         "    - matches: [{headers: [{name: a, value: b, type: Odd}]}]\n" + TO_POOL,
-        "    - backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: nobody}]\n",
+        "    - backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: nosuch}]\n",
         "    - filters: [{type: RequestRedirect}]\n",
     ],
 )

@@ -171,7 +171,7 @@ def test_pool_with_unsupported_tls_is_omitted(run_import: Import, said: str) -> 
         ("neverHeardOf: {a: 1}", "neverHeardOf"),
     ],
 )
-def test_what_is_not_understood_is_listed_with_its_line(run_import: Import, said: str, path: str) -> None:
+def test_unsupported_field_is_listed_with_its_line(run_import: Import, said: str, path: str) -> None:
     found = run_import("istio", RULE + f"    {said}\n", "--strict")
     (line,) = found.said_of(f"spec.trafficPolicy.{path}")
     assert "in.yaml:7:" in line
@@ -180,7 +180,7 @@ def test_what_is_not_understood_is_listed_with_its_line(run_import: Import, said
     assert found.policies.pools
 
 
-def test_a_block_of_which_nothing_is_understood_is_listed_once(run_import: Import) -> None:
+def test_unsupported_block_is_listed_once(run_import: Import) -> None:
     found = run_import("istio", RULE + "    outlierDetection: [1, 2]\n    tunnel: {a: 1}\n")
     assert found.said_of("spec.trafficPolicy.outlierDetection")
     assert found.said_of("spec.trafficPolicy.tunnel")

@@ -51,7 +51,7 @@ def test_arguments_of_vllm_win(run_import: Import, arguments: str) -> None:
 
 
 @pytest.mark.parametrize("slots", ["many", "9" * 5_000, "--seed"])
-def test_slots_that_are_no_number_are_listed(run_import: Import, slots: str) -> None:
+def test_invalid_slots_are_listed(run_import: Import, slots: str) -> None:
     found = kind(run_import, VALUES.replace("maxNumSeqs: 32", f"extraArgs: [--max-num-seqs, {slots!r}]"))
     assert found.status == 0
     assert "not an integer" in found.listing
@@ -103,7 +103,7 @@ routerSpec:
         ("  vllmApiKey: secret", "servingEngineSpec.vllmApiKey"),
     ],
 )  # fmt: skip
-def test_what_says_where_requests_go_is_taken_over_or_listed(run_import: Import, added: str, path: str) -> None:
+def test_routing_settings_are_imported_or_listed(run_import: Import, added: str, path: str) -> None:
     found = kind(run_import, f"{VALUES}{added}\n", "--strict")
     assert found.said_of(path)
     assert found.status == 1
@@ -114,13 +114,13 @@ def test_engines_that_make_no_completions_are_not_asked_for_one(run_import: Impo
     assert not found.policies.pools["llama3"].spec.probe.enabled
 
 
-def test_what_is_off_is_left_alone(run_import: Import) -> None:
+def test_disabled_model_is_ignored(run_import: Import) -> None:
     found = kind(run_import, VALUES + "    - {name: mistral, enabled: false, anything: 1}\n", "--strict")
     assert found.status == 0
     assert list(found.policies.pools) == ["llama3"]
 
 
-def test_other_values_are_no_values_of_this_chart(run_import: Import) -> None:
+def test_values_of_another_chart_are_refused(run_import: Import) -> None:
     found = kind(run_import, "image: {tag: 1}\n")
     assert found.status == 2
     assert not found.text

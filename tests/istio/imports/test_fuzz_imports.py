@@ -46,7 +46,7 @@ ODD = [
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("content", BROKEN)
-def test_what_is_no_yaml_is_refused_with_its_place(run_import: Import, kind: str, content: bytes) -> None:
+def test_invalid_yaml_is_refused_with_its_location(run_import: Import, kind: str, content: bytes) -> None:
     found = run_import(kind, content)
     assert (found.status, found.text) == (2, "")
     assert "in.yaml" in found.listing
@@ -63,7 +63,7 @@ def test_foreign_input_yields_no_policy(run_import: Import, kind: str, content: 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stdin", [True, False])
-def test_what_is_huge_is_not_read(run_import: Import, kind: str, stdin: bool) -> None:
+def test_oversized_input_is_refused(run_import: Import, kind: str, stdin: bool) -> None:
     found = run_import(kind, b"#" * (MAX_FILE_BYTES + 1), stdin=stdin)
     assert (found.status, found.text) == (2, "")
     assert "SG005" in found.listing

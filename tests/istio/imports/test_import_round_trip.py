@@ -66,5 +66,5 @@ def test_tls_comes_back(run_import: Import) -> None:
         back = run_import("istio", yaml_stream(export_to_istio(said, place).objects)).policies
         for name in ("by-server-name", "by-identity"):
             assert back.pools[name].spec.tls == said.pools[name].spec.tls
-        # A name that all engines have is said there, whether or not anybody said it here.
+        # A name common to all engines is exported even if not set in the policy.
         assert back.pools["by-host-name"].spec.tls.server_name == "e1.example.com"

@@ -1,4 +1,4 @@
-"""What Istio should be told of each engine."""
+"""Desired Istio objects of each engine."""
 
 import re
 from collections.abc import Callable
@@ -97,9 +97,9 @@ def test_no_two_engines_share_a_name() -> None:
     assert entry_name(EngineId("chat", "10.0.0.1:8000")) == entry_name(EngineId("chat", "10.0.0.1:8000"))
 
 
-def test_what_is_applied_is_what_istio_takes(asked: Asked) -> None:
+def test_applied_entry_fits_the_workloadentry_schema(asked: Asked) -> None:
     if not CRDS.is_file():
-        pytest.skip("no published schemas of Istio beside the repository")
+        pytest.skip("no published Istio schemas next to the repository")
     crds = [one for one in yaml.safe_load_all(CRDS.read_text()) if one]
     crd = next(one for one in crds if one["spec"]["names"]["kind"] == "WorkloadEntry")
     schema = next(one for one in crd["spec"]["versions"] if one["name"] == "v1")["schema"]["openAPIV3Schema"]

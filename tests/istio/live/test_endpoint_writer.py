@@ -120,7 +120,7 @@ async def test_engines_leave_and_come_back(cluster: Cluster, asked: DesiredFixtu
         await eventually(lambda: weighs(cluster, "outside", 25), "the entry is on trial", LIMIT_S)
         asked.entry("outside", serving=True)
         await eventually(lambda: weighs(cluster, "outside", None), "the weight is gone", LIMIT_S)
-        assert (await labels(cluster, "e1"))["app"] == "vllm", "what others said stays"
+        assert (await labels(cluster, "e1"))["app"] == "vllm", "fields of others stay"
         del asked.entries["default", "outside"], asked.pods["default", "e1"]
         await eventually(lambda: says(cluster, "e1", None), "the label is gone", LIMIT_S)
         await eventually(lambda: none_left(cluster), "the entry is gone", LIMIT_S)
@@ -143,19 +143,19 @@ async def test_leader_election_fails_over_to_the_second_writer(cluster: Cluster,
     first, second = steward(cluster, asked, "one"), steward(cluster, asked, "two")
     async with running(second):
         async with running(first):
-            await eventually(lambda: serves_is(cluster, "outside", "true"), "somebody writes", LIMIT_S)
+            await eventually(lambda: serves_is(cluster, "outside", "true"), "one of them writes", LIMIT_S)
             assert (first.counts.written > 0) is not (second.counts.written > 0)
         asked.entry("outside", serving=False)
-        await eventually(lambda: serves_is(cluster, "outside", "false"), "the other goes on", LIMIT_S)
+        await eventually(lambda: serves_is(cluster, "outside", "false"), "the other continues", LIMIT_S)
         holder = (await cluster.api.get(LEASES, "default", "istio"))["spec"]["holderIdentity"]
         assert holder.startswith("two")
 
 
-async def test_nothing_is_written_while_verdicts_are_unknown(cluster: Cluster, asked: DesiredFixture) -> None:
+async def test_unknown_verdicts_write_nothing(cluster: Cluster, asked: DesiredFixture) -> None:
     asked.entry("outside", serving=True)
     one = steward(cluster, asked)
     async with running(one):
-        await eventually(lambda: serves_is(cluster, "outside", "true"), "it is told", LIMIT_S)
+        await eventually(lambda: serves_is(cluster, "outside", "true"), "the entry is written", LIMIT_S)
         asked.known = False
         asked.entries.clear()
         for _ in range(10):
@@ -186,16 +186,16 @@ async def test_api_errors_back_off_and_a_lost_api_server_delays_writes(
     asked.entry("outside", serving=True)
     one = steward(cluster, asked)
     async with running(one):
-        await eventually(lambda: serves_is(cluster, "outside", "true"), "it is told", LIMIT_S)
+        await eventually(lambda: serves_is(cluster, "outside", "true"), "the entry is written", LIMIT_S)
         double.trouble(Troubles(too_many=1000, only="/workloadentries"))
         asked.entry("outside", serving=False)
         await eventually(lambda: one.counts.refused > 0, "it is refused", LIMIT_S)
         double.trouble(Troubles())
-        await eventually(lambda: serves_is(cluster, "outside", "false"), "it is told after all", LIMIT_S)
+        await eventually(lambda: serves_is(cluster, "outside", "false"), "written after retries", LIMIT_S)
         await double.down()
         asked.entry("outside", serving=True)
         await double.up()
-        await eventually(lambda: serves_is(cluster, "outside", "true"), "it is told when it is back", LIMIT_S)
+        await eventually(lambda: serves_is(cluster, "outside", "true"), "written once the API is back", LIMIT_S)
 
 
 async def test_writes_are_rate_limited(cluster: Cluster, asked: DesiredFixture) -> None:
@@ -222,7 +222,7 @@ async def test_a_dry_run_says_what_it_would_do_once_and_does_nothing(
     asked.entry("outside", serving=False)
     lines: list[str] = []
     async with running(steward(cluster, asked, dry_run=True, tell=lines.append)) as one:
-        await eventually(lambda: bool(lines), "it says so", LIMIT_S)
+        await eventually(lambda: bool(lines), "the dry run reports", LIMIT_S)
         for _ in range(3):
             await one.reconcile()
     assert lines == ["would: workload entry default/outside does not serve: hung"]
@@ -261,8 +261,8 @@ async def test_all_that_is_ours_can_be_taken_away(cluster: Cluster, asked: Desir
         },
     )
     async with running(steward(cluster, asked)):
-        await eventually(lambda: says(cluster, "e1", "false"), "it is told", LIMIT_S)
-        await eventually(lambda: serves_is(cluster, "outside", "true"), "it is told", LIMIT_S)
+        await eventually(lambda: says(cluster, "e1", "false"), "the entry is written", LIMIT_S)
+        await eventually(lambda: serves_is(cluster, "outside", "true"), "the entry is written", LIMIT_S)
     told: list[str] = []
     assert await steward(cluster, asked, dry_run=True, tell=told.append).remove() == 2
     assert await says(cluster, "e1", "false")

@@ -70,14 +70,14 @@ async def test_engines_by_hand_become_workload_entries(
     await engines[0].start()
     await eventually(lambda: serves_is(cluster, "chat.chat-0", "true"), "it is back")
     assert await processes.stop(child, limit_s=30) == 0
-    assert len(await entries(cluster)) == 2, "what was told stays told"
+    assert len(await entries(cluster)) == 2, "written entries stay"
 
     removing = await processes.start("remove", [SWITCHGEAR, *asked, "--remove"])
     assert await removing.wait() == 0
     assert not await entries(cluster)
 
 
-async def test_pods_are_labelled_and_a_dry_run_only_says_so(
+async def test_pods_are_labelled_and_a_dry_run_only_reports(
     cluster: Cluster, processes: ChildProcesses, engines: list[FakeEngine]
 ) -> None:
     await cluster.define()

@@ -26,13 +26,13 @@ def a_pod(name: str, label: str | None, uid: str = "") -> dict[str, Any]:
     return {"metadata": {"namespace": "models", "name": name, "uid": uid or f"uid-{name}", "labels": labels}}
 
 
-def test_nothing_is_written_where_all_is_as_wanted(asked: Asked) -> None:
+def test_matching_state_writes_nothing(asked: Asked) -> None:
     want = asked(out={"chat/b": Health.UNHEALTHY}, pods={"chat/a": pod("a-0")})
     entries = {key: one.body() for key, one in want.entries.items()}
     assert write_plan(want, {("models", "a-0"): a_pod("a-0", "true")}, entries) == ()
 
 
-def test_what_others_wrote_into_an_entry_does_not_matter(asked: Asked) -> None:
+def test_foreign_fields_of_an_entry_are_ignored(asked: Asked) -> None:
     want = asked()
     entries: dict[tuple[str, str], Any] = {key: one.body() for key, one in want.entries.items()}
     entries["models", "chat.a"]["metadata"]["labels"]["theirs"] = "x"
@@ -67,7 +67,7 @@ def test_a_pod_without_a_label_gets_one(asked: Asked) -> None:
     assert write_plan(want, {}, entries) == (MarkPod(mark=want.pods["models", "a-0"]),)
 
 
-def test_what_is_ours_goes_when_we_leave_and_nothing_else(asked: Asked) -> None:
+def test_remove_deletes_only_our_objects(asked: Asked) -> None:
     theirs = {"metadata": {"namespace": "models", "name": "vm", "labels": {MANAGED_LABEL: "Helm"}}, "spec": {}}
     entries: dict[tuple[str, str], Any] = {key: one.body() for key, one in asked().entries.items()}
     pods = {("models", "a-0"): a_pod("a-0", "true"), ("models", "x"): a_pod("x", None)}
@@ -152,7 +152,7 @@ def test_after_the_writes_nothing_is_left_to_write(
             case ApplyEntry(entry=entry):
                 entries[entry.namespace, entry.name] = entry.body()
             case RestoreEntry():
-                raise AssertionError("nobody exported anything")
+                raise AssertionError("nothing was exported")
             case RemoveEntry(namespace=namespace, name=name):
                 del entries[namespace, name]
     assert write_plan(want, pods, entries) == ()
