@@ -8,7 +8,7 @@ import pytest
 from benchmarks import agents
 
 
-def test_it_measures_every_agent(
+def test_benchmark_measures_every_agent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agents, "SETTLE_S", 0.0)

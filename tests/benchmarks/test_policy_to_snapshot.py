@@ -9,7 +9,7 @@ from benchmarks import policy_to_snapshot
 from benchmarks.policy_to_snapshot import SnapshotBuildRow, growth, main
 
 
-def test_it_measures_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_benchmark_measures_and_writes_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "results" / "out.json"
     main(["--pools", "1", "2", "--engines", "3", "--edits", "2", "--json", str(out)])
     written = json.loads(out.read_text())

@@ -25,7 +25,7 @@ from tests.cluster_double.serving import BOOKMARK_EVERY_S, ClusterDouble
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run until told to end; 0, or 2 where a definition is none."""
+    """Run until SIGTERM; 0, or 2 for an invalid definition."""
     arguments = _parser().parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="switchgear-cluster-double-") as folder:
         return asyncio.run(_serve(arguments, Path(folder)))
@@ -34,8 +34,7 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tests.cluster_double",
-        description="A double of a Kubernetes API server, for tests: it is not Kubernetes, runs nothing, lets "
-        "everybody do everything, and forgets all when it ends.",
+        description="Fake Kubernetes API server for tests: no pods, no authorization, no persistence.",
     )
     parser.add_argument("--port", type=int, default=0, help="0 for any free one (default)")
     parser.add_argument("--kubeconfig", type=Path, help="where to write it; a temporary file when absent")
@@ -77,7 +76,7 @@ async def _serve(arguments: argparse.Namespace, folder: Path) -> int:
             "control": f"{double.server}/_double",
             "rules": rules.asked(),
         }
-        print(json.dumps(ready), flush=True)  # noqa: T201 -- the answer, for whoever started us
+        print(json.dumps(ready), flush=True)  # noqa: T201 -- the answer, read by the parent process
         await ended.wait()
     return 0
 

@@ -79,7 +79,7 @@ class Target:
 
 
 def nothing_here() -> RefusedError:
-    """404 of a path that serves nothing, or of a kind that nobody defined."""
+    """404 for an unknown path or an undefined kind."""
     return RefusedError(404, "NotFound", "the server could not find the requested resource")
 
 

@@ -1,7 +1,7 @@
 """The API of a cluster as a value: requests in, answers out. No socket, no clock of its own.
 
-What it promises is what Kubernetes documents of its API; what it does not know is that nobody runs here: no
-scheduler, no kubelet, no garbage collector. ``controllers`` does the little of that which tests depend on.
+Behaves as Kubernetes documents its API, but has no scheduler, kubelet or garbage collector. ``controllers`` does
+the part of their work that tests need.
 """
 
 import json
@@ -61,7 +61,7 @@ class Cluster:
         return self._kinds.values()
 
     def answer(self, request: Request) -> Answer:
-        """What a request that is no watch is answered by; what it changes is in the journal."""
+        """The answer to a request other than a watch; its changes are in the journal."""
         try:
             found = discovered(request.path, self.kinds) if request.method == "GET" else None
             if found is not None:
@@ -71,7 +71,7 @@ class Cluster:
             return Answer(code=refused.code, body=refused.status(), retry_after_s=refused.retry_after_s)
 
     def watching(self, request: Request) -> Watching:
-        """What a request to watch asks for; a ``RefusedError`` where it cannot be had."""
+        """The watch that a request starts; ``RefusedError`` if it is invalid."""
         which = target(request.path, self._kinds)
         query = request.query
         fields = query.get("fieldSelector", "")
@@ -270,7 +270,7 @@ class Cluster:
             owned = applied(kind, empty, said, writer, force=True, now=now)
             return self._create(request, which, owned, name=which.name)
         if metadata(said).get("uid", metadata(before)["uid"]) != metadata(before)["uid"]:
-            raise RefusedError(409, "Conflict", "uid mismatch: the object was made anew")
+            raise RefusedError(409, "Conflict", "uid mismatch: the object was recreated")
         force = query.get("force") == "true"
         asked = metadata(said).get("resourceVersion")
         after = applied(kind, before, said, writer, force=force, now=now)

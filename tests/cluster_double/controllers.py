@@ -1,6 +1,6 @@
-"""The little that a cluster does by itself: EndpointSlices from Services and Pods, and the end of pods.
+"""Minimal controllers: EndpointSlices from Services and Pods, and the end of pods.
 
-Level-triggered: everything is worked out anew from what is there, and only differences are written.
+Level-triggered: the desired state is recomputed from all objects, and only differences are written.
 
 Source: Kubernetes' endpointslice controller (conditions of pods that end); kubelet (end after the grace period).
 """
@@ -93,7 +93,7 @@ def slices(objects: Mapping[Key, Object]) -> Iterator[Object]:
             if key[0] == PODS.storage and key[1] == namespace and matches(selector, one)
         ]
         publish = bool(at(service, "spec.publishNotReadyAddresses"))
-        # Pods that have no address, or have ended, are no endpoints.
+        # Pods without an address, or that have ended, are not endpoints.
         ended = {"Succeeded", "Failed"}
         live = [one for one in pods if at(one, "status.podIP") and at(one, "status.phase") not in ended]
         endpoints = [_endpoint(one, zones, publish=publish) for one in live]

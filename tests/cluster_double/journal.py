@@ -1,7 +1,7 @@
 """Everything that was ever written, in order, until it is compacted: versions, lists and watches are read off it.
 
-One counter for all objects, as etcd's revision. What was true at a version is what is true now with everything
-later undone, so a list goes on where it stopped however much was written meanwhile.
+One counter for all objects, as etcd's revision. The state at a version is the current state with later changes
+undone, so a paged list continues consistently despite later writes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ Key: TypeAlias = tuple[str, str, str]
 """Storage, namespace and name."""
 
 KEPT: Final = 20_000
-"""Changes kept when nobody asks for less; etcd keeps five minutes of them."""
+"""Changes kept by default; etcd keeps five minutes of them."""
 
 FIRST: Final = 1
 
@@ -58,7 +58,7 @@ class Journal:
         return value
 
     def remove(self, key: Key) -> Object:
-        """Forget what is there; comes back as watches are told of it."""
+        """Delete the object; returns it as watches report it."""
         before = self._objects.pop(key)
         self.revision += 1
         gone = {**before, "metadata": {**before["metadata"], "resourceVersion": str(self.revision)}}
@@ -72,7 +72,7 @@ class Journal:
             self.compact(self._changes[-self._kept].revision - 1)
 
     def compact(self, revision: int | None = None) -> None:
-        """Forget what was before ``revision``, or before now: who asks for it is told that it has expired."""
+        """Discard versions before ``revision``, or before now: requests for them get 410 Expired."""
         self.compacted = max(self.compacted, self.revision if revision is None else revision)
         self._changes = [one for one in self._changes if one.revision > self.compacted]
 

@@ -5,7 +5,7 @@ import json
 from typing import Any, TypeAlias
 
 Object: TypeAlias = dict[str, Any]
-"""An object of the API. One that is stored is never changed again: whoever changes one copies it first."""
+"""An object of the API. Stored objects are immutable: copy before changing."""
 
 
 def copied(value: Object) -> Object:

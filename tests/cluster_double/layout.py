@@ -1,4 +1,4 @@
-"""Which parts of an object are one value, and which have owners of their own: what server-side apply goes by.
+"""Which parts of an object are atomic, and which have their own owners, for server-side apply.
 
 Source: Kubernetes, "Server-Side Apply", "Merge strategy": ``x-kubernetes-list-type``, ``x-kubernetes-map-type``.
 """

@@ -54,7 +54,8 @@ def owned_fields(kind: Kind, value: Object, *, status: bool | None) -> Mapping[P
 
 
 def applied(kind: Kind, live: Object, said: Object, writer: Writer, *, force: bool, now: str) -> Object:
-    """``live`` after ``writer`` applied ``said``: its fields are the writer's, those it no longer says are gone.
+    """``live`` after an apply by ``writer``: the applied fields are the writer's, its earlier other ones are
+    removed.
 
     A ``RefusedError`` (409) where others own fields that would change, unless by ``force``, which takes them.
     """

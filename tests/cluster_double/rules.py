@@ -1,8 +1,8 @@
 """The rules of a schema (``x-kubernetes-validations``), asked about an object.
 
 They are run by a CEL interpreter where one is installed (PyPI ``common-expression-language``); without it no rule
-is asked, and the double says so. Its types are CEL's own, not the schema's: what the API server would refuse of a
-rule when its definition is applied, such as a comparison of unlike types or a cost beyond the budget, is not seen.
+is evaluated, and the fake reports that. Its types are CEL's own, not the schema's: faults of a rule that the API
+server refuses in a definition, such as comparing unlike types or a cost beyond the budget, are not detected.
 
 Source: Kubernetes, "Validation rules".
 """
@@ -73,7 +73,7 @@ def _run(text: str, names: Object) -> Any:
 
 @cache
 def _program(text: str) -> Callable[[Object], Any]:
-    import cel  # noqa: PLC0415 - whoever runs without rules needs no interpreter
+    import cel  # noqa: PLC0415 - without rules no interpreter is needed
 
     program = cel.compile(text)
 

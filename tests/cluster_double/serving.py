@@ -51,7 +51,7 @@ class ClusterDouble:
         self._port = port
         self._bookmark_every_s = bookmark_every_s
         self._controllers = Controllers(self.cluster) if controllers else None
-        # Taken anew at each change: whoever waits for one waits for the next.
+        # Replaced at each change: waiters wait for the next one.
         self._moved = asyncio.Event()
         self._bookmarks = 0
         self._streams: set[asyncio.Task[object]] = set()
@@ -78,7 +78,7 @@ class ClusterDouble:
         app.router.add_route("*", "/{rest:.*}", self._handle)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
-        # Not one that the kernel gives: while the double is down it might give it to somebody else.
+        # Not a kernel-assigned port: while the fake is down, another process could get it.
         self._port = self._port or free_ports(1)[0]
         await web.TCPSite(self._runner, self._host, self._port, reuse_address=True).start()
 
@@ -102,11 +102,11 @@ class ClusterDouble:
         return len(streams)
 
     def expire(self) -> None:
-        """Forget all versions before now: to watch from one, or to go on with a list, is answered 410."""
+        """Discard all versions before now: watching from one, or continuing a list, gets 410."""
         self.cluster.journal.compact()
 
     def bookmark(self) -> None:
-        """Have all watches that want bookmarks told one now."""
+        """Send a bookmark to all watches that want them."""
         self._bookmarks += 1
         self._stir()
 
@@ -116,7 +116,7 @@ class ClusterDouble:
         return len(self._streams)
 
     def write_kubeconfig(self, path: Path) -> Path:
-        """A kubeconfig that leads here, with nobody's credentials."""
+        """A kubeconfig for this server, without credentials."""
         path.write_text(kubeconfig(self.server))
         return path
 
@@ -182,7 +182,7 @@ class ClusterDouble:
                 request.transport.abort()
             raise
         except ConnectionResetError:
-            return response  # whoever watched has gone
+            return response  # the watcher left
         finally:
             self._streams.discard(stream)
         return response

@@ -1,6 +1,6 @@
-"""What a structural schema makes of an object: defaults, what is dropped, and what is wrong with the rest.
+"""Structural schemas: defaulting, pruning and validation of objects.
 
-Formats are not checked. Messages are those of the API server, as far as anybody would read them.
+Formats are not checked. Messages are close to those of the API server.
 
 Source: Kubernetes, "Specifying a structural schema", "Field pruning", "Defaulting".
 """
@@ -81,7 +81,7 @@ def unknown(before: Any, after: Any, path: str = "") -> Iterator[str]:
 def wrong(schema: Object, value: Any, path: str = "") -> Iterator[Cause]:
     """What is wrong with a value by its schema, without rules."""
     if value is None and schema.get("nullable"):
-        # Null is held against the values listed all the same, and is never one of them.
+        # Null is checked against the enum too, and is never in it.
         if "enum" in schema:
             yield from _limited(schema, value, path)
         return
@@ -202,7 +202,7 @@ def _inside(schema: Object, value: Object, path: str) -> Iterator[Cause]:
     for name, one in value.items():
         inner = f"{path}.{name}" if path else name
         if not path and name == "metadata":
-            # The API's own, of which a schema may only limit the name.
+            # Defined by the API; a schema may only limit the name.
             limits = (properties.get(name) or {}).get("properties") or {}
             if "name" in limits:
                 yield from wrong(limits["name"], one.get("name"), "metadata.name")

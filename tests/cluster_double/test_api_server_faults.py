@@ -80,7 +80,7 @@ async def test_unresponsive_api_server_delivers_watch_events_afterwards(cluster:
         first = asyncio.ensure_future(events.name())
         await eventually(lambda: double.watches == 1, "the watch is open", 60)
         double.trouble(Troubles(silent=True))
-        # Written past the trouble: it is there, and nobody is told.
+        # Written directly, past the fault: it exists, and no watch reports it.
         heading = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "one"}}
         double.ask(Request(method="POST", path="/api/v1/namespaces", body=json.dumps(heading).encode()))
         for _ in range(10):
@@ -194,6 +194,6 @@ async def test_process_says_what_it_is_and_takes_orders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", [{"slow": 1}, {"silent": 1}, {"too_many": True}, {"delay_s": -1}, {"only": None}])
-def test_troubles_nobody_knows_are_refused(said: dict[str, object]) -> None:
+def test_unknown_fault_fields_are_refused(said: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(said))):
         troubles(said)

@@ -107,7 +107,7 @@ APPLIES = st.lists(st.tuples(st.sampled_from(["one", "two", "three"]), DATA), mi
 def test_forced_server_side_applies_keep_the_last_value_of_each_owner(
     applies: list[tuple[str, dict[str, str]]],
 ) -> None:
-    """Each key is there as long as someone says it, with the value of who said it last."""
+    """Each key stays while a manager applies it, with the value applied last."""
     live: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
     owners: dict[str, dict[str, str]] = {}
     expected: dict[str, str] = {}

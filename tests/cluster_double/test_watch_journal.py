@@ -121,7 +121,7 @@ def test_stored_objects_never_change_under_who_has_them(tiers: list[str]) -> Non
         ({"resourceVersion": "1", "resourceVersionMatch": "Exact"}, 200),
     ],
 )
-def test_list_that_cannot_be_had_is_refused(query: dict[str, str], code: int) -> None:
+def test_invalid_list_request_is_refused(query: dict[str, str], code: int) -> None:
     answer = ask(a_cluster(), "GET", PATH, **query)
     assert (answer.code, answer.body["kind"]) == (code, "ConfigMapList" if code == 200 else "Status")
 

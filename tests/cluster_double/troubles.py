@@ -1,7 +1,4 @@
-"""What may be wrong with an API server: what the double is told to do to whoever asks.
-
-Everything that tells the double what to do comes from here, by a test in the same process or over HTTP.
-"""
+"""Faults of the fake API server, set by a test in the same process or over HTTP."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
@@ -13,7 +10,7 @@ RETRY_AFTER_S: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Troubles:
-    """What is wrong now. Nothing, unless told.
+    """Current faults; none by default.
 
     ``silent``: requests get no answer, and watches no events, until it is over. ``delay_s``: every answer comes so
     much later. ``too_many``: that many requests, from now on, are answered 429. ``failing``: likewise by 500.

@@ -1,4 +1,4 @@
-"""What a watch is told: the changes that concern it, as events.
+"""Events of a watch: the changes that concern it.
 
 Source: Kubernetes API concepts, "Efficient detection of changes", "Watch bookmarks", "Streaming lists".
 """
@@ -13,7 +13,7 @@ from tests.cluster_double.kinds import Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watching:
-    """Which changes a watch is told of: those after ``revision``; ``first`` is what it is told before them."""
+    """A watch of changes after ``revision``; ``first`` are its initial events."""
 
     kind: Kind
     namespace: str
@@ -34,7 +34,7 @@ class Watching:
             return {"type": "MODIFIED" if was else "ADDED", "object": self.shown(change.after)}
         if not was:
             return None
-        # One that no longer matches is deleted for whoever watches; it comes in its last state that did.
+        # An object that no longer matches is deleted for the watcher, in its last matching state.
         gone = change.gone
         if gone is None and change.before is not None:
             about = {**change.before["metadata"], "resourceVersion": str(change.revision)}

@@ -24,7 +24,9 @@ _PATIENT = dict.fromkeys(_STAGES, 60.0)
 def stand_in(tmp_path: Path, body: str, *, sticks: bool = False) -> CheckSettings:
     """Settings that run ``body`` in place of the real child: it speaks the protocol, and knows no GPU."""
     child = tmp_path / "child.py"
-    child.write_text(f"import json, os, sys, time\ndef say(**said): print(json.dumps(said), flush=True)\n{body}\n")
+    child.write_text(
+        f"import json, os, sys, time\ndef say(**event): print(json.dumps(event), flush=True)\n{body}\n"
+    )
     return CheckSettings(child=child, stage_deadline_s=_QUICK if sticks else _PATIENT)
 
 

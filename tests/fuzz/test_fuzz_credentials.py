@@ -32,7 +32,7 @@ FUZZ = settings(max_examples=80, suppress_health_check=[HealthCheck.function_sco
 def originals() -> dict[str, bytes]:
     """What a lab's authority signs, odd names and an odd key among it; keys are in no corpus, they are made.
 
-    The same bytes in each run, so that what is drawn from them is: of known numbers, on a known day.
+    The same bytes in each run (fixed serial numbers and date), so that drawn examples repeat.
     """
     numbers, signed = count(2), x509.CertificateBuilder.sign
     with (
@@ -73,7 +73,7 @@ key = st.one_of(keys(), st.just(originals()["server.key"]))
 
 @FUZZ
 @given(pem=certificates())
-def test_what_a_certificate_proves_can_be_printed(pem: bytes) -> None:
+def test_certificate_identities_are_printable(pem: bytes) -> None:
     for one in identities_of(pem):
         assert one.isprintable()
         assert 0 < len(one) <= 2048
@@ -92,7 +92,7 @@ def test_mutated_secret_is_loaded_or_rejected(
     try:
         found = validate_secret("one", authorities=authorities, chain=chain, key=secret, now_unix_s=now_unix_s)
     except UnusableSecretError as error:
-        assert str(error).isprintable()  # noqa: PT017 - a sound one is no error
+        assert str(error).isprintable()  # noqa: PT017 - a sound one raises nothing
         assert b"PRIVATE" not in str(error).encode()  # noqa: PT017
         return
     assert b"PRIVATE KEY" not in found.secret.authorities + (found.secret.chain or b"")

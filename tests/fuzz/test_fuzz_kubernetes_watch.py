@@ -97,7 +97,7 @@ def places(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | 
 
 @st.composite
 def odd(draw: st.DrawFn, kind: str) -> dict[str, Any]:
-    """An object of this kind in which one or two values are of another sort than anybody said."""
+    """An object of this kind with one or two values of a wrong type."""
     made: dict[str, Any] = json.loads(json.dumps(OBJECTS[kind]))
     for _ in range(draw(st.integers(1, 2))):
         path = draw(st.sampled_from([one for one in places(made) if one]))
@@ -190,7 +190,7 @@ def test_list_pages_that_once_crashed_the_reflector(content: bytes) -> None:
         _page(_object(content))
 
 
-def test_a_port_of_five_thousand_digits_is_no_place() -> None:
+def test_port_of_five_thousand_digits_is_refused() -> None:
     item = json.loads(json.dumps(OBJECTS["policy"]))
     item["spec"]["endpoints"][0]["port"] = "9" * 5_000
     held = manifest_reader("EnginePool")(item)

@@ -75,7 +75,7 @@ FRAME: dict[str, Any] = {
 
 @st.composite
 def odd(draw: st.DrawFn, original: dict[str, Any]) -> dict[str, Any]:
-    """The same with one to three values of another sort than anybody said."""
+    """The same with one to three values of a wrong type."""
     made: dict[str, Any] = json.loads(json.dumps(original))
     for _ in range(draw(st.integers(1, 3))):
         path = draw(st.sampled_from([one for one in places(made) if one]))
@@ -128,7 +128,7 @@ def test_mutated_apply_request_is_valid_or_rejected(shape: TypeAdapter[Any], con
     try:
         found = parse_body(content, shape)
     except AdminRequestError as error:
-        assert error.status == 400  # noqa: PT017 - a sound body is no error
+        assert error.status == 400  # noqa: PT017 - a sound body raises nothing
         assert len(str(error)) < 1_000  # noqa: PT017 - whatever is sent, an answer is short
         return
     assert isinstance(found, ApplyRequest | RollbackRequest)

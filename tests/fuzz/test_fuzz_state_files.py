@@ -69,7 +69,7 @@ def test_mutated_recording_is_read_up_to_the_damage(tmp_path: Path, content: byt
         for _ in read_rounds(path, RecordingReader()):
             pass
     except RecordingError as error:
-        assert str(path) in str(error)  # noqa: PT017 - a sound file is no error
+        assert str(path) in str(error)  # noqa: PT017 - a sound file raises nothing
 
 
 @pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x85", "\x0b", "\x1c"])
@@ -92,7 +92,7 @@ def test_mutated_order_request_is_valid_or_rejected(content: bytes) -> None:
     try:
         asked = _ORDER.validate_json(content)
     except ValidationError as error:
-        assert error.errors()[0]["msg"]  # noqa: PT017 - a sound order is no error
+        assert error.errors()[0]["msg"]  # noqa: PT017 - a sound order raises nothing
         return
     assert isinstance(asked.engine, str)
     orders = Orders(clock=lambda: 50.0)

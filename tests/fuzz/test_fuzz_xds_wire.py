@@ -65,7 +65,7 @@ def test_mutated_discovery_requests_are_decoded_or_rejected(data: bytes, mode: X
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_metadata_that_is_no_json_ends_the_stream(number: float) -> None:
+def test_metadata_without_json_form_ends_the_stream(number: float) -> None:
     said = DeltaDiscoveryRequest()
     said.node.id = "n"
     said.node.metadata["load"] = number
@@ -77,7 +77,7 @@ def test_metadata_that_is_no_json_ends_the_stream(number: float) -> None:
     ("field", "said"),
     [
         ("id", "x" * 1_025),
-        ("id", "gw-1\n2026 [info] all is well"),
+        ("id", "gw-1\n2026 [info] all is fine"),
         ("id", "gw\x1b[2J"),
         ("id", "gw\x9b2J"),
         ("id", "gw\u202e1"),
@@ -239,7 +239,7 @@ def test_mutated_agent_reports_are_accepted_or_rejected(messages: list[bytes]) -
 
 
 @pytest.mark.parametrize("mode", XdsVariant)
-def test_what_a_request_takes_is_bounded_by_its_size(mode: XdsVariant) -> None:
+def test_memory_of_a_request_is_bounded_by_its_size(mode: XdsVariant) -> None:
     """Names without a letter, maps of nothing, metadata of nothing but brackets."""
     names = b"\x1a\x00" * 200_000
     versions = b"\x2a\x00" * 200_000
@@ -249,7 +249,7 @@ def test_what_a_request_takes_is_bounded_by_its_size(mode: XdsVariant) -> None:
         assert most <= MOST_PER_BYTE * len(data) + SLACK_BYTES
 
 
-def test_what_telemetry_and_reports_take_is_bounded_by_their_size() -> None:
+def test_memory_of_telemetry_is_bounded_by_its_size() -> None:
     entries = b"\x12\x82\x80\x02" + b"\x0a\x00" * 0x4001
     for data in (entries, *seeds("access_logs")):
         most = taking(lambda data=data: AccessLogHandler(telemetry(), lambda _: None).take(data, 1.0))

@@ -1,4 +1,4 @@
-"""A difference and what it is from give back what it is to: nothing of a golden case is left unsaid."""
+"""Applying a diff to its old side gives the new side: golden diffs are complete."""
 
 from typing import Any
 

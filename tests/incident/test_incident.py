@@ -31,9 +31,9 @@ def carried_out(step: Step, opened: Shell) -> None:
 
 
 async def look(url: str, token: str, path: Path) -> None:
-    """Log in as a screen would, read there why the engine is out, and take a picture."""
+    """Log in, read on the dashboard why the engine is ejected, and take a screenshot."""
     async with page() as at:
-        # The lab's authority is no browser's.
+        # Browsers do not trust the lab's authority.
         await at.tell("Security.setIgnoreCertificateErrors", ignore=True)
         await at.open(f"{url}/dashboard/")
         await at.until("location.pathname === '/login' && document.querySelector('[name=token]') !== null")
@@ -49,7 +49,7 @@ async def look(url: str, token: str, path: Path) -> None:
 
 
 async def refused_without_certificate(host: str) -> None:
-    """Nobody without a certificate gets an answer of the ports that only take certificates."""
+    """The mTLS ports answer no client without a certificate."""
     trusting = ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     async with aiohttp.ClientSession() as session:
@@ -61,13 +61,13 @@ async def refused_without_certificate(host: str) -> None:
             await session.get(f"http://{host}:18000/")
 
 
-# Half a minute where nobody else wants the cores, which on a busy machine nobody can promise.
+# Takes 30 s on an idle machine, longer on a busy one.
 @pytest.mark.timeout(900)
 @pytest.mark.envoy
 async def test_the_incident_goes_as_the_page_says(tmp_path: Path, pictures: Path) -> None:
     for needed in ("curl", "openssl"):
         if shutil.which(needed) is None:
-            pytest.skip(f"whoever carries the pager types {needed}, and there is none here")
+            pytest.skip(f"the runbook uses {needed}, which is not installed")
     text = PAGE.read_text()
     at_line = text.count("\n", 0, text.index(PICTURE)) + 1
     looked = False

@@ -27,7 +27,7 @@ class Events:
         self._stream = stream
 
     async def next(self) -> WatchEvent:
-        """The next event that is no bookmark."""
+        """The next event other than a bookmark."""
         while (event := await anext(self._stream)).type == "BOOKMARK":
             pass
         return event

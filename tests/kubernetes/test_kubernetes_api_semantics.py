@@ -53,7 +53,7 @@ async def test_name_is_taken_once(cluster: Cluster) -> None:
 
 async def test_missing_object_kind_and_namespace_are_not_found(cluster: Cluster) -> None:
     error = await refused(cluster.api.get(ENGINE_POOLS, "default", "a"))
-    assert error.missing  # nobody has defined the kind
+    assert error.missing  # the kind is undefined
     await cluster.define()
     error = await refused(cluster.api.get(ENGINE_POOLS, "default", "a"))
     assert (error.status, error.reason) == (404, "NotFound")
@@ -378,7 +378,7 @@ async def test_server_side_apply_owns_its_fields(cluster: Cluster) -> None:
     # To say the same is to share.
     await api.apply(ENGINE_POOLS, "default", "a", pool("a", slotsPerEngine=4), manager="two", force=False)
     told = await api.apply(ENGINE_POOLS, "default", "a", pool("a"), manager="one")
-    assert told["spec"]["slotsPerEngine"] == 4  # two still says so
+    assert told["spec"]["slotsPerEngine"] == 4  # "two" still owns it
     told = await api.apply(ENGINE_POOLS, "default", "a", pool("a"), manager="two")
     assert "slotsPerEngine" not in told["spec"]
     await api.apply(ENGINE_POOLS, "default", "a", pool("a", slotsPerEngine=4), manager="one")

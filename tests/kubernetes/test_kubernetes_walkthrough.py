@@ -35,10 +35,10 @@ async def real_cluster(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
         yield {"KUBECONFIG": str(cluster.kubeconfig), "APISERVER": str(cluster.pid)}
 
 
-# A minute where nobody else wants the cores, which on a busy machine nobody can promise.
+# Takes 60 s on an idle machine, longer on a busy one.
 @pytest.mark.timeout(900)
 @pytest.mark.envoy
-async def test_what_the_page_says_is_what_happens(tmp_path: Path, real_cluster: dict[str, str]) -> None:
+async def test_commands_of_the_page_print_what_it_shows(tmp_path: Path, real_cluster: dict[str, str]) -> None:
     if shutil.which("curl") is None:
         pytest.skip("a reader asks with curl, and there is none here")
     page = tuple(steps(PAGE.read_text()))
@@ -66,7 +66,7 @@ def test_dots_stand_for_what_differs_and_for_nothing_else() -> None:
     assert not silent.shown_by("a word")
 
 
-def test_what_kubectl_says_to_its_developers_is_no_answer() -> None:
+def test_kubectl_klog_lines_are_ignored() -> None:
     (one,) = steps("```console\n$ kubectl wait\nchat condition met\n```\n")
     aside = 'I1122 03:45:22.334244   17526 reflector.go:664] "Warning: watch ended" err="context canceled"\n'
     assert one.shown_by(aside + "chat condition met\n")
@@ -86,6 +86,6 @@ def test_a_page_is_read_in_order_with_all_that_is_typed() -> None:
 
 
 @pytest.mark.parametrize("block", ["```console\nprinted\n$ a\n```\n", "```console\n```\n"])
-def test_a_block_that_types_nothing_is_no_walk_through(block: str) -> None:
+def test_block_without_commands_is_refused(block: str) -> None:
     with pytest.raises(ValueError, match="line 2"):
         list(steps(block))

@@ -45,7 +45,7 @@ def document_schema(kind: str) -> Schema:
 
 
 def refusals(document: dict[str, Any]) -> list[str]:
-    """Why a cluster refuses a document, one that asks to be told of unknown fields."""
+    """Why a cluster refuses a document, with strict field validation."""
     schema = document_schema(document["kind"])
     kept = pruned(schema, document)
     found = [f"unknown {one}" for one in unknown(document, kept)]
@@ -131,7 +131,7 @@ def test_schema_is_structural(kind: str) -> None:
         assert not forbidden & said.keys(), path
         assert ("type" in said) is not bool(said.get("x-kubernetes-int-or-string")), path
         assert not ("properties" in said and "additionalProperties" in said), path
-        # Null is held against the values that are listed, and refused.
+        # Null is checked against the enum, and refused.
         assert not (said.get("nullable") and "enum" in said), path
         for word in ("exclusiveMinimum", "exclusiveMaximum"):
             assert isinstance(said.get(word, False), bool), path
@@ -385,7 +385,7 @@ def test_cluster_and_loader_agree(said: dict[str, Any]) -> None:
         assert refused, problems
 
 
-def test_nothing_is_defaulted_by_the_cluster() -> None:
+def test_schema_has_no_defaults() -> None:
     for kind in KINDS:
         assert not [path for path, said in blocks(document_schema(kind)) if "default" in said]
 

@@ -1,4 +1,4 @@
-"""Engines that a cluster names: what may be said of them, and what is answered to what may not."""
+"""Engines from a cluster: valid settings, and the errors of invalid ones."""
 
 from pathlib import Path
 
@@ -57,7 +57,7 @@ def test_a_pool_without_the_block_finds_no_engines() -> None:
         ("{service: a, port: 80, agentPort: 70000}", "SG026 spec.kubernetes.agentPort: 70000 is not a port"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_field(block: str, said: str) -> None:
+def test_invalid_block_is_refused_with_its_field(block: str, said: str) -> None:
     assert problem(block).startswith(said)
 
 
@@ -71,7 +71,7 @@ def test_the_reference_says_what_a_port_may_be() -> None:
         assert (doc.type, doc.allowed) == ("number or name", "a port number, 1 to 65535, or the name of a port")
 
 
-def test_what_is_odd_in_a_cluster_has_a_code_and_a_place() -> None:
+def test_odd_cluster_settings_have_a_code_and_a_location() -> None:
     odd = engine_finding("ns/EnginePool/a", "pod x is left out: no port named http")
     assert (odd.code, str(odd)) == (
         "SG150",

@@ -125,7 +125,7 @@ def test_all_problems_of_all_files_come_at_once_and_in_order(tmp_path: Path) -> 
     assert isinstance(part, PolicyErrors)
 
 
-def test_what_a_broken_file_may_hold_is_not_called_missing(tmp_path: Path, sound: str) -> None:
+def test_names_possibly_in_a_broken_file_are_not_reported_missing(tmp_path: Path, sound: str) -> None:
     pool, route = sound.split("---\n")
     (tmp_path / "pool.yaml").write_text(pool + "  x: [\n")
     (tmp_path / "route.yaml").write_text(route)
@@ -178,7 +178,7 @@ def test_an_empty_document_between_others_is_nothing(tmp_path: Path, sound: str)
     assert lint(loaded(tmp_path, f"---\n{sound}---\n")) == ()
 
 
-def test_no_path_at_all_is_no_policy() -> None:
+def test_no_path_is_an_error() -> None:
     with pytest.raises(PolicyErrors, match="1 problem in policy files"):
         load([])
 
@@ -267,7 +267,7 @@ def test_origins_name_every_field_that_was_written(tmp_path: Path, sound: str) -
     assert policies.origin("EnginePool", "nobody") is None
 
 
-def test_the_digest_is_of_what_is_said_not_of_how(tmp_path: Path, sound: str) -> None:
+def test_digest_ignores_comments_and_format(tmp_path: Path, sound: str) -> None:
     first = loaded(tmp_path, sound).digest
     assert loaded(tmp_path, "# a comment\n" + sound.replace("port: 80}", "port:   80 }")).digest == first
     assert loaded(tmp_path, sound.replace("port: 80}", "port: 81}")).digest != first
@@ -325,7 +325,7 @@ def test_the_cache_forgets_what_is_gone_and_follows_what_moved(tmp_path: Path, s
             load([tmp_path], cache)
 
 
-def test_a_secret_that_cannot_be_used_is_told_at_the_place_that_names_it(tmp_path: Path) -> None:
+def test_unusable_secret_is_reported_where_it_is_named(tmp_path: Path) -> None:
     tls = "  endpoints: [{address: e.test, port: 1}]\n  tls:\n    secret: engine\n"
     policies = loaded(tmp_path, POOL + tls)
     at = policies.origin("EnginePool", "chat", "spec.tls.secret")

@@ -109,9 +109,7 @@ def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (b"\xff\xfe\x00\xd8a", 1, 1),  # a lone surrogate of UTF-16
     ],
 )
-def test_what_is_not_utf8_is_refused_where_it_begins(
-    tmp_path: Path, content: bytes, line: int, column: int
-) -> None:
+def test_invalid_utf8_is_refused_at_its_position(tmp_path: Path, content: bytes, line: int, column: int) -> None:
     path = tmp_path / "a.yaml"
     path.write_bytes(content)
     with pytest.raises(PolicyErrors) as caught:

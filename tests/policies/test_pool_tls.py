@@ -1,4 +1,4 @@
-"""What may be said of TLS to engines, and what it comes to."""
+"""TLS settings of a pool: validation and effect."""
 
 import re
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def pool(tls: str, address: str = "10.0.0.1") -> str:
         ("{secret: a, subjectAltNames: ['spiffe://']}", "spec.tls.subjectAltNames[0]", "is no URI"),
     ],
 )
-def test_what_is_said_wrongly_is_refused_at_its_place(tls: str, path: str, said: str, errors_of: Errors) -> None:
+def test_invalid_tls_field_is_refused_at_its_location(tls: str, path: str, said: str, errors_of: Errors) -> None:
     [error] = errors_of(pool(tls))
     assert error.path == path
     assert said in error.message

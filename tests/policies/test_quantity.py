@@ -37,7 +37,7 @@ def test_durations(text: str, seconds: float) -> None:
         "9" * 400 + "h",
     ],
 )
-def test_what_is_no_duration(value: object) -> None:
+def test_invalid_duration_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match=r"duration|longer than"):
         parse_duration(value)
 

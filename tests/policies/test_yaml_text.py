@@ -88,7 +88,7 @@ def test_anchors_end_with_their_document() -> None:
         ("true: 2\n", [("SG014", 1)]),
         ("? [a, b]\n: 2\n", [("SG014", 1)]),
         ("a: &a [*a]\n", [("SG015", 1)]),
-        ("a: *nobody\n", [("SG015", 1)]),
+        ("a: *missing\n", [("SG015", 1)]),
         ("a: !!python/object:os.system x\n", [("SG017", 1)]),
         ("a: !!binary aGk=\n", [("SG017", 1)]),
         ("a: !!int x\n", [("SG017", 1)]),

@@ -84,7 +84,7 @@ class Story:
         retries: int | None = None,
         refused: int | None = None,
     ) -> ProxySample:
-        """What an Envoy said at ``at_s``."""
+        """A sample of an Envoy's counters at ``at_s``."""
         return ProxySample(
             at_s=at_s - BEGAN_S,
             proxy=f"p{proxy}",

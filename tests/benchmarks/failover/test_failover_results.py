@@ -25,7 +25,7 @@ def cell(scenario: str = "S5", contestant: str = "switchgear", **settings: objec
 
 
 def seen(story, *, machine: float = 50.0, good: int = 80) -> object:
-    """Of a hundred requests in each second so many were good."""
+    """A result with ``good`` of 100 requests a second answered well."""
     outcomes = [
         story.outcome(
             number,
@@ -164,6 +164,6 @@ def test_the_command_line_makes_the_cells() -> None:
 
 
 @pytest.mark.parametrize("argv", [["--scenario", "S7"], ["--contestant", "nginx"]])
-def test_what_does_not_exist_is_named(argv: list[str], tmp_path: Path, capsys) -> None:
+def test_unknown_names_are_reported(argv: list[str], tmp_path: Path, capsys) -> None:
     assert main([*argv, "--results", str(tmp_path)]) == 2
     assert argv[1] in capsys.readouterr().out

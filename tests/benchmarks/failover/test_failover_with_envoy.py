@@ -67,7 +67,7 @@ async def test_a_hang_costs_plain_envoy_what_the_hung_engine_was_sent() -> None:
         found.fault.reasons.get(OutcomeReason.TIMEOUT.value, 0) + found.fault.reasons.get("http_error 504", 0) > 0
     )
     (silence,) = found.silences
-    # Never left alone: where this machine itself paused so long, it went on with the same engine after that.
+    # Never quiet: if this machine itself paused that long, requests to the engine continued afterwards.
     assert silence.quiet_s is None or silence.strays
     assert silence.sent > 5
     assert found.waste.any_s > 0
@@ -83,7 +83,7 @@ async def test_switchgear_is_measured_and_killed_by_the_scenario() -> None:
     )
     history = await run_on_time(cell)
     assert {one.engine for one in history.verdicts} == set(range(SHORT.engines))
-    # Nobody answers for it after the fault began.
+    # No agent reports after the fault began.
     assert max(one.at_s for one in history.verdicts) < history.fault_s + 1.0
     assert any(one.ok for one in history.outcomes if one.arrived_at_s > history.healed_s)
     assert {one.ceiling for one in history.samples if one.ceiling is not None}

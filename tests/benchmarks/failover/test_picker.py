@@ -18,7 +18,7 @@ from tests.benchmarks.failover.on_time_run import run_on_time
 RNG = random.Random(0)
 
 
-def test_it_reads_what_engines_publish() -> None:
+def test_picker_reads_engine_metrics() -> None:
     metrics = FakeVllmMetrics("chat")
     metrics.gauges(running=3, waiting=7, kv_cache_ratio=0.25)
     assert engine_gauges(metrics.text()) == EngineGauges(waiting=7.0, kv_ratio=0.25)
@@ -84,8 +84,8 @@ async def test_requests_go_where_the_picker_says() -> None:
     found = experiment_measures(history, setting)
     assert found.before.good > 10
     assert {one.engine for one in history.attempts} == set(range(setting.engines))
-    # Whether it sends the hung one more depends on what that one said last; but nobody tries elsewhere.
+    # Requests to the hung engine depend on its last metrics; none is retried elsewhere.
     assert len(found.silences) == 1
-    # One whose time was up before it got to an engine has none.
+    # A request that timed out before it reached an engine has none.
     assert 0.8 < found.tries_per_request <= 1.0
     assert "picker" in history.use.processes

@@ -39,7 +39,7 @@ def test_two_seconds_of_wait_come_to_the_known_number() -> None:
 
 
 @pytest.mark.parametrize(("name", "load"), [("S2", 80.0), ("S6", 80.0), ("S3", 50.0), ("zone-loss", 50.0)])
-def test_nothing_need_be_lost_where_the_rest_can_serve_all(name: str, load: float) -> None:
+def test_no_loss_is_predicted_if_the_rest_can_serve_all(name: str, load: float) -> None:
     setting = SCENARIOS[name].setting(ExperimentSetting(load_percent=load))
     assert predicted(setting, outages(SCENARIOS[name], setting)).both_percent == pytest.approx(100.0, abs=0.01)
 

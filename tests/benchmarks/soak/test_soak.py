@@ -83,7 +83,7 @@ def test_no_growth_verdict_from_a_short_or_uncertain_window() -> None:
     assert short is not None
     assert short.low is None
     assert short.verdict is GrowthVerdict.UNKNOWN
-    # Sure that it has grown, and too short to say that it will go on.
+    # Growth is certain, but the run is too short to extrapolate it.
     rising = growth_rate([(float(s), LEVEL + 1_000 * s) for s in range(300)])
     assert rising is not None
     assert rising.over_s < JUDGED_FROM_S
@@ -114,9 +114,9 @@ def test_a_past_fills_the_ledger_and_the_history(tmp_path: Path) -> None:
     assert ledger.read(lines) == 0, "all of it is a ledger's"
     per_subject = Counter(event.subject for event in ledger.book.since(0))
     assert len(per_subject) == 2 + len(engines)
-    assert set(per_subject.values()) == {MOST_OF_ONE}, "none was told as one with another"
+    assert set(per_subject.values()) == {MOST_OF_ONE}, "no event was merged with another"
     now = [{"engine": engine, "health": "HEALTHY"} for engine in engines]
-    assert not list(incomplete(lines, now, kills=0)), "in the end all are well"
+    assert not list(incomplete(lines, now, kills=0)), "at the end all are healthy"
     kept = VersionArchive(tmp_path / "state" / FOLDER)
     kept.restore()
     assert len(kept.versions) == MAX_VERSIONS
@@ -130,7 +130,7 @@ def test_leaking_counts_are_distinguished_from_fluctuating_ones() -> None:
     assert not climbs([(float(s), 60.0 + 10 * s) for s in range(6)])
 
 
-def test_what_this_process_holds_is_read() -> None:
+def test_usage_of_this_process_is_read() -> None:
     found = process_usage(os.getpid(), 3.0)
     assert found is not None
     assert found.at_s == 3.0
@@ -213,7 +213,7 @@ def test_lost_request_is_excused_without_a_healthy_engine_or_during_cpu_starvati
     assert shed.excuse, "what kept others from running may be why it was refused"
 
 
-def test_what_a_killed_envoy_held_is_beyond_help_and_what_others_held_is_not() -> None:
+def test_requests_of_a_killed_envoy_are_excused_and_others_are_not() -> None:
     def lost(spell: FaultInterval) -> str:
         (found,) = _around(spell).losses([_outcome(OutcomeReason.RESET, latency_s=5.0)])
         return found.excuse
