@@ -28,6 +28,7 @@ class ActiveCall:
     tokens_sent: int = 0
     finished_at_s: float | None = None
     first_token_at_s: float | None = None
+    newest_token_at_s: float = 0.0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property

@@ -8,10 +8,11 @@ from engine.tls.paths import TlsFiles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """One simulated engine.
+    """One simulated engine, scheduled in steps like vLLM.
 
-    A call takes ``prefill_s + prefill_token_s x prompt tokens`` until its first token, then ``token_s`` per token,
-    independent of other calls. With the defaults a 16-token answer takes 0.2 s, and an engine serves 40 calls/s.
+    A step takes ``token_s`` and the costs of its tokens. ``prefill_s + prefill_token_s x prompt tokens`` is the
+    shortest time to the first token; it overlaps with other calls. With the defaults a 16-token answer takes
+    0.2 s, and an engine serves 40 calls/s.
     """
 
     name: str = "fake-0"
@@ -21,7 +22,14 @@ class EngineConfig:
     slots: int = 8  # vLLM: --max-num-seqs
     prefill_s: float = 0.05
     prefill_token_s: float = 0.0
-    token_s: float = 0.01
+    token_s: float = 0.01  # shortest duration of a step
+    # Added to a step: per prompt token, per prompt token and token before it, per running answer.
+    step_prefill_token_s: float = 0.0
+    step_context_token_s: float = 0.0
+    step_decode_s: float = 0.0
+    max_num_batched_tokens: int = 2048  # vLLM: --max-num-batched-tokens, per step
+    kv_cache_tokens: int = 0  # 0 for slots x max_model_len, which never fills up
+    block_size: int = 16  # vLLM: --block-size
     max_model_len: int = 4096
     # vLLM: --max-num-queued-reqs, a limit on unfinished calls, running and waiting; None for no limit.
     max_unfinished: int | None = None
@@ -38,6 +46,12 @@ class EngineConfig:
     tls_key: str = ""
     tls_client_ca: str = ""
     api_key: str = ""  # vLLM: --api-key; /v1 answers 401 without it
+
+    @property
+    def kv_blocks(self) -> int:
+        """Size of the KV cache; it holds at least one longest call."""
+        tokens = self.kv_cache_tokens or self.slots * self.max_model_len
+        return -(-max(tokens, self.max_model_len) // self.block_size)
 
     @property
     def tls(self) -> TlsFiles | None:

@@ -1,6 +1,6 @@
-"""One fake engine: the simulated GPU, its call log, a fault, and its port.
+"""One fake engine: its scheduler, call log, fault and port.
 
-This wraps :class:`~chaos.fake_engine.simulated_gpu.SimulatedGpu`: it supplies the time and carries out faults
+This wraps :class:`~chaos.fake_engine.step_scheduler.StepScheduler`: it supplies the time and carries out faults
 (stops the GPU, closes the port, resets connections). HTTP answers are in ``vllm_routes``.
 """
 
@@ -34,7 +34,8 @@ from chaos.fake_engine.engine_faults import (
 from chaos.fake_engine.engine_port import EnginePort
 from chaos.fake_engine.metrics_page import FakeVllmMetrics
 from chaos.fake_engine.openai_api import Generation
-from chaos.fake_engine.simulated_gpu import GpuJob, JobProgress, SimulatedGpu
+from chaos.fake_engine.simulated_gpu import JobProgress
+from chaos.fake_engine.step_scheduler import StepCosts, StepRequest, StepScheduler
 from chaos.fake_engine.vllm_routes import application
 
 # Interval at which an engine with a journal checks itself, and the delay that means the process was stopped. A
@@ -63,7 +64,7 @@ class FakeEngine:
         )
         self._rng = random.Random(config.seed)  # noqa: S311 -- picks calls to fail, guards no secret
         self._clock = time.monotonic
-        self._gpu = SimulatedGpu(slots=config.slots, now=self._clock())
+        self._gpu = self._fresh_gpu()
         self._calls: dict[int, ActiveCall] = {}
         self._next_call_id = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -174,7 +175,7 @@ class FakeEngine:
             self._be_reborn()
             await self._port.listen()
         self._deliver(self._gpu.advance(self._clock()))
-        self._record_gauges()
+        self._record_step()
         self._deliver(self._gpu.set_rate(gpu_rate(fault), self._clock()))
         wanted = token_pace(fault)
         self._deliver(self._gpu.set_pace(wanted.factor, wanted.burst, self._clock()))
@@ -255,11 +256,10 @@ class FakeEngine:
         if isinstance(plan, RefuseCall):
             self._enter(call, CallOutcome.SHED, plan.message)
             return plan
-        job = GpuJob(
-            prefill_s=self.config.prefill_s + self.config.prefill_token_s * generation.prompt_tokens,
-            token_s=self.config.token_s,
-            tokens=call.job_tokens,
+        job = StepRequest(
+            latency_s=self.config.prefill_s + self.config.prefill_token_s * generation.prompt_tokens,
             prompt_tokens=generation.prompt_tokens,
+            tokens=call.job_tokens,
             report_every=self.config.stream_interval if generation.streaming else 0,
             stall_after=call.plan.stall_after,
         )
@@ -284,7 +284,7 @@ class FakeEngine:
         self._notice_stop()
         self._deliver(self._gpu.advance(self._clock()))
         if self._gpu.rate > 0:
-            self._record_gauges()
+            self._record_step()
         if self._cache_is_full:
             self.metrics.preempted()
         self._arm()
@@ -358,9 +358,10 @@ class FakeEngine:
                 call.first_token_at_s = news.at_s
                 self.metrics.first_token(news.at_s - call.arrived_at_s)
             later_tokens = news.tokens - max(call.tokens, 1)
-            pace_s = self.config.token_s * self._gpu.pace / (self._gpu.rate or 1.0)
-            self.metrics.inter_token(later_tokens, seconds_each=pace_s)
-            call.tokens = news.tokens
+            if later_tokens > 0:
+                gap_s = (news.at_s - call.newest_token_at_s) / later_tokens
+                self.metrics.inter_token(later_tokens, seconds_each=gap_s)
+            call.tokens, call.newest_token_at_s = news.tokens, news.at_s
             if news.finished:
                 call.finished_at_s = news.at_s
                 self.metrics.finished(
@@ -372,16 +373,26 @@ class FakeEngine:
             if news.finished or call.generation.streaming:
                 call.changed.set()
 
-    def _record_gauges(self) -> None:
-        capacity = self.config.slots * self.config.max_model_len
-        self.metrics.gauges(
-            running=self._gpu.running,
-            waiting=self._gpu.waiting,
-            kv_cache_ratio=1.0 if self._cache_is_full else self._gpu.cached_tokens() / capacity,
+    def _record_step(self) -> None:
+        self.metrics.step(self._gpu.published, self._gpu.take_iterations(), kv_cache_full=self._cache_is_full)
+
+    def _fresh_gpu(self) -> StepScheduler:
+        config = self.config
+        return StepScheduler(
+            costs=StepCosts(
+                base_s=config.token_s,
+                prefill_token_s=config.step_prefill_token_s,
+                context_token_s=config.step_context_token_s,
+                decode_s=config.step_decode_s,
+            ),
+            slots=config.slots,
+            budget=config.max_num_batched_tokens,
+            kv_blocks=config.kv_blocks,
+            block_size=config.block_size,
+            now=self._clock(),
         )
-        self.metrics.totals(prompt_tokens=self._gpu.prefilled_tokens, generation_tokens=self._gpu.generated_tokens)
 
     def _be_reborn(self) -> None:
-        self._gpu = SimulatedGpu(slots=self.config.slots, now=self._clock())
+        self._gpu = self._fresh_gpu()
         self.metrics = FakeVllmMetrics(self.config.model)
         self.terminated.clear()

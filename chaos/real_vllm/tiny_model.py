@@ -20,17 +20,17 @@ _HIDDEN: Final = 256
 _HEADS: Final = 4
 
 
-def write_model(folder: Path) -> Path:
+def write_model(folder: Path, *, context_tokens: int = CONTEXT_TOKENS) -> Path:
     """Write the model to ``folder`` (created if missing) and return it, for ``--model``."""
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = _vocabulary()
     files: Mapping[str, Any] = {
-        "config.json": _config(len(vocabulary)),
+        "config.json": _config(len(vocabulary), context_tokens),
         "tokenizer.json": _tokenizer(vocabulary),
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "bos_token": _START,
-            "model_max_length": CONTEXT_TOKENS,
+            "model_max_length": context_tokens,
             "chat_template": "{% for message in messages %}{{ message['content'] }}\n{% endfor %}",
         },
     }
@@ -39,7 +39,7 @@ def write_model(folder: Path) -> Path:
     return folder
 
 
-def _config(vocabulary_size: int) -> Mapping[str, Any]:
+def _config(vocabulary_size: int, context_tokens: int) -> Mapping[str, Any]:
     """A Llama of four thin layers: 2.5 million parameters."""
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -53,7 +53,7 @@ def _config(vocabulary_size: int) -> Mapping[str, Any]:
         "num_key_value_heads": _HEADS,
         "head_dim": _HIDDEN // _HEADS,
         "hidden_act": "silu",
-        "max_position_embeddings": CONTEXT_TOKENS,
+        "max_position_embeddings": context_tokens,
         "rms_norm_eps": 1e-6,
         "tie_word_embeddings": False,
         "bos_token_id": 0,

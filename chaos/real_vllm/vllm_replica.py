@@ -93,7 +93,9 @@ def vllm_python() -> Path | None:
     return python if python.exists() and (named or (_ROOT / ".vllm-venv" / ".ready").exists()) else None
 
 
-def vllm_command(*, port: int, python: Path, model: Path, slots: int) -> list[str]:
+def vllm_command(
+    *, port: int, python: Path, model: Path, slots: int, context_tokens: int = CONTEXT_TOKENS
+) -> list[str]:
     """Command line of an engine; use it with ``ENVIRONMENT``."""
     return [
         *guarded_command(),
@@ -101,7 +103,7 @@ def vllm_command(*, port: int, python: Path, model: Path, slots: int) -> list[st
         *("nice", "-n", "5", str(python), "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(model), "--load-format", "dummy", "--served-model-name", MODEL),
         *("--host", "127.0.0.1", "--port", str(port)),
-        *("--max-model-len", str(CONTEXT_TOKENS), "--max-num-seqs", str(slots), "--enforce-eager"),
+        *("--max-model-len", str(context_tokens), "--max-num-seqs", str(slots), "--enforce-eager"),
         *("--shutdown-timeout", "30"),
         "--enable-server-load-tracking",
         *("--middleware", "first_token_gate.FirstTokenGate"),
