@@ -23,6 +23,10 @@ DONE = b"data: [DONE]\n\n"
 BUSY = b'data: {"error": {"message": "busy", "type": "Service Unavailable", "param": null, "code": 503}}\n\n'
 
 
+def event(name: bytes, data: bytes) -> bytes:
+    return b"event: " + name + b"\ndata: " + data + b"\n\n"
+
+
 def scope(method: str = "POST", path: str = "/v1/completions", client: str | None = "127.0.0.1") -> Message:
     return {
         "type": "http",
@@ -195,15 +199,86 @@ async def test_a_stream_that_ends_without_a_token_is_passed_on_whole() -> None:
     assert body(await answer(streaming(b""))) == b""
 
 
-async def test_first_token_gate_buffer_is_bounded() -> None:
+async def test_first_token_gate_buffer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWITCHGEAR_GATE_HOLD_BYTES", "5000")
     app = Steps()
     call = asyncio.create_task(FirstTokenGate(app, False)(scope(), never, app.send))
-    ping = b": " + b"x" * 1000 + b"\n\n"
-    for _ in range(100):
+    ping = b": " + b"x" * 996 + b"\n\n"
+    for _ in range(5):
         await app.say(ping)
+    assert app.sent == []
+    await app.say(b":")
+    assert body(app.sent) == 5 * ping + b":"
+    await app.chunks.put(None)
+    await call
+
+
+async def test_gate_holds_a_large_responses_opening() -> None:
+    tools = b'{"tools":"' + b"x" * 300_000 + b'"}'
+    opening = event(b"response.created", tools) + event(b"response.in_progress", tools)
+    app = Steps()
+    call = asyncio.create_task(FirstTokenGate(app, False)(scope(path="/v1/responses"), never, app.send))
+    await app.say(opening)
+    assert app.sent == []
+    await app.say(event(b"response.output_item.added", b"{}"))
     assert app.sent[0]["type"] == "http.response.start"
     await app.chunks.put(None)
     await call
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        event(b"response.created", b'{"type":"response.created","response":{"error":null,"output":[]}}'),
+        event(b"response.queued", b'{"type":"response.queued"}'),
+        event(b"response.in_progress", b'{"type":"response.in_progress","response":{"error":null}}'),
+        b'data: {"type": "response.created", "response": {"error": null}}\n\n',
+        event(b"message_start", b'{"type":"message_start","message":{"role":"assistant","content":[]}}'),
+        event(b"ping", b'{"type":"ping"}'),
+        b'data: {"id":"1","type":"message-start","delta":{"message":{"role":"assistant"}}}\n\n',
+    ],
+    ids=["created", "queued", "in progress", "no event line", "message_start", "ping", "cohere"],
+)
+async def test_gate_holds_opening_events_of_other_apis(opening: bytes) -> None:
+    app = Steps()
+    gate = FirstTokenGate(app, False)
+    call = asyncio.create_task(gate(scope(path="/v1/responses"), never, app.send))
+    await app.say(opening)
+    assert app.sent == []
+    assert gate.waiting_for_first_token == 1
+    delta = event(b"response.output_text.delta", b'{"type":"response.output_text.delta","delta":"hi"}')
+    await app.say(delta)
+    assert body(app.sent) == opening + delta
+    await app.chunks.put(None)
+    await call
+
+
+@pytest.mark.parametrize(
+    ("failed", "status", "error"),
+    [
+        (
+            event(b"error", b'{"type":"error","error":{"type":"internal_error","message":"m"}}'),
+            500,
+            {"type": "error", "error": {"type": "internal_error", "message": "m"}},
+        ),
+        (
+            event(b"error", b'{"type":"error","code":503,"message":"m","sequence_number":2}'),
+            503,
+            {"error": {"type": "error", "code": 503, "message": "m"}},
+        ),
+        (
+            event(b"response.failed", b'{"type":"response.failed","response":{"error":{"code":"server_error"}}}'),
+            500,
+            {"error": {"code": "server_error"}},
+        ),
+    ],
+    ids=["messages", "responses error", "response.failed"],
+)
+async def test_error_after_opening_events_becomes_http_error(failed: bytes, status: int, error: Any) -> None:
+    opening = event(b"response.created", b'{"response":{"error":null}}') + event(b"message_start", b"{}")
+    sent = await answer(streaming(opening, failed))
+    assert sent[0]["status"] == status
+    assert json.loads(body(sent)) == error
 
 
 async def test_a_client_that_leaves_is_no_longer_counted() -> None:
@@ -275,15 +350,61 @@ async def test_in_flight_count_is_denied_to_other_hosts(client: str) -> None:
     assert body(sent) == b"the application's"
 
 
+NOT_OUTPUT = [
+    b": keep-alive\n\n",
+    b"\n\n",
+    b"id: 7\n\n",
+    ROLE,
+    event(b"response.created", b'{"type":"response.created","response":{"error":null}}'),
+    event(b"response.in_progress", b'{"type":"response.in_progress"}'),
+    event(b"message_start", b'{"type":"message_start","message":{"role":"assistant"}}'),
+    event(b"ping", b'{"type":"ping"}'),
+]
+OUTPUT = [
+    TOKEN,
+    CHAT_TOKEN,
+    DONE,
+    event(b"response.output_item.added", b'{"type":"response.output_item.added"}'),
+    event(b"response.output_text.delta", b'{"delta":"\\u2028"}'),
+    event(b"content_block_start", b'{"type":"content_block_start"}'),
+    b"data: a\ndata: b\n\n",
+]
+
+
 @given(
-    events=st.lists(st.sampled_from([b": ping\n\n", ROLE, CHAT_TOKEN, TOKEN, DONE, b"\n\n"]), max_size=8),
-    cuts=st.lists(st.integers(0, 400), max_size=8),
+    opening=st.lists(st.sampled_from(NOT_OUTPUT), max_size=6),
+    output=st.lists(st.sampled_from(OUTPUT + NOT_OUTPUT), max_size=4),
+    line_end=st.sampled_from([b"\n", b"\r\n", b"\r"]),
+    cuts=st.lists(st.integers(0, 1000), max_size=12),
+    every_byte=st.booleans(),
 )
-def test_whatever_the_chunks_the_body_is_the_same(events: list[bytes], cuts: list[int]) -> None:
+def test_headers_come_with_the_first_output_event_for_any_cut(
+    opening: list[bytes], output: list[bytes], line_end: bytes, cuts: list[int], every_byte: bool
+) -> None:
+    events = [one.replace(b"\n", line_end) for one in opening + output]
     whole = b"".join(events)
-    marks = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
-    chunks = [whole[start:end] for start, end in pairwise(marks)]
-    sent = asyncio.run(answer(streaming(*chunks)))
+    first = next((at for at, one in enumerate(opening + output) if one in OUTPUT), None)
+    # A lone CR ends the line; the LF after it may come later.
+    opens_at = len(whole) if first is None else len(b"".join(events[: first + 1])) - (line_end == b"\r\n")
+    marks = range(len(whole) + 1) if every_byte else [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
+    chunks = [whole[start:end] for start, end in pairwise(marks)] or [b""]
+    sent: list[Message] = []
+    read = 0
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        nonlocal read
+        await send({"type": "http.response.start", "status": 200, "headers": STREAM})
+        for index, chunk in enumerate(chunks):
+            read += len(chunk)
+            more = index < len(chunks) - 1
+            await send({"type": "http.response.body", "body": chunk, "more_body": more})
+            if first is not None and more:
+                assert bool(sent) == (read >= opens_at)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    asyncio.run(FirstTokenGate(app, False)(scope(), never, send))
     assert body(sent) == whole
-    assert sent[0]["type"] == "http.response.start"
+    assert sent[0] == {"type": "http.response.start", "status": 200, "headers": STREAM}
     assert sent[-1]["more_body"] is False

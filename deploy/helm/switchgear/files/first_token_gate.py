@@ -2,8 +2,12 @@
 
 vLLM sends ``200`` and stream headers before any token, so to a proxy a deadlocked engine looks like a success that
 goes silent: no header timeout applies, no retry is possible, and outlier detection counts a success. This ASGI
-middleware sends no headers before the first token. A stream that starts with an error event becomes the plain HTTP
-error that the event names.
+middleware sends no headers before the first event with generated output. An error event before it becomes the
+plain HTTP error that the event names.
+
+Not output: comments (keep-alive), a chat delta that only names the role, and the opening events of the Responses
+API (``response.created``, ``response.queued``, ``response.in_progress``), of Messages (``message_start``,
+``ping``) and of Cohere chat (``message-start``). Any other event is.
 
 It runs inside vLLM's process, so it is one file without dependencies::
 
@@ -12,9 +16,10 @@ It runs inside vLLM's process, so it is one file without dependencies::
 It also counts requests in flight, because vLLM's gauges freeze with the engine core, and serves the count on
 ``/switchgear/in_flight`` to callers on the same machine: ``{"in_flight": 3, "waiting_for_first_token": 1}``.
 
-Environment setting: ``SWITCHGEAR_GATE_ROLE_COUNTS=1`` lets an empty role-only delta open the gate.
+Environment settings: ``SWITCHGEAR_GATE_ROLE_COUNTS=1`` lets an empty role-only delta open the gate.
+``SWITCHGEAR_GATE_HOLD_BYTES`` (1 MiB) bounds what one stream holds; beyond it the gate opens.
 
-Passed through unchanged: other responses, compressed streams, websockets, lifespan.
+Passed through unchanged: other responses, compressed streams, GET, websockets (``/v1/realtime``), lifespan.
 """
 
 from __future__ import annotations
@@ -35,21 +40,31 @@ if TYPE_CHECKING:
 
 COUNT_PATH = "/switchgear/in_flight"
 
-# Pings and role deltas are small; more than this before a token is an unknown format.
-_HOLD_LIMIT_BYTES = 64 * 1024
+# response.created and response.in_progress each repeat the instructions and tools of the request.
+_HOLD_LIMIT_BYTES = 1024 * 1024
+
+# Sent before any token exists, or without one.
+_OPENING_EVENTS = frozenset(
+    (b"response.created", b"response.queued", b"response.in_progress", b"message_start", b"ping", b"message-start")
+)
+_ERROR_EVENTS = frozenset((b"error", b"response.failed"))
 
 
 class FirstTokenGate:
     """ASGI middleware around ``app``.
 
-    ``role_counts``: an empty delta that only names the role opens the gate; None reads the environment.
+    ``role_counts``: an empty delta that only names the role opens the gate. ``hold_bytes``: most bytes held of one
+    stream. None reads the environment.
     """
 
-    def __init__(self, app: App, role_counts: bool | None = None) -> None:
+    def __init__(self, app: App, role_counts: bool | None = None, hold_bytes: int | None = None) -> None:
         self._app = app
         if role_counts is None:
             role_counts = os.environ.get("SWITCHGEAR_GATE_ROLE_COUNTS", "") == "1"
+        if hold_bytes is None:
+            hold_bytes = int(os.environ.get("SWITCHGEAR_GATE_HOLD_BYTES") or _HOLD_LIMIT_BYTES)
         self._role_counts = role_counts
+        self._hold_bytes = hold_bytes
         self.in_flight = 0
         self.waiting_for_first_token = 0
 
@@ -66,7 +81,7 @@ class FirstTokenGate:
             await self._generation(scope, receive, send)
 
     async def _generation(self, scope: Scope, receive: Receive, send: Send) -> None:
-        held = _Held(send, self._role_counts)
+        held = _Held(send, self._role_counts, self._hold_bytes)
         self.in_flight += 1
         self.waiting_for_first_token += 1
         waiting = True
@@ -96,12 +111,13 @@ class FirstTokenGate:
 class _Held:
     """Messages of one response, held until the gate opens."""
 
-    def __init__(self, send: Send, role_counts: bool) -> None:
+    def __init__(self, send: Send, role_counts: bool, hold_bytes: int) -> None:
         self._send = send
         self._role_counts = role_counts
+        self._hold_bytes = hold_bytes
         self._start: Message | None = None
         self._bodies: list[Message] = []
-        self._unread = b""
+        self._events = _Events()
         self._held_bytes = 0
         self._swallow = False
         self.open = False
@@ -138,20 +154,16 @@ class _Held:
         chunk = message.get("body", b"")
         self._bodies.append(message)
         self._held_bytes += len(chunk)
-        self._unread += chunk
-        *events, self._unread = self._unread.replace(b"\r\n", b"\n").split(b"\n\n")
         last = not message.get("more_body", False)
-        if last and self._unread:
-            events.append(self._unread)
-        for event in events:
+        for event in self._events.after(chunk, last=last):
             error = _error(event)
             if error is not None:
                 await self._fail(*error)
                 return
-            if _is_token(event, role_counts=self._role_counts):
+            if _is_output(event, role_counts=self._role_counts):
                 await self.release()
                 return
-        if last or self._held_bytes > _HOLD_LIMIT_BYTES:
+        if last or self._held_bytes > self._hold_bytes:
             await self.release()
 
     async def _fail(self, status: int, body: bytes) -> None:
@@ -163,37 +175,81 @@ class _Held:
         await _send_json(self._send, status, headers, body)
 
 
-def _data(event: bytes) -> bytes:
-    """Joined ``data:`` lines of a server-sent event; empty for a comment."""
-    lines = (line for line in event.split(b"\n") if line.startswith(b"data:"))
-    return b"\n".join(line[5:].removeprefix(b" ") for line in lines)
+class _Events:
+    """Server-sent events of a stream that comes in chunks cut anywhere. Lines end in LF, CRLF or CR."""
+
+    def __init__(self) -> None:
+        self._unread = bytearray()
+        self._after_cr = False
+
+    def after(self, chunk: bytes, *, last: bool) -> list[bytes]:
+        """Events completed by a chunk, with LF line ends; after the last one, the incomplete rest too."""
+        half_read, self._after_cr = self._after_cr, chunk.endswith(b"\r") if chunk else self._after_cr
+        if half_read:
+            chunk = chunk.removeprefix(b"\n")  # the second half of a CRLF
+        searched = max(0, len(self._unread) - 1)
+        self._unread += chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        found, begin = [], 0
+        while (end := self._unread.find(b"\n\n", max(begin, searched))) != -1:
+            found.append(bytes(self._unread[begin:end]))
+            begin = end + 2
+        del self._unread[:begin]
+        if last and self._unread:
+            found.append(bytes(self._unread))
+        return found
+
+
+def _field(event: bytes, name: bytes) -> bytes:
+    """Joined values of the lines of a field; empty without them."""
+    lines = (line for line in event.split(b"\n") if line.startswith(name))
+    return b"\n".join(line[len(name) :].removeprefix(b" ") for line in lines)
 
 
 def _parsed(event: bytes) -> Any:
     try:
-        return json.loads(_data(event))
+        return json.loads(_field(event, b"data:"))
     except (ValueError, RecursionError):
         return None
+
+
+def _name(event: bytes) -> bytes:
+    """Name of an event, by its ``event:`` line or the ``type`` of its data; empty without one."""
+    named = _field(event, b"event:").strip()
+    if named or not any(b'"' + name + b'"' in event for name in _OPENING_EVENTS | _ERROR_EVENTS):
+        return named
+    parsed = _parsed(event)
+    kind = parsed.get("type") if isinstance(parsed, dict) else None
+    return kind.encode() if isinstance(kind, str) else b""
 
 
 def _error(event: bytes) -> tuple[int, bytes] | None:
     """Status and body of an error event; None for any other."""
     if b'"error"' not in event:
         return None
+    name = _name(event)
+    if name in _OPENING_EVENTS:
+        return None  # a Responses object has "error": null
     parsed = _parsed(event)
-    if not isinstance(parsed, dict) or not isinstance(parsed.get("error"), dict):
+    if not isinstance(parsed, dict):
+        return None
+    if name == b"response.failed" and isinstance(parsed.get("response"), dict):
+        parsed = {"error": parsed["response"].get("error")}
+    elif name == b"error" and "error" not in parsed:
+        parsed = {"error": {key: value for key, value in parsed.items() if key != "sequence_number"}}
+    if not isinstance(parsed.get("error"), dict):
         return None
     code = parsed["error"].get("code")
     status = code if isinstance(code, int) and 400 <= code <= 599 else 500
     return status, json.dumps(parsed).encode()
 
 
-def _is_token(event: bytes, *, role_counts: bool) -> bool:
-    """Whether an event carries a token; unknown formats count as one."""
-    data = _data(event)
-    if not data.strip():
-        return False  # a comment (ping), or the rest of a blank line
-    if role_counts or b'"role"' not in data:
+def _is_output(event: bytes, *, role_counts: bool) -> bool:
+    """Whether an event carries generated output; unknown formats count as output."""
+    if not _field(event, b"data:").strip():
+        return False  # a comment (keep-alive), or the rest of a blank line
+    if _name(event) in _OPENING_EVENTS:
+        return False
+    if role_counts or b'"role"' not in event:
         return True
     parsed = _parsed(event)
     if not isinstance(parsed, dict) or not isinstance(parsed.get("choices"), list):
