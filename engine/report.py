@@ -6,6 +6,10 @@ Agent and prober fill in the same value; ``source`` tells them apart. Agents sen
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+LONGEST_DRAIN_S: Final = 24 * 3600.0
+"""Longest deadline of a drain."""
 
 
 class Verdict(StrEnum):

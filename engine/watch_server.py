@@ -20,7 +20,7 @@ import grpc.aio
 
 from engine.probe_state import RECOVERED_CANARIES
 from engine.proto import engine_report_pb2 as pb
-from engine.report import EngineReport
+from engine.report import LONGEST_DRAIN_S, EngineReport
 from engine.report_wire import encode
 
 HEARTBEAT_S: Final = 0.9
@@ -142,19 +142,27 @@ class WatchServer:
 
         Pass the sequence of the first draining report of this boot.
         """
-        heard = [
-            watcher.progress
-            for watcher in self._watchers.values()
-            if watcher.progress is not None
-            and watcher.progress.boot_id == self._boot_id
-            and watcher.progress.sequence >= since_sequence
-        ]
+        heard = self._heard(since_sequence)
         return RemovalProgress(
             watchers=len(self._watchers),
             heard=len(heard),
             proxies_total=sum(one.proxies_total for one in heard),
             proxies_acknowledged=sum(min(one.proxies_acknowledged, one.proxies_total) for one in heard),
         )
+
+    def drain_deadline_s(self, since_sequence: int) -> float | None:
+        """Longest ``drain.deadline`` in answers to report ``since_sequence`` or later; None if none states it."""
+        sent = [one.drain_deadline_s for one in self._heard(since_sequence) if one.HasField("drain_deadline_s")]
+        return max((one for one in sent if 0 <= one <= LONGEST_DRAIN_S), default=None)
+
+    def _heard(self, since_sequence: int) -> list[pb.DrainProgress]:
+        return [
+            watcher.progress
+            for watcher in self._watchers.values()
+            if watcher.progress is not None
+            and watcher.progress.boot_id == self._boot_id
+            and watcher.progress.sequence >= since_sequence
+        ]
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Register the service on this server."""

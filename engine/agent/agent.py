@@ -11,7 +11,7 @@ import secrets
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +44,9 @@ log = structlog.get_logger()
 
 # After the drain, seconds for watchers to read the last report before their streams end.
 _LAST_WORDS_S: Final = 0.2
+
+# Deadline of a drain until a control plane sends the pool's.
+_UNTOLD_DEADLINE_S: Final = 30.0
 
 # Close connections idle for this long: each uses a descriptor.
 _IDLE_S: Final = 75.0
@@ -90,6 +93,8 @@ class Agent:
         self._nothing_yet = EngineHealthState.new(config, clock())
         self._boot = 1
         self._draining_since_sequence = 0
+        self._pool_deadline_s: float | None = None
+        self._default_since_s: float | None = None
         self._verdict: Verdict | None = None
         self._ended = asyncio.Event()
         self._goodbye: asyncio.Task[None] | None = None
@@ -105,11 +110,6 @@ class Agent:
     def permits(self) -> Callable[[tuple[str, ...]], bool] | None:
         """Whether a client with these identities may drain; None without client certificates."""
         return None if self._locks is None else self._locks.permits
-
-    @property
-    def drain_deadline_s(self) -> float:
-        """Default drain deadline in seconds."""
-        return self._config.drain_deadline_s
 
     def ready(self) -> KubeletProbeResult:
         """Readiness."""
@@ -140,16 +140,31 @@ class Agent:
             return b'{"verdict": null}\n'
         return agent_report.report_json(told, self._standing, self._config, self._clock())
 
-    async def drain(self, deadline_s: float) -> DrainResult:
-        """Drain the engine within ``deadline_s`` seconds; return the outcome."""
+    async def drain(self, deadline_s: float | None) -> DrainResult:
+        """Drain the engine within ``deadline_s`` seconds; return the outcome.
+
+        None: within ``drain.deadline`` of the pool, which control planes send while the engine drains.
+        """
         now_s = self._clock()
-        until_s = now_s + deadline_s
+        if self._standing.order is None:
+            self._pool_deadline_s = None
+        self._default_since_s = now_s if deadline_s is None else None
+        limit_s = self._default_deadline_s() if deadline_s is None else deadline_s
         since_s = now_s if self._standing.order is None else self._standing.order.since_s
-        log.info("drain.ordered", deadline_s=deadline_s)
-        self._following.set_drain_order(DrainOrder(since_s=since_s, deadline_s=until_s))
-        answer = await self._drains.wait(until_s)
+        log.info("drain.ordered", deadline_s=limit_s)
+        self._following.set_drain_order(DrainOrder(since_s=since_s, deadline_s=now_s + limit_s))
+        answer = await self._drains.wait(
+            lambda: now_s + (self._default_deadline_s() if deadline_s is None else deadline_s)
+        )
         log.info("drain.ended", outcome=answer.outcome.value, waited_s=answer.waited_s, in_flight=answer.in_flight)
         return answer
+
+    def _default_deadline_s(self) -> float:
+        """Deadline of a drain that states none: the pool's, but not below ``--drain-deadline``."""
+        own_s, pool_s = self._config.drain_deadline_s, self._pool_deadline_s
+        if pool_s is None:
+            return _UNTOLD_DEADLINE_S if own_s is None else own_s
+        return pool_s if own_s is None else max(own_s, pool_s)
 
     def undrain(self) -> bool:
         """Undrain; return whether the engine was draining."""
@@ -320,6 +335,13 @@ class Agent:
         return self._watch.removal(self._draining_since_sequence)
 
     def _removal_changed(self) -> None:
+        sent_s, order = self._watch.drain_deadline_s(self._draining_since_sequence), self._standing.order
+        if sent_s is not None and order is not None and sent_s != self._pool_deadline_s:
+            self._pool_deadline_s = sent_s
+            if self._default_since_s is not None:
+                until_s = self._default_since_s + self._default_deadline_s()
+                log.info("drain.deadline", deadline_s=self._default_deadline_s())
+                self._following.set_drain_order(replace(order, deadline_s=until_s))
         self._drains.notify()
 
 

@@ -51,8 +51,11 @@ class EngineUrl:
         return f"http{'s' if self.secure else ''}://{ListenAddress(self.host, self.port)}"
 
 
-def _metadata(text: str, least: float | None = None, most: float | None = None) -> Mapping[str, Any]:
-    return {"help": text, "least": least, "most": most}
+def _metadata(
+    text: str, least: float | None = None, most: float | None = None, absent: str = "none"
+) -> Mapping[str, Any]:
+    """``absent``: what applies without a value, for the help."""
+    return {"help": text, "least": least, "most": most, "absent": absent}
 
 
 def _setting(default: Any, text: str, *, least: float | None = None, most: float | None = None) -> Any:
@@ -115,7 +118,15 @@ class AgentConfig:
     warm_up_timeout_s: float = _time(60.0, "Timeout of one warm-up prompt.", least_s=0.1)
     restart_after_hung_s: float = _time(60.0, "Time hung before /livez fails; 0s: never.")
     restart_after_error_s: float = _time(5.0, "Time dead or in error before /livez fails.")
-    drain_deadline_s: float = _time(30.0, "Default deadline of a drain, also on SIGTERM.")
+    drain_deadline_s: float | None = field(
+        default=None,
+        metadata=_metadata(
+            "Deadline of a drain on SIGTERM, and least deadline of other drains without one.",
+            least=0.0,
+            most=86_400.0,
+            absent="drain.deadline of the pool, 30s until a control plane sends it",
+        ),
+    )
     remote_drain: bool = _setting(False, "Allow other machines to drain this engine.")
     gpu: Literal["auto", "off"] = _setting("auto", "Read the GPUs through NVML.")
     gpu_devices: tuple[str, ...] = _setting(
@@ -275,8 +286,8 @@ def agent_config(
 def format_default(setting: "Field[Any]") -> str:
     """The default as text."""
     value = setting.default
-    if value is MISSING or value in ("", ()):
-        return "none"
+    if value is MISSING or value in ("", (), None):
+        return str(setting.metadata["absent"])
     if setting.name.endswith("_s"):
         return f"{value * 1000:g}ms" if 0 < value < 1 else f"{value:g}s"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -8,7 +8,7 @@ other machines then need a permitted certificate. Probes and metrics need none, 
 import ipaddress
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from typing import Final, Protocol
+from typing import Protocol
 
 from aiohttp import web
 
@@ -16,8 +16,7 @@ from engine.agent.agent_config import parse_duration
 from engine.agent.drain import DrainResult
 from engine.agent.kubelet_probes import KubeletProbeResult
 from engine.limited_listener import mark_authenticated
-
-LONGEST_DRAIN_S: Final = 24 * 3600.0
+from engine.report import LONGEST_DRAIN_S
 
 
 class AgentApi(Protocol):
@@ -27,14 +26,12 @@ class AgentApi(Protocol):
     def remote_drain(self) -> bool: ...
     @property
     def permits(self) -> Callable[[tuple[str, ...]], bool] | None: ...
-    @property
-    def drain_deadline_s(self) -> float: ...
     def ready(self) -> KubeletProbeResult: ...
     def alive(self) -> KubeletProbeResult: ...
     def started(self) -> KubeletProbeResult: ...
     def metrics(self) -> bytes: ...
     def report_json(self) -> bytes: ...
-    async def drain(self, deadline_s: float) -> DrainResult: ...
+    async def drain(self, deadline_s: float | None) -> DrainResult: ...
     def undrain(self) -> bool: ...
     def check_soon(self) -> bool: ...
 
@@ -59,7 +56,7 @@ def application(agent: AgentApi) -> web.Application:
 
     async def drain(request: web.Request) -> web.Response:
         _permit(request, agent)
-        answer = await agent.drain(_deadline_s(request, agent.drain_deadline_s))
+        answer = await agent.drain(_deadline_s(request))
         return web.json_response(asdict(answer) | {"outcome": answer.outcome.value})
 
     async def undrain(request: web.Request) -> web.Response:
@@ -88,10 +85,10 @@ def application(agent: AgentApi) -> web.Application:
     return app
 
 
-def _deadline_s(request: web.Request, default_s: float) -> float:
+def _deadline_s(request: web.Request) -> float | None:
     text = request.query.get("deadline")
     if text is None:
-        return default_s
+        return None
     try:
         deadline_s = parse_duration(text)
     except ValueError as error:

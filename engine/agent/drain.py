@@ -64,14 +64,15 @@ class DrainWaiter:
         for wake in self._wakes:
             wake.set()
 
-    async def wait(self, deadline_s: float) -> DrainResult:
-        """Wait for the end of the ordered drain, at most until ``deadline_s`` on the clock."""
+    async def wait(self, until_s: Callable[[], float]) -> DrainResult:
+        """Wait for the end of the ordered drain, at most until ``until_s()`` on the clock, which may change."""
         began_s = self._clock()
         wake = asyncio.Event()
         self._wakes.add(wake)
         try:
             while True:
                 wake.clear()
+                deadline_s = until_s()
                 outcome = self._outcome(began_s, deadline_s)
                 if outcome is not None:
                     return self._answer(outcome, began_s)

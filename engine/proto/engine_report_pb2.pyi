@@ -185,18 +185,20 @@ class Drain(_message.Message):
     def __init__(self, requested: _Optional[bool] = ..., deadline_in_s: _Optional[float] = ...) -> None: ...
 
 class DrainProgress(_message.Message):
-    __slots__ = ("watcher", "boot_id", "sequence", "proxies_total", "proxies_acknowledged")
+    __slots__ = ("watcher", "boot_id", "sequence", "proxies_total", "proxies_acknowledged", "drain_deadline_s")
     WATCHER_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     PROXIES_TOTAL_FIELD_NUMBER: _ClassVar[int]
     PROXIES_ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
     watcher: str
     boot_id: str
     sequence: int
     proxies_total: int
     proxies_acknowledged: int
-    def __init__(self, watcher: _Optional[str] = ..., boot_id: _Optional[str] = ..., sequence: _Optional[int] = ..., proxies_total: _Optional[int] = ..., proxies_acknowledged: _Optional[int] = ...) -> None: ...
+    drain_deadline_s: float
+    def __init__(self, watcher: _Optional[str] = ..., boot_id: _Optional[str] = ..., sequence: _Optional[int] = ..., proxies_total: _Optional[int] = ..., proxies_acknowledged: _Optional[int] = ..., drain_deadline_s: _Optional[float] = ...) -> None: ...
 
 class DrainAnswer(_message.Message):
     __slots__ = ("waiting",)

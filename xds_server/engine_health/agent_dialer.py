@@ -64,7 +64,7 @@ class _Link:
     uncover: asyncio.TimerHandle | None = None
     channel: grpc.aio.Channel | None = None
     progress: DrainProgress | None = None
-    told: tuple[str, DrainProgress] | None = None
+    told: tuple[str, DrainProgress, float | None] | None = None
     telling: bool = False
     limit: asyncio.Timeout | None = None
     watchdog: asyncio.TimerHandle | None = None
@@ -101,6 +101,7 @@ class AgentDialer:
         self._wall = wall
         self._rng = rng or random.Random()  # noqa: S311 -- spreads load, guards no secret
         self._targets: Mapping[EngineId, AgentTarget] = MappingProxyType({})
+        self._drain_deadlines_s: Mapping[str, float] = {}
         self._links: dict[EngineId, _Link] = {}
         self._changed = asyncio.Event()
         self._announced = False
@@ -139,9 +140,16 @@ class AgentDialer:
         """Receive from the agents of these policies from now on; unchanged connections stay."""
         self._targets = agent_targets(policies)
         self._changed.set()
+        self._drain_deadlines_s = {name: one.drain.deadline for name, one in policies.effective.items()}
+        for key, link in self._links.items():
+            if link.progress is not None:
+                self.send_drain_progress(key, link.progress)
 
     def send_drain_progress(self, key: EngineId, progress: DrainProgress) -> None:
-        """Send drain progress to the agent of a draining engine; the latest wins, and repetitions are skipped."""
+        """Send drain progress and ``drain.deadline`` to the agent of a draining engine.
+
+        The latest wins; repetitions are skipped.
+        """
         link = self._links.get(key)
         if link is None:
             return
@@ -354,7 +362,8 @@ class AgentDialer:
                 and link.progress is not None
                 and link.channel is not None
             ):
-                said = (report.boot_id, link.progress)
+                deadline_s = self._drain_deadlines_s.get(link.target.key.pool)
+                said = (report.boot_id, link.progress, deadline_s)
                 if not link.connected or said == link.told:
                     return
                 message = pb.DrainProgress(
@@ -363,6 +372,7 @@ class AgentDialer:
                     sequence=report.sequence,
                     proxies_total=link.progress.proxies_total,
                     proxies_acknowledged=link.progress.proxies_acknowledged,
+                    drain_deadline_s=deadline_s,
                 )
                 acknowledge: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = link.channel.unary_unary(ACKNOWLEDGE)
                 try:

@@ -4,6 +4,7 @@ import click
 
 from command_line.output_format import DATA, OutputForm, as_data, output_option
 from engine.agent.cli.agent_client import AgentClient, agent_options, duration
+from engine.report import LONGEST_DRAIN_S
 
 
 @click.command(name="drain")
@@ -13,19 +14,18 @@ from engine.agent.cli.agent_client import AgentClient, agent_options, duration
     "deadline_s",
     type=duration,
     metavar="DURATION",
-    default="30s",
-    show_default=True,
-    help="Give up after this time; the engine keeps draining.",
+    help="Give up after this time; the engine keeps draining. Default: drain.deadline of the pool.",
 )
 @output_option()
-def drain(client: AgentClient, deadline_s: float, output: OutputForm) -> int:
+def drain(client: AgentClient, deadline_s: float | None, output: OutputForm) -> int:
     """Remove the engine from rotation and wait until it is empty.
 
     Returns when no proxy sends requests and none is in flight, or at the deadline. For a preStop hook.
 
     Exit code: 0 drained, 1 not drained in time or undrained meanwhile, 2 usage error or no agent.
     """
-    answer = client.request("POST", f"/drain?deadline={deadline_s * 1000:.0f}ms", wait_s=deadline_s)
+    path = "/drain" if deadline_s is None else f"/drain?deadline={deadline_s * 1000:.0f}ms"
+    answer = client.request("POST", path, wait_s=LONGEST_DRAIN_S if deadline_s is None else deadline_s)
     click.echo(as_data(answer, output) if output in DATA else f"{answer.get('sentence', '')}\n", nl=False)
     return 0 if answer.get("outcome") == "drained" else 1
 

@@ -270,7 +270,9 @@ class ControlPlane:
                 pass
         return report
 
-    async def acknowledge(self, report: pb.EngineReport, acknowledged: int) -> bool:
+    async def acknowledge(
+        self, report: pb.EngineReport, acknowledged: int, drain_deadline_s: float | None = None
+    ) -> bool:
         say: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(ACKNOWLEDGE)
         progress = pb.DrainProgress(
             watcher=self._name,
@@ -278,6 +280,7 @@ class ControlPlane:
             sequence=report.sequence,
             proxies_total=2,
             proxies_acknowledged=acknowledged,
+            drain_deadline_s=drain_deadline_s,
         )
         return pb.DrainAnswer.FromString(await say(progress.SerializeToString())).waiting
 
@@ -327,6 +330,75 @@ async def test_drain_waits_for_every_proxy_ack_until_its_deadline(start_agent: A
         assert "1 of 2 proxies" in answer["sentence"]
         assert time.monotonic() - began_s >= deadline_s
         assert (await agent.report())["verdict"] == "draining", "time that is up does not bring traffic back"
+
+
+@pytest.mark.parametrize(
+    ("flags", "path", "sent_s", "least_s", "most_s"),
+    [
+        (("--drain-deadline", "200ms"), "/drain", 2.0, 2.0, 60.0),  # the pool's is longer
+        (("--drain-deadline", "2s"), "/drain", 0.2, 2.0, 60.0),  # the flag is longer
+        ((), "/drain", 0.5, 0.5, 25.0),  # the pool's instead of 30 s
+        (("--drain-deadline", "500ms"), "/drain", None, 0.5, 60.0),  # an older control plane
+        ((), "/drain?deadline=500ms", 100.0, 0.5, 60.0),  # the caller's own limit
+    ],
+)
+async def test_drain_lasts_until_the_deadline_of_the_pool(
+    start_agent: Any,
+    start_engine: Any,
+    under_load: Any,
+    flags: tuple[str, ...],
+    path: str,
+    sent_s: float | None,
+    least_s: float,
+    most_s: float,
+) -> None:
+    engine = await start_engine()
+    agent = await start_agent(engine.url, *flags)
+    await agent.until("ready")
+    async with watching(agent.grpc_port, "plane") as plane, under_load(engine, 2):
+        await agent.until_report(lambda one: one["requests_in_flight"])
+        draining = asyncio.create_task(agent.post(path))
+        began = await plane.until(lambda report: report.drain.requested)
+        await plane.acknowledge(began, 2, sent_s)
+        _, answer = await asyncio.wait_for(draining, LIMIT_S)
+        assert answer["outcome"] == "deadline"
+        assert least_s <= answer["waited_s"] < most_s
+
+
+async def test_drain_deadline_of_the_pool_is_in_the_report(
+    start_agent: Any, start_engine: Any, under_load: Any
+) -> None:
+    engine = await start_engine()
+    agent = await start_agent(engine.url)
+    await agent.until("ready")
+    async with watching(agent.grpc_port, "plane") as plane:
+        async with under_load(engine, 2):
+            await agent.until_report(lambda one: one["requests_in_flight"])
+            draining = asyncio.create_task(agent.post("/drain"))
+            began = await plane.until(lambda report: report.drain.requested)
+            assert began.drain.deadline_in_s <= 30.0
+            await plane.acknowledge(began, 2, 900.0)
+            longer = await plane.until(lambda report: report.drain.deadline_in_s > 30.0)
+            assert 800.0 < longer.drain.deadline_in_s <= 900.0
+            await plane.acknowledge(longer, 2, float("nan"))
+            await plane.acknowledge(longer, 2, 1e9)
+            assert not draining.done()
+        _, answer = await asyncio.wait_for(draining, LIMIT_S)
+        assert answer["outcome"] == "drained"
+
+
+async def test_sigterm_keeps_the_deadline_of_the_flag(
+    start_agent: Any, start_engine: Any, under_load: Any
+) -> None:
+    engine = await start_engine()
+    agent = await start_agent(engine.url, "--drain-deadline", "1s")
+    await agent.until("ready")
+    async with watching(agent.grpc_port, "plane") as plane, under_load(engine, 2):
+        await agent.until_report(lambda one: one["requests_in_flight"])
+        agent.process.send_signal(signal.SIGTERM)
+        began = await plane.until(lambda report: report.drain.requested)
+        await plane.acknowledge(began, 2, 3600.0)
+        assert await asyncio.wait_for(agent.process.wait(), LIMIT_S) == 0
 
 
 async def test_undrain_ends_the_wait_and_the_draining(start_agent: Any, start_engine: Any) -> None:

@@ -176,6 +176,7 @@ def test_drain_answers_in_a_sentence(
     assert capsys.readouterr().out == text
     assert agent.paths == ["/drain?deadline=1500ms"]
     assert main(["drain", "--agent", url, "-o", "json"]) == code
+    assert agent.paths[-1] == "/drain", "the deadline of the pool"
     assert json.loads(capsys.readouterr().out) == answer
 
 

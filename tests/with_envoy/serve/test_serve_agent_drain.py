@@ -1,9 +1,13 @@
 """Agents joined to a real ``switchgear serve`` and real Envoys: their word moves traffic, their absence none."""
 
+import asyncio
 import contextlib
+import signal
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import grpc.aio
 import pytest
 
@@ -11,7 +15,7 @@ from chaos.fake_engine import EngineHang, FakeEngine
 from chaos.processes import free_ports
 from engine.report import DrainRequest, EngineReport, Evidence, GpuSummary, GpuVitals, Verdict
 from engine.watch_server import WatchServer
-from tests.with_envoy.serve.conftest import Site, eventually
+from tests.with_envoy.serve.conftest import LIMIT_S, Site, document, eventually
 
 pytestmark = pytest.mark.envoy
 
@@ -90,6 +94,48 @@ async def test_drain_completes_after_every_envoy_acked(site: Site) -> None:
             await site.becomes(engines[0], "HEALTHY")
         assert await site.metric("switchgear_agents") == 1
         assert await site.metric("switchgear_agent_report_errors_total") == 0
+
+
+async def test_drain_waits_for_streams_until_drain_deadline_of_the_policy(site: Site) -> None:
+    """A real agent whose own deadline is over long before the stream ends."""
+    engines = await site.start_engines(2, token_s=0.05, prefill_s=0.01)
+    agent_http, agent_grpc = free_ports(2)
+    words = ("--http", f"127.0.0.1:{agent_http}", "--grpc", f"127.0.0.1:{agent_grpc}", "--drain-deadline", "200ms")
+    process = await asyncio.create_subprocess_exec(
+        *(
+            sys.executable,
+            "-m",
+            "engine.agent",
+            "run",
+            "--engine",
+            engines[0].url,
+            "--model",
+            "fake-model",
+            *words,
+        ),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        await asyncio.wait_for(process.stdout.readline(), LIMIT_S)
+        policy = document("ResiliencePolicy", "default", {"drain": {"deadline": "2m"}})
+        site.write("chat.yaml", pool(site, engines, {"e0": agent_grpc}), site.route(), policy)
+        await site.serve()
+        await site.envoy("n1")
+        await site.answered()
+        await engine_is(site, source="agent", verdict="ready", health="HEALTHY")
+        async with aiohttp.ClientSession() as http:
+            body = {"model": "fake-model", "prompt": "x", "max_tokens": 100, "stream": True}
+            async with http.post(f"{engines[0].url}/v1/completions", json=body) as stream:
+                assert stream.status == 200
+                async with http.post(f"http://127.0.0.1:{agent_http}/drain") as drained:
+                    answer = await drained.json()
+                assert (answer["outcome"], answer["in_flight"]) == ("drained", 0)
+                assert answer["waited_s"] > 1.0
+                assert (await stream.read()).endswith(b"[DONE]\n\n")
+    finally:
+        process.send_signal(signal.SIGINT)
+        await asyncio.wait_for(process.wait(), LIMIT_S)
 
 
 async def test_lost_agent_is_no_dead_engine_and_the_prober_takes_over(site: Site) -> None:

@@ -29,7 +29,7 @@ LIMIT_S = 60.0
 KEY = EngineId("chat", "e1")
 
 
-def policies(port: int | None, address: str = "127.0.0.1") -> PolicySet:
+def policies(port: int | None, address: str = "127.0.0.1", *more: dict[str, Any]) -> PolicySet:
     endpoint: dict[str, Any] = {"name": "e1", "address": address, "port": 1, "agentPort": port}
     pool = {
         "apiVersion": "switchgear.dev/v1alpha1",
@@ -37,7 +37,7 @@ def policies(port: int | None, address: str = "127.0.0.1") -> PolicySet:
         "metadata": {"name": "chat"},
         "spec": {"model": "m", "endpoints": [endpoint, {"name": "agentless", "address": address, "port": 2}]},
     }
-    return load_contents({Path("pool.yaml"): yaml.safe_dump(pool).encode()})
+    return load_contents({Path("pool.yaml"): yaml.safe_dump_all([pool, *more]).encode()})
 
 
 def report(verdict: Verdict = Verdict.READY, *, drain: bool = False, drain_s: float = 3600.0) -> EngineReport:
@@ -345,6 +345,26 @@ async def test_drain_progress_is_sent_and_resent_to_agents() -> None:
         await until(lambda: dialed.dialer.agents()[KEY].boot_id not in ("", first))
         dialed.dialer.send_drain_progress(KEY, DrainProgress(proxies_total=2, proxies_acknowledged=2))
         await until(lambda: restarted.removal(since).complete and restarted.removal(since).heard == 1)
+
+
+async def test_drain_deadline_of_the_pool_is_sent_and_follows_policy_edits() -> None:
+    server = WatchServer()
+    server.publish(report())
+    async with listening(server.add_to) as port, dialing(policies(port)) as dialed:
+        await dialed.says(Verdict.READY)
+        since = server.publish(report(Verdict.DRAINING, drain=True)).sequence
+        await dialed.says(Verdict.DRAINING)
+        assert server.drain_deadline_s(since) is None
+        dialed.dialer.send_drain_progress(KEY, DrainProgress(proxies_total=0, proxies_acknowledged=0))
+        await until(lambda: server.drain_deadline_s(since) == 900.0)
+        edit = {
+            "apiVersion": "switchgear.dev/v1alpha1",
+            "kind": "ResiliencePolicy",
+            "metadata": {"name": "default"},
+            "spec": {"drain": {"deadline": "2m"}},
+        }
+        dialed.dialer.watch(policies(port, "127.0.0.1", edit))
+        await until(lambda: server.drain_deadline_s(since) == 120.0)
 
 
 async def test_policy_edit_redials_only_changed_agents() -> None:
