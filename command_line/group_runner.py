@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 
+from command_line.global_option import explained
 from command_line.interrupts import INTERRUPTED, exit_on_interrupt, raise_on_interrupt
 
 USAGE_ERROR: Final = 2
@@ -24,7 +25,7 @@ def run_group(group: click.Group, argv: Sequence[str], name: str) -> int:
         click.echo(error.format_message(), err=True)
         return USAGE_ERROR
     except click.ClickException as error:
-        error.show()
+        explained(error).show()
         return USAGE_ERROR
     except (click.exceptions.Abort, KeyboardInterrupt):
         return INTERRUPTED

@@ -7,7 +7,7 @@ for names that the group does not have itself.
 
 import difflib
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from command_line.global_option import GlobalOption, global_options_hint
+from command_line.global_option import GlobalOption, global_options_hint, refuse_global_options
 
 _OTHER_TOOLS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -56,11 +56,14 @@ class LazyGroup(click.Group):
     """A group that knows its subcommands by name and imports one when it is called.
 
     ``plugged`` is the entry point group of further subcommands. ``--help`` imports their modules, so these should
-    import little.
+    import little. ``accepted`` names global options that commands take although they talk to no server.
     """
 
-    def __init__(self, *, entries: Mapping[str, LazyCommand], plugged: str = "", **rest: Any) -> None:
+    def __init__(
+        self, *, entries: Mapping[str, LazyCommand], plugged: str = "", accepted: Collection[str] = (), **rest: Any
+    ) -> None:
         super().__init__(**rest)
+        self._accepted = accepted
         self._entries = entries
         self._plugged = plugged
 
@@ -90,7 +93,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """click's own; an unknown name is refused with the one that was probably meant."""
         try:
-            return super().resolve_command(ctx, args)
+            found = super().resolve_command(ctx, args)
         except click.UsageError as error:
             name = args[0]
             meant = _OTHER_TOOLS.get(name, "")
@@ -101,6 +104,9 @@ class LazyGroup(click.Group):
                 raise
             message = f"{error.message.rstrip('.')}: did you mean `{ctx.command_path} {meant}`?"
             raise click.UsageError(message, ctx) from error
+        if found[1] is not None and not isinstance(found[1], click.Group) and not ctx.resilient_parsing:
+            refuse_global_options(ctx, found[1], self._accepted)
+        return found
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names that start with ``incomplete``. click's own would import every subcommand at each key."""

@@ -34,7 +34,7 @@ _COMMANDS: Final = {
 }
 
 
-@click.group(name="config", cls=LazyGroup, entries=_COMMANDS)
+@click.group(name="config", cls=LazyGroup, entries=_COMMANDS, accepted=("config", "context"))
 def command() -> None:
     """Manage contexts: named servers and how to reach them.
 

@@ -17,7 +17,7 @@ from xds_server.cli.resource_types import complete_resources, parse_resources
 from xds_server.cli.why import as_text, event_line
 from xds_server.diagnosis.check_result import Check
 from xds_server.diagnosis.status_findings import on_proxies, on_telemetry
-from xds_server.model.text import age_text
+from xds_server.model.text import age_text, count_text
 
 _EXPLAINED: Final = {"engines": "engine", "pools": "pool", "zones": "zone"}
 _PAST: Final = 5
@@ -66,18 +66,24 @@ def _describe_proxy(admin: str, node: str, output: str) -> int:
         hint = did_you_mean(node, rows) or "list them with `switchgear get proxies`"
         raise click.UsageError(f"no proxy {node!r} is connected; {hint}")
     proxy, document = rows[node]
-    events = fetch(admin, EVENTS, query=[("name", node)])
+    listed = fetch(admin, EVENTS)
+    # The server's own filter knows engines, zones and pools only.
+    events = [
+        (event, document)
+        for event, document in zip(listed.value.events, listed.document["events"], strict=True)
+        if event.proxy == node
+    ]
     remarks = [*on_proxies([proxy]), *on_telemetry([proxy])]
     if output in DATA:
         told: dict[str, Any] = {
             **document,
             "remarks": [dict(one.record()) for one in remarks],
-            "events": events.document["events"],
+            "events": [document for _, document in events],
         }
         click.echo(as_data(told, output), nl=False)
     else:
-        lines = [*_lines(proxy, remarks), "", "Before:" if events.value.events else "Before: no events."]
-        lines += [f"  {event_line(event)}" for event in reversed(events.value.events[-_PAST:])]
+        lines = [*_lines(proxy, remarks), "", "Before:" if events else "Before: no events."]
+        lines += [f"  {event_line(event)}" for event, _ in reversed(events[-_PAST:])]
         click.echo(printable("\n".join(lines)))
     return 0
 
@@ -106,7 +112,9 @@ def _lines(proxy: ProxyStatus, remarks: list[Check]) -> Iterator[str]:
 
 def _type_line(kind: TypeStatus) -> str:
     version = f", version {kind.version}" if kind.version else ""
-    return f"{kind.type}: {kind.state} for {age_text(kind.age_s)}, {kind.resources} resources{version}"
+    return (
+        f"{kind.type}: {kind.state} for {age_text(kind.age_s)}, {count_text(kind.resources, 'resource')}{version}"
+    )
 
 
 def _traffic_line(part: ProxyPoolStatus) -> str:

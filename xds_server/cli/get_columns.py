@@ -28,6 +28,7 @@ from xds_server.admin_api.status_types import (
 )
 from xds_server.admin_api.version_types import HistoryStatus, VersionStatus
 from xds_server.diagnosis.check_result import Check
+from xds_server.diagnosis.event_text import kind_text, transition_text
 from xds_server.diagnosis.status_findings import on_engines, on_proxies, on_telemetry
 from xds_server.model.text import age_text
 
@@ -182,9 +183,8 @@ def _percents(shares: Mapping[str, float]) -> str:
 
 
 def _transition(item: EventStatus) -> str:
-    before = f"{item.before} -> " if item.before else ""
     times = f" x{item.times}" if item.times > 1 else ""
-    return f"{before}{item.after}{times}"
+    return f"{transition_text(item.kind, item.before, item.after)}{times}"
 
 
 def _clock(unix_s: float) -> str:
@@ -285,7 +285,7 @@ _ORDERS_COLUMNS: Final[tuple[Column[OrderStatus], ...]] = (
 _EVENTS_COLUMNS: Final[tuple[Column[EventStatus], ...]] = (
     _age("age", lambda item: item.age_s),
     _identity("subject", lambda item: item.subject),
-    _word("kind", lambda item: item.kind),
+    _word("kind", lambda item: kind_text(item.kind)),
     _free("change", _transition, state=True),
     _word("ruled by", lambda item: item.place, wide=True),
     _word("failed requests", lambda item: " ".join(item.requests), wide=True),

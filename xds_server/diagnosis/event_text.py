@@ -17,6 +17,8 @@ _LABELS: Final[Mapping[str, str]] = MappingProxyType(
         "limits": "timeouts",
         "ladder": "degradation",
         "order": "operator order",
+        "zones": "zone split",
+        "kept": "capacity floor",
     }
 )
 _HEALTH: Final[Mapping[str, str]] = MappingProxyType(
@@ -24,8 +26,13 @@ _HEALTH: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-def change_text(kind: str, before: str, after: str) -> str:
-    """``field: old -> new``, or the field's own verb. Kinds and values are those of events."""
+def kind_text(kind: str) -> str:
+    """The kind of an event as text: ``admission limit``."""
+    return _LABELS.get(kind, kind)
+
+
+def transition_text(kind: str, before: str, after: str) -> str:
+    """``old -> new``, or the field's own verb, without the field."""
     change = f"{before} -> {after}" if before else after
     match kind, after:
         case "health", "UNHEALTHY" | "DRAINING" | "HEALTHY" if before:
@@ -33,13 +40,27 @@ def change_text(kind: str, before: str, after: str) -> str:
         case "verdict", "producing" if before and before != "no report":
             text = "recovered"
         case "kept", "kept in rotation":
-            text = "kept in rotation by the capacity floor"
+            text = "kept in rotation"
         case "kept", _:
-            text = "no longer kept in rotation by the capacity floor"
+            text = "no longer kept in rotation"
         case "demand", _:
-            text = f"demand {change}".replace(" capacity ->", " ->")
-        case "zones", _:
-            text = f"zone split {change}"
+            text = change.replace(" capacity ->", " ->")
         case _:
-            text = f"{_LABELS.get(kind, kind)}: {change}"
+            text = change
     return text
+
+
+def change_text(kind: str, before: str, after: str) -> str:
+    """``field: old -> new``, or the field's own verb. Kinds and values are those of events."""
+    text = transition_text(kind, before, after)
+    match kind:
+        case "health" if before and after in _HEALTH:
+            return text
+        case "verdict" if text == "recovered":
+            return text
+        case "kept":
+            return f"{text} by the capacity floor"
+        case "demand" | "zones":
+            return f"{kind_text(kind)} {text}"
+        case _:
+            return f"{kind_text(kind)}: {text}"

@@ -155,7 +155,7 @@ def test_describe_shows_what_why_shows(full: Server, capsys: pytest.CaptureFixtu
 
 
 def test_describe_proxy_shows_sync_and_refusals(full: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    full.pages["/v1/events?name=gw-1"] = {"events": []}
+    full.pages["/v1/events"] = {"events": []}
     code, out, _ = shown(capsys, "describe", "px", "gw-1")
     assert code == 0
     assert "Name:       gw-1" in out
