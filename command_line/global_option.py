@@ -42,7 +42,7 @@ def explained(error: click.ClickException) -> click.ClickException:
     }
     if isinstance(error, click.NoSuchOption) and error.option_name in known:
         return click.UsageError(_talks_to_no_server(context.command_path, error.option_name), context)
-    (by_file, *_) = (*(one for one in context.command.params if "-f" in one.opts), None)
+    by_file = next((one for one in context.command.params if "-f" in one.opts), None)
     if by_file is None:
         return error
     what = "policies" if isinstance(by_file, click.Option) and "olic" in (by_file.help or "") else "files"
