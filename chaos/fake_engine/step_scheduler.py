@@ -76,6 +76,7 @@ class _Request:
     computed: int = 0  # tokens in the KV cache
     blocks: int = 0
     queried: bool = False
+    preempted: int = 0  # preemptions since its newest token
     gone: bool = False
 
     @property
@@ -313,10 +314,9 @@ class StepScheduler:
         while place < len(self._running) and budget:
             request = self._running[place]
             place += 1
-            if not request.can_run or request.ready > at + _ROUNDING:
+            if not request.can_run or request.ready > at + _ROUNDING or not self._fits(request):
                 continue
             number = min(request.missing, budget)
-            # A request without blocks waits for free ones; it takes none from others.
             while not self._allocate(request, number) and request.blocks:
                 victim = next(one for one in reversed(self._running) if one.blocks)
                 self._preempt(victim)
@@ -334,8 +334,9 @@ class StepScheduler:
                 self._running.append(self._waiting.popleft())
                 continue
             number = min(request.missing, budget)
-            if not number or not self._allocate(request, number):
+            if not number or not self._fits(request):
                 return
+            self._allocate(request, number)
             self._running.append(self._waiting.popleft())
             chosen.append((request, number))
             budget -= number
@@ -350,6 +351,10 @@ class StepScheduler:
         request.ready = self._ready(request.job, at)
         return True
 
+    def _fits(self, request: _Request) -> bool:
+        """Whether its prefill may begin: the KV cache must have room for all of it."""
+        return request.blocks > 0 or -(-request.missing // self.block_size) <= self._free
+
     def _allocate(self, request: _Request, number: int) -> bool:
         blocks = -(-(request.computed + number) // self.block_size) - request.blocks
         if blocks > self._free:
@@ -362,7 +367,7 @@ class StepScheduler:
         """Free its blocks; all its tokens are computed again later."""
         self._free += request.blocks
         request.blocks = request.computed = 0
-        self._preemptions += 1
+        request.preempted += 1
         self._running.remove(request)
         self._waiting.appendleft(request)
 
@@ -409,6 +414,9 @@ class StepScheduler:
             prompts += 0 if request.tokens else request.job.prompt_tokens
             request.tokens += steps
             output += 1
+            # As in vLLM, a preemption counts with the next token.
+            self._preemptions += request.preempted
+            request.preempted = 0
             self._report(request, at, progress)
         if output:
             self._iterations[prompts + output] += steps

@@ -131,6 +131,32 @@ async def test_tokens_of_a_running_call_are_counted(start_engine, client, eventu
         assert counts == sorted(counts)
 
 
+async def test_long_prefill_moves_only_the_kv_cache_and_holds_up_a_probe(start_engine, client, eventually) -> None:
+    # Four chunks of 0.4 s.
+    engine = await start_engine(
+        prefill_s=0.0, step_prefill_token_s=0.0004, max_num_batched_tokens=1000, max_model_len=8192
+    )
+    async with in_flight(client, engine, eventually, 1, prompt=[1] * 4000, max_tokens=1) as long:
+        pages = [await metrics(client, engine)]
+        probe = asyncio.create_task(ask(client, engine, max_tokens=1))
+        while not long[0].done():
+            pages.append(await metrics(client, engine))
+            await asyncio.sleep(0.01)
+        await probe
+        after = await metrics(client, engine)
+    prefill = [page for page in pages if not page["vllm:generation_tokens_total"]]
+    assert len({page["vllm:kv_cache_usage_perc"] for page in prefill}) >= 3
+    assert {page["vllm:prompt_tokens_total"] for page in prefill} == {0}
+    assert {page["vllm:iteration_tokens_total_count"] for page in prefill} == {0}
+    waiting = 'vllm:num_requests_waiting_by_reason{engine="0",model_name="fake-model",reason="capacity"}'
+    assert max(page[waiting] for page in prefill) == 1
+    began_s = min(call.arrived_at_s for call in engine.book.calls)
+    assert all(call.closed_at_s - began_s >= 1.6 for call in engine.book.calls)
+    assert after["vllm:prompt_tokens_total"] == 4001
+    assert after["vllm:prefix_cache_queries_total"] == 4001
+    assert after["vllm:num_requests_running"] == 0
+
+
 async def test_admission_limit_counts_running_and_waiting_calls(start_engine, client, eventually) -> None:
     engine = await start_engine(slots=1, max_unfinished=3, prefill_s=60.0)
     async with in_flight(client, engine, eventually, 3):
