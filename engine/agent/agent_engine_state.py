@@ -19,9 +19,12 @@ from engine.gpu.gpu_judgement import GpuJudgement
 from engine.gpu.gpu_policy import GpuAction
 from engine.probe_state import ProbeState
 from engine.report import Verdict
+from engine.vllm_metrics import VllmCounters
 
 # Seconds without a queue until busy becomes ready; both accept requests, so this only avoids flapping.
 CALM_S: Final = 1.0
+# Readings in a row with a count below running plus waiting: one or two are requests that ended in between.
+_SHORT_COUNTS: Final = 3
 # Slots of an engine that does not report them: only its queue shows that it is full.
 _NO_SLOTS: Final = 1 << 16
 
@@ -57,7 +60,8 @@ class EngineHealthState:
     ``verdict_since_s``: start of that verdict. ``finding``: from the engine's answers, debounced; ``soft_in_row``
     and ``good_in_row`` count contrary readings. ``ready_since_s``: since when no queue. ``errors_since_s``:
     since when too many requests fail. ``not_produced_since_s``: since when no token comes. ``idle_readings``:
-    consecutive readings without requests in flight.
+    consecutive readings without requests in flight. ``short_counts``: consecutive readings whose count of requests
+    was below the engine's gauges.
     """
 
     begun_at_s: float
@@ -71,6 +75,7 @@ class EngineHealthState:
     good_in_row: int = 0
     errors_since_s: float | None = None
     idle_readings: int = 0
+    short_counts: int = 0
     gpu: GpuJudgement | None = None
     order: DrainOrder | None = None
     findings: tuple[EngineFinding, ...] = ()
@@ -99,6 +104,17 @@ class EngineHealthState:
             return 0 if trouble.gone else None
         return None if self.judgement.books.counters is None else self.judgement.books.others
 
+    @property
+    def count_is_partial(self) -> bool:
+        """Whether the count of requests is that of one API process among several.
+
+        With several, vLLM reports no process start time. Then only a larger gauge or count is known.
+        """
+        books = self.judgement.books
+        if books.counters is None or books.in_flight is None:
+            return False
+        return books.counters.started_at_s is None or self.short_counts >= _SHORT_COUNTS
+
     def warm_up_left(self, config: AgentConfig) -> tuple[int, ...]:
         """Lengths of the remaining warm-up prompts."""
         return () if self.boot.found_running else config.warm_up[self.boot.warmed :]
@@ -112,7 +128,7 @@ class EngineHealthState:
         judgement = self.judgement.after(reading, config.probe)
         read = replace(self, judgement=judgement)
         if isinstance(reading, MetricsReading):
-            read = _counted(_reborn(read, reading), reading, config)
+            read = _counted(_reborn(read, reading, self.judgement.books.counters), reading, config)
         if judgement.books.token_seen and judgement.books.trouble is None:
             read = replace(read, boot=replace(read.boot, first_token=True))
         settled = _settled(read, reading.at_s, config)
@@ -133,15 +149,16 @@ class EngineHealthState:
         return _composed(replace(self, order=order, idle_readings=0), at_s, config)
 
 
-def _reborn(now: EngineHealthState, look: MetricsReading) -> EngineHealthState:
-    """Start a new boot if the reading shows one."""
+def _reborn(now: EngineHealthState, look: MetricsReading, known: VllmCounters | None) -> EngineHealthState:
+    """Start a new boot if the reading shows one: another start time, or without one counters that restarted."""
     if isinstance(look.counters, ProbeFailure):
         if look.counters.gone and now.boot.heard:
             # The next answer comes from another process.
             return replace(now, boot=EngineBoot(number=now.boot.number + 1))
         return now
     mark, boot = look.counters.started_at_s, now.boot
-    if boot.heard and mark == boot.mark:
+    restarted = mark is None and known is not None and look.counters.tokens < known.tokens
+    if boot.heard and mark == boot.mark and not restarted:
         return now
     if boot.heard:
         boot = EngineBoot(number=boot.number + 1)
@@ -160,6 +177,9 @@ def _counted(now: EngineHealthState, look: MetricsReading, config: AgentConfig) 
         failing = pressure.finished >= config.error_requests and pressure.errors >= needed * pressure.finished
         since_s = (now.errors_since_s if now.errors_since_s is not None else look.at_s) if failing else None
         now = replace(now, pressure=pressure, errors_since_s=since_s)
+        gauges = look.counters.running + look.counters.waiting
+        short = look.in_flight is not None and look.in_flight < gauges
+        now = replace(now, short_counts=now.short_counts + 1 if short else 0)
     return replace(now, idle_readings=now.idle_readings + 1 if now.in_flight == 0 else 0)
 
 

@@ -81,6 +81,7 @@ def report_json(told: EngineReport, now: EngineHealthState, config: AgentConfig,
         "alive": asdict(kubelet_probes.liveness(now, config, at_s)),
         "started": asdict(kubelet_probes.startup(now, config)),
         "boot": asdict(now.boot),
+        "count_is_partial": now.count_is_partial,
         "last_30_s": {
             name: getattr(pressure, name) for name in ("finished", "errors", "aborts", "rejected", "preemptions")
         },

@@ -208,7 +208,12 @@ class EngineMonitor:
 
     @property
     def _counts(self) -> bool:
-        """Whether the count of requests works: the gate's does; vLLM's stays 0 unless enabled."""
+        """Whether the count of requests is the engine's: the gate's is; vLLM's stays 0 unless enabled.
+
+        That of one API process among several is not: 0 does not mean idle.
+        """
+        if self.standing.count_is_partial:
+            return False
         return self._engine.count_path == _GATE_PATH or (self._load_counts and bool(self._engine.count_path))
 
     def _trust_load(self, look: MetricsReading) -> None:

@@ -101,6 +101,53 @@ async def test_hang_is_detected_and_its_streams_are_retried_elsewhere(site: Site
     assert all(one.tokens_seen for one in ended), ended
 
 
+OTHER_APIS = {
+    "/v1/responses": {"model": MODEL, "input": "one two", "max_output_tokens": 8, "stream": True},
+    "/v1/messages": {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "one two"}],
+        "max_tokens": 8,
+        "stream": True,
+    },
+}
+LAST_EVENTS = {"/v1/responses": b"event: response.completed", "/v1/messages": b"event: message_stop"}
+
+
+@pytest.mark.parametrize("path", list(OTHER_APIS))
+async def test_hung_engine_sends_no_headers_for_other_apis(site: Site, path: str) -> None:
+    engine = site.replicas["a"].url
+
+    async def post(url: str) -> bytes:
+        async with site.session.post(f"{url}{path}", json=OTHER_APIS[path]) as response:
+            assert response.status == 200
+            assert response.headers["content-type"].startswith("text/event-stream")
+            return await response.read()
+
+    async def held() -> bool:
+        return await site.in_flight("a") > 0
+
+    async def free() -> bool:
+        return await site.in_flight("a") == 0
+
+    assert LAST_EVENTS[path] in await post(engine)
+    began_s = time.monotonic()
+    site.signal_core("a", signal.SIGSTOP)
+    try:
+        direct = asyncio.create_task(post(engine))
+        await eventually(held, "the request is in the engine")
+        answers = await asyncio.gather(*(post(site.url) for _ in range(6)))
+        assert all(LAST_EVENTS[path] in one for one in answers)
+        site.note(f"hang: 6 streams of {path} through Envoy, all whole", time.monotonic() - began_s)
+        assert not direct.done(), "headers without a token"
+        direct.cancel()
+        await asyncio.wait([direct])
+        await eventually(free, "the client's departure frees the engine")
+    finally:
+        resumed_s = time.monotonic()
+        site.signal_core("a", signal.SIGCONT)
+    await site.watch.back("a", after_s=resumed_s, limit_s=LIMIT_S)
+
+
 async def test_hang_while_idle_is_detected_by_the_agent_canary(site: Site) -> None:
     hung_at_s = time.monotonic()
     site.signal_core("b", signal.SIGSTOP)

@@ -85,6 +85,8 @@ def status_lines(answer: Mapping[str, Any]) -> Iterator[str]:
         f"{_count(answer.get('requests_waiting'))} waiting, "
         f"KV cache {_percent(answer.get('kv_cache_usage_ratio'))}"
     )
+    if answer.get("count_is_partial"):
+        yield "            several API processes: in flight is the larger of one process's count and /metrics"
     drain = answer.get("drain")
     if drain is not None:
         left = drain.get("deadline_in_s")

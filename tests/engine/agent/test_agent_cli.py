@@ -133,6 +133,12 @@ def test_status_without_a_verdict_yet() -> None:
     ]
 
 
+def test_status_names_a_count_of_one_api_process() -> None:
+    note = "            several API processes: in flight is the larger of one process's count and /metrics"
+    assert note in list(status_lines(READY | {"count_is_partial": True}))
+    assert note not in list(status_lines(READY))
+
+
 def test_status_watch_prints_changes_only_and_ends_on_ctrl_c(serve: Any, agent: Agent) -> None:
     agent.reports = [READY, READY | {"requests_in_flight": 5}, HUNG]
     agent.answers["/report"] = HUNG

@@ -160,6 +160,37 @@ def test_new_process_is_a_new_boot_even_without_an_observed_exit() -> None:
     assert after([0.6, token(0.6)], new).verdict is Verdict.READY
 
 
+def test_counters_that_restart_are_a_new_boot_without_a_start_time() -> None:
+    # Several API processes report no start time.
+    old = after([look(0.0, tokens=100), 0.0, token(0.0), look(0.5, tokens=150)])
+    new = after([look(1.0, tokens=0)], old)
+    assert (old.boot.number, new.boot.number) == (1, 2)
+    assert not startup(new, CONFIG).yes
+
+
+def test_count_below_the_gauges_is_partial_after_three_readings() -> None:
+    def short(at_s: float) -> MetricsReading:
+        return replace(look(at_s, 100 + at_s, running=6, waiting=2, started_at_s=1.0), in_flight=3)
+
+    once = after([short(0.0), short(0.5)])
+    assert not once.count_is_partial
+    partial = after([short(1.0)], once)
+    assert partial.count_is_partial
+    assert partial.in_flight == 8
+    assert not after([look(1.5, 200, running=8, started_at_s=1.0)], partial).count_is_partial
+
+
+def test_count_without_a_start_time_is_partial() -> None:
+    # One process of several counts 0 while another has requests.
+    now = after([replace(look(0.0, running=2), in_flight=0)])
+    assert now.count_is_partial
+    assert (now.in_flight, now.idle_readings) == (2, 0)
+    # Frozen gauges with a larger count of one process.
+    assert after([replace(look(0.5), in_flight=3)], now).in_flight == 3
+    assert not after([look(0.0, started_at_s=1.0)]).count_is_partial
+    assert not after([replace(look(0.0), in_flight=None)]).count_is_partial
+
+
 def test_warm_up_is_for_engines_that_were_seen_to_start() -> None:
     config = replace(CONFIG, warm_up=(16, 32))
     born = after([look(0.0, tokens=0), 0.0, token(0.0)], config=config)
