@@ -362,7 +362,8 @@ async def test_drain_lasts_until_the_deadline_of_the_pool(
         await plane.acknowledge(began, 2, sent_s)
         _, answer = await asyncio.wait_for(draining, LIMIT_S)
         assert answer["outcome"] == "deadline"
-        assert least_s <= answer["waited_s"] < most_s
+        # The wait begins just after the order.
+        assert 0.9 * least_s <= answer["waited_s"] < most_s
 
 
 async def test_drain_deadline_of_the_pool_is_in_the_report(
