@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from engine.engine_readings import ProbeFailure, ProbeFailureReason
-from engine.probe_settings import ProbeSettings
+from engine.probe_settings import PREFILL_STALL_S, ProbeSettings
 from engine.probe_state import KV_FULL_RATIO, ProbeState
 from engine.report import Evidence, Verdict
 
@@ -60,7 +60,7 @@ def _unreachable(
     if trouble.trouble is ProbeFailureReason.UNTRUSTED:
         return _unproved(trouble)
     since_s = now.heard_at_s if now.heard_at_s is not None else at_s
-    allowed_s = max(SILENCE_S, probe.timeout_s, probe.stall_after_s)
+    allowed_s = max(SILENCE_S, probe.timeout_s, probe.decode_stall_s)
     if at_s - since_s >= allowed_s:
         return EngineFinding(
             verdict=Verdict.DEAD,
@@ -88,20 +88,30 @@ def _unproved(failure: ProbeFailure) -> EngineFinding:
 
 def _stalled(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFinding | None:
     """Evidence that requests make no progress, if any."""
-    if now.stalled_since_s is None or at_s - now.stalled_since_s < probe.stall_after_s:
+    limit_s = now.stall_limit_s(probe)
+    if now.stalled_since_s is None or at_s - now.stalled_since_s < limit_s:
         return None
     if now.unanswered_since_s is None and now.answer is None:
         return None
     return EngineFinding(
         verdict=Verdict.HUNG,
         reading="tokens",
-        threshold=f"token within {probe.stall_after_s:g} s while requests are in flight",
+        threshold=f"token within {limit_s:.2g} s while requests are in flight",
         since_s=now.stalled_since_s,
         sentence=(
             f"{now.others} requests in flight and no token for {at_s - now.stalled_since_s:.1f} s "
-            f"(limit {probe.stall_after_s:g} s)"
+            f"(limit {limit_s:.2g} s{_limit_source(now, probe)})"
         ),
     )
+
+
+def _limit_source(now: ProbeState, probe: ProbeSettings) -> str:
+    """Why the limit in force is as long as it is."""
+    if probe.stall_after_s is not None or not now.prefilling:
+        return ""
+    if now.stall_limit_s(probe) > PREFILL_STALL_S:
+        return f" for a prefill: twice the longest recent step, {now.longest_step_s:.1f} s"
+    return " for a prefill"
 
 
 def _after_failure(
@@ -152,7 +162,7 @@ def _shedding(now: ProbeState, failure: ProbeFailure, at_s: float, probe: ProbeS
     if not now.token_seen and not now.others:
         return _probe_says(Verdict.STARTING, f"no token yet: {failure.detail}")
     refused_s = 0.0 if now.shed_since_s is None else at_s - now.shed_since_s
-    if now.counters is not None and not now.others and refused_s >= probe.stall_after_s:
+    if now.counters is not None and not now.others and refused_s >= probe.decode_stall_s:
         return replace(
             _probe_says(
                 Verdict.DEGRADED,
@@ -186,9 +196,10 @@ def _after_silence(now: ProbeState, at_s: float, probe: ProbeSettings) -> Engine
         return None
     since_s = max(now.unanswered_since_s, now.progressed_at_s or 0.0)
     silent_s = at_s - since_s
-    if silent_s < probe.timeout_s:
+    limit_s = probe.timeout_s if now.trouble is not None else now.idle_limit_s(probe)
+    if silent_s < limit_s:
         return None
-    allowed = f"token within {probe.timeout_s:g} s when idle"
+    allowed = f"token within {limit_s:g} s when idle"
     if now.trouble is not None:
         # Without counters a long queue looks like a hang: soft evidence, so the capacity floor applies.
         return EngineFinding(
@@ -198,14 +209,14 @@ def _after_silence(now: ProbeState, at_s: float, probe: ProbeSettings) -> Engine
             since_s=since_s,
             sentence=f"no token for {silent_s:.1f} s, cause unknown: {now.trouble.detail}",
         )
-    if now.others:
-        return None  # possibly a long prefill: stall_after_s applies
+    if now.others and not now.overdue_alone:
+        return None  # possibly a long prefill: the stall limit applies
     return EngineFinding(
         verdict=_not_started(now, Verdict.HUNG),
         reading="probe",
         threshold=allowed,
         since_s=since_s,
-        sentence=f"idle, but produced no token for {silent_s:.1f} s (limit {probe.timeout_s:g} s)",
+        sentence=f"idle, but produced no token for {silent_s:.1f} s (limit {limit_s:g} s)",
     )
 
 

@@ -122,6 +122,7 @@ class EngineHttp:
         self._api_key = api_key
         self._looks_without_count = 0
         self._count_path = ""
+        self._unstarted: int | None = None
         self._looked_at_s = clock()
 
     @property
@@ -135,13 +136,21 @@ class EngineHttp:
         ``suspect`` also reads /health.
         """
         timeout_s = min(METRICS_TIMEOUT_S, self._target.probe.timeout_s)
-        text, in_flight, errored = await asyncio.gather(
-            self._metrics(timeout_s), self.count(), self._errored(timeout_s) if suspect else _no()
+        text, errored = await asyncio.gather(
+            self._metrics(timeout_s), self._errored(timeout_s) if suspect else _no()
         )
+        # After the counters: the count must include each request of the running step.
+        silent = isinstance(text, ProbeFailure) and not text.answered
+        in_flight = None if silent else await self.count()
         late = self._late_since(self._looked_at_s)
         self._looked_at_s = self._clock()
         return MetricsReading(
-            at_s=self._looked_at_s, counters=text, in_flight=in_flight, late=late, errored=errored
+            at_s=self._looked_at_s,
+            counters=text,
+            in_flight=in_flight,
+            unstarted=None if in_flight is None else self._unstarted,
+            late=late,
+            errored=errored,
         )
 
     async def count(self) -> int | None:
@@ -155,8 +164,9 @@ class EngineHttp:
             if isinstance(text, ProbeFailure):
                 if not text.answered:
                     return None
-            elif (counted := _counted(_json(text))) is not None:
+            elif (counted := _counted(answer := _json(text))) is not None:
                 self._count_path = path
+                self._unstarted = _whole(answer.get("waiting_for_first_token"))
                 return counted
         self._count_path = ""
         self._looks_without_count = 1
@@ -339,7 +349,10 @@ def _counted(answer: Any) -> int | None:
     """Requests in flight, from vLLM (``server_load``) or the first-token gate (``in_flight``)."""
     if not isinstance(answer, dict):
         return None
-    count = answer.get("server_load", answer.get("in_flight"))
+    return _whole(answer.get("server_load", answer.get("in_flight")))
+
+
+def _whole(count: Any) -> int | None:
     return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
 
 

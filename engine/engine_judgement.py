@@ -1,8 +1,9 @@
 """Timestamped readings -> verdict on an engine.
 
-Main rule: an engine with requests must make progress. Prompt plus generated tokens grow whenever it works. With
-requests in flight and no growth for ``stall_after_s`` it is hung; with growth it is alive, however long its
-queue.
+Main rule: an engine with requests must make progress. Each scheduler step changes its counters: generated tokens
+in a decode, the KV cache usage in a prefill. With requests in flight and no change for the stall limit it is hung;
+with a change it is alive, however long its queue. Nothing changes within a step, so the limit depends on what may
+be running: 1 s for decodes, 3 s for a prefill, more after long steps (``ProbeState.stall_limit_s``).
 Neither an open socket nor ``/health`` proves anything.
 
 During a hang the engine's gauges freeze too, at zero if it was idle. So the prober sends canaries: completions of
@@ -93,9 +94,9 @@ class EngineJudgement:
             pause_s = min(CONFIRM_S, probe.interval_s)
         else:
             pause_s = min(EJECTED_INTERVAL_S, probe.interval_s)
-        stalled_since_s = self.books.stalled_since_s
-        if stalled_since_s is not None and at_s < stalled_since_s + probe.stall_after_s:
-            pause_s = min(pause_s, stalled_since_s + probe.stall_after_s - at_s)
+        stalled_since_s, limit_s = self.books.stalled_since_s, self.books.stall_limit_s(probe)
+        if stalled_since_s is not None and at_s < stalled_since_s + limit_s:
+            pause_s = min(pause_s, stalled_since_s + limit_s - at_s)
         return pause_s
 
     def report(self, pool: str, engine: str, at_s: float, sequence: int) -> EngineReport | None:

@@ -74,6 +74,9 @@ class ProbeFailure:
 class MetricsReading:
     """Counters at ``at_s``; ``in_flight`` is the engine's count, canaries included, None if unknown.
 
+    ``in_flight`` is read after the counters, so it includes every request of the step that they precede.
+    ``unstarted``: those of ``in_flight`` without a first token, by the first-token gate; None without it. It
+    includes unfinished requests that do not stream.
     Times are the prober's monotonic clock in seconds. ``late``: the prober stalled since the last reading, so the
     time between was not observed. ``errored``: /health reports an error.
     """
@@ -81,6 +84,7 @@ class MetricsReading:
     at_s: float
     counters: VllmCounters | ProbeFailure
     in_flight: int | None = None
+    unstarted: int | None = None
     late: bool = False
     errored: bool = False
 

@@ -4,9 +4,10 @@ A pure fold: ``after_metrics`` and ``after_canary`` add one reading. ``engine_fi
 """
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypedDict
 
 from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure, ProbeFailureReason
+from engine.probe_settings import PREFILL_STALL_S, ProbeSettings
 from engine.report import CanaryResults
 from engine.vllm_metrics import VllmCounters
 
@@ -18,6 +19,17 @@ RECOVERED_CANARIES: Final = 16
 
 _SLOW_CANARY: Final = 2.0
 _CANARY_NOISE_S: Final = 0.03
+# A canary of an idle engine is overdue from here: it usually takes milliseconds.
+_OVERDUE_S: Final = 0.1
+_OVERDUE_CANARY: Final = 3.0
+# Each chunk of a prompt reads more context than the one before; on vLLM 0.32 it took up to 1.9 times as long.
+_STEP_GROWTH: Final = 2.0
+_STEP_MEMORY_S: Final = 60.0
+_LONGEST_STEP_S: Final = 30.0
+# A longer step reads a chunk of a prompt.
+_DECODE_STEP_S: Final = 0.3
+# Clients that leave before their first token stay in ``pending``. What never goes below in this time is removed.
+_PENDING_WINDOW_S: Final = 10.0
 # Slow for minutes becomes usual; else a permanently slower engine would be probed often forever.
 _USUAL_GROWS: Final = 1.002
 
@@ -28,6 +40,13 @@ class ProbeState:
 
     Times are monotonic seconds; ``*_since_s`` is None if the state does not hold. ``usual_canary_s`` is the usual
     time of a canary; ``slow_canaries`` is how many more to send soon after a slow one.
+
+    ``prefilling``: a prefill may have been running at the last progress, or the engine was idle before. Only that
+    step explains the standstill since; requests that arrived later do not. ``pending`` is an upper estimate of
+    requests without a first token, ``pending_low`` its minimum since ``pending_low_since_s``. ``counted``: the
+    engine's count of requests works. ``longest_step_s`` is the longest recent time between two steps with work.
+    ``owed``: requests were in flight since the last progress. ``overdue_alone``: a canary was late with nothing
+    else in flight.
     """
 
     slots: int
@@ -53,6 +72,30 @@ class ProbeState:
     canary_failed: bool = False
     usual_canary_s: float | None = None
     slow_canaries: int = 0
+    counted: bool = False
+    prefilling: bool = True
+    pending: float = 0.0
+    pending_low: float = 0.0
+    pending_low_since_s: float | None = None
+    longest_step_s: float = 0.0
+    longest_step_at_s: float = 0.0
+    owed: bool = False
+    overdue_alone: bool = False
+
+    def stall_limit_s(self, probe: ProbeSettings) -> float:
+        """Longest standstill with requests in flight that is not a hang."""
+        if probe.stall_after_s is not None or not self.prefilling:
+            return probe.decode_stall_s
+        return max(PREFILL_STALL_S, _STEP_GROWTH * self.longest_step_s)
+
+    def idle_limit_s(self, probe: ProbeSettings) -> float:
+        """Longest time for one token with nothing else in flight.
+
+        Without a count of requests an unseen prefill may be running; one whose client left may be too.
+        """
+        if probe.stall_after_s is not None or (self.counted and (self.overdue_alone or not self.owed)):
+            return probe.timeout_s
+        return max(probe.timeout_s, self.stall_limit_s(probe))
 
     @property
     def saturated(self) -> bool:
@@ -132,8 +175,13 @@ def after_metrics(before: ProbeState, look: MetricsReading) -> ProbeState:
     if progressed and known is not None and not others and not before.others:
         # Tokens of earlier canaries are not progress: the engine may have stopped since.
         progressed = fresh.generation_tokens - known.generation_tokens > before.answered_since_look
+    counted = (before.counted and not reborn) or bool(look.in_flight)
+    if known is not None and not reborn and (not counted or (others and before.others)):
+        # Only a scheduler step changes these: with requests in flight any change is progress.
+        progressed = progressed or fresh.ranks != known.ranks
+    pending = _pending(before, look, fresh, others + own, reborn=reborn)
     return replace(
-        before,
+        _longest_step(before, look, progressed=progressed),
         looked_at_s=look.at_s,
         heard_at_s=look.at_s,
         trouble=None,
@@ -150,6 +198,20 @@ def after_metrics(before: ProbeState, look: MetricsReading) -> ProbeState:
         # Full and progressing: an older canary answer is outdated.
         answer=None if progressed and _outdated(before, fresh, own) else before.answer,
         shed_since_s=None if progressed or others else before.shed_since_s,
+        counted=counted,
+        **_pending_window(before, look.at_s, pending),
+        prefilling=_prefilling(
+            before,
+            fresh,
+            pending,
+            at_s=look.at_s,
+            own=own,
+            others=others,
+            counted=counted,
+            progressed=progressed,
+        ),
+        owed=bool(others) or (before.owed and not progressed),
+        overdue_alone=not progressed and (before.overdue_alone or _overdue(before, look, counted, others)),
     )
 
 
@@ -170,6 +232,8 @@ def after_canary(before: ProbeState, answer: CanaryReading) -> ProbeState:
             stalled_since_s=None,
             token_seen=True,
             answered_since_look=before.answered_since_look + 1,
+            owed=False,
+            overdue_alone=False,
             unanswered_since_s=None,
             answer=None,
             cuts_in_row=0,
@@ -179,6 +243,10 @@ def after_canary(before: ProbeState, answer: CanaryReading) -> ProbeState:
             usual_canary_s=took_s if usual_s is None else min(took_s, usual_s * _USUAL_GROWS),
             slow_canaries=RECOVERED_CANARIES if slow else max(0, before.slow_canaries - 1),
         )
+    if before.looked_at_s is not None and before.looked_at_s >= answer.sent_at_s:
+        # The last reading counted this canary, which will not get a first token.
+        in_flight = None if ended.in_flight is None else max(0, ended.in_flight - 1)
+        ended = replace(ended, pending=max(0.0, ended.pending - 1), in_flight=in_flight)
     if failure.trouble is not ProbeFailureReason.OURS and not failure.shed:
         # Shedding is neither a failure nor a proof.
         known = ended.canary
@@ -221,6 +289,86 @@ def _stalled_since_s(before: ProbeState, at_s: float) -> float:
         return before.stalled_since_s
     seen_s = before.looked_at_s if before.others and before.looked_at_s is not None else at_s
     return max(seen_s, before.progressed_at_s or seen_s)
+
+
+def _pending(before: ProbeState, look: MetricsReading, fresh: VllmCounters, most: int, *, reborn: bool) -> float:
+    """Upper estimate of requests without a first token, the own canary included; at most ``most``."""
+    known = before.counters
+    if known is None or reborn or fresh.first_tokens is None or known.first_tokens is None:
+        pending = float(most)
+    else:
+        count, earlier = look.in_flight, before.in_flight
+        if count is None or earlier is None:
+            count, earlier = fresh.running + fresh.waiting, known.running + known.waiting
+        # A client that leaves hides one that comes. Its prefill, if long, shows in the steps.
+        arrived = count - earlier + fresh.finished - known.finished
+        pending = max(0.0, before.pending + arrived - (fresh.first_tokens - known.first_tokens))
+    return min(pending, float(most), float(most if look.unstarted is None else look.unstarted))
+
+
+def _pending_window(before: ProbeState, at_s: float, pending: float) -> "_PendingWindow":
+    """Remove the part of ``pending`` that stayed for the whole window."""
+    low, since_s = min(pending, before.pending_low), before.pending_low_since_s
+    if since_s is None:
+        return {"pending": pending, "pending_low": pending, "pending_low_since_s": at_s}
+    if at_s - since_s < _PENDING_WINDOW_S:
+        return {"pending": pending, "pending_low": low, "pending_low_since_s": since_s}
+    return {"pending": pending - low, "pending_low": pending - low, "pending_low_since_s": at_s}
+
+
+class _PendingWindow(TypedDict):
+    pending: float
+    pending_low: float
+    pending_low_since_s: float
+
+
+def _prefilling(
+    before: ProbeState,
+    fresh: VllmCounters,
+    pending: float,
+    *,
+    at_s: float,
+    own: int,
+    others: int,
+    counted: bool,
+    progressed: bool,
+) -> bool:
+    """Whether a prefill may be running since the last progress."""
+    if not counted:
+        return True
+    if progressed:
+        since_s = before.stalled_since_s
+        chunk = since_s is not None and at_s - since_s > _DECODE_STEP_S
+        return chunk or pending > own or fresh.waiting > own
+    # Work for an idle engine begins with a prefill.
+    return before.prefilling or bool(others and not before.others)
+
+
+def _overdue(before: ProbeState, look: MetricsReading, counted: bool, others: int) -> bool:
+    """Whether a canary is late on an engine that has nothing else to do."""
+    if not counted or others or before.owed or before.asked_at_s is None:
+        return False
+    allowed_s = max(_OVERDUE_S, _OVERDUE_CANARY * (before.usual_canary_s or 0.0))
+    return look.at_s - before.asked_at_s >= allowed_s
+
+
+def _longest_step(before: ProbeState, look: MetricsReading, *, progressed: bool) -> ProbeState:
+    """The state with the time since the last progress, if that was the longest step recently."""
+    since_s = before.stalled_since_s
+    if since_s is None and not before.counted and before.counters is not None and before.counters.running:
+        since_s = before.progressed_at_s
+    if not progressed or since_s is None or look.late:
+        return before
+    step_s = look.at_s - since_s
+    longest_s = before.longest_step_s if look.at_s - before.longest_step_at_s < _STEP_MEMORY_S else 0.0
+    # A much longer one was a hang.
+    if (
+        not longest_s
+        <= step_s
+        <= min(_LONGEST_STEP_S, _STEP_GROWTH * max(PREFILL_STALL_S, _STEP_GROWTH * longest_s))
+    ):
+        return before if longest_s else replace(before, longest_step_s=0.0)
+    return replace(before, longest_step_s=step_s, longest_step_at_s=look.at_s)
 
 
 def _tokens_per_s(before: ProbeState, at_s: float, fresh: VllmCounters) -> float | None:

@@ -21,10 +21,35 @@ _STARTED: Final = (b"process_start_time_seconds",)
 _PREEMPTIONS: Final = (b"vllm:num_preemptions_total", b"vllm:num_preemptions")
 _FINISHED: Final = (b"vllm:request_success_total", b"vllm:request_success")
 _REJECTED: Final = (b"vllm:admission_rejections_total",)
+_FIRST_TOKENS: Final = (b"vllm:time_to_first_token_seconds_count",)
+# All of these come from the engine core and change at the end of a scheduler step. During a prefill only the KV
+# cache usage does: prompt tokens count once the whole prompt is read (vLLM 0.32). Absent ones are ignored.
+_STEPS: Final = (
+    _GENERATION,
+    _PROMPT,
+    _RUNNING,
+    _WAITING,
+    _KV_CACHE,
+    (b"vllm:prefix_cache_queries_total", b"vllm:prefix_cache_queries", b"vllm:gpu_prefix_cache_queries_total"),
+    (b"vllm:iteration_tokens_total_count",),
+    _PREEMPTIONS,
+)
+_ABORT: Final = b'finished_reason="abort"'
+_RANK: Final = b'engine="'
 
 
 class MetricsError(ValueError):
     """Counters are missing or invalid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankCounters:
+    """One data-parallel rank: its requests, and ``steps``, the values that only a scheduler step changes."""
+
+    rank: str
+    running: int
+    waiting: int
+    steps: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +58,8 @@ class VllmCounters:
 
     Tokens since the start; current requests; ``kv_cache_usage_ratio`` 0..1 of the fullest rank. ``started_at_s``
     is the engine's wall clock and only identifies the boot. The rest counts since the start, None or 0 if not
-    reported: requests finished, failed, aborted and rejected, preemptions.
+    reported: requests with a first token, finished, failed, aborted and rejected, preemptions. ``ranks`` are in
+    order of their labels.
     """
 
     generation_tokens: float
@@ -47,6 +73,8 @@ class VllmCounters:
     aborts: float = 0.0
     rejected: float = 0.0
     preemptions: float = 0.0
+    first_tokens: float | None = None
+    ranks: tuple[RankCounters, ...] = ()
     first_token: Histogram | None = None
     per_token: Histogram | None = None
 
@@ -75,9 +103,49 @@ def vllm_counters(text: bytes, *, latency: bool = False) -> VllmCounters:
         aborts=_finished_by(text, b"abort"),
         rejected=math.fsum(_first(text, _REJECTED)),
         preemptions=math.fsum(_first(text, _PREEMPTIONS)),
+        first_tokens=math.fsum(first_tokens) if (first_tokens := _first(text, _FIRST_TOKENS)) else None,
+        ranks=_ranks(text),
         first_token=histogram(text, FIRST_TOKEN) if latency else None,
         per_token=_per_token(text) if latency else None,
     )
+
+
+def _ranks(text: bytes) -> tuple[RankCounters, ...]:
+    """Counters of each rank; an engine without rank labels is one rank."""
+    found: dict[str, dict[str, float]] = {}
+    for names in _STEPS:
+        for name in names:
+            lines = list(_lines(text, name))
+            for line in lines:
+                _add(found, name, line)
+            if lines:
+                break
+    for name in _FINISHED:
+        for line in _lines(text, name):
+            # The API process might count aborts itself.
+            if _ABORT not in line:
+                _add(found, name, line)
+    return tuple(
+        RankCounters(
+            rank=rank,
+            running=round(values.get("vllm:num_requests_running", 0.0)),
+            waiting=round(values.get("vllm:num_requests_waiting", 0.0)),
+            steps=tuple(sorted(values.items())),
+        )
+        for rank, values in sorted(found.items())
+    )
+
+
+def _add(found: dict[str, dict[str, float]], name: bytes, line: bytes) -> None:
+    """Add a sample to the values of its rank."""
+    try:
+        value = _value(name, line[line.rfind(b"}") + 1 :])
+    except MetricsError:
+        return  # optional; the needed ones are checked elsewhere
+    _, labelled, rest = line.partition(_RANK)
+    rank = rest.partition(b'"')[0].decode("ascii", "replace") if labelled else ""
+    values = found.setdefault(rank, {})
+    values[name.decode()] = values.get(name.decode(), 0.0) + value
 
 
 def _per_token(text: bytes) -> Histogram | None:

@@ -26,6 +26,7 @@ _ISTIO_SUMS: Final = approximated(_SUMS, "DestinationRule")
 _GATEWAY_SUMS: Final = approximated(_SUMS, "BackendTrafficPolicy")
 
 _LONGEST_PER_MEAN: Final = 4.0
+_STEP_S: Final = 1.0
 
 
 class Endpoint(Spec):
@@ -197,10 +198,11 @@ class Probe(Spec):
         ge=0.01,
         le=60,
     )
-    stall_after: Duration = documented_field(
-        1.0,
-        "Time without new tokens, with requests in flight, before the engine counts as hung.",
-        why="above the longest single engine step; raise it for very long prefills",
+    stall_after: Duration | None = documented_field(
+        None,
+        "Longest time without progress, with requests in flight, before the engine counts as hung; default: 1s "
+        "for decodes, and 3s or twice the longest recent step for a prefill.",
+        why="nothing moves within an engine step; set it above the longest step if a first chunk takes over 3s",
         unit="duration",
         targets=_PROBED,
         ge=0.1,
@@ -258,6 +260,11 @@ class Probe(Spec):
             ),
         ),
     )
+
+    @property
+    def step_s(self) -> float:
+        """Longest usual engine step, in seconds, for limits that must exceed it."""
+        return _STEP_S if self.stall_after is None else self.stall_after
 
 
 class EnginePoolSpec(Spec):

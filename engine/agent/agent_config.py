@@ -102,8 +102,12 @@ class AgentConfig:
         1.0, "Probe interval, and interval of one-token probes, while idle.", least_s=0.05, most_s=60
     )
     timeout_s: float = _time(1.0, "Timeout of one token from an idle engine.", least_s=0.01, most_s=600)
-    stall_after_s: float = _time(
-        1.0, "Longest time without a token while requests are in flight; above the longest step.", least_s=0.1
+    stall_after_s: float | None = _setting(
+        None,
+        "Longest time without progress while requests are in flight; 1s for decodes and 3s or more for prefills "
+        "when unset.",
+        least=0.1,
+        most=86_400.0,
     )
     unhealthy_after: int = _setting(2, "Consecutive soft failures before the verdict changes.", least=1, most=100)
     healthy_after: int = _setting(1, "Consecutive successes before the engine is ready again.", least=1, most=100)
@@ -313,7 +317,7 @@ def _value(setting: "Field[Any]", hint: Any, text: str) -> Any:
 
 def _parsed(setting: "Field[Any]", hint: Any, text: str) -> Any:
     if setting.name.endswith("_s"):
-        return parse_duration(text)
+        return None if setting.default is None and not text else parse_duration(text)
     if typing.get_origin(hint) is Literal:
         return _one_of(typing.get_args(hint), text)
     if typing.get_origin(hint) is tuple:

@@ -34,7 +34,7 @@ def pause_s(now: EngineHealthState, config: AgentConfig, at_s: float, *, look_s:
         pause = max(pause, config.idle_interval_s if counts else min(config.idle_interval_s, _UNCOUNTED_IDLE_S))
     elif now.order is not None:
         pause = min(pause, _DRAIN_INTERVAL_S)
-    return max(pause, min(look_s / _LOOK_SHARE, _LONGEST_SPACE_S, config.stall_after_s / 2))
+    return max(pause, min(look_s / _LOOK_SHARE, _LONGEST_SPACE_S, config.probe.decode_stall_s / 2))
 
 
 def is_idle(now: EngineHealthState) -> bool:

@@ -74,7 +74,7 @@ def _total_too_short(one: LintContext) -> Iterator[Finding]:
 def _silence_too_short(one: LintContext) -> Iterator[Finding]:
     streaming = one.spec.timeouts.streaming
     # A prefill is one engine step, or a few; operators raise stallAfter for longer ones.
-    step = one.pool.probe.stall_after
+    step = one.pool.probe.step_s
     gated = one.pool.first_token_gate
     for name, limit, waits in (
         ("firstToken", streaming.first_token, True),

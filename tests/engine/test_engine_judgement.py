@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engine.engine_judgement import CONFIRM_S, EJECTED_INTERVAL_S, EngineJudgement
 from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure, ProbeFailureReason
-from engine.probe_settings import ProbeSettings
+from engine.probe_settings import PREFILL_STALL_S, ProbeSettings
 from engine.probe_state import RECOVERED_CANARIES, ProbeState
 from engine.report import Doubt, Verdict
 from engine.vllm_metrics import VllmCounters
@@ -29,12 +29,15 @@ CUT = ProbeFailure(trouble=ProbeFailureReason.CUT, detail="reset")
 
 
 def look(
-    at_s: float, tokens: float = 100.0, running: int = 0, waiting: int = 0, load: int | None = None
+    at_s: float, tokens: float = 100.0, running: int = 0, waiting: int = 0, load: int | None = -1
 ) -> MetricsReading:
+    """Counters in which every token is some request's first; ``load`` -1 is what the gauges say."""
     return MetricsReading(
         at_s=at_s,
-        counters=VllmCounters(generation_tokens=tokens, prompt_tokens=0, running=running, waiting=waiting),
-        in_flight=load,
+        counters=VllmCounters(
+            generation_tokens=tokens, prompt_tokens=0, running=running, waiting=waiting, first_tokens=tokens
+        ),
+        in_flight=running + waiting if load == -1 else load,
     )
 
 
@@ -62,6 +65,7 @@ READY = told([look(0.0), 0.0, token(0.0)])
 HUNG_IDLE: list[MetricsReading | CanaryReading | float] = [
     look(0.5),
     0.5,
+    look(0.7, load=1),
     CanaryReading(sent_at_s=0.5, at_s=1.5, failure=SILENT),
     look(1.5),
 ]
@@ -80,9 +84,15 @@ HUNG_IDLE: list[MetricsReading | CanaryReading | float] = [
             Verdict.BUSY,
         ),
         # Gauges frozen at work.
-        ([look(0.5, 200, 8), look(1.0, 200, 8), 1.0, look(1.5, 200, 8), look(2.0, 200, 8)], Verdict.HUNG),
-        # Gauges frozen at nothing; only the engine's own count rises.
-        ([look(0.5, load=0), 0.5, look(1.0, load=3), look(2.0, load=4)], Verdict.HUNG),
+        ([look(0.5, 200, 8), look(1.0, 200, 8), 1.0, look(1.6, 200, 8, load=9)], Verdict.HUNG),
+        # Gauges frozen at nothing; only the engine's own count rises. The first request may be a long prefill.
+        ([look(0.5, load=0), 0.5, look(0.55, load=3), look(2.0, load=4)], Verdict.READY),
+        ([look(0.5, load=0), 0.5, look(0.55, load=3), look(3.6, load=4)], Verdict.HUNG),
+        # The canary was already late when they came.
+        ([look(0.5, load=0), 0.5, look(0.8, load=1), look(1.0, load=3), look(1.5, load=4)], Verdict.HUNG),
+        # Arrivals after the last step do not explain the standstill; a prompt before it does.
+        ([look(0.5, 200, 2), look(1.0, 200, 2, load=9), 1.0, look(1.6, 200, 2, load=9)], Verdict.HUNG),
+        ([look(0.5, 200, 2, load=2), look(0.7, 201, 2, load=4), 0.7, look(1.8, 201, 2, load=5)], Verdict.READY),
         # The same counters, but a token came: the gauge is stuck, the engine is not.
         ([look(0.5, 200, 3), look(1.0, 200, 3), 1.0, token(1.0), look(2.0, 200, 3)], Verdict.READY),
         ([MetricsReading(at_s=0.5, counters=GONE)], Verdict.DEAD),
@@ -110,6 +120,7 @@ HUNG_IDLE: list[MetricsReading | CanaryReading | float] = [
                 0.5,
                 token(0.5),
                 1.0,
+                look(1.2, 101, load=1),
                 CanaryReading(sent_at_s=1.0, at_s=2.0, failure=SILENT),
                 look(2.0, 101),
             ],
@@ -275,15 +286,16 @@ def test_engine_with_advancing_tokens_is_never_hung(story: list[tuple[float, int
 @settings(deadline=None)  # a slow machine must not fail it
 @given(st.integers(0, 64), st.floats(0.05, 0.5), st.booleans())
 def test_every_stalled_engine_is_detected(load: int, interval_s: float, counted: bool) -> None:
-    """Whatever its gauges froze at, and whether or not it counts its calls."""
+    """Whatever its gauges froze at, and whether or not it counts its calls; any first request may be a prefill."""
     judgement, at_s, sent_at_s = READY, 0.0, None
-    bound_s = max(PROBE.timeout_s, PROBE.stall_after_s) + 3 * PROBE.interval_s
+    bound_s = (PROBE.timeout_s if counted and not load else PREFILL_STALL_S) + 3 * PROBE.interval_s
     while at_s < 10:
         at_s += interval_s
         if sent_at_s is not None and at_s >= sent_at_s + PROBE.timeout_s:
             judgement = judgement.after(CanaryReading(sent_at_s=sent_at_s, at_s=at_s, failure=SILENT), PROBE)
             sent_at_s = None
-        seen = look(at_s, 100, min(load, SLOTS), max(0, load - SLOTS), load if counted else None)
+        own = 0 if sent_at_s is None else 1
+        seen = look(at_s, 100, min(load, SLOTS), max(0, load - SLOTS), load + own if counted else None)
         judgement = judgement.after(seen, PROBE)
         if judgement.verdict is Verdict.HUNG:
             break

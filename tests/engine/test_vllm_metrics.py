@@ -1,5 +1,7 @@
 """Counters out of Prometheus text."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +24,8 @@ process_start_time_seconds 1.7e9"""
 
 
 def test_ranks_are_summed_and_look_alikes_left_alone() -> None:
-    assert vllm_counters(PAGE) == VllmCounters(
+    found = vllm_counters(PAGE)
+    assert replace(found, ranks=()) == VllmCounters(
         generation_tokens=40,
         prompt_tokens=1000,
         running=5,
@@ -30,6 +33,38 @@ def test_ranks_are_summed_and_look_alikes_left_alone() -> None:
         kv_cache_usage_ratio=0.75,
         started_at_s=1.7e9,
     )
+    assert [(one.rank, one.running, one.waiting) for one in found.ranks] == [("0", 3, 1), ("1", 2, 0)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'kv_cache_usage_perc{engine="1"} 0.75', b'kv_cache_usage_perc{engine="1"} 0.8'),
+        (
+            b'num_requests_running{engine="1",model_name="a"} 2.0',
+            b'num_requests_running{engine="1",model_name="a"} 1',
+        ),
+        (b"process_start", b'vllm:iteration_tokens_total_count{engine="1"} 1\nprocess_start'),
+        (b"process_start", b'vllm:request_success_total{engine="1",finished_reason="stop"} 1\nprocess_start'),
+    ],
+)
+def test_scheduler_step_changes_its_own_rank(old: bytes, new: bytes) -> None:
+    assert old in PAGE
+    before, after = vllm_counters(PAGE).ranks, vllm_counters(PAGE.replace(old, new)).ranks
+    assert [now == then for now, then in zip(after, before, strict=True)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'vllm:request_success_total{engine="1",finished_reason="abort"} 1',
+        b'vllm:admission_rejections_total{engine="1"} 1',
+        b'vllm:iteration_tokens_total_count{engine="1"} NaN',
+        b'vllm:iteration_tokens_total_sum{engine="1"} 5',
+    ],
+)
+def test_value_that_a_hung_core_may_change_is_no_step(line: bytes) -> None:
+    assert vllm_counters(PAGE + b"\n" + line).ranks == vllm_counters(PAGE).ranks
 
 
 def test_the_simulated_engines_page_is_understood() -> None:

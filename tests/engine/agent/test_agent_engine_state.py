@@ -41,7 +41,7 @@ def look(at_s: float, tokens: float = 100, running: int = 0, waiting: int = 0, *
         prompt_tokens=0,
         running=running,
         waiting=waiting,
-        **more,  # type: ignore[arg-type] # a test's numbers
+        **{"first_tokens": tokens, **more},  # type: ignore[arg-type] # a test's numbers
     )
     return MetricsReading(at_s=at_s, counters=counters, in_flight=running + waiting)
 
@@ -65,6 +65,8 @@ def after(
 
 
 READY = after([look(0.0), 0.0, token(0.0)])
+WORKING = after([look(0.5, 200, 8), look(0.75, 300, 8)], READY)
+"""Eight decodes: none waits for its first token."""
 
 
 def test_refused_probe_is_misconfigured_and_repeats_before_it_counts() -> None:
@@ -132,9 +134,9 @@ def test_busy_verdict_is_immediate_and_leaves_with_hysteresis() -> None:
 
 
 def test_the_evidence_names_reading_threshold_and_since_when() -> None:
-    hung = after([look(0.5, 200, 8), look(1.0, 200, 8), 1.0, look(1.6, 200, 8)], READY)
+    hung = after([look(1.0, 300, 8), 1.0, look(1.85, 300, 8)], WORKING)
     assert hung.verdict is Verdict.HUNG
-    told = hung.findings[0].evidence(1.6)
+    told = hung.findings[0].evidence(1.85)
     assert (told.reading, told.threshold) == ("tokens", "token within 1 s while requests are in flight")
     assert told.age_s == pytest.approx(1.1)
     assert "7 requests" in told.sentence, "the one asked for by the agent is not counted"
@@ -220,7 +222,7 @@ def test_gpu_action_decides_the_verdict(action: GpuAction, verdict: Verdict, may
 def test_a_hang_outdoes_a_drain_and_a_drain_outdoes_damage() -> None:
     drained_ = READY.with_drain_order(DrainOrder(since_s=1.0, deadline_s=None), 1.0, CONFIG)
     assert drained_.with_gpu(gpu(GpuAction.DEGRADE), 1.0, CONFIG).verdict is Verdict.DRAINING
-    hung = after([look(1.5, 100, 2), look(2.0, 100, 2), 2.0, look(2.6, 100, 2)], drained_)
+    hung = after([look(1.5, 100, 2), look(2.0, 100, 2), 2.0, look(4.6, 100, 2)], drained_)
     assert hung.verdict is Verdict.HUNG
     assert liveness(hung, CONFIG, 1000.0).yes, "a drain ends in a restart anyway"
     assert hung.with_drain_order(None, 3.0, CONFIG).verdict is Verdict.HUNG
@@ -230,7 +232,7 @@ def test_an_engine_that_lost_its_gpu_is_dead_and_hung_once_its_tokens_stand_stil
     lost = READY.with_gpu(gpu(GpuAction.EJECT), 1.0, CONFIG)
     flowing = after([look(1.5, 200, 2), 1.5, token(1.5), look(2.0, 300, 2)], lost)
     assert flowing.verdict is Verdict.DEAD, "what still flows may end"
-    stuck = after([2.0, look(2.5, 300, 2), look(3.1, 300, 2)], flowing)
+    stuck = after([2.0, look(2.5, 300, 3), look(3.1, 300, 3)], flowing)
     assert stuck.verdict is Verdict.HUNG
     assert stuck.findings[0].sentence.endswith("; XID on rank 0"), "the cause is named"
     assert [one.reading for one in stuck.findings] == ["tokens", "gpu.xid"]
@@ -241,7 +243,10 @@ def test_an_engine_that_lost_its_gpu_is_dead_and_hung_once_its_tokens_stand_stil
 # -- would a restart help? --------------------------------------------------------------------------------------
 
 BROKEN = after([look(0.5), 0.5, failed(0.5, CUDA), look(0.6), 0.6, failed(0.6, CUDA)], READY)
-HUNG = after([look(0.5), 0.5, CanaryReading(sent_at_s=0.5, at_s=1.5, failure=SILENT), look(1.5)], READY)
+HUNG = after(
+    [look(0.5), 0.5, look(0.75, running=1), CanaryReading(sent_at_s=0.5, at_s=1.5, failure=SILENT), look(1.5)],
+    READY,
+)
 
 
 def test_a_broken_context_is_worth_a_restart_when_it_lasts() -> None:
@@ -305,7 +310,7 @@ def test_probe_interval_adapts_to_evidence() -> None:
     assert pause_s(working, CONFIG, 0.5, look_s=0.005, counts=True) == CONFIG.interval_s
     # An engine whose page takes long is asked less, but never so seldom that a hang is missed.
     assert pause_s(working, CONFIG, 0.5, look_s=0.02, counts=True) == pytest.approx(0.4)
-    assert pause_s(working, CONFIG, 0.5, look_s=5.0, counts=True) <= CONFIG.stall_after_s / 2
+    assert pause_s(working, CONFIG, 0.5, look_s=5.0, counts=True) <= CONFIG.probe.decode_stall_s / 2
     assert pause_s(working, CONFIG, 0.5, look_s=0.005, counts=True) <= COUNT_INTERVAL_S
     assert not metrics_due(READY, 1.0, counts=True)
     assert metrics_due(READY, 1.0, counts=False)

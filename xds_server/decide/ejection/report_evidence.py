@@ -62,7 +62,7 @@ def can_change(before: EngineReport | None, now: EngineReport, decision: EngineD
 
 def stale_after_s(probe: Probe) -> float:
     """Age in seconds from which a report no longer counts."""
-    return max(_STALE_FLOOR_S, _STALE_LOOKS * (probe.interval + max(probe.timeout, probe.stall_after)))
+    return max(_STALE_FLOOR_S, _STALE_LOOKS * (probe.interval + max(probe.timeout, probe.step_s)))
 
 
 def fresh_for_s(source: ReportSource, probe: Probe) -> float:

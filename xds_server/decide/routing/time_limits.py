@@ -246,7 +246,7 @@ def _next(
         _Bounds(
             factor=_FIRST_BYTES,
             least_s=(promised_s or 0.0)
-            + max(_SHORTEST_FIRST_BYTE_S, pool.probe.stall_after, _FIRST_BYTES * seen.reported_s),
+            + max(_SHORTEST_FIRST_BYTE_S, pool.probe.step_s, _FIRST_BYTES * seen.reported_s),
             most_s=declared.stream_total_s,
             in_force_s=None if last is None else last.first_token_s,
         ),
