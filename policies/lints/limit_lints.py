@@ -74,13 +74,13 @@ def _probe_too_slow(one: LintContext) -> Iterator[Finding]:
     probe, streaming = one.pool.probe, one.spec.timeouts.streaming
     if not probe.enabled:
         return
-    if probe.interval > probe.stall_after:
+    if probe.interval > probe.step_s:
         yield one.engines(
             "SG174",
             "spec.probe.interval",
-            f"stallAfter promises to find a hang after {text(probe.stall_after)}, but an engine is read every "
-            f"{text(probe.interval)}: a hang may last {text(probe.interval + probe.stall_after)}",
-            f"lower interval to {text(probe.stall_after)} or less, or raise stallAfter to {text(probe.interval)}",
+            f"stallAfter promises to find a hang after {text(probe.step_s)}, but an engine is read every "
+            f"{text(probe.interval)}: a hang may last {text(probe.interval + probe.step_s)}",
+            f"lower interval to {text(probe.step_s)} or less, or raise stallAfter to {text(probe.interval)}",
         )
     found_s = probe.interval + probe.timeout
     limits = (("firstToken", streaming.first_token), ("betweenTokens", streaming.between_tokens))
