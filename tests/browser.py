@@ -1,4 +1,4 @@
-"""A real browser without a window: Chromium, told what to do over its own debugging protocol.
+"""Headless Chromium, driven over its debugging protocol.
 
 Tests that look at pages use it and are skipped where there is no Chromium (Debian's package has one).
 """
@@ -18,8 +18,8 @@ import aiohttp
 import pytest
 
 LIMIT_S = 240.0
-"""For each thing that is waited for: on a machine that does much else a browser may start for a minute."""
-# What the browser itself does with a key goes by its number.
+"""Limit of each wait: on a busy machine a browser may take a minute to start."""
+# The browser's own handling of a key uses its code.
 _CODES = {"Escape": 27, "Enter": 13, "Tab": 9, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 

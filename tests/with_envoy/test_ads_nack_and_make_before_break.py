@@ -65,7 +65,7 @@ def cluster(
 
 
 def never_reported_cluster(name: str) -> Resource:
-    """A cluster that Envoy 1.40 rejects without telling the control plane."""
+    """A cluster that Envoy 1.40 refuses without a NACK."""
     return cluster(
         name,
         lb_policy=ClusterLbPolicy.RING_HASH,
@@ -126,7 +126,7 @@ def runtime(name: str = "live") -> Resource:
 
 @dataclass
 class PublishLog(NullObserver):
-    """What the server was told by its proxies."""
+    """Pushes, ACKs and NACKs seen by the server."""
 
     pushes: list[str] = field(default_factory=list)
     nacks: list[Nack] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A real Envoy that refuses a certificate: it says which, goes on with the one before, and takes the next."""
+"""A real Envoy refuses a certificate: it names it, keeps the previous one, and accepts the next."""
 
 from datetime import timedelta
 from pathlib import Path

@@ -18,11 +18,10 @@ _PAUSE_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What was known of one engine from ``at_s`` (monotonic) on.
+    """State of one engine from ``at_s`` (monotonic) on.
 
-    ``verdict`` is the control plane's, None before the first. ``envoy`` is the health that the Envoy goes by:
-    HEALTHY, UNHEALTHY, DRAINING, or None where it does not have the engine at all. ``ejected`` says whether its
-    own outlier detection keeps the engine out.
+    ``verdict`` is the control plane's, None before the first. ``envoy`` is the health in Envoy: HEALTHY,
+    UNHEALTHY, DRAINING, or None if Envoy does not have the engine. ``ejected``: by Envoy's own outlier detection.
     """
 
     at_s: float
@@ -79,7 +78,7 @@ class Watch:
         return await self._first(name, after_s, limit_s, verdict=verdict)
 
     async def out(self, name: str, *, after_s: float, limit_s: float) -> Observation:
-        """The first moment after ``after_s`` at which the Envoy sent nothing new there."""
+        """The first observation after ``after_s`` in which Envoy sends it no new requests."""
         return await self._first(name, after_s, limit_s, takes_traffic=False)
 
     async def back(self, name: str, *, after_s: float, limit_s: float) -> Observation:
@@ -109,7 +108,7 @@ class Watch:
 
     async def _run(self) -> None:
         while True:
-            # The Envoy first: what it already goes by must have been decided before.
+            # Read Envoy first: the state it uses was decided earlier.
             clusters = await self._json(f"http://127.0.0.1:{self._envoy_admin}/clusters?format=json")
             engines = await self._json(f"http://127.0.0.1:{self._admin}/v1/engines")
             at_s = time.monotonic()
@@ -143,7 +142,7 @@ class Watch:
             changes.append(seen)
 
     async def _json(self, url: str) -> Any:
-        """The JSON at ``url``; an empty object while nobody answers there yet."""
+        """The JSON at ``url``; an empty object while the port is closed."""
         try:
             async with self._session.get(url) as answer:
                 return await answer.json()

@@ -1,4 +1,4 @@
-"""A whole site with real engines: two vLLM replicas on the CPU, an agent beside each, the control plane, an Envoy.
+"""A whole site with real engines: two vLLM replicas on the CPU with an agent each, the control plane, an Envoy.
 
 It takes a minute to start, so the tests of a module share one, and leave it as they found it. What they measure is
 printed when all tests are over.
@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Of one engine and of the agent beside it."""
+    """Ports of one engine and its agent."""
 
     engine: int
     agent_http: int
@@ -196,7 +196,7 @@ class Site:
         return streams
 
     async def status(self, url: str) -> int:
-        """The status at an address; 0 when nobody answers."""
+        """The HTTP status of a URL; 0 without an answer."""
         try:
             async with self.session.get(url) as answer:
                 return answer.status
@@ -222,7 +222,7 @@ class Site:
             return int((await answer.text()).rpartition(" ")[2] or 0)
 
     def answer(self) -> str:
-        """What the newest of our commands said."""
+        """Output of the last command."""
         return (self._folder / "answer").read_text()
 
     def note(self, what: str, value: float, unit: str = "s") -> None:
@@ -238,7 +238,7 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     connector = aiohttp.TCPConnector(limit=0)
     async with (
-        # An engine takes its time to end, and nobody is interested in its last words.
+        # Engines stop slowly; their last output is not needed.
         ChildProcesses(log_dir=folder / "logs", stop_limit_s=2.0) as children,
         aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)) as session,
     ):

@@ -28,7 +28,7 @@ BOTH = ("a", "b")
 
 
 def whole(streams: list[Stream]) -> None:
-    """Fail with what came of those streams that were not answered completely."""
+    """Fail with the incomplete streams."""
     broken = [one for one in streams if not one.whole]
     assert not broken, f"{len(broken)} of {len(streams)} streams, such as {broken[:3]}"
 
@@ -75,7 +75,7 @@ async def test_hang_is_detected_and_its_streams_are_retried_elsewhere(site: Site
     )
     # Those that the hung engine held moved with the verdict, and waited for no limit of time.
     assert slowest < FIRST_TOKEN_S, late
-    moved = await eventually(site.moved, "the Envoy tells of second tries")
+    moved = await eventually(site.moved, "Envoy reports retries")
     site.note("hang under load: streams that moved", moved, unit="")
     why = ("switchgear", "why", f"{MODEL}/a", "--admin", f"127.0.0.1:{site.admin}")
     await site.succeeds(*why, exit_code=1)
@@ -87,7 +87,7 @@ async def test_hang_is_detected_and_its_streams_are_retried_elsewhere(site: Site
     whole([await one.ended() for one in after])
     slowest = max(one.seconds for one in after)
     site.note("hang under load: slowest of 8 streams once it was out", slowest)
-    assert slowest < FIRST_TOKEN_S, "nobody waits for it any more"
+    assert slowest < FIRST_TOKEN_S, "no request waits for it"
 
     resumed_at_s = time.monotonic()
     site.signal_core("a", signal.SIGCONT)
@@ -199,7 +199,7 @@ async def test_a_client_that_leaves_frees_its_slots(site: Site) -> None:
     await eventually(free, "nothing is in flight")
     site.note("12 clients leave: all slots free", time.monotonic() - left_at_s)
     written = sum([await site.tokens(name) for name in BOTH]) - before
-    assert written < 12 * 900 / 2, "what nobody reads is not generated"
+    assert written < 12 * 900 / 2, "abandoned streams are not generated to the end"
     again = [site.stream(16) for _ in range(2 * SLOTS)]
     whole([await one.ended() for one in again])
 
@@ -264,7 +264,7 @@ async def test_an_engine_without_its_core_is_dead(site: Site) -> None:
     # Tokens that were already sent cannot be sent again by another engine: those streams are lost, the others not.
     ended = [await one.ended() for one in under_way]
     assert any(one.whole for one in ended), ended
-    # vLLM's API server follows its core. Whoever runs it sees that and starts another: no probe need ask for it.
+    # vLLM's API server exits with its core. The supervisor restarts it; no probe is needed.
     async with asyncio.timeout(LIMIT_S):
         await site.replicas["b"].child.wait()
     site.note("kill of the engine core: vLLM has ended by itself", time.monotonic() - killed_at_s)

@@ -1,4 +1,4 @@
-"""Signals to a real vLLM: a frozen engine core behind an API server that says all is well, and a kill."""
+"""Signals to a real vLLM: a frozen engine core behind a healthy API server, and a kill."""
 
 from pathlib import Path
 

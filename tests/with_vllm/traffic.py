@@ -69,7 +69,7 @@ class Stream:
             self.seconds = time.monotonic() - self._began_s
 
     async def _read(self, answer: aiohttp.ClientResponse) -> None:
-        # Only what ends a stream is parsed: 64 of them beside two engines on two cores need every cycle.
+        # Only the end of a stream is parsed: 64 streams share two cores with two engines.
         async for line in answer.content:
             if line.startswith(b"data: [DONE]"):
                 self._done = True

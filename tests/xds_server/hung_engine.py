@@ -1,4 +1,4 @@
-"""A fleet of one engine, of which an agent has just reported that it hangs."""
+"""A fleet of one engine that an agent has just reported as hung."""
 
 from typing import Final
 

@@ -106,7 +106,7 @@ def test_unobserved_degradation_level_is_not_assumed():
 
 
 def test_degradation_level_counted_by_the_ledger_is_accepted():
-    # 0 -> 1 -> 0 -> 1 between two looks: the ledger keeps of 0 -> 1 the second, and says that it is that.
+    # 0 -> 1 -> 0 -> 1 between two reads: the ledger keeps the second 0 -> 1 and counts the unseen one.
     first, back, again, *rest = steps(1, 0, 1, 2, 1, 0)
     shown = [back, replace(again, unseen=1), *rest]
     assert demo_verdict(scores(), [first, back, again, *rest], [ANSWER], PLAN).passed

@@ -43,7 +43,7 @@ async def test_hang_of_half_the_engines_is_recorded(tmp_path: Path) -> None:
     known = children()
     half = {"fault": HANG, "target": {"fraction": 0.5}, "at": "2s", "lasts": "5s"}
     (subject,) = subjects([str(POLICIES)])
-    # In five seconds nobody has to be seen hanging by agents that do not run: then once more.
+    # On a starved machine 5 s may be too short to detect the hang: then repeat.
     for number in range(4):
         path = tmp_path / f"{number}.jsonl"
         history = await run_experiment(experiment(half, load={"deadline": "3s"}), subject, path)
@@ -90,7 +90,7 @@ async def test_abort_condition_stops_and_heals() -> None:
         load={"deadline": "1s"},
         abort={"goodputBelowPercent": 50, "after": "1s"},
     )
-    # In the second before they hang somebody is answered, where anybody ran in that second.
+    # Callers are answered in the second before the hang, unless the machine was starved then.
     for _ in range(4):
         history = await run_experiment(asked, subject)
         if {OutcomeReason.OK, OutcomeReason.TIMEOUT} <= {one.reason for one in history.requests}:

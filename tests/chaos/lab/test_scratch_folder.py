@@ -25,7 +25,7 @@ def test_scratch_folder_is_deleted_at_the_end(tmp_path: Path) -> None:
 
 
 def test_only_stale_folders_are_removed(tmp_path: Path) -> None:
-    others = tmp_path / "switchgear-lab-of-somebody"
+    others = tmp_path / "switchgear-lab-of-others"
     others.mkdir()
     with subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None

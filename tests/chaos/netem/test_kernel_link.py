@@ -54,7 +54,7 @@ def test_netem_commands_are_symmetric_with_added_jitter() -> None:
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What ``tc`` was asked, one line each; it refuses everything while a file ``refuse`` is beside it."""
+    """The log of ``tc`` calls, one a line; it refuses all while a file ``refuse`` exists next to it."""
     log, refuse = tmp_path / "log", tmp_path / "refuse"
     script = f'#!/bin/sh\necho "tc $*" >> {log}\nif [ -e {refuse} ]; then echo no such thing >&2; exit 2; fi\n'
     (tmp_path / "tc").write_text(script, encoding="utf-8")

@@ -147,7 +147,7 @@ async def test_lost_packets_are_retransmitted(place: Place) -> None:
     # TCP waits twice as long each time: of many lost in a row, a minute would not be the end.
     place.obey(loss_percent=20)
 
-    # TCP repeats a lost packet after 0.2 s. That none of so many is lost has a chance of one in 10^11.
+    # TCP repeats a lost packet after 0.2 s. The chance that none is lost is 1 in 10^11.
     for _ in range(60):
         asked_s = time.monotonic()
         assert await peer.echo() == b"hello"

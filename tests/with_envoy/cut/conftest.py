@@ -1,4 +1,4 @@
-"""Engines, a real Envoy, and a control plane whose judgements the test makes: who is well, and who is cut."""
+"""Engines, a real Envoy, and a control plane with verdicts and cuts set by the test."""
 
 import asyncio
 import functools
@@ -138,7 +138,7 @@ class Site:
             )
 
     async def streams(self, count: int) -> "Streams":
-        """So many open streams, which last until they are told to end."""
+        """``count`` open streams, which last until ended."""
         for engine in self.engines.values():
             await engine.set_fault(EnginePacing(factor=1000.0))
         asked = [asyncio.create_task(self.ask(tokens=300, stream=True)) for _ in range(count)]
@@ -146,7 +146,7 @@ class Site:
         return Streams(site=self, asked=asked)
 
     async def many(self, count: int, **how: Any) -> list[tuple[int, str]]:
-        """The answers to so many requests at once."""
+        """The answers to ``count`` concurrent requests."""
         return await asyncio.gather(*(self.ask(**how) for _ in range(count)))
 
     def held(self, engine: str) -> int:

@@ -25,7 +25,7 @@ NO_RESET = "retries: {conditions: [connect-failure, refused-stream]}"
 
 
 async def held_by(one: Site, *hung: str, requests: int = 24) -> list[asyncio.Task[tuple[int, str]]]:
-    """Requests in flight, of which the hung engines hold some and all others have been answered."""
+    """Requests in flight that the hung engines hold; all others were answered."""
     for engine in hung:
         await one.engines[engine].set_fault(EngineHang())
     asked = [asyncio.create_task(one.ask()) for _ in range(requests)]
@@ -225,7 +225,7 @@ async def test_policy_without_internal_listeners_cuts_nothing(site: StartSite) -
 
 @pytest.fixture
 async def black_hole() -> AsyncIterator[int]:
-    """A port on which connections never open: the queue of those nobody accepts is full."""
+    """A port on which connections never open: its accept queue is full."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(0)
@@ -272,7 +272,7 @@ async def test_als_and_lrs_name_engines_behind_internal_listeners(site: StartSit
             and engines["e0"].in_flight == one.held("e0")
         )
 
-    await eventually(told, "the proxy tells of each engine")
+    await eventually(told, "the proxy reports each engine")
     held = one.held("e0")
     one.plane.judge(HUNG, "e0")
     await asyncio.gather(*asked)
@@ -307,7 +307,7 @@ async def test_engine_with_a_new_address_drains_at_the_old_one(site: StartSite) 
     one = await site(engines=2, slots=64)
     streams = await one.streams(6)
     pool = one.plane.fleet.pools[POOL]
-    # Both engines change places: what is asked of one is answered by the other.
+    # The engines swap ports: each answers the other's requests.
     moved = (replace(pool[0], port=pool[1].port), replace(pool[1], port=pool[0].port))
     one.plane.fleet = replace(one.plane.fleet, pools={POOL: moved})
     one.plane.judge(replace(FINE, health=OUT.health), "e1")

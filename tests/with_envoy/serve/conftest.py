@@ -43,7 +43,7 @@ eventually = functools.partial(patiently, limit_s=LIMIT_S)
 
 
 class Load:
-    """Requests that leave on a schedule while the test goes on; ``outcomes`` grows as they end."""
+    """Requests sent on a schedule during the test; ``outcomes`` grows as they end."""
 
     def __init__(self, profile: LoadProfile) -> None:
         self.outcomes: list[RequestOutcome] = []

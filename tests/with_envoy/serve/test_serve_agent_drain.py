@@ -82,7 +82,7 @@ async def test_drain_completes_after_every_envoy_acked(site: Site) -> None:
         assert "watch: 1, 71 °C" in out
         for _ in range(2):
             since = server.publish(report(Verdict.DRAINING, drain=True)).sequence
-            await eventually(lambda since=since: server.removal(since).heard == 1, "progress told")
+            await eventually(lambda since=since: server.removal(since).heard == 1, "progress reported")
             await eventually(lambda since=since: server.removal(since).complete, "all confirmed")
             removal = server.removal(since)
             assert (removal.proxies_total, removal.proxies_acknowledged) == (2, 2)
@@ -138,18 +138,18 @@ async def test_drain_waits_for_streams_until_drain_deadline_of_the_policy(site: 
         await asyncio.wait_for(process.wait(), LIMIT_S)
 
 
-async def test_lost_agent_is_no_dead_engine_and_the_prober_takes_over(site: Site) -> None:
+async def test_prober_takes_over_from_a_lost_agent(site: Site) -> None:
     engines = await site.start_engines(2)
     server = WatchServer(boot_id="first")
     server.publish(report(Verdict.HUNG))
     async with contextlib.AsyncExitStack() as stack:
-        # Not one that the kernel gives: while nobody listens it might give it to somebody else.
+        # Not a kernel-assigned port: while it is closed, another process could get it.
         (port,) = free_ports(1)
         async with agent(server, port):
             site.write("chat.yaml", pool(site, engines, {"e0": port}), site.route())
             serve = await site.serve()
             await engine_is(site, source="agent", verdict="hung", health="UNHEALTHY")
-        # What the agent said last was wrong, or is over: the engine itself says so.
+        # The agent's last verdict is outdated: the probe shows that.
         await engine_is(site, source="probe", verdict="ready", health="HEALTHY")
         assert site.logged(serve, "agent.lost")
         await engines[0].set_fault(EngineHang(health="ok"))

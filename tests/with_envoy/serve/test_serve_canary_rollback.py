@@ -1,4 +1,4 @@
-"""New policies on one of three Envoys first: they go on to all, or nobody else ever sees them."""
+"""New policies on one of three Envoys first: then promoted to all, or rolled back unseen by the others."""
 
 from typing import Any
 

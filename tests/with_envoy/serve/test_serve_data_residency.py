@@ -1,4 +1,4 @@
-"""A bound route and the whole control plane: its requests stay inside, whoever dies, whoever is left to decide."""
+"""A region-bound route with the whole control plane: its requests stay inside despite any failure."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def standing_in(region: str, pool: dict[str, Any], *engines: FakeEngine) -> None
             endpoint["region"] = region
 
 
-async def test_nothing_leaves_a_region_whose_engines_die_one_by_one_and_with_them_the_control_plane(
+async def test_bound_requests_stay_inside_while_engines_and_control_plane_die(
     site: Site,
 ) -> None:
     first, last = await site.start_engines(2)
@@ -55,7 +55,7 @@ async def test_nothing_leaves_a_region_whose_engines_die_one_by_one_and_with_the
     await load.more(20)
     assert {one.status for one in load.outcomes[before:]} == {503}
     await load.end()
-    # Proxies give each request an id; what has none asked whether the engine is well.
+    # Proxies give each request an id; calls without one are probes.
     assert [call for engine in (away, spare) for call in engine.book.calls if call.request_id] == []
-    assert await site.ask() == (200, "away"), "who is bound to nothing is served there"
+    assert await site.ask() == (200, "away"), "unbound requests are served there"
     assert [call for call in away.book.calls if call.request_id]

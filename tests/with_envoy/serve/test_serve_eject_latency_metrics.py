@@ -63,5 +63,5 @@ async def test_eject_latency_is_measured_per_stage_and_every_call_counted(site: 
         asked = seen("switchgear_requests_total") - seen("switchgear_requests_refused_total")
         return calls == asked + retries and seen("switchgear_attempts_total", outcome="success") >= good
 
-    await eventually(counted, "every call was told of")
+    await eventually(counted, "every call was reported")
     assert (await scraped(site))("switchgear_attempt_gpu_seconds_total", outcome="success") > 0

@@ -29,7 +29,7 @@ spec:
 
 
 class Locked:
-    """A site whose control plane takes nobody without a certificate."""
+    """A site whose control plane requires client certificates."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -112,7 +112,7 @@ async def test_mtls_identity_limits_the_view_and_rotation_is_hitless(site: Site)
     assert {one["node"] for one in (await locked.get("/v1/proxies"))["proxies"]} == {"n1"}
     stranger.stop()
 
-    # A rotation of everything, its halves apart from each other, while requests go on.
+    # Rotate everything under load, keys and certificates at different times.
     load = site.load()
     await load.more(20)
     streams = "cluster.switchgear.upstream_rq_active"
@@ -124,7 +124,7 @@ async def test_mtls_identity_limits_the_view_and_rotation_is_hitless(site: Site)
     make_certificates(new, SOMEBODY, lasts=DAY / 2)
     before_s = await locked.metric("switchgear_certificate_expiry_seconds")
     (new / "server.key").replace(locked.certs / "server.key")
-    await eventually(lambda: site.logged(child, "certificate.refused"), "half of a rotation is told")
+    await eventually(lambda: site.logged(child, "certificate.refused"), "half of a rotation is reported")
     (new / "server.crt").replace(locked.certs / "server.crt")
     await eventually(lambda: site.logged(child, "certificate.changed"), "the server has its new certificate")
     (new / "proxy.key").replace(locked.certs / "proxy.key")
@@ -151,7 +151,7 @@ async def test_mtls_identity_limits_the_view_and_rotation_is_hitless(site: Site)
 
     await eventually(sees_both, "the other pool")
     locked.access.write_text("kind: Access\n")
-    await eventually(lambda: site.logged(child, "access.refused"), "the bad edit is told")
+    await eventually(lambda: site.logged(child, "access.refused"), "the bad edit is reported")
     assert await locked.metric("switchgear_access_refused") == 1
     await load.more(20)
     assert not load.failed
@@ -165,7 +165,7 @@ async def test_mtls_identity_limits_the_view_and_rotation_is_hitless(site: Site)
     asked = ("status", "--admin", f"https://{site.admin}", "--cacert", str(operator.authorities))
     proof = ("--cert", str(operator.certificate), "--key", str(operator.key))
     code, out, error = await site.switchgear(*asked, *proof)
-    # The rules as they are in the file are no rules: those before them hold, and whoever asks is told.
+    # The rules in the file are invalid: the previous ones apply, and `status` reports that.
     assert (code, "n1" in out, "SG213" in out) == (1, True, True), (out, error)
     code, _, error = await site.switchgear(*asked)
     assert code != 0

@@ -54,7 +54,7 @@ async def test_nacked_route_is_rolled_back_for_old_and_new_proxies(site: Site) -
     assert any(place.startswith(f"{path}:") for place in nack["policy"]), nack
     assert "invalid repetition size" in nack["reason"]
     assert await site.metric("switchgear_xds_nacks_total") == 1
-    await eventually(lambda: rolled_back(site, 1), "what it refused is told as rolled back")
+    await eventually(lambda: rolled_back(site, 1), "the refused version is reported as rolled back")
     assert await nacked(site)
     code, out, _ = await site.switchgear("status", "--admin", site.admin)
     assert code == 1
@@ -109,13 +109,13 @@ async def test_nack_is_remembered_over_a_restart(site: Site) -> None:
     await site.kill(server)
     first.stop()
 
-    # Nobody is left who could tell the server what was accepted, and the file on disk is still the refused one.
+    # No proxy is left to report what it accepted, and the file on disk is still the refused one.
     await site.serve()
     second = await site.envoy("n2")
     assert "gold|silver" in await second.get("/config_dump?resource=dynamic_route_configs")
     await site.answered(**{"x-tier": "gold"})
     assert await site.metric("switchgear_xds_nacks_total") == 0
-    await eventually(lambda: rolled_back(site, 1), "nobody refuses, and the edit has no effect")
+    await eventually(lambda: rolled_back(site, 1), "no proxy refuses, and the edit has no effect")
     site.write("route.yaml", regex_route(site, "gold|bronze"))
     await site.answered(**{"x-tier": "bronze"})
 
@@ -123,7 +123,7 @@ async def test_nack_is_remembered_over_a_restart(site: Site) -> None:
 async def test_restarted_control_plane_resends_nothing(site: Site) -> None:
     """Also not to proxies of several zones, which do not all come back at once: they share limits and zones.
 
-    And not what was learned of traffic, which takes half a minute to be in force: here an earlier run learned it.
+    Nor before the learned limits, which take 30 s of traffic: here an earlier run learned them.
     """
     zones = ("z1", "z2")
     endpoints = [

@@ -20,7 +20,7 @@ APP = {"app": "chat"}
 
 
 async def pods(site: Site, cluster: Cluster, count: int) -> None:
-    """So many engines, each a pod on a node of its own, behind one Service, and the policies that name it."""
+    """``count`` engines, each a pod on its own node, behind one Service, and policies that name it."""
     await cluster.define()
     (port,) = free_ports(1)
     for number in range(count):
@@ -69,7 +69,7 @@ async def test_pod_readiness_taint_and_deletion_move_traffic(site: Site, cluster
     await served_by(site, everyone)
     zero, one, two, three = site.engines
 
-    # Not ready: out, and back at once. Its reports say all the while that it is well.
+    # Not ready: ejected; ready: back at once. Its reports stay healthy throughout.
     await cluster.condition("chat-1", "Ready", held=False)
     await site.becomes(one, "UNHEALTHY")
     await served_by(site, ["chat-0", "chat-2", "chat-3"])
@@ -88,7 +88,7 @@ async def test_pod_readiness_taint_and_deletion_move_traffic(site: Site, cluster
     await cluster.api.merge(NODES, "", "gpu-2", {"spec": {"taints": None}})
     await site.becomes(two, "HEALTHY")
 
-    # The cluster is told what was decided, by the one replica there is.
+    # The only replica writes its decisions to the cluster.
     async def told() -> bool:
         status = (await cluster.api.get(ENGINE_POOLS, "default", "chat")).get("status") or {}
         held = {one["type"]: one["status"] for one in status.get("conditions", ())}
@@ -96,7 +96,7 @@ async def test_pod_readiness_taint_and_deletion_move_traffic(site: Site, cluster
 
     await eventually(told, "the pool's status")
 
-    # A selector that finds nobody is held back: the pods are there, and so they are served.
+    # A selector that matches no pod is held back: the pods exist, so they stay served.
     await cluster.api.merge(SERVICES, "default", "chat", {"spec": {"selector": {"app": "chta"}}})
 
     async def held() -> bool:
@@ -125,7 +125,7 @@ async def test_pod_readiness_taint_and_deletion_move_traffic(site: Site, cluster
         known = [engine["engine"] for engine in (await site.get("/v1/engines"))["engines"]]
         return known == ["chat-0"]
 
-    await eventually(gone, "pods that were deleted are no engines")
+    await eventually(gone, "deleted pods are removed from the engines")
     assert (await site.get("/v1/policies"))["state"] == "accepted"
     assert [entry for entry in site.logged(server, "engine.health") if "is being deleted" in entry["reason"]]
 

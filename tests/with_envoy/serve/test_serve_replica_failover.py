@@ -1,4 +1,4 @@
-"""Replicas beside one real Envoy that is under load: it goes from one to the next and receives nothing new."""
+"""Replicas of one loaded real Envoy: it fails over between them and receives no changed resource."""
 
 import asyncio
 import contextlib

@@ -35,7 +35,7 @@ class Engine:
         self.seen: list[int] = []
         self.finish = asyncio.Event()
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.minimum_version = ssl.TLSVersion.TLSv1_3  # which Envoy only speaks when it is told to
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_3  # Envoy speaks it only if configured
         self._context.verify_mode = ssl.CERT_REQUIRED
         self.speak_for(certs)
         self.trust(certs)
@@ -77,7 +77,7 @@ class Engine:
 
 
 class Certs:
-    """A throw-away authority, an engine's certificate and a proxy's."""
+    """A temporary authority, an engine's certificate and a proxy's."""
 
     def __init__(self, folder: Path, name: str = NAME) -> None:
         make_certificates(
@@ -238,7 +238,7 @@ async def connected(site: Site, but: tuple[str, ...] = ()) -> bool:
 
 
 async def holds_no_key(site: Site, envoy: Any, but: list[Path]) -> None:
-    """Nothing that was written or is told has a byte of a private key in it."""
+    """No file and no answer contains a byte of a private key."""
     keys = [
         line.encode()
         for folder in but

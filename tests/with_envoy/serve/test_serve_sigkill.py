@@ -1,8 +1,8 @@
 """The whole server, killed at any moment of an edit, an apply or a rollback: only its absence is seen.
 
-After each kill the next server serves the policies from before the change or those from after it, whole; what
-somebody was told is served is served; history, last good state and ledger read clean; and no proxy lost a request
-or was told to build a cluster or a listener anew.
+After each kill the next server serves the policies from before or after the change, complete; a confirmed version
+is served; history, last good state and ledger read without error; no proxy lost a request or rebuilt a cluster or
+listener.
 
 ``SWITCHGEAR_TEST_SERVER_KILLS`` asks for more kills, ``SWITCHGEAR_TEST_SEED`` for the same again.
 """
@@ -48,10 +48,10 @@ Texts = Mapping[str, str]
 
 @dataclass
 class Change:
-    """One change that is on its way; ``told``: somebody was answered that it is served."""
+    """One change in progress; ``confirmed``: the caller was answered that it is served."""
 
     after: list[Texts] = field(default_factory=list)
-    told: bool = False
+    confirmed: bool = False
 
 
 class Operator:
@@ -83,7 +83,7 @@ class Operator:
         self.kinds.append(kind)
         if kind == "edit":
             change.after.append(self.write())
-            change.told = True  # nobody need answer: the next server reads them
+            change.confirmed = True  # needs no answer: the next server reads the files
         elif kind == "apply":
             texts = self.texts()
             change.after.append(texts)
@@ -110,7 +110,7 @@ class Operator:
             session.post(f"http://{self.site.admin}{path}", json=body) as answer,
         ):
             page = await answer.json()
-            change.told = answer.status == 200 and page["state"] == "served"
+            change.confirmed = answer.status == 200 and page["state"] == "served"
 
 
 @pytest.mark.timeout(60.0 + 30.0 * KILLS)
@@ -128,20 +128,20 @@ async def test_sigkill_during_edit_apply_or_rollback_loses_nothing(site: Site) -
     built = {name: (await envoy.stats(name))[name] for name in CHURN}
     load = site.load()
     operator.serving = (await site.get("/v1/history/serving"))["texts"]
-    told = 0
+    confirmed = 0
     for kill in range(1, KILLS + 1):
         change = await _killed_in_a_change(operator, server)
         _reads_clean(site, kill)
         server = await site.serve(*flags)
         now = await _settled(site)
-        may_be = change.after if change.told else [operator.serving, *change.after]
+        may_be = change.after if change.confirmed else [operator.serving, *change.after]
         assert now in may_be, (
             f"after kill {kill}, of {operator.kinds[-1]}: neither before nor after: {_short(now)}"
         )
-        told += change.told
+        confirmed += change.confirmed
         operator.serving = now
         assert (await site.get("/v1/history"))["damaged"] == []
-    sys.stdout.write(f"{KILLS} kills in {operator.kinds}; {told} of these changes were done\n")
+    sys.stdout.write(f"{KILLS} kills in {operator.kinds}; {confirmed} of these changes were confirmed\n")
     await eventually(lambda: _synced(site), "the proxy has what it should have")
     await load.more(20)
     await load.end()

@@ -36,7 +36,7 @@ async def first(collector: Collector, name: str, **attributes: Any) -> ReceivedS
 
 async def test_ejection_and_policy_edit_traces_end_at_the_proxy_ack(site: Site, collector: Collector) -> None:
     engines = await site.start_engines(3)
-    # Looked at seldom, so that it is its answers that speak against it.
+    # Rare probes, so that its answers decide.
     few = document("ResiliencePolicy", "default", {"breaker": {"minCalls": 5}})
     site.write("chat.yaml", site.pool(probe={"interval": "60s"}), site.route(), few)
     child = await site.serve("--otlp", collector.url)
@@ -47,7 +47,7 @@ async def test_ejection_and_policy_edit_traces_end_at_the_proxy_ack(site: Site, 
     await engines[0].set_fault(EngineErrorAfterWork())
     await site.becomes(engines[0], "UNHEALTHY")
 
-    # What is told of the ejection names requests that callers can name, too.
+    # The ejection's event names request ids that callers know too.
     events = await site.get("/v1/events")
     (out,) = [
         one
@@ -77,7 +77,7 @@ async def test_ejection_and_policy_edit_traces_end_at_the_proxy_ack(site: Site, 
     assert len(collector.below(applied, "offered")) == 1
 
     await load.end()
-    await site.stop(child)  # what is still followed is sent at the end
+    await site.stop(child)  # open traces are sent at shutdown
     ejected = await first(collector, "health change", after="UNHEALTHY")
     assert ejected.attributes["switchgear.engine"] == "e0"
     assert ejected.attributes["switchgear.cause"] == "errors"

@@ -40,7 +40,7 @@ class Wiretap:
             return list(tap_events(await answer.text(), 0.0))
 
     async def answered(self, proxy: str, *, refused: bool) -> set[str]:
-        """Types of which an Envoy has taken, or refused, a push."""
+        """Types of pushes that an Envoy has accepted, or refused."""
         return {
             one.type
             for one in await self.seen()

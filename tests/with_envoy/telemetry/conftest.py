@@ -57,7 +57,7 @@ class RecordedOutcome:
 
 
 class Recording(TrafficStore):
-    """A book that also remembers each thing it is told."""
+    """A traffic store that also records each entry."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Recording(TrafficStore):
 
 @dataclass(frozen=True, kw_only=True)
 class Rig:
-    """``call`` makes one request over a route and returns what the book was told of it."""
+    """``call`` makes one request over a route and returns what the store recorded of it."""
 
     engines: dict[str, FakeEngine]
     telemetry: Telemetry
@@ -108,7 +108,7 @@ class Rig:
         tokens: int = 4,
         headers: Mapping[str, str] | None = None,
     ) -> list[RecordedOutcome]:
-        """What was told of one request; its caller ``leaves`` once that is so, or reads the whole answer."""
+        """Records of one request; its caller ``leaves`` once they exist, or reads the whole answer."""
         before = len(self.book.told)
         body = {"model": "fake-model", "prompt": "x", "max_tokens": tokens, "stream": stream}
         asked = asyncio.create_task(self._answered(f"{self.url}/{route}", body, headers))
@@ -121,7 +121,7 @@ class Rig:
             asked.cancel()
         if not asked.cancelled():
             self.statuses.append(asked.result())
-        await until(lambda: len(self.book.told) >= before + told, f"{told} things told of {route}")
+        await until(lambda: len(self.book.told) >= before + told, f"{told} records of {route}")
         return self.book.told[before:]
 
     async def _answered(self, url: str, body: Any, headers: Mapping[str, str] | None) -> int | str:
@@ -170,7 +170,7 @@ def _cluster(name: str, ports: list[int], **other: Any) -> dict[str, Any]:
         "name": name,
         "type": "STATIC",
         "connect_timeout": "1s",
-        # In turns, a call and its second try would fall on the same two engines for ever.
+        # With round robin, calls and their retries would always hit the same two engines.
         "lb_policy": "RANDOM",
         "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
         "load_assignment": {
@@ -230,7 +230,7 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[Rig]:
     one, other = engines["e0"].port, engines["e1"].port
     odd = await asyncio.start_server(_odd_server, "127.0.0.1", 0)
     odd_port = odd.sockets[0].getsockname()[1]
-    # Bound, and never listening: whoever connects is refused, and nobody else gets the port.
+    # Bound, never listening: connections are refused, and no other process gets the port.
     gone = socket.socket()
     gone.bind(("127.0.0.1", 0))
     dead = gone.getsockname()[1]

@@ -1,6 +1,6 @@
-"""What a real Envoy tells of each way a call can end, and what the book makes of it.
+"""A real Envoy's reports of each way a call can end, and the recorded outcomes.
 
-One test per group of rows of the table in ``outcomes``: when an Envoy of another version tells it differently,
+One test per group of rows of the table in ``outcomes``: when an Envoy of another version reports differently,
 this is where it shows.
 """
 
@@ -52,7 +52,7 @@ async def test_als_outcome_of_timeouts(rig):
     assert outcomes(await rig.call("one-idle", told=2, stream=True)) == [NEUTRAL, FAILURE]
 
 
-async def test_als_client_disconnect_is_no_engine_failure(rig):
+async def test_als_client_disconnect_does_not_count_as_engine_failure(rig):
     await rig.engines["e0"].set_fault(engine_faults.EngineHang())
 
     def asked() -> bool:
@@ -103,7 +103,7 @@ def settled(told: list[RecordedOutcome]) -> bool:
     return {one.engine for one in told} == {"e0", "e1"} or (told[0].engine == "e1" and told[0].first)
 
 
-async def test_als_hedged_attempts_are_no_failures(rig):
+async def test_als_hedged_attempts_do_not_count_as_failures(rig):
     await rig.engines["e0"].set_fault(engine_faults.EngineSlow(factor=20))
     wanted = {
         RecordedOutcome(pool="hedge", engine="e0", outcome=NEUTRAL),
@@ -117,7 +117,7 @@ async def test_als_hedged_attempts_are_no_failures(rig):
         asked += 1
         before = len(rig.book.told)
         await rig.call("hedge-on")
-        # A try of e1 that is not the first has another one beside it.
+        # A later try on e1 runs next to another one.
         await until(lambda: rig.book.told[before:] and settled(rig.book.told[before:]), "both tries end")  # noqa: B023
         told = rig.book.told[before:]
         assert FAILURE not in outcomes(told)
@@ -133,7 +133,7 @@ async def test_als_engine_behind_an_internal_listener_is_identified(rig):
         traffic = rig.traffic("cut")
         return traffic and traffic.engines["e0"].in_flight
 
-    await until(lambda: in_flight() == 1, "the load report tells of the request")
+    await until(lambda: in_flight() == 1, "the load report shows the request")
     held.cancel()
 
 

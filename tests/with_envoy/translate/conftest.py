@@ -99,7 +99,7 @@ StartRig = Callable[..., Awaitable[Rig]]
 
 @pytest.fixture
 async def engine() -> AsyncIterator[Callable[..., Awaitable[FakeEngine]]]:
-    """Starts fake engines that end with the test; fast ones unless told otherwise."""
+    """Starts fake engines that end with the test; fast by default."""
     running: list[FakeEngine] = []
 
     async def start(**settings: Any) -> FakeEngine:

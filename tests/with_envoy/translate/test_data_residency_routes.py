@@ -58,7 +58,7 @@ spec: {{retries: {{attempts: 3, conditions: [connect-failure, reset]}}}}
 
 
 async def push(there: Any, health: Health, *, cuts: bool) -> None:
-    """Has Envoy know that the engine inside is in this health; its routes stay, as if told nothing more."""
+    """Push this health of the inside engine; the routes stay unchanged."""
     taken = "cluster.p.update_success"
     before = (await there.envoy.stats(taken))[taken]
     said = EngineDecision(health=health, reason="", since_s=0.0)
@@ -94,7 +94,7 @@ async def test_data_residency_rejects_rather_than_leaves_the_region(engine, rig,
     assert await bound(10) == {(503, "no-engine")}
     await push(there, Health.HEALTHY, cuts=cuts)
     assert await bound(1) == {(200, "")}
-    # The fallback takes everything, and has nobody inside.
+    # The fallback gets everything, and has no engine inside.
     await there.set_runtime({"switchgear.route.bound.p": 0, "switchgear.route.bound.small": 1})
     assert await bound(5) == {(503, "no-engine")}
     await there.set_runtime({"switchgear.route.bound.p": 1, "switchgear.route.bound.small": 0})
@@ -113,7 +113,7 @@ async def test_a_route_that_becomes_bound_leaks_nothing_while_endpoints_and_clus
     there = await rig(free_policy, dynamic_endpoints=True, dynamic_routes=True)
     assert {(await there.complete(headers=BOUND)).status for _ in range(40)} == {200}
     reached = outside.book.totals().arrived
-    assert reached > 0, "nobody is bound yet"
+    assert reached > 0, "no request is bound yet"
 
     now = load_contents({Path("policy.yaml"): bound_policy.encode()})
     items = translate(now, there.fleet, NO_DECISIONS, View())

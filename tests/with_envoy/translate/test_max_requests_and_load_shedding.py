@@ -91,7 +91,7 @@ async def burst(rig: Any, count: int, **request: Any) -> Counter[tuple[int, str 
 
 
 async def crowd(rig: Any, only: Any, count: int, room: int, **request: Any) -> Counter[tuple[int, str | None]]:
-    """As ``burst``, while the engine answers nobody until all that do not fit have been refused."""
+    """As ``burst``, but the engine answers only after all excess requests were refused."""
     before = only.calls_in_flight
     await only.set_fault(EngineHang())
     asked = [asyncio.create_task(rig.complete(**request)) for _ in range(count)]
@@ -192,7 +192,7 @@ async def test_an_engine_that_is_twice_as_slow_holds_its_part_of_the_ceiling(rig
     assert ratio == pytest.approx(slow / fast, rel=0.3)  # equal weights held 1
 
 
-async def test_fallback_takes_over_when_the_weights_say_so(rig, engine):
+async def test_fallback_takes_over_by_its_weight(rig, engine):
     main, small = await engine(), await engine()
     one = await rig(policy(pool("p", main), pool("small", small), route("r", "p", "fallback: small")))
     assert await burst(one, 10) == {(200, None): 10}

@@ -1,4 +1,4 @@
-"""Another model answers: asked by its own name, told to the caller, and only where it may be."""
+"""Fallback to another model: requested by its own name, disclosed to the caller, only where allowed."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -110,7 +110,7 @@ NASTY = {
         b'{"seed":123456789012345678901234567890,"t":1.0,"e":1E-7,"model":"big"}',
         b'{"seed":123456789012345678901234567890,"t":1.0,"e":1E-7,"model":"small"}',
     ),
-    "said twice": (b'{"model":"big","n":1,"model":"big"}', b'{"model":"small","n":1,"model":"small"}'),
+    "given twice": (b'{"model":"big","n":1,"model":"big"}', b'{"model":"small","n":1,"model":"small"}'),
     # No engine reads these; each gets the name that it would look for.
     "not JSON after the model": (b'{"model":"big", oops', b'{"model":"small", oops'),
     "cut short": (b'{"model":"big","prompt":"x', b'{"model":"small","prompt":"x'),
@@ -141,7 +141,7 @@ async def test_only_the_name_of_the_model_changes(rig, recorder, case):
 
 
 @pytest.mark.parametrize("case", UNTOUCHED)
-async def test_what_names_no_model_passes_as_it_is(rig, recorder, case):
+async def test_body_without_a_model_passes_unchanged(rig, recorder, case):
     main, small = await recorder(), await recorder()
     one = await rig(policy(main, small))
     await one.set_runtime(TO_THE_FALLBACK)
@@ -176,7 +176,7 @@ async def test_requests_of_the_pool_itself_are_as_they_were_sent_and_nothing_is_
     assert not {"x-switchgear-served-model", "x-switchgear-fallback"} & answer.headers.keys()
 
 
-async def test_the_answer_of_another_model_says_so(rig, engine):
+async def test_answer_of_another_model_is_disclosed(rig, engine):
     main, small = await engine(model="big"), await engine(model="small")
     one = await rig(policy(main, small, match="{model: big}"))
     await one.set_runtime(TO_THE_FALLBACK)
@@ -198,7 +198,7 @@ async def test_a_retry_inside_the_fallback_is_disclosed_too(rig, engine):
     assert small.book.totals().shed
 
 
-async def test_the_same_model_elsewhere_is_no_news(rig, recorder):
+async def test_fallback_with_the_same_model_is_not_disclosed(rig, recorder):
     main, other = await recorder(), await recorder()
     one = await rig(policy(main, other, model="big"))
     await one.set_runtime(TO_THE_FALLBACK)

@@ -82,7 +82,7 @@ async def test_non_idempotent_request_is_never_retried_after_a_reset(rig, engine
     resets, sound = await resetter(), await engine()
     one = await rig(policy(resets, sound, resilience=f"{{{NO_EJECTION}}}"), ceilings=ROOM)
     seen = Counter([(await one.complete(headers=ONCE, stream=stream)).status for _ in range(40)])
-    assert seen[503] == resets.requests > 0  # each told to its caller, none tried again
+    assert seen[503] == resets.requests > 0  # each returned to its caller, none retried
     assert seen[200] == sound.book.totals().finished == 40 - resets.requests
     for headers in ({}, KEYED):
         before = resets.requests
@@ -163,7 +163,7 @@ async def test_hedging_toggles_by_rds_without_disturbing_streams(rig, engine):
     retries = "cluster.p.upstream_rq_retry"
     hedged = rounds = 0
     while not hedged:
-        assert rounds < 30, "nobody was ever sent to the engine that hangs"
+        assert rounds < 30, "no request was sent to the hung engine"
         rounds += 1
         rescued = await asyncio.gather(*(one.complete(stream=True) for _ in range(6)))
         assert Counter(answer.status for answer in rescued) == {200: 6}

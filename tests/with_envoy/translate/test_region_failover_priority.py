@@ -1,4 +1,4 @@
-"""Other regions get nothing while the own one has anybody, and everything at once when it has nobody."""
+"""Other regions get no request while the local one has an engine, and all at once when it has none."""
 
 import asyncio
 from collections.abc import Iterable
@@ -117,7 +117,7 @@ async def test_region_failover_by_priority_only_when_the_own_region_is_down(engi
     assert set(await statuses(there, 10, **BOUND)) == {200}
     assert arrived(other) == 10
 
-    # The region goes dark, and nobody is there to tell Envoy.
+    # The region fails, and no control plane updates Envoy.
     await push(there)
     for one in own:
         await one.set_fault(EngineCrash())

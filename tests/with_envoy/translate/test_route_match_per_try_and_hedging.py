@@ -87,7 +87,7 @@ async def test_model_and_stream_in_the_body_choose_the_route(rig, engine):
     assert big.book.totals().arrived == 4
 
 
-async def test_what_matches_nothing_gets_a_named_404_and_invalid_json_the_route_without_a_model(rig, engine):
+async def test_unmatched_gets_a_named_404_and_invalid_json_the_route_without_a_model(rig, engine):
     big = await engine(model="big")
     one = await rig(pool("big", big) + route("big", "big", match="{model: big, pathPrefix: /v1}"))
     answer = await one.complete(model="unknown")
@@ -214,7 +214,7 @@ async def test_per_try_idle_timeout_retries_a_hung_stream_behind_the_first_token
     )
     asked = 0
     while engines[0].book.totals().aborted == 0:
-        assert asked < 160, "nobody was ever sent to the engine that hangs"
+        assert asked < 160, "no request was sent to the hung engine"
         answers = await asyncio.gather(*(one.complete(stream=True) for _ in range(8)))
         assert Counter(answer.status for answer in answers) == {200: 8}
         asked += 8

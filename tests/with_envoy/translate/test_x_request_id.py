@@ -60,7 +60,7 @@ async def test_no_caller_counts_as_internal(rig, echo):
 
 
 async def test_refusals_have_a_name_too(rig, echo):
-    nobody = Hearing(port=9)  # the discard port: nobody listens
+    nobody = Hearing(port=9)  # the discard port: closed
     ways = {"open": ("p", echo), "gone": ("gone", nobody)}
     one = await rig(
         "".join(

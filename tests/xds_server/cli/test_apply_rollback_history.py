@@ -1,4 +1,4 @@
-"""``switchgear apply | rollback | history`` as somebody types them, against a server's admin port."""
+"""``switchgear apply | rollback | history`` against a server's admin port."""
 
 import asyncio
 import json
@@ -152,7 +152,9 @@ def test_rejected_change_is_exit_status_1(url: str, new: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("said", ["x", "0", "-1", "1.5", "9" * 5000, "\N{SUPERSCRIPT TWO}"])
-def test_what_is_no_version_is_told_where_versions_are(said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_version_is_refused_with_a_pointer_to_history(
+    said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     for command in (["rollback", "--", said], ["history", "--", said], ["history", "--diff", "1", said]):
         assert main([*command]) == 2
         assert "is not a version number; `switchgear history` lists them" in capsys.readouterr().err
@@ -171,7 +173,7 @@ def test_ending_a_canary_applies_nothing(new: Path, capsys: pytest.CaptureFixtur
     assert "remove -f" in capsys.readouterr().err
 
 
-def test_who_is_in_a_hurry_loads_nothing_of_envoy() -> None:
+def test_short_commands_do_not_import_envoy() -> None:
     text = (
         "import sys; from xds_server.cli import main\n"
         "for words in (['apply', '--end-canary'], ['rollback'], ['history']):\n"
@@ -195,7 +197,7 @@ def test_an_objective_is_a_share_and_belongs_to_a_canary(
     for wrong in ("0", "101%", "good", "nan", "0.995", "1"):
         assert main(["apply", "-f", str(new), "--canary", "10%", "--slo", wrong, "--admin", url]) == 2
         assert "--slo" in capsys.readouterr().err
-    # What this server says, which has no proxies, is said of the canary: it understood the objective.
+    # This server has no proxies, so it refuses the canary, not the objective.
     assert main(["apply", "-f", str(new), "--canary", "10%", "--slo", "99.5", "--admin", url]) == 1
     assert "no proxies" in capsys.readouterr().err
 
@@ -236,7 +238,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
 @pytest.mark.parametrize(
     ("said", "code", "told"),
     [
-        # An answer that stays away once is no end: the canary goes on without us, and so do we.
+        # One missing answer is not the end: the canary continues, and so does the command.
         (
             (RUNNING, GONE, AdminApiError(429, "too often"), RUNNING | {"state": "served", "version": 4}),
             0,
@@ -298,7 +300,7 @@ def test_forms_of_history_and_diff(url: str, new: Path, capsys: pytest.CaptureFi
 
 
 def document(capsys: pytest.CaptureFixture[str]) -> tuple[Any, str]:
-    """The one document on stdout, and what people are told beside it."""
+    """The one document on stdout, and the messages on stderr."""
     taken = capsys.readouterr()
     return json.loads(taken.out), taken.err
 

@@ -1,4 +1,4 @@
-"""``switchgear bug-report``: no secret that was planted anywhere is in the bundle, and what is missing is said."""
+"""``switchgear bug-report``: the bundle holds no planted secret, and names missing parts."""
 
 import errno
 import gzip
@@ -37,7 +37,7 @@ spec:
 
 @pytest.fixture
 def admin() -> Iterator[str]:
-    """A server in whose every answer somebody has left a secret."""
+    """A server with a secret in every answer."""
     leak = {
         "labels": {"a": SECRET},
         "evidence": f"GET http://ann:{SECRET}@engine:8000/health?token={SECRET} failed",
@@ -142,9 +142,7 @@ def test_no_secret_that_was_planted_is_in_the_bundle(
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
 
 
-def test_a_server_that_is_down_is_a_bundle_that_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bundle_states_that_the_server_is_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bad.yaml").write_text(f"kind: EnginePool\nspec: {{password: {SECRET}\n")
     target = tmp_path / "report.tar.gz"
     asked = [

@@ -28,7 +28,7 @@ def test_no_difference_is_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "no difference\n"
 
 
-def test_a_difference_is_1_and_told_with_places(new: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_difference_exits_1_with_locations(new: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert diff(new) == 1
     out = capsys.readouterr().out
     assert f'~ ResiliencePolicy/default spec.limits.maxWait: "3s" -> "5s"  ({new}:' in out
@@ -56,7 +56,7 @@ def test_engines_by_host_name_count(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "~ EDS chat: hot" in capsys.readouterr().out
 
 
-def test_what_cannot_be_compared_is_2(tmp_path: Path, new: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_comparison_exits_2(tmp_path: Path, new: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken = tmp_path / "broken.yaml"
     broken.write_text("kind: [")
     assert diff(broken) == 2

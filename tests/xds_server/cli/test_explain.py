@@ -34,7 +34,7 @@ def test_a_field_by_any_of_its_names(capsys: pytest.CaptureFixture[str], field: 
     assert "gateway:  approximated: circuitBreaker.maxParallelRequests" in out
 
 
-def test_a_cold_field_says_so_and_a_block_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cold_field_is_marked_and_a_block_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert "live:     CDS; cold: a changed cluster forgets" in run(capsys, "timeouts.connect")[1]
     assert "live:     no resource" in run(capsys, "endpoints.gpus")[1]
     assert "live:" not in run(capsys, "retries.backoff")[1]
@@ -63,13 +63,15 @@ def test_every_field_can_be_explained(capsys: pytest.CaptureFixture[str], kind: 
     [("limits.max_wait", "limits.maxWait"), ("maxwait", "maxWait"), ("retries.atempts", "retries.attempts"),
      ("spec.limits.maxWiat", "spec.limits.maxWait")],
 )  # fmt: skip
-def test_a_field_nobody_knows(capsys: pytest.CaptureFixture[str], field: str, guess: str) -> None:
+def test_unknown_field_exits_2_with_a_suggestion(
+    capsys: pytest.CaptureFixture[str], field: str, guess: str
+) -> None:
     code, out, err = run(capsys, field)
     assert (code, out) == (2, "")
     assert guess in err
 
 
-def test_a_code_nobody_knows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_code_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "SG999")
     assert code == 2
     assert "--codes" in err

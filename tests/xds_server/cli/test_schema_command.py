@@ -27,14 +27,12 @@ def test_the_schema_of_one_kind(capsys: pytest.CaptureFixture[str], kind: str) -
     assert schema["properties"]["spec"]["description"]
 
 
-def test_a_kind_nobody_knows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_kind_exits_2_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "--kind", "EnginPool"]) == 2
     assert "EnginePool" in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_written_is_asked_wrongly(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unwritable_folder_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert main(["schema", "--crd", "--out", str(tmp_path / "file" / "below")]) == 2
     assert "Not a directory" in capsys.readouterr().err

@@ -196,7 +196,7 @@ def test_the_settings_of_a_cluster_are_flags_and_environment_too(monkeypatch: py
     ]
 
 
-def test_a_cluster_that_nothing_leads_to_is_said_at_once(
+def test_missing_cluster_configuration_is_reported_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = tmp_path / "kubeconfig"

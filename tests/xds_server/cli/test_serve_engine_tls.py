@@ -59,7 +59,7 @@ async def said(admin: str, *words: str) -> str:
     return answer.decode()
 
 
-async def test_a_stranger_among_engines_is_told_of_in_plain_words(tmp_path: Path) -> None:
+async def test_untrusted_engine_certificate_is_reported_plainly(tmp_path: Path) -> None:
     certificate(tmp_path, "engine", NAME)
     certificate(tmp_path, "old", NAME, ago=3 * DAY)
     certificate(tmp_path, "stranger", "stranger.example")

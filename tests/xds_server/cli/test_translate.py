@@ -58,7 +58,7 @@ def test_types_can_be_chosen_and_json_names_the_origins(policy, capsys):
         (["--role", "king"], 2, "king"),
     ],
 )
-def test_what_was_asked_wrongly_is_said(policy, capsys, arguments, status, says):
+def test_usage_error_is_reported(policy, capsys, arguments, status, says):
     assert main(["translate", "-f", policy, *arguments]) == status
     assert says in capsys.readouterr().err
 
@@ -67,7 +67,7 @@ def test_what_was_asked_wrongly_is_said(policy, capsys, arguments, status, says)
     ("arguments", "weights"),
     [
         (["--zone", "a"], [1000, 1]),  # each zone has callers of its own
-        (["--zone", "a", "--calling-zones", "a"], [500, 500]),  # nobody else asks: zone b is half of what there is
+        (["--zone", "a", "--calling-zones", "a"], [500, 500]),  # no other caller: zone b has half of the capacity
         (["--zone", "c"], [500, 500]),
         ([], [500, 500]),
     ],

@@ -54,7 +54,7 @@ def test_exit_codes(
     assert run(capsys, file, "--output", output, *flags)[0] == code
 
 
-def test_asked_wrongly(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+def test_usage_errors_exit_2(capsys: pytest.CaptureFixture[str], file: Path) -> None:
     assert run(capsys)[0] == 2
     assert run(capsys, file)[0] == 2  # there is no such file
     assert run(capsys, file, "--output", "xml")[0] == 2
@@ -62,7 +62,7 @@ def test_asked_wrongly(capsys: pytest.CaptureFixture[str], file: Path) -> None:
     assert run(capsys, file, "/nowhere/at/all")[0] == 1
 
 
-def test_what_is_piped_in_is_judged_too(
+def test_stdin_is_validated(
     capsys: pytest.CaptureFixture[str], file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def piped(text: str, *arguments: str | Path) -> tuple[int, str, str]:
@@ -76,11 +76,11 @@ def test_what_is_piped_in_is_judged_too(
     assert piped("", "-")[0] == 1
     pool, _, rest = SOUND.partition("---\n")
     file.write_text(pool)
-    assert run(capsys, file)[1] != piped(rest, "-", file)[1], "beside files"
+    assert run(capsys, file)[1] != piped(rest, "-", file)[1], "together with files"
     assert piped("#" * (MAX_FILE_BYTES + 1), "-")[1].count("SG005") == 1
 
 
-def test_text_has_the_place_the_line_a_caret_and_a_way_out(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+def test_text_has_the_location_the_line_a_caret_and_a_fix(capsys: pytest.CaptureFixture[str], file: Path) -> None:
     file.write_text(BAD)
     _, out, err = run(capsys, file)
     assert err == ""
@@ -130,7 +130,7 @@ def test_a_place_is_one_line_and_a_line_of_windows_ends_where_it_ends(
     assert "      1 | kind: EnginPool" in said
 
 
-def test_names_that_are_no_text(tmp_path: Path) -> None:
+def test_undecodable_file_names_are_reported(tmp_path: Path) -> None:
     path = Path(bytes(tmp_path).decode() + "/caf\udce9.yaml")
     path.write_text("[]")
     for output in ("text", "json", "sarif"):
@@ -229,7 +229,7 @@ def test_a_full_disk_is_named_in_one_line(file: Path) -> None:
     assert (done.returncode, done.stderr) == (2, b"Error: cannot write the output: No space left on device\n")
 
 
-def test_a_terminal_without_the_characters_is_answered_all_the_same(tmp_path: Path) -> None:
+def test_ascii_terminal_gets_an_answer(tmp_path: Path) -> None:
     file = tmp_path / "日.yaml"
     file.write_text("kind: [")
     switchgear = str(Path(sys.executable).with_name("switchgear"))

@@ -45,7 +45,7 @@ def report(verdict: Verdict = Verdict.READY, *, drain: bool = False, drain_s: fl
         pool="",
         engine="",
         verdict=verdict,
-        evidence=f"a test said {verdict}",
+        evidence=f"a test reported {verdict}",
         observed_at_s=0.0,
         drain=DrainRequest(deadline_in_s=drain_s) if drain else None,
         gpu=GpuSummary(action="none", statement="a test"),

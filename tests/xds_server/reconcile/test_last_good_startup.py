@@ -13,14 +13,14 @@ async def test_last_good_snapshot_is_served_while_the_api_server_is_unreachable(
         reconciler.restore(accepted("p"), {})
         await asyncio.sleep(0)
         assert not reconciler.ready.is_set()
-        reconciler.on_source_unreachable("nobody answered")
+        reconciler.on_source_unreachable("no answer")
         await reconciler.ready.wait()
         assert (reconciler.source_state.state, peers.pools) == ("unreached", ["p"])
         assert reconciler.serving is not None
         assert reconciler.serving.stale
         reconciler.offer(accepted("p", "q"))
         await until(lambda: peers.pools == ["p", "q"])
-        reconciler.on_source_unreachable("nobody answered")
+        reconciler.on_source_unreachable("no answer")
         assert reconciler.source_state.state == "accepted"
 
 

@@ -83,7 +83,7 @@ class Simulated:
 
 
 class World:
-    """The pool, its traffic and its decisions; Without ``told`` there is no telemetry."""
+    """The pool, its traffic and its decisions; without ``told`` there is no telemetry."""
 
     def __init__(
         self,
