@@ -76,7 +76,7 @@ class Discovery(Spec):
         targets=FieldTargets(
             live=Xds.EDS | Xds.RTDS | Xds.LDS,
             istio=kept("workloadSelector", "ServiceEntry"),
-            gateway_api=kept("selector.matchLabels; its endpoint picker has to be there", "InferencePool"),
+            gateway_api=kept("selector.matchLabels; requires an endpoint picker", "InferencePool"),
         ),
     )
     port: PodPort = documented_field(

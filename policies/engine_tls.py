@@ -26,7 +26,9 @@ _ADDRESS: Final = re.compile(r"[0-9.]+")
 def parse_server_name(value: str) -> str:
     """The text if it is a DNS name for SNI; ValueError says what is allowed."""
     if "*" in value or _ADDRESS.fullmatch(value) or not _DNS.fullmatch(value):
-        msg = f"{value!r} is no DNS name: TLS asks for names such as engine.example.com, never for an IP address"
+        msg = (
+            f"{value!r} is not a DNS name: TLS asks for names such as engine.example.com, never for an IP address"
+        )
         raise ValueError(msg)
     return value
 
@@ -35,9 +37,7 @@ def parse_alt_name(value: str) -> str:
     """The text if it is a pattern of certificate names; ValueError says what is allowed."""
     if "://" in value:
         if not _URI.fullmatch(value):
-            msg = (
-                f"{value!r} is no URI: write spiffe://domain/path; * is anything but a slash, /** everything below"
-            )
+            msg = f"{value!r} is not a URI: write spiffe://domain/path; * matches no slash, /** everything below"
             raise ValueError(msg)
         return value
     if _ADDRESS.fullmatch(value) or not _DNS.fullmatch(value):

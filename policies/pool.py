@@ -68,7 +68,7 @@ class Endpoint(Spec):
         targets=FieldTargets(
             live=Xds.EDS | Xds.LDS,
             istio=kept("name of the object; in full in an annotation", "WorkloadEntry"),
-            gateway_api=lost("an endpoint is its address"),
+            gateway_api=lost("endpoints have no name"),
         ),
     )
     zone: Zone = documented_field(
@@ -126,7 +126,7 @@ class Endpoint(Spec):
         targets=FieldTargets(
             live=Xds.EDS,
             istio=kept("weight", "WorkloadEntry"),
-            gateway_api=lost("endpoints of a backend are alike"),
+            gateway_api=lost("endpoints of a backend have equal weight"),
         ),
         ge=1,
         le=128,

@@ -22,7 +22,7 @@ from policies.quantity import Duration, IpAddress, Name, Port, Re2, Zone
 _ISTIO_HEADERS: Final = kept(
     "headers; what Istio cannot compare is added by a patch of the route", "VirtualService"
 )
-_GATEWAY_REGEX: Final = approximated("a regular expression, which implementations may take or refuse", "HTTPRoute")
+_GATEWAY_REGEX: Final = approximated("a regular expression; support depends on the implementation", "HTTPRoute")
 
 ENVOYS_HEADERS: Final = "x-envoy-"
 """Prefix of headers that only Envoy may write; listeners remove them from requests before a route is chosen."""
@@ -98,7 +98,7 @@ class HeaderMatch(Spec):
             live=Xds.RDS,
             istio=_ISTIO_HEADERS,
             gateway_api=approximated(
-                "a regular expression that matches any value, which implementations may take or refuse",
+                "a regular expression that matches any value; support depends on the implementation",
                 "HTTPRoute",
             ),
         ),

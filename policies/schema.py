@@ -66,7 +66,7 @@ class FieldDoc:
 
 
 def json_schema(kind: str | None = None) -> Schema:
-    """JSON Schema (draft 2020-12) of documents of one kind, or of all kinds, told apart by ``kind``."""
+    """JSON Schema (draft 2020-12) of documents of one kind, or of all kinds, distinguished by ``kind``."""
     if kind is not None:
         return document_schema(KINDS[kind])
     definitions: Schema = {}
@@ -203,7 +203,7 @@ def _editable(node: Any) -> Any:
 
 
 def _require_tags(node: Any, definitions: Schema) -> None:
-    """Blocks told apart by a field have to say it, though pydantic lets a lone one leave it out."""
+    """Require the discriminator field of blocks, which pydantic leaves optional for a single one."""
     for one in node if isinstance(node, list) else node.values() if isinstance(node, dict) else ():
         _require_tags(one, definitions)
     if isinstance(node, dict) and isinstance(node.get("discriminator"), dict):
@@ -246,7 +246,7 @@ def _walk(block: Schema, definitions: Schema, prefix: str, defaults: Schema | No
 
 
 def _shape(said: Schema, definitions: Schema) -> Schema:
-    """The schema itself, behind a reference or beside ``null``."""
+    """The schema itself, without a reference or an alternative ``null``."""
     for option in said.get("anyOf", ()):
         if option.get("type") != "null":
             return _shape(option, definitions)

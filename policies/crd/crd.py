@@ -20,7 +20,7 @@ CATEGORY: Final = "switchgear"
 PLURALS: Final[Mapping[str, str]] = MappingProxyType(
     {"EnginePool": "enginepools", "ModelRoute": "modelroutes", "ResiliencePolicy": "resiliencepolicies"}
 )
-# `ep` is endpoints, `rp` is taken by several; these are nobody's.
+# `ep` is endpoints, and several kinds use `rp`; these are free.
 _SHORT: Final = {"EnginePool": "epool", "ModelRoute": "mroute", "ResiliencePolicy": "rpol"}
 
 

@@ -1,8 +1,8 @@
-"""A model's schema as a cluster wants it: OpenAPI v3 that is structural, written out, and without defaults.
+"""A model's schema for a cluster: structural OpenAPI v3, without references and defaults.
 
-JSON Schema says more than a CustomResourceDefinition may: here references are written out, ``null`` beside a value
-becomes ``nullable``, bounds of durations become rules, and nothing is filled in where an operator said nothing: it
-matters which layer said what.
+A CustomResourceDefinition supports less than JSON Schema: references are written out, ``null`` next to a value
+becomes ``nullable``, bounds of durations become rules. Absent fields are not defaulted, because it matters which
+layer set a value.
 
 Source: Kubernetes, "Specifying a structural schema", "Validation rules"; apiextensions ``JSONSchemaProps``.
 """
@@ -72,7 +72,7 @@ def _field(model: type[Spec], name: str, said: Schema, models: Mapping[str, type
     if any(isinstance(one, NullAllowed) for one in checks):
         result["nullable"] = True
     if result.get("type") == "string" and said.get("default") == "" and "minLength" in result:
-        # To say nothing is to have the default, in so many words too.
+        # An empty text means the default, like an absent field.
         del result["minLength"]
         result["pattern"] = f"{result['pattern']}|^$"
     if result.get("pattern") == DURATION_PATTERN:
@@ -150,7 +150,7 @@ def _bounds(constraints: list[Any], said: Schema) -> Schema:
 
 
 def _description(said: Schema, result: Schema) -> str:
-    """What a field is, and what holds where it is not said: nothing is filled in, so it has to be told."""
+    """The field's description with its default, which the cluster does not fill in."""
     text = said.get("description") or result.get("description", "")
     default = said.get("default")
     if default is None or isinstance(default, (list, dict)) or default == "":

@@ -175,8 +175,8 @@ class RetryBudget(Spec):
         targets=FieldTargets(
             live=Xds.RTDS,
             istio=approximated(
-                "retryBudget.minRetryConcurrency, at least 1, shared by --proxies; each proxy has its"
-                " own; nobody divides it by what they ask",
+                "retryBudget.minRetryConcurrency, at least 1, shared by --proxies; each proxy has its "
+                "own, whatever its demand",
                 "DestinationRule",
             ),
             gateway_api=approximated(

@@ -1,4 +1,4 @@
-"""``-o``: its forms, and what wrong ones are told."""
+"""``-o``: its forms, and the errors of invalid ones."""
 
 import json
 from typing import Any

@@ -31,11 +31,11 @@ def pool(tls: str, address: str = "10.0.0.1") -> str:
         ("{serverName: x}", "spec.tls.secret", ""),
         ("{secret: ../etc, serverName: x}", "spec.tls.secret", ""),
         ("{secret: /etc/ssl, serverName: x}", "spec.tls.secret", ""),
-        ("{secret: a, serverName: 10.0.0.1}", "spec.tls.serverName", "is no DNS name"),
-        ("{secret: a, serverName: '*.x'}", "spec.tls.serverName", "is no DNS name"),
+        ("{secret: a, serverName: 10.0.0.1}", "spec.tls.serverName", "is not a DNS name"),
+        ("{secret: a, serverName: '*.x'}", "spec.tls.serverName", "is not a DNS name"),
         ("{secret: a, subjectAltNames: ['a.*.x']}", "spec.tls.subjectAltNames[0]", "neither a DNS name"),
         ("{secret: a, subjectAltNames: ['*']}", "spec.tls.subjectAltNames[0]", "neither a DNS name"),
-        ("{secret: a, subjectAltNames: ['spiffe://']}", "spec.tls.subjectAltNames[0]", "is no URI"),
+        ("{secret: a, subjectAltNames: ['spiffe://']}", "spec.tls.subjectAltNames[0]", "is not a URI"),
     ],
 )
 def test_invalid_tls_field_is_refused_at_its_location(tls: str, path: str, said: str, errors_of: Errors) -> None:

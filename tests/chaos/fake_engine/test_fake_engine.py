@@ -479,7 +479,7 @@ async def test_control_api_sets_faults_and_shows_the_log(start_engine, client) -
         assert [call["outcome"] for call in book["calls"]] == ["finished"] * 2
         for method, url, data, status in [
             ("PUT", fault_url, b'{"kind": "explode"}', 400),
-            ("GET", f"{control.url}/nobody/book", None, 404),
+            ("GET", f"{control.url}/nosuch/book", None, 404),
             ("GET", f"{book_url}?calls=many", None, 400),
         ]:
             async with client.request(method, url, data=data) as response:

@@ -83,7 +83,7 @@ class Simulated:
 
 
 class World:
-    """The pool, its traffic and its decisions; without ``told`` there is no telemetry."""
+    """The pool, its traffic and its decisions; ``telemetry`` can be switched off."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class World:
         self.engines = {f"e{place}": Simulated(f"e{place}") for place in range(len(zones))}
         self.rate_per_s = rate_per_engine * len(zones)
         self.service = service
-        self.told = True
+        self.telemetry = True
         self.probing = True
         self.source = ReportSource.PROBE
         self.limits: TimeLimits | None = None
@@ -122,7 +122,7 @@ class World:
             self.spec,
             self.resilience,
             self.fleet.pools["pool"],
-            self.traffic() if self.told else None,
+            self.traffic() if self.telemetry else None,
             orders=self.overrides,
             before=self.before,
             now_s=self.now_s,

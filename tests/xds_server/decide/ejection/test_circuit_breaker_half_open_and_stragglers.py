@@ -72,7 +72,7 @@ def test_open_circuit_breaker_expires_without_telemetry() -> None:
     assert world.decision("e0").ejector is Ejector.ERRORS
     until_s = world.decision("e0").until_s
     assert until_s is not None
-    world.told = False
+    world.telemetry = False
     lost_s = world.now_s
     for engine in world.engines.values():
         engine.fails = 1.0

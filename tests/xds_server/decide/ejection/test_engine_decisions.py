@@ -291,13 +291,13 @@ def test_ejection_invariants(troubles: list[tuple[int, str, float]], zones: str,
         one = world.engines[f"e{place}"]
         one.fails, one.slower = (0.7 if trouble == "fails" else 0.0), (8.0 if trouble == "slower" else 1.0)
         one.hung, one.dead = trouble == "hung", trouble == "dead"
-        world.told = trouble != "deaf"
+        world.telemetry = trouble != "deaf"
         world.run(seconds)
         for at_s, decided in world.history[-round(seconds * 10) :]:
             _check(at_s, decided)
     for one in world.engines.values():
         one.fails, one.slower, one.hung, one.dead = 0.0, 1.0, False, False
-    world.told = True
+    world.telemetry = True
     world.run(45)
     assert world.letters() == "H" * 8, "all healthy engines are back"
     assert {one.traffic_percent for one in world.history[-1][1].values()} == {100.0}

@@ -58,7 +58,7 @@ def effects(found: PolicyDiff) -> set[tuple[str, str, ResourceChange, Impact]]:
 
 
 def test_comments_order_and_file_names_make_no_difference() -> None:
-    text = "# said otherwise\n" + DEFAULT + "---" + CODE + "---" + CHAT
+    text = "# another comment\n" + DEFAULT + "---" + CODE + "---" + CHAT
     found = policy_diff(policies(OLD), policies(text, "elsewhere.yaml"))
     assert found.same
     assert not found.blast.pools
