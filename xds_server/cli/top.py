@@ -10,12 +10,13 @@ import termios
 import threading
 import tty
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import click
 from rich.live import Live
 from rich.text import Text
 
+from command_line.output_format import DATA, as_data, output_option
 from policies.findings import did_you_mean
 from xds_server.admin_api.endpoints import LIVE, POLICIES, WHY
 from xds_server.cli.admin_client import admin_connection, fetch
@@ -44,11 +45,13 @@ _KEYS: Final = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "dow
 @click.option(
     "--sort", type=click.Choice(SORTS), default=SORTS[0], show_default=True, help="Sort order of the engines."
 )
-def command(admin: str, pool: str, sort: str) -> int:
+@output_option("text", *DATA)
+def command(admin: str, pool: str, sort: str, output: str) -> int:
     """Watch a running server: pools, proxies out of sync, engines (worst first) and the last events.
 
     Keys: q quits, p selects the next pool, s the next sort order, arrows select an engine, enter explains it, esc
-    goes back. Changes nothing. On a pipe it prints one picture.
+    goes back. Changes nothing. On a pipe it prints one snapshot; -o json, yaml and jsonpath also print one: the
+    first message of /v1/live.
 
     Exit code: 0, or 2 when no server answers at the start, or it has no such pool. Later it waits for a lost
     server.
@@ -59,6 +62,9 @@ def command(admin: str, pool: str, sort: str) -> int:
         raise click.UsageError(f"no pool {pool!r}{f'; {hint}' if hint else ''}")
     choice = TopSelection(pool=pool, sort=sort)
     feed = _Feed(admin, click.get_current_context())
+    if output in DATA:
+        click.echo(as_data(feed.snapshot(pool), output), nl=False)
+        return 0
     if not (redrawn() and sys.stdin.isatty()):
         board = feed.first()
         console(whole_lines=True).print(render_screen(board, choice, 0, 0), soft_wrap=True)
@@ -102,6 +108,28 @@ class _Feed(threading.Thread):
 
     def first(self) -> LiveState:
         """The state now; ``click.ClickException`` if unavailable."""
+        self._first()
+        return self.board
+
+    def snapshot(self, pool: str) -> dict[str, object]:
+        """The state now as the server sent it; of one pool if ``pool`` names it."""
+        frame = self._first()
+        if not pool:
+            return frame
+        tables: Any = frame["tables"]
+        events: Any = frame["events"]
+        of_pool = {
+            name: {key: row for key, row in rows.items() if (key if name == "pools" else row.get("pool")) == pool}
+            for name, rows in tables.items()
+            if name in ("pools", "zones", "engines")
+        }
+        return {
+            **frame,
+            "tables": {**tables, **of_pool},
+            "events": [one for one in events if one.get("pool") == pool],
+        }
+
+    def _first(self) -> dict[str, object]:
         try:
             event, data = next(self._messages())
             self.board.take(event, data)
@@ -111,7 +139,7 @@ class _Feed(threading.Thread):
             raise click.ClickException(
                 f"{self._admin}{LIVE.path} does not answer as Switchgear does: {error!r}"
             ) from error
-        return self.board
+        return data
 
     def _messages(self) -> Iterator[tuple[str, dict[str, object]]]:
         connection, headers = admin_connection(self._admin, timeout_s=SILENT_S)

@@ -90,12 +90,12 @@ def _head(board: LiveState, choice: TopSelection, trouble: str) -> Text:
 def _pools(board: LiveState, choice: TopSelection, width: int) -> Iterator[Text]:
     pools = board.pools(choice.pool)
     wide = width == 0 or width >= NARROW
-    head = f"{'POOL':<16} {'IN':>9} {'LEVEL':>5} {'OK/S':>7} {'SHED/S':>7} {'LIMIT/SLOTS':>14}"
+    head = f"{'POOL':<16} {'IN ROTATION':>11} {'LEVEL':>5} {'OK/S':>7} {'SHED/S':>7} {'LIMIT/SLOTS':>14}"
     yield Text(f"{head}  LOAD" if wide else head, style="bold")
     for name, row in pools[:_MOST_POOLS]:
         slots, held, ceiling = row.slots, row.in_flight, row.ceiling
         line = (
-            f"{_cut(name, 16)} {row.healthy:>4}/{row.engines:<4} {row.level:>5} {_rate(row.done_per_s)} "
+            f"{_cut(name, 16)} {f'{row.healthy}/{row.engines}':>11} {row.level:>5} {_rate(row.done_per_s)} "
             f"{_rate(row.shed_per_s)} {'-' if ceiling is None else ceiling:>6}/{slots or 0:<7g}"
         )
         if wide:

@@ -246,3 +246,13 @@ def test_unknown_pool_is_a_usage_error(server: Server, capsys: pytest.CaptureFix
     assert main(["top", "--admin", server.url, "--pool", "cat"]) == 2
     assert "no pool 'cat'; did you mean chat" in capsys.readouterr().err
     assert main(["top", "--admin", server.url, "--pool", "chat"]) == 0
+
+
+def test_data_is_one_snapshot_of_the_pool(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", "--admin", server.url, "-o", "json"]) == 0
+    everything = json.loads(capsys.readouterr().out)
+    pool = next(iter(everything["tables"]["pools"]))
+    assert main(["top", "--admin", server.url, "--pool", pool, "-o", "json"]) == 0
+    tables = json.loads(capsys.readouterr().out)["tables"]
+    assert list(tables["pools"]) == [pool]
+    assert {row["pool"] for row in tables["engines"].values()} <= {pool}
