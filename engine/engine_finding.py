@@ -37,6 +37,15 @@ class EngineFinding:
 
 def engine_finding(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFinding | None:
     """Verdict and evidence; None while readings are inconclusive."""
+    found = _finding(now, at_s, probe)
+    if found is None or found.verdict is not Verdict.HUNG or not now.pause:
+        return found
+    return replace(
+        found, verdict=Verdict.PAUSED, reading="pause", sentence=f"{now.pause} by order; {found.sentence}"
+    )
+
+
+def _finding(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFinding | None:
     if now.trouble is not None and not now.trouble.answered:
         return _unreachable(now, now.trouble, at_s, probe)
     stalled = _stalled(now, at_s, probe)

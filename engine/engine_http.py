@@ -35,6 +35,12 @@ _HEALTH_PATH: Final = "/health"
 # Retry interval for an engine without a request count.
 LOAD_RETRY_READINGS: Final = 120
 
+# vLLM's answers about a pause, and what each means. They come from the engine core: a hung one gives none.
+_PAUSES: Final = (("/is_paused", "is_paused", "paused"), ("/is_sleeping", "is_sleeping", "asleep"))
+_PAUSE_TIMEOUT_S: Final = 0.25
+_PAUSE_INTERVAL_S: Final = 0.5
+_NO_PAUSE_INTERVAL_S: Final = 60.0
+
 _CUT: Final = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED})
 _NO_WAY: Final = frozenset({errno.EHOSTUNREACH, errno.ETIMEDOUT, errno.EHOSTDOWN})
 
@@ -120,6 +126,7 @@ class EngineHttp:
         self._means = means
         self._wall = wall
         self._api_key = api_key
+        self._pause_from_s = 0.0
         self._looks_without_count = 0
         self._count_path = ""
         self._unstarted: int | None = None
@@ -130,14 +137,16 @@ class EngineHttp:
         """Path of the engine's request count; empty if unknown."""
         return self._count_path
 
-    async def read_metrics(self, *, suspect: bool = False) -> MetricsReading:
+    async def read_metrics(self, *, suspect: bool = False, stalled: bool = False) -> MetricsReading:
         """Read counters and request count, within the metrics timeout.
 
-        ``suspect`` also reads /health.
+        ``suspect`` also reads /health, ``stalled`` whether the engine is paused or asleep.
         """
         timeout_s = min(METRICS_TIMEOUT_S, self._target.probe.timeout_s)
-        text, errored = await asyncio.gather(
-            self._metrics(timeout_s), self._errored(timeout_s) if suspect else _no()
+        text, errored, pause = await asyncio.gather(
+            self._metrics(timeout_s),
+            self._errored(timeout_s) if suspect else _no(),
+            self._pause() if stalled and self._clock() >= self._pause_from_s else _unknown(),
         )
         # After the counters: the count must include each request of the running step.
         silent = isinstance(text, ProbeFailure) and not text.answered
@@ -151,6 +160,7 @@ class EngineHttp:
             unstarted=None if in_flight is None else self._unstarted,
             late=late,
             errored=errored,
+            pause=pause,
         )
 
     async def count(self) -> int | None:
@@ -236,6 +246,23 @@ class EngineHttp:
         """Whether /health reports an error; vLLM answers 503 after its core died."""
         text = await self._exchange("GET", _HEALTH_PATH, timeout_s, LOAD_LIMIT_BYTES)
         return isinstance(text, ProbeFailure) and text.status >= 500
+
+    async def _pause(self) -> str | None:
+        """Why the engine stands still by order; empty if it does not, None if unknown."""
+        texts = await asyncio.gather(
+            *(self._exchange("GET", path, _PAUSE_TIMEOUT_S, LOAD_LIMIT_BYTES) for path, _, _ in _PAUSES)
+        )
+        absent = all(isinstance(one, ProbeFailure) and one.status == 404 for one in texts)
+        self._pause_from_s = self._clock() + (_NO_PAUSE_INTERVAL_S if absent else _PAUSE_INTERVAL_S)
+        answers = [None if isinstance(one, ProbeFailure) else _json(one) for one in texts]
+        known = [
+            (state, answer[key])
+            for (_, key, state), answer in zip(_PAUSES, answers, strict=True)
+            if isinstance(answer, dict) and isinstance(answer.get(key), bool)
+        ]
+        if not known:
+            return None
+        return next((state for state, paused in known if paused), "")
 
     async def _exchange(
         self, method: str, path: str, timeout_s: float, limit_bytes: int, body: dict[str, Any] | None = None
@@ -343,6 +370,10 @@ def _let_go(error: BaseException) -> None:
 
 async def _no() -> bool:
     return False
+
+
+async def _unknown() -> str | None:
+    return None
 
 
 def _counted(answer: Any) -> int | None:

@@ -78,7 +78,8 @@ class MetricsReading:
     ``unstarted``: those of ``in_flight`` without a first token, by the first-token gate; None without it. It
     includes unfinished requests that do not stream.
     Times are the prober's monotonic clock in seconds. ``late``: the prober stalled since the last reading, so the
-    time between was not observed. ``errored``: /health reports an error.
+    time between was not observed. ``errored``: /health reports an error. ``pause``: why the engine stands still by
+    order, empty if it does not, None if unknown.
     """
 
     at_s: float
@@ -87,6 +88,7 @@ class MetricsReading:
     unstarted: int | None = None
     late: bool = False
     errored: bool = False
+    pause: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,8 @@ KV_FULL_RATIO: Final = 0.97
 RECOVERED_CANARIES: Final = 16
 """Successful canaries in a row until a recovering engine is probed at its normal interval."""
 
+# Seconds without a token until the engine is asked whether it is paused; before it would count as hung.
+_PAUSE_AFTER_S: Final = 0.5
 _SLOW_CANARY: Final = 2.0
 _CANARY_NOISE_S: Final = 0.03
 # A canary of an idle engine is overdue from here: it usually takes milliseconds.
@@ -68,6 +70,7 @@ class ProbeState:
     cuts_in_row: int = 0
     shed_since_s: float | None = None
     errored: bool = False
+    pause: str = ""
     canary: CanaryResults | None = None
     canary_failed: bool = False
     usual_canary_s: float | None = None
@@ -96,6 +99,13 @@ class ProbeState:
         if probe.stall_after_s is not None or (self.counted and (self.overdue_alone or not self.owed)):
             return probe.timeout_s
         return max(probe.timeout_s, self.stall_limit_s(probe))
+
+    def suspects_pause(self, at_s: float) -> bool:
+        """Whether a pause by order may explain that no token comes."""
+        since_s = self.unanswered_since_s if self.stalled_since_s is None else self.stalled_since_s
+        return bool(self.pause) or (
+            not self.progressed and since_s is not None and at_s - since_s >= _PAUSE_AFTER_S
+        )
 
     @property
     def saturated(self) -> bool:
@@ -164,6 +174,8 @@ def after_metrics(before: ProbeState, look: MetricsReading) -> ProbeState:
             others=0,
             stalled_since_s=None,
         )
+    if before.pause and look.pause == "":
+        before = restart_timers(before, look.at_s)  # it resumes: its stall begins now
     fresh, known = look.counters, before.counters
     reborn = known is not None and (
         fresh.tokens < known.tokens
@@ -188,6 +200,7 @@ def after_metrics(before: ProbeState, look: MetricsReading) -> ProbeState:
         counters=fresh,
         in_flight=look.in_flight,
         errored=look.errored,
+        pause="" if progressed or reborn else (before.pause if look.pause is None else look.pause),
         answered_since_look=0,
         others=others,
         progressed=progressed,
@@ -236,6 +249,7 @@ def after_canary(before: ProbeState, answer: CanaryReading) -> ProbeState:
             overdue_alone=False,
             unanswered_since_s=None,
             answer=None,
+            pause="",
             cuts_in_row=0,
             shed_since_s=None,
             canary=CanaryResults(in_row=in_row, at_s=answer.at_s, took_s=took_s),

@@ -23,6 +23,7 @@ class Verdict(StrEnum):
     DRAINING = "draining"  # finishes its requests, accepts no new ones
     DEGRADED = "degraded"  # produces tokens, with evidence of damage
     MISCONFIGURED = "misconfigured"  # up, but refuses the probe: key, model or path
+    PAUSED = "paused"  # paused or asleep by order: no token until it resumes
 
     @property
     def good(self) -> bool:
@@ -36,7 +37,7 @@ class Verdict(StrEnum):
 
 
 _GOOD = frozenset({Verdict.READY, Verdict.BUSY})
-_HARD = frozenset({Verdict.STARTING, Verdict.HUNG, Verdict.DEAD, Verdict.MISCONFIGURED})
+_HARD = frozenset({Verdict.STARTING, Verdict.HUNG, Verdict.DEAD, Verdict.MISCONFIGURED, Verdict.PAUSED})
 
 
 class Doubt(StrEnum):

@@ -43,7 +43,7 @@ _MAX_RATE: Final = 1e9
 _MAX_WATTS: Final = 1e5
 
 # Sent in ``verdict`` for readers older than the verdict, which drop a report whose verdict they do not know.
-_NEAREST: Final = {Verdict.MISCONFIGURED: Verdict.DEGRADED}
+_NEAREST: Final = {Verdict.MISCONFIGURED: Verdict.DEGRADED, Verdict.PAUSED: Verdict.HUNG}
 _VERDICTS: Final = {pb.Verdict.Value(verdict.name): verdict for verdict in Verdict}
 _DOUBTS: Final = {pb.Doubt.Value(doubt.name): doubt for doubt in Doubt}
 _ACTIONS: Final = {number: name.lower() for name, number in pb.GpuAction.items() if number}

@@ -16,7 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from chaos.fake_engine.active_call import ActiveCall
 from chaos.fake_engine.call_log import LOAD_ID, CallOutcome
 from chaos.fake_engine.engine_config import EngineConfig
-from chaos.fake_engine.engine_faults import HealthAnswer, RefuseCall
+from chaos.fake_engine.engine_faults import EngineFault, EngineHang, HealthAnswer, RefuseCall
 from chaos.fake_engine.engine_port import reset_connection
 from chaos.fake_engine.openai_api import (
     DONE,
@@ -57,6 +57,12 @@ class EngineBackend(Protocol):
     def metrics_text(self) -> bytes:
         """The /metrics page."""
 
+    async def set_fault(self, fault: EngineFault) -> None:
+        """Set the fault in force."""
+
+    async def heal(self) -> None:
+        """Clear it."""
+
     def accept(
         self, generation: Generation, *, request_id: str, attempt: int, path: str, connection: RequestHandler
     ) -> ActiveCall | RefuseCall:
@@ -81,6 +87,9 @@ def application(engine: EngineBackend) -> web.Application:
             web.get("/version", routes.version),
             web.get("/load", routes.load),
             web.get("/metrics", routes.metrics),
+            web.post("/pause", routes.pause),
+            web.post("/resume", routes.resume),
+            web.get("/is_paused", routes.is_paused),
         ]
     )
     if engine.config.first_token_gate:
@@ -93,6 +102,7 @@ class _Routes:
     def __init__(self, engine: EngineBackend) -> None:
         self._engine = engine
         self._started_at = int(time.time())
+        self._paused = False
 
     async def sign(self, _request: web.Request, response: web.StreamResponse) -> None:
         response.headers["x-fake-engine"] = self._engine.config.name
@@ -106,6 +116,20 @@ class _Routes:
         if key and request.path.startswith("/v1") and request.headers.get("Authorization") != f"Bearer {key}":
             return web.json_response({"error": "Unauthorized"}, status=401)
         return await handler(request)
+
+    async def pause(self, _request: web.Request) -> web.Response:
+        """As vLLM's mode=keep: no token until it resumes."""
+        self._paused = True
+        await self._engine.set_fault(EngineHang())
+        return web.json_response({"status": "paused"})
+
+    async def resume(self, _request: web.Request) -> web.Response:
+        self._paused = False
+        await self._engine.heal()
+        return web.json_response({"status": "resumed"})
+
+    async def is_paused(self, _request: web.Request) -> web.Response:
+        return web.json_response({"is_paused": self._paused})
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         return await self._generate(request, chat=False)

@@ -190,7 +190,8 @@ def _settled(now: EngineHealthState, at_s: float, config: AgentConfig) -> Engine
         return now
     # A refused probe may be a key or model just being replaced.
     at_once = found.verdict.hard and found.verdict is not Verdict.MISCONFIGURED
-    if held is None or found.verdict is held.verdict or at_once:
+    resumed = found.verdict.good and held is not None and held.verdict is Verdict.PAUSED
+    if held is None or found.verdict is held.verdict or at_once or resumed:
         return _adopted(now, found, at_s)
     if found.verdict.good and held.verdict.good:
         return _calmed(now, found, at_s)
@@ -245,6 +246,7 @@ _RANK: Final = {
             Verdict.STARTING,
             Verdict.HUNG,
             Verdict.DEAD,
+            Verdict.PAUSED,
             Verdict.DRAINING,
             Verdict.MISCONFIGURED,
             Verdict.DEGRADED,

@@ -102,7 +102,10 @@ class EngineMonitor:
     async def _look(self) -> None:
         answer = self.standing.judgement.books.answer
         began_s = self._clock()
-        look = await self._engine.read_metrics(suspect=answer is not None and answer.status >= 500)
+        look = await self._engine.read_metrics(
+            suspect=answer is not None and answer.status >= 500,
+            stalled=self.standing.judgement.books.suspects_pause(began_s),
+        )
         self.look_s = look.at_s - began_s
         self._trust_load(look)
         self._hear(look)

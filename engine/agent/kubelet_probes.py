@@ -64,6 +64,8 @@ def liveness(now: EngineHealthState, config: AgentConfig, at_s: float) -> Kubele
     finding = now.finding
     if finding is None or finding.verdict.good:
         return KubeletProbeResult(yes=True, sentence="no restart needed")
+    if finding.verdict is Verdict.PAUSED:
+        return KubeletProbeResult(yes=True, sentence=f"no restart during a pause: {finding.sentence}")
     in_vain = _in_vain(now)
     if in_vain:
         return KubeletProbeResult(yes=True, sentence=in_vain)

@@ -1,6 +1,7 @@
 """Judgements as a function of readings: stories first, then what holds for every story."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -142,6 +143,17 @@ def test_refused_probe_is_misconfigured_before_the_first_token() -> None:
     judgement = told([look(0.0, tokens=0), 0.0, ended(0.0, KEYLESS)])
     assert (judgement.verdict, judgement.doubt) == (Verdict.MISCONFIGURED, Doubt.REFUSED)
     assert "API key" in judgement.evidence
+
+
+def test_pause_by_order_replaces_hung_and_restarts_the_stall_when_it_ends() -> None:
+    paused = told([*HUNG_IDLE[:-1], replace(look(1.5), pause="asleep")], READY)
+    assert (paused.verdict, paused.doubt) == (Verdict.PAUSED, None)
+    assert "asleep by order" in paused.evidence
+    assert told([look(2.0)], paused).verdict is Verdict.PAUSED, "not asked this time"
+    resumed = told([replace(look(2.0), pause="")], paused)
+    assert resumed.verdict is Verdict.PAUSED, "its first token may take a moment"
+    assert told([look(2.2, 101)], resumed).verdict is Verdict.READY
+    assert told([look(3.1)], resumed).verdict is Verdict.HUNG
 
 
 @pytest.mark.parametrize("failure", [SHED, ERROR])

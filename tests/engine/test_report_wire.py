@@ -97,6 +97,8 @@ def test_every_verdict_has_a_number(verdict: Verdict) -> None:
 def test_new_verdicts_reach_older_readers_as_known_ones() -> None:
     sent = pb.EngineReport.FromString(encode(dataclasses.replace(FULL, verdict=Verdict.MISCONFIGURED)))
     assert sent.verdict == pb.DEGRADED
+    paused = pb.EngineReport.FromString(encode(dataclasses.replace(FULL, verdict=Verdict.PAUSED)))
+    assert paused.verdict == pb.HUNG
     sent.exact_verdict = 99  # type: ignore[assignment] # of a newer agent
     assert read(sent.SerializeToString()).verdict is Verdict.DEGRADED
 

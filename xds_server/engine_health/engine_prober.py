@@ -218,7 +218,8 @@ class Prober:
         await asyncio.sleep(self._rng.uniform(0, probe.interval_s))
         try:
             while True:
-                judgement = self._judged(one, judgement, await self._look(engine))
+                stalled = judgement.books.suspects_pause(self._clock())
+                judgement = self._judged(one, judgement, await self._look(engine, stalled=stalled))
                 if judgement.wants_canary:
                     judgement = judgement.canary_sent(self._clock())
                     canary = asyncio.create_task(engine.send_canary(self._prompt()))
@@ -252,9 +253,9 @@ class Prober:
             if out:
                 await asyncio.wait(out)
 
-    async def _look(self, engine: EngineHttp) -> MetricsReading:
+    async def _look(self, engine: EngineHttp, *, stalled: bool) -> MetricsReading:
         began_at_s = self._clock()
-        look = await engine.read_metrics()
+        look = await engine.read_metrics(stalled=stalled)
         failure = look.counters if isinstance(look.counters, ProbeFailure) else None
         self._count(ProbeKind.LOOK, failure, look.at_s - began_at_s)
         return look

@@ -29,8 +29,9 @@ class Closing(EngineHttp):
     def count_path(self) -> str:
         return "/switchgear/in_flight"
 
-    async def read_metrics(self, *, suspect: bool = False) -> MetricsReading:
+    async def read_metrics(self, *, suspect: bool = False, stalled: bool = False) -> MetricsReading:
         assert not suspect
+        assert not stalled
         self.looks += 1
         counters = VllmCounters(generation_tokens=5.0 + self.answers, prompt_tokens=0, running=0, waiting=0)
         return MetricsReading(at_s=time.monotonic(), counters=counters, in_flight=0)

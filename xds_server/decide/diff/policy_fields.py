@@ -34,6 +34,7 @@ _OF_VERDICT: Final[Mapping[Verdict, str]] = MappingProxyType(
         Verdict.DEAD: "EnginePool.spec.probe.unhealthyAfter",
         Verdict.DRAINING: "ResiliencePolicy.spec.drain.deadline",
         Verdict.DEGRADED: FLOOR,
+        Verdict.PAUSED: "EnginePool.spec.probe.stallAfter",
         Verdict.MISCONFIGURED: "EnginePool.spec.probe.path",
     }
 )
