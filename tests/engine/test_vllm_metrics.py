@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaos.fake_engine.metrics_page import FakeVllmMetrics
+from chaos.fake_engine.step_scheduler import StepCounters
 from engine.vllm_metrics import MetricsError, VllmCounters, vllm_counters
 
 PAGE = b"""# HELP vllm:num_requests_running Number of requests.
@@ -69,8 +70,8 @@ def test_value_that_a_hung_core_may_change_is_no_step(line: bytes) -> None:
 
 def test_the_simulated_engines_page_is_understood() -> None:
     metrics = FakeVllmMetrics("m")
-    metrics.gauges(running=2, waiting=7, kv_cache_ratio=0.5)
-    metrics.totals(prompt_tokens=11, generation_tokens=13)
+    now = StepCounters(running=2, waiting=7, kv_cache_ratio=0.5, prompt_tokens=11, generation_tokens=13)
+    metrics.step(now, {}, kv_cache_full=False)
     found = vllm_counters(metrics.text())
     assert (found.running, found.waiting, found.tokens, found.kv_cache_usage_ratio) == (2, 7, 24, 0.5)
 
