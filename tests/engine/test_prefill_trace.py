@@ -1,4 +1,4 @@
-"""Judgements on recorded prefills of a real vLLM: long ones are no hangs, frozen engine cores are found.
+"""Judgements on recorded prefills of a real vLLM: long ones do not count as hangs, frozen engine cores are found.
 
 ``prefill-trace.jsonl``: vLLM 0.32 on a CPU, 2048 tokens a step, one scenario a line. ``changes`` lists the
 counters that changed, with their time; ``requests`` when each request came and how long it took.
@@ -88,7 +88,7 @@ def judged(
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=NAMES)
 @pytest.mark.parametrize("counted", [True, False])
 @pytest.mark.parametrize("interval_s", [0.1, 0.25, 0.5])
-def test_prefill_is_no_hang(scenario: dict[str, Any], counted: bool, interval_s: float) -> None:
+def test_prefill_is_not_reported_as_hung(scenario: dict[str, Any], counted: bool, interval_s: float) -> None:
     for at_s, judgement in judged(scenario, interval_s=interval_s, counted=counted):
         assert judgement.verdict is not None
         assert judgement.verdict.good, f"{at_s:.2f} s: {judgement.evidence}"

@@ -64,7 +64,7 @@ def test_scheduler_step_changes_its_own_rank(old: bytes, new: bytes) -> None:
         b'vllm:iteration_tokens_total_sum{engine="1"} 5',
     ],
 )
-def test_value_that_a_hung_core_may_change_is_no_step(line: bytes) -> None:
+def test_value_that_a_hung_core_may_change_does_not_count_as_step(line: bytes) -> None:
     assert vllm_counters(PAGE + b"\n" + line).ranks == vllm_counters(PAGE).ranks
 
 
