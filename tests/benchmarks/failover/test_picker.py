@@ -13,6 +13,7 @@ from benchmarks.failover.failover_scenarios import SCENARIOS
 from benchmarks.failover.picker_bootstrap import picker_bootstrap
 from benchmarks.failover.picker_policy import EngineGauges, best_scored, engine_gauges, least_busy
 from chaos.fake_engine.metrics_page import FakeVllmMetrics
+from chaos.fake_engine.step_scheduler import StepCounters
 from tests.benchmarks.failover.on_time_run import run_on_time
 
 RNG = random.Random(0)
@@ -20,7 +21,7 @@ RNG = random.Random(0)
 
 def test_picker_reads_engine_metrics() -> None:
     metrics = FakeVllmMetrics("chat")
-    metrics.gauges(running=3, waiting=7, kv_cache_ratio=0.25)
+    metrics.step(StepCounters(running=3, waiting=7, kv_cache_ratio=0.25), {}, kv_cache_full=False)
     assert engine_gauges(metrics.text()) == EngineGauges(waiting=7.0, kv_ratio=0.25)
     with pytest.raises(KeyError):
         engine_gauges(b"# HELP up\nup 1\n")
