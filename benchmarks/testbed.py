@@ -104,7 +104,7 @@ class Testbed:
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LIMIT_S))
             )
             for number in range(self._count):
-                engine = FakeEngine(EngineConfig(name=f"e{number}"))
+                engine = FakeEngine(EngineConfig(name=f"e{number}", first_token_gate=True))
                 await engine.start()
                 stack.push_async_callback(engine.stop)
                 self.engines.append(engine)

@@ -130,6 +130,7 @@ class EngineHttp:
         self._looks_without_count = 0
         self._count_path = ""
         self._unstarted: int | None = None
+        self._long_prompts: int | None = None
         self._looked_at_s = clock()
 
     @property
@@ -158,6 +159,7 @@ class EngineHttp:
             counters=text,
             in_flight=in_flight,
             unstarted=None if in_flight is None else self._unstarted,
+            long_prompts=None if in_flight is None else self._long_prompts,
             late=late,
             errored=errored,
             pause=pause,
@@ -177,6 +179,7 @@ class EngineHttp:
             elif (counted := _counted(answer := _json(text))) is not None:
                 self._count_path = path
                 self._unstarted = _whole(answer.get("waiting_for_first_token"))
+                self._long_prompts = _whole(answer.get("waiting_long"))
                 return counted
         self._count_path = ""
         self._looks_without_count = 1

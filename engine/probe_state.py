@@ -217,6 +217,7 @@ def after_metrics(before: ProbeState, look: MetricsReading) -> ProbeState:
             before,
             fresh,
             pending,
+            long_prompts=look.long_prompts,
             at_s=look.at_s,
             own=own,
             others=others,
@@ -341,6 +342,7 @@ def _prefilling(
     fresh: VllmCounters,
     pending: float,
     *,
+    long_prompts: int | None,
     at_s: float,
     own: int,
     others: int,
@@ -348,14 +350,17 @@ def _prefilling(
     progressed: bool,
 ) -> bool:
     """Whether a prefill may be running since the last progress."""
-    if not counted:
+    if not counted and long_prompts is None:
         return True
     if progressed:
         since_s = before.stalled_since_s
         chunk = since_s is not None and at_s - since_s > _DECODE_STEP_S
-        return chunk or pending > own or fresh.waiting > own
+        # Short prompts take no longer than a decode step, however many wait.
+        return chunk or (pending > own or fresh.waiting > own if long_prompts is None else long_prompts > 0)
+    if not others and long_prompts is not None:
+        return long_prompts > 0
     # Work for an idle engine begins with a prefill.
-    return before.prefilling or bool(others and not before.others)
+    return before.prefilling or bool(others and not before.others and long_prompts != 0)
 
 
 def _overdue(before: ProbeState, look: MetricsReading, counted: bool, others: int) -> bool:

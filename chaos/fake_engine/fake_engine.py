@@ -37,6 +37,7 @@ from chaos.fake_engine.openai_api import Generation
 from chaos.fake_engine.simulated_gpu import JobProgress
 from chaos.fake_engine.step_scheduler import StepCosts, StepRequest, StepScheduler
 from chaos.fake_engine.vllm_routes import application
+from engine.first_token_gate import LONG_BODY_BYTES
 
 # Interval at which an engine with a journal checks itself, and the delay that means the process was stopped. A
 # busy event loop is late by tens of milliseconds only.
@@ -106,6 +107,12 @@ class FakeEngine:
     def calls_before_first_token(self) -> int:
         """Calls waiting for their first token, as the first-token gate counts them."""
         return sum(call.first_token_at_s is None for call in self._calls.values())
+
+    @property
+    def long_calls_before_first_token(self) -> int:
+        """Those of them with a long body, at four bytes a token."""
+        waiting = (call for call in self._calls.values() if call.first_token_at_s is None)
+        return sum(4 * call.generation.prompt_tokens >= LONG_BODY_BYTES for call in waiting)
 
     @property
     def health(self) -> HealthAnswer:

@@ -54,6 +54,10 @@ class EngineBackend(Protocol):
     def calls_before_first_token(self) -> int:
         """Calls waiting for their first token."""
 
+    @property
+    def long_calls_before_first_token(self) -> int:
+        """Those of them with a long body."""
+
     def metrics_text(self) -> bytes:
         """The /metrics page."""
 
@@ -167,7 +171,12 @@ class _Routes:
 
     async def in_flight(self, _request: web.Request) -> web.Response:
         waiting = self._engine.calls_before_first_token
-        return web.json_response({"in_flight": self._engine.calls_in_flight, "waiting_for_first_token": waiting})
+        counts = {
+            "in_flight": self._engine.calls_in_flight,
+            "waiting_for_first_token": waiting,
+            "waiting_long": self._engine.long_calls_before_first_token,
+        }
+        return web.json_response(counts)
 
     async def metrics(self, _request: web.Request) -> web.Response:
         body = self._engine.metrics_text()

@@ -354,3 +354,22 @@ def test_failed_engine_is_probed_often_until_it_has_proved_itself() -> None:
     assert well.verdict is Verdict.READY
     assert well.pause_s(2.02, PROBE) == EJECTED_INTERVAL_S
     assert asked_for(RECOVERED_CANARIES, well, 3.0).pause_s(30.0, PROBE) == PROBE.interval_s
+
+
+@pytest.mark.parametrize(("long_prompts", "limit_s"), [(0, 1.0), (1, PREFILL_STALL_S)])
+@pytest.mark.parametrize("busy", [True, False])
+def test_short_prompts_do_not_lengthen_the_stall_limit(long_prompts: int, limit_s: float, busy: bool) -> None:
+    """The gate knows whether a long prompt waits; otherwise each arrival may be one."""
+
+    def seen(at_s: float, tokens: float, long: int = long_prompts) -> MetricsReading:
+        running = 2 if tokens > 100 or at_s >= 1 else 0
+        return replace(look(at_s, tokens, running=running, load=running), long_prompts=long if running else 0)
+
+    now = told([seen(0.0, 100, 0), 0.0, token(0.0), seen(0.5, 200 if busy else 100)])
+    assert now.verdict is Verdict.READY
+    for step in range(10 * round(PREFILL_STALL_S) + 10):
+        at_s = 1.0 + 0.1 * step
+        now = now.after(seen(at_s, 200 if busy else 100), PROBE)
+        # Requests that came to an idle engine may still be answered by it: a canary would tell.
+        assert now.books.stalled_since_s is not None
+        assert now.books.stall_limit_s(PROBE) == limit_s

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.first_token_gate import COUNT_PATH, FirstTokenGate
+from engine.first_token_gate import COUNT_PATH, LONG_BODY_BYTES, FirstTokenGate
 
 Message = dict[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -341,7 +341,7 @@ async def test_other_scopes_pass_untouched(kind: str) -> None:
 @pytest.mark.parametrize("client", ["127.0.0.1", "::1", None])
 async def test_in_flight_count_is_served_on_loopback(client: str | None) -> None:
     sent = await answer(streaming(b"no"), scope("GET", COUNT_PATH, client))
-    assert json.loads(body(sent)) == {"in_flight": 0, "waiting_for_first_token": 0}
+    assert json.loads(body(sent)) == {"in_flight": 0, "waiting_for_first_token": 0, "waiting_long": 0}
 
 
 @pytest.mark.parametrize("client", ["10.0.0.7", "testclient"])
@@ -408,3 +408,26 @@ def test_headers_come_with_the_first_output_event_for_any_cut(
     assert body(sent) == whole
     assert sent[0] == {"type": "http.response.start", "status": 200, "headers": STREAM}
     assert sent[-1]["more_body"] is False
+
+
+@pytest.mark.parametrize(
+    ("headers", "long"),
+    [
+        ([(b"content-length", b"300")], 0),
+        ([(b"content-length", str(LONG_BODY_BYTES - 1).encode())], 0),
+        ([(b"content-length", str(LONG_BODY_BYTES).encode())], 1),
+        ([(b"transfer-encoding", b"chunked")], 1),
+        ([(b"content-length", b"many")], 1),
+    ],
+)
+async def test_long_bodies_count_until_their_first_token(headers: list[tuple[bytes, bytes]], long: int) -> None:
+    app = Steps()
+    gate = FirstTokenGate(app, False)
+    call = asyncio.create_task(gate({**scope(), "headers": headers}, never, app.send))
+    await app.say(b": ping\n\n")
+    assert (gate.waiting_for_first_token, gate.waiting_long) == (1, long)
+    await app.say(TOKEN)
+    assert (gate.waiting_for_first_token, gate.waiting_long) == (0, 0)
+    await app.chunks.put(None)
+    await call
+    assert gate.waiting_long == 0

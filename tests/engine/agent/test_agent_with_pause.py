@@ -36,7 +36,7 @@ async def test_paused_engine_leaves_without_a_restart_and_returns_on_resume(
     await agent.until("ready")
 
 
-async def test_hang_is_no_pause(start_agent: StartAgent, start_engine: StartEngine) -> None:
+async def test_hang_is_not_a_pause(start_agent: StartAgent, start_engine: StartEngine) -> None:
     engine = await start_engine()
     agent = await start_agent(engine.url, *_FAST)
     await agent.until("ready")

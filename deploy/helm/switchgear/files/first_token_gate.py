@@ -14,7 +14,9 @@ It runs inside vLLM's process, so it is one file without dependencies::
     vllm serve MODEL --middleware first_token_gate.FirstTokenGate      # this file's folder on PYTHONPATH
 
 It also counts requests in flight, because vLLM's gauges freeze with the engine core, and serves the count on
-``/switchgear/in_flight`` to callers on the same machine: ``{"in_flight": 3, "waiting_for_first_token": 1}``.
+``/switchgear/in_flight`` to callers on the same machine: ``{"in_flight": 3, "waiting_for_first_token": 1,
+"waiting_long": 0}``. ``waiting_long`` counts those that wait with a body of ``LONG_BODY_BYTES`` or of unknown
+length: only their prefill can take an engine seconds without a sign.
 
 Environment settings: ``SWITCHGEAR_GATE_ROLE_COUNTS=1`` lets an empty role-only delta open the gate.
 ``SWITCHGEAR_GATE_HOLD_BYTES`` (1 MiB) bounds what one stream holds; beyond it the gate opens.
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
     App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 COUNT_PATH = "/switchgear/in_flight"
+
+LONG_BODY_BYTES = 2048
+"""At most 2048 tokens: one chunk of vLLM's default."""
 
 # response.created and response.in_progress each repeat the instructions and tools of the request.
 _HOLD_LIMIT_BYTES = 1024 * 1024
@@ -67,6 +72,7 @@ class FirstTokenGate:
         self._hold_bytes = hold_bytes
         self.in_flight = 0
         self.waiting_for_first_token = 0
+        self.waiting_long = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI connection."""
@@ -84,6 +90,8 @@ class FirstTokenGate:
         held = _Held(send, self._role_counts, self._hold_bytes)
         self.in_flight += 1
         self.waiting_for_first_token += 1
+        long = _is_long(scope)
+        self.waiting_long += long
         waiting = True
 
         async def gated(message: Message) -> None:
@@ -92,6 +100,7 @@ class FirstTokenGate:
             if waiting and held.open:
                 waiting = False
                 self.waiting_for_first_token -= 1
+                self.waiting_long -= long
 
         try:
             await self._app(scope, receive, gated)
@@ -102,10 +111,21 @@ class FirstTokenGate:
             self.in_flight -= 1
             if waiting:
                 self.waiting_for_first_token -= 1
+                self.waiting_long -= long
 
     async def _answer_count(self, send: Send) -> None:
-        counts = {"in_flight": self.in_flight, "waiting_for_first_token": self.waiting_for_first_token}
+        counts = {
+            "in_flight": self.in_flight,
+            "waiting_for_first_token": self.waiting_for_first_token,
+            "waiting_long": self.waiting_long,
+        }
         await _send_json(send, 200, [], json.dumps(counts).encode())
+
+
+def _is_long(scope: Scope) -> bool:
+    """Whether the body may be a long prompt."""
+    declared = [value for name, value in scope["headers"] if name == b"content-length"]
+    return not (declared and declared[0].isdigit() and int(declared[0]) < LONG_BODY_BYTES)
 
 
 class _Held:
