@@ -160,7 +160,7 @@ def test_a_file_is_for_this_user_only_and_whole(tmp_path: Path) -> None:
 
 def test_pipe_in_place_of_the_state_is_reported_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "last-good.json")
-    with pytest.raises(StoreError, match="not a file"):
+    with pytest.raises(StoreError, match="not a regular file"):
         LastGoodStore(tmp_path).read()
 
 
@@ -169,7 +169,7 @@ def test_pipes_in_place_of_other_state_files_do_not_block(tmp_path: Path) -> Non
     history.mkdir()
     for path in (tmp_path / address_store.FILE_NAME, history / digest_table.FILE_NAME, history / "00000001.json"):
         os.mkfifo(path)
-    with pytest.raises(StoreError, match="not a file"):
+    with pytest.raises(StoreError, match="not a regular file"):
         address_store.read(tmp_path)
     assert digest_table.read(history) == {}
     kept = VersionArchive(history)

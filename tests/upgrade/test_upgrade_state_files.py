@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import re
 import shutil
 from pathlib import Path
 
@@ -156,4 +157,6 @@ def test_a_history_of_the_lab_is_judged_as_then(
     found = {one["check"]: one for one in now["findings"]}
     for one in said["findings"]:
         again = found[one["check"]]
-        assert (again["answer"], again["measured"]) == (one["answer"], one["measured"]), one["check"]
+        assert again["answer"] == one["answer"], one["check"]
+        # Words change between versions, figures do not.
+        assert re.findall(r"[\d.]+", again["measured"]) == re.findall(r"[\d.]+", one["measured"]), one["check"]

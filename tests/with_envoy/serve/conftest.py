@@ -169,13 +169,23 @@ class Site:
         assert process.returncode == 0, error.decode()
         return out.decode()
 
-    async def envoy(self, node: str = "n1", *flags: str, wait_ready: bool = True) -> Any:
-        """Start an Envoy with the bootstrap that Switchgear prints."""
+    async def envoy(
+        self, node: str = "n1", *flags: str, wait_ready: bool = True, strict_regex: bool = False
+    ) -> Any:
+        """Start an Envoy with the bootstrap that Switchgear prints.
+
+        ``strict_regex``: it refuses regular expressions of more than 50 RE2 instructions, which policies may have.
+        """
         code, printed, error = await self.switchgear(
             *("bootstrap", "--node", node, "--zone", "z1", "--server", self.xds, "--admin-port", "0", *flags)
         )
         assert code == 0, error
-        return await self._start_envoy(yaml.safe_load(printed), wait_ready=wait_ready)
+        bootstrap = yaml.safe_load(printed)
+        if strict_regex:
+            bootstrap["layered_runtime"]["layers"].append(
+                {"name": "strict", "static_layer": {"re2.max_program_size.error_level": 50}}
+            )
+        return await self._start_envoy(bootstrap, wait_ready=wait_ready)
 
     def load(self, rate_per_s: float = 15.0, **profile: Any) -> Load:
         """Requests to the listener of the policies from now on."""

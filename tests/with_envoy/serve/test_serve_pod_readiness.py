@@ -138,7 +138,7 @@ async def test_pod_readiness_taint_and_deletion_move_traffic(site: Site, cluster
     await eventually(lost, "the API is known to be lost")
     status = await says(site, "status")
     assert "Kubernetes API not reached for" in status
-    assert "serving what was last known" in status
+    assert "serving the last known state" in status
     assert (await site.get("/readyz"))["ready"]
     assert await site.metric("switchgear_source_stale_seconds") > 0
 

@@ -343,7 +343,7 @@ async def test_plaintext_proxy_gets_no_sds_private_key(site: Site, engine: Engin
     await site.answered(503)
     assert "engines/authorities" in await envoy.get("/config_dump?resource=dynamic_active_secrets")
     told = [one for one in (await site.get("/v1/troubles"))["troubles"] if one["defect"] == "withheld"]
-    assert ["plain text" in one["sentence"] for one in told] == [True]
+    assert ["plaintext connection" in one["sentence"] for one in told] == [True]
     assert await site.metric("switchgear_secrets_withheld") == 1
     assert len(site.logged(child, "secret.withheld")) == 1
     assert engine.seen == []
