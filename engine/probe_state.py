@@ -217,8 +217,7 @@ def after_metrics(before: ProbeState, look: MetricsReading) -> ProbeState:
             before,
             fresh,
             pending,
-            long_prompts=look.long_prompts,
-            at_s=look.at_s,
+            look=look,
             own=own,
             others=others,
             counted=counted,
@@ -342,19 +341,19 @@ def _prefilling(
     fresh: VllmCounters,
     pending: float,
     *,
-    long_prompts: int | None,
-    at_s: float,
+    look: MetricsReading,
     own: int,
     others: int,
     counted: bool,
     progressed: bool,
 ) -> bool:
     """Whether a prefill may be running since the last progress."""
+    long_prompts = look.long_prompts
     if not counted and long_prompts is None:
         return True
     if progressed:
         since_s = before.stalled_since_s
-        chunk = since_s is not None and at_s - since_s > _DECODE_STEP_S
+        chunk = since_s is not None and look.at_s - since_s > _DECODE_STEP_S
         # Short prompts take no longer than a decode step, however many wait.
         return chunk or (pending > own or fresh.waiting > own if long_prompts is None else long_prompts > 0)
     if not others and long_prompts is not None:

@@ -31,7 +31,14 @@ COMMANDS: Final = {"switchgear": switchgear, "switchgear-chaos": chaos}
 FOREIGN: Final = {
     "vLLM": {
         *("--enable-server-load-tracking", "--middleware", "--max-num-seqs", "--max-num-queued-reqs"),
-        *("--api-key", "--served-model-name", "--shutdown-timeout"),
+        *(
+            "--api-key",
+            "--api-server-count",
+            "--data-parallel-size",
+            "--sse-keep-alive-interval",
+            "--served-model-name",
+            "--shutdown-timeout",
+        ),
         *("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--ssl-cert-reqs", "--enable-ssl-refresh"),
         *("--otlp-traces-endpoint", "--enable-request-id-headers"),
     },

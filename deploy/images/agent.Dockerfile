@@ -17,6 +17,7 @@ COPY policies ./policies
 COPY engine ./engine
 COPY xds_server ./xds_server
 COPY istio ./istio
+COPY command_line ./command_line
 COPY chaos ./chaos
 COPY envoy ./envoy
 # Constraints pin versions, for the build too, without installing the packages that only tests need.

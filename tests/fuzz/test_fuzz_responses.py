@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from engine.agent.agent_config_file import file_settings
 from engine.agent.config_error import AgentConfigError
 from engine.engine_http import _counted, _json, _said, _without_token
-from engine.first_token_gate import _error, _is_token
+from engine.first_token_gate import _error, _is_output
 from engine.gpu_check import _CheckProcess
 from engine.watch_server import CERTIFICATE_KEY, CLOCK_KEY
 from tests.fuzz.mutations import PIECES, broken
@@ -168,7 +168,7 @@ EVENTS = (
 def test_the_first_event_of_a_stream(event: bytes, role_counts: bool) -> None:
     error = _error(event)
     assert error is None or 400 <= error[0] <= 599
-    assert isinstance(_is_token(event, role_counts=role_counts), bool)
+    assert isinstance(_is_output(event, role_counts=role_counts), bool)
 
 
 ANSWERS = (
@@ -214,7 +214,7 @@ def test_settings_of_an_agent(tmp_path: Path, content: bytes) -> None:
     [
         (b"a: \x00", "1"),
         (b"[" * 1_500, "too deep"),
-        (b"? [a]\n: 1\n", "a setting has a name"),
+        (b"? [a]\n: 1\n", "a key must be a name"),
         (b"a: \xff", "utf-8"),
     ],
 )

@@ -288,10 +288,10 @@ def test_views_per_host_are_limited() -> None:
         return session
 
     here = [come(f"z{number}", number // MAX_VIEWS_OF_HOST) for number in range(MAX_VIEWS)]
-    with pytest.raises(StreamError, match=f"more than {MAX_VIEWS} kinds of proxies"):
+    with pytest.raises(StreamError, match=f"over the limit of {MAX_VIEWS} kinds of proxies"):
         come("one more", 200)
     here[-1].close()
-    with pytest.raises(StreamError, match=f"more than {MAX_VIEWS_OF_HOST} kinds of proxies of one host"):
+    with pytest.raises(StreamError, match=f"over the limit of {MAX_VIEWS_OF_HOST} kinds of proxies per host"):
         come("one more", 0)
     come("z0", 200)
     come(f"z{MAX_VIEWS_OF_HOST}", 0)  # of a kind that is there already

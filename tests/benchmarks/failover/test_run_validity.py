@@ -24,12 +24,12 @@ def test_a_bench_that_keeps_up_has_no_problem(story) -> None:
 
 
 def test_run_with_late_requests_is_invalid(story) -> None:
-    assert "left late (p99): 50 ms" in problems(story, outcomes=good(story, lag_s=0.05))
+    assert "requests sent late (p99): 50 ms" in problems(story, outcomes=good(story, lag_s=0.05))
 
 
 def test_one_long_pause_of_the_generator_does_not_count_either(story) -> None:
     outcomes = [*good(story), *good(story), story.outcome(999, 112.0, lag_s=0.5)]
-    assert "a request left late: 500 ms" in problems(story, outcomes=outcomes)
+    assert "request sent late (max): 500 ms" in problems(story, outcomes=outcomes)
 
 
 def test_engines_that_keep_a_finished_answer_do_not_count(story) -> None:
@@ -37,16 +37,17 @@ def test_engines_that_keep_a_finished_answer_do_not_count(story) -> None:
         story.attempt(number, 0, 101.0 + 0.05 * number, slot_s=0.5, closed_s=101.6 + 0.05 * number)
         for number in range(100)
     ]
-    assert "engines sent answers late (p99): 100 ms" in problems(story, attempts=calls)
+    assert "engine answers sent late (p99): 100 ms" in problems(story, attempts=calls)
 
 
 def test_a_long_way_to_the_engine_does_not_count(story) -> None:
     calls = [story.attempt(number, 0, 101.2 + 0.05 * number) for number in range(100)]
-    assert "on the way for long (p99): 200 ms" in problems(story, attempts=calls)
+    assert "request path slow (p99): 200 ms" in problems(story, attempts=calls)
 
 
 @pytest.mark.parametrize(
-    ("machine", "ours", "said"), [(60.0, 20.0, "others used 40 %"), (95.0, 90.0, "95 % busy"), (50.0, 40.0, "")]
+    ("machine", "ours", "said"),
+    [(60.0, 20.0, "other programs used 40 %"), (95.0, 90.0, "95 % busy"), (50.0, 40.0, "")],
 )
 def test_a_machine_that_others_use_does_not_count(story, machine: float, ours: float, said: str) -> None:
     found = problems(story, use=CpuUse(machine=machine, ours=ours))

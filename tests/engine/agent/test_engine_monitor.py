@@ -33,7 +33,9 @@ class Closing(EngineHttp):
         assert not suspect
         assert not stalled
         self.looks += 1
-        counters = VllmCounters(generation_tokens=5.0 + self.answers, prompt_tokens=0, running=0, waiting=0)
+        counters = VllmCounters(
+            generation_tokens=5.0 + self.answers, prompt_tokens=0, running=0, waiting=0, started_at_s=1.0
+        )
         return MetricsReading(at_s=time.monotonic(), counters=counters, in_flight=0)
 
     async def send_canary(self, prompt: str, timeout_s: float | None = None) -> CanaryReading:

@@ -120,7 +120,7 @@ def test_objects_as_one_json_list(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "'-f'"),
+        ([], "-f PATH"),
         (["-f", "nowhere.yaml"], "nowhere.yaml"),
         (["-f", NOTHING_LOST, "--namespace", "No_Name"], "is not a name"),
         (["-f", NOTHING_LOST, "--host-suffix", "svc..local"], "is not a host suffix"),

@@ -225,7 +225,7 @@ async def test_a_dry_run_says_what_it_would_do_once_and_does_nothing(
         await eventually(lambda: bool(lines), "the dry run reports", LIMIT_S)
         for _ in range(3):
             await one.reconcile()
-    assert lines == ["would: workload entry default/outside does not serve: hung"]
+    assert lines == ["would: workload entry default/outside out of rotation: hung"]
     assert not await entries(cluster)
 
 

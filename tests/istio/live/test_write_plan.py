@@ -50,8 +50,8 @@ def test_admissions_are_written_before_ejections(asked: Asked) -> None:
     serving = [one.mark.serving if isinstance(one, MarkPod) else one.entry.serving for one in writes]  # type: ignore[union-attr]
     assert serving == sorted(serving, reverse=True)
     assert [write_text(one) for one in writes][-2:] == [
-        "pod models/a-0 does not serve: because",
-        "workload entry models/chat.c does not serve: because",
+        "pod models/a-0 out of rotation: because",
+        "workload entry models/chat.c out of rotation: because",
     ]
 
 

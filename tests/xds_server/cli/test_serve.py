@@ -152,7 +152,7 @@ def test_bug_in_a_task_exits_with_a_traceback(
 def test_flags_and_environment_mirror_the_settings(policies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[ServeConfig] = []
 
-    async def note(config: ServeConfig, *_: object) -> None:
+    async def note(config: ServeConfig, *_: object, **__: object) -> None:
         seen.append(config)
 
     monkeypatch.setattr(serve_module, "serve", note)
@@ -175,7 +175,7 @@ def test_flags_and_environment_mirror_the_settings(policies: Path, monkeypatch: 
 def test_the_settings_of_a_cluster_are_flags_and_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[ServeConfig] = []
 
-    async def note(config: ServeConfig, *_: object) -> None:
+    async def note(config: ServeConfig, *_: object, **__: object) -> None:
         seen.append(config)
 
     monkeypatch.setattr(serve_module, "serve", note)

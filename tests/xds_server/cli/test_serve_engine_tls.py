@@ -90,4 +90,4 @@ async def test_untrusted_engine_certificate_is_reported_plainly(tmp_path: Path) 
             stranger, told = await asyncio.gather(said(admin, "why", "chat/e6"), said(admin, "doctor"))
             assert f"stranger.example, not for {NAME}" in " ".join(stranger.split())
             assert "certificate of engine chat/e5: expired at" in told
-            assert any("an authority behind it, has expired" in row["evidence"] for row in rows), rows
+            assert any("certificate or CA has expired" in row["evidence"] for row in rows), rows

@@ -98,7 +98,7 @@ async def _redirects(_: bytes, writer: asyncio.StreamWriter) -> None:
         (_cut, "20s", {Verdict.DEAD}),
         (_garbage, "20s", {Verdict.STARTING}),
         (_lies, "20s", {Verdict.STARTING}),
-        (_redirects, "20s", {Verdict.DEGRADED}),
+        (_redirects, "20s", {Verdict.MISCONFIGURED}),
     ],
 )
 async def test_misbehaving_server_gets_a_verdict_in_bounded_time(

@@ -125,6 +125,7 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.longestServiceTime": ("99s",),
     "spec.slotsPerEngine": (3,),
     "spec.probe.metricsPath": ("/m",),
+    "spec.probe.stallAfter": ("5s",),
     "spec.probe.loadPath": ("/l",),
     "spec.probe.apiKeySecret": ("k",),
     "spec.tls.secret": ("s2",),

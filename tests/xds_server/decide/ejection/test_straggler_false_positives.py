@@ -99,7 +99,7 @@ def test_one_long_answer_makes_no_straggler() -> None:
     one_long = WorkSample(at_s=2.0, began_s=0.0, done=0, finished=8, work_s=3.5, expected=14.0, in_use=2)
     all_long = WorkSample(at_s=2.0, began_s=0.0, done=0, finished=8, work_s=9.8, expected=39.0, in_use=5)
     assert slowness(one_long, seen, None, cohort, Straggler())[0] == 0
-    assert "its calls take" in slowness(all_long, seen, None, cohort, Straggler())[1]
+    assert "calls take" in slowness(all_long, seen, None, cohort, Straggler())[1]
 
 
 def test_present_peer_rate_does_not_apply_to_the_past() -> None:

@@ -130,7 +130,7 @@ def test_collector_redirect_is_not_followed(collector: Collector, monkeypatch: p
         exporter = batch_processor(collector.url)
         exporter.offer(TREE)
         exporter.stop(30)
-    assert "sends elsewhere" in exporter._sender.send([TREE])
+    assert "redirect not followed" in exporter._sender.send([TREE])
     assert not elsewhere.paths
     # Lost: not counted as sent, either.
     assert counts(exporter) == {"sent": 0, "failed": 4, "dropped": 0}
@@ -237,7 +237,9 @@ def test_secrets_require_an_https_collector(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=t0ken")
     endpoint("http://localhost:4318")
     endpoint("https://collector:4318")
-    with pytest.raises(ConfigError, match="OTEL_EXPORTER_OTLP_HEADERS would go to collector:4318 in plain text"):
+    with pytest.raises(
+        ConfigError, match="OTEL_EXPORTER_OTLP_HEADERS would be sent to collector:4318 in plaintext"
+    ):
         endpoint("http://collector:4318")
 
 
