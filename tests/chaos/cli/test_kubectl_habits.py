@@ -69,7 +69,10 @@ def test_get_fits_the_terminal_and_keeps_names(
     assert "quick" in {line.split()[0] for line in lines}
 
 
-def test_get_keeps_rows_whole_on_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+def test_get_keeps_rows_whole_on_a_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     assert "…" not in out_of(capsys, "get", "scenarios", "-o", "wide")
 
 
@@ -99,7 +102,7 @@ def test_describe_yaml_is_a_scenario_file(tmp_path: Path, capsys: pytest.Capture
         (["get", "scenario", "quik"], "did you mean quick?"),
         (["get", "faults", "-o", "tabel"], "did you mean table?"),
         (["describe", "fault"], "missing NAME"),
-        (["run", "quick"], "Missing option '-f'"),
+        (["run", "quick"], "give policies by -f PATH"),
         (["run", "quick", "-f", "nowhere"], "nowhere"),
     ],
 )
