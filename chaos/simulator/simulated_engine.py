@@ -215,7 +215,7 @@ class SimulatedEngine:
                 kv_cache_usage_ratio=self._cache_ratio(),
                 started_at_s=self._born_s,
             )
-        # Simulated prompts are short, and the gate in front of the engine says so.
+        # Simulated prompts are short, and the gate reports it.
         return MetricsReading(at_s=now_s, counters=self._shown, in_flight=len(self._calls), long_prompts=0)
 
     def _cache_ratio(self) -> float:

@@ -72,5 +72,5 @@ async def test_load_amplification_fails_with_its_reason(tmp_path: Path) -> None:
     failure = answer.cases("failure")["amplification"]
     # The reason has the measured value, the promise and the cause.
     assert "promised: <= 1.30" in (failure.text or "")
-    assert "calls at engines" in (failure.text or "")
+    assert "engine calls" in (failure.text or "")
     assert "amplification BROKEN" in " ".join(answer.output.split())
