@@ -154,7 +154,7 @@ async def measure(load_: TelemetryLoad) -> TelemetryCostRow:
         cpu_us_each=each_s * 1e6,
         core_percent=each_s * load_.per_s * 100,
         idle_percent=idle_s * 100,
-        sampling=telemetry.sampling,
+        sampling=min(telemetry.sampling.values(), default=1.0),
     )
 
 

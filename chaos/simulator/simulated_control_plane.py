@@ -166,7 +166,7 @@ class SimulatedControlPlane:
     def _round(self) -> None:
         self._round_at, now_s = None, self._timeline.now_s
         self._last_s = now_s
-        self._fleet = with_traffic(self._fleet, self.hearing.book.traffic(1.0, now_s))
+        self._fleet = with_traffic(self._fleet, self.hearing.book.traffic(now_s))
         decisions, self._memory = decide(
             self._policies, self._fleet, self._memory, proxies=self._connected, now_s=now_s
         )

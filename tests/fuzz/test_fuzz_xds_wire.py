@@ -197,7 +197,7 @@ def test_mutated_als_messages_are_counted_or_rejected(messages: list[bytes]) -> 
     told = telemetry()
     sitting = AccessLogHandler(told, lambda _: None)
     feed(sitting, messages)
-    sane(told.traffic_store.traffic(1.0, 101.0))
+    sane(told.traffic_store.traffic(101.0))
 
 
 @FUZZ
@@ -208,7 +208,7 @@ def test_mutated_lrs_messages_are_counted_or_rejected(messages: list[bytes]) -> 
     feed(sitting, messages)
     sitting.close()
     assert told.proxies() == 0
-    sane(told.traffic_store.traffic(1.0, 101.0))
+    sane(told.traffic_store.traffic(101.0))
 
 
 def feed(sitting: StreamHandler, messages: list[bytes]) -> None:
@@ -274,7 +274,7 @@ def test_a_corpus_is_read_as_it_was_recorded() -> None:
     sitting = AccessLogHandler(told, lambda _: None)
     for data in (first, *further):
         sitting.take(data, 100.0)
-    assert told.traffic_store.traffic(1.0, 101.0)["chat"].engines
+    assert told.traffic_store.traffic(101.0)["chat"].engines
 
 
 def test_views_per_host_are_limited() -> None:

@@ -64,7 +64,7 @@ def counted(sizes: Mapping[str, int]) -> Metrics:
     for engines in list(fleet.pools.values()):
         for engine in engines:
             fleet = with_report(fleet, _report(engine.id.pool, engine.id.engine), NOW_S)
-    fleet = with_traffic(fleet, telemetry.traffic_store.traffic(1.0, NOW_S))
+    fleet = with_traffic(fleet, telemetry.traffic_store.traffic(NOW_S))
     proxies = {node: Proxy(node=node, zone="z0", role="gateway") for node in nodes}
     calling = ConnectedProxies(by_node=proxies, by_role={"gateway": len(nodes)}, calling_zones=frozenset({"z0"}))
     decisions, memory = decide(known, fleet, NO_MEMORY, proxies=calling, now_s=NOW_S)

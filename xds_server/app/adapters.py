@@ -88,8 +88,8 @@ class SignalsAdapter:
         return self._certificates()
 
     @property
-    def access_log_percent(self) -> float:
-        return 100 * self._telemetry.sampling
+    def access_log_shares(self) -> Mapping[str, float]:
+        return self._telemetry.sampling
 
     def traffic(self, now_s: float) -> Mapping[str, PoolTraffic]:
         return self._telemetry.traffic(now_s)

@@ -133,8 +133,8 @@ class TelemetryMetrics(MetricChapter):
     telemetry_dropped = counter(
         "telemetry_dropped_total",
         "entries",
-        "Entries dropped because of overload.",
-        "Occasional: sampling adapts. Sustained: add replicas.",
+        "Entries of proxies that exceed their part of the budget.",
+        "Occasional: sampling adapts. Sustained: the log line telemetry.over_budget names the proxy.",
         LabelSet(labels={"signal": _SIGNALS}),
     )
     telemetry_errors = counter(
@@ -145,14 +145,24 @@ class TelemetryMetrics(MetricChapter):
         LabelSet(
             labels={
                 "signal": _SIGNALS,
-                "flaw": ("garbage", "foreign", "nameless", "absurd", "stranger", "crowd", "host", "silent"),
+                "flaw": (
+                    "garbage",
+                    "foreign",
+                    "nameless",
+                    "absurd",
+                    "stranger",
+                    "crowd",
+                    "host",
+                    "silent",
+                    "size",
+                ),
             }
         ),
     )
     telemetry_sampling_ratio = gauge_family(
         "telemetry_sampling_ratio",
         "ratio",
-        "Share of calls that proxies report (sampling ratio).",
+        "Lowest share of calls that any proxy reports (sampling ratio).",
         "Below 1, counts stay unbiased but are less precise.",
     )
     telemetry_load_report_interval_seconds = gauge_family(

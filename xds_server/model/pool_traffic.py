@@ -70,7 +70,8 @@ class EngineTraffic:
     ``window_calls`` and ``window_failures`` are the newest relevant calls, at most the breaker's window and none
     older than ``WINDOW_S``; ``failures_in_a_row`` is how many of the newest failed, ``newest_failed`` has a bit
     for each failure among the newest ``NEWEST_CALLS``, the newest lowest. ``succeeded``, ``failed`` and
-    ``neutral`` only grow. Rates cover the last ``RATE_S``: ``done_per_s`` are successful calls, ``busy`` is the
+    ``neutral`` only grow; the extrapolated of them have no entry, because their proxies sample.
+    Rates cover the last ``RATE_S``: ``done_per_s`` are successful calls, ``busy`` is the
     mean number of calls that these held open (their durations summed, per second); ``service_s`` their mean
     duration. ``in_flight`` is the sum of the newest load reports of all proxies, None if no proxy reports load.
     Times are monotonic seconds.
@@ -83,11 +84,23 @@ class EngineTraffic:
     succeeded: int = 0
     failed: int = 0
     neutral: int = 0
+    extrapolated_successes: int = 0
+    extrapolated_failures: int = 0
     done_per_s: float = 0.0
     busy: float = 0.0
     service_s: float | None = None
     in_flight: int | None = None
     heard_at_s: float = 0.0
+
+    @property
+    def successes_seen(self) -> int:
+        """Successes with an entry of their own: what a breaker may count as evidence."""
+        return self.succeeded - self.extrapolated_successes
+
+    @property
+    def failures_seen(self) -> int:
+        """Failures with an entry of their own."""
+        return self.failed - self.extrapolated_failures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,15 +128,14 @@ class PoolTraffic:
     """A pool's telemetry; ``engines`` by engine name, ``proxies`` by node id.
 
     ``answer`` is the time of whole responses without streaming, ``first_byte`` of the first byte of streams (the
-    first token only behind the gate); both of successful calls. ``sampled`` is the share of calls that proxies
-    report: counts and rates here are already divided by it, windows are not.
+    first token only behind the gate); both of successful calls. Counts and rates are already divided by the share
+    of calls that a proxy reports, windows are not.
     """
 
     engines: Mapping[str, EngineTraffic] = field(default_factory=dict)
     proxies: Mapping[str, ProxyTraffic] = field(default_factory=dict)
     answer: LatencyTail | None = None
     first_byte: LatencyTail | None = None
-    sampled: float = 1.0
     heard_at_s: float = 0.0
 
 

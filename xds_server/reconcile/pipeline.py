@@ -43,7 +43,7 @@ class BuildInputs:
 
     ``nodes`` are the views of connected proxies by node id, ``views`` those to build; ``proxies_by_role`` and
     ``calling_zones`` also count briefly disconnected proxies. ``remote_proxies`` are proxies of other replicas:
-    they share limits and are not served here. ``access_log_percent`` is the share of calls that proxies report.
+    they share limits and are not served here. ``access_log_shares`` is the share of calls that a proxy reports.
     ``certificates`` are for connections to engines. ``now_s`` is monotonic.
     """
 
@@ -56,7 +56,7 @@ class BuildInputs:
     nodes: Mapping[str, View] = field(default_factory=lambda: _NO_NODES)
     remote_proxies: Mapping[str, Proxy] = field(default_factory=lambda: _NOBODY)
     orders: Mapping[EngineId, Order] = field(default_factory=dict)
-    access_log_percent: float = 100.0
+    access_log_shares: Mapping[str, float] = field(default_factory=dict)
     certificates: Certificates = UNKNOWN_CERTIFICATES
     memory: DecisionMemory = NO_MEMORY
 
@@ -112,7 +112,6 @@ class Pipeline:
                 decisions,
                 view,
                 self._memo,
-                access_log_percent=inputs.access_log_percent,
                 certificates=inputs.certificates,
             )
             for view in self._wanted(inputs.views)
@@ -184,7 +183,7 @@ class Pipeline:
             decisions,
             inputs.nodes,
             memo=self._memo,
-            access_log_percent=inputs.access_log_percent,
+            access_log_shares=inputs.access_log_shares,
         )
         return {node: self._assembler.resource(item) for node, item in items.items()}
 

@@ -47,8 +47,8 @@ class SignalsPort(Protocol):
         ...
 
     @property
-    def access_log_percent(self) -> float:
-        """The share of calls that proxies report."""
+    def access_log_shares(self) -> Mapping[str, float]:
+        """The share of calls that a proxy reports, by node id; absent: all."""
         ...
 
     def orders(self, now_s: float) -> Mapping[EngineId, Order]:

@@ -52,7 +52,7 @@ class SnapshotBuilder:
                 remote_proxies=self._roll.remote_proxies().proxies,
                 orders=self._signals.orders(now_s) if self._signals else _NO_ORDERS,
                 certificates=self._signals.certificates() if self._signals else NO_CERTIFICATES,
-                access_log_percent=self._signals.access_log_percent if self._signals else 100.0,
+                access_log_shares=self._signals.access_log_shares if self._signals else {},
                 now_s=now_s,
             )
         )

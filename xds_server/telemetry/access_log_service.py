@@ -22,10 +22,17 @@ from xds_server.telemetry.attempt_outcome import (
     attempt_outcome,
     request_outcome,
 )
-from xds_server.telemetry.stream_service import MaySee, TelemetryStreamError, validated_node_id
+from xds_server.telemetry.entry_budget import Reporter
+from xds_server.telemetry.stream_service import (
+    MaySee,
+    TelemetryLimitError,
+    TelemetryStreamError,
+    validated_node_id,
+)
 from xds_server.telemetry.traffic_store import Attempt, TrafficStore
 from xds_server.translate.access_log_config import ATTEMPT_HEADER, LOG_NAME
 from xds_server.wire.decode import decoder
+from xds_server.wire.field_count import count_fields
 
 METHOD: Final = "/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs"
 
@@ -47,6 +54,14 @@ AccessLogs: type[Any] = decoder(
 _ATTEMPT: Final = int(AccessLogType.UpstreamEnd)
 _REQUEST: Final = int(AccessLogType.DownstreamEnd)
 
+MAX_ENTRIES: Final = 4_096
+"""Limit of entries per message; Envoy's buffer of 16 KiB holds about thirty."""
+
+MAX_MESSAGE_BYTES: Final = 256 * 1024
+"""Limit of a message: Envoy's buffer of 16 KiB, and one entry beyond it with headers of 60 KiB."""
+
+_HTTP_LOGS: Final = (2,)
+
 LONGEST_S: Final = 86_400.0
 """No call lasts longer than a policy allows; longer durations are ignored."""
 
@@ -59,46 +74,72 @@ class AccessLogPort(Protocol):
     def visible_pools(self, node: str, signal: TelemetrySignal, identities: tuple[str, ...]) -> MaySee | None:
         """The pools on which ``node`` may report; None unless it is connected for xDS with the same identity."""
 
-    def admitted(self, entries: int, now_s: float) -> bool:
-        """Whether a message with this many entries is read; otherwise it counts as dropped."""
+    def admitted(self, reporter: Reporter, entries: int, size: int, now_s: float) -> bool:
+        """Whether a message of ``size`` bytes with this many entries is read; otherwise it counts as dropped."""
 
-    def logged(self, node: str, failures: int, now_s: float) -> float:
-        """Entries of ``node`` are about to be counted; returns the share of calls they were sampled with."""
+    def logged(self, reporter: Reporter, entries: int, now_s: float) -> float:
+        """Entries of a node are about to be counted; returns the share of calls they were sampled with."""
 
 
 class AccessLogHandler:
     """One stream of access logs."""
 
     def __init__(
-        self, desk: AccessLogPort, news: Callable[[bool], None], identities: tuple[str, ...] = ()
+        self,
+        desk: AccessLogPort,
+        news: Callable[[bool], None],
+        identities: tuple[str, ...] = (),
+        host: str = "",
     ) -> None:
         self._desk = desk
         self._identities = identities
+        self._host = host
         self._news = news
         self._node = ""
 
     def take(self, data: bytes, now_s: float) -> None:
-        """Count the entries of a message."""
-        try:
-            message = AccessLogs.FromString(data)
-        except DecodeError as error:
-            raise TelemetryStreamError("garbage", "not a StreamAccessLogsMessage") from error
+        """Count the entries of a message; messages over the node's budget are not decoded."""
+        count = count_entries(data)
+        message = None
         if not self._node:
+            message = _decoded(data)
             self._node = validated_node_id(message.identifier.node.id)
             if message.identifier.log_name != LOG_NAME:
                 raise TelemetryStreamError("foreign", f"the log {message.identifier.log_name!r} is not ours")
-        entries = message.http_logs.log_entry
         may_see = self._desk.visible_pools(self._node, TelemetrySignal.ACCESS_LOG, self._identities)
-        if may_see is None:
+        reporter = Reporter(self._host, self._node)
+        if may_see is None or not self._desk.admitted(reporter, count, len(data), now_s):
             return
-        if entries and self._desk.admitted(len(entries), now_s):
-            weight = 1 / self._desk.logged(self._node, len(entries), now_s)
+        entries = (message or _decoded(data)).http_logs.log_entry
+        if entries:
+            weight = 1 / self._desk.logged(reporter, len(entries), now_s)
             self._news(
                 record_entries(self._desk.traffic_store, self._node, entries, weight, now_s, may_see=may_see)
             )
 
     def close(self) -> None:
         """Nothing to release: records expire by age."""
+
+
+def count_entries(data: bytes) -> int:
+    """Fields of an undecoded message and entries in it: some more than entries, for two fields are around them.
+
+    ``TelemetryStreamError`` for too many, and for data that is not protobuf.
+    """
+    try:
+        count = count_fields(data, _HTTP_LOGS, MAX_ENTRIES)
+    except ValueError as error:
+        raise TelemetryStreamError("garbage", "not a StreamAccessLogsMessage") from error
+    if count > MAX_ENTRIES:
+        raise TelemetryLimitError("size", f"more than {MAX_ENTRIES} access log entries in one message")
+    return count
+
+
+def _decoded(data: bytes) -> Any:
+    try:
+        return AccessLogs.FromString(data)
+    except DecodeError as error:
+        raise TelemetryStreamError("garbage", "not a StreamAccessLogsMessage") from error
 
 
 def record_entries(

@@ -14,9 +14,15 @@ from google.protobuf.message import DecodeError
 
 from xds_server.model.pool_traffic import TelemetrySignal
 from xds_server.telemetry.pool_directory import PoolFacts
-from xds_server.telemetry.stream_service import MaySee, TelemetryStreamError, validated_node_id
+from xds_server.telemetry.stream_service import (
+    MaySee,
+    TelemetryLimitError,
+    TelemetryStreamError,
+    validated_node_id,
+)
 from xds_server.telemetry.traffic_store import TrafficStore
 from xds_server.wire.decode import decoder
+from xds_server.wire.field_count import count_fields
 
 METHOD: Final = "/envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats"
 
@@ -32,6 +38,19 @@ REPORTS_PER_S: Final = 500.0
 
 MOST: Final = 10_000_000
 """Requests on one engine from which a report is rejected: more than an Envoy has connections."""
+
+
+MAX_MESSAGE_BYTES: Final = 2 * 1024 * 1024
+"""Limit of a report: 10 000 engines of 70 bytes each, and the node."""
+
+MAX_FIELDS: Final = 32_768
+"""Limit of clusters, localities and engines in one report, with the other fields of clusters and localities."""
+
+_UNCOUNTED_BYTES: Final = 64 * 1024
+"""Smaller reports are decoded without counting: at two bytes each, MAX_FIELDS is not exceeded."""
+
+_ENGINES: Final = (2, 2, 7)
+"""Field numbers of cluster_stats, upstream_locality_stats and upstream_endpoint_stats."""
 
 
 def interval_s(proxies: int) -> float:
@@ -70,10 +89,12 @@ class LoadReportHandler:
     def take(self, data: bytes, now_s: float) -> bytes | None:
         """Handle a report; returns the order with a new interval, if it changed."""
         try:
+            if len(data) > _UNCOUNTED_BYTES and count_fields(data, _ENGINES, MAX_FIELDS) > MAX_FIELDS:
+                raise TelemetryLimitError("size", f"more than {MAX_FIELDS} clusters and engines in one report")
             message = LoadReport.FromString(data)
             if not self._node:
                 self._node = validated_node_id(Node.FromString(message.node).id)
-        except DecodeError as error:
+        except (DecodeError, ValueError) as error:
             raise TelemetryStreamError("garbage", "not a LoadStatsRequest") from error
         if self._told_s:  # the first message only subscribes
             self._report(message, now_s)

@@ -1,8 +1,8 @@
 """Telemetry as a component: two gRPC services in, traffic by pool out, and alarms about losses.
 
-Everything runs in the server's event loop. Three limits bound its cost: proxies sample when there are too many
-calls (``sampling``), report load less often when there are too many proxies (``load_report_service``), and further
-messages are dropped and counted.
+Everything runs in the server's event loop. Three limits bound its cost: a proxy with too many calls samples them
+(``sampling``), proxies report load less often when there are too many (``load_report_service``), and messages
+beyond a proxy's part of the budget are dropped and counted (``entry_budget``).
 """
 
 import asyncio
@@ -19,9 +19,10 @@ from xds_server.metrics.control_metrics import TelemetryMetrics
 from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.pool_traffic import PoolTraffic, TelemetrySignal
 from xds_server.telemetry import access_log_service, load_report_service, pool_totals
+from xds_server.telemetry.entry_budget import EntryBudget, Reporter
 from xds_server.telemetry.loss_monitor import TelemetryLossMonitor
 from xds_server.telemetry.pool_directory import build_directory
-from xds_server.telemetry.sampling import BUDGET_PER_S, MESSAGE_COST, Sampling
+from xds_server.telemetry.sampling import MESSAGE_COST
 from xds_server.telemetry.stream_service import MaySee, StreamService
 from xds_server.telemetry.traffic_store import TrafficStore
 
@@ -32,8 +33,8 @@ NEWS_S: Final = 0.1
 """The same for everything else: successes are not urgent."""
 
 _CHECK_EACH_S: Final = 1.0
-_MOST_PER_S: Final = 2 * BUDGET_PER_S
-"""Entries read per second at most: proxies need a moment to follow a lower sampling."""
+_ENTRY_BYTES: Final = 1024
+"""Bytes that cost as much as an entry; Envoy's entries have about 500."""
 
 _log = structlog.get_logger()
 
@@ -68,26 +69,25 @@ class Telemetry:
         self._clock = clock
         self._losses = TelemetryLossMonitor()
         self._known: Collection[str] | None = None
-        self._sampling = Sampling()
+        self._budget = EntryBudget()
         self._streams = 0
-        self._room = _MOST_PER_S
-        self._room_at_s = clock()
-        self._read = 0.0
         self._checked_at_s = clock()
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = 0.0
         self._intakes = [
             StreamService(
                 access_log_service.METHOD,
-                lambda identities: access_log_service.AccessLogHandler(self, self._news, identities),
+                lambda identities, host: access_log_service.AccessLogHandler(self, self._news, identities, host),
                 self._flaw(TelemetrySignal.ACCESS_LOG),
                 clock,
+                max_bytes=access_log_service.MAX_MESSAGE_BYTES,
             ),
             StreamService(
                 load_report_service.METHOD,
-                lambda identities: load_report_service.LoadReportHandler(self, identities),
+                lambda identities, _host: load_report_service.LoadReportHandler(self, identities),
                 self._flaw(TelemetrySignal.LOAD_REPORT),
                 clock,
+                max_bytes=load_report_service.MAX_MESSAGE_BYTES,
             ),
         ]
 
@@ -114,14 +114,14 @@ class Telemetry:
         self._losses.set_connected(nodes, self._clock())
 
     @property
-    def sampling(self) -> float:
-        """The share of calls that proxies report, 0.01 to 1."""
-        return self._sampling.share
+    def sampling(self) -> Mapping[str, float]:
+        """The share of calls that a proxy reports, by node id; absent: all. The same object until it changes."""
+        return self._budget.shares
 
     def traffic(self, now_s: float) -> Traffic:
         """Recent traffic by pool; the same object if nothing changed."""
         self._check(now_s)
-        return self.traffic_store.traffic(self._sampling.counted(now_s), now_s)
+        return self.traffic_store.traffic(now_s)
 
     def last_signals_s(self) -> Mapping[str, Mapping[TelemetrySignal, float]]:
         """When each signal of each proxy last arrived, in monotonic seconds; absent if never."""
@@ -146,7 +146,7 @@ class Telemetry:
         yield TelemetryMetrics.telemetry_lost.family(
             {(signal.value,): float(len(nodes)) for signal, nodes in self._losses.lost.items()}
         )
-        yield TelemetryMetrics.telemetry_sampling_ratio.family({(): self.sampling})
+        yield TelemetryMetrics.telemetry_sampling_ratio.family({(): min(self.sampling.values(), default=1.0)})
         yield TelemetryMetrics.telemetry_load_report_interval_seconds.family(
             {(): load_report_service.interval_s(self._streams)}
         )
@@ -162,23 +162,20 @@ class Telemetry:
         self._metrics.telemetry_errors.labels(signal=signal.value, flaw="stranger").inc()
         return None
 
-    def admitted(self, entries: int, now_s: float) -> bool:
-        """Whether a message with this many entries is read."""
-        cost = entries + MESSAGE_COST
-        self._read += cost
-        self._room = min(_MOST_PER_S, self._room + (now_s - self._room_at_s) * _MOST_PER_S)
-        self._room_at_s = now_s
-        if self._room <= 0:
-            self._metrics.telemetry_dropped.labels(signal=TelemetrySignal.ACCESS_LOG.value).inc(entries)
-            return False
-        self._room -= cost
-        return True
+    def admitted(self, reporter: Reporter, entries: int, size: int, now_s: float) -> bool:
+        """Whether a message of ``size`` bytes with this many entries is read."""
+        if self._budget.admits(reporter, max(entries, size / _ENTRY_BYTES) + MESSAGE_COST, now_s):
+            return True
+        self._metrics.telemetry_dropped.labels(signal=TelemetrySignal.ACCESS_LOG.value).inc(entries)
+        if self._budget.begins_to_drop(reporter):
+            _log.warning("telemetry.over_budget", node=reporter.node, host=reporter.host)
+        return False
 
-    def logged(self, node: str, entries: int, now_s: float) -> float:
-        """Entries of ``node`` are counted; returns the share of calls they stand for."""
+    def logged(self, reporter: Reporter, entries: int, now_s: float) -> float:
+        """Entries of a node are counted; returns the share of calls they stand for."""
         self._metrics.telemetry_entries.inc(entries)
-        self._losses.record(node, TelemetrySignal.ACCESS_LOG, now_s).unlogged = 0.0
-        return self._sampling.counted(now_s)
+        self._losses.record(reporter.node, TelemetrySignal.ACCESS_LOG, now_s).unlogged = 0.0
+        return self._budget.share(reporter, now_s)
 
     def proxies(self) -> int:
         """Open load report streams of known proxies."""
@@ -191,7 +188,9 @@ class Telemetry:
     def reported(self, node: str, issued: int, now_s: float) -> None:
         """``node`` reported its load."""
         self._metrics.telemetry_load_reports.inc()
-        self._losses.record(node, TelemetrySignal.LOAD_REPORT, now_s).unlogged += issued * self.sampling
+        self._losses.record(node, TelemetrySignal.LOAD_REPORT, now_s).unlogged += issued * self.sampling.get(
+            node, 1.0
+        )
         self._news(False)
 
     def _flaw(self, signal: TelemetrySignal) -> Callable[[str], None]:
@@ -222,8 +221,5 @@ class Telemetry:
             return
         self._checked_at_s = now_s
         self._losses.check(now_s)
-        before = self._sampling
-        self._sampling = before.after(self._read / passed_s, now_s)
-        self._read = 0.0
-        if self._sampling.share != before.share:
-            _log.info("telemetry.sampling", share=self._sampling.share, before=before.share)
+        for node, share, before in self._budget.review(passed_s, now_s):
+            _log.info("telemetry.sampling", node=node, share=share, before=before)

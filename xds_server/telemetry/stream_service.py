@@ -1,7 +1,6 @@
 """Receive-only streams: one gRPC method whose peer keeps sending, with bytes in and out.
 
-Peers never wait and are never waited for: everything sent is read, and the excess is dropped and counted. Invalid
-messages end only their own stream.
+Messages beyond a node's budget are dropped and counted. Invalid and oversized messages end only their own stream.
 """
 
 from __future__ import annotations
@@ -37,12 +36,20 @@ FIRST_MESSAGE_S: Final = 30.0
 """A proxy sends its first message when it opens a stream."""
 
 
+MAX_FIRST_BYTES: Final = 512 * 1024
+"""Limit of the first message: it has the node, 60 KB from an Envoy that lists its extensions."""
+
+
 class TelemetryStreamError(Exception):
     """A peer's error; its stream ends, and ``flaw`` is counted."""
 
     def __init__(self, flaw: str, reason: str) -> None:
         super().__init__(reason)
         self.flaw = flaw
+
+
+class TelemetryLimitError(TelemetryStreamError):
+    """A peer that exceeds a limit; its stream ends with RESOURCE_EXHAUSTED."""
 
 
 LONGEST_NAME: Final = 1_024
@@ -67,15 +74,19 @@ class StreamHandler(Protocol):
 
 
 class StreamService(grpc.GenericRpcHandler):
-    """Serves one bidirectional ``method``; ``sit`` makes a stream's handler from the peer's identities."""
+    """Serves one bidirectional ``method``; ``sit`` makes a stream's handler from the peer's identities and host.
+
+    ``max_bytes``: limit of a message after the first.
+    """
 
     def __init__(
         self,
         method: str,
-        sit: Callable[[tuple[str, ...]], StreamHandler],
+        sit: Callable[[tuple[str, ...], str], StreamHandler],
         on_flaw: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
         *,
+        max_bytes: int,
         max_streams: int = MAX_STREAMS,
         max_streams_of_host: int = MAX_STREAMS_OF_HOST,
         first_message_s: float = FIRST_MESSAGE_S,
@@ -89,6 +100,7 @@ class StreamService(grpc.GenericRpcHandler):
         self._clock = clock
         self._crowd = ConnectionLimiter("streams", max_streams, max_streams_of_host)
         self._first_message_s = first_message_s
+        self._max_bytes = max_bytes
         self._streams: set[asyncio.Task[Any]] = set()
         self._stopping = False
         self._handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(behave)
@@ -115,12 +127,16 @@ class StreamService(grpc.GenericRpcHandler):
         assert stream is not None, "a coroutine runs in a task"  # noqa: S101  # for the type checker
         self._streams.add(stream)
         self._crowd.acquire(host)
-        sitting = self._sit(identities)
+        sitting = self._sit(identities, host)
         answering: asyncio.Task[None] | None = None
-        reason = ""
+        reason, code = "", grpc.StatusCode.INVALID_ARGUMENT
+        most = MAX_FIRST_BYTES
         try:
             data = await self._first(context)
             while isinstance(data, bytes):  # anything else is the end of the stream
+                if len(data) > most:
+                    raise TelemetryLimitError("size", f"message of {len(data)} bytes; limit {most}")
+                most = self._max_bytes
                 answer = sitting.take(data, self._clock())
                 # One response at a time, without waiting until it is sent.
                 if answer is not None and (answering is None or answering.done()):
@@ -128,6 +144,8 @@ class StreamService(grpc.GenericRpcHandler):
                 data = await context.read()
         except TelemetryStreamError as error:
             reason = str(error)
+            if isinstance(error, TelemetryLimitError):
+                code = grpc.StatusCode.RESOURCE_EXHAUSTED
             self._on_flaw(error.flaw)
         except asyncio.CancelledError:
             if not self._stopping:
@@ -140,7 +158,7 @@ class StreamService(grpc.GenericRpcHandler):
                 # gRPC cannot set a stream's status while it still writes to it, even if the write was cancelled.
                 await asyncio.wait([answering], timeout=WRITE_LIMIT_S)
         if reason:
-            await _say_why(context, grpc.StatusCode.INVALID_ARGUMENT, reason)
+            await _say_why(context, code, reason)
 
     async def _first(self, context: Context) -> object:
         """The first message; ``TelemetryStreamError`` if none arrives in time."""

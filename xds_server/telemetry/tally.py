@@ -56,6 +56,7 @@ class EngineTally:
         "began_at_s",
         "done",
         "failed",
+        "failed_entries",
         "failed_requests",
         "failures",
         "heard_at_s",
@@ -64,6 +65,7 @@ class EngineTally:
         "neutral",
         "newest_failed",
         "succeeded",
+        "succeeded_entries",
         "value",
         "window",
     )  # fmt: skip
@@ -74,6 +76,7 @@ class EngineTally:
         self.in_a_row = 0
         self.newest_failed = 0
         self.succeeded = self.failed = self.neutral = 0.0
+        self.succeeded_entries = self.failed_entries = 0
         self.done = RateWindow(2)  # calls, their durations
         self.in_flight = 0
         self.heard_at_s = 0.0
@@ -117,6 +120,8 @@ class EngineTally:
             succeeded=int(self.succeeded),
             failed=int(self.failed),
             neutral=int(self.neutral),
+            extrapolated_successes=int(self.succeeded) - self.succeeded_entries,
+            extrapolated_failures=int(self.failed) - self.failed_entries,
             done_per_s=done_per_s,
             busy=busy,
             service_s=busy / done_per_s if done_per_s else None,

@@ -192,6 +192,7 @@ class TrafficStore:
         record.began_at_s = max(began_at_s, record.began_at_s)
         if outcome is AttemptOutcome.SUCCESS:
             record.succeeded += weight
+            record.succeeded_entries += 1
             record.count(False, now_s)
             done = record.done.slot(at_s)
             done[1] += weight
@@ -202,6 +203,7 @@ class TrafficStore:
                 pool.answer.add(duration_s, now_s)
         elif outcome is AttemptOutcome.FAILURE:
             record.failed += weight
+            record.failed_entries += 1
             record.count(True, now_s)
             record.failed_requests.add(request, now_s)
             pool.urgent = True
@@ -219,6 +221,7 @@ class TrafficStore:
         record = self._record(pool, node, engine)
         record.heard_at_s = now_s
         record.failed += weight
+        record.failed_entries += 1
         record.count(True, now_s)
         record.failed_requests.add(request, now_s)
 
@@ -284,17 +287,13 @@ class TrafficStore:
 
     # -- output --------------------------------------------------------------------------------------------
 
-    def traffic(self, sampled: float, now_s: float) -> Mapping[str, PoolTraffic]:
+    def traffic(self, now_s: float) -> Mapping[str, PoolTraffic]:
         """Traffic by pool; the same objects if nothing changed."""
         if now_s - self._swept_at_s >= _SWEEP_EACH_S:
             self._swept_at_s = now_s
             for pool in self._pools.values():
                 self._sweep(pool, now_s)
-        found = {
-            name: value
-            for name, pool in self._pools.items()
-            if (value := _traffic(pool, sampled, now_s)) is not None
-        }
+        found = {name: value for name, pool in self._pools.items() if (value := _traffic(pool, now_s)) is not None}
         before = self._all
         if found.keys() != before.keys() or any(before[name] is not value for name, value in found.items()):
             self._all = MappingProxyType(found)
@@ -329,7 +328,7 @@ class TrafficStore:
                 del pool.proxies[node]
 
 
-def _traffic(pool: _Pool, sampled: float, now_s: float) -> PoolTraffic | None:
+def _traffic(pool: _Pool, now_s: float) -> PoolTraffic | None:
     if now_s - pool.heard_at_s > STALE_S:
         pool.value = None
         return None
@@ -356,7 +355,6 @@ def _traffic(pool: _Pool, sampled: float, now_s: float) -> PoolTraffic | None:
         proxies=proxies,
         answer=answer,
         first_byte=first_byte,
-        sampled=sampled,
         heard_at_s=coarse_time(None if before is None else before.heard_at_s, pool.heard_at_s),
     )
     if before is None or fresh != before:

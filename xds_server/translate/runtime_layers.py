@@ -1,4 +1,4 @@
-"""Runtime layers: one per view, and one per proxy if its admission limits follow its demand.
+"""Runtime layers: one per view, and one per proxy whose admission limits follow its demand, or that samples.
 
 A thousand sidecars have a thousand layers, mostly equal. Results are cached by content, so that equal numbers
 share one item, encoded once and pushed as one bytes object.
@@ -6,6 +6,8 @@ share one item, encoded once and pushed as one bytes object.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 from policies.model import PolicySet
 from xds_server.decide.decisions import Ceiling, Decisions
@@ -18,6 +20,8 @@ from xds_server.translate.residency import allowed_regions
 from xds_server.translate.runtime import EVERYTHING_PERCENT, LAYER, runtime_layer, with_hedge_budget
 from xds_server.translate.translated_resource import TranslatedResource
 from xds_server.translate.visibility import visible_policies
+
+_ALL_REPORT_ALL: Final[Mapping[str, float]] = MappingProxyType({})
 
 _Weights = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
 
@@ -85,9 +89,12 @@ def proxy_runtime_resources(
     views: Mapping[str, View],
     *,
     memo: Memo,
-    access_log_percent: float = EVERYTHING_PERCENT,
+    access_log_shares: Mapping[str, float] = _ALL_REPORT_ALL,
 ) -> Mapping[str, TranslatedResource]:
-    """Layers of proxies with their own admission limit, by node id; ``views`` is by node id, too."""
+    """Layers of proxies with their own admission limit or sampling ratio, by node id.
+
+    ``views`` and ``access_log_shares`` are by node id, too.
+    """
     heard = {node for pool in decisions.pools.values() if pool.admission for node in pool.admission.by_proxy}
     shared = {
         view: _view_layer(policies, fleet, decisions, view)
@@ -96,10 +103,15 @@ def proxy_runtime_resources(
     }
     items = {
         node: _runtime_resource(
-            policies, decisions, shared[view], node, memo=memo, access_log_percent=access_log_percent
+            policies,
+            decisions,
+            shared[view],
+            node,
+            memo=memo,
+            access_log_percent=EVERYTHING_PERCENT * access_log_shares.get(node, 1.0),
         )
         for node, view in views.items()
-        if node in heard and view in shared
+        if (node in heard or node in access_log_shares) and view in shared
     }
     # Kept until the next call, so that it finds unchanged items.
     return memo.of(("own layers",), (items,), lambda: items)

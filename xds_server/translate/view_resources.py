@@ -39,7 +39,6 @@ from xds_server.translate.route_configuration import (
     route_configuration_name,
     route_pools,
 )
-from xds_server.translate.runtime import EVERYTHING_PERCENT
 from xds_server.translate.runtime_layers import runtime_resource
 from xds_server.translate.translated_resource import TranslatedResource
 from xds_server.translate.upstream_tls import engine_host_names, secret_resources, upstream_tls_socket
@@ -53,12 +52,11 @@ def translate(
     view: View,
     memo: Memo | None = None,
     *,
-    access_log_percent: float = EVERYTHING_PERCENT,
     certificates: Certificates = UNKNOWN_CERTIFICATES,
 ) -> tuple[TranslatedResource, ...]:
     """Every resource of the view. ``memo`` carries items between calls, for all views.
 
-    ``access_log_percent``: sampling ratio of access logs. ``certificates``: for connections to engines.
+    ``certificates``: for connections to engines.
     """
     memo = memo or Memo()
     here = visible_policies(policies, view)
@@ -76,7 +74,7 @@ def translate(
         pool for pool in here.pools if view.cuts and uses_internal_listeners(policies.effective[pool])
     )
     return (
-        _runtime(policies, fleet, decisions, view, access_log_percent, memo=memo),
+        _runtime(policies, fleet, decisions, view, memo=memo),
         *(
             _cluster(
                 policies,
@@ -123,11 +121,10 @@ def _runtime(
     fleet: Fleet,
     decisions: Decisions,
     view: View,
-    access_log_percent: float,
     *,
     memo: Memo,
 ) -> TranslatedResource:
-    item = runtime_resource(policies, fleet, decisions, view, memo=memo, access_log_percent=access_log_percent)
+    item = runtime_resource(policies, fleet, decisions, view, memo=memo)
     # Kept until the next call, so that unchanged items are found again.
     return memo.of((RUNTIME, view), (item,), lambda: item)
 

@@ -28,7 +28,7 @@ from xds_server.k8s.replica_status import (
     replica_status,
     status_annotations,
 )
-from xds_server.model.pool_traffic import PoolTraffic, ProxyTraffic
+from xds_server.model.pool_traffic import LatencyTail, PoolTraffic, ProxyTraffic
 from xds_server.model.remote_proxies import NO_REMOTE_PROXIES, TrafficMerger
 from xds_server.model.view import View
 
@@ -185,16 +185,19 @@ def test_old_lease_is_not_a_live_peer() -> None:
     assert remote_proxies(renewed, {}, 2.0) != NO_REMOTE_PROXIES
 
 
+TAIL = LatencyTail(p50_s=0.5, p95_s=1.0, p99_s=2.0, calls=9)
+
+
 def test_remote_demand_is_stable_while_unchanged() -> None:
     asked = {"p": {key_of("g"): ProxyDemand(interactive_per_s=5.0, batch_per_s=1.0, sheds_batch=True)}}
     status = ReplicaStatus(groups=proxy_groups({"g": GATEWAYS}, {}), asks=asked)
     there = remote_proxies(updated_peers({}, {"two": (record(), status)}, 7.0), {}, 8.0)
-    local = PoolTraffic(proxies={"h": ProxyTraffic()}, sampled=0.5)
+    local = PoolTraffic(proxies={"h": ProxyTraffic()}, first_byte=TAIL)
     joining = TrafficMerger()
     joined = joining.traffic({"p": local}, there)
     (node,) = there.proxies
     assert set(joined["p"].proxies) == {"h", node}
-    assert joined["p"].sampled == 0.5
+    assert joined["p"].first_byte is TAIL
     assert joined["p"].proxies[node].arrivals_per_s == {PriorityClass.INTERACTIVE: 5.0, PriorityClass.BATCH: 1.0}
     assert joined["p"].proxies[node].shed_per_s == {PriorityClass.BATCH: 1.0}
     assert joined["p"].proxies[node].heard_at_s == 7.0

@@ -414,7 +414,7 @@ async def test_calls_to_a_moved_engine_do_not_count_for_its_name() -> None:
             )  # fmt: skip
             site.book.record_attempt(node, facts, attempt, weight=1.0, now_s=1.0)
             site.book.record_failure(facts, engine, node=node, weight=1.0, now_s=1.0)
-            told = site.book.traffic(1.0, 1.0)["p"].engines.get(engine)
+            told = site.book.traffic(1.0)["p"].engines.get(engine)
             return 0.0 if told is None else told.failed
 
         assert fails(mine) == 0.0

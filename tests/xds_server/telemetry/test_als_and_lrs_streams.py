@@ -11,11 +11,13 @@ import pytest
 
 from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.pool_traffic import STALE_S
+from xds_server.publish.grpc_ads import MAX_REQUEST_BYTES
 from xds_server.telemetry import Telemetry, access_log_service, load_report_service
-from xds_server.telemetry import proxy_telemetry as module
+from xds_server.telemetry.entry_budget import EntryBudget
 from xds_server.telemetry.load_report_service import INTERVALS_S, MOST, REPORTS_PER_S, interval_s
 from xds_server.telemetry.stream_service import StreamService
 from xds_server.translate.access_log_config import ATTEMPT_HEADER, LOG_NAME
+from xds_server.wire.varint import delimited, varint
 
 LIMIT_S = 60.0
 NOW_S = 1000.0
@@ -208,12 +210,14 @@ async def test_telemetry_of_an_unknown_node_is_ignored(rig):
 async def test_streams_are_limited_and_must_start_in_time(first_message_s, code, flaw):
     flaws, sat = [], []
 
-    def sit(identities):
+    def sit(identities, _host):
         sat.append(identities)
         return access_log_service.AccessLogHandler(Telemetry(Metrics()), lambda _bad: None, identities)
 
     most = {"max_streams_of_host" if flaw == "host" else "max_streams": 1}
-    intake = StreamService(access_log_service.METHOD, sit, flaws.append, first_message_s=first_message_s, **most)
+    intake = StreamService(
+        access_log_service.METHOD, sit, flaws.append, first_message_s=first_message_s, max_bytes=1000, **most
+    )
     server = grpc.aio.server(handlers=[intake])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -232,7 +236,7 @@ async def test_streams_are_limited_and_must_start_in_time(first_message_s, code,
 
 
 async def test_excess_als_entries_are_dropped_and_counted(rig, monkeypatch):
-    monkeypatch.setattr(module, "_MOST_PER_S", 100.0)
+    monkeypatch.setattr(rig.telemetry, "_budget", EntryBudget(per_s=50.0))
     stream = rig.stream(access_log_service.METHOD)
     await stream.write(log(node="p1", calls=400))
     for _ in range(40):
@@ -311,7 +315,7 @@ async def test_telemetry_identity_must_match_the_mtls_identity(policies):
     for identities, counted in ((("spiffe://lab/other",), 0), ((), 0), (("spiffe://lab/p1",), 3)):
         sitting = access_log_service.AccessLogHandler(telemetry, lambda _bad: None, identities)
         sitting.take(log(node="p1", calls=3), time.monotonic())
-        found = telemetry.traffic_store.traffic(1.0, time.monotonic()).get("chat")
+        found = telemetry.traffic_store.traffic(time.monotonic()).get("chat")
         assert (0 if found is None else found.engines["e0"].succeeded) == counted
         loads = load_report_service.LoadReportHandler(telemetry, identities)
         loads.take(report(in_progress=1), time.monotonic())
@@ -339,4 +343,57 @@ async def test_telemetry_for_invisible_pools_is_ignored(policies):
     far.http_logs.log_entry[0].common_properties.upstream_remote_address.socket_address.address = "192.0.2.7"
     logs.take(far.SerializeToString(), now_s)
     assert set(telemetry.traffic(now_s)) == {"small"}
+    telemetry.stop()
+
+
+EMPTY_ENTRIES = b"\x0a\x00" * 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("method", "first", "flood"),
+    [
+        (access_log_service.METHOD, log(node="mallory"), b"\x12" + varint(len(EMPTY_ENTRIES)) + EMPTY_ENTRIES),
+        (access_log_service.METHOD, log(node="mallory"), b"\x12" + varint(100_000) + EMPTY_ENTRIES[:100_000]),
+        (load_report_service.METHOD, report("mallory"), b"\x12\x00" * 2_000_000),
+        (load_report_service.METHOD, report("mallory"), b"\x12\x00" * 500_000),
+        (load_report_service.METHOD, report("mallory"), delimited(2, delimited(2, b"\x3a\x00" * 500_000))),
+    ],
+    ids=["entries-4MB", "entries-100kB", "clusters-4MB", "clusters-1MB", "engines-1MB"],
+)
+async def test_message_of_empty_records_ends_its_stream_undecoded(rig, method, first, flood):
+    stream = rig.stream(method)
+    await stream.write(first)
+    if method == load_report_service.METHOD:
+        await stream.read()
+    await stream.write(flood)
+    began_s = time.thread_time()
+    assert await asyncio.wait_for(stream.code(), LIMIT_S) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert time.thread_time() - began_s < 0.2, "2 000 000 records took half a second to decode"
+    if len(flood) < MAX_REQUEST_BYTES // 2:
+        signal = "access_log" if method == access_log_service.METHOD else "load_report"
+        assert rig.errors(signal, "size") == 1
+
+
+def test_flood_of_entries_leaves_other_nodes_their_telemetry(policies):
+    """Twenty seconds: a node that sends empty entries without end beside 50 that report 20 calls a second."""
+    metrics = Metrics()
+    telemetry = Telemetry(metrics, clock=lambda: 0.0)
+    telemetry.watch(policies)
+    honest = [access_log_service.AccessLogHandler(telemetry, lambda _: None, (), "h") for _ in range(50)]
+    mallory = access_log_service.AccessLogHandler(telemetry, lambda _: None, (), "h")
+    for number, one in enumerate(honest):
+        one.take(log(node=f"p{number}"), 0.0)
+    mallory.take(log(node="mallory"), 0.0)
+    empty, calls = delimited(2, EMPTY_ENTRIES[:8_000]), log(calls=2, code=500)
+    for tick in range(1, 201):
+        now_s = tick / 10
+        for _ in range(3):
+            mallory.take(empty, now_s)
+        for one in honest:
+            one.take(calls, now_s)
+        telemetry.traffic(now_s)
+    assert telemetry.sampling.keys() <= {"mallory"}, "no honest node samples"
+    engine = telemetry.traffic(20.0)["chat"].engines["e0"]
+    assert engine.failures_seen == 200 * 50 * 2, "no entry of an honest node is dropped"
+    assert metrics.registry.get_sample_value("switchgear_telemetry_dropped_total", {"signal": "access_log"})
     telemetry.stop()

@@ -38,7 +38,7 @@ def told(
 
 
 def seen(book: TrafficStore, now_s: float) -> PoolTraffic:
-    return book.traffic(1.0, now_s)["chat"]
+    return book.traffic(now_s)["chat"]
 
 
 class TestWindow:
@@ -136,7 +136,14 @@ class TestRates:
             told(book, now_s=2.0, weight=10.0)
         engine = seen(book, 2.0).engines["e0"]
         assert (engine.succeeded, engine.window_calls) == (30, 3)
-        assert book.traffic(0.1, 2.0)["chat"].sampled == 0.1
+        assert (engine.successes_seen, engine.failures_seen) == (3, 0)
+
+    def test_evidence_is_counted_in_entries_whatever_others_sample(self, book):
+        for _ in range(4):
+            told(book, AttemptOutcome.FAILURE, 2.0)
+        told(book, now_s=2.0, weight=100.0)
+        engine = seen(book, 2.0).engines["e0"]
+        assert (engine.successes_seen, engine.failures_seen) == (1, 4)
 
 
 class TestArrivals:
@@ -225,7 +232,7 @@ class TestLoad:
 
     def test_proxy_without_requests_is_not_stored(self, book):
         book.record_load("p1", chat(book), {}, 1.0)
-        assert book.traffic(1.0, 1.0) == {}
+        assert book.traffic(1.0) == {}
 
 
 class TestSilence:
@@ -257,7 +264,7 @@ class TestLoss:
     def test_unreported_pool_is_absent_and_its_window_ages(self, book):
         for _ in range(5):
             told(book, AttemptOutcome.FAILURE, 1.0)
-        assert book.traffic(1.0, 1.5 + STALE_S) == {}
+        assert book.traffic(1.5 + STALE_S) == {}
         told(book, AttemptOutcome.NEUTRAL, 10.0)
         assert seen(book, 10.0).engines["e0"].window_failures == 5
         told(book, AttemptOutcome.NEUTRAL, 1.5 + WINDOW_S)
@@ -266,21 +273,21 @@ class TestLoss:
     def test_vanished_proxies_are_forgotten(self, book):
         for n in range(200):
             told(book, now_s=float(n), node=f"p{n}")
-        book.traffic(1.0, 200.0)
+        book.traffic(200.0)
         assert len(book._pools["chat"].proxies) < 70
 
     def test_removed_pool_is_absent(self, book, tmp_path):
         told(book, now_s=1.0)
         found = [one for one in documents() if one["kind"] == "ResiliencePolicy"]
         book.set_directory(build_directory(policies_of(tmp_path, found), {}))
-        assert book.traffic(1.0, 1.0) == {}
+        assert book.traffic(1.0) == {}
 
 
 class TestIdentity:
     def test_unchanged_traffic_is_the_same_object(self, book):
         told(book, now_s=1.0)
-        first = book.traffic(1.0, 5.5)
-        assert book.traffic(1.0, 5.6) is first
+        first = book.traffic(5.5)
+        assert book.traffic(5.6) is first
 
     def test_idle_pool_stays_the_same_object(self, book):
         book.record_load("p1", chat(book), {"e0": (1, 0)}, 1.0)
@@ -302,9 +309,9 @@ class TestIdentity:
             first_byte_s=0.1,
         )
         book.record_attempt("p1", book.directory.pools["small"], attempt, weight=1.0, now_s=1.0)
-        before = book.traffic(1.0, 4.0)
+        before = book.traffic(4.0)
         told(book, AttemptOutcome.FAILURE, 4.0)
-        after = book.traffic(1.0, 4.0)
+        after = book.traffic(4.0)
         assert after["chat"] is not before["chat"]
         assert after["small"] is before["small"]
 
@@ -339,7 +346,7 @@ def test_traffic_invariants(policies, steps):
                     newest[node] = (now_s, {engine: one for engine, (one, _) in counts.items()})
             case ("pause", wait_s):
                 now_s += wait_s
-        traffic = book.traffic(1.0, now_s).get("chat")
+        traffic = book.traffic(now_s).get("chat")
         if traffic is None:
             continue
         for name, engine in traffic.engines.items():
@@ -369,7 +376,7 @@ def test_counts_do_not_depend_on_entry_order(policies, calls, seed):
         book.set_directory(build_directory(policies, {}))
         for node, engine, outcome, duration_s in order:
             told(book, outcome, 5.0, node=node, engine=engine, duration_s=duration_s)
-        traffic = book.traffic(1.0, 5.0).get("chat")
+        traffic = book.traffic(5.0).get("chat")
         if traffic is None:
             return {}
         return {

@@ -49,7 +49,7 @@ NEW_BREAKER: Final = BreakerState()
 class BreakerInputs:
     """What is known of one engine now.
 
-    ``traffic`` is None without fresh telemetry; ``sampled`` is the share of calls that proxies report.
+    ``traffic`` is None without fresh telemetry.
     ``settled``: hard evidence or an order already decides. ``kept_out``: its verdict alone ejects it.
     ``expected_per_s`` is the calls per second that the engine would get at its full share. ``peers`` are the
     results of calls to engines in rotation, its own (under ``name``) included.
@@ -57,7 +57,6 @@ class BreakerInputs:
 
     traffic: EngineTraffic | None
     report: EngineReport | None
-    sampled: float = 1.0
     settled: bool = False
     kept_out: bool = False
     expected_per_s: float = 0.0
@@ -108,8 +107,8 @@ def _restarted(known: str, boot: str) -> bool:
 def _cleared(state: BreakerState, seen: BreakerInputs, boot: str, now_s: float) -> BreakerState | None:
     """Closed with reset counts; the number of openings is kept."""
     traffic = seen.traffic
-    succeeded = state.succeeded if traffic is None else traffic.succeeded
-    failed = state.failed if traffic is None else traffic.failed
+    succeeded = state.succeeded if traffic is None else traffic.successes_seen
+    failed = state.failed if traffic is None else traffic.failures_seen
     if not state.opens and not succeeded and not failed:
         return None
     same = state.phase is BreakerPhase.CLOSED and state.boot == boot
@@ -122,7 +121,7 @@ def _closed(
     state: BreakerState, policy: Breaker, seen: BreakerInputs, boot: str, now_s: float
 ) -> BreakerState | None:
     traffic = seen.traffic
-    if traffic is not None and (traffic.succeeded < state.succeeded or traffic.failed < state.failed):
+    if traffic is not None and (traffic.successes_seen < state.succeeded or traffic.failures_seen < state.failed):
         state = replace(state, succeeded=0, failed=0)  # the counter was reset
     if traffic is not None:
         failing, why = _failing(state, policy, traffic, seen)
@@ -139,11 +138,11 @@ def _failing(
     state: BreakerState, policy: Breaker, traffic: EngineTraffic, seen: BreakerInputs
 ) -> tuple[float, str]:
     """The failure rate of a closed breaker, and why it opens; empty when it does not."""
-    failed = (traffic.failed - state.failed) * seen.sampled
-    calls = (traffic.succeeded - state.succeeded) * seen.sampled + failed
-    in_row = min(traffic.failures_in_a_row, round(failed))
-    newest = min(traffic.window_calls, round(calls))
-    failures = min(traffic.window_failures, round(failed), newest)
+    failed = traffic.failures_seen - state.failed
+    calls = traffic.successes_seen - state.succeeded + failed
+    in_row = min(traffic.failures_in_a_row, failed)
+    newest = min(traffic.window_calls, calls)
+    failures = min(traffic.window_failures, failed, newest)
     rate = failures / newest if newest else 0.0
     peers = seen.peers if policy.weigh_peers else None
     around = None if peers is None else peers.others(seen.name)
@@ -190,8 +189,8 @@ def open_breaker(
         since_s=now_s,
         until_s=now_s + cooldown_s(policy.cooldown, policy.max_cooldown, opens),
         opens=opens,
-        succeeded=traffic.succeeded,
-        failed=traffic.failed,
+        succeeded=traffic.successes_seen,
+        failed=traffic.failures_seen,
         failing=failing,
         why=why,
         boot=boot,
@@ -219,8 +218,8 @@ def _open(state: BreakerState, seen: BreakerInputs, now_s: float) -> BreakerStat
             phase=BreakerPhase.TRIAL,
             since_s=now_s,
             until_s=now_s + MAX_TRIAL_S,
-            succeeded=state.succeeded if traffic is None else traffic.succeeded,
-            failed=state.failed if traffic is None else traffic.failed,
+            succeeded=state.succeeded if traffic is None else traffic.successes_seen,
+            failed=state.failed if traffic is None else traffic.failures_seen,
             proofs=proofs,
             proof_at_s=proof_at_s,
         )
@@ -234,9 +233,9 @@ def _trial(state: BreakerState, policy: Breaker, seen: BreakerInputs, now_s: flo
     if traffic is None:
         # No telemetry: unknown results eject no engine.
         return _passed(state, seen, now_s) if lasted_s >= MAX_TRIAL_S else state
-    if traffic.succeeded < state.succeeded or traffic.failed < state.failed:
-        return replace(state, succeeded=traffic.succeeded, failed=traffic.failed, since_s=now_s)
-    succeeded, failed = traffic.succeeded - state.succeeded, traffic.failed - state.failed
+    if traffic.successes_seen < state.succeeded or traffic.failures_seen < state.failed:
+        return replace(state, succeeded=traffic.successes_seen, failed=traffic.failures_seen, since_s=now_s)
+    succeeded, failed = traffic.successes_seen - state.succeeded, traffic.failures_seen - state.failed
     rate = failed / (succeeded + failed) if failed else 0.0
     if failed >= _TRIAL_FAILURES and (100 * rate >= (policy.error_rate_percent or 100.0)):
         why = f"{failed} of {succeeded + failed} trial calls failed (limit {policy.error_rate_percent or 100:g} %)"
@@ -255,8 +254,8 @@ def _passed(state: BreakerState, seen: BreakerInputs, now_s: float) -> BreakerSt
     return BreakerState(
         since_s=now_s,
         opens=state.opens,
-        succeeded=state.succeeded if traffic is None else traffic.succeeded,
-        failed=state.failed if traffic is None else traffic.failed,
+        succeeded=state.succeeded if traffic is None else traffic.successes_seen,
+        failed=state.failed if traffic is None else traffic.failures_seen,
         boot=state.boot,
     )
 

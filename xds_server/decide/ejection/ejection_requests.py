@@ -35,7 +35,6 @@ class EjectionInputs:
     resilience: ResilienceSpec
     engines: Sequence[Engine]
     calls: Mapping[str, EngineTraffic]
-    sampled: float
     orders: Mapping[EngineId, Order]
     known: Mapping[EngineId, EngineDecision]
     memory: EjectionMemory
@@ -159,7 +158,6 @@ def add_breaker_requests(
             circuit_breaker.BreakerInputs(
                 traffic=calls,
                 report=engine.report,
-                sampled=this.sampled,
                 settled=_is_conclusive(said),
                 kept_out=said is not None,
                 expected_per_s=expected_per_s,

@@ -80,7 +80,6 @@ def engine_decisions(
         resilience=resilience,
         engines=engines,
         calls=traffic.engines if traffic is not None and fresh else {},
-        sampled=traffic.sampled if traffic is not None else 1.0,
         orders=orders,
         known=before.decided.engines,
         memory=before.ejection,
