@@ -9,7 +9,7 @@ from typing import Final
 from engine.engine_readings import ProbeFailure, ProbeFailureReason
 from engine.probe_settings import PREFILL_STALL_S, ProbeSettings
 from engine.probe_state import KV_FULL_RATIO, ProbeState
-from engine.report import Evidence, Verdict
+from engine.report import PREFILL_READING, Evidence, Verdict
 
 SILENCE_S: Final = 5.0
 """Seconds without an answer on an open port until an engine is dead.
@@ -104,7 +104,7 @@ def _stalled(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFindin
         return None
     return EngineFinding(
         verdict=Verdict.HUNG,
-        reading="tokens",
+        reading=PREFILL_READING if now.prefilling else "tokens",
         threshold=f"token within {limit_s:.2g} s while requests are in flight",
         since_s=now.stalled_since_s,
         sentence=(
@@ -119,7 +119,7 @@ def _limit_source(now: ProbeState, probe: ProbeSettings) -> str:
     if probe.stall_after_s is not None or not now.prefilling:
         return ""
     if now.stall_limit_s(probe) > PREFILL_STALL_S:
-        return f" for a prefill: twice the longest recent step, {now.longest_step_s:.1f} s"
+        return f" for a prefill: {PREFILL_STALL_S:g} s + longest recent step, {now.longest_step_s:.1f} s"
     return " for a prefill"
 
 

@@ -119,6 +119,7 @@ class EngineJudgement:
             tokens_per_s=self.books.tokens_per_s,
             doubt=self.doubt,
             canary=self.books.canary,
+            reasons=() if self.finding is None or self.verdict.good else (self.finding.evidence(at_s),),
         )
 
 

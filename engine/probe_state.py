@@ -24,8 +24,8 @@ _CANARY_NOISE_S: Final = 0.03
 # A canary of an idle engine is overdue from here: it usually takes milliseconds.
 _OVERDUE_S: Final = 0.1
 _OVERDUE_CANARY: Final = 3.0
-# Each chunk of a prompt reads more context than the one before; on vLLM 0.32 it took up to 1.9 times as long.
-_STEP_GROWTH: Final = 2.0
+# A step this many times longer than the limit was a hang.
+_HANG_FACTOR: Final = 2.0
 _STEP_MEMORY_S: Final = 60.0
 _LONGEST_STEP_S: Final = 30.0
 # A longer step reads a chunk of a prompt.
@@ -89,7 +89,7 @@ class ProbeState:
         """Longest standstill with requests in flight that is not a hang."""
         if probe.stall_after_s is not None or not self.prefilling:
             return probe.decode_stall_s
-        return max(PREFILL_STALL_S, _STEP_GROWTH * self.longest_step_s)
+        return prefill_limit_s(self.longest_step_s)
 
     def idle_limit_s(self, probe: ProbeSettings) -> float:
         """Longest time for one token with nothing else in flight.
@@ -142,6 +142,15 @@ class ProbeState:
         """The state with a canary sent at ``at_s``."""
         since = self.unanswered_since_s
         return replace(self, asked_at_s=at_s, unanswered_since_s=at_s if since is None else since)
+
+
+def prefill_limit_s(longest_step_s: float) -> float:
+    """Longest standstill of a prefill that is not a hang, after steps of up to ``longest_step_s``.
+
+    Each chunk of a prompt reads the context of the chunks before it, so steps grow by a constant: less than the
+    first step, which ``PREFILL_STALL_S`` limits.
+    """
+    return PREFILL_STALL_S + longest_step_s
 
 
 def after_metrics(before: ProbeState, look: MetricsReading) -> ProbeState:
@@ -379,12 +388,7 @@ def _longest_step(before: ProbeState, look: MetricsReading, *, progressed: bool)
         return before
     step_s = look.at_s - since_s
     longest_s = before.longest_step_s if look.at_s - before.longest_step_at_s < _STEP_MEMORY_S else 0.0
-    # A much longer one was a hang.
-    if (
-        not longest_s
-        <= step_s
-        <= min(_LONGEST_STEP_S, _STEP_GROWTH * max(PREFILL_STALL_S, _STEP_GROWTH * longest_s))
-    ):
+    if not longest_s <= step_s <= min(_LONGEST_STEP_S, _HANG_FACTOR * prefill_limit_s(longest_s)):
         return before if longest_s else replace(before, longest_step_s=0.0)
     return replace(before, longest_step_s=step_s, longest_step_at_s=look.at_s)
 

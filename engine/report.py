@@ -11,6 +11,9 @@ from typing import Final
 LONGEST_DRAIN_S: Final = 24 * 3600.0
 """Longest deadline of a drain."""
 
+PREFILL_READING: Final = "prefill"
+"""``Evidence.reading`` of an engine that is hung while a prefill may be running."""
+
 
 class Verdict(StrEnum):
     """State of an engine for callers."""

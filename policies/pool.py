@@ -201,7 +201,7 @@ class Probe(Spec):
     stall_after: Duration | None = documented_field(
         None,
         "Longest time without progress, with requests in flight, before the engine counts as hung; default: 1s "
-        "for decodes, and 3s or twice the longest recent step for a prefill.",
+        "for decodes, and 3s plus the longest recent step for a prefill.",
         why="nothing moves within an engine step; set it above the longest step if a first chunk takes over 3s",
         unit="duration",
         targets=_PROBED,

@@ -11,7 +11,7 @@ from engine.engine_judgement import CONFIRM_S, EJECTED_INTERVAL_S, EngineJudgeme
 from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure, ProbeFailureReason
 from engine.probe_settings import PREFILL_STALL_S, ProbeSettings
 from engine.probe_state import RECOVERED_CANARIES, ProbeState
-from engine.report import Doubt, Verdict
+from engine.report import PREFILL_READING, Doubt, Verdict
 from engine.vllm_metrics import VllmCounters
 
 PROBE = ProbeSettings()
@@ -373,3 +373,19 @@ def test_short_prompts_do_not_lengthen_the_stall_limit(long_prompts: int, limit_
         # Requests that came to an idle engine may still be answered by it: a canary would tell.
         assert now.books.stalled_since_s is not None
         assert now.books.stall_limit_s(PROBE) == limit_s
+
+
+def test_prefill_step_may_take_three_seconds_more_than_the_longest_before() -> None:
+    def seen(at_s: float, tokens: float, load: int = 2) -> MetricsReading:
+        return replace(look(at_s, tokens, running=1, load=load), long_prompts=1)
+
+    # Steps of a real engine on a loaded machine: 2.6 s, then 5.4 s.
+    now = told([look(0.0, 100), 0.0, token(0.0), seen(0.5, 100, 1), seen(3.1, 2148, 1)])
+    now = now.canary_sent(3.2).after(seen(8.4, 2148), PROBE)
+    assert now.verdict is Verdict.READY
+    now = now.after(seen(8.8, 2148), PROBE)
+    assert now.verdict is Verdict.HUNG
+    assert "(limit 5.6 s for a prefill: 3 s + longest recent step, 2.6 s)" in now.evidence
+    report = now.report("pool", "e0", 8.8, 1)
+    assert report is not None
+    assert (report.reasons[0].reading, report.reasons[0].age_s) == (PREFILL_READING, pytest.approx(5.7))

@@ -99,7 +99,7 @@ def test_prefill_is_not_reported_as_hung(scenario: dict[str, Any], counted: bool
 def test_engine_core_frozen_in_a_prefill_is_found(
     scenario: dict[str, Any], frozen_at_s: float, interval_s: float
 ) -> None:
-    """Within 3 s, or twice the longest step so far."""
+    """Within 3 s and the longest step so far."""
     frozen_at_s = min(frozen_at_s, max(one["seconds"] for one in scenario["requests"]) - 0.5)
     longest_s = max(
         step for step, (at_s, _) in zip(steps(scenario), scenario["changes"], strict=True) if at_s < 30
@@ -107,7 +107,7 @@ def test_engine_core_frozen_in_a_prefill_is_found(
     for at_s, judgement in judged(scenario, interval_s=interval_s, counted=True, frozen_at_s=frozen_at_s):
         if judgement.verdict is Verdict.HUNG:
             assert at_s >= frozen_at_s
-            assert at_s - frozen_at_s <= max(PREFILL_STALL_S, 2 * (longest_s + interval_s)) + 3 * interval_s
+            assert at_s - frozen_at_s <= PREFILL_STALL_S + longest_s + 4 * interval_s
             return
     pytest.fail("not found")
 

@@ -146,16 +146,26 @@ class CapacityEstimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HungCut:
+    """A cut of the requests of a hung engine, and when it began (monotonic)."""
+
+    engine: EngineId
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EjectionMemory:
     """The states of breakers, slow engines and flapping engines.
 
-    ``lost_since_s``: engines whose requests look lost, and since when (monotonic).
+    ``lost_since_s``: engines whose requests look lost, and since when (monotonic). ``hung_cuts``: recent ones,
+    oldest first.
     """
 
     breakers: Mapping[EngineId, BreakerState] = field(default_factory=dict)
     stragglers: Mapping[EngineId, StragglerState] = field(default_factory=dict)
     flaps: Mapping[EngineId, FlapState] = field(default_factory=dict)
     lost_since_s: Mapping[EngineId, float] = field(default_factory=dict)
+    hung_cuts: tuple[HungCut, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,11 @@ from typing import Final
 from engine.report import ReportSource, Verdict
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
-from xds_server.decide.decision_memory import BreakerState, EjectionMemory, StragglerState
+from xds_server.decide.decision_memory import BreakerState, EjectionMemory, HungCut, StragglerState
 from xds_server.decide.decisions import BreakerPhase, Ejector, EngineDecision, Health
 from xds_server.decide.ejection import circuit_breaker, peer_failures, straggler
 from xds_server.decide.ejection.arbitration import strongest_request
+from xds_server.decide.ejection.moved_requests import explaining_cut
 from xds_server.decide.ejection.peer_failures import PeerFailures
 from xds_server.decide.ejection.pod_evidence import orchestrator_requests
 from xds_server.decide.ejection.report_evidence import EjectionRequest, fresh_for_s, report_request
@@ -89,6 +90,11 @@ def verdict_requests(this: EjectionInputs, declared: Sequence[Engine], due: Next
             asked.verdicts[place] = one
             continue
         if one.verdict is Verdict.HUNG and not one.soft and cuts:
+            cause = explaining_cut(engine, before, this.memory.hung_cuts, this.pool.longest_s)
+            if cause is not None and now_s < cause[1]:
+                due.by(cause[1])
+                asked.verdicts[place] = _watched(one, *cause)
+                continue
             one = replace(one, cut=True)
         unenforced = shadowed and not one.ordered
         asked.add(place, one, shadowed=unenforced)
@@ -103,6 +109,19 @@ def verdict_requests(this: EjectionInputs, declared: Sequence[Engine], due: Next
             reason=f"kept in rotation: shadow mode; {one.reason}" if unenforced else one.reason,
         )
     return asked
+
+
+def _watched(one: EjectionRequest, cause: HungCut, until_s: float) -> EjectionRequest:
+    """The request of an engine that may hold what moved from a hung one."""
+    return replace(
+        one,
+        health=Health.HEALTHY,
+        soft=False,
+        ejector=None,
+        due_s=until_s,
+        returns="",
+        reason=f"kept in rotation: may hold a request that moved from {cause.engine.engine}; {one.reason}",
+    )
 
 
 def _unsuspected(decision: EngineDecision) -> bool:

@@ -36,6 +36,7 @@ from xds_server.decide.ejection.ejection_requests import (
 )
 from xds_server.decide.ejection.flap_damping import ReturnDelay
 from xds_server.decide.ejection.lost_contact import longest_try_s, lost_contact_since_s
+from xds_server.decide.ejection.moved_requests import hung_cuts
 from xds_server.decide.ejection.report_evidence import EjectionRequest, report_request
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.memo import reuse_equal
@@ -124,9 +125,28 @@ def engine_decisions(
         },
         # A slow engine keeps its count of ejections until long after it has recovered.
         slow={key: one.ejected for key, one in stragglers.items() if one.ejections},
-        memory=EjectionMemory(breakers=breakers, stragglers=stragglers, flaps=comebacks, lost_since_s=lost),
+        memory=EjectionMemory(
+            breakers=breakers,
+            stragglers=stragglers,
+            flaps=comebacks,
+            lost_since_s=lost,
+            hung_cuts=hung_cuts(
+                before.ejection.hung_cuts,
+                _newly_cut(engines, granted, this.known),
+                longest_s=pool.longest_s,
+                now_s=now_s,
+            ),
+        ),
         until_s=due.at_s,
     )
+
+
+def _newly_cut(
+    engines: Sequence[Engine], granted: Mapping[int, EjectionRequest], known: Mapping[EngineId, EngineDecision]
+) -> list[EngineId]:
+    """Hung engines whose requests are cut from this round on."""
+    hung = [engines[place].id for place, one in granted.items() if one.cut and one.verdict is Verdict.HUNG]
+    return [key for key in hung if key not in known or not known[key].cut]
 
 
 def _lost_contact(
