@@ -80,9 +80,9 @@ _SERVING: Final = (
     Code(
         code="SG217",
         title="refused and rolled back",
-        meaning="A proxy refused a resource, so no proxy gets it: all keep the last accepted content, or none of that name. This lasts until the content changes.",
+        meaning="The named proxies refused a resource that no proxy has accepted. They keep the last accepted content, or none of that name; other proxies are still sent it. Once three hosts or identities of one proxy version refused it, others of that version get the last accepted content. This lasts until a proxy accepts it or the content changes.",
         situation="a regular expression that Envoy refuses",
-        fix="Correct the named policy line as Envoy's message says; the new content is tried by itself.",
+        fix="If proxies of one version refuse it, upgrade them. Otherwise correct the named policy line as Envoy's message says; new content is tried at once.",
     ),
     Code(
         code="SG219",

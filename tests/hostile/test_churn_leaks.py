@@ -14,7 +14,7 @@ from tests.hostile.churn import OURS, Churn, caches, objects, sizes
 from tests.reference_cycles import left
 from xds_server.app import log_config
 from xds_server.observe import eject_latency
-from xds_server.publish import nack_log, view_registry
+from xds_server.publish import content_rejections, view_registry
 from xds_server.reconcile import proxy_counts
 from xds_server.telemetry import loss_monitor, proxy_telemetry, traffic_store
 from xds_server.xds import response_cache
@@ -61,7 +61,7 @@ def churn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Churn:
     for module, name in (
         (view_registry, "MAX_IDLE_VIEWS"),
         (response_cache, "CACHED_RESPONSES"),
-        (nack_log, "MAX_NACKS"),
+        (content_rejections, "MAX_REJECTED"),
     ):
         monkeypatch.setattr(module, name, MOST)
     made = Churn(tmp_path)

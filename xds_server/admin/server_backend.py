@@ -42,7 +42,7 @@ from xds_server.model.order import Order, OrderAction
 from xds_server.model.snapshot import Snapshot
 from xds_server.model.view import ROLES, View
 from xds_server.publish import Publisher
-from xds_server.publish.nack_log import NackLog, rolled_back_metric
+from xds_server.publish.rollback_status import rolled_back_metric, rolled_back_resources
 from xds_server.reconcile.reconciler import Reconciler
 from xds_server.xds import XdsVariant
 
@@ -63,7 +63,6 @@ class BackendSources:
     policy_source: str = "files"
     lost_s: Callable[[], Mapping[str, float]] = dict
     file_problems: Callable[[], Sequence[FileProblem]] = tuple
-    nack_log: NackLog | None = None
     canary: Callable[[], CanaryStatus | None] = lambda: None
 
 
@@ -83,7 +82,6 @@ class ServerBackend:
         self._publisher = publisher
         self._sources = sources or BackendSources()
         self._ledger = self._sources.ledger or Ledger(clock=clock, wall=wall)
-        self._nack_log = self._sources.nack_log or NackLog(clock=clock)
         self._orders = self._sources.orders or Orders(clock=clock, wall=wall)
         self._clock = clock
         self._wall = wall
@@ -160,7 +158,7 @@ class ServerBackend:
 
     def rolled_back(self) -> Sequence[RolledBackResource]:
         """Resources that a proxy refused and that are served in an earlier version."""
-        return self._nack_log.rolled_back(self._publisher)
+        return rolled_back_resources(self._publisher, self._wall())
 
     def snapshot(self, zone: str, role: str) -> SnapshotStatus:
         """Resources served to proxies of this zone and role."""

@@ -273,11 +273,11 @@ class FileProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledBackResource:
-    """A resource that proxies do not get because one of them refused it.
+    """A resource that proxies lack because they refused it, or because a quorum did.
 
-    ``refused_by``: the first of ``refusals`` proxies. ``age_s`` is None if the refusal was in an earlier run.
-    ``on_content_before``, ``on_nothing`` and ``on_trial`` count proxies by what they have instead. A proxy on
-    trial gets the resource again, to find out which proxies refuse it.
+    ``refused_by``: the first of ``refusals`` proxies, on ``hosts`` hosts or identities; ``age_s``: since the first
+    refusal. ``held_from``: proxy versions that get the content before, because a quorum refused it. ``on_content_before`` and ``on_nothing`` count proxies by what they have instead; ``on_trial`` are
+    sent it, and have not refused it.
     """
 
     type: str
@@ -291,6 +291,8 @@ class RolledBackResource:
     on_content_before: int
     on_nothing: int
     on_trial: int
+    hosts: int = 0
+    held_from: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

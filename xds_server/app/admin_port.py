@@ -52,7 +52,6 @@ class AdminPort:
                 policy_source=policies.feed.source,
                 lost_s=policies.feed.lost_s,
                 file_problems=file_problems.current,
-                nack_log=proxies.nack_log,
                 canary=policies.versions.canary,
             ),
         )

@@ -163,7 +163,7 @@ class ControlPlane:
         self.proxies.secrets.follow(reconciler)
         events.round_requested.add(reconciler.request_round)
         events.proxies_changed.add(reconciler.proxies_changed)
-        events.nack.add(self.proxies.nack_log.note, self.policies.on_nack)
+        events.refusals_changed.add(reconciler.worth_keeping.set)
         events.ack.add(self.engines.drain.on_ack)
         events.agent_report.add(self.engines.drain.on_report, reconciler.on_report)
         events.probe_report.add(reconciler.on_report)

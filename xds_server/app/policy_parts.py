@@ -18,7 +18,6 @@ from xds_server.app.server_events import ServerEvents
 from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.policy_state import ServingPolicies
 from xds_server.observe.tracing.tracing import Tracing
-from xds_server.publish import Nack
 from xds_server.reconcile.reconciler import Reconciler, ReconcilerOptions
 from xds_server.rollout.canary_controller import CanaryController
 from xds_server.rollout.history.version_archive import FOLDER, VersionArchive
@@ -121,10 +120,6 @@ class PolicyParts:
         """Add these policies to the history."""
         self.versions.on_adopted(serving)
         self.tracing.adopted(serving.digest, self.archive.newest)
-
-    def on_nack(self, _nack: Nack) -> None:
-        """Write the state file again: it contains the resources refused by proxies."""
-        self.reconciler.worth_keeping.set()
 
     def secret_handlers(self) -> tuple[Callable[[], None], ...]:
         """Handlers for changed secrets."""

@@ -15,7 +15,6 @@ from xds_server.observe.eject_latency import EjectLatency
 from xds_server.observe.proxy_observer import NotifyingObserver
 from xds_server.observe.tracing.change_tracer import ChangeTracer
 from xds_server.publish import Publisher
-from xds_server.publish.nack_log import NackLog
 from xds_server.reconcile.reconciler import Reconciler
 from xds_server.rollout.canary_controller import CanaryController
 from xds_server.secrets.distribution import SecretDistributor
@@ -62,7 +61,6 @@ class ProxyParts:
     publisher: Publisher
     connected: PublisherAdapter
     secrets: SecretDistributor
-    nack_log: NackLog
     telemetry: Telemetry
     eject_latency: EjectLatency
 
@@ -87,7 +85,7 @@ class ProxyParts:
             observer=NotifyingObserver(
                 metrics,
                 events.proxies_changed,
-                events.nack,
+                events.refusals_changed,
                 events.ack,
                 eject_latency,
                 following=change_tracer,
@@ -102,7 +100,6 @@ class ProxyParts:
             publisher=publisher,
             connected=connected,
             secrets=SecretDistributor(config, connected.nodes),
-            nack_log=NackLog(),
             telemetry=Telemetry(
                 metrics,
                 on_news=events.round_requested,

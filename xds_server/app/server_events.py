@@ -12,7 +12,6 @@ from engine.report import EngineReport
 from xds_server.model.policy_state import ServingPolicies
 from xds_server.model.snapshot import Snapshot
 from xds_server.model.view import View
-from xds_server.publish import Nack
 from xds_server.reconcile.pipeline import BuildResult
 
 P = ParamSpec("P")
@@ -44,8 +43,8 @@ class ServerEvents:
     proxies_changed: EventHandlers[[]] = field(default_factory=EventHandlers)
     """A proxy connected or disconnected."""
 
-    nack: EventHandlers[[Nack]] = field(default_factory=EventHandlers)
-    """A proxy refused (NACK) a resource."""
+    refusals_changed: EventHandlers[[]] = field(default_factory=EventHandlers)
+    """A proxy refused (NACK) a resource, or accepted one that others had refused."""
 
     ack: EventHandlers[[str]] = field(default_factory=EventHandlers)
     """A proxy accepted (ACK) a response; the argument is its type URL."""

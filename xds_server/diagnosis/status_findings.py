@@ -89,19 +89,20 @@ def on_telemetry(proxies: Sequence[ProxyStatus]) -> Iterator[Check]:
 
 
 def on_rolled_back(rolled_back: Sequence[RolledBackResource], *, aged: bool = True) -> Iterator[Check]:
-    """Resources rolled back because a proxy refused them; since when, if ``aged``."""
+    """Resources that proxies lack because they were refused; since when, if ``aged``."""
     for one in rolled_back:
         places = names_text(one.origins) or "built-in defaults"
         by = names_text(one.refused_by, of=one.refusals) or "a proxy, in an earlier run of the server"
+        held = f"; held back from others of {names_text(one.held_from)}" if one.held_from else ""
         has = (
             (one.on_content_before, "the previously accepted content"),
             (one.on_nothing, "no such resource"),
-            (one.on_trial, "it again, on trial"),
+            (one.on_trial, "not refused it"),
         )
         instead = "; ".join(f"{_proxies(count)} {what}" for count, what in has if count)
         reason = f": {one.reason}" if one.reason else ""
         when = f" {age_text(one.age_s)} ago" if aged and one.age_s is not None else ""
-        sentence = f"refused by {by}{when} and rolled back: {instead} ({places}){reason}"
+        sentence = f"refused by {by}{when} and rolled back: {instead}{held} ({places}){reason}"
         yield fail(f"{one.type} {one.name}", "SG217", sentence)
 
 

@@ -76,7 +76,7 @@ class ProxyMetrics(MetricChapter):
     xds_rolled_back_resources = gauge_family(
         "xds_rolled_back_resources",
         "resources",
-        "Resources not served in their current version because a proxy refused it.",
+        "Resources that connected proxies lack in their current version because proxies refused it.",
         "Runbook SwitchgearConfigurationRolledBack.",
         _BY_TYPE,
     )

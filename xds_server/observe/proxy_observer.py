@@ -71,6 +71,9 @@ class ProxyObserver:
                 reason=nack.reason,
             )
 
+    def on_refusals_cleared(self) -> None:
+        """A proxy accepted content that others had refused."""
+
     def on_stuck(self, node: NodeInfo, stuck: StuckResponse) -> None:
         """A response has had no ACK or NACK for long."""
         label = _label(stuck.type_url)
@@ -99,7 +102,7 @@ class NotifyingObserver(ProxyObserver):
         self,
         metrics: Metrics,
         changed: Callable[[], None],
-        refused: Callable[[Nack], None],
+        refusals_changed: Callable[[], None],
         confirmed: Callable[[str], None],
         departures: EjectLatency,
         *,
@@ -109,7 +112,7 @@ class NotifyingObserver(ProxyObserver):
         self._following = following
         self._departures = departures
         self._changed = changed
-        self._refused = refused
+        self._refusals_changed = refusals_changed
         self._confirmed = confirmed
 
     def on_push(self, node: NodeInfo, type_url: str, size_bytes: int) -> None:
@@ -127,9 +130,13 @@ class NotifyingObserver(ProxyObserver):
 
     def on_nack(self, nack: Nack) -> None:
         super().on_nack(nack)
-        self._refused(nack)
+        self._refusals_changed()
         if self._following is not None:
             self._following.on_nack(nack)
+
+    def on_refusals_cleared(self) -> None:
+        super().on_refusals_cleared()
+        self._refusals_changed()
 
     def on_connect(self, node: NodeInfo, mode: XdsVariant) -> None:
         super().on_connect(node, mode)

@@ -4,13 +4,15 @@
 content.
 """
 
+from xds_server.publish.content_rejections import RecordedNack
 from xds_server.publish.nack_decision import NackDecision, NackReport, RollbackScope
-from xds_server.publish.nack_policy import NackPolicy, RejectedContent
+from xds_server.publish.nack_policy import KeptRejection, NackPolicy
 from xds_server.publish.observer import Nack, NullObserver, PublisherObserver
 from xds_server.publish.publisher import Publisher
 from xds_server.publish.session import ProxyState, ProxySync, Session
 
 __all__ = (
+    "KeptRejection",
     "Nack",
     "NackDecision",
     "NackPolicy",
@@ -20,7 +22,7 @@ __all__ = (
     "ProxySync",
     "Publisher",
     "PublisherObserver",
-    "RejectedContent",
+    "RecordedNack",
     "RollbackScope",
     "Session",
 )

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from xds_server.model.snapshot import Resource, Snapshot, content_of
-from xds_server.model.type_urls import CLUSTER, ENDPOINT, SECRET
+from xds_server.model.type_urls import CLUSTER, ENDPOINT, RUNTIME, SECRET
 from xds_server.model.view import View
 
 ResourceKey = tuple[str, str]
@@ -19,15 +19,23 @@ ResourceKey = tuple[str, str]
 FORGET_AFTER_S: Final = 600.0
 """Keep unused accepted content this long, for a rollback that still names it."""
 
+MAX_FORMER: Final = 3
+"""Earlier accepted contents kept of a resource: a proxy that accepts anything must not displace the last good
+one.
+"""
+
+_WITHOUT_FORMER: Final = (ENDPOINT, RUNTIME)
+"""Types that change with every health report: only their last accepted content is kept."""
+
 _NONE: Final[Mapping[Hashable, Resource]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
 class _ViewContent:
-    """Content accepted by proxies of a view; ``former``: previous versions of its secrets."""
+    """Content accepted by proxies of a view; ``former``: what they accepted before, newest first."""
 
     accepted: dict[ResourceKey, Resource] = field(default_factory=dict)
-    former: dict[ResourceKey, Resource] = field(default_factory=dict)
+    former: dict[ResourceKey, tuple[Resource, ...]] = field(default_factory=dict)
     unwanted_since_s: dict[ResourceKey, float] = field(default_factory=dict)
 
 
@@ -47,8 +55,9 @@ class AckedContent:
             before = known.accepted.get(key)
             if before is item:
                 continue
-            if item.type_url == SECRET and before is not None and before.version != item.version:
-                known.former[key] = before
+            if before is not None and item.type_url not in _WITHOUT_FORMER and before.version != item.version:
+                others = (one for one in known.former.get(key, ()) if one.version != item.version)
+                known.former[key] = (before, *others)[:MAX_FORMER]
             known.accepted[key] = item
             known.unwanted_since_s.pop(key, None)
             self._by_audience.setdefault(key, {})[_audience(view, key)] = item
@@ -82,7 +91,7 @@ class AckedContent:
         # Reading must not create an entry for a view without proxies.
         known = self._views.get(view) or _ViewContent()
         shared = self._by_audience.get(key, _NONE).get(_audience(view, key))
-        choices = (known.accepted.get(key), known.former.get(key), shared)
+        choices = (known.accepted.get(key), *known.former.get(key, ()), shared)
         return next((item for item in choices if item and content_of(item.version) not in rejected), None)
 
     def expire(self, desired: Collection[Snapshot], now_s: float) -> None:

@@ -1,102 +1,141 @@
-"""Rejected content, trials of suspects, and the nodes that rejected each secret."""
+"""Content that proxies refused and none accepted: who refused it, and which proxy versions do not get it.
 
+One proxy takes nothing from another: content is held back from proxies that have not tried it only once
+``NACK_QUORUM`` hosts or identities refused it, and only from proxies of the version that refused it.
+"""
+
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
 
+from engine.bounded_dict import BoundedDict
 from xds_server.model.snapshot import Resource, Snapshot, content_of
 from xds_server.publish.acked_content import ResourceKey, key_of
+from xds_server.xds import ContentKey
 
-Suspect = tuple[str, str]
-"""Name and content hash."""
+NACK_QUORUM: Final = 3
+"""Refusals by distinct hosts or identities after which content is held back from others."""
+
+MAX_REJECTED: Final = 1_000
+"""Limit of refused contents."""
+
+MAX_REFUSALS: Final = 256
+"""Limit of refusals per content."""
+
+_NONE: Final[Mapping[ResourceKey, Collection[str]]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedNack:
+    """One proxy's NACK. ``host``: address and proven identities. ``agent``: name and version of the proxy."""
+
+    host: str
+    node: str
+    agent: str
+    at_unix_s: float
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class RejectedContent:
+    """One refused content of a resource, with the last refusal of each host (first one first)."""
+
+    type_url: str
+    name: str
+    content: str
+    by_host: dict[str, RecordedNack] = field(default_factory=dict)
+    nodes: dict[str, None] = field(default_factory=dict)
+    since_unix_s: float = 0.0
+    reason: str = ""
+
+    def add(self, refusal: RecordedNack) -> None:
+        """Add a refusal."""
+        if not self.by_host:
+            self.since_unix_s = refusal.at_unix_s
+        self.reason = refusal.reason or self.reason
+        if len(self.nodes) < MAX_REFUSALS:
+            self.nodes[refusal.node] = None
+        if refusal.host in self.by_host or len(self.by_host) < MAX_REFUSALS:
+            self.by_host[refusal.host] = refusal
+
+    def agents_of_quorum(self) -> frozenset[str]:
+        """Proxy versions with a quorum of refusals."""
+        counts = Counter(one.agent for one in self.by_host.values())
+        return frozenset(agent for agent, count in counts.items() if count >= NACK_QUORUM)
 
 
 class ContentRejections:
-    """Rejected content hashes by name. All are rolled back, except the suspect on trial."""
+    """Refused contents by type, name and content hash."""
 
     def __init__(self) -> None:
-        self._contents: dict[ResourceKey, set[str]] = {}
-        self._trials: dict[str, list[Suspect]] = {}
-        self._secret_nacks: dict[ResourceKey, tuple[str, frozenset[str]]] = {}
+        self._known: BoundedDict[ContentKey, RejectedContent] = BoundedDict(MAX_REJECTED, on_evict=self._evicted)
+        self._held: dict[str, dict[ResourceKey, set[str]]] = {}
 
     @property
-    def contents(self) -> Mapping[ResourceKey, Collection[str]]:
-        """Rejected content hashes, by type and name."""
-        return self._contents
+    def known(self) -> Mapping[ContentKey, RejectedContent]:
+        """All refused contents."""
+        return self._known
 
-    def is_rejected(self, item: Resource) -> bool:
-        """Whether this content is rejected, on trial or not."""
-        return content_of(item.version) in self._contents.get(key_of(item), ())
+    def held_from(self, agent: str) -> Mapping[ResourceKey, Collection[str]]:
+        """Content hashes held back from proxies of this version, by type and name."""
+        return self._held.get(agent, _NONE)
 
-    def is_rolled_back(self, item: Resource) -> bool:
-        """Whether this content is rejected, and not on trial."""
-        return self.is_rejected(item) and self.trial(item.type_url) != suspect_of(item)
+    def is_held(self, item: Resource) -> bool:
+        """Whether this content is held back from proxies of some version."""
+        known = self._known.get(_content_key(item))
+        return known is not None and bool(known.agents_of_quorum())
 
-    def trial(self, type_url: str) -> Suspect | None:
-        """The suspect on trial, if any."""
-        suspects = self._trials.get(type_url)
-        return suspects[0] if suspects else None
-
-    def nacked_by(self, secret: Resource) -> frozenset[str]:
-        """Nodes that rejected this content of a secret, while no proxy has accepted it."""
-        content, nodes = self._secret_nacks.get(key_of(secret), ("", frozenset[str]()))
-        return nodes if content == content_of(secret.version) else frozenset()
-
-    def reject(self, key: ResourceKey, contents: Iterable[str]) -> None:
-        """Roll back these contents of a name."""
-        self._contents.setdefault(key, set()).update(contents)
-
-    def begin_trials(self, suspects: Iterable[Resource]) -> None:
-        """Schedule these for trial, one after another."""
-        for item in suspects:
-            self._trials.setdefault(item.type_url, []).append(suspect_of(item))
-
-    def end_trial(self, item: Resource) -> bool:
-        """End the trial of this content; returns whether it was on trial or scheduled."""
-        return self._end_trial(item.type_url, suspect_of(item))
-
-    def note_secret_nack(self, secret: Resource, node: str) -> None:
-        """Record that a node rejected this content of a secret."""
-        nodes = self.nacked_by(secret) | {node}
-        self._secret_nacks[key_of(secret)] = (content_of(secret.version), nodes)
-
-    def clear(self, item: Resource) -> bool:
-        """Record an ACK of this content; returns whether it was rejected or scheduled for trial."""
-        key, content = key_of(item), content_of(item.version)
-        if self._secret_nacks.get(key, ("",))[0] == content:
-            del self._secret_nacks[key]
-        was_rejected = self.is_rejected(item)
-        if was_rejected:
-            self._remove(key, content)
-        return self.end_trial(item) or was_rejected
-
-    def retain(self, desired: Collection[Snapshot]) -> None:
-        """Forget content that is in no desired snapshot."""
-        self._secret_nacks = {
-            key: known
-            for key, known in self._secret_nacks.items()
-            if any(key[1] in snapshot.of(key[0]) for snapshot in desired)
-        }
-        for key in list(self._contents):
-            type_url, name = key
-            wanted = {content_of(item.version) for one in desired if (item := one.of(type_url).get(name))}
-            for content in self._contents[key] - wanted:
-                self._remove(key, content)
-                self._end_trial(type_url, (name, content))
-
-    def _remove(self, key: ResourceKey, content: str) -> None:
-        self._contents[key].discard(content)
-        if not self._contents[key]:
-            del self._contents[key]
-
-    def _end_trial(self, type_url: str, suspect: Suspect) -> bool:
-        suspects = self._trials.get(type_url, [])
-        if suspect not in suspects:
+    def add(self, key: ContentKey, refusal: RecordedNack) -> bool:
+        """Record a refusal; returns whether content is newly held back."""
+        known = self._known.get(key)
+        if known is None:
+            type_url, name, content = key
+            known = RejectedContent(type_url=type_url, name=name, content=content)
+        before = known.agents_of_quorum()
+        known.add(refusal)
+        self._known[key] = known
+        if known.agents_of_quorum() == before:
             return False
-        suspects.remove(suspect)
-        if not suspects:
-            del self._trials[type_url]
+        self._hold()
         return True
 
+    def clear(self, items: Iterable[Resource]) -> bool:
+        """Record an ACK of these; returns whether any had been refused."""
+        gone = [key for item in items if (key := _content_key(item)) in self._known]
+        self._forget(gone)
+        return bool(gone)
 
-def suspect_of(item: Resource) -> Suspect:
-    """Name and content hash of a resource."""
-    return item.name, content_of(item.version)
+    def retain(self, desired: Collection[Snapshot]) -> bool:
+        """Forget content that is in no desired snapshot; returns whether any was held back."""
+        return self._forget(
+            [
+                key
+                for key in self._known
+                if not any(
+                    (item := one.of(key[0]).get(key[1])) and content_of(item.version) == key[2] for one in desired
+                )
+            ]
+        )
+
+    def _forget(self, keys: Iterable[ContentKey]) -> bool:
+        gone = [self._known.pop(key) for key in keys]
+        if not any(one.agents_of_quorum() for one in gone):
+            return False
+        self._hold()
+        return True
+
+    def _evicted(self, key: ContentKey) -> None:
+        if any(key[2] in held.get(key[:2], ()) for held in self._held.values()):
+            self._hold()
+
+    def _hold(self) -> None:
+        self._held = {}
+        for key, known in self._known.items():
+            for agent in known.agents_of_quorum():
+                self._held.setdefault(agent, {}).setdefault(key[:2], set()).add(key[2])
+
+
+def _content_key(item: Resource) -> ContentKey:
+    return (*key_of(item), content_of(item.version))

@@ -41,6 +41,9 @@ class PublisherObserver(Protocol):
     def on_nack(self, nack: Nack) -> None:
         """A response was refused (NACK)."""
 
+    def on_refusals_cleared(self) -> None:
+        """A proxy accepted content that others had refused."""
+
     def on_stuck(self, node: NodeInfo, stuck: StuckResponse) -> None:
         """A response has had no ACK or NACK for long."""
 
@@ -60,6 +63,8 @@ class NullObserver:
     def on_ack(self, node: NodeInfo, type_url: str, latency_s: float) -> None: ...
 
     def on_nack(self, nack: Nack) -> None: ...
+
+    def on_refusals_cleared(self) -> None: ...
 
     def on_stuck(self, node: NodeInfo, stuck: StuckResponse) -> None: ...
 

@@ -7,22 +7,26 @@ first proxy connects.
 Single-threaded; every call returns at once.
 """
 
+import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from xds_server.model.snapshot import Resource, Snapshot, SnapshotDiffs, content_of
+from xds_server.model.snapshot import Resource, Snapshot, SnapshotDiffs
 from xds_server.model.type_urls import SECRET
-from xds_server.publish.nack_decision import NackDecision, NackReport
+from xds_server.publish.content_rejections import RecordedNack
+from xds_server.publish.nack_decision import NackDecision, NackReport, RollbackScope, decide_nack
 from xds_server.publish.nack_policy import NackPolicy
 from xds_server.publish.observer import Nack, NullObserver, PublisherObserver
 from xds_server.publish.session import ProxyState, ProxySync, Session, SessionView
+from xds_server.publish.suspect_trials import SuspectTrials
 from xds_server.publish.view_registry import ViewRegistry
 from xds_server.publish.view_state import ViewState
 from xds_server.translate.upstream_tls import rejected_secret
 from xds_server.xds import (
     Acked,
     Confirmed,
+    ContentKey,
     DeniedPeerError,
     Event,
     Nacked,
@@ -38,14 +42,14 @@ REVIEW_EVERY_S: Final = 10.0
 """Interval of forgetting unused accepted content."""
 
 _NOTHING_OWN: Final[Mapping[str, Resource]] = MappingProxyType({})
-_NO_REJECTIONS: Final[Mapping[str, str]] = MappingProxyType({})
+_NOTHING_REJECTED: Final[frozenset[ContentKey]] = frozenset()
 
 
 class Publisher:
     """All views and sessions, and their push counter.
 
     ``view_of``: view of a proxy. ``snapshot_for``: desired snapshot of a view. ``epoch`` distinguishes this
-    process's nonces. ``identifier``: control plane name shown by Envoy.
+    process's nonces. ``identifier``: control plane name shown by Envoy. ``wall``: Unix time of refusals.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class Publisher:
         observer: PublisherObserver | None = None,
         epoch: str = "",
         identifier: str = "",
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.nack_policy = NackPolicy()
         self._view_of = view_of
@@ -70,7 +75,7 @@ class Publisher:
         self._nodes: Mapping[str, Hashable] | None = None
         self._sessions_of: dict[str, dict[Session, None]] = {}
         self._sequence = 0
-        self._trials: dict[str, tuple[tuple[str, str], int]] = {}
+        self._wall = wall
         self._review_at_s = float("-inf")
 
     # For the application
@@ -125,15 +130,15 @@ class Publisher:
 
         ``own``, by node id, replaces the view's resource of the same type and name for that proxy. It replaces
         the ``own`` of the previous call: a missing proxy gets the view's resource again. Own resources have no
-        trials: use them for values that no proxy rejects (RTDS).
+        fallback: use them for values that no proxy rejects (RTDS).
         """
+        self._sequence += 1
         for key, desired in snapshots.items():
-            if view := self._views.get(key):
-                view.desired = desired
+            if (view := self._views.get(key)) and view.desired is not desired:
+                self._serve(view, desired)
         self._set_own(own)
         if self.nack_policy.rejected_contents:
             self._review(now_s)
-        self._serve()
 
     def desired(self, view: Hashable) -> Snapshot | None:
         """Desired snapshot of a view; ``None`` without proxies."""
@@ -141,9 +146,23 @@ class Publisher:
         return served.desired if served else None
 
     def effective(self, view: Hashable) -> Snapshot | None:
-        """Served snapshot of a view: as desired, with rejected content rolled back; ``None`` without proxies."""
+        """Snapshot for a new proxy of a view, of the same version as its first; ``None`` without proxies."""
         served = self._views.get(view)
-        return served.effective if served else None
+        if served is None:
+            return None
+        first = next((state for session in served.sessions if (state := session.sync())), None)
+        agent = "" if first is None else _agent(first.node)
+        return served.snapshot_for(None, agent, _NOTHING_REJECTED, self.nack_policy)
+
+    def served_snapshots(self, view: Hashable) -> tuple[tuple[Snapshot, int], ...]:
+        """Distinct snapshots served to proxies of a view, each with the number of proxies."""
+        served = self._views.get(view)
+        found: dict[int, tuple[Snapshot, int]] = {}
+        for session in served.sessions if served else ():
+            if snapshot := session.served():
+                _, count = found.get(id(snapshot), (snapshot, 0))
+                found[id(snapshot)] = (snapshot, count + 1)
+        return tuple(found.values())
 
     def proxies(self, nodes: Collection[str] | None = None) -> tuple[ProxyState, ...]:
         """Connected proxies that sent their node, in order of connection; optionally only these ``nodes``."""
@@ -161,8 +180,7 @@ class Publisher:
     def snapshot_served_to(self, node: str) -> Snapshot | None:
         """Snapshot served to a connected proxy, its own resources included; ``None`` if not connected."""
         for session in self._sessions_of.get(node, ()):
-            if view := self._views.get(session.view):
-                return self._snapshot(view, node, session.rejected_versions(SECRET))
+            return session.served()
         return None
 
     def acked_versions(self, type_url: str, name: str) -> tuple[tuple[Hashable, str], ...]:
@@ -214,7 +232,7 @@ class Publisher:
         stream = Stream(
             session.mode,
             node,
-            self._snapshot(view, node.id),
+            self._snapshot(view, node),
             sequence=self._sequence,
             now_s=now_s,
             epoch=self._epoch,
@@ -254,17 +272,18 @@ class Publisher:
             desired = self._snapshot_for(key)
             if instead is not None and not desired.resources:
                 desired = instead
-            effective = self.nack_policy.effective(key, desired)
-            view = ViewState(key=key, founder=host, desired=desired, effective=effective)
+            view = ViewState(key=key, founder=host, desired=desired)
             self._founding.add(view)
         return view
 
     def offer(self, stream: Stream, view: SessionView) -> None:
         """Update a stream to the latest snapshot of its view, with the proxy's own resources."""
-        stream.offer(self._snapshot(view, stream.node.id, stream.rejected_versions(SECRET)), self._sequence)
+        stream.offer(self._snapshot(view, stream.node, stream.rejected), self._sequence)
 
-    def _snapshot(self, view: SessionView, node: str, rejected: Mapping[str, str] = _NO_REJECTIONS) -> Snapshot:
-        return view.snapshot_for(self._own.get(node), rejected, self.nack_policy)
+    def _snapshot(
+        self, view: SessionView, node: NodeInfo, rejected: Collection[ContentKey] = _NOTHING_REJECTED
+    ) -> Snapshot:
+        return view.snapshot_for(self._own.get(node.id), _agent(node), rejected, self.nack_policy)
 
     def encode(self, stream: Stream, now_s: float) -> bytes | None:
         """Next due response as bytes, shared by all streams that need the same."""
@@ -282,27 +301,26 @@ class Publisher:
             case Acked():
                 self._observer.on_ack(node, event.type_url, event.latency_s)
                 self._accept(view, stream, session.with_co_rejected(event.resources))
+                if trials := session.trials.get(event.type_url):
+                    trials.remove(event.resources)
             case Confirmed():
                 self._accept(view, stream, event.resources)
             case Nacked():
-                decision = self.nack_policy.decide(self._nack_report(view, stream, event))
-                self._apply(session, stream, decision)
+                self._apply(session, stream, decide_nack(self._nack_report(view, stream, event)))
             case StuckResponse():
                 self._observer.on_stuck(node, event)
-                if self.nack_policy.record_timeout(event.resources):
-                    self._serve()
+                self._end_stuck_trial(session, stream, event)
             case _:
                 self._observer.on_unknown_type(node, event.type_url)
+        self.advance_trials(session, view, stream)
 
     def _accept(self, view: SessionView, stream: Stream, resources: tuple[Resource, ...]) -> None:
         if own := self._own.get(stream.node.id):
             # An own resource says nothing about its view, and must never be served to another proxy.
             resources = tuple(item for item in resources if item.type_url != own.type_url)
-        if rejected := stream.rejected_versions(SECRET):
-            # The fallback of rejected content says nothing, either: it may have been accepted long ago.
-            resources = tuple(item for item in resources if item.type_url != SECRET or item.name not in rejected)
-        if self.nack_policy.record_ack(view.key, resources):
-            self._serve()
+        if self.nack_policy.record_ack(view.key, [item for item in resources if not _is_fallback(item, stream)]):
+            self._observer.on_refusals_cleared()
+            self._serve_all()
 
     def _nack_report(self, view: SessionView, stream: Stream, event: Nacked) -> NackReport:
         """The NACK as input of the policy. A secret's NACK may be caused by an earlier secret."""
@@ -312,49 +330,82 @@ class Publisher:
             item = stream.snapshot.of(SECRET).get(named) or view.desired.of(SECRET).get(named)
             if item is not None and named != suspects[0].name:
                 suspects, co_rejected = (item,), suspects[0]
-        _, trial_began = self._trials.get(event.type_url, (None, 0))
-        return NackReport(
-            type_url=event.type_url,
-            suspects=suspects,
-            reason=event.reason,
-            node=stream.node.id,
-            answers_trial=event.sequence >= trial_began,
-            co_rejected=co_rejected,
-        )
+        return NackReport(type_url=event.type_url, suspects=suspects, reason=event.reason, co_rejected=co_rejected)
 
     def _apply(self, session: Session, stream: Stream, decision: NackDecision) -> None:
         """Apply the decision on a NACK of this stream."""
-        report = decision.report
+        report, node = decision.report, stream.node
         if report.co_rejected is not None:
             (item,) = report.suspects
             session.co_rejected_secrets[item.name] = report.co_rejected
             stream.reattribute_nack(item, report.co_rejected)
-        self.nack_policy.apply(decision)
-        if report.suspects:
-            stream.clear_nack(report.type_url, decision.resend)
+        stream.clear_nack(decision.resend)
+        if decision.tried:
+            trials = session.trials.setdefault(report.type_url, SuspectTrials())
+            trials.add(decision.tried, self.nack_policy.is_acked)
+        elif report.type_url in session.trials:
+            session.trials[report.type_url].remove(decision.at_fault)
+        own = self._own.get(node.id)
+        held_more = self.nack_policy.record_nack(
+            [item for item in decision.at_fault if item is not own],
+            RecordedNack(
+                host=session.host,
+                node=node.id,
+                agent=_agent(node),
+                at_unix_s=self._wall(),
+                reason=report.reason,
+            ),
+        )
+        scope = RollbackScope.SUSPECT if decision.tried else RollbackScope.PEER
+        if any(map(self.nack_policy.is_held, decision.at_fault)):
+            scope = RollbackScope.EVERYONE
         self._observer.on_nack(
             Nack(
-                node=stream.node,
+                node=node,
                 type_url=report.type_url,
-                resources=decision.at_fault,
+                resources=decision.at_fault or decision.tried,
                 reason=report.reason,
-                scope=decision.scope,
+                scope=scope,
             )
         )
-        if report.suspects:
-            self._serve()
+        if held_more:
+            self._serve_all()
+        session.wake()
+
+    def _end_stuck_trial(self, session: Session, stream: Stream, stuck: StuckResponse) -> None:
+        """Treat suspects on trial in a response without answer as refused by this proxy."""
+        if not (trials := session.trials.get(stuck.type_url)):
+            return
+        waiting = [item for item in stuck.resources if item in trials.on_trial]
+        for item in waiting:
+            stream.reject(item)
+        if len(waiting) > 1:
+            trials.add(waiting, self.nack_policy.is_acked)
+        else:
+            trials.remove(waiting)
+
+    def advance_trials(self, session: Session, view: SessionView, stream: Stream) -> None:
+        """Let the next suspects be sent again to this proxy, once those on trial are settled."""
+        for type_url, trials in list(session.trials.items()):
+            self.offer(stream, view)
+            while group := trials.advance(stream.is_wanted):
+                stream.clear_nack(group)
+                self.offer(stream, view)
+                session.wake()
+            if not trials:
+                del session.trials[type_url]
+
+    def _serve(self, view: SessionView, desired: Snapshot) -> None:
+        """Serve this snapshot to the proxies of a view."""
+        view.serve(desired)
+        for session in view.sessions:
             session.wake()
 
-    def _serve(self) -> None:
-        """Compute the served snapshot of each view, and wake sessions with changes."""
+    def _serve_all(self) -> None:
+        """Serve every view with refused content rolled back as it is now."""
         self._sequence += 1
         for view in self._views.values():
-            effective = self.nack_policy.effective(view.key, view.desired)
-            if effective is not view.effective:
-                view.serve(effective)
-                for session in view.sessions:
-                    session.wake()
-        self._begin_trials()
+            self._serve(view, view.desired)
 
     def _set_own(self, own: Mapping[str, Resource]) -> None:
         """Set the own resources of proxies, and wake those with changes."""
@@ -370,27 +421,26 @@ class Publisher:
         for view in self._views.values():
             view.keep_personal(wanted)
 
-    def _begin_trials(self) -> None:
-        """Let the suspect on trial be sent again to every proxy that rejected it."""
-        rejected_types = {type_url for type_url, _ in self.nack_policy.rejected_contents}
-        for type_url in rejected_types | self._trials.keys():
-            trial = self.nack_policy.trial(type_url)
-            known = self._trials.get(type_url)
-            if trial is None:
-                self._trials.pop(type_url, None)
-            elif known is None or known[0] != trial:
-                self._trials[type_url] = (trial, self._sequence)
-                for view in self._views.values():
-                    item = view.effective.of(type_url).get(trial[0])
-                    if item is not None and content_of(item.version) == trial[1]:
-                        for session in view.sessions:
-                            session.clear_nack(type_url, trial[0])
-
     def _review(self, now_s: float) -> None:
         self._review_at_s = now_s + REVIEW_EVERY_S
-        self.nack_policy.prune([view.desired for view in self._views.values()], now_s)
+        if self.nack_policy.prune([view.desired for view in self._views.values()], now_s):
+            self._serve_all()
 
 
 def _same_peer(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
     """Whether two certificates belong to one peer: equal identities, or one in common."""
     return one == other or not set(one).isdisjoint(other)
+
+
+def _agent(node: NodeInfo) -> str:
+    """Name and version of the proxy: its refusals count for proxies of the same only."""
+    return f"{node.user_agent_name} {node.user_agent_version}"
+
+
+def _is_fallback(item: Resource, stream: Stream) -> bool:
+    """Whether a proxy accepted this in place of rejected content: not what is desired of it."""
+    snapshot, name = stream.snapshot, item.name
+    if name not in snapshot.rolled_back_of(item.type_url):
+        return False
+    # Envoy also acknowledges, unchecked, a secret that it rejected before.
+    return item.type_url == SECRET or snapshot.of(item.type_url).get(name) == item

@@ -1,12 +1,13 @@
 """One stream, between server and publisher."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeAlias
 
 from xds_server.auth.connection_limit import host_of
-from xds_server.model.snapshot import Resource
+from xds_server.model.snapshot import Resource, Snapshot
 from xds_server.model.type_urls import SECRET
+from xds_server.publish.suspect_trials import SuspectTrials
 from xds_server.publish.view_state import ViewState
 from xds_server.xds import Event, NodeInfo, Stream, StreamError, TypeSync, XdsVariant, decode_request
 from xds_server.xds.messages import SubscriptionStatus
@@ -53,13 +54,16 @@ class SessionPublisher(Protocol):
     def take(self, session: "Session", view: "SessionView", stream: Stream, event: Event) -> None:
         """Handle one event of a stream."""
 
+    def advance_trials(self, session: "Session", view: "SessionView", stream: Stream) -> None:
+        """Begin the trials of suspects that are due."""
+
 
 class Session:
     """One stream, between server and publisher."""
 
     __slots__ = (
         *("_closed", "_end", "_publisher", "_stream", "_view"),
-        *("co_rejected_secrets", "host", "identities", "mode", "peer", "wake"),
+        *("co_rejected_secrets", "host", "identities", "mode", "peer", "trials", "wake"),
     )
 
     def __init__(
@@ -79,6 +83,8 @@ class Session:
         self.identities = identities
         self.co_rejected_secrets: dict[str, Resource] = {}
         """Secrets rejected because of another secret, by the name of the other."""
+        self.trials: dict[str, SuspectTrials] = {}
+        """Suspects of NACKs that named none, by type."""
         self._end = end
         self._publisher = publisher
         self._stream: Stream | None = None
@@ -118,14 +124,9 @@ class Session:
             return
         for event in self._stream.tick(now_s):
             self._publisher.take(self, self._view, self._stream, event)
+        if self.trials:
+            self._publisher.advance_trials(self, self._view, self._stream)
         if self._stream.is_waiting:
-            self.wake()
-
-    def clear_nack(self, type_url: str, name: str) -> None:
-        """Allow sending a rejected resource again unchanged."""
-        if self._stream is not None and self._view is not None:
-            self._publisher.offer(self._stream, self._view)
-            self._stream.clear_nack(type_url, [name])
             self.wake()
 
     def reauthorize(self, view_of: Callable[[NodeInfo], Hashable]) -> None:
@@ -173,9 +174,12 @@ class Session:
         """Accepted version of a resource; ``None`` if not subscribed."""
         return None if self._stream is None else self._stream.acked_version(type_url, name)
 
-    def rejected_versions(self, type_url: str) -> Mapping[str, str]:
-        """Versions of a type rejected by this proxy, by name."""
-        return {} if self._stream is None else self._stream.rejected_versions(type_url)
+    def served(self) -> Snapshot | None:
+        """Snapshot served to this proxy, its own resources included; ``None`` until it sent its node."""
+        if self._stream is None or self._view is None:
+            return None
+        self._publisher.offer(self._stream, self._view)
+        return self._stream.snapshot
 
     def sync(self) -> ProxySync | None:
         """Sync state of this proxy; ``None`` until it sent its node."""

@@ -1,46 +1,56 @@
-"""One view of the publisher: desired and served content."""
+"""One view of the publisher: desired content, and the snapshots of its proxies."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
+from engine.bounded_dict import BoundedDict
 from xds_server.model.snapshot import Resource, Snapshot, with_resource
 from xds_server.publish.nack_policy import NackPolicy
+from xds_server.xds import ContentKey
 
 S = TypeVar("S")
 """Session type, opaque here."""
 
+MAX_ROLLED_BACK: Final = 64
+"""Cached snapshots of a view with different content rolled back."""
+
+_Refused = tuple[str, Collection[ContentKey]]
+"""Proxy version, and content that the proxy refused."""
+
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class ViewState(Generic[S]):
-    """One view: its desired and its served snapshot.
+    """One view and its desired snapshot.
 
-    ``founder``: host of its first proxy. ``by_rejections``: snapshots for proxies that rejected secrets, by
-    rejections. ``personal``: snapshots with the own resource of single proxies, keyed by the identity of both
-    parts, so that proxies with equal parts share one.
+    ``founder``: host of its first proxy. ``rolled_back``: snapshots for proxies with refused content, shared by
+    those that refused the same. ``personal``: snapshots with the own resource of single proxies, keyed by the
+    identity of both parts, so that proxies with equal parts share one.
     """
 
     key: Hashable
     founder: str
     desired: Snapshot
-    effective: Snapshot
     sessions: dict[S, None] = field(default_factory=dict)
-    by_rejections: dict[frozenset[tuple[str, str]], Snapshot] = field(default_factory=dict)
+    rolled_back: dict[_Refused, Snapshot] = field(default_factory=lambda: BoundedDict(MAX_ROLLED_BACK))
     personal: dict[tuple[int, int], tuple[Resource, Snapshot, Snapshot]] = field(default_factory=dict)
 
-    def serve(self, effective: Snapshot) -> None:
-        """Serve this snapshot."""
-        self.effective = effective
-        self.by_rejections.clear()
+    def serve(self, desired: Snapshot) -> None:
+        """Serve this snapshot, with refused content rolled back as it is now."""
+        self.desired = desired
+        self.rolled_back.clear()
         self.personal.clear()
 
-    def snapshot_for(self, own: Resource | None, rejected: Mapping[str, str], nack_policy: NackPolicy) -> Snapshot:
-        """Snapshot of a proxy whose ``own`` replaces the view's resource of that name.
+    def snapshot_for(
+        self, own: Resource | None, agent: str, rejected: Collection[ContentKey], nack_policy: NackPolicy
+    ) -> Snapshot:
+        """Snapshot of a proxy of this version that has rejected this content.
 
-        Without such a resource, or before the first snapshot, nothing is replaced. ``rejected``: versions of
-        secrets by name rejected by this proxy; it gets the previous ones.
+        Its ``own`` replaces the view's resource of that name; not if there is none, nor before the first snapshot.
         """
-        served = self.effective if not rejected else self._without_rejected(rejected, nack_policy)
+        served = self.desired
+        if rejected or nack_policy.has_held_from(agent):
+            served = self._without_rejected(agent, rejected, nack_policy)
         if own is None or own.name not in served.of(own.type_url):
             return served
         key = id(own), id(served)
@@ -49,11 +59,12 @@ class ViewState(Generic[S]):
             known = self.personal[key] = (own, served, with_resource(served, own))
         return known[2]
 
-    def _without_rejected(self, rejected: Mapping[str, str], nack_policy: NackPolicy) -> Snapshot:
-        key = frozenset(rejected.items())
-        if key not in self.by_rejections:
-            self.by_rejections[key] = nack_policy.effective(self.key, self.desired, rejected)
-        return self.by_rejections[key]
+    def _without_rejected(self, agent: str, rejected: Collection[ContentKey], nack_policy: NackPolicy) -> Snapshot:
+        key = (agent, rejected)
+        known = self.rolled_back.get(key)
+        if known is None:
+            known = self.rolled_back[key] = nack_policy.effective(self.key, self.desired, rejected, agent)
+        return known
 
     def keep_personal(self, wanted: Mapping[int, Resource]) -> None:
         """Forget snapshots of unused own resources."""

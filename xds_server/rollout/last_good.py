@@ -19,7 +19,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 from xds_server.model.snapshot import Resource
-from xds_server.publish import RejectedContent
+from xds_server.publish import KeptRejection, RecordedNack
 from xds_server.state.atomic_file import remove_leftovers
 from xds_server.state.versioned_file import VersionedFile
 
@@ -34,8 +34,8 @@ class LastGood:
     """What was last served: policy texts by file name, their digest, and when (Unix seconds) they were saved.
 
     ``proxies_by_role`` divides fleet-wide limits, ``proxies_by_zone`` is where requests came from; ``parked`` are
-    refused resources, with what is served instead. ``certified`` are names of secrets that proxies identify
-    themselves with. Secret contents are never included.
+    refused resources, with who refused them and what is served instead. ``certified`` are names of secrets that
+    proxies identify themselves with. Secret contents are never included.
     """
 
     texts: Mapping[str, str]
@@ -43,7 +43,7 @@ class LastGood:
     proxies_by_role: Mapping[str, int]
     saved_at_unix_s: float
     proxies_by_zone: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    parked: tuple[RejectedContent, ...] = ()
+    parked: tuple[KeptRejection, ...] = ()
     certified: tuple[str, ...] = ()
 
 
@@ -57,12 +57,25 @@ class _Resource(BaseModel):
     origins: tuple[str, ...]
 
 
+class _Refusal(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    host: str
+    node: str
+    agent: str
+    at_unix_s: float
+    reason: str
+
+
 class _Parked(BaseModel):
+    """``contents`` has one entry; several, and no refusals, if an earlier version of the server wrote the file."""
+
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     type_url: str
     name: str
     contents: tuple[str, ...]
+    refusals: tuple[_Refusal, ...] = ()
     instead: _Resource | None
 
 
@@ -100,7 +113,9 @@ class LastGoodStore:
             proxies_by_role=dict(last_good.proxies_by_role),
             proxies_by_zone=dict(last_good.proxies_by_zone),
             saved_at_unix_s=last_good.saved_at_unix_s,
-            parked=tuple(_Parked.model_validate(asdict(park)) for park in last_good.parked),
+            parked=tuple(
+                _Parked.model_validate({**asdict(park), "contents": (park.content,)}) for park in last_good.parked
+            ),
             certified=last_good.certified,
         ).model_dump(mode="json")
         if not last_good.certified:
@@ -120,13 +135,15 @@ class LastGoodStore:
             proxies_by_zone=MappingProxyType(payload.proxies_by_zone),
             saved_at_unix_s=payload.saved_at_unix_s,
             parked=tuple(
-                RejectedContent(
+                KeptRejection(
                     type_url=park.type_url,
                     name=park.name,
-                    contents=park.contents,
+                    content=content,
+                    refusals=tuple(RecordedNack(**refusal.model_dump()) for refusal in park.refusals),
                     instead=Resource(**park.instead.model_dump()) if park.instead else None,
                 )
                 for park in payload.parked
+                for content in park.contents
             ),
             certified=payload.certified,
         )

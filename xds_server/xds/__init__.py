@@ -26,11 +26,12 @@ from xds_server.xds.messages import (
     XdsVariant,
 )
 from xds_server.xds.response_cache import ResponseCache
-from xds_server.xds.stream import Stream
+from xds_server.xds.stream import ContentKey, Stream
 
 __all__ = (
     "Acked",
     "Confirmed",
+    "ContentKey",
     "DeltaRequest",
     "DeniedPeerError",
     "Event",

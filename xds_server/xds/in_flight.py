@@ -15,7 +15,6 @@ class PendingResponse:
     """
 
     nonce: str
-    sequence: int
     sent_at_s: float
     content: Mapping[str, Resource | None]
     resources: tuple[Resource, ...]

@@ -149,12 +149,11 @@ class Acked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nacked:
-    """The peer rejected a response of the push ``sequence``; any of ``suspects`` may be at fault."""
+    """The peer rejected a response; any of ``suspects`` may be at fault."""
 
     type_url: str
     suspects: tuple[Resource, ...]
     reason: str
-    sequence: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,7 @@ class Rejections:
         """Add the rejections of one NACK; those of ``fallbacks_of`` as fallbacks."""
         versions, fallbacks = dict(self.versions), set(self.fallbacks)
         for item in suspects:
-            if item.name in fallbacks_of:
+            if item.name in fallbacks_of and versions.get(item.name) != item.version:
                 fallbacks.add((item.name, item.version))
             else:
                 versions[item.name] = item.version
@@ -69,26 +69,31 @@ class Rejections:
         """Add the rejection of one more version, with the reason of the last NACK."""
         return replace(self, versions=MappingProxyType({**self.versions, item.name: item.version}))
 
-    def cleared(self, names: Iterable[str]) -> "Rejections":
-        """Remove the rejections of these names."""
-        gone = self.versions.keys() & set(names)
-        if not gone:
+    @property
+    def pairs(self) -> Collection[tuple[str, str]]:
+        """Every rejected version, as (name, version)."""
+        return {*self.versions.items(), *self.fallbacks}
+
+    def cleared(self, pairs: Iterable[tuple[str, str]]) -> "Rejections":
+        """Remove the rejections of these versions, given as (name, version)."""
+        gone = set(pairs)
+        if gone.isdisjoint(self.pairs):
             return self
-        return replace(self, versions=_without(self.versions, lambda name: name not in gone))
+        versions = {name: version for name, version in self.versions.items() if (name, version) not in gone}
+        return replace(self, versions=MappingProxyType(versions), fallbacks=self.fallbacks - gone)
 
     def superseded(self, names: Collection[str]) -> "Rejections":
-        """Remove the fallbacks of these names: another version is desired."""
+        """Remove all rejections of these names: another version is desired."""
         if not names:
             return self
-        fallbacks = frozenset(one for one in self.fallbacks if one[0] not in names)
-        return replace(self.cleared(names), fallbacks=fallbacks)
+        return self.retained(lambda name: name not in names)
 
     def without_removals(self) -> "Rejections":
         """Remove the rejected removals."""
         return replace(self, removals=frozenset()) if self.removals else self
 
     def retained(self, wants: Callable[[str], bool]) -> "Rejections":
-        """Keep the rejections of subscribed names."""
+        """Keep the rejections of these names."""
         if not self.versions and not self.fallbacks:
             return self
         fallbacks = frozenset(one for one in self.fallbacks if wants(one[0]))

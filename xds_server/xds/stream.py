@@ -10,11 +10,10 @@ routes that stopped using them. Endpoints never wait for a cluster's ACK, becaus
 them.
 """
 
-from collections.abc import Collection, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
-from xds_server.model.snapshot import Resource, Snapshot, SnapshotDiffs, resource, set_version
+from xds_server.model.snapshot import Resource, Snapshot, SnapshotDiffs, content_of, resource, set_version
 from xds_server.model.type_urls import CLUSTER, ENDPOINT, LISTENER, PUSH_ORDER, ROUTE, RUNTIME
 from xds_server.wire.varint import delimited
 from xds_server.xds.acked_resources import UNKNOWN
@@ -37,11 +36,15 @@ from xds_server.xds.messages import (
     UnknownType,
     XdsVariant,
 )
+from xds_server.xds.rejections import is_version
 from xds_server.xds.type_state import SENT_SINGLY, DueContent, ServedType, TypeState
+
+ContentKey = tuple[str, str, str]
+"""Type URL, name and content hash."""
 
 _BROKEN_LAST: Final = (CLUSTER, ENDPOINT)
 _NAMERS_OF_CLUSTERS: Final = (LISTENER, ROUTE)
-_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+_NOTHING: Final[frozenset[ContentKey]] = frozenset()
 _RANK: Final = {type_url: rank for rank, type_url in enumerate(PUSH_ORDER)}
 
 
@@ -105,10 +108,16 @@ class Stream:
         """Record a NACK of ``unaffected``, which the peer stores next to what it uses, as one of ``item``."""
         self._types[item.type_url].reattribute_nack(item, unaffected)
 
-    def clear_nack(self, type_url: str, names: Collection[str]) -> None:
-        """Allow sending rejected names again unchanged: another resource of the response was at fault."""
-        if state := self._types.get(type_url):
-            state.clear_nack(names)
+    def clear_nack(self, items: Iterable[Resource]) -> None:
+        """Allow sending these again unchanged: another resource of the response may be at fault."""
+        for item in items:
+            if state := self._types.get(item.type_url):
+                state.clear_nack([(item.name, item.version)])
+
+    def reject(self, item: Resource) -> None:
+        """Record that the peer never answered this resource, as if it had rejected it."""
+        if state := self._types.get(item.type_url):
+            state.reject(item)
 
     @property
     def is_waiting(self) -> bool:
@@ -154,10 +163,20 @@ class Stream:
         version = state.acked.version(name)
         return UNKNOWN if version is None else version
 
-    def rejected_versions(self, type_url: str) -> Mapping[str, str]:
-        """Versions of a type that the peer has rejected, by name."""
-        state = self._types.get(type_url)
-        return _NOTHING if state is None else state.rejections.versions
+    def is_wanted(self, item: Resource) -> bool:
+        """Whether the peer is subscribed to this resource, and the snapshot has this version."""
+        return self.acked_version(item.type_url, item.name) is not None and is_version(
+            self.snapshot.of(item.type_url).get(item.name), item.version
+        )
+
+    @property
+    def rejected(self) -> frozenset[ContentKey]:
+        """All content that the peer has rejected."""
+        found = _NOTHING
+        for state in self._order:
+            if pairs := state.rejections.pairs:
+                found |= {(state.type_url, name, content_of(version)) for name, version in pairs}
+        return found
 
     # Start of a type
 
@@ -271,7 +290,7 @@ class Stream:
     def _send(self, state: TypeState, due: DueContent, now_s: float) -> Response:
         nonce = f"{self._epoch}{self._sequence:x}.{self._sent_in_sequence:x}"
         self._sent_in_sequence += 1
-        resources = state.sent(due, nonce=nonce, sequence=self._sequence, now_s=now_s).resources
+        resources = state.sent(due, nonce=nonce, now_s=now_s).resources
         if state.type_url == CLUSTER and (endpoints := self._types.get(ENDPOINT)):
             # Usually due anyway by version; not if they ran ahead of a cluster that had to wait.
             endpoints.send_again({self.snapshot.assignments.get(name, name) for name in due.changes})

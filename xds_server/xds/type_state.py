@@ -74,14 +74,20 @@ class TypeState:
     sent         a response in ``in_flight`` carries it      ACK: acked; NACK: nacked; answer to a later
                                                              response: requested
     acked        ``acked`` has the version of the snapshot   the snapshot changes it: requested
-    nacked       ``rejections`` has the version of the       the snapshot changes it: requested;
-                 snapshot                                    ``NackPolicy`` finds it at fault: rolled back;
-                                                             ``NackPolicy`` clears it: requested
-    rolled back  the snapshot names it in ``rolled_back``    the policies change it: requested; ``NackPolicy``
-                 and has its fallback, or nothing            tries it alone: on trial
+    nacked       ``rejections`` has the version of the       the snapshot changes it: requested; at fault, or
+                 snapshot                                    suspect: rolled back; not at fault: requested
+    rolled back  the snapshot names it in ``rolled_back``    the policies change it: requested; it was only
+                 and has its fallback; or, if this peer      suspect: on trial
+                 rejected it and there is none, nothing
     on trial     the snapshot has it again, and              ACK: acked; NACK or no answer: rolled back
                  ``clear_nack`` has dropped its rejection
+    held back    the snapshot names it in ``rolled_back``    a peer accepts it, or the policies change it:
+                 and has its fallback, though this peer      requested
+                 has not rejected it
     ===========  ==========================================  =================================================
+
+    The NACKs of a peer decide all states but the last, for its own stream only. *Held back* takes refusals by a
+    quorum of hosts or identities of the peer's proxy version, no ACK of any peer, and a fallback (``NackPolicy``).
 
     A version that the peer rejected is never sent to it again before ``clear_nack``. A name that is rolled
     back waits for the answers to all responses that carry it: they may make the rollback unnecessary.
@@ -223,14 +229,15 @@ class TypeState:
         self.dirty |= touched
         if self.rejections is not _NO_REJECTIONS:
             self._repeat_removals()
+            versions = self.rejections.versions
             self.rejections = self.rejections.superseded(
-                [
+                {
                     name
-                    for name, version in self.rejections.versions.items()
+                    for name, _ in self.rejections.pairs
                     if name in touched
                     and name not in served.rolled_back
-                    and not is_version(served.resources.get(name), version)
-                ]
+                    and not is_version(served.resources.get(name), versions.get(name, ""))
+                }
             )
 
     def send_again(self, names: Collection[str]) -> None:
@@ -239,15 +246,20 @@ class TypeState:
         self.forced |= wanted
         self.dirty |= wanted
 
-    def clear_nack(self, names: Iterable[str]) -> None:
-        """Allow sending rejected names again unchanged: another resource of the response was at fault."""
-        before, self.rejections = self.rejections, self.rejections.cleared(names)
-        self.dirty |= before.versions.keys() - self.rejections.versions.keys()
+    def clear_nack(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Allow sending these (name, version) again: another resource of the response may be at fault."""
+        before, self.rejections = self.rejections, self.rejections.cleared(pairs)
+        self.dirty |= {name for name, _ in before.pairs} - {name for name, _ in self.rejections.pairs}
         self._repeat_removals()
+
+    def reject(self, item: Resource) -> None:
+        """Record that the peer never answered this resource, as if it had rejected it."""
+        self.rejections = self.rejections.rejecting(item)
+        self.dirty.add(item.name)
 
     def reattribute_nack(self, item: Resource, unaffected: Resource) -> None:
         """Record a NACK of ``unaffected``, which the peer stores next to what it uses, as one of ``item``."""
-        self.rejections = self.rejections.cleared((unaffected.name,))
+        self.rejections = self.rejections.cleared([(unaffected.name, unaffected.version)])
         self.acked.confirm((unaffected,))
         if self.acked.is_acked(item):  # accepted unchecked
             self.rejections = self.rejections.rejecting(item)
@@ -358,13 +370,12 @@ class TypeState:
             return None
         return content
 
-    def sent(self, due: DueContent, *, nonce: str, sequence: int, now_s: float) -> PendingResponse:
+    def sent(self, due: DueContent, *, nonce: str, now_s: float) -> PendingResponse:
         """Record that this is sent, as the response with this nonce."""
         resources = tuple([item for item in due.content.values() if item is not None])
         held = self.acked.versions
         response = PendingResponse(
             nonce=nonce,
-            sequence=sequence,
             sent_at_s=now_s,
             content=due.content,
             resources=resources,
@@ -409,20 +420,16 @@ class TypeState:
         """The NACK of a response: suspects are the resources new to the peer, or all if none was new."""
         resources = (item for item in response.content.values() if item)
         new = tuple(item for item in resources if not self.acked.is_acked(item))
-        return Nacked(
-            type_url=self.type_url, suspects=new or response.resources, reason=reason, sequence=response.sequence
-        )
+        return Nacked(type_url=self.type_url, suspects=new or response.resources, reason=reason)
 
     def _reject(
         self, nacked: Nacked, response: PendingResponse, rolled_back: Collection[str], now_s: float
     ) -> None:
-        fallbacks_of: Collection[str] = ()
         if self.type_url in SENT_SINGLY:
-            fallbacks_of = self.rejections.versions.keys() & set(rolled_back)
             self.acked.mark_unknown(item.name for item in nacked.suspects)
         self.rejections = self.rejections.nacked(
             nacked.suspects,
-            fallbacks_of=fallbacks_of,
+            fallbacks_of=self.rejections.versions.keys() & set(rolled_back),
             removals=[name for name, item in response.content.items() if item is None],
             reason=nacked.reason,
             now_s=now_s,

@@ -1,10 +1,11 @@
-"""Resources with one-word content, and their NACKs."""
+"""Resources with one-word content, and their refusals."""
 
 from collections.abc import Collection
 
-from xds_server.model.snapshot import Resource, resource
+from xds_server.model.snapshot import Resource, content_of, resource
 from xds_server.model.type_urls import CLUSTER
-from xds_server.publish import NackDecision, NackPolicy, NackReport
+from xds_server.publish import NackPolicy, RecordedNack
+from xds_server.xds import ContentKey
 
 
 def cluster(name: str, content: str, *origins: str) -> Resource:
@@ -12,19 +13,14 @@ def cluster(name: str, content: str, *origins: str) -> Resource:
     return resource(CLUSTER, name, content.encode(), origins)
 
 
-def nack(
-    policy: NackPolicy,
-    suspects: Collection[Resource],
-    reason: str,
-    *,
-    node: str = "",
-    answers_trial: bool = True,
-) -> NackDecision:
-    """Decide on a NACK, and apply the decision."""
-    (type_url,) = {item.type_url for item in suspects}
-    report = NackReport(
-        type_url=type_url, suspects=tuple(suspects), reason=reason, node=node, answers_trial=answers_trial
-    )
-    decision = policy.decide(report)
-    policy.apply(decision)
-    return decision
+def contents(*items: Resource) -> frozenset[ContentKey]:
+    """The content of these as a stream names what its proxy has rejected."""
+    return frozenset((item.type_url, item.name, content_of(item.version)) for item in items)
+
+
+def refuse(
+    policy: NackPolicy, items: Collection[Resource], *, host: str, agent: str = "", at_unix_s: float = 0.0
+) -> bool:
+    """Record that a proxy on this host refused these; returns whether more is held back from others."""
+    refusal = RecordedNack(host=host, node=f"node {host}", agent=agent, at_unix_s=at_unix_s, reason="no")
+    return policy.record_nack(items, refusal)

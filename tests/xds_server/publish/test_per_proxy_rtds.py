@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from tests.xds_server.publish.resource_fixtures import nack
+from tests.xds_server.publish.resource_fixtures import refuse
 from xds_server.model.snapshot import Resource, Snapshot, resource, snapshot
 from xds_server.model.type_urls import CLUSTER, LISTENER, RUNTIME
 from xds_server.publish import Publisher, Session
@@ -206,7 +206,8 @@ def test_own_resource_is_never_a_fallback_for_others() -> None:
     bad = layer("refused")
     world.views["a"] = of_view("refused")
     world.publish()
-    nack(world.publisher.nack_policy, [bad], "no")
+    for host in "abc":
+        refuse(world.publisher.nack_policy, [bad], host=host, agent=" ")
     world.publish()
     world.settle()
     assert one.holds[RUNTIME] == "own"

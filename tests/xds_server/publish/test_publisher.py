@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from tests.xds_server.publish.resource_fixtures import cluster, nack
+from tests.xds_server.publish.resource_fixtures import cluster, refuse
 from xds_server.admin_api.status_types import RolledBackResource
 from xds_server.model.snapshot import Resource, snapshot
 from xds_server.model.type_urls import CLUSTER
 from xds_server.publish import Nack, NackPolicy, NullObserver, Publisher, RollbackScope, Session
-from xds_server.publish.nack_log import NackLog
+from xds_server.publish.content_rejections import NACK_QUORUM
+from xds_server.publish.rollback_status import rolled_back_resources
 from xds_server.wire.decode import (
     DeltaDiscoveryRequest,
     DeltaDiscoveryResponse,
@@ -26,14 +27,9 @@ class Log(NullObserver):
     nacks: list[Nack] = field(default_factory=list)
     connected: list[str] = field(default_factory=list)
     acks: int = 0
-    now_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.refusals = NackLog(clock=lambda: self.now_s)
 
     def on_nack(self, nack: Nack) -> None:
         self.nacks.append(nack)
-        self.refusals.note(nack)
 
     def on_connect(self, node: NodeInfo, mode: XdsVariant) -> None:  # noqa: ARG002
         self.connected.append(node.id)
@@ -48,14 +44,14 @@ class Log(NullObserver):
 class Proxy:
     """A delta proxy that subscribes to all clusters and refuses content marked so."""
 
-    def __init__(self, publisher: Publisher, name: str) -> None:
+    def __init__(self, publisher: Publisher, name: str, host: str = "") -> None:
         self.name = name
         self.holds: dict[str, str] = {}
         self.received: list[DeltaDiscoveryResponseMessage] = []
         self.unanswered: list[DeltaDiscoveryResponseMessage] = []
         self.raw: list[bytes] = []
         self.woken = 0
-        self.session: Session = publisher.connect(XdsVariant.DELTA, "peer", self._wake)
+        self.session: Session = publisher.connect(XdsVariant.DELTA, host or name, self._wake)
         request = DeltaDiscoveryRequest(type_url=CLUSTER)
         request.node.id = name
         self.session.request(request.SerializeToString(), 0.0)
@@ -93,13 +89,17 @@ class Fleet:
     def __init__(self, *resources: Resource) -> None:
         self.wanted = snapshot(resources)
         self.log = Log()
+        self.now_s = 0.0
         self.publisher = Publisher(
-            view_of=lambda _node: "v", snapshot_for=lambda _view: self.wanted, observer=self.log
+            view_of=lambda _node: "v",
+            snapshot_for=lambda _view: self.wanted,
+            observer=self.log,
+            wall=lambda: self.now_s,
         )
         self.proxies: list[Proxy] = []
 
-    def join(self, name: str) -> Proxy:
-        proxy = Proxy(self.publisher, name)
+    def join(self, name: str, host: str = "") -> Proxy:
+        proxy = Proxy(self.publisher, name, host)
         self.proxies.append(proxy)
         self.settle()
         return proxy
@@ -114,7 +114,7 @@ class Fleet:
         proxy.session.close()
 
     def rolled_back(self) -> tuple[RolledBackResource, ...]:
-        return self.log.refusals.rolled_back(self.publisher)
+        return rolled_back_resources(self.publisher, self.now_s)
 
     def settle(self) -> None:
         # A push reaches all proxies before the first answer.
@@ -165,14 +165,13 @@ def test_node_id_belongs_to_one_certificate() -> None:
     first.close("")
 
 
-def test_nacked_cluster_is_rolled_back_for_all_proxies_and_its_origin_is_named() -> None:
+def test_nacked_cluster_is_rolled_back_for_each_proxy_and_its_origin_is_named() -> None:
     fleet = Fleet(cluster("c", "good"))
     one = fleet.join("one")
     fleet.publish(cluster("c", "bad", "policy.yaml:7"), cluster("d", "good"))
     assert one.holds == {"c": "good", "d": "good"}
     newcomer = fleet.join("two")
     assert newcomer.holds == {"c": "good", "d": "good"}
-    assert not any("bad" in item.resource.value.decode() for r in newcomer.received for item in r.resources)
     blamed = [item for nack in fleet.log.nacks for item in nack.resources if item.name == "c"]
     assert {item.origins for item in blamed} == {("policy.yaml:7",)}
     (state,) = [status for status in fleet.publisher.proxies()[0].types if status.type_url == CLUSTER]
@@ -187,19 +186,18 @@ def test_nack_is_reported_until_fixed_even_after_its_proxy_left() -> None:
     one = fleet.join("one")
     assert fleet.rolled_back() == ()
     fleet.publish(cluster("c", "bad", "policy.yaml:7"), cluster("d", "bad", "policy.yaml:9"))
-    fleet.log.now_s = 40.0
+    fleet.now_s = 40.0
     fleet.leave(one)
     assert fleet.rolled_back() == (), "without proxies nothing is rolled back"
     fleet.join("two")
-    assert not any(kind.rejected for state in fleet.publisher.proxies() for kind in state.types)
     found = {rollback.name: rollback for rollback in fleet.rolled_back()}
     assert found.keys() == {"c", "d"}
     rollback = found["c"]
     assert (rollback.type, rollback.origins, rollback.refused_by, rollback.refusals) == (
         "CDS",
         ("policy.yaml:7",),
-        ("one",),
-        1,
+        ("one", "two"),
+        2,
     )
     assert (rollback.age_s, rollback.reason) == (40.0, "Proto constraint validation failed")
     assert (rollback.on_content_before, rollback.on_nothing) == (1, 0)
@@ -208,15 +206,19 @@ def test_nack_is_reported_until_fixed_even_after_its_proxy_left() -> None:
     assert fleet.rolled_back() == ()
 
 
-def test_nacks_of_an_earlier_run_are_reported_without_an_age() -> None:
+def test_nacks_of_an_earlier_run_are_reported_with_who_and_since_when() -> None:
     fleet = Fleet(cluster("c", "bad"))
     before = NackPolicy()
     before.record_ack("v", [cluster("c", "good")])
-    nack(before, [cluster("c", "bad")], "no")
+    for host in "abc":
+        refuse(before, [cluster("c", "bad")], host=host, agent=" ", at_unix_s=10.0)
     fleet.publisher.nack_policy.restore(before.rejections())
-    fleet.join("one")
+    fleet.now_s = 25.0
+    one = fleet.join("one")
+    assert (one.holds, fleet.log.nacks) == ({"c": "good"}, [])
     [rollback] = fleet.rolled_back()
-    assert (rollback.age_s, rollback.refused_by, rollback.reason) == (None, (), "")
+    assert (rollback.age_s, rollback.refused_by, rollback.hosts) == (15.0, ("node a", "node b", "node c"), 3)
+    assert (rollback.reason, rollback.held_from) == ("no", (" ",))
 
 
 def test_nack_of_one_proxy_alone_is_not_rolled_back_for_others() -> None:
@@ -235,7 +237,7 @@ def test_nack_attribution_finds_the_culprits_among_many() -> None:
     fleet.publish(cluster("z", "good"), *many)
     for proxy in fleet.proxies:
         assert set(proxy.holds) == set("zacef")
-    assert {name for _, name in fleet.publisher.nack_policy.rejected_contents} == {"b", "d"}
+    assert {name for _, name, _ in fleet.publisher.nack_policy.rejected_contents} == {"b", "d"}
 
 
 def test_nacking_proxy_goes_without_what_others_acked() -> None:
@@ -331,10 +333,11 @@ def test_last_acked_content_outlives_its_proxies() -> None:
     fleet.join("one").session.close()
     fleet.proxies.clear()
     fleet.wanted = snapshot([cluster("c", "bad")])
-    # The first proxy gets it and refuses; no later one gets it.
-    assert fleet.join("two").holds == {"c": "good"}
-    assert fleet.join("three").holds == {"c": "good"}
-    assert len(fleet.log.nacks) == 1
+    # Each proxy gets it and refuses, until a quorum did; no later one gets it.
+    for number in range(NACK_QUORUM + 2):
+        assert fleet.join(f"n{number}").holds == {"c": "good"}
+    assert len(fleet.log.nacks) == NACK_QUORUM
+    assert [nack.scope for nack in fleet.log.nacks][-2:] == [RollbackScope.PEER, RollbackScope.EVERYONE]
 
 
 def test_a_first_request_without_a_node_ends_the_stream() -> None:

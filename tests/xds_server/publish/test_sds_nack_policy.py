@@ -6,7 +6,7 @@ from xds_server.model.snapshot import Resource, resource, snapshot
 from xds_server.model.type_urls import SECRET
 from xds_server.model.view import View
 from xds_server.publish import Nack, NullObserver, Publisher, RollbackScope, Session
-from xds_server.publish.nack_decision import SECRET_NACK_LIMIT
+from xds_server.publish.content_rejections import NACK_QUORUM
 from xds_server.translate.upstream_tls import rejected_secret
 from xds_server.wire.decode import (
     DeltaDiscoveryRequest,
@@ -51,7 +51,7 @@ class Proxy:
 
     def connect(self, fleet: "Fleet") -> None:
         """Open a stream, and send what is already held."""
-        self.session: Session = fleet.publisher.connect(fleet.mode, "peer", lambda: None)
+        self.session: Session = fleet.publisher.connect(fleet.mode, self.node, lambda: None)
         self._say("", self.version, first=True)
 
     def _say(self, nonce: str, version: str, *, first: bool = False, error: str = "") -> None:
@@ -209,9 +209,9 @@ def test_sds_certificate_nacked_by_all_is_sent_to_few(mode: XdsVariant) -> None:
     fleet.publish("ca 1", "cert 2")
     others = [fleet.join(f"n{number}", "cert 2") for number in range(5)]
     assert [one.holds for one in others] == [holding("cert 1")] * 5
-    tried = SECRET_NACK_LIMIT - 1
+    tried = NACK_QUORUM - 1
     assert [one.offered.count("cert 2") for one in others] == [1] * tried + [0] * (len(others) - tried)
-    assert fleet.log.scopes == [RollbackScope.PEER] * (SECRET_NACK_LIMIT - 1) + [RollbackScope.EVERYONE]
+    assert fleet.log.scopes == [RollbackScope.PEER] * (NACK_QUORUM - 1) + [RollbackScope.EVERYONE]
     fleet.publish("ca 1", "cert 3")
     assert {one.holds["s/certificate"] for one in fleet.proxies} == {"cert 3"}
 
@@ -221,7 +221,7 @@ def test_repeated_sds_nacks_of_one_proxy_count_once(mode: XdsVariant) -> None:
     fleet = Fleet(mode)
     broken = fleet.join("broken", "cert 2")
     fleet.publish("ca 1", "cert 2")
-    for _ in range(2 * SECRET_NACK_LIMIT):
+    for _ in range(2 * NACK_QUORUM):
         broken = fleet.again(broken)
     assert fleet.join("well").holds == holding("cert 2")
 
@@ -245,7 +245,7 @@ def test_valid_sds_secret_is_accepted_despite_a_nacked_one(mode: XdsVariant) -> 
 @BOTH
 def test_first_secrets_are_kept_except_the_refused_one(mode: XdsVariant) -> None:
     fleet = Fleet(mode)
-    for number in range(SECRET_NACK_LIMIT):
+    for number in range(NACK_QUORUM):
         assert fleet.join(f"n{number}", "cert 1").holds == {"s/authorities": "ca 1"}
     assert fleet.join("late", "cert 1").holds == {"s/authorities": "ca 1"}
 
@@ -267,9 +267,9 @@ def test_proxy_that_nacks_the_sds_fallback_is_sent_neither_again(mode: XdsVarian
 @BOTH
 def test_sds_certificate_is_not_blamed_for_a_nacked_ca(mode: XdsVariant) -> None:
     fleet = Fleet(mode)
-    broken = [fleet.join(f"n{number}", "ca 2") for number in range(SECRET_NACK_LIMIT)]
+    broken = [fleet.join(f"n{number}", "ca 2") for number in range(NACK_QUORUM)]
     fleet.publish("ca 2", "cert 2")
-    assert [one.holds for one in broken] == [holding("cert 2")] * SECRET_NACK_LIMIT
+    assert [one.holds for one in broken] == [holding("cert 2")] * NACK_QUORUM
     assert fleet.again(broken[0]).holds == holding("cert 2")
 
 
@@ -287,7 +287,7 @@ def test_sds_fallback_is_not_the_content_others_accepted(mode: XdsVariant) -> No
     well = fleet.join("well")
     broken.answer()
     assert broken.holds == holding("cert 1")
-    for number in range(SECRET_NACK_LIMIT):
+    for number in range(NACK_QUORUM):
         fleet.join(f"other {number}", "cert 2")
     assert RollbackScope.EVERYONE not in fleet.log.scopes
     assert fleet.again(well).holds == holding("cert 2")
@@ -313,7 +313,7 @@ def test_sds_reconnect_resends_nothing(mode: XdsVariant) -> None:
 @BOTH
 def test_sds_certificate_with_a_nacked_ca_is_not_at_fault(mode: XdsVariant) -> None:
     fleet = Fleet(mode)
-    first = [fleet.join(f"n{number}", "ca 1") for number in range(SECRET_NACK_LIMIT + 1)]
+    first = [fleet.join(f"n{number}", "ca 1") for number in range(NACK_QUORUM + 1)]
     assert [one.state for one in first] == [Sync.NACK] * len(first)
     assert set(fleet.log.names) == {"s/authorities"}
     assert fleet.join("well").holds == holding("cert 1")

@@ -10,18 +10,19 @@ import pytest
 
 from xds_server.model.snapshot import resource
 from xds_server.model.type_urls import CLUSTER, ROUTE
-from xds_server.publish import RejectedContent
+from xds_server.publish import KeptRejection, RecordedNack
 from xds_server.rollout.last_good import FILE_NAME, LastGood, LastGoodStore
 from xds_server.state.versioned_file import StoreError
 
 PARKED = (
-    RejectedContent(
+    KeptRejection(
         type_url=ROUTE,
         name="r",
-        contents=("bad1", "bad2"),
+        content="bad1",
+        refusals=(RecordedNack(host="10.0.0.1", node="n1", agent="envoy 1.40.0", at_unix_s=1.0, reason="no"),),
         instead=resource(ROUTE, "r", b"\x00\xff", ["a.yaml:1:1"]),
     ),
-    RejectedContent(type_url=CLUSTER, name="c", contents=("bad3",), instead=None),
+    KeptRejection(type_url=CLUSTER, name="c", content="bad3", refusals=(), instead=None),
 )
 KEPT = LastGood(
     parked=PARKED,

@@ -10,9 +10,7 @@ def pending(nonce: str, *, sent_at_s: float = 0.0, **content: str) -> PendingRes
         name: resource(CLUSTER, name, value.encode()) if value else None for name, value in content.items()
     }
     resources = tuple(item for item in items.values() if item)
-    return PendingResponse(
-        nonce=nonce, sequence=1, sent_at_s=sent_at_s, content=items, resources=resources, adds=False
-    )
+    return PendingResponse(nonce=nonce, sent_at_s=sent_at_s, content=items, resources=resources, adds=False)
 
 
 def in_flight(*responses: PendingResponse) -> InFlight:

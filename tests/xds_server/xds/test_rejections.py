@@ -30,7 +30,8 @@ def test_nacked_fallback_keeps_the_original_rejection() -> None:
     assert found.has_rejected(BAD)
     assert found.has_rejected(fallback)
     assert found.versions == {"a": BAD.version}
-    assert found.cleared(["a"]).has_rejected(fallback)
+    assert found.cleared([("a", BAD.version)]).has_rejected(fallback)
+    assert not found.cleared([("a", fallback.version)]).has_rejected(fallback)
     ended = found.superseded(["a"])
     assert not ended.has_rejected(BAD)
     assert not ended.has_rejected(fallback)

@@ -173,7 +173,7 @@ def test_rest_of_a_nacked_response_is_sent_after_the_nack_is_cleared() -> None:
     stream = delta(serve(CDS={"good": "1", "bad": "1"}))
     (response,) = ask(stream, CLUSTER)
     assert ack(stream, response, error="bad: no") == []
-    stream.clear_nack(CLUSTER, ["good"])
+    stream.clear_nack([item for item in response.resources if item.name == "good"])
     (response,) = stream.due(0.0)
     assert names(response) == ["good"]
 
