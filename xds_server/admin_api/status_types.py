@@ -276,8 +276,9 @@ class RolledBackResource:
     """A resource that proxies lack because they refused it, or because a quorum did.
 
     ``refused_by``: the first of ``refusals`` proxies, on ``hosts`` hosts or identities; ``age_s``: since the first
-    refusal. ``held_from``: proxy versions that get the content before, because a quorum refused it. ``on_content_before`` and ``on_nothing`` count proxies by what they have instead; ``on_trial`` are
-    sent it, and have not refused it.
+    refusal. ``held_from``: proxy versions that get the content before, because a quorum refused it.
+    ``on_content_before`` and ``on_nothing`` count proxies by what they have instead; ``on_trial`` are sent it, and
+    have not refused it.
     """
 
     type: str
