@@ -102,7 +102,7 @@ def _fallback_view(memory: DecisionMemory, name: str, fallback: str | None) -> F
     asks = _served_per_s(_last_decisions(memory, name))
     return FallbackView(
         pressure=pool.admission.pressure,
-        ready=any_admitted(pool.engines),
+        ready=any_admitted(pool.engines) and pool.serves_percent > 0,
         relative_capacity=_served_per_s(pool) / asks if asks else 1.0,
     )
 

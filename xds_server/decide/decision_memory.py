@@ -154,6 +154,43 @@ class HungCut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineAnswers:
+    """How one engine's newest calls ended, as means that forget old calls.
+
+    ``succeeded``, ``failed`` and ``shed`` are its totals so far; ``spoiled_at_s`` is when a call last failed or
+    was shed.
+    """
+
+    succeeded: int = 0
+    failed: int = 0
+    shed: int = 0
+    good_calls: float = 0.0
+    failed_calls: float = 0.0
+    spoiled_at_s: float = -math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolBreakerMemory:
+    """The circuit breaker of a pool as a whole.
+
+    ``good`` and ``spoiled`` calls ended since ``since_s``, when the phase began; ``dry`` of them were spoiled
+    since the last good one at ``good_at_s``. ``until_s`` ends an open phase or a trial. ``opens`` counts openings
+    since the pool was last healthy for long, ``why`` is the reason of the last one.
+    """
+
+    phase: BreakerPhase = BreakerPhase.CLOSED
+    since_s: float = 0.0
+    until_s: float = 0.0
+    opens: int = 0
+    good: int = 0
+    spoiled: int = 0
+    dry: int = 0
+    good_at_s: float = -math.inf
+    why: str = ""
+    answers: Mapping[EngineId, EngineAnswers] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EjectionMemory:
     """The states of breakers, slow engines and flapping engines.
 
@@ -351,6 +388,7 @@ class PoolMemory:
     inputs: tuple[object, ...] = ()
     valid_until_s: float = -math.inf
     ejection: EjectionMemory = field(default_factory=EjectionMemory)
+    breaker: PoolBreakerMemory = field(default_factory=PoolBreakerMemory)
     capacity: CapacityMemory = field(default_factory=CapacityMemory)
     admission: AdmissionMemory | None = None
     degradation: DegradationMemory | None = None

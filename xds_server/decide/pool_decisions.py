@@ -17,12 +17,14 @@ from policies.resilience import ResilienceSpec
 from xds_server.decide.admission.ceiling import admission_decision, ceiling_for_role
 from xds_server.decide.admission.degradation_level import FallbackView, degradation_due_s, degradation_state
 from xds_server.decide.admission.engine_capacity import engine_capacities
+from xds_server.decide.admission.pool_breaker import PoolAnswers, breaker_due_s, pool_breaker, serves_percent
 from xds_server.decide.decision_memory import (
     AdmissionMemory,
     CapacityMemory,
     DegradationMemory,
     EndpointWeight,
     HedgeMemory,
+    PoolBreakerMemory,
     PoolMemory,
     RegionMemory,
     RetryMemory,
@@ -73,6 +75,8 @@ class _AdmissionStep:
     """How much of a pool's traffic is admitted."""
 
     capacity: CapacityMemory
+    breaker: PoolBreakerMemory
+    serves_percent: float
     degradation: DegradationMemory
     admission: AdmissionMemory
 
@@ -122,6 +126,7 @@ def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemo
         retries=routed.retries.decided,
         limits=routed.limits.decided,
         degradation=let_in.degradation.decided,
+        serves_percent=let_in.serves_percent,
         weight_factors=weight_factors(routed.endpoint_weights),
         regions=routed.regions.shares,
         region_zones={region: zones.shares for region, zones in routed.regions.zones.items()},
@@ -130,6 +135,7 @@ def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemo
         decided=decided,
         inputs=inputs,
         ejection=outcome.memory,
+        breaker=let_in.breaker,
         capacity=let_in.capacity,
         admission=let_in.admission,
         degradation=let_in.degradation,
@@ -142,6 +148,7 @@ def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemo
     )
     due_s = (
         outcome.until_s,
+        breaker_due_s(let_in.breaker, now_s),
         degradation_due_s(resilience.degradation, let_in.degradation, now_s),
         *_routing_due_s(routed, resilience, now_s),
     )
@@ -167,11 +174,19 @@ def _admission_step(
         before=before.capacity,
         now_s=now_s,
     )
+    breaker = pool_breaker(
+        resilience.breaker,
+        PoolAnswers(engines=pool.engines, decisions=decisions, traffic=pool.traffic, capacities=able.capacities),
+        before.breaker,
+        now_s,
+    )
+    shadowed = resilience.shadowed(resilience.breaker.mode)
+    percent = 100.0 if shadowed else serves_percent(resilience.breaker, breaker)
     level = degradation_state(
         degradation,
         before.degradation,
         pressure=None if last is None else last.pressure,
-        capacity=any_admitted(decisions),
+        lost=_lost(decisions, breaker.why if not percent else ""),
         fallback=pool.fallback,
         shadow=resilience.shadowed(degradation.mode),
         now_s=now_s,
@@ -185,7 +200,14 @@ def _admission_step(
         before=before.admission,
         now_s=now_s,
     )
-    return _AdmissionStep(capacity=able, degradation=level, admission=admitted)
+    return _AdmissionStep(
+        capacity=able, breaker=breaker, serves_percent=percent, degradation=level, admission=admitted
+    )
+
+
+def _lost(decisions: Mapping[EngineId, EngineDecision], failing: str) -> str:
+    """Why the pool should not be asked at all while another can be; empty if it serves."""
+    return failing if any_admitted(decisions) else "no engine in rotation"
 
 
 def _routing_step(

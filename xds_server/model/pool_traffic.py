@@ -70,10 +70,11 @@ class EngineTraffic:
     ``window_calls`` and ``window_failures`` are the newest relevant calls, at most the breaker's window and none
     older than ``WINDOW_S``; ``failures_in_a_row`` is how many of the newest failed, ``newest_failed`` has a bit
     for each failure among the newest ``NEWEST_CALLS``, the newest lowest. ``succeeded``, ``failed`` and
-    ``neutral`` only grow; the extrapolated of them have no entry, because their proxies sample.
-    Rates cover the last ``RATE_S``: ``done_per_s`` are successful calls, ``busy`` is the
-    mean number of calls that these held open (their durations summed, per second); ``service_s`` their mean
-    duration. ``in_flight`` is the sum of the newest load reports of all proxies, None if no proxy reports load.
+    ``neutral`` only grow; the extrapolated of them have no entry, because their proxies sample. ``shed`` are the
+    neutral entries of calls that the engine had no room for. Rates cover the last ``RATE_S``: ``done_per_s`` are
+    successful calls, ``busy`` is the mean number of calls that these held open (their durations summed, per
+    second); ``service_s`` their mean duration. ``in_flight`` is the sum of the newest load reports of all proxies,
+    None if no proxy reports load.
     Times are monotonic seconds.
     """
 
@@ -86,6 +87,7 @@ class EngineTraffic:
     neutral: int = 0
     extrapolated_successes: int = 0
     extrapolated_failures: int = 0
+    shed: int = 0
     done_per_s: float = 0.0
     busy: float = 0.0
     service_s: float | None = None

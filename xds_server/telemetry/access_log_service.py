@@ -53,6 +53,7 @@ AccessLogs: type[Any] = decoder(
 
 _ATTEMPT: Final = int(AccessLogType.UpstreamEnd)
 _REQUEST: Final = int(AccessLogType.DownstreamEnd)
+_ERROR: Final = 400
 
 MAX_ENTRIES: Final = 4_096
 """Limit of entries per message; Envoy's buffer of 16 KiB holds about thirty."""
@@ -180,7 +181,8 @@ def record_entries(
             # Envoy counts attempts in the request, so when a hedged first attempt ends the header is 2.
             first=attempt == "1" or (hedged and TIMEOUT in flags),
             asks=not 400 <= code < 500 or code in RETRYABLE_CLIENT_ERRORS,
-            complete=complete,
+            # Envoy drops the body of an answer that it retries: headers with an error are the whole answer.
+            complete=complete or code >= _ERROR,
             priority=PriorityClass.INTERACTIVE if route is None else route.priority,
             streaming=route is not None and route.streaming,
             duration_s=_seconds(common.duration),

@@ -64,6 +64,7 @@ class EngineTally:
         "in_flight",
         "neutral",
         "newest_failed",
+        "shed",
         "succeeded",
         "succeeded_entries",
         "value",
@@ -76,7 +77,7 @@ class EngineTally:
         self.in_a_row = 0
         self.newest_failed = 0
         self.succeeded = self.failed = self.neutral = 0.0
-        self.succeeded_entries = self.failed_entries = 0
+        self.succeeded_entries = self.failed_entries = self.shed = 0
         self.done = RateWindow(2)  # calls, their durations
         self.in_flight = 0
         self.heard_at_s = 0.0
@@ -96,6 +97,11 @@ class EngineTally:
             self.in_a_row += 1
         else:
             self.in_a_row = 0
+
+    def count_neutral(self, weight: float, *, shed: bool) -> None:
+        """Count a call that proves nothing about the engine; ``shed``: it had no room."""
+        self.neutral += weight
+        self.shed += shed
 
     def resize(self, window_calls: int) -> None:
         """Change the number of calls kept."""
@@ -122,6 +128,7 @@ class EngineTally:
             neutral=int(self.neutral),
             extrapolated_successes=int(self.succeeded) - self.succeeded_entries,
             extrapolated_failures=int(self.failed) - self.failed_entries,
+            shed=self.shed,
             done_per_s=done_per_s,
             busy=busy,
             service_s=busy / done_per_s if done_per_s else None,

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from policies.route import PriorityClass
-from xds_server.model.pool_traffic import STALE_S, WINDOW_S, LatencyTail, PoolTraffic
+from xds_server.model.pool_traffic import STALE_S, WINDOW_S, CallResult, LatencyTail, PoolTraffic
 from xds_server.telemetry.attempt_outcome import AttemptOutcome
 from xds_server.telemetry.pool_directory import EMPTY_DIRECTORY, PoolDirectory, PoolFacts
 from xds_server.telemetry.pool_totals import PoolTotals, call_result
@@ -176,7 +176,7 @@ class TrafficStore:
         elif asks:
             slot[1 + batch] += weight
         pool.totals.add_call(
-            call_result(outcome, complete=complete, asks=asks),
+            result := call_result(outcome, complete=complete, asks=asks),
             first=first,
             priority=priority,
             weight=weight,
@@ -208,7 +208,7 @@ class TrafficStore:
             record.failed_requests.add(request, now_s)
             pool.urgent = True
         else:
-            record.neutral += weight
+            record.count_neutral(weight, shed=result is CallResult.SHED)
 
     def record_failure(
         self, facts: PoolFacts, engine: str, *, node: str = "", request: str = "", weight: float, now_s: float

@@ -33,10 +33,10 @@ def ready_pools(
 ) -> tuple[UsableShares, UsableShares]:
     """Pools that serve; and, as a last resort, pools with any engine in rotation.
 
-    A pool serves while one engine is in rotation on its own merits. Engines that fail but are kept in rotation by
-    the capacity floor are better than none; a fallback is better than they. If the only others are on trial, the
-    pool is on trial. An engine without decision counts as well. With ``inside`` only engines of these regions
-    count.
+    A pool serves while one engine is in rotation on its own merits, as far as the pool as a whole answers. Engines
+    that fail but are kept in rotation by the capacity floor are better than none; a fallback is better than they.
+    If the only others are on trial, the pool is on trial. An engine without decision counts as well. With
+    ``inside`` only engines of these regions count.
     """
     taking = {
         pool: [
@@ -48,8 +48,12 @@ def ready_pools(
         for pool, engines in fleet.pools.items()
     }
     serving = {
-        pool: max(
-            (100.0 if one is None else one.traffic_percent for one in engines if not _failing(one)), default=0.0
+        pool: min(
+            _serves_percent(decisions, pool),
+            max(
+                (100.0 if one is None else one.traffic_percent for one in engines if not _failing(one)),
+                default=0.0,
+            ),
         )
         for pool, engines in taking.items()
     }
@@ -57,6 +61,11 @@ def ready_pools(
         {pool: percent for pool, percent in serving.items() if percent},
         {pool: 100.0 for pool, engines in taking.items() if engines},
     )
+
+
+def _serves_percent(decisions: Decisions, pool: str) -> float:
+    decided = decisions.pools.get(pool)
+    return 100.0 if decided is None else decided.serves_percent
 
 
 def incompatible_fallback(route: ModelRoute, policies: PolicySet, fleet: Fleet) -> str:

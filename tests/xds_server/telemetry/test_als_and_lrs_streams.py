@@ -27,7 +27,7 @@ EVERY_FLAG = "upstream_connection_failure"
 
 def log(
     *, node: str = "", name: str = LOG_NAME, calls: int = 1, code: int = 200, attempt: str = "1", port: int = 8000,
-    flag: str = "", kind: int = 9, route: str = "talk/non-streaming", cluster: str = "chat",
+    flag: str = "", kind: int = 9, route: str = "talk/non-streaming", cluster: str = "chat", whole: bool = True,
 ) -> bytes:  # fmt: skip
     message = access_log_service.AccessLogs()
     if node:
@@ -44,7 +44,8 @@ def log(
         if flag:
             setattr(common.response_flags, flag, True)
         if code:
-            common.time_to_last_upstream_rx_byte.FromMilliseconds(500)
+            if whole:
+                common.time_to_last_upstream_rx_byte.FromMilliseconds(500)
             entry.response.response_code.value = code
         entry.request.request_headers[ATTEMPT_HEADER] = attempt
     return bytes(message.SerializeToString())
@@ -100,6 +101,17 @@ async def rig(policies) -> AsyncIterator[Rig]:
         yield Rig(telemetry=telemetry, metrics=metrics, port=port, news=news, channel=channel)
     telemetry.stop()
     await server.stop(None)
+
+
+async def test_als_retried_shed_answers_count_as_shed(rig):
+    stream = rig.stream(access_log_service.METHOD)
+    # Envoy drops the body of an answer that it retries.
+    await stream.write(log(node="p1", code=503, whole=False))
+    await stream.write(log(code=503, attempt="2"))
+    await stream.write(log(code=0, attempt="3"))
+    await until(lambda: rig.traffic() and rig.traffic().engines["e0"].neutral == 3, "the entries arrive")
+    assert rig.traffic().engines["e0"].shed == 2
+    stream.cancel()
 
 
 async def test_als_attempts_are_counted_by_engine_and_proxy(rig):

@@ -69,19 +69,19 @@ def degradation_state(
     before: DegradationMemory | None,
     *,
     pressure: float | None,
-    capacity: bool,
+    lost: str,
     fallback: FallbackView | None,
     shadow: bool,
     now_s: float,
 ) -> DegradationMemory:
     """The level now; the same ``decided`` as before if nothing changed.
 
-    ``pressure`` as in ``AdmissionDecision``, None if no proxy reports it. ``capacity``: an engine is in rotation.
-    Without one everything goes to the fallback at once, and the level stays as without pressure. In shadow mode
-    level and reason are as they would be, and every action is off.
+    ``pressure`` as in ``AdmissionDecision``, None if no proxy reports it. ``lost``: why the pool serves nothing,
+    empty if it serves. A lost pool's requests all go to the fallback at once, and the level stays as without
+    pressure. In shadow mode level and reason are as they would be, and every action is off.
     """
     known = None if before is None else replace(before, decided=before.decided.shadow or before.decided)
-    memory = _next(policy, known, pressure=pressure, capacity=capacity, fallback=fallback, now_s=now_s)
+    memory = _next(policy, known, pressure=pressure, lost=lost, fallback=fallback, now_s=now_s)
     state = memory.decided
     if shadow:
         state = DegradationState(
@@ -135,14 +135,14 @@ def _next(
     before: DegradationMemory | None,
     *,
     pressure: float | None,
-    capacity: bool,
+    lost: str,
     fallback: FallbackView | None,
     now_s: float,
 ) -> DegradationMemory:
     if before is None:
         before = DegradationMemory(decided=DegradationState(level=0, reason="", since_s=now_s))
     last = before.decided
-    told = pressure is not None and capacity
+    told = pressure is not None and not lost
     unknown_since_s = None
     if not told:
         unknown_since_s = before.unknown_since_s if before.unknown_since_s is not None else now_s
@@ -158,7 +158,7 @@ def _next(
                 level, since_s = next_level, now_s
                 next_level = _wanted(policy, level, reading)
                 towards_s = None if next_level is None else now_s
-    share = _share(policy, level, last, reading, capacity=capacity, held=held, fallback=fallback)
+    share = _share(policy, level, last, reading, lost=bool(lost), held=held, fallback=fallback)
     memory = DegradationMemory(
         decided=replace(
             last,
@@ -179,7 +179,7 @@ def _next(
     if _reason_inputs(memory) == _reason_inputs(before) and last.reason:
         return memory
     known = f"pressure {reading.asked:.0f} %" if told else "pressure unknown"
-    reason = _reason(policy, last, memory.decided, known=known, capacity=capacity)
+    reason = _reason(policy, last, memory.decided, lost or known)
     return replace(memory, decided=replace(memory.decided, reason=reason))
 
 
@@ -228,14 +228,14 @@ def _share(
     before: DegradationState,
     reading: _Reading,
     *,
-    capacity: bool,
+    lost: bool,
     held: bool,
     fallback: FallbackView | None,
 ) -> float:
     """Percent of requests for the fallback: the excess, as far as the fallback has room."""
     if fallback is None or not fallback.ready:
         return 0.0
-    if not capacity:
+    if lost:
         return 100.0
     if level < 2 or not policy.fallback.enabled:
         return 0.0
@@ -277,10 +277,7 @@ def _reason_inputs(memory: DegradationMemory) -> tuple[object, ...]:
     return (state.level, known, state.fallback_percent, state.shed_batch, state.max_tokens, state.maintenance)
 
 
-def _reason(
-    policy: Degradation, before: DegradationState, state: DegradationState, *, known: str, capacity: bool
-) -> str:
-    reason = known if capacity else "no engine in rotation"
+def _reason(policy: Degradation, before: DegradationState, state: DegradationState, reason: str) -> str:
     thresholds = level_thresholds(policy)
     if state.level > before.level:
         reason += f", entered at {thresholds[state.level - 1]:g} %"

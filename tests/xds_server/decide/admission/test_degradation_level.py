@@ -45,7 +45,7 @@ def climb(
             said or policy(),
             state,
             pressure=pressure,
-            capacity=capacity,
+            lost="" if capacity else "no engine in rotation",
             fallback=fallback,
             shadow=shadow,
             now_s=start_s + number * TICK_S,
@@ -210,7 +210,7 @@ def served(
             policy(),
             state,
             pressure=elsewhere + demand * (1 - smooth),
-            capacity=True,
+            lost="",
             fallback=FallbackView(
                 ready=True, pressure=fallback + demand * smooth / relative, relative_capacity=relative * error
             ),
