@@ -31,6 +31,12 @@ SET_BEFORE_ROUTES: Final = frozenset({"x-envoy-external-address"})
 """Headers that Envoy itself writes before it chooses a route (1.40): the address of the caller."""
 
 
+def is_removed_header(name: str) -> bool:
+    """Whether listeners remove this header from requests: Envoy's own, and names with an underscore."""
+    lower = name.lower()
+    return "_" in lower or (lower.startswith(ENVOYS_HEADERS) and lower not in SET_BEFORE_ROUTES)
+
+
 class PriorityClass(StrEnum):
     """Priority under overload."""
 

@@ -90,25 +90,36 @@ _MEMORY: Final = """\
       max_heap_size_bytes: $max_heap_bytes
   # Streams that hold 1 MiB or more of buffers are reset first, the largest before the others.
   buffer_factory_config: {minimum_account_to_track_power_of_two: 20}
-  actions:
-  - name: envoy.overload_actions.shrink_heap
+  loadshed_points:
+  # Bodies that arrive over HTTP/1: each read is refused with a probability that grows with the heap. A large body
+  # takes many reads and a small request one, so large bodies are refused first.
+  - name: envoy.load_shed_points.http1_server_abort_dispatch
     triggers:
-    - {name: envoy.resource_monitors.fixed_heap, threshold: {value: 0.85}}
+    - name: envoy.resource_monitors.fixed_heap
+      scaled: {scaling_threshold: 0.65, saturation_threshold: 0.95}
+  actions:
+  # HTTP/2 streams: only those can be reset.
   - name: envoy.overload_actions.reset_high_memory_stream
     triggers:
     - name: envoy.resource_monitors.fixed_heap
-      scaled: {scaling_threshold: 0.85, saturation_threshold: 0.95}
+      scaled: {scaling_threshold: 0.7, saturation_threshold: 0.95}
+  - name: envoy.overload_actions.shrink_heap
+    triggers:
+    - {name: envoy.resource_monitors.fixed_heap, threshold: {value: 0.65}}
   # New requests get 503.
   - name: envoy.overload_actions.stop_accepting_requests
     triggers:
     - {name: envoy.resource_monitors.fixed_heap, threshold: {value: 0.92}}
 """
 
-_HEAP_SHARE: Final = 0.85
-"""Share of the container's memory for Envoy's heap; the rest is code, stacks and the allocator's overhead."""
+_FIXED_BYTES: Final = 64 * 1024 * 1024
+"""Envoy's memory besides its heap, measured at rest: code, stacks, the allocator's own."""
 
-LEAST_MEMORY_BYTES: Final = 128 * 1024 * 1024
-"""Below this, Envoy's own heap would refuse requests at rest."""
+_HEAP_SHARE: Final = 0.9
+"""Share of the rest for the heap; bodies that arrive between two looks at the heap need some."""
+
+LEAST_MEMORY_BYTES: Final = 256 * 1024 * 1024
+"""Below this, a burst of bodies outruns the reading of the heap: 148 MB were used at a limit of 128 MiB."""
 
 _SDS_TYPE: Final = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 
@@ -223,9 +234,9 @@ def _memory(one: Bootstrap) -> dict[str, str]:
     """Template values for the memory limit; empty without one."""
     if not one.memory_bytes:
         return {"memory_period": "", "memory": ""}
-    heap = {"max_heap_bytes": str(int(one.memory_bytes * _HEAP_SHARE))}
-    # A burst of bodies fills the heap within a second: Envoy's default period.
-    return {"memory_period": "  refresh_interval: 0.1s\n", "memory": Template(_MEMORY).substitute(heap)}
+    heap = {"max_heap_bytes": str(int((one.memory_bytes - _FIXED_BYTES) * _HEAP_SHARE))}
+    # A burst of bodies fills the heap within a second; Envoy's default is 1 s.
+    return {"memory_period": "  refresh_interval: 0.05s\n", "memory": Template(_MEMORY).substitute(heap)}
 
 
 def _tls(tls: BootstrapTls) -> str:

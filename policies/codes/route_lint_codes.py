@@ -91,7 +91,7 @@ _ROUTES: Final = (
     Code(
         code="SG138",
         title="header removed by Envoy",
-        meaning="The route matches a header that only Envoy may write. Listeners remove it from requests before a route is chosen, so the match always has the same result.",
+        meaning="The route matches a header that only Envoy may write (`x-envoy-*`), or a name with an underscore. Listeners remove it from requests before a route is chosen, so the match always has the same result.",
         example=as_file(
             "kind: ModelRoute\nspec:\n  listener: {port: 80}\n"
             "  match: {headers: [{name: x-envoy-force-trace, exact: 'true'}]}\n  pools: [{pool: chat}]\n"

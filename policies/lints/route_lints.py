@@ -7,7 +7,7 @@ from typing import Final
 from policies.findings import Finding
 from policies.lints.lint_context import SetRule
 from policies.model import PolicySet
-from policies.route import ENVOYS_HEADERS, SET_BEFORE_ROUTES, ModelChange
+from policies.route import ModelChange, is_removed_header
 
 _OF_THE_ROUTE: Final = ("retries", "timeouts", "hedging")
 """Blocks of a pool's policy that Envoy configures per route."""
@@ -147,10 +147,10 @@ def _own_ports(policies: PolicySet) -> Iterator[Finding]:
                 )
 
 
-def _headers_of_envoys_own(policies: PolicySet) -> Iterator[Finding]:
+def _removed_headers(policies: PolicySet) -> Iterator[Finding]:
     for name, route in policies.routes.items():
         for number, header in enumerate(route.spec.match.headers):
-            if not header.name.lower().startswith(ENVOYS_HEADERS) or header.name.lower() in SET_BEFORE_ROUTES:
+            if not is_removed_header(header.name):
                 continue
             path = f"spec.match.headers[{number}].name"
             holds = (header.present is False) is not header.invert
@@ -180,5 +180,5 @@ ROUTE_RULES: Final[tuple[SetRule, ...]] = (
     _split_between_models,
     _policy_of_first_pool,
     _own_ports,
-    _headers_of_envoys_own,
+    _removed_headers,
 )

@@ -389,7 +389,7 @@ def test_envoy_accepts_bootstrap_and_flags_of_the_manifest(source: str, tmp_path
     written = yaml.safe_load(file.read_text())
     assert written["node"]["locality"]["zone"] == "zone-a"
     _, heap = written["overload_manager"]["resource_monitors"]
-    assert 0.8 * memory < heap["typed_config"]["max_heap_size_bytes"] < 0.9 * memory
+    assert 0.7 * memory < heap["typed_config"]["max_heap_size_bytes"] < 0.9 * memory
 
 
 def _bytes(quantity: str) -> int:

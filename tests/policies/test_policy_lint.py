@@ -323,6 +323,7 @@ def test_fallback_with_another_model_draws_model_warnings(
         ("name: x-envoy-attempt-count, prefix: a, invert: true", "always matches"),
         ("name: x-envoy-external-address, prefix: '10.'", ""),
         ("name: x-envoys, exact: a", ""),
+        ("name: session_id, exact: a", "never matches"),
     ],
 )
 def test_match_on_removed_header_draws_warning(tmp_path: Path, sound: str, header: str, said: str) -> None:

@@ -48,10 +48,11 @@ def test_memory_limit_makes_envoy_refuse_before_it_is_killed(capsys, tmp_path):
     text = capsys.readouterr().out
     manager = yaml.safe_load(text)["overload_manager"]
     heap = manager["resource_monitors"][1]["typed_config"]["max_heap_size_bytes"]
-    assert heap == int(0.85 * 1024**3)
-    assert [one["name"].rpartition(".")[2] for one in manager["actions"]] == [
-        "shrink_heap",
+    assert heap == int(0.9 * (1024 - 64) * 1024**2)
+    assert [one["name"].rpartition(".")[2] for one in (*manager["loadshed_points"], *manager["actions"])] == [
+        "http1_server_abort_dispatch",
         "reset_high_memory_stream",
+        "shrink_heap",
         "stop_accepting_requests",
     ]
     (tmp_path / "e.yaml").write_text(text)
@@ -65,7 +66,7 @@ def test_bootstrap_without_memory_limit_has_no_actions():
     assert "actions" not in yaml.safe_load(bootstrap_yaml(Bootstrap(node="n")))["overload_manager"]
 
 
-@pytest.mark.parametrize(("limit", "message"), [("64Mi", "at least 128MiB"), ("lots", "not a size")])
+@pytest.mark.parametrize(("limit", "message"), [("128Mi", "at least 256MiB"), ("lots", "not a size")])
 def test_unusable_memory_limit_is_refused(limit, message, capsys):
     assert main(["bootstrap", "--node", "n", "--zone", "a", "--memory-limit", limit]) == 2
     assert message in capsys.readouterr().err

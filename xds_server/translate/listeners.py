@@ -26,6 +26,9 @@ from envoy_data_plane.envoy.config.core.v3 import (
     HeaderValue,
     HeaderValueOption,
     HeaderValueOptionHeaderAppendAction,
+    Http2ProtocolOptions,
+    HttpProtocolOptions,
+    HttpProtocolOptionsHeadersWithUnderscoresAction,
     RuntimeUInt32,
     SocketAddress,
     SubstitutionFormatString,
@@ -36,6 +39,7 @@ from envoy_data_plane.envoy.extensions.filters.http.router.v3 import Router
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import (
     HttpConnectionManager,
     HttpConnectionManagerInternalAddressConfig,
+    HttpConnectionManagerPathWithEscapedSlashesAction,
     HttpFilter,
     LocalReplyConfig,
     Rds,
@@ -60,19 +64,34 @@ LOCAL_REPLY_REASONS: Final = (
     ("NC", "no-pool", "1"),
     ("UF", "connect-failure", None),
     ("UC", "engine-reset", None),
+    ("OM", "proxy-overload", "1"),
 )
-"""Reasons of Envoy's local replies. UO: the admission limit is reached; the engines never saw the request.
+"""Reasons of Envoy's local replies. UO: the admission limit is reached; the engines never saw the request. OM:
+Envoy is short of memory.
 
 ``docs/answers.md`` describes these, and the refusals of routes, for callers.
 """
 
-TIMEOUT_REASON: Final = "timeout"
-"""Reason of Envoy's local 504."""
+LOCAL_REPLY_STATUSES: Final = (
+    # By status: these replies have no response flag.
+    (504, "timeout"),
+    (408, "receive-timeout"),
+    (413, "body-too-large"),
+    (431, "headers-too-large"),
+)
+"""Reasons of Envoy's other local replies."""
 
-RECEIVE_TIMEOUT_REASON: Final = "receive-timeout"
-"""Reason of Envoy's local 408: the request did not arrive in time."""
+BAD_REQUEST_REASON: Final = "bad-request"
+"""Reason of a local 400 that has no other: the request breaks HTTP, or its path cannot be normalized."""
 
 REQUEST_HEADERS_TIMEOUT_S: Final = 30.0
+
+MAX_CONCURRENT_STREAMS: Final = 100
+CONNECTION_WINDOW_BYTES: Final = 1024 * 1024
+"""HTTP/2 limits of a caller's connection. Source: Envoy docs, "Configuring Envoy as an edge proxy"."""
+
+STREAM_WINDOW_BYTES: Final = 256 * 1024
+"""The guide's 64 KiB would let a body of 16 MB take 64 s from a caller 250 ms away."""
 
 ANY_IPV6: Final = "::"
 
@@ -103,8 +122,20 @@ def connection_manager(port: int, receive_timeout_s: float = 0.0) -> Any:
         request_timeout=seconds(receive_timeout_s),
         request_headers_timeout=seconds(REQUEST_HEADERS_TIMEOUT_S),
         server_name="switchgear",
+        common_http_protocol_options=HttpProtocolOptions(
+            # Servers that treat "_" as "-" would accept x_envoy_... for a header that the listener removes.
+            # Rejecting such requests would refuse usual clients: some send session_id.
+            headers_with_underscores_action=HttpProtocolOptionsHeadersWithUnderscoresAction.DROP_HEADER
+        ),
+        http2_protocol_options=Http2ProtocolOptions(
+            max_concurrent_streams=MAX_CONCURRENT_STREAMS,
+            initial_stream_window_size=STREAM_WINDOW_BYTES,
+            initial_connection_window_size=CONNECTION_WINDOW_BYTES,
+        ),
         normalize_path=True,
         merge_slashes=True,
+        # Engines decode %2F, so routes must match the decoded path.
+        path_with_escaped_slashes_action=HttpConnectionManagerPathWithEscapedSlashesAction.UNESCAPE_AND_FORWARD,
         # No caller is internal: x-envoy-* request headers could otherwise change retries and timeouts. A caller's
         # x-request-id is not trusted, either: Envoy creates its own, used in logs and engines.
         use_remote_address=True,
@@ -159,9 +190,9 @@ def _local_replies() -> LocalReplyConfig:
         mappers=[
             _no_route(),
             *(_reply(_flag(flag), reason, retry_after) for flag, reason, retry_after in LOCAL_REPLY_REASONS),
-            # By status: the timeout of a whole stream has no response flag.
-            _reply(_status(504, "timeout"), TIMEOUT_REASON, None),
-            _reply(_status(408, "receive_timeout"), RECEIVE_TIMEOUT_REASON, None),
+            *(_reply(_status(status, reason), reason, None) for status, reason in LOCAL_REPLY_STATUSES),
+            _aborted_body(),
+            _bad_request(),
         ],
         body_format=SubstitutionFormatString(
             json_format=Struct(fields={"error": Value(struct_value=Struct(fields=message))})
@@ -186,12 +217,33 @@ def _no_route() -> ResponseMapper:
     )
 
 
+def _aborted_body() -> ResponseMapper:
+    # The overload manager replies 500 while a body arrives over HTTP/1, and sets the flag OM only afterwards.
+    return ResponseMapper(
+        filter=_status(500, "aborted_body"),
+        status_code=503,
+        body=DataSource(inline_string="the proxy is short of memory; try again"),
+        headers_to_add=[_header(REASON_HEADER, "proxy-overload"), _header("retry-after", "1")],
+    )
+
+
+def _bad_request() -> ResponseMapper:
+    # A script that refuses a body has set its own reason.
+    reason = HeaderValueOption(
+        header=HeaderValue(key=REASON_HEADER, value=BAD_REQUEST_REASON),
+        append_action=HeaderValueOptionHeaderAppendAction.ADD_IF_ABSENT,
+    )
+    return ResponseMapper(filter=_status(400, "bad_request"), headers_to_add=[reason])
+
+
 def _status(status: int, name: str) -> AccessLogFilter:
     return AccessLogFilter(
         status_code_filter=StatusCodeFilter(
             comparison=ComparisonFilter(
                 op=ComparisonFilterOp.EQ,
-                value=RuntimeUInt32(default_value=status, runtime_key=f"switchgear.{name}_status"),
+                value=RuntimeUInt32(
+                    default_value=status, runtime_key=f"switchgear.{name.replace('-', '_')}_status"
+                ),
             )
         )
     )

@@ -9,11 +9,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+import yaml
 
 from chaos.fake_engine import EngineConfig, FakeEngine
 from policies.load import load
 from policies.model import PolicySet
 from xds_server.decide.decisions import Ceiling, Decisions, PoolDecisions
+from xds_server.envoy_bootstrap import Bootstrap, bootstrap_yaml
 from xds_server.model.fleet import Fleet, declared
 from xds_server.model.type_urls import ENDPOINT, ROUTE
 from xds_server.model.view import View
@@ -121,6 +123,7 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
     ``weights`` are zone weights for callers without a zone, ``ceilings`` (interactive, batch) by pool, which
     also allow twenty retries at once: a wave of timeouts is larger than three. ``pools`` are fields of the
     decisions on a pool (``hedge``, ``ladder``) by pool. ``cuts``: engines are listeners inside the proxy.
+    ``overload``: fields of ``Bootstrap`` whose overload manager this Envoy has.
     """
     sessions: list[aiohttp.ClientSession] = []
 
@@ -133,6 +136,7 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
         dynamic_routes: bool = False,
         pools: Mapping[str, Mapping[str, Any]] | None = None,
         cuts: bool = False,
+        overload: Mapping[str, Any] | None = None,
     ) -> Rig:
         (tmp_path / "policy.yaml").write_text(policy)
         policies = load([tmp_path / "policy.yaml"])
@@ -175,6 +179,9 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
                         "resource_api_version": "V3",
                     },
                 }
+        if overload is not None:
+            text = bootstrap_yaml(Bootstrap(node="test", zone="a", **overload))
+            bootstrap["overload_manager"] = yaml.safe_load(text)["overload_manager"]
         # Envoy wants a node before it reads anything dynamic.
         bootstrap["node"] = {"id": "test", "cluster": "test"}
         envoy = await start_envoy(bootstrap)

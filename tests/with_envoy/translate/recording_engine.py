@@ -9,22 +9,26 @@ from aiohttp import web
 
 @dataclass
 class Hearing:
-    """``seen`` are the headers of each request, in lower case. Answers take ``wait_s`` and carry ``says``."""
+    """``seen`` are the headers of each request, in lower case, ``paths`` its raw path. Answers take ``wait_s`` and
+    carry ``says``.
+    """
 
     port: int = 0
     wait_s: float = 0.0
     says: Mapping[str, str] = field(default_factory=dict)
     seen: list[Mapping[str, str]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
 
     async def answer(self, request: web.Request) -> web.Response:
         self.seen.append({name.lower(): value for name, value in request.headers.items()})
+        self.paths.append(request.raw_path)
         await asyncio.sleep(self.wait_s)
         return web.json_response({"choices": []}, headers=dict(self.says))
 
     async def listen(self) -> web.AppRunner:
         """Take connections on a free port until the runner is cleaned up."""
         app = web.Application()
-        app.router.add_post("/v1/completions", self.answer)
+        app.router.add_post("/{path:.*}", self.answer)
         runner = web.AppRunner(app)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from policies.route import ModelRoute
-from xds_server.translate.listeners import LOCAL_REPLY_REASONS, RECEIVE_TIMEOUT_REASON, TIMEOUT_REASON
+from xds_server.translate.listeners import BAD_REQUEST_REASON, LOCAL_REPLY_REASONS, LOCAL_REPLY_STATUSES
 from xds_server.translate.local_reply_routes import (
     maintenance_reply,
     region_unavailable_reply,
@@ -23,9 +23,9 @@ def test_answers_page_lists_every_reason_and_retry_after() -> None:
     )
     found = {(reason, retry_after or "") for _, reason, retry_after in LOCAL_REPLY_REASONS} | {
         ("no-route", ""),
-        (TIMEOUT_REASON, ""),
         (REFUSED_BODY_REASON, ""),
-        (RECEIVE_TIMEOUT_REASON, ""),
+        (BAD_REQUEST_REASON, ""),
+        *((reason, "") for _, reason in LOCAL_REPLY_STATUSES),
     }
     for refusing in (
         maintenance_reply(route, "m"),
