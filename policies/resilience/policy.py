@@ -101,7 +101,7 @@ class Drain(Spec):
 
 
 class SlowStart(Spec):
-    """How traffic returns to an engine that comes back."""
+    """How traffic grows for an engine that joins or returns, also if it is alone in its zone."""
 
     window: Duration = documented_field(
         0.0,
@@ -109,7 +109,7 @@ class SlowStart(Spec):
         why="a ramp of 5 s had no benefit under an admission limit; cold caches may need one",
         unit="duration",
         targets=FieldTargets(
-            live=Xds.CDS,
+            live=Xds.EDS,
             istio=kept("loadBalancer.warmup.duration", "DestinationRule"),
             gateway_api=kept("loadBalancer.slowStart.window", "BackendTrafficPolicy"),
         ),
@@ -117,10 +117,10 @@ class SlowStart(Spec):
     )
     min_weight_percent: Percent = documented_field(
         10.0,
-        "Share at the start.",
+        "Part of its share at the start.",
         unit="%",
         targets=FieldTargets(
-            live=Xds.CDS,
+            live=Xds.EDS,
             istio=kept("loadBalancer.warmup.minimumPercent", "DestinationRule"),
             gateway_api=lost("Envoy Gateway has only the window"),
         ),

@@ -137,7 +137,8 @@ class EngineStatus:
     ``verdict``, ``source`` and ``report_age_s`` are None before the first report. ``address`` is empty while a
     host name is unresolved. ``agent`` is None if the policy declares none. ``ejector``: the decision that would
     eject it; ``floor``: the capacity floor keeps it in rotation. ``shadow``: its health if shadow-mode decisions
-    were enforced. ``order``: operator order. ``standing``: state of its pod. None without a report by any proxy:
+    were enforced. ``slow_start_percent``: part of its share while it ramps up, full in ``slow_start_left_s``.
+    ``order``: operator order. ``standing``: state of its pod. None without a report by any proxy:
     ``in_flight``, ``error_percent`` of the last ``window_calls``, ``done_per_s``, ``service_s``. ``shunned_by``:
     proxies whose Envoy ejected it.
     """
@@ -169,6 +170,8 @@ class EngineStatus:
     ejector: str | None = None
     floor: bool = False
     traffic_percent: float = 100.0
+    slow_start_percent: float = 100.0
+    slow_start_left_s: float = 0.0
     cut: bool = False
     returns: str = ""
     until_in_s: float | None = None

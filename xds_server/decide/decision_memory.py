@@ -378,6 +378,33 @@ class RegionMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RampMemory:
+    """The slow start of one engine.
+
+    ``ramped_s`` counts towards the window, as of ``at_s`` (monotonic). ``succeeded`` and ``failed`` are the
+    engine's totals when the ramp began. ``proven``: it answers well, so its time counts double.
+    """
+
+    at_s: float
+    ramped_s: float = 0.0
+    succeeded: int = 0
+    failed: int = 0
+    proven: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowStartMemory:
+    """Engines in slow start, and engines out of rotation: those ramp when they return."""
+
+    ramps: Mapping[EngineId, RampMemory] = field(default_factory=dict)
+    absent: frozenset[EngineId] = frozenset()
+
+
+NO_SLOW_START: Final = SlowStartMemory()
+"""Slow start is off, or nothing is known yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolMemory:
     """What the next round reads of one pool; ``decided`` are the last decisions.
 
@@ -396,6 +423,7 @@ class PoolMemory:
     retries: RetryMemory | None = None
     limits: TimeLimitMemory | None = None
     endpoint_weights: Mapping[EngineId, EndpointWeight] = field(default_factory=dict)
+    slow_start: SlowStartMemory = NO_SLOW_START
     zones: ZoneMemory = field(default_factory=ZoneMemory)
     regions: RegionMemory = field(default_factory=RegionMemory)
 

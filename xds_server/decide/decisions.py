@@ -260,15 +260,23 @@ class ZoneShares:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShareRamp:
+    """The part of its share that an engine in slow start gets, and when (monotonic) it gets all of it."""
+
+    percent: float
+    full_at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolDecisions:
     """The decisions for one pool.
 
     ``zones`` is by calling zone, ``ceilings`` by role. ``declared`` are the engines of the pool. ``slow`` has
     engines that were slower than their peers lately: True while they are. ``weight_factors`` multiply engine
-    weights; it is empty where declared slots alone set them. ``regions`` is by the callers' region, and empty if
-    all engines are in one; ``region_zones`` has the zones within each region, by calling zone. ``serves_percent``
-    is the part of its traffic that the pool takes while another pool can take the rest: 0 while it fails as a
-    whole, less than 100 on trial.
+    weights; it is empty where declared slots alone set them. ``ramps`` has engines in slow start. ``regions`` is
+    by the callers' region, and empty if all engines are in one; ``region_zones`` has the zones within each region,
+    by calling zone. ``serves_percent`` is the part of its traffic that the pool takes while another pool can take
+    the rest: 0 while it fails as a whole, less than 100 on trial.
     """
 
     engines: Mapping[EngineId, EngineDecision]
@@ -284,6 +292,7 @@ class PoolDecisions:
     degradation: DegradationState | None = None
     serves_percent: float = 100.0
     weight_factors: Mapping[EngineId, float] = field(default_factory=dict)
+    ramps: Mapping[EngineId, ShareRamp] = field(default_factory=dict)
     regions: Mapping[str, RegionShares] = field(default_factory=dict)
     region_zones: Mapping[str, Mapping[str, ZoneShares]] = field(default_factory=dict)
 

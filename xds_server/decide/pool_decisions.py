@@ -43,6 +43,7 @@ from xds_server.decide.routing.endpoint_weights import (
 from xds_server.decide.routing.hedge_decision import hedge_decision, hedge_due_s
 from xds_server.decide.routing.region_shares import region_routing, regions_due_s
 from xds_server.decide.routing.retry_statuses import retries_due_s, retry_statuses
+from xds_server.decide.routing.slow_start import share_ramps, slow_start, slow_start_due_s
 from xds_server.decide.routing.time_limits import limits_due_s, time_limits
 from xds_server.decide.routing.zone_shares import MIN_INTERVAL_S, zone_shares
 from xds_server.model.fleet import Engine, EngineId
@@ -109,7 +110,20 @@ def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemo
         now_s=now_s,
     )
     let_in = _admission_step(pool, proxies, outcome.engines, before, now_s)
-    engines = PoolEngines(engines=pool.engines, decisions=outcome.engines, capacities=let_in.capacity.capacities)
+    ramps = slow_start(
+        resilience,
+        outcome.engines,
+        pool.traffic,
+        known=before.decided.engines,
+        before=before.slow_start,
+        now_s=now_s,
+    )
+    engines = PoolEngines(
+        engines=pool.engines,
+        decisions=outcome.engines,
+        capacities=let_in.capacity.capacities,
+        ramps=share_ramps(ramps, resilience.slow_start),
+    )
     routed = _routing_step(pool, proxies, engines, let_in, before=before, now_s=now_s)
     decided = PoolDecisions(
         engines=outcome.engines,
@@ -128,6 +142,7 @@ def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemo
         degradation=let_in.degradation.decided,
         serves_percent=let_in.serves_percent,
         weight_factors=weight_factors(routed.endpoint_weights),
+        ramps=engines.ramps,
         regions=routed.regions.shares,
         region_zones={region: zones.shares for region, zones in routed.regions.zones.items()},
     )
@@ -142,6 +157,7 @@ def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemo
         hedge=routed.hedge,
         retries=routed.retries,
         limits=routed.limits,
+        slow_start=ramps,
         endpoint_weights=routed.endpoint_weights,
         zones=routed.zones,
         regions=routed.regions,
@@ -150,6 +166,7 @@ def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemo
         outcome.until_s,
         breaker_due_s(let_in.breaker, now_s),
         degradation_due_s(resilience.degradation, let_in.degradation, now_s),
+        slow_start_due_s(ramps, resilience.slow_start, now_s),
         *_routing_due_s(routed, resilience, now_s),
     )
     return replace(memory, valid_until_s=_valid_until_s(due_s, pool.traffic, now_s))

@@ -9,7 +9,7 @@ from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
 from policies.route import PriorityClass
 from xds_server.decide.decision_memory import Demand
-from xds_server.decide.decisions import EngineCapacity, EngineDecision
+from xds_server.decide.decisions import EngineCapacity, EngineDecision, ShareRamp
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.pool_traffic import Proxy
 
@@ -27,11 +27,17 @@ class PoolPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolEngines:
-    """A pool's engines, the decision on each, and their capacity."""
+    """A pool's engines, the decision on each, their capacity, and those in slow start."""
 
     engines: Sequence[Engine]
     decisions: Mapping[EngineId, EngineDecision]
     capacities: Mapping[EngineId, EngineCapacity]
+    ramps: Mapping[EngineId, ShareRamp] = field(default_factory=dict)
+
+    def ramp_ratio(self, engine: EngineId) -> float:
+        """The part, 0..1, of its share that an engine gets in slow start; 1 for all others."""
+        ramp = self.ramps.get(engine)
+        return 1.0 if ramp is None else ramp.percent / 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
 """State learned from traffic and in force at proxies, on disk: it survives a restart.
 
-Time limits, hedge delays and engine speeds come from calls that a restarted server has not seen. Without them,
-proxies would lose limits because the control plane came back. So they are saved and become the decisions before
-the first round; new measurements then move them as usual (docs/adr/0021-what-was-learned-outlives-a-restart.md).
+Time limits, hedge delays and engine speeds come from calls that a restarted server has not seen, slow starts from
+returns that it has not seen. Without them, proxies would lose limits because the control plane came back. So they
+are saved and become the decisions before the first round; new measurements then move them as usual
+(docs/adr/0021-what-was-learned-outlives-a-restart.md).
 
 The file is separate and versioned, because an earlier version also reads ``last-good.json``; a server that cannot
 read this file starts without it.
@@ -19,13 +20,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from xds_server.decide.decision_memory import (
     NO_MEMORY,
+    NO_SLOW_START,
     CapacityEstimate,
     CapacityMemory,
     DecisionMemory,
     HedgeMemory,
     LongestCall,
     PoolMemory,
+    RampMemory,
     RetryMemory,
+    SlowStartMemory,
     TimeLimitMemory,
 )
 from xds_server.decide.decisions import (
@@ -90,11 +94,22 @@ class _Engine(_Model):
     heard_ago_s: _Seconds | None = None
 
 
+class _Ramp(_Model):
+    ramped_s: _Seconds
+    ago_s: _Seconds
+
+
+class _SlowStart(_Model):
+    ramps: dict[str, _Ramp] = {}
+    absent: tuple[str, ...] = ()
+
+
 class _Pool(_Model):
     limits: _Limits | None = None
     hedge: _Hedge | None = None
     not_retried: tuple[int, ...] | None = None
     engines: dict[str, _Engine] = {}
+    slow_start: _SlowStart | None = None
 
 
 class _Kept(BaseModel):
@@ -129,6 +144,7 @@ def comparable_numbers(pools: Mapping[str, Any]) -> Mapping[str, Any]:
             pool["hedge"],
             pool["not_retried"],
             {engine: (one["slots"], one["service_s"]) for engine, one in pool["engines"].items()},
+            pool["slow_start"] and (sorted(pool["slow_start"]["ramps"]), pool["slow_start"]["absent"]),
         )
         for name, pool in pools.items()
     }
@@ -174,6 +190,7 @@ def _pool(pool: PoolMemory, now_s: float) -> _Pool:
         hedge=_hedge(hedge) if hedge is not None and hedge.cause is not HedgeCause.POLICY else None,
         not_retried=retries.statuses if retries is not None and retries.sign_at_s is not None else None,
         engines={key.engine: _engine(able[key], estimate, now_s) for key, estimate in estimates.items()},
+        slow_start=_slow_start(pool.slow_start, now_s) if pool.slow_start != NO_SLOW_START else None,
     )
 
 
@@ -214,6 +231,16 @@ def _engine(one: EngineCapacity, known: CapacityEstimate, now_s: float) -> _Engi
     )
 
 
+def _slow_start(memory: SlowStartMemory, now_s: float) -> _SlowStart:
+    return _SlowStart(
+        ramps={
+            key.engine: _Ramp(ramped_s=ramp.ramped_s, ago_s=max(0.0, now_s - ramp.at_s))
+            for key, ramp in memory.ramps.items()
+        },
+        absent=tuple(sorted(key.engine for key in memory.absent)),
+    )
+
+
 def _without(one: Mapping[str, Any] | None, *names: str) -> Mapping[str, Any] | None:
     return None if one is None else {name: value for name, value in one.items() if name not in names}
 
@@ -250,6 +277,7 @@ def _taken_up(pool: str, one: _Pool, age_s: float, now_s: float) -> PoolMemory:
             },
             estimates={key: _estimate_of(engine, when_s) for key, engine in engines.items()},
         ),
+        slow_start=NO_SLOW_START if one.slow_start is None else _slow_start_of(pool, one.slow_start, when_s),
     )
 
 
@@ -287,6 +315,17 @@ def _hedge_of(one: _Hedge, now_s: float) -> HedgeMemory:
         since_s=now_s,
     )
     return HedgeMemory(decided=decided, moved_at_s=now_s, restored_until_s=now_s + HELD_S)
+
+
+def _slow_start_of(pool: str, one: _SlowStart, when_s: Callable[[float], float]) -> SlowStartMemory:
+    # Time without a control plane counts: the engine served its part meanwhile. Counts of calls begin at 0 again.
+    return SlowStartMemory(
+        ramps={
+            EngineId(pool, name): RampMemory(at_s=when_s(ramp.ago_s), ramped_s=ramp.ramped_s)
+            for name, ramp in one.ramps.items()
+        },
+        absent=frozenset(EngineId(pool, name) for name in one.absent),
+    )
 
 
 def _estimate_of(one: _Engine, when_s: Callable[[float], float]) -> CapacityEstimate:

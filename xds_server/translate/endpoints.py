@@ -6,8 +6,8 @@ requests in flight.
 * An ejected engine stays listed, so that Envoy keeps counting its requests in flight. A dead engine has none and
   is omitted: when it returns it is a new host for Envoy, free of the local ejection that its death caused, which
   would otherwise block it for the whole cooldown.
-* An engine on trial gets part of its share by a lower weight. Picking works best with equal weights, so those of
-  similar engines differ only during a trial.
+* An engine on trial or in slow start gets part of its share by a lower weight. Picking works best with equal
+  weights, so those of similar engines differ only meanwhile.
 * Engines of a zone with different slots or speeds get different weights; see ``engine_weights``.
 * Every zone stays listed, too. A zone without weight gets no traffic from Envoy (nor from gRPC), but its hosts
   keep their counts for when the zone is needed.
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from xds_server.decide.decisions import Decisions, Health
+from xds_server.decide.decisions import Decisions, Health, ShareRamp
 from xds_server.decide.routing.zone_shares import OVERPROVISIONING_PERCENT
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.memo import Memo
@@ -47,6 +47,8 @@ _FINENESS: Final = 1000
 _NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 
 _NO_FACTORS: Final[Mapping[EngineId, float]] = MappingProxyType({})
+
+_NO_RAMPS: Final[Mapping[EngineId, ShareRamp]] = MappingProxyType({})
 
 _HEAVIEST: Final = 10_000
 """Largest computed weight: distinguishes engines up to a hundred times as large as others."""
@@ -91,9 +93,10 @@ def load_assignment(
     by_place: dict[LocalityId, list[EndpointSpec]] = {}
     decided = decisions.pools.get(pool)
     factors = decided.weight_factors if decided is not None else _NO_FACTORS
+    ramps = decided.ramps if decided is not None else _NO_RAMPS
     for place, there in peers.items():
         # Computed from all declared engines, so that weights do not change when an engine comes or goes.
-        shares = [_traffic_percent(engine, decisions) for engine in there]
+        shares = [_traffic_percent(engine, decisions, ramps) for engine in there]
         for engine, weight in zip(there, trial_weights(engine_weights(there, factors), shares), strict=True):
             decision = decisions.engines.get(engine.id)
             if decision is None or not decision.gone:
@@ -173,10 +176,10 @@ def engine_weights(engines: Sequence[Engine], factors: Mapping[EngineId, float] 
 
 
 def trial_weights(weights: Sequence[int], percents: Sequence[float]) -> tuple[int, ...]:
-    """Lower the weights of engines on trial so that they get these shares of their normal traffic.
+    """Lower the weights of engines on trial or in slow start, to get these shares of their normal traffic.
 
-    Without a trial the weights are unchanged. With unequal weights Envoy picks by weight / (requests in flight +
-    1): a weight lowered to 25 % gives 25 % of the traffic in an idle pool, and 50 % in a busy one. So it is
+    Otherwise the weights are unchanged. With unequal weights Envoy picks by weight / (requests in flight + 1): a
+    weight lowered to 25 % gives 25 % of the traffic in an idle pool, and 50 % in a busy one. So it is
     lowered to give the wanted share where the others have ``TYPICAL_IN_FLIGHT`` each. Measured for 25 %: 14 % for
     an idle engine, 34 % in a pool with 30 in flight on each.
     """
@@ -262,10 +265,13 @@ def _listener_of(engine: Engine, address: HostPort) -> InternalListener:
     return InternalListener(name=engine_listener_name(engine.id.pool, engine.id.engine), destination=address)
 
 
-def _traffic_percent(engine: Engine, decisions: Decisions) -> float:
+def _traffic_percent(engine: Engine, decisions: Decisions, ramps: Mapping[EngineId, ShareRamp]) -> float:
     """Percent of its normal traffic that an engine gets; ejected engines do not affect the weights of others."""
     decision = decisions.engines.get(engine.id)
-    return decision.traffic_percent if decision and decision.health is Health.HEALTHY else _ALL_PERCENT
+    if decision is None or decision.health is not Health.HEALTHY:
+        return _ALL_PERCENT
+    ramp = ramps.get(engine.id)
+    return decision.traffic_percent if ramp is None else min(decision.traffic_percent, ramp.percent)
 
 
 def _health(engine: Engine, decisions: Decisions) -> Health:

@@ -19,7 +19,6 @@ from envoy_data_plane.envoy.config.cluster.v3 import (
     ClusterEdsClusterConfig,
     ClusterLbPolicy,
     ClusterLeastRequestLbConfig,
-    ClusterSlowStartConfig,
     OutlierDetection,
 )
 from envoy_data_plane.envoy.config.common.matcher.v3 import (
@@ -42,7 +41,7 @@ from envoy_data_plane.envoy.extensions.upstreams.http.v3 import (
 from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
 from envoy_data_plane.envoy.type.v3 import Percent
 
-from policies.resilience import Breaker, ResilienceSpec, SlowStart
+from policies.resilience import Breaker, ResilienceSpec
 from xds_server.translate.envoy_values import EDS_FETCH_TIMEOUT_S, ads_config_source, pack_any, seconds
 from xds_server.translate.internal_listeners import internal_upstream_socket
 from xds_server.translate.residency import AllowedRegions, subset_config
@@ -82,9 +81,8 @@ def pool_cluster(
         # Through a hop it covers the engine's TCP connection as well.
         connect_timeout=seconds(spec.timeouts.connection_s(tls=tls is not None)),
         lb_policy=ClusterLbPolicy.LEAST_REQUEST,
-        least_request_lb_config=ClusterLeastRequestLbConfig(
-            choice_count=CHOICE_COUNT, slow_start_config=_slow_start(spec.slow_start)
-        ),
+        # No slow_start_config: it ignores engines that EDS returns; see ``decide.routing.slow_start``.
+        least_request_lb_config=ClusterLeastRequestLbConfig(choice_count=CHOICE_COUNT),
         lb_subset_config=subset_config(allowed),
         common_lb_config=ClusterCommonLbConfig(
             # Ejection is decided centrally; Envoy sends nothing to ejected engines, however many.
@@ -167,15 +165,6 @@ def outlier_detection(breaker: Breaker, *, hedged: bool = False, hop: bool = Fal
         # Envoy enables these by default, with thresholds unfit for load shedding and small fleets.
         enforcing_success_rate=0,
         enforcing_local_origin_success_rate=0,
-    )
-
-
-def _slow_start(slow_start: SlowStart) -> ClusterSlowStartConfig | None:
-    if not slow_start.window:
-        return None
-    return ClusterSlowStartConfig(
-        slow_start_window=seconds(slow_start.window),
-        min_weight_percent=Percent(value=slow_start.min_weight_percent),
     )
 
 

@@ -250,6 +250,7 @@ def _assignment(
                 locality_priorities(decisions, pool, engines, zone=zone, region=region)
                 or zone_weights(pool, engines, decisions, zone),
                 decided.weight_factors,
+                decided.ramps,
                 allowed,
             ),
             lambda: load_assignment(pool, engines, decisions, zone, memo, region=region, form=form),

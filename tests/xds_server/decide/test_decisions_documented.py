@@ -13,6 +13,7 @@ from policies.resilience import (
     Hedging,
     Limits,
     RetryBudget,
+    SlowStart,
     Straggler,
     Timeouts,
     Zones,
@@ -28,6 +29,7 @@ BLOCKS: dict[str, type[BaseModel]] = {
     "retryBudget": RetryBudget,
     "hedging": Hedging,
     "timeouts": Timeouts,
+    "slowStart": SlowStart,
     "zones": Zones,
     "degradation": Degradation,
 }

@@ -20,6 +20,7 @@ from xds_server.decide.decisions import (
     EngineDecision,
     Health,
     RetryDecision,
+    ShareRamp,
 )
 from xds_server.ledger.ledger import Ledger
 from xds_server.model.fleet import EngineId, Fleet, with_pod_states, with_report
@@ -304,3 +305,10 @@ def test_why_ejected_engine_names_failed_requests(policies: PolicySet, fleet: Fl
         for one in why("r1", scene(policies, fleet, decided(fleet, r1=again), ledger.book)).because
         if "id-2" in one
     ]
+
+
+def test_why_engine_states_its_slow_start(policies: PolicySet, fleet: Fleet) -> None:
+    ramps = {EngineId("chat", "r1"): ShareRamp(percent=35.0, full_at_s=112.0)}
+    found = why("r1", scene(policies, fleet, with_pool(decided(fleet, r1=WELL), ramps=ramps)))
+    assert found.well
+    assert found.now.endswith("; slow start: 35 % of its share, full in 12s.")

@@ -19,11 +19,15 @@ from xds_server.decide.decision_memory import (
     HedgeMemory,
     LongestCall,
     PoolMemory,
+    RampMemory,
     RetryMemory,
+    SlowStartMemory,
     TimeLimitMemory,
 )
 from xds_server.decide.decisions import (
     EngineCapacity,
+    EngineDecision,
+    Health,
     HedgeCause,
     HedgeDecision,
     RetryDecision,
@@ -31,6 +35,7 @@ from xds_server.decide.decisions import (
 )
 from xds_server.decide.routing.endpoint_weights import HOLD_S
 from xds_server.decide.routing.hedge_decision import hedge_decision
+from xds_server.decide.routing.slow_start import share_ramps, slow_start
 from xds_server.decide.routing.time_limits import DOWN_INTERVAL_S, time_limits
 from xds_server.model.fleet import EngineId
 from xds_server.rollout.learned_state import (
@@ -241,3 +246,30 @@ def test_unreadable_number_drops_only_its_pool() -> None:
     odd = replace(POOL, capacity=replace(FAST, estimates={KEY: estimate}))
     found = learned_state(DecisionMemory(pools={"odd": odd, "p": POOL}), NOW_S)
     assert list(found) == ["p"]
+
+
+def test_slow_start_continues_after_a_restart(tmp_path: Path) -> None:
+    policy = ResilienceSpec.model_validate({"slowStart": {"window": "20s"}})
+    ramping, out = KEY, EngineId("p", "e1")
+    began = SlowStartMemory(ramps={ramping: RampMemory(at_s=NOW_S - 1, ramped_s=4.0)}, absent=frozenset({out}))
+    after = restarted(tmp_path, PoolMemory(slow_start=began), away_s=5.0).slow_start
+    well = {
+        key: EngineDecision(health=Health.HEALTHY, reason="", since_s=0)
+        for key in (ramping, out, EngineId("p", "e2"))
+    }
+    now = slow_start(policy, well, None, known={}, before=after, now_s=STARTED_S)
+    ramps = share_ramps(now, policy.slow_start)
+    assert {key.engine: one.percent for key, one in ramps.items()} == {
+        "e0": 50.0,  # 4 s before, 6 s since then
+        "e1": 10.0,  # out when the last run ended
+    }
+
+
+def test_change_of_ramping_engines_is_saved() -> None:
+    def numbers(ramped_s: float, *absent: str) -> object:
+        ramps = {KEY: RampMemory(at_s=NOW_S, ramped_s=ramped_s)}
+        one = SlowStartMemory(ramps=ramps, absent=frozenset(EngineId("p", name) for name in absent))
+        return comparable_numbers(learned_state(memory(PoolMemory(slow_start=one)), NOW_S))
+
+    assert numbers(1.0) == numbers(2.0)
+    assert numbers(1.0) != numbers(1.0, "e1")

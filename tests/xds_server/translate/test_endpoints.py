@@ -9,7 +9,7 @@ from hypothesis import given
 from engine.report import Verdict
 from xds_server.decide.decide import decide
 from xds_server.decide.decision_memory import NO_MEMORY
-from xds_server.decide.decisions import Health
+from xds_server.decide.decisions import Health, ShareRamp
 from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.model.fleet import EngineId, declared
 from xds_server.model.memo import Memo
@@ -117,6 +117,23 @@ def test_changed_factors_change_endpoints(policies):
         [item] = [item for item in translate(read, fleet, one, View(zone="a"), memo) if item.type_url == ENDPOINT]
         seen.append([[each.weight for each in there.endpoints] for there in item.message.localities])
     assert seen == [[[4, 1], [3]], [[2, 1], [3]], [[4, 1], [3]]]
+
+
+def test_engine_in_slow_start_has_a_reduced_endpoint_weight(policies):
+    read, memo = policies(ENGINES.replace(", slots: 4", "")), Memo()
+    fleet, ramping = declared(read), EngineId("p", "x")
+    proxies = ConnectedProxies(by_role={"gateway": 1}, calling_zones=frozenset({"a"}))
+    decisions, _ = decide(read, fleet, NO_MEMORY, proxies=proxies, now_s=0.0)
+    found = []
+    for percent, trial in ((100.0, 100.0), (10.0, 100.0), (50.0, 100.0), (50.0, 10.0)):
+        ramps = {} if percent == 100 else {ramping: ShareRamp(percent=percent, full_at_s=9.0)}
+        engines = decisions.engines | {ramping: replace(decisions.engines[ramping], traffic_percent=trial)}
+        pools = {"p": replace(decisions.pools["p"], ramps=ramps, engines=engines)}
+        now = replace(decisions, engines=engines, pools=pools)
+        [item] = [item for item in translate(read, fleet, now, View(zone="a"), memo) if item.type_url == ENDPOINT]
+        x, y = (one.weight for one in item.message.localities[0].endpoints)
+        found.append(x / y)
+    assert found == pytest.approx([1.0, 0.046, 0.35, 0.046], rel=0.01)
 
 
 def test_half_open_engine_has_a_reduced_endpoint_weight_in_its_zone(policies, decided):

@@ -206,12 +206,14 @@ def with_decision_status(engine: EngineStatus, key: EngineId, scene: ViewContext
     pool, order = scene.decisions.pools[key.pool], scene.orders.get(key)
     traffic = _of(scene.fleet.traffic.get(key.pool), known)
     capacity = None if pool.admission is None else pool.admission.capacities.get(key)
-    shadow = decision.shadow
+    shadow, ramp = decision.shadow, pool.ramps.get(key)
     return replace(
         engine,
         ejector=None if decision.ejector is None else decision.ejector.value,
         floor=decision.floor,
         traffic_percent=decision.traffic_percent,
+        slow_start_percent=100.0 if ramp is None else ramp.percent,
+        slow_start_left_s=0.0 if ramp is None else round(max(0.0, ramp.full_at_s - scene.now.s), 3),
         cut=decision.cut,
         returns=decision.returns,
         until_in_s=None if decision.until_s is None else round(max(0.0, decision.until_s - scene.now.s), 3),

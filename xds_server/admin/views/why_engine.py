@@ -8,7 +8,7 @@ from engine.report import EngineReport, Verdict
 from policies.resilience import ResilienceSpec
 from xds_server.admin.views.context import UnknownNameError, ViewContext, event_status, rule_status
 from xds_server.admin_api.status_types import Explanation
-from xds_server.decide.decisions import Ejector, EngineDecision, Health
+from xds_server.decide.decisions import Ejector, EngineDecision, Health, ShareRamp
 from xds_server.decide.diff.change import Subject
 from xds_server.decide.diff.policy_fields import CONSECUTIVE_ERRORS, ERROR_RATE, engine_rule
 from xds_server.ledger.event import Event
@@ -16,7 +16,7 @@ from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.order import Order, OrderAction
 from xds_server.model.pod_state import PodPhase
 from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic
-from xds_server.model.text import duration_text
+from xds_server.model.text import age_text, duration_text
 
 MOST_PAST: Final = 12
 """Events shown; ``switchgear get events --output json`` has more."""
@@ -51,6 +51,7 @@ class _Case:
 
     engine: Engine
     decision: EngineDecision
+    ramp: ShareRamp | None
     resilience: ResilienceSpec
     order: Order | None
     pool_traffic: PoolTraffic | None
@@ -75,6 +76,7 @@ def why_engine(key: EngineId, scene: ViewContext) -> Explanation:
     case = _Case(
         engine=engine,
         decision=decision,
+        ramp=scene.decisions.pools[key.pool].ramps.get(key),
         resilience=scene.policies.effective[key.pool],
         order=scene.orders.get(key),
         pool_traffic=scene.fleet.traffic.get(key.pool),
@@ -108,6 +110,9 @@ def _headline(case: _Case) -> str:
     text = f"{engine.id}{zone} has been {_STATES[decision.health]} for {since}"
     if decision.health is Health.HEALTHY and decision.traffic_percent < 100:
         text += f", on trial with {decision.traffic_percent:g} % of its share"
+    if case.ramp is not None:
+        left = age_text(case.ramp.full_at_s - case.now_s)
+        text += f"; slow start: {case.ramp.percent:g} % of its share, full in {left}"
     if decision.health is not Health.HEALTHY and decision.ejector is Ejector.ORCHESTRATOR:
         # The reason may concern another engine of the group.
         pod = decision.pod_state

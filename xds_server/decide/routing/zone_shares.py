@@ -10,6 +10,10 @@ Envoy multiplies a zone's weight by the healthy share of its listed hosts (overp
 what is wanted, in the same push as the health it was computed from. When Envoy ejects a host itself, or the
 control plane is away, the weight still follows. See ``docs/adr/0003-zone-weights.md``.
 
+An engine in slow start counts with that part of its capacity. A zone where all engines are in slow start gets
+the part of the furthest one, relative to that of other zones; zones ahead get the rest. Without this an engine
+alone in its zone would get all of it at once, because weights within a zone are relative.
+
 Each change of weights rebuilds Envoy's balancer. So demand is averaged until chance does not move it, weights are
 rounded, small moves are skipped, and others wait half a second, unless a zone comes or goes.
 """
@@ -43,11 +47,17 @@ _CHANCE: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Zones:
-    """By zone: calls per second of healthy engines, engines listed in Envoy, and healthy ones."""
+    """By zone: calls per second of healthy engines, engines listed in Envoy, and healthy ones.
+
+    ``ramping``: the part, 0..1, of their share that zones get where all engines are in slow start, relative to the
+    furthest zone; ``per_s`` has such parts, too, and ``full_per_s`` none.
+    """
 
     per_s: Mapping[str, float]
+    full_per_s: Mapping[str, float]
     listed: Mapping[str, int]
     healthy: Mapping[str, int]
+    ramping: Mapping[str, float]
 
 
 def zone_shares(
@@ -84,6 +94,10 @@ def zone_shares(
             wanted, reason = _by_capacity(zones.per_s), "not enforced: by the capacity of healthy engines"
         else:
             wanted, reason = _wanted(caller, zones.per_s, assumed, policy)
+            if zones.ramping:
+                full, _ = _wanted(caller, zones.full_per_s, assumed, policy)
+                wanted = _ramped(wanted, full, zones, assumed, least_local=_least_local(policy, caller, zones))
+                reason += f"; slow start in {', '.join(zone or 'no zone' for zone in sorted(zones.ramping))}"
         raw = {zone: share * zones.listed[zone] / zones.healthy[zone] for zone, share in wanted.items()}
         last, known = before.shares.get(caller), before.demand.get(caller)
         shares[caller] = _steadied(_weights(raw, policy), reason, last, weighed_at_s, now_s)
@@ -97,16 +111,29 @@ def _zones(engines: PoolEngines) -> _Zones:
     per_s: dict[str, float] = {}
     listed: dict[str, int] = {}
     healthy: dict[str, int] = {}
+    full_per_s: dict[str, float] = {}
+    furthest: dict[str, float] = {}
     for engine in engines.engines:
         decision = engines.decisions[engine.id]
         if decision.health is Health.HEALTHY:
             capacity = engines.capacities[engine.id]
             able = capacity.slots / capacity.service_s * decision.traffic_percent / 100
-            per_s[engine.zone] = per_s.get(engine.zone, 0.0) + able
+            ramp = engines.ramp_ratio(engine.id)
+            full_per_s[engine.zone] = full_per_s.get(engine.zone, 0.0) + able
+            per_s[engine.zone] = per_s.get(engine.zone, 0.0) + able * ramp
+            furthest[engine.zone] = max(furthest.get(engine.zone, 0.0), ramp)
             healthy[engine.zone] = healthy.get(engine.zone, 0) + 1
         if not decision.gone:
             listed[engine.zone] = listed.get(engine.zone, 0) + 1
-    return _Zones(per_s=per_s, listed=listed, healthy=healthy)
+    most = max(furthest.values(), default=1.0)
+    ramping = {zone: ramp / most for zone, ramp in furthest.items() if ramp < most}
+    return _Zones(
+        per_s={zone: able / most for zone, able in per_s.items()},
+        full_per_s=full_per_s,
+        listed=listed,
+        healthy=healthy,
+        ramping=ramping,
+    )
 
 
 def _reported_demand(demand: Mapping[str, Demand], proxies: Mapping[str, Proxy]) -> dict[str, float]:
@@ -170,7 +197,7 @@ def _wanted(
         )
         room = {zone: filled * one - min(filled * one, assumed.get(zone, 0.0)) for zone, one in others.items()}
         others = room if sum(room.values()) > 1e-9 * able else others
-    most_abroad = policy.max_cross_zone_percent / 100 if policy.spill or not policy.prefer_local else 0.0
+    most_abroad = _most_abroad(policy)
     if local and 1 - share > most_abroad:
         share = 1 - most_abroad
         reason = f"at most {most_abroad:.0%} leaves the zone while it has a ready engine"
@@ -181,6 +208,43 @@ def _wanted(
     if local:
         wanted[caller] = share
     return wanted, reason
+
+
+def _ramped(
+    wanted: Mapping[str, float],
+    full: Mapping[str, float],
+    zones: _Zones,
+    assumed: Mapping[str, float],
+    *,
+    least_local: Mapping[str, float],
+) -> dict[str, float]:
+    """The wanted shares, where ramping zones get at most a part of their ``full`` share.
+
+    The rest goes to zones ahead by room, or by capacity if none has any. ``least_local`` stays in the caller's
+    zone.
+    """
+    kept = {
+        zone: max(least_local.get(zone, 0.0), min(share, full[zone] * zones.ramping[zone]))
+        if zone in zones.ramping
+        else share
+        for zone, share in wanted.items()
+    }
+    rest = 1 - sum(kept.values())
+    ahead = {zone: per_s for zone, per_s in zones.per_s.items() if zone not in zones.ramping}
+    room = {zone: max(0.0, per_s - assumed.get(zone, 0.0)) for zone, per_s in ahead.items()}
+    by = room if sum(room.values()) > 1e-9 * sum(ahead.values()) else ahead
+    whole = sum(by.values())
+    return {zone: share + rest * by.get(zone, 0.0) / whole for zone, share in kept.items()}
+
+
+def _least_local(policy: Zones, caller: str, zones: _Zones) -> dict[str, float]:
+    """What the policy keeps in the caller's zone, if it has a ready engine: that outranks a ramp."""
+    return {caller: 1 - _most_abroad(policy)} if caller in zones.per_s else {}
+
+
+def _most_abroad(policy: Zones) -> float:
+    """The largest part of a zone's requests that may leave it."""
+    return policy.max_cross_zone_percent / 100 if policy.spill or not policy.prefer_local else 0.0
 
 
 def _weights(raw: Mapping[str, float], policy: Zones) -> dict[str, int]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from policies.resilience import Zones
 from xds_server.decide.decision_memory import Demand, ZoneMemory
-from xds_server.decide.decisions import EngineCapacity, EngineDecision, Health, ZoneShares
+from xds_server.decide.decisions import EngineCapacity, EngineDecision, Health, ShareRamp, ZoneShares
 from xds_server.decide.pool_inputs import Callers, PoolEngines
 from xds_server.decide.routing.zone_shares import zone_shares
 from xds_server.model.fleet import Engine, EngineId
@@ -34,6 +34,7 @@ class Map:
         }
         self.capacities = {one.id: EngineCapacity(slots=8, service_s=0.5, source="") for one in self.engines}
         self.policy, self.shadow = Zones.model_validate(policy), shadow
+        self.ramps: dict[EngineId, ShareRamp] = {}
         self.memory = ZoneMemory()
         self.now_s = 0.0
         self.weighed_at_s = -1.0
@@ -43,6 +44,11 @@ class Map:
             self.decisions[EngineId("pool", f"e{place}")] = EngineDecision(
                 health=Health.UNHEALTHY, reason="", since_s=0
             )
+        return self
+
+    def ramp(self, percent: float, *places: int) -> "Map":
+        for place in places:
+            self.ramps[EngineId("pool", f"e{place}")] = ShareRamp(percent=percent, full_at_s=9)
         return self
 
     def decide(self, asked: Mapping[str, float] | None = None, passed_s: float = 1.0) -> Mapping[str, ZoneShares]:
@@ -56,7 +62,9 @@ class Map:
         }
         proxies = {zone: Proxy(node=zone, zone=zone, role="gateway") for zone in "abc"}
         self.memory = zone_shares(
-            PoolEngines(engines=self.engines, decisions=self.decisions, capacities=self.capacities),
+            PoolEngines(
+                engines=self.engines, decisions=self.decisions, capacities=self.capacities, ramps=self.ramps
+            ),
             self.policy,
             Callers(zones="abc", proxies=proxies, demand=demand),
             shadow=self.shadow,
@@ -214,3 +222,64 @@ def test_zone_weight_updates_are_rate_limited(data: st.DataObject) -> None:
                 moved[zone].append(site.now_s)
     for times in moved.values():
         assert all(later - earlier >= 0.5 - 1e-9 for earlier, later in itertools.pairwise(times))
+
+
+# -- slow start -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("percent", [10.0, 50.0, 90.0])
+def test_engine_alone_in_its_zone_gets_the_part_of_its_ramp(percent: float) -> None:
+    site = Map("abc").ramp(percent, 0)
+    weights = site.decide({"a": 3, "b": 3, "c": 3})["a"].weights
+    assert weights["a"] == pytest.approx(10 * percent, abs=10)
+    assert weights["b"] == pytest.approx(weights["c"], abs=10)
+    assert "slow start in a" in site.memory.shares["a"].reason
+    assert site.memory.shares["b"].weights["b"] == 1000
+
+
+def test_zone_with_a_full_engine_keeps_its_traffic() -> None:
+    assert Map("aab").ramp(10, 0).decide({"a": 3, "b": 3})["a"].weights["a"] == 1000
+
+
+def test_ramping_engine_counts_with_its_part_of_capacity() -> None:
+    site = Map("aab").ramp(10, 0)
+    # 16/s each: the full one and a tenth of the other serve 0.9 x 17.6 of 30.
+    assert site.decide({"a": 30, "b": 0, "c": 0})["a"].weights["a"] == pytest.approx(530, abs=60)
+
+
+def test_zones_that_ramp_together_share_as_usual() -> None:
+    asked = {"a": 12, "b": 3, "c": 3}
+    usual = Map("abc").decide(asked)
+    ramping = Map("abc").ramp(10, 0, 1, 2).decide(asked)
+    assert {zone: one.weights for zone, one in ramping.items()} == {
+        zone: one.weights for zone, one in usual.items()
+    }
+
+
+def test_limit_of_crossing_outranks_a_ramp() -> None:
+    asked = {"a": 3, "b": 3, "c": 3}
+    site = Map("abc", maxCrossZonePercent=30).ramp(10, 0)
+    assert site.decide(asked)["a"].weights["a"] == pytest.approx(700, abs=10)
+    assert Map("abc", spill=False).ramp(10, 0).decide(asked)["a"].weights == {"a": 1000}
+
+
+@given(
+    zones=st.text("abc", min_size=1, max_size=6),
+    percents=st.lists(st.floats(0, 100), min_size=6, max_size=6),
+    asked=st.fixed_dictionaries({zone: st.floats(0, 100) for zone in "abc"}),
+    local=st.booleans(),
+)
+def test_ramps_leave_every_caller_a_zone(
+    zones: str, percents: list[float], asked: dict[str, float], local: bool
+) -> None:
+    site, usual = Map(zones, preferLocal=local), Map(zones, preferLocal=local)
+    for place, _ in enumerate(zones):
+        site.ramp(max(0.1, percents[place]), place)
+    full, ramped = usual.decide(asked), site.decide(asked)
+    most = max(percents[: len(zones)])
+    for caller, one in ramped.items():
+        assert sum(one.weights.values()) >= 900
+        for zone, weight in one.weights.items():
+            part = max(percents[place] for place, own in enumerate(zones) if own == zone)
+            if 0.1 < part < most:
+                assert weight <= full[caller].weights.get(zone, 0) * part / most + 11
