@@ -12,10 +12,11 @@ import pytest
 
 from tests.eventually import eventually
 from tests.hostile.conftest import DELTA, LIMIT_S, Neighbour, Server, connected
+from xds_server.auth.stream_limits import MAX_FIRST_BYTES, StreamLimits
 from xds_server.model.snapshot import snapshot
 from xds_server.model.type_urls import CLUSTER
 from xds_server.publish import Publisher
-from xds_server.publish.grpc_ads import MAX_REQUEST_BYTES, GrpcAdsServer, StreamLimits
+from xds_server.publish.grpc_ads import MAX_REQUEST_BYTES, GrpcAdsServer
 from xds_server.wire.decode import DeltaDiscoveryRequest
 from xds_server.xds import StreamErrorKind
 from xds_server.xds.messages import MAX_NAMES, MAX_TYPES, MAX_UNACKED
@@ -31,14 +32,14 @@ def said(node: str = "mallory", **fields: object) -> bytes:
     return request.SerializeToString()
 
 
-NAMES = [f"n{number}" for number in range(MAX_NAMES + 1)]
+NAMES = [f"n{number}" for number in range(MAX_NAMES + 100)]
 BAD = {
     "garbage": (StreamErrorKind.GARBAGE, b"\xff" * 100),
     "names without end": (StreamErrorKind.NAMES, said(resource_names_subscribe=NAMES)),
     "a name without end": (StreamErrorKind.NAMES, said(resource_names_subscribe=["x" * 100_000])),
     "a line in its name": (StreamErrorKind.NODE, said("gw\n2026-01-01T00:00:00Z [info     ] serve.forged")),
     "a colour in its name": (StreamErrorKind.NODE, said("gw\x1b[31m")),
-    "a name of a megabyte": (StreamErrorKind.NODE, said("x" * 1_000_000)),
+    "a name of 300 kB": (StreamErrorKind.NODE, said("x" * 300_000)),
     "no name": (StreamErrorKind.PROTOCOL, DeltaDiscoveryRequest(type_url=CLUSTER).SerializeToString()),
     "no type": (StreamErrorKind.PROTOCOL, said(type_url="")),
 }
@@ -86,6 +87,28 @@ async def test_a_message_that_is_too_large_ends_its_own_stream(server: Server, n
     async with connected(server.xds, "mallory") as peer:
         await peer.call.write(said(resource_names_subscribe=["x" * 500] * (MAX_REQUEST_BYTES // 500)))
         assert await peer.ended() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    await neighbour.is_served()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (said(resource_names_subscribe=["x" * 500] * (MAX_FIRST_BYTES // 500)), b""),
+        (said(), said(node="", resource_names_unsubscribe=[str(number) for number in range(250_000)])),
+    ],
+    ids=["large first message", "250 000 names"],
+)
+async def test_message_above_a_limit_ends_its_own_stream(
+    server: Server, neighbour: Neighbour, first: bytes, second: bytes
+) -> None:
+    before = await server.metric(ERRORS, 'flaw="size"')
+    async with connected(server.xds, "mallory") as peer:
+        await peer.call.write(first)
+        if second:
+            assert isinstance(await peer.call.read(), bytes)
+            await peer.call.write(second)
+        assert await peer.ended() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    await server.counts(ERRORS, 'flaw="size"', before)
     await neighbour.is_served()
 
 
@@ -261,7 +284,7 @@ async def test_stream_limit_per_host() -> None:
 
 
 async def test_silent_stream_times_out() -> None:
-    plane, flaws = _plane(StreamLimits(first_request_s=2.0))
+    plane, flaws = _plane(StreamLimits(first_message_s=2.0))
     port = await plane.start()
     try:
         async with connected(f"127.0.0.1:{port}", "b") as peer:

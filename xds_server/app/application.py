@@ -26,6 +26,8 @@ from xds_server.app.policy_parts import PolicyParts
 from xds_server.app.proxy_parts import ProxyParts
 from xds_server.app.server_events import ServerEvents
 from xds_server.app.startup_wait import report_startup_wait
+from xds_server.auth.peer_budget import DISCOVERY_CPU
+from xds_server.auth.stream_limits import PeerPacer, StreamLimits
 from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.policy_state import ServingPolicies
 from xds_server.model.snapshot import Snapshot
@@ -230,6 +232,12 @@ class ControlPlane:
             credentials=proxies.auth.server_credentials(),
             handlers=proxies.telemetry.handlers(),
             on_flaw=self.metrics.count_stream_flaw,
+            limits=StreamLimits(
+                pacer=PeerPacer(
+                    DISCOVERY_CPU, "discovery", self.metrics.peer_waits.labels(signal="discovery").inc
+                ),
+                memory=proxies.memory,
+            ),
         )
         try:
             port = await transport.start()

@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Self
 
+from engine.allocator import release_memory
 from xds_server.app.adapters import PublisherAdapter
 from xds_server.app.server_events import ServerEvents
+from xds_server.auth.memory_guard import MemoryGuard
 from xds_server.auth.server_auth import ServerAuth
 from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.snapshot import Snapshot
@@ -62,6 +64,7 @@ class ProxyParts:
     connected: PublisherAdapter
     secrets: SecretDistributor
     telemetry: Telemetry
+    memory: MemoryGuard
     eject_latency: EjectLatency
 
     @classmethod
@@ -94,6 +97,7 @@ class ProxyParts:
             identifier="switchgear",
         )
         connected = PublisherAdapter(publisher)
+        memory = MemoryGuard(on_shed=metrics.streams_shed.inc, release=release_memory)
         return cls(
             auth=auth,
             views=views,
@@ -105,7 +109,9 @@ class ProxyParts:
                 on_news=events.round_requested,
                 speaks_for=connected.speaks_for,
                 traffic_store=traffic_store,
+                memory=memory,
             ),
+            memory=memory,
             eject_latency=eject_latency,
         )
 

@@ -19,6 +19,7 @@ import click
 import structlog
 
 from engine.address import ListenAddress
+from engine.allocator import limit_arenas
 from policies.quantity import format_duration, parse_duration
 from xds_server.app import log_config
 from xds_server.app.application import BoundAddresses, serve
@@ -144,6 +145,7 @@ def run(settings: Mapping[str, Any], outlets: Sequence[Outlet] = ()) -> int:
         log_config.configure(config.log_format, config.log_level)
         # Policies load in a thread: return the interpreter soon to the loop that serves proxies.
         sys.setswitchinterval(0.001)
+        limit_arenas()
         text = config.log_format == "text"
         on_listening = _settled_in_text if text else _settled
         asyncio.run(serve(config, on_listening, outlets, on_waiting=_print_waiting if text else _log_waiting))

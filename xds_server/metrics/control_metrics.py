@@ -95,6 +95,19 @@ class ProxyMetrics(MetricChapter):
         "docs/limits.md.",
         LabelSet(labels={"flaw": tuple(one.value for one in StreamErrorKind)}),
     )
+    peer_waits = counter(
+        "peer_waits_total",
+        "waits",
+        "Waits before the next message of a proxy that has used up its CPU time, by stream.",
+        "Sustained: the log line peers.paced names the proxy and its host.",
+        LabelSet(labels={"signal": ("discovery", "access_log", "load_report")}),
+    )
+    streams_shed = counter(
+        "streams_shed_total",
+        "streams",
+        "Streams of proxies ended because the server was short of memory.",
+        "Raise its memory limit, or find the peer: the log line is peers.memory_short.",
+    )
     xds_refused_peers = counter_family(
         "xds_refused_peers_total",
         "streams",

@@ -12,15 +12,16 @@ import contextlib
 import resource
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
 
 from engine.tls.grpc_credentials import auth_context_identities
 from xds_server.auth.connection_limit import ConnectionLimiter, host_of
+from xds_server.auth.stream_limits import MAX_FIRST_BYTES, PeerPacer, StreamLimits
 from xds_server.publish import Publisher, Session
 from xds_server.xds import DeniedPeerError, StreamError, StreamErrorKind, XdsVariant
+from xds_server.xds.messages import EXHAUSTED
 
 __all__ = ("GrpcAdsServer", "StreamLimits")
 
@@ -36,17 +37,11 @@ TICK_S: Final = 0.5
 STOP_GRACE_S: Final = 2.0
 """Time at shutdown to flush the last bytes."""
 
-MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
-"""Request limit. Envoy's first request has 61 KB; ten thousand names of a hundred characters have 1 MB."""
+MAX_REQUEST_BYTES: Final = 2 * 1024 * 1024
+"""Limit of any message on the port. Ten thousand names of a hundred characters have 1 MB."""
 
-MAX_STREAMS: Final = 16_384
-"""Limit of discovery streams: ten thousand, plus reconnects before the old ones end."""
-
-MAX_STREAMS_OF_HOST: Final = 4_096
-"""Limit per host: all sidecars behind one gateway; a quarter of the total."""
-
-FIRST_REQUEST_S: Final = 30.0
-"""Time to the first request; proxies send it at once, and an idle stream takes up a place."""
+MAX_CHARGED_POLL_S: Final = 0.01
+"""Most that a peer is charged for a response: a large one is encoded once, for all proxies."""
 
 _MOST_INT32: Final = 2**31 - 1
 _OTHERS: Final = 1024
@@ -61,7 +56,8 @@ _OPTIONS: Final = (
     # https://grpc.github.io/grpc/core/group__grpc__arg__keys.html
     ("grpc.server.max_pending_requests", 16_384),
     ("grpc.server.max_pending_requests_hard_limit", 32_768),
-    # An Envoy opens three streams to its control plane: discovery, access logs, load reports.
+    # An Envoy opens a stream for discovery, one for load reports, and one per worker thread for access logs. Those
+    # of more threads wait, or use a second connection.
     ("grpc.max_concurrent_streams", 128),
     # A connection without handshake or stream only uses up a descriptor.
     ("grpc.server_handshake_timeout_ms", 20_000),
@@ -75,15 +71,6 @@ _OPTIONS: Final = (
 )
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamLimits:
-    """Limits of concurrent streams, in total and per host, and of the time to the first request."""
-
-    streams: int = MAX_STREAMS
-    streams_per_host: int = MAX_STREAMS_OF_HOST
-    first_request_s: float = FIRST_REQUEST_S
 
 
 class GrpcAdsServer:
@@ -109,7 +96,7 @@ class GrpcAdsServer:
         self._on_flaw = on_flaw
         limits = limits or StreamLimits()
         self._limiter = ConnectionLimiter("streams", limits.streams, limits.streams_per_host)
-        self._first_request_s = limits.first_request_s
+        self._limits = limits
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._credentials = credentials
         self._clock = clock
@@ -137,10 +124,11 @@ class GrpcAdsServer:
         return port
 
     async def run(self) -> None:
-        """Tick the publisher until cancelled."""
+        """Tick the publisher and watch the memory until cancelled."""
         while True:
             await asyncio.sleep(TICK_S)
             self._publisher.tick(self._clock())
+            self._limits.memory.check(self._clock())
 
     async def stop(self) -> None:
         """Close the port and all streams with status OK: peers see no error."""
@@ -165,15 +153,27 @@ class GrpcAdsServer:
                 self._on_flaw(flaw)
                 await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, full)
                 return
-        call = _Call(self._publisher, mode, context, self._clock, stream, identities=identities)
+        call = _Call(
+            self._publisher,
+            mode,
+            context,
+            self._clock,
+            stream,
+            identities=identities,
+            pacer=self._limits.pacer,
+        )
         ended: StreamError | None = None
         self._streams.add(stream)
         self._limiter.acquire(host)
+        ticket = self._limits.memory.enter(host, proven=bool(identities), end=call.end_for_memory)
         try:
             # Before any response: gRPC sends no status on a stream whose first write was cancelled in flight.
             with contextlib.suppress(grpc.aio.InternalError):  # reading finds the peer gone
                 await context.send_initial_metadata(())
-            await call.read(self._first_request_s)
+            await self._limits.pacer.open(host)
+            data = await call.read_first(self._limits.first_message_s)
+            self._limits.memory.began(ticket)
+            await call.read(data)
         except StreamError as error:
             ended = error
         except asyncio.CancelledError:
@@ -183,18 +183,23 @@ class GrpcAdsServer:
         finally:
             self._streams.discard(stream)
             self._limiter.release(host)
+            self._limits.memory.leave(ticket)
             await call.close("" if ended is None else str(ended))
         if ended is not None:
             self._on_flaw(ended.flaw)
-            denied = isinstance(ended, DeniedPeerError)
-            code = grpc.StatusCode.PERMISSION_DENIED if denied else grpc.StatusCode.INVALID_ARGUMENT
-            await _abort(context, code, str(ended))
+            await _abort(context, _status_of(ended), str(ended))
 
 
 async def _abort(context: Context, code: grpc.StatusCode, text: str) -> None:
     """End a stream with this status; no-op if its peer is gone."""
     with contextlib.suppress(grpc.aio.InternalError):
         await context.abort(code, text)
+
+
+def _status_of(error: StreamError) -> grpc.StatusCode:
+    if isinstance(error, DeniedPeerError):
+        return grpc.StatusCode.PERMISSION_DENIED
+    return grpc.StatusCode.RESOURCE_EXHAUSTED if error.flaw in EXHAUSTED else grpc.StatusCode.INVALID_ARGUMENT
 
 
 def most_connections(descriptors: int) -> int:
@@ -228,7 +233,7 @@ class _Call:
     gRPC allows one write at a time, so that task is the only writer; between pushes there is none.
     """
 
-    __slots__ = ("_clock", "_closed", "_context", "_failure", "_session", "_stream", "_writer", "ended")
+    __slots__ = ("_clock", "_closed", "_context", "_failure", "_pacer", "_session", "_stream", "_writer", "ended")
 
     def __init__(
         self,
@@ -239,8 +244,10 @@ class _Call:
         stream: asyncio.Task[Any],
         *,
         identities: tuple[str, ...],
+        pacer: PeerPacer,
     ) -> None:
         self._context = context
+        self._pacer = pacer
         self._clock = clock
         self._stream = stream
         self._writer: asyncio.Task[None] | None = None
@@ -251,19 +258,39 @@ class _Call:
             mode, context.peer(), self._wake, identities=identities, end=self._end
         )
 
-    async def read(self, first_within_s: float) -> None:
-        """Process requests until the peer ends the stream."""
+    async def read_first(self, within_s: float) -> object:
+        """The first request; ``StreamError`` if it is late or too large."""
         try:
-            async with asyncio.timeout(first_within_s):
+            async with asyncio.timeout(within_s):
                 data = await self._context.read()
         except TimeoutError:
-            raise StreamError(f"no request within {first_within_s:g} s", StreamErrorKind.SILENT) from None
+            raise StreamError(f"no request within {within_s:g} s", StreamErrorKind.SILENT) from None
+        if isinstance(data, bytes) and len(data) > MAX_FIRST_BYTES:
+            raise StreamError(f"first message of {len(data)} bytes; limit {MAX_FIRST_BYTES}", StreamErrorKind.SIZE)
+        return data
+
+    async def read(self, data: object) -> None:
+        """Process this request, if it is one, and further ones until the peer ends the stream."""
+        session = self._session
         while isinstance(data, bytes):  # anything else ends the stream
-            self._session.request(data, self._clock())
-            # Most requests are ACKs that make nothing due: check without starting a task.
-            if self._writer is None and (due := self._session.poll(self._clock())) is not None:
-                self._start(due)
+            self._take(data)
+            await self._pacer.wait(session.host, session.node_id)
             data = await self._context.read()
+
+    def _take(self, data: bytes) -> None:
+        """Process one request, at the expense of its peer."""
+        session = self._session
+        began_s = done_s = time.thread_time()
+        try:
+            session.request(data, self._clock())
+            done_s = time.thread_time()
+            # Most requests are ACKs that make nothing due: check without starting a task.
+            if self._writer is None and (due := session.poll(self._clock())) is not None:
+                self._start(due)
+        finally:
+            now_s = time.thread_time()
+            poll_s = min(now_s - done_s, MAX_CHARGED_POLL_S) if done_s > began_s else now_s - began_s
+            self._pacer.spend(session.host, session.node_id, done_s - began_s + poll_s, self._clock())
 
     async def close(self, reason: str) -> None:
         """End the session and its writer; raises the writer's exception, if any."""
@@ -274,6 +301,10 @@ class _Call:
             await asyncio.wait([self._writer])
         if self._failure is not None:
             raise self._failure
+
+    def end_for_memory(self) -> None:
+        """End the stream, as memory is short."""
+        self._end(StreamError("the server is short of memory", StreamErrorKind.MEMORY))
 
     def _end(self, why: StreamError) -> None:
         """End the stream."""

@@ -92,6 +92,11 @@ class Session:
         self._closed = False
 
     @property
+    def node_id(self) -> str:
+        """Node id of this proxy; empty until it sent its node."""
+        return "" if self._stream is None else self._stream.node.id
+
+    @property
     def view(self) -> Hashable | None:
         """View of this proxy; ``None`` until it sent its node."""
         return None if self._view is None else self._view.key

@@ -96,26 +96,26 @@ class AccessLogHandler:
         self._identities = identities
         self._host = host
         self._news = news
-        self._node = ""
+        self.node = ""
 
     def take(self, data: bytes, now_s: float) -> None:
         """Count the entries of a message; messages over the node's budget are not decoded."""
         count = count_entries(data)
         message = None
-        if not self._node:
+        if not self.node:
             message = _decoded(data)
-            self._node = validated_node_id(message.identifier.node.id)
+            self.node = validated_node_id(message.identifier.node.id)
             if message.identifier.log_name != LOG_NAME:
                 raise TelemetryStreamError("foreign", f"the log {message.identifier.log_name!r} is not ours")
-        may_see = self._desk.visible_pools(self._node, TelemetrySignal.ACCESS_LOG, self._identities)
-        reporter = Reporter(self._host, self._node)
+        may_see = self._desk.visible_pools(self.node, TelemetrySignal.ACCESS_LOG, self._identities)
+        reporter = Reporter(self._host, self.node)
         if may_see is None or not self._desk.admitted(reporter, count, len(data), now_s):
             return
         entries = (message or _decoded(data)).http_logs.log_entry
         if entries:
             weight = 1 / self._desk.logged(reporter, len(entries), now_s)
             self._news(
-                record_entries(self._desk.traffic_store, self._node, entries, weight, now_s, may_see=may_see)
+                record_entries(self._desk.traffic_store, self.node, entries, weight, now_s, may_see=may_see)
             )
 
     def close(self) -> None:

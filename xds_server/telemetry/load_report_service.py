@@ -82,7 +82,7 @@ class LoadReportHandler:
     def __init__(self, desk: LoadReportPort, identities: tuple[str, ...] = ()) -> None:
         self._desk = desk
         self._identities = identities
-        self._node = ""
+        self.node = ""
         self._told_s = 0.0
         self._counted = False
 
@@ -92,8 +92,8 @@ class LoadReportHandler:
             if len(data) > _UNCOUNTED_BYTES and count_fields(data, _ENGINES, MAX_FIELDS) > MAX_FIELDS:
                 raise TelemetryLimitError("size", f"more than {MAX_FIELDS} clusters and engines in one report")
             message = LoadReport.FromString(data)
-            if not self._node:
-                self._node = validated_node_id(Node.FromString(message.node).id)
+            if not self.node:
+                self.node = validated_node_id(Node.FromString(message.node).id)
         except (DecodeError, ValueError) as error:
             raise TelemetryStreamError("garbage", "not a LoadStatsRequest") from error
         if self._told_s:  # the first message only subscribes
@@ -110,7 +110,7 @@ class LoadReportHandler:
             self._desk.opened(-1)
 
     def _report(self, message: Any, now_s: float) -> None:
-        may_see = self._desk.visible_pools(self._node, TelemetrySignal.LOAD_REPORT, self._identities)
+        may_see = self._desk.visible_pools(self.node, TelemetrySignal.LOAD_REPORT, self._identities)
         if may_see is None:
             return
         if not self._counted:  # not before: this number sets the interval of all others
@@ -123,8 +123,8 @@ class LoadReportHandler:
                 continue
             counts = by_engine(facts, cluster)
             issued += sum(new for _, new in counts.values())
-            book.record_load(self._node, facts, counts, now_s)
-        self._desk.reported(self._node, issued, now_s)
+            book.record_load(self.node, facts, counts, now_s)
+        self._desk.reported(self.node, issued, now_s)
 
 
 def report_order(wanted_s: float) -> bytes:

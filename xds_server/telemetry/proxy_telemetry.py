@@ -15,6 +15,9 @@ import structlog
 from prometheus_client.core import Metric
 
 from policies.model import PolicySet
+from xds_server.auth.memory_guard import MemoryGuard
+from xds_server.auth.peer_budget import ACCESS_LOG_CPU, LOAD_REPORT_CPU, CpuLimits
+from xds_server.auth.stream_limits import PeerPacer, StreamLimits
 from xds_server.metrics.control_metrics import TelemetryMetrics
 from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.pool_traffic import PoolTraffic, TelemetrySignal
@@ -60,6 +63,7 @@ class Telemetry:
         *,
         speaks_for: Callable[[str, tuple[str, ...]], MaySee | None] = lambda _node, _identities: _everything,
         traffic_store: TrafficStore | None = None,
+        memory: MemoryGuard | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.traffic_store = traffic_store or TrafficStore()
@@ -81,6 +85,7 @@ class Telemetry:
                 self._flaw(TelemetrySignal.ACCESS_LOG),
                 clock,
                 max_bytes=access_log_service.MAX_MESSAGE_BYTES,
+                limits=self._limits(ACCESS_LOG_CPU, TelemetrySignal.ACCESS_LOG, memory),
             ),
             StreamService(
                 load_report_service.METHOD,
@@ -88,6 +93,7 @@ class Telemetry:
                 self._flaw(TelemetrySignal.LOAD_REPORT),
                 clock,
                 max_bytes=load_report_service.MAX_MESSAGE_BYTES,
+                limits=self._limits(LOAD_REPORT_CPU, TelemetrySignal.LOAD_REPORT, memory),
             ),
         ]
 
@@ -192,6 +198,10 @@ class Telemetry:
             node, 1.0
         )
         self._news(False)
+
+    def _limits(self, cpu: CpuLimits, signal: TelemetrySignal, memory: MemoryGuard | None) -> StreamLimits:
+        waits = self._metrics.peer_waits.labels(signal=signal.value)
+        return StreamLimits(pacer=PeerPacer(cpu, signal.value, waits.inc), memory=memory or MemoryGuard())
 
     def _flaw(self, signal: TelemetrySignal) -> Callable[[str], None]:
         def count(flaw: str) -> None:

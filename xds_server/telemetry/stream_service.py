@@ -15,6 +15,7 @@ import grpc
 
 from engine.tls.grpc_credentials import auth_context_identities
 from xds_server.auth.connection_limit import ConnectionLimiter, host_of
+from xds_server.auth.stream_limits import MAX_FIRST_BYTES, StreamLimits
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -24,20 +25,6 @@ MaySee = Callable[[str], bool]
 
 WRITE_LIMIT_S: Final = 1.0
 """A response is 30 bytes, which a peer's buffer takes at once; slower peers are not waited for."""
-
-
-MAX_STREAMS: Final = 16_384
-"""Open streams of one method: as many as xDS streams (one per proxy)."""
-
-MAX_STREAMS_OF_HOST: Final = 4_096
-"""Open streams per host: as many as its xDS streams."""
-
-FIRST_MESSAGE_S: Final = 30.0
-"""A proxy sends its first message when it opens a stream."""
-
-
-MAX_FIRST_BYTES: Final = 512 * 1024
-"""Limit of the first message: it has the node, 60 KB from an Envoy that lists its extensions."""
 
 
 class TelemetryStreamError(Exception):
@@ -66,6 +53,10 @@ def validated_node_id(node: str) -> str:
 class StreamHandler(Protocol):
     """One stream: a consumer of its messages."""
 
+    @property
+    def node(self) -> str:
+        """Node id of the peer; empty until it is known."""
+
     def take(self, data: bytes, now_s: float) -> bytes | None:
         """Handle one message; returns a response, if due. ``TelemetryStreamError`` ends the stream."""
 
@@ -87,9 +78,7 @@ class StreamService(grpc.GenericRpcHandler):
         clock: Callable[[], float] = time.monotonic,
         *,
         max_bytes: int,
-        max_streams: int = MAX_STREAMS,
-        max_streams_of_host: int = MAX_STREAMS_OF_HOST,
-        first_message_s: float = FIRST_MESSAGE_S,
+        limits: StreamLimits | None = None,
     ) -> None:
         async def behave(_requests: object, context: Context) -> None:
             await self._serve(context)
@@ -98,8 +87,8 @@ class StreamService(grpc.GenericRpcHandler):
         self._sit = sit
         self._on_flaw = on_flaw
         self._clock = clock
-        self._crowd = ConnectionLimiter("streams", max_streams, max_streams_of_host)
-        self._first_message_s = first_message_s
+        self._limits = limits or StreamLimits()
+        self._crowd = ConnectionLimiter("streams", self._limits.streams, self._limits.streams_per_host)
         self._max_bytes = max_bytes
         self._streams: set[asyncio.Task[Any]] = set()
         self._stopping = False
@@ -128,19 +117,22 @@ class StreamService(grpc.GenericRpcHandler):
         self._streams.add(stream)
         self._crowd.acquire(host)
         sitting = self._sit(identities, host)
+        ticket = self._limits.memory.enter(host, proven=bool(identities), end=stream.cancel)
         answering: asyncio.Task[None] | None = None
         reason, code = "", grpc.StatusCode.INVALID_ARGUMENT
         most = MAX_FIRST_BYTES
         try:
             data = await self._first(context)
+            self._limits.memory.began(ticket)
             while isinstance(data, bytes):  # anything else is the end of the stream
                 if len(data) > most:
                     raise TelemetryLimitError("size", f"message of {len(data)} bytes; limit {most}")
                 most = self._max_bytes
-                answer = sitting.take(data, self._clock())
+                answer = self._take(sitting, host, data)
                 # One response at a time, without waiting until it is sent.
                 if answer is not None and (answering is None or answering.done()):
                     answering = asyncio.create_task(_answer(context, answer))
+                await self._limits.pacer.wait(host, sitting.node)
                 data = await context.read()
         except TelemetryStreamError as error:
             reason = str(error)
@@ -153,6 +145,7 @@ class StreamService(grpc.GenericRpcHandler):
         finally:
             self._streams.discard(stream)
             self._crowd.release(host)
+            self._limits.memory.leave(ticket)
             sitting.close()
             if answering is not None:
                 # gRPC cannot set a stream's status while it still writes to it, even if the write was cancelled.
@@ -162,11 +155,20 @@ class StreamService(grpc.GenericRpcHandler):
 
     async def _first(self, context: Context) -> object:
         """The first message; ``TelemetryStreamError`` if none arrives in time."""
+        within_s = self._limits.first_message_s
         try:
-            async with asyncio.timeout(self._first_message_s):
+            async with asyncio.timeout(within_s):
                 return await context.read()
         except TimeoutError:
-            raise TelemetryStreamError("silent", f"no message within {self._first_message_s:g} s") from None
+            raise TelemetryStreamError("silent", f"no message within {within_s:g} s") from None
+
+    def _take(self, sitting: StreamHandler, host: str, data: bytes) -> bytes | None:
+        """Handle one message, at the expense of its peer."""
+        began_s = time.thread_time()
+        try:
+            return sitting.take(data, self._clock())
+        finally:
+            self._limits.pacer.spend(host, sitting.node, time.thread_time() - began_s, time.monotonic())
 
 
 async def _say_why(context: Context, code: grpc.StatusCode, text: str) -> None:

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from xds_server.wire.decode import DeltaDiscoveryRequest, DiscoveryRequest, NodeMessage
 from xds_server.xds.messages import (
     MAX_NAME_CHARACTERS,
+    MAX_NAMES_OF_REQUEST,
     DeltaRequest,
     NodeInfo,
     Request,
@@ -115,13 +116,21 @@ def decode_request(mode: XdsVariant, data: bytes) -> Request:
     return request
 
 
+def _check_count(count: int) -> None:
+    """``StreamError`` for more names than a proxy sends; parsing is cheap, a Python object of each is not."""
+    if count > MAX_NAMES_OF_REQUEST:
+        raise StreamError(f"{count} names in one request; limit {MAX_NAMES_OF_REQUEST}", StreamErrorKind.SIZE)
+
+
 def _delta(data: bytes) -> DeltaRequest:
     message = DeltaDiscoveryRequest.FromString(data)
+    subscribe, unsubscribe = message.resource_names_subscribe, message.resource_names_unsubscribe
+    _check_count(len(subscribe) + len(unsubscribe) + len(message.initial_resource_versions))
     return DeltaRequest(
         type_url=message.type_url,
         node=node_info(message.node) if message.HasField("node") else None,
-        subscribe=tuple(message.resource_names_subscribe),
-        unsubscribe=tuple(message.resource_names_unsubscribe),
+        subscribe=tuple(subscribe),
+        unsubscribe=tuple(unsubscribe),
         initial_versions=dict(message.initial_resource_versions),
         nonce=message.response_nonce,
         error=message.error_detail.message if message.HasField("error_detail") else None,
@@ -130,6 +139,7 @@ def _delta(data: bytes) -> DeltaRequest:
 
 def _sotw(data: bytes) -> SotwRequest:
     message = DiscoveryRequest.FromString(data)
+    _check_count(len(message.resource_names))
     return SotwRequest(
         type_url=message.type_url,
         node=node_info(message.node) if message.HasField("node") else None,

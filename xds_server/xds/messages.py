@@ -12,7 +12,10 @@ from typing import Final, NamedTuple
 from xds_server.model.snapshot import Resource
 
 MAX_NAMES: Final = 10_000
-"""Limit of resource names per type and stream: above any fleet, at 1 MB."""
+"""Limit of names per type and stream, beyond as many as there are resources: a peer may repeat them all."""
+
+MAX_NAMES_OF_REQUEST: Final = 65_536
+"""Limit of names in one request: subscribed, unsubscribed, and with a version from an earlier stream."""
 
 MAX_TYPES: Final = 32
 """Limit of resource types per stream; xDS defines some twenty."""
@@ -52,6 +55,12 @@ class StreamErrorKind(StrEnum):
     SILENT = "silent"  # no request in time
     CONNECTION_LIMIT = "crowd"  # more streams than the server accepts
     HOST_LIMIT = "host"  # more streams than one host may open
+    SIZE = "size"  # a message with too many bytes or names
+    MEMORY = "memory"  # the server is short of memory
+
+
+EXHAUSTED: Final = frozenset({StreamErrorKind.SIZE, StreamErrorKind.MEMORY})
+"""Errors whose streams end with RESOURCE_EXHAUSTED."""
 
 
 class StreamError(Exception):

@@ -48,8 +48,11 @@ class Subscription:
         """Those of the names that the peer is subscribed to."""
         return set(names) if self.wildcard else self.names.intersection(names)
 
-    def replaced(self, names: Iterable[str]) -> "Subscription":
-        """The subscription to these names only (SOTW, and the first request of a delta stream)."""
+    def replaced(self, names: Iterable[str], resources: int = 0) -> "Subscription":
+        """The subscription to these names only (SOTW, and the first request of a delta stream).
+
+        ``resources``: the number of resources of the type, which allows as many names more.
+        """
         requested = frozenset(names)
         has_named = self.has_named or bool(requested)
         # An empty first request means everything, for historical reasons and for these types only:
@@ -58,14 +61,17 @@ class Subscription:
         wanted = requested - {WILDCARD}
         if (wanted, wildcard, has_named) == (self.names, self.wildcard, self.has_named):
             return self
-        return replace(self, names=bounded(wanted), wildcard=wildcard, has_named=has_named)
+        check_names(wanted - self.names, len(wanted), resources)
+        return replace(self, names=wanted, wildcard=wildcard, has_named=has_named)
 
-    def extended(self, names: Iterable[str]) -> "Subscription":
-        """The subscription to these names too (delta)."""
+    def extended(self, names: Iterable[str], resources: int = 0) -> "Subscription":
+        """The subscription to these names too (delta); ``resources`` as in ``replaced``."""
         requested = frozenset(names)
+        added = requested - self.names - {WILDCARD}
+        check_names(added, len(self.names) + len(added), resources)
         return replace(
             self,
-            names=bounded(self.names | (requested - {WILDCARD})),
+            names=self.names | added if added else self.names,
             wildcard=self.wildcard or WILDCARD in requested,
             has_named=self.has_named or bool(requested),
         )
@@ -73,13 +79,14 @@ class Subscription:
     def reduced(self, names: Iterable[str]) -> "Subscription":
         """The subscription without these names (delta); the subscription ignores names that it does not have."""
         dropped = frozenset(names)
-        return replace(self, names=self.names - dropped, wildcard=self.wildcard and WILDCARD not in dropped)
+        left = self.names if self.names.isdisjoint(dropped) else self.names - dropped
+        return replace(self, names=left, wildcard=self.wildcard and WILDCARD not in dropped)
 
 
-def bounded(names: frozenset[str]) -> frozenset[str]:
-    """Return the names; ``StreamError`` if too many, or one is too long."""
-    if len(names) > MAX_NAMES:
-        raise StreamError(f"{len(names)} resource names of one type; limit {MAX_NAMES}", StreamErrorKind.NAMES)
-    if any(len(name) > MAX_NAME_CHARACTERS for name in names):
+def check_names(added: Iterable[str], total: int, resources: int) -> None:
+    """``StreamError`` if these new names are too long, or with them there are too many."""
+    most = MAX_NAMES + resources
+    if total > most:
+        raise StreamError(f"{total} resource names of one type; limit {most}", StreamErrorKind.NAMES)
+    if any(len(name) > MAX_NAME_CHARACTERS for name in added):
         raise StreamError(f"resource name longer than {MAX_NAME_CHARACTERS} characters", StreamErrorKind.NAMES)
-    return names

@@ -29,7 +29,7 @@ from xds_server.xds.messages import (
     reason_tail,
 )
 from xds_server.xds.rejections import Rejections, is_version
-from xds_server.xds.subscription import FULL_STATE, WILDCARD, Subscription, bounded
+from xds_server.xds.subscription import FULL_STATE, WILDCARD, Subscription, check_names
 
 SENT_SINGLY: Final = frozenset((SECRET,))
 """Types whose resources are sent one by one, so that a NACK identifies the rejected one.
@@ -144,9 +144,9 @@ class TypeState:
     def _begin_delta(
         self, subscribe: Iterable[str], initial_versions: Mapping[str, str], resources: Mapping[str, Resource]
     ) -> tuple[Resource, ...]:
-        wanted = self.subscription = self.subscription.replaced(subscribe)
+        wanted = self.subscription = self.subscription.replaced(subscribe, len(resources))
         held = {name: version for name, version in initial_versions.items() if wanted.wants(name)}
-        bounded(frozenset(held))
+        check_names(held, len(held), len(resources))
         self.acked.versions = held
         self.dirty = {*wanted.names, *held, *(resources if wanted.wildcard else ())}
         return tuple(item for name in held if (item := resources.get(name)) and self.acked.is_acked(item))
@@ -154,7 +154,7 @@ class TypeState:
     def _begin_sotw(
         self, names: Iterable[str], version: str, resources: Mapping[str, Resource]
     ) -> tuple[Resource, ...]:
-        self.subscription = self.subscription.replaced(names)
+        self.subscription = self.subscription.replaced(names, len(resources))
         wanted = self.subscription.wanted(resources)
         self.dirty = {*self.subscription.names, *wanted}
         if not wanted or version != set_version(wanted.values()):
@@ -183,7 +183,7 @@ class TypeState:
         """Add names (delta). A name that the peer had is sent again: the peer may have lost the resource."""
         if not names:
             return
-        before, self.subscription = self.subscription, self.subscription.extended(names)
+        before, self.subscription = self.subscription, self.subscription.extended(names, len(resources))
         if self.subscription.wildcard and not before.wildcard:
             self.first_response_due = True
             self.dirty |= resources.keys()
@@ -203,7 +203,7 @@ class TypeState:
 
     def replace_names(self, names: Iterable[str], resources: Mapping[str, Resource]) -> None:
         """Set the names (SOTW)."""
-        before, self.subscription = self.subscription, self.subscription.replaced(names)
+        before, self.subscription = self.subscription, self.subscription.replaced(names, len(resources))
         now = self.subscription
         if now.names == before.names and now.wildcard == before.wildcard:
             return

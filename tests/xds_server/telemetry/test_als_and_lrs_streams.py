@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
+from xds_server.auth.stream_limits import StreamLimits
 from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.pool_traffic import STALE_S
 from xds_server.publish.grpc_ads import MAX_REQUEST_BYTES
@@ -226,10 +227,10 @@ async def test_streams_are_limited_and_must_start_in_time(first_message_s, code,
         sat.append(identities)
         return access_log_service.AccessLogHandler(Telemetry(Metrics()), lambda _bad: None, identities)
 
-    most = {"max_streams_of_host" if flaw == "host" else "max_streams": 1}
-    intake = StreamService(
-        access_log_service.METHOD, sit, flaws.append, first_message_s=first_message_s, max_bytes=1000, **most
+    limits = StreamLimits(
+        first_message_s=first_message_s, **{"streams_per_host" if flaw == "host" else "streams": 1}
     )
+    intake = StreamService(access_log_service.METHOD, sit, flaws.append, max_bytes=1000, limits=limits)
     server = grpc.aio.server(handlers=[intake])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

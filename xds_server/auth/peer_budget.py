@@ -1,0 +1,75 @@
+"""CPU time that a peer's messages may use: by node, and by host. Pure.
+
+The server has one event loop, so one peer's messages delay all others. A peer that has used up its time is not
+read until it has some again; HTTP/2 flow control then holds its messages back. Nothing is lost; no stream ends.
+
+A node that uses little is read even if its host has used up its time: others may share the host.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from engine.bounded_dict import BoundedDict
+from xds_server.model.token_bucket import RateLimit, TokenBucket, available_tokens
+
+MAX_REMEMBERED: Final = 16_384
+"""Limit of remembered nodes and hosts each; the longest unused are forgotten, and have a full budget again."""
+
+MAX_WAIT_S: Final = 5.0
+"""Longest wait before the budget is checked again."""
+
+
+FLOOR_CPU: Final = RateLimit(burst=0.1, per_s=0.005)
+"""Of a node that never waits for its host: 25 ACKs a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuLimits:
+    """Seconds of CPU time per second: of a node, of a host, and of a node that never waits for its host."""
+
+    node: RateLimit
+    host: RateLimit
+    floor: RateLimit = FLOOR_CPU
+
+
+DISCOVERY_CPU: Final = CpuLimits(node=RateLimit(burst=0.5, per_s=0.1), host=RateLimit(burst=2.0, per_s=0.25))
+"""An ACK takes 0.1 to 0.2 ms and a new proxy 1 to 3 ms, so 1 000 at once from one host fit the burst."""
+
+LOAD_REPORT_CPU: Final = CpuLimits(node=RateLimit(burst=0.5, per_s=0.1), host=RateLimit(burst=1.0, per_s=0.2))
+"""A report of 10 000 engines takes 20 ms, four times a second."""
+
+ACCESS_LOG_CPU: Final = CpuLimits(node=RateLimit(burst=1.0, per_s=0.4), host=RateLimit(burst=1.0, per_s=0.4))
+"""The whole budget of access log entries takes a quarter of a core, and may come from one gateway."""
+
+
+class CpuBudget:
+    """What nodes and hosts have used."""
+
+    def __init__(self, limits: CpuLimits) -> None:
+        self._limits = limits
+        self._nodes: BoundedDict[tuple[str, str], TokenBucket] = BoundedDict(MAX_REMEMBERED)
+        self._floors: BoundedDict[tuple[str, str], TokenBucket] = BoundedDict(MAX_REMEMBERED)
+        self._hosts: BoundedDict[str, TokenBucket] = BoundedDict(MAX_REMEMBERED)
+
+    def spend(self, host: str, node: str, cpu_s: float, now_s: float) -> None:
+        """Charge this time."""
+        limits, key = self._limits, (host, node)
+        self._nodes[key] = _spent(self._nodes.get(key), limits.node, cpu_s, now_s)
+        self._floors[key] = _spent(self._floors.get(key), limits.floor, cpu_s, now_s)
+        self._hosts[host] = _spent(self._hosts.get(host), limits.host, cpu_s, now_s)
+
+    def wait_s(self, host: str, node: str, now_s: float) -> float:
+        """Seconds until the next message may be read, at most ``MAX_WAIT_S``; 0: now."""
+        limits, key = self._limits, (host, node)
+        wait_s = _debt_s(self._nodes.get(key), limits.node, now_s)
+        if available_tokens(self._floors.get(key), limits.floor, now_s) <= 0:
+            wait_s = max(wait_s, _debt_s(self._hosts.get(host), limits.host, now_s))
+        return min(wait_s, MAX_WAIT_S)
+
+
+def _spent(bucket: TokenBucket | None, rate: RateLimit, cpu_s: float, now_s: float) -> TokenBucket:
+    return TokenBucket(tokens=available_tokens(bucket, rate, now_s) - cpu_s, at_s=now_s)
+
+
+def _debt_s(bucket: TokenBucket | None, rate: RateLimit, now_s: float) -> float:
+    return max(0.0, -available_tokens(bucket, rate, now_s) / rate.per_s)
