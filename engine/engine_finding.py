@@ -205,7 +205,7 @@ def _after_silence(now: ProbeState, at_s: float, probe: ProbeSettings) -> Engine
         return None
     since_s = max(now.unanswered_since_s, now.progressed_at_s or 0.0)
     silent_s = at_s - since_s
-    limit_s = probe.timeout_s if now.trouble is not None else now.idle_limit_s(probe)
+    limit_s = now.canary_limit_s(probe) if now.trouble is not None else now.idle_limit_s(probe)
     if silent_s < limit_s:
         return None
     allowed = f"token within {limit_s:g} s when idle"

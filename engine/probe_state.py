@@ -20,6 +20,10 @@ RECOVERED_CANARIES: Final = 16
 # Seconds without a token until the engine is asked whether it is paused; before it would count as hung.
 _PAUSE_AFTER_S: Final = 0.5
 _SLOW_CANARY: Final = 2.0
+_HUNG_CANARY: Final = 20.0
+"""Multiple of its usual time after which a canary counts as missing: a tenfold slowdown, twice."""
+
+_HUNG_CANARY_S: Final = 5.0
 _CANARY_NOISE_S: Final = 0.03
 # A canary of an idle engine is overdue from here: it usually takes milliseconds.
 _OVERDUE_S: Final = 0.1
@@ -91,14 +95,19 @@ class ProbeState:
             return probe.decode_stall_s
         return prefill_limit_s(self.longest_step_s)
 
+    def canary_limit_s(self, probe: ProbeSettings) -> float:
+        """Longest time to wait for a canary: a slow engine must not look hung."""
+        slow_s = min(_HUNG_CANARY_S, _HUNG_CANARY * (self.usual_canary_s or 0.0))
+        return max(probe.timeout_s, slow_s)
+
     def idle_limit_s(self, probe: ProbeSettings) -> float:
         """Longest time for one token with nothing else in flight.
 
         Without a count of requests an unseen prefill may be running; one whose client left may be too.
         """
         if probe.stall_after_s is not None or (self.counted and (self.overdue_alone or not self.owed)):
-            return probe.timeout_s
-        return max(probe.timeout_s, self.stall_limit_s(probe))
+            return self.canary_limit_s(probe)
+        return max(self.canary_limit_s(probe), self.stall_limit_s(probe))
 
     def suspects_pause(self, at_s: float) -> bool:
         """Whether a pause by order may explain that no token comes."""

@@ -27,6 +27,7 @@ _GATEWAY_SUMS: Final = approximated(_SUMS, "BackendTrafficPolicy")
 
 _LONGEST_PER_MEAN: Final = 4.0
 _STEP_S: Final = 1.0
+_SHORT_TIMEOUT_S: Final = 0.25
 
 
 class Endpoint(Spec):
@@ -194,6 +195,15 @@ class Probe(Spec):
         "Longest time an idle engine may take for one token.",
         why="an idle engine needs 10 ms; one second leaves room for a long prefill of another request",
         unit="duration",
+        checks=(
+            ValueLint(
+                code="SG175",
+                applies=lambda timeout: timeout < _SHORT_TIMEOUT_S,
+                message="an engine ten times slower than usual needs longer for a token: it counts as hung, and "
+                "its requests are cut",
+                fix="write 1s; a hung engine with requests is found by stallAfter in any case",
+            ),
+        ),
         targets=_PROBED,
         ge=0.01,
         le=60,

@@ -121,7 +121,8 @@ class SimulatedAgent:
         if self._canary is None and canary_due(self._standing, self._config, now_s, self._asked_at_s):
             self._asked_at_s = now_s
             self._standing = self._standing.canary_sent(now_s)
-            self._canary = ProbeCall(self._timeline, self._engine, self._config.timeout_s, self._answered)
+            limit_s = self._standing.judgement.books.canary_limit_s(self._config.probe)
+            self._canary = ProbeCall(self._timeline, self._engine, limit_s, self._answered)
         self._rest(now_s + self._pause_s())
 
     def _rest(self, due_s: float) -> None:

@@ -88,7 +88,8 @@ class SimulatedProber:
         self._judge(reading)
         if self._canary is None and self._judgement.wants_canary:
             self._judgement = self._judgement.canary_sent(self._timeline.now_s)
-            self._canary = ProbeCall(self._timeline, self._engine, self._probe.timeout_s, self._answered)
+            limit_s = self._judgement.books.canary_limit_s(self._probe)
+            self._canary = ProbeCall(self._timeline, self._engine, limit_s, self._answered)
         self._step_after(self._pause_s())
 
     def _answered(self, answer: CanaryReading) -> None:

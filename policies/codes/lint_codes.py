@@ -269,6 +269,16 @@ _QUANTITIES: Final = (
         ),
         fix="Lower probe.interval to stallAfter or less, and timeout until interval + timeout are below the limit named.",
     ),
+    Code(
+        code="SG175",
+        title="probe timeout below a slow engine's answer",
+        meaning="probe.timeout limits the time of one token from an idle engine. Below 250 ms an engine that is ten times slower than usual, or a prober short of CPU, misses it: the engine counts as hung instead of slow, and its requests are cut.",
+        example=as_file(
+            "kind: EnginePool\nmetadata: {name: chat}\nspec:\n  model: m\n  probe: {timeout: 100ms}\n  endpoints:\n"
+            "    - {address: 10.0.0.1, port: 8000}\n    - {address: 10.0.0.2, port: 8000}\n"
+        ),
+        fix="Write 1s, or remove it.",
+    ),
 )
 
 ADVICE: Final = (*_TIMING, *_RETRIES, *_CAPACITY, *ON_ROUTES, *_QUANTITIES)

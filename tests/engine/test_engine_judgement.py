@@ -389,3 +389,21 @@ def test_prefill_step_may_take_three_seconds_more_than_the_longest_before() -> N
     report = now.report("pool", "e0", 8.8, 1)
     assert report is not None
     assert (report.reasons[0].reading, report.reasons[0].age_s) == (PREFILL_READING, pytest.approx(5.7))
+
+
+def test_slow_idle_engine_is_not_hung_within_twenty_usual_canaries() -> None:
+    """Counted and idle; its canaries usually take 100 ms, so one of 1.5 s is slow, and 2 s are a hang."""
+    usual = told([look(0.0, load=1), look(0.1, load=0), 0.1, CanaryReading(sent_at_s=0.1, at_s=0.2)])
+    assert usual.books.canary_limit_s(PROBE) == pytest.approx(2.0)
+    waiting = told([look(0.5), 0.5, look(1.0, load=1), look(1.9, load=1)], usual)
+    assert waiting.verdict is Verdict.READY
+    assert told([CanaryReading(sent_at_s=0.5, at_s=2.0), look(2.1, 101)], waiting).verdict is Verdict.READY
+    assert told([look(2.6, load=1)], waiting).verdict is Verdict.HUNG
+
+
+def test_short_probe_timeout_grows_with_usual_canaries() -> None:
+    books = ProbeState(slots=SLOTS, usual_canary_s=0.015)
+    assert books.canary_limit_s(ProbeSettings(timeout_s=0.1)) == pytest.approx(0.3)
+    assert books.canary_limit_s(ProbeSettings()) == 1.0
+    assert replace(books, usual_canary_s=1.0).canary_limit_s(ProbeSettings()) == 5.0
+    assert ProbeState(slots=SLOTS).canary_limit_s(ProbeSettings(timeout_s=0.1)) == 0.1

@@ -102,7 +102,13 @@ def test_advice_on_a_value_comes_from_the_field(floor: str, code: str) -> None:
         ("SG129", "spec.probe.enabled"),
         ("SG144", "spec.degradation.marginPercent"),
     }
-    assert {one.code for one in checks() if isinstance(one, ValueLint)} == {"SG123", "SG124", "SG129", "SG144"}
+    assert {one.code for one in checks() if isinstance(one, ValueLint)} == {
+        "SG123",
+        "SG124",
+        "SG129",
+        "SG144",
+        "SG175",
+    }
 
 
 def test_hot_and_cold() -> None:

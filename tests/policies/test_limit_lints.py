@@ -97,6 +97,13 @@ CASES = {
         "an engine is read every 2s",
         "raise stallAfter to 2s",
     ),
+    "short timeout": (
+        *in_pool("timeout: 100ms", "timeout: 250ms"),
+        "SG175",
+        "timeout",
+        "an engine ten times slower than usual needs longer for a token: it counts as hung",
+        "write 1s",
+    ),
     "silence": (
         *in_pool("timeout: 60s", "timeout: 29.5s"),
         "SG174",

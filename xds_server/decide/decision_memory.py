@@ -98,6 +98,28 @@ class StragglerState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PastSpeed:
+    """The usual speed of one engine while it gets its full share of traffic.
+
+    ``finished`` calls took ``work_s`` slot-seconds, over the last minutes; ``book_s`` is when the last counted
+    bucket began. ``tokens`` holds tokens per second and seconds observed, by the power of two of running requests.
+    ``canary_s`` is the usual time of a canary without other work, of ``canaries``, the newest at ``canary_at_s``.
+    ``slow_canaries`` in a row were much slower, since ``slow_since_s``. ``at_s``: the last report used.
+    """
+
+    finished: float = 0.0
+    work_s: float = 0.0
+    book_s: float = -math.inf
+    tokens: tuple[tuple[float, float], ...] = ()
+    canary_s: float | None = None
+    canaries: int = 0
+    canary_at_s: float = -math.inf
+    slow_canaries: int = 0
+    slow_since_s: float | None = None
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FlapState:
     """Flap damping of one engine.
 
@@ -200,6 +222,7 @@ class EjectionMemory:
 
     breakers: Mapping[EngineId, BreakerState] = field(default_factory=dict)
     stragglers: Mapping[EngineId, StragglerState] = field(default_factory=dict)
+    past_speeds: Mapping[EngineId, PastSpeed] = field(default_factory=dict)
     flaps: Mapping[EngineId, FlapState] = field(default_factory=dict)
     lost_since_s: Mapping[EngineId, float] = field(default_factory=dict)
     hung_cuts: tuple[HungCut, ...] = ()

@@ -117,6 +117,28 @@ def test_proxies_keep_their_configuration_without_a_control_plane(steered: Subje
     assert sum(one.ok for one in history.requests) > 0.5 * len(history.requests)
 
 
+@pytest.mark.parametrize("agents", [True, False])
+def test_lone_slow_engine_of_the_only_calling_zone_is_left_within_3_s(agents: bool, tmp_path: Path) -> None:
+    """Its peers are idle: only its own past and canaries say that it is slow."""
+    policies = tmp_path / "policies.yaml"
+    policies.write_text(
+        EXAMPLE.read_text(encoding="utf-8")
+        + "---\napiVersion: switchgear.dev/v1alpha1\nkind: ResiliencePolicy\nmetadata: {name: default}\n"
+        "spec: {breaker: {capacityFloorPercent: 0}}\n"
+    )
+    (subject,) = subjects([str(policies)])
+    slow = {"fault": {"kind": "slow", "factor": 10}, "target": {"engine": 0}, "at": "8s", "lasts": "14s"}
+    topology = {"engines": [{"count": 3, "slots": 8}], "proxies": [{"zone": "a"}], "agents": agents}
+    site = experiment(slow, seconds=24.0, zones=("a", "b", "c"), topology=topology, load={"perSecond": 8})
+    history = simulate(site, subject)
+    ejections = [(one.at_s, one.out) for one in history.decided if one.engine == "e0" and one.out is not None]
+    assert [out for _, out in ejections] == [True, False], "it does not flap"
+    assert ejections[0][0] < 8.0 + 3.0
+    assert ejections[1][0] > 22.0
+    late = [one for one in history.requests if one.at_s > 11.0]
+    assert all(one.ok and one.latency_s < 2.0 for one in late)
+
+
 def test_prober_detects_faults_without_agents(steered: Subject) -> None:
     history = simulate(experiment(HANG, topology={"agents": False}), steered)
     assert not history.detected

@@ -12,7 +12,7 @@ from typing import Final
 from engine.report import ReportSource, Verdict
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
-from xds_server.decide.decision_memory import BreakerState, EjectionMemory, HungCut, StragglerState
+from xds_server.decide.decision_memory import BreakerState, EjectionMemory, HungCut
 from xds_server.decide.decisions import BreakerPhase, Ejector, EngineDecision, Health
 from xds_server.decide.ejection import circuit_breaker, peer_failures, straggler
 from xds_server.decide.ejection.arbitration import strongest_request
@@ -20,6 +20,7 @@ from xds_server.decide.ejection.moved_requests import explaining_cut
 from xds_server.decide.ejection.peer_failures import PeerFailures
 from xds_server.decide.ejection.pod_evidence import orchestrator_requests
 from xds_server.decide.ejection.report_evidence import EjectionRequest, fresh_for_s, report_request
+from xds_server.decide.ejection.straggler import StragglerRound
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.order import Order, OrderAction
 from xds_server.model.pool_traffic import EngineTraffic
@@ -233,13 +234,11 @@ def _admitted_traffic(this: EjectionInputs) -> dict[str, EngineTraffic]:
     return found
 
 
-def add_straggler_requests(
-    this: EjectionInputs, asked: EjectionRequests, due: NextDeadline
-) -> dict[EngineId, StragglerState]:
+def add_straggler_requests(this: EjectionInputs, asked: EjectionRequests, due: NextDeadline) -> StragglerRound:
     """The slowness states after this round; adds their requests."""
     policy = this.resilience.straggler
-    if not policy.enabled or not (this.calls or this.memory.stragglers):
-        return {}
+    if not policy.enabled:
+        return StragglerRound(states={}, past={})
     shadowed, share = this.resilience.shadowed(policy.mode), this.resilience.breaker.trial_share_percent
     candidates = []
     for place, engine in enumerate(this.engines):
@@ -257,12 +256,14 @@ def add_straggler_requests(
                     and before.health is Health.HEALTHY
                 ),
                 settled=_is_conclusive(said),
+                hung=said is not None and said.verdict is Verdict.HUNG,
                 kept_out=said is not None,
             )
         )
-    states = straggler.straggler_states(candidates, this.memory.stragglers, policy, this.now_s)
+    known_round = StragglerRound(states=this.memory.stragglers, past=this.memory.past_speeds)
+    found = straggler.straggler_states(candidates, known_round, policy, this.now_s)
     for place, engine in enumerate(this.engines):
-        state = states.get(engine.id)
+        state = found.states.get(engine.id)
         if state is None or not (state.ejected or state.trial):
             if state is not None and state.slow_since_s is not None:
                 due.by(state.slow_since_s + policy.after)
@@ -284,7 +285,7 @@ def add_straggler_requests(
             returns=straggler.recovery_condition(state, share),
         )
         asked.add(place, one, shadowed=shadowed)
-    return states
+    return found
 
 
 def add_operator_requests(this: EjectionInputs, asked: EjectionRequests, due: NextDeadline) -> None:

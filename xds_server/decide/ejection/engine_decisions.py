@@ -124,10 +124,11 @@ def engine_decisions(
             for key, one in breakers.items()
         },
         # A slow engine keeps its count of ejections until long after it has recovered.
-        slow={key: one.ejected for key, one in stragglers.items() if one.ejections},
+        slow={key: one.ejected for key, one in stragglers.states.items() if one.ejections},
         memory=EjectionMemory(
             breakers=breakers,
-            stragglers=stragglers,
+            stragglers=stragglers.states,
+            past_speeds=stragglers.past,
             flaps=comebacks,
             lost_since_s=lost,
             hung_cuts=hung_cuts(

@@ -6,7 +6,8 @@ per second per running request*, as the engine counts them.
 
 The first two depend on call lengths: an engine that got eight long answers by chance finishes nothing either. So
 chance must be unlikely over the whole pool, and an engine with the token rate of its peers is not slow, whatever
-its calls do. When all are slow, so is the median, and none is ejected.
+its calls do. When all are slow, so is the median, and none is ejected. Where too few peers have work,
+``past_speed`` compares an engine with itself.
 """
 
 import math
@@ -32,11 +33,11 @@ RECOVERED_RATIO: Final = 1.5
 FRESH_S: Final = 2.0
 """Older speeds are ignored."""
 
-# Calls without token counts prove less: their lengths are unknown.
-_UNSURE: Final = 4.0
+UNSURE: Final = 4.0
+"""Calls without token counts prove less: their lengths are unknown."""
 
-# Cap on what a single call may prove, as a multiple of what peers finish meanwhile: it may simply be long.
-_MOST_BY_ONE: Final = 2.0
+MOST_BY_ONE: Final = 2.0
+"""Cap on what a single call may prove, as a multiple of what peers finish meanwhile: it may simply be long."""
 
 # Ratio of finished calls to peers from which their mean time is more than the effect of one long call.
 _BEHIND: Final = 2.0
@@ -44,7 +45,9 @@ _BEHIND: Final = 2.0
 _SAMPLE_S: Final = 0.05
 _LONGEST_BUCKET_S: Final = 15.0
 _LEAST_RUNNING: Final = 2
-_MOST_TIMES: Final = 1000.0
+MOST_TIMES: Final = 1000.0
+"""Largest ratio shown."""
+
 NOT_SLOW: Final[tuple[float, str, float | None]] = (0.0, "", None)
 
 
@@ -53,6 +56,8 @@ class PeerMedians:
     """Medians over engines with the same slots; None where too few engines have the signal.
 
     ``finished_per_work_s``: calls finished per slot in use and second. ``tokens_per_s``: per running request.
+    ``engines`` have calls to compare, ``heard`` are all in rotation. ``canary_ratio`` compares their canaries with
+    usual ones; 0 if unknown.
     """
 
     finished_per_work_s: float | None
@@ -60,6 +65,8 @@ class PeerMedians:
     tokens_per_s: float | None
     canary_s: float | None
     engines: int
+    heard: int = 0
+    canary_ratio: float = 0.0
 
 
 NO_PEERS: Final = PeerMedians(
@@ -139,7 +146,11 @@ def peer_medians(
     measured: Sequence[tuple[float | None, float | None]],
     policy: Straggler,
 ) -> PeerMedians:
-    """Medians of one cohort; ``measured`` holds tokens per running request and canary time of each engine."""
+    """Medians of one cohort; ``measured`` holds tokens per running request and canary time of each engine.
+
+    An ejected engine is none of them, so its canaries need one peer less.
+    """
+    canaries = [canary for _, canary in measured if canary]
 
     def middle(values: list[float]) -> float | None:
         return median(values) if len(values) >= policy.min_peers else None
@@ -148,19 +159,27 @@ def peer_medians(
         finished_per_work_s=median_rate(books, policy),
         service_s=middle([one.service_s for one in seen if one.service_s]),
         tokens_per_s=middle([tokens for tokens, _ in measured if tokens]),
-        canary_s=middle([canary for _, canary in measured if canary]),
+        canary_s=median(canaries) if len(canaries) >= policy.min_peers - 1 else None,
         engines=len(books),
+        heard=len(measured),
     )
 
 
 def tokens_per_running(report: EngineReport | None, slots: int, now_s: float) -> float | None:
     """Tokens per second per running request; None if unknown, stale, or if hardly any request runs."""
-    if report is None or report.tokens_per_s is None or report.requests_in_flight is None:
+    running = running_requests(report, slots, now_s)
+    if report is None or running is None or report.tokens_per_s is None:
+        return None
+    return report.tokens_per_s / running if running >= _LEAST_RUNNING else None
+
+
+def running_requests(report: EngineReport | None, slots: int, now_s: float) -> int | None:
+    """Requests that run on a good engine; None if unknown or stale."""
+    if report is None or report.requests_in_flight is None:
         return None
     if now_s - report.observed_at_s > FRESH_S or not report.verdict.good:
         return None
-    running = min(slots, report.requests_in_flight - (report.requests_waiting or 0))
-    return report.tokens_per_s / running if running >= _LEAST_RUNNING else None
+    return max(0, min(slots, report.requests_in_flight - (report.requests_waiting or 0)))
 
 
 def canary_duration_s(report: EngineReport | None) -> float | None:
@@ -191,7 +210,7 @@ def slowness(
         times = cohort.tokens_per_s / max(tokens_per_s, 1e-9)
         if times >= policy.slower_than:
             return (
-                min(_MOST_TIMES, times),
+                min(MOST_TIMES, times),
                 f"{tokens_per_s:.1f} tokens/s per running request, peers {cohort.tokens_per_s:.1f} "
                 f"(limit: {policy.slower_than:g} times slower)",
                 None,
@@ -222,13 +241,11 @@ def _by_calls(
     )
     if expected < MIN_EXPECTED_CALLS or finished * policy.slower_than > expected:
         return NOT_SLOW
-    mean = expected if sure else min(expected / _UNSURE, _MOST_BY_ONE * (finished + book.in_use))
-    if not _unlikely(
-        finished if sure else math.ceil(finished / _UNSURE), mean, FALSE_ALARM_PROBABILITY / cohort.engines
-    ):
+    mean = expected if sure else min(expected / UNSURE, MOST_BY_ONE * (finished + book.in_use))
+    if not unlikely(finished if sure else math.ceil(finished / UNSURE), mean, cohort.engines):
         return NOT_SLOW
     return (
-        min(_MOST_TIMES, expected / max(finished, 0.5)),
+        min(MOST_TIMES, expected / max(finished, 0.5)),
         f"finished {finished} calls in {book.at_s - book.since_s:.1f} s, peers would have "
         f"finished {expected:.0f} (limit: {policy.slower_than:g} times slower)",
         book.since_s,
@@ -244,10 +261,10 @@ def _behind(book: WorkSample) -> bool:
     return (book.finished + book.past_finished) * _BEHIND <= book.expected + book.past_expected
 
 
-def _unlikely(count: int, mean: float, chance: float) -> bool:
-    """Whether at most ``count`` events, at this ``mean``, are less likely than ``chance`` (Poisson)."""
+def unlikely(count: int, mean: float, engines: int) -> bool:
+    """Whether chance hardly explains at most ``count`` events (Poisson, ``mean``) on any of these engines."""
     term = total = math.exp(-mean)
     for k in range(1, count + 1):
         term *= mean / k
         total += term
-    return total < chance
+    return total < FALSE_ALARM_PROBABILITY / engines

@@ -1,17 +1,27 @@
 """Ejects engines that are clearly slower than their peers: a lower weight would keep the long tail.
 
-``slowness`` compares engines in rotation with others of the same slots, where enough of them have work. An ejected
-engine returns by proof, or on trial where its speed cannot be measured.
+``slowness`` compares engines in rotation with others of the same slots and revision in any zone, where enough of
+them have work; otherwise ``past_speed`` compares an engine with its own past. An ejected engine returns by proof,
+or on trial where its speed cannot be measured.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from engine.report import EngineReport
 from policies.resilience import Straggler
-from xds_server.decide.decision_memory import StragglerState, WorkSample
+from xds_server.decide.decision_memory import PastSpeed, StragglerState, WorkSample
 from xds_server.decide.ejection.circuit_breaker import cooldown_s, proofs_needed
+from xds_server.decide.ejection.past_speed import (
+    CANARY_SLACK_S,
+    PastEvidence,
+    canary_ratio,
+    next_past_speed,
+    past_of_proven,
+    slower_than_before,
+)
 from xds_server.decide.ejection.slowness import (
     FRESH_S,
     NO_PEERS,
@@ -27,9 +37,6 @@ from xds_server.decide.ejection.slowness import (
 )
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.pool_traffic import EngineTraffic
-
-CANARY_SLACK_S: Final = 0.03
-"""A canary takes milliseconds, and a prober short of CPU adds as many: smaller differences are ignored."""
 
 COOLDOWN_S: Final = 10.0
 MAX_COOLDOWN_S: Final = 600.0
@@ -116,74 +123,136 @@ def recovery_condition(state: StragglerState, trial_share_percent: float) -> str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StragglerCandidate:
-    """One engine as the comparison sees it. ``settled``: hard evidence or an order already decides."""
+    """One engine as the comparison sees it.
+
+    ``settled``: hard evidence or an order already decides; ``hung`` if that is its verdict.
+    """
 
     engine: Engine
     traffic: EngineTraffic | None
     compared: bool
     settled: bool
+    hung: bool
     kept_out: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StragglerRound:
+    """The states of a pool's engines, and what is usual for each; also the memory of the next evaluation."""
+
+    states: Mapping[EngineId, StragglerState]
+    past: Mapping[EngineId, PastSpeed]
+
+
+_CohortKey = tuple[int, str]
+"""Slots and revision; no revision where too few engines have it."""
+
+
 def straggler_states(
-    candidates: Sequence[StragglerCandidate],
-    before: Mapping[EngineId, StragglerState],
-    policy: Straggler,
-    now_s: float,
-) -> dict[EngineId, StragglerState]:
-    """The states of a pool's engines after one evaluation."""
-    books: dict[EngineId, WorkSample] = {}
-    tokens: dict[EngineId, float | None] = {}
-    cohorts: dict[int, list[StragglerCandidate]] = {}
+    candidates: Sequence[StragglerCandidate], before: StragglerRound, policy: Straggler, now_s: float
+) -> StragglerRound:
+    """The states after one evaluation."""
+    keys = _cohort_keys(candidates, policy)
+    books, cohorts = _measured_cohorts(candidates, keys, before, policy, now_s)
+    states: dict[EngineId, StragglerState] = {}
+    past: dict[EngineId, PastSpeed] = {}
     for one in candidates:
-        if one.compared:
-            cohorts.setdefault(one.engine.slots, []).append(one)
-    rates = {slots: _rate_before(cohort, before, policy) for slots, cohort in cohorts.items()}
-    for one in (one for cohort in cohorts.values() for one in cohort):
-        engine = one.engine
-        tokens[engine.id] = tokens_per_running(engine.report, engine.slots, now_s)
-        traffic = one.traffic
-        in_flight = _in_flight(traffic, engine.report)
-        if traffic is not None and in_flight is not None:
-            known = before.get(engine.id)
-            books[engine.id] = next_work_sample(
-                None if known is None else known.sample,
-                traffic,
-                min(in_flight, engine.slots),
-                rates.get(engine.slots),
-                after_s=policy.after,
-                now_s=now_s,
-            )
-    medians = {
-        slots: peer_medians(
-            [books[one.engine.id] for one in cohort if one.engine.id in books],
-            [one.traffic for one in cohort if one.traffic is not None],
-            [(tokens[one.engine.id], canary_duration_s(one.engine.report)) for one in cohort],
-            policy,
-        )
-        for slots, cohort in cohorts.items()
-    }
-    states = {}
-    for one in candidates:
-        key, known = one.engine.id, before.get(one.engine.id)
+        key = one.engine.id
+        known, usual = before.states.get(key), before.past.get(key)
+        peers, book = cohorts.get(keys[key], NO_PEERS), books.get(key)
+        seen = PastEvidence(report=one.engine.report, book=book, slots=one.engine.slots, peers=peers, now_s=now_s)
+        if one.compared and not (known is not None and known.trial):
+            usual = next_past_speed(usual, seen, policy)
+        if usual is not None:
+            past[key] = usual
         if one.settled:
+            # A slow engine may look hung for a moment. What proves its recovery stays the same.
+            if one.hung and known is not None and known.ejections:
+                states[key] = replace(known, slow_since_s=None, sample=None)
             continue
-        cohort = medians.get(one.engine.slots, NO_PEERS)
-        book = books.get(key)
+        slow = NOT_SLOW
+        if one.compared:
+            tokens = tokens_per_running(seen.report, seen.slots, now_s)
+            slow = slowness(book, one.traffic, tokens, peers, policy)
+            if not slow[0]:
+                slow = slower_than_before(usual, seen, policy)
         state = next_straggler_state(
             known,
-            slow=slowness(book, one.traffic, tokens.get(key), cohort, policy) if one.compared else NOT_SLOW,
+            slow=slow,
             book=book,
             well_at_s=None
             if known is None or not known.ejected
-            else _recovery_evidence_at_s(known, one, cohort, now_s),
+            else _recovery_evidence_at_s(known, one, peers, usual, now_s),
             kept_out=one.kept_out,
             policy=policy,
             now_s=now_s,
         )
         if state is not None:
             states[key] = state
-    return states
+            if usual is not None and known is not None and known.ejected and not (state.ejected or state.trial):
+                past[key] = past_of_proven(usual)
+    return StragglerRound(states=states, past=past)
+
+
+def _cohort_keys(candidates: Sequence[StragglerCandidate], policy: Straggler) -> dict[EngineId, _CohortKey]:
+    """The peers of each engine: those of its slots and revision, or of its slots if these are too few."""
+    counts = Counter((one.engine.slots, one.engine.revision) for one in candidates if one.compared)
+    return {
+        one.engine.id: (
+            one.engine.slots,
+            one.engine.revision if counts[one.engine.slots, one.engine.revision] >= policy.min_peers else "",
+        )
+        for one in candidates
+    }
+
+
+def _measured_cohorts(
+    candidates: Sequence[StragglerCandidate],
+    keys: Mapping[EngineId, _CohortKey],
+    before: StragglerRound,
+    policy: Straggler,
+    now_s: float,
+) -> tuple[dict[EngineId, WorkSample], dict[_CohortKey, PeerMedians]]:
+    """The work of each compared engine, and the medians of each cohort."""
+    members: dict[_CohortKey, list[StragglerCandidate]] = {}
+    for one in candidates:
+        if one.compared:
+            for key in {keys[one.engine.id], (one.engine.slots, "")}:
+                members.setdefault(key, []).append(one)
+    rates = {key: _rate_before(cohort, before.states, policy) for key, cohort in members.items()}
+    books: dict[EngineId, WorkSample] = {}
+    for one in candidates:
+        engine, traffic = one.engine, one.traffic
+        in_flight = _in_flight(traffic, engine.report)
+        if one.compared and traffic is not None and in_flight is not None:
+            known = before.states.get(engine.id)
+            books[engine.id] = next_work_sample(
+                None if known is None else known.sample,
+                traffic,
+                min(in_flight, engine.slots),
+                rates[keys[engine.id]],
+                after_s=policy.after,
+                now_s=now_s,
+            )
+    medians = {
+        key: replace(
+            peer_medians(
+                [books[one.engine.id] for one in cohort if one.engine.id in books],
+                [one.traffic for one in cohort if one.traffic is not None],
+                [
+                    (
+                        tokens_per_running(one.engine.report, one.engine.slots, now_s),
+                        canary_duration_s(one.engine.report),
+                    )
+                    for one in cohort
+                ],
+                policy,
+            ),
+            canary_ratio=canary_ratio((one.engine.report, before.past.get(one.engine.id)) for one in cohort),
+        )
+        for key, cohort in members.items()
+    }
+    return books, medians
 
 
 def _rate_before(
@@ -202,18 +271,19 @@ def _in_flight(traffic: EngineTraffic | None, report: EngineReport | None) -> in
 
 
 def _recovery_evidence_at_s(
-    state: StragglerState, one: StragglerCandidate, cohort: PeerMedians, now_s: float
+    state: StragglerState, one: StragglerCandidate, cohort: PeerMedians, usual: PastSpeed | None, now_s: float
 ) -> float | None:
     """Time of new evidence on an ejected engine, negative if it is still slow; None without."""
+    usual_s = max(cohort.canary_s or 0.0, 0.0 if usual is None else usual.canary_s or 0.0)
     report = one.engine.report
     last_s = max(state.since_s, state.proof_at_s)
     if report is None or report.observed_at_s <= last_s:
         return None
     canary = report.canary
-    if canary is not None and canary.at_s > last_s and cohort.canary_s is not None:
+    if canary is not None and canary.at_s > last_s and usual_s:
         if not canary.in_row:
             return -canary.at_s
-        fast = canary.took_s <= RECOVERED_RATIO * cohort.canary_s + CANARY_SLACK_S
+        fast = canary.took_s <= RECOVERED_RATIO * usual_s + CANARY_SLACK_S
         return canary.at_s if fast else -canary.at_s
     running = tokens_per_running(report, one.engine.slots, now_s)
     if running is not None and cohort.tokens_per_s is not None:
