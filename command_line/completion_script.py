@@ -24,8 +24,10 @@ def completion_command(program: str, names: str = "") -> click.Command:
     def print_script(shell: str) -> int:
         # click's own ``source`` would start bash to check its version; the reader of the script has their shell.
         script = _SHELLS[shell](click.Group(), {}, program, completion_variable(program))
-        click.echo(f"# {lines[shell]}")
-        click.echo(script.source_template % script.source_vars())
+        # Only the first comma ends the kind: descriptions have commas too.
+        text = (script.source_template % script.source_vars()).replace('string split ","', 'string split -m 1 ","')
+        # `#compdef` has to be the first line of a file in zsh's fpath.
+        click.echo(f"{text.strip()}\n\n# {lines[shell]}")
         return 0
 
     install = "\n".join(f"{shell + ':':<6} {line}" for shell, line in lines.items())

@@ -19,6 +19,7 @@ _DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 def run_group(group: click.Group, argv: Sequence[str], name: str) -> int:
     """Run one subcommand of ``group``, the program ``name``, and return its exit code."""
+    stdout = sys.stdout
     try:
         answer = group.main(args=list(argv), prog_name=name, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -29,8 +30,11 @@ def run_group(group: click.Group, argv: Sequence[str], name: str) -> int:
         return USAGE_ERROR
     except (click.exceptions.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except BrokenPipeError:
-        _detach_stdout()  # the reader (head, less) is done
+    except (SystemExit, BrokenPipeError) as error:
+        # The reader (head, less) is done: click replaces stdout and exits with 1.
+        if isinstance(error, SystemExit) and sys.stdout is stdout:
+            raise
+        _detach_stdout()
         return 0
     except OSError as error:
         if error.errno not in _DISK_FULL:

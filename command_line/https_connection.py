@@ -25,6 +25,11 @@ class NamedHTTPSConnection(http.client.HTTPSConnection):
             raise
 
 
+def answers_plain(error: ssl.SSLError) -> bool:
+    """Whether the handshake failed because the server's answer was no TLS, such as plain HTTP."""
+    return error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG")
+
+
 def speaks_tls(host: str, port: int) -> bool:
     """Whether a TLS handshake gets any TLS answer there."""
     tls = ssl.create_default_context()

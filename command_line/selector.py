@@ -1,9 +1,11 @@
 """``-l``: kubectl's label selectors over the fields of a row, such as ``health!=HEALTHY,zone in (a,b)``."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+import click
 
 _KEY: Final = r"[A-Za-z0-9_./-]+"
 _VALUE: Final = r"[^\s,()=!]*"
@@ -16,6 +18,9 @@ _FORMS: Final = re.compile(
     )\s*(?:,|$)""",
     re.VERBOSE,
 )
+
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class SelectorError(ValueError):
@@ -65,6 +70,25 @@ def parse_selector(text: str) -> Selector:
         found.append(_requirement(part))
         at = part.end()
     return Selector(tuple(found))
+
+
+def selector_option(example: str) -> Callable[[_Command], _Command]:
+    """``-l/--selector``; the command gets ``selector``, a ``Selector``."""
+    return click.option(
+        "--selector",
+        "-l",
+        default="",
+        callback=_parsed,
+        metavar="SELECTOR",
+        help=f"Only rows whose fields match, e.g. {example}.",
+    )
+
+
+def _parsed(_context: click.Context, _option: click.Parameter, text: str) -> Selector:
+    try:
+        return parse_selector(text)
+    except SelectorError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def _requirement(part: "re.Match[str]") -> Requirement:

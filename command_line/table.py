@@ -21,6 +21,9 @@ _ELLIPSIS: Final = "…"
 _KEPT_COLUMNS: Final = 2
 """Columns that stay however narrow the terminal: the name and the state."""
 
+_WANTED_COLUMNS: Final = 3
+"""Names are cut before fewer columns than this are shown."""
+
 _SHORT_FREE: Final = 16
 _LEAST_FREE: Final = 8
 _LEAST_IDENTITY: Final = 12
@@ -156,9 +159,11 @@ class _Layout:
         self._shrink(Role.FREE, _SHORT_FREE, width)
         self._drop([at for at in self.room if self._minor[at] and at >= _KEPT_COLUMNS], width)
         self._shrink(Role.FREE, _LEAST_FREE, width)
+        self._drop(self._of(Role.FREE), width, to=_WANTED_COLUMNS)
+        self._drop([at for at in self._of(Role.WORD) if at >= _KEPT_COLUMNS], width, to=_WANTED_COLUMNS)
+        self._shrink(Role.IDENTITY, _LEAST_IDENTITY, width)
         self._drop(self._of(Role.FREE), width)
         self._drop([at for at in self._of(Role.WORD) if at >= _KEPT_COLUMNS], width)
-        self._shrink(Role.IDENTITY, _LEAST_IDENTITY, width)
         self._drop(list(self.room)[1:], width)
         if self._over(width) > 0:
             self.room[next(iter(self.room))] = width
@@ -181,10 +186,10 @@ class _Layout:
             second = self.room[wide[-2]] if len(wide) > 1 else least
             self.room[wide[-1]] -= max(1, min(over, self.room[wide[-1]] - second))
 
-    def _drop(self, candidates: Sequence[int], width: int) -> None:
-        """Leave columns out, the last first."""
+    def _drop(self, candidates: Sequence[int], width: int, *, to: int = 0) -> None:
+        """Leave columns out, the last first, down to this number of columns."""
         for at in reversed(candidates):
-            if self._over(width) > 0:
+            if self._over(width) > 0 and len(self.room) > to:
                 del self.room[at]
 
 

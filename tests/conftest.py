@@ -1,5 +1,6 @@
 """What every test may use."""
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,9 @@ import pytest
 from hypothesis.internal.conjecture import providers
 
 from tests.cluster import Cluster, running_cluster
+
+# xdist sets it in workers; the commands under test would take their pipes for a terminal.
+os.environ.pop("COLUMNS", None)
 
 # Tests must not fail on an overloaded machine: benchmarks measure speed.
 PATIENT: Final = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])

@@ -8,6 +8,7 @@ from chaos.cli.resource_names import ResourceType, complete_resources, resource_
 from chaos.cli.scenario_text import scenario_description, scenario_record
 from chaos.scenario.scenario_library import chosen_scenarios
 from command_line.output_format import DATA, OutputForm, as_data, output_option
+from command_line.wrapping import wrapped
 from policies.findings import PolicyErrors
 
 
@@ -40,5 +41,5 @@ def command(words: tuple[str, ...], output: OutputForm) -> int:
         answer = documents[0] if len(documents) == 1 else {kind.plural: documents}
         click.echo(as_data(answer, output), nl=False)
     else:
-        click.echo("\n\n".join(texts))
+        click.echo(wrapped("\n\n".join(texts)))
     return 0

@@ -48,9 +48,9 @@ def default_text(fault: type[Fault], name: str) -> str:
 def fault_record(kind: str, fault: type[Fault]) -> Mapping[str, Any]:
     """The fault as JSON."""
     return {
-        "kind": kind,
-        "hits": fault.aim.value,
-        "story": fault_summary(fault),
+        "name": kind,
+        "target": fault.aim.value,
+        "description": fault_summary(fault),
         "incident": fault.incident,
         "schema": fault.model_json_schema(by_alias=True),
     }

@@ -1,6 +1,6 @@
 """``switchgear-chaos get``: scenarios and faults as a list."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from chaos.cli.resource_names import ResourceType, complete_resources, resource_
 from chaos.cli.scenario_text import scenario_record
 from chaos.scenario.scenario_library import chosen_scenarios, scenario_library, scenarios_labelled
 from command_line.output_format import DATA, OutputForm, as_data, list_output_option, show_custom_columns
+from command_line.selector import Selector, selector_option
 from command_line.table import Role, TableColumn, show_table
 from policies.findings import PolicyErrors
 from policies.quantity import format_duration
@@ -19,19 +20,36 @@ from policies.quantity import format_duration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listing:
-    """Columns, the last ``wide`` for ``-o wide`` only, and rows of cells, names and documents."""
+    """Columns, the last ``wide`` for ``-o wide`` only, and rows: cells, names, documents, selectable fields."""
 
     columns: tuple[TableColumn, ...]
     wide: int
     cells: Sequence[tuple[str, ...]]
     names: Sequence[str]
     documents: Sequence[Any]
+    fields: Sequence[Mapping[str, Any]]
+
+    def selected(self, selector: Selector) -> "_Listing":
+        """The rows that match; ``UsageError`` for a field that no row has."""
+        known = {key for fields in self.fields for key in fields}
+        for key in sorted(selector.keys - known):
+            raise click.UsageError(f"-l: no field {key!r}; fields: {', '.join(sorted(known))}")
+        kept = [at for at, fields in enumerate(self.fields) if selector.matches(fields)]
+        return _Listing(
+            columns=self.columns,
+            wide=self.wide,
+            cells=[self.cells[at] for at in kept],
+            names=[self.names[at] for at in kept],
+            documents=[self.documents[at] for at in kept],
+            fields=[self.fields[at] for at in kept],
+        )
 
 
 @click.command(name="get")
 @click.argument("words", nargs=-1, required=True, metavar="TYPE [NAME]...", shell_complete=complete_resources)
+@selector_option("suite=standard,faults in (hang,freeze)")
 @list_output_option()
-def command(words: tuple[str, ...], output: OutputForm, no_headers: bool) -> int:
+def command(words: tuple[str, ...], selector: Selector, output: OutputForm, no_headers: bool) -> int:
     """List scenarios or faults: `get scenarios`, `get scenario quick mine.yaml`, `get fault/hang`.
 
     TYPE is scenarios (scenario, sc) or faults (fault, fl). A scenario's NAME is one of the library, a file or a
@@ -44,6 +62,7 @@ def command(words: tuple[str, ...], output: OutputForm, no_headers: bool) -> int
         listing = _scenarios(names) if kind is ResourceType.SCENARIOS else _faults(names)
     except PolicyErrors as errors:
         return print_errors(errors)
+    listing = listing.selected(selector)
     if output in DATA:
         click.echo(as_data({kind.plural: listing.documents}, output), nl=False)
     elif output == "name":
@@ -85,6 +104,15 @@ def _scenarios(names: Sequence[str]) -> _Listing:
         ],
         names=[one.name for one in found],
         documents=[scenario_record(one) for one in found],
+        fields=[
+            {
+                **one.scenario.metadata.labels,
+                "name": one.name,
+                "suite": scenarios_labelled(one),
+                "faults": [strike.fault.kind for strike in spec.faults],
+            }
+            for one, spec in zip(found, specs, strict=True)
+        ],
     )
 
 
@@ -116,4 +144,5 @@ def _faults(names: Sequence[str]) -> _Listing:
         ],
         names=list(found),
         documents=[fault_record(kind, fault) for kind, fault in found.items()],
+        fields=[{"name": kind, "target": fault.aim.value} for kind, fault in found.items()],
     )

@@ -126,11 +126,7 @@ def server(before: Path) -> Iterator[str]:
     listening.server_close()
 
 
-def test_commands_of_today_ask_the_server_before(
-    server: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # As on a pipe: rows are whole.
-    monkeypatch.delenv("COLUMNS", raising=False)
+def test_commands_of_today_ask_the_server_before(server: str, capsys: pytest.CaptureFixture[str]) -> None:
 
     def told(*command: str) -> str:
         code = main([*command, "--admin", server])

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from command_line.https_connection import NamedHTTPSConnection, speaks_tls
+from command_line.https_connection import NamedHTTPSConnection, answers_plain, speaks_tls
 from engine.address import ListenAddress
 from xds_server.admin_api.endpoints import AdminEndpoint
 from xds_server.admin_api.parse import ShapeError, parse
@@ -75,8 +75,7 @@ def request_json(admin: str, path: str, *, method: str = "GET", body: Any = None
     except (http.client.HTTPException, ConnectionResetError) as error:  # the answer may be binary
         raise NoAnswerError(_no_http(admin, error)) from error
     except ssl.SSLError as error:
-        reason = getattr(error, "verify_message", "") or error.reason or str(error)
-        raise NoAnswerError(f"{admin}: {reason}. See --cacert, --cert and --server-name") from error
+        raise NoAnswerError(_no_tls(admin, error)) from error
     except TimeoutError as error:
         reason = "it hangs, is overloaded, or a firewall drops packets. To wait longer, use --timeout"
         raise NoAnswerError(f"no server answers at {admin} within {connection.timeout:g} s: {reason}") from error
@@ -102,6 +101,14 @@ def request_json(admin: str, path: str, *, method: str = "GET", body: Any = None
         kind = UnknownPathError if answer.status == http.client.NOT_FOUND else NoAnswerError
         raise kind(f"{admin}{path} answered {answer.status}: is it the admin port of a Switchgear?")
     raise AdminApiError(answer.status, message, found)
+
+
+def _no_tls(admin: str, error: ssl.SSLError) -> str:
+    """The error for a handshake that failed."""
+    if answers_plain(error):
+        return f"{admin}: the server speaks plain HTTP: use http://{admin.partition('//')[2]}"
+    reason = getattr(error, "verify_message", "") or error.reason or str(error)
+    return f"{admin}: {reason}. See --cacert, --cert and --server-name"
 
 
 def _no_http(admin: str, error: Exception) -> str:

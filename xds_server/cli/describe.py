@@ -6,6 +6,7 @@ from typing import Any, Final
 import click
 
 from command_line.output_format import DATA, as_data, output_option
+from command_line.wrapping import wrapped
 from policies.findings import did_you_mean
 from xds_server.admin_api.endpoints import EVENTS, PROXIES, WHY
 from xds_server.admin_api.status_types import ProxyPoolStatus, ProxyStatus, TypeStatus
@@ -84,7 +85,7 @@ def _describe_proxy(admin: str, node: str, output: str) -> int:
     else:
         lines = [*_lines(proxy, remarks), "", "Before:" if events else "Before: no events."]
         lines += [f"  {event_line(event)}" for event, _ in reversed(events[-_PAST:])]
-        click.echo(printable("\n".join(lines)))
+        click.echo(wrapped(printable("\n".join(lines))))
     return 0
 
 

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.text import Text
 
 from command_line.output_format import DATA, as_data, output_option
+from command_line.table import coloured, styled
+from command_line.wrapping import wrapped
 from xds_server.cli.connection_options import connection_options
 from xds_server.cli.diagnostics import printable
 from xds_server.cli.doctor_checks import all_checks
-from xds_server.cli.output_format import console, style_of
+from xds_server.cli.output_format import style_of
 from xds_server.cli.policies_option import policies_option
 from xds_server.diagnosis.check_result import Check, CheckState, failed
 
@@ -81,13 +82,14 @@ class _Scope:
 
 def show(checks: Sequence[Check]) -> None:
     """Print the checks, each with its fix if it has one."""
-    out = console()
+    lines = []
     for one in checks:
-        line = Text(f"{one.state.value:<4}", style=style_of(one.state))
+        state = f"{one.state.value:<4}"
         code = f" {one.code}" if one.code else ""
-        line.append(printable(f"{code} {one.subject}: {one.sentence}").replace("\n", " "))
-        out.print(line, soft_wrap=True)
+        text = printable(f"{state}{code} {one.subject}: {one.sentence}").replace("\n", " ")
+        lines.append(f"{styled(state, style_of(one.state))}{wrapped(text)[len(state) :]}")
         if one.fix:
-            out.print(Text(f"       {printable(one.fix)}", style="dim"), soft_wrap=True)
+            lines.append(styled(wrapped(f"       {printable(one.fix)}"), "dim"))
     counts = {state: sum(one.state is state for one in checks) for state in CheckState}
-    out.print(Text(", ".join(f"{count} {state.value}" for state, count in counts.items())))
+    lines.append(", ".join(f"{count} {state.value}" for state, count in counts.items()))
+    click.echo("\n".join(lines), color=coloured())

@@ -17,7 +17,7 @@ from command_line.output_format import (
     list_output_option,
     show_custom_columns,
 )
-from command_line.selector import Selector, SelectorError, parse_selector
+from command_line.selector import Selector, selector_option
 from command_line.table import (
     Cell,
     Role,
@@ -53,13 +53,6 @@ def _duration(_context: click.Context, _option: click.Parameter, text: str) -> f
         raise click.BadParameter(str(error)) from error
 
 
-def _selector(_context: click.Context, _option: click.Parameter, text: str) -> Selector:
-    try:
-        return parse_selector(text)
-    except SelectorError as error:
-        raise click.BadParameter(str(error)) from error
-
-
 @click.command(name="get", short_help="List engines, pools, zones, proxies, orders, events and more.")
 @click.argument(
     "resources",
@@ -70,14 +63,7 @@ def _selector(_context: click.Context, _option: click.Parameter, text: str) -> S
     shell_complete=complete_resources,
 )
 @connection_options
-@click.option(
-    "--selector",
-    "-l",
-    default="",
-    callback=_selector,
-    metavar="SELECTOR",
-    help="Only rows whose fields match, e.g. health!=HEALTHY,zone in (a,b).",
-)
+@selector_option("health!=HEALTHY,zone in (a,b)")
 @click.option(
     "--pool", default="", metavar="POOL", shell_complete=complete_names("pools"), help="Only rows of this pool."
 )

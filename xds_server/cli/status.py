@@ -13,6 +13,7 @@ import click
 
 from command_line.output_format import DATA, as_data, output_option
 from command_line.table import Cell, Role, StyledText, TableColumn, styled, table_lines, terminal_width
+from command_line.wrapping import wrapped
 from engine.report import GpuSummary
 from xds_server.admin_api.answers import ProblemList
 from xds_server.admin_api.endpoints import CANARY, ENGINES, HISTORY, POLICIES, PROBLEMS, PROXIES
@@ -256,15 +257,15 @@ def _lines(state: _State, *, wide: bool) -> Iterator[str]:
     width = None if wide else terminal_width()
     yield from _policy_lines(state)
     for one in _first_remarks(state):
-        yield styled(_plain(check_line(one)), style_of(one.state))
-        yield styled(f"  {printable(one.fix)}", "dim")
+        yield styled(wrapped(_plain(check_line(one))), style_of(one.state))
+        yield styled(wrapped(f"  {printable(one.fix)}"), "dim")
     if not state.proxy:
         yield from _engine_lines(state.engines, width, every=wide)
     yield from _proxy_lines(state.proxies, width)
     # Refusals and their places are in the table above.
     for one in on_proxies(state.proxies):
         if one.code == "SG205":
-            yield styled(_plain(check_line(one)), style_of(one.state))
+            yield styled(wrapped(_plain(check_line(one))), style_of(one.state))
 
 
 def _plain(text: str) -> str:

@@ -18,6 +18,7 @@ NARROW: Final = 90
 
 _HEALTHS: Final = {"HEALTHY": "green", "DRAINING": "yellow", "UNHEALTHY": "bold red"}
 _NAME: Final = 24
+_POOL: Final = 16
 _MOST_POOLS: Final = 6
 _MOST_BEHIND: Final = 4
 _EVENTS: Final = 6
@@ -90,12 +91,13 @@ def _head(board: LiveState, choice: TopSelection, trouble: str) -> Text:
 def _pools(board: LiveState, choice: TopSelection, width: int) -> Iterator[Text]:
     pools = board.pools(choice.pool)
     wide = width == 0 or width >= NARROW
-    head = f"{'POOL':<16} {'IN ROTATION':>11} {'LEVEL':>5} {'OK/S':>7} {'SHED/S':>7} {'LIMIT/SLOTS':>14}"
+    cells = _POOL if wide else min(_POOL, max(map(len, ("POOL", *(name for name, _ in pools)))))
+    head = f"{'POOL':<{cells}} {'IN ROTATION':>11} {'LEVEL':>5} {'OK/S':>7} {'SHED/S':>7} {'LIMIT/SLOTS':>14}"
     yield Text(f"{head}  LOAD" if wide else head, style="bold")
     for name, row in pools[:_MOST_POOLS]:
         slots, held, ceiling = row.slots, row.in_flight, row.ceiling
         line = (
-            f"{_cut(name, 16)} {f'{row.healthy}/{row.engines}':>11} {row.level:>5} {_rate(row.done_per_s)} "
+            f"{_cut(name, cells)} {f'{row.healthy}/{row.engines}':>11} {row.level:>5} {_rate(row.done_per_s)} "
             f"{_rate(row.shed_per_s)} {'-' if ceiling is None else ceiling:>6}/{slots or 0:<7g}"
         )
         if wide:
@@ -134,7 +136,11 @@ def _engines(rows: Sequence[tuple[str, EngineRow]], choice: TopSelection, width:
     names = [name for name, _ in rows]
     longest = max(map(len, names), default=0)
     # Whole names where there is room, in at most a third of the line: the rest is for the reason.
-    cells = max(_NAME, min(longest, width // 3) if width else longest) if wide else _NAME
+    cells = (
+        max(_NAME, min(longest, width // 3) if width else longest)
+        if wide
+        else min(_NAME, max(longest, len("ENGINE")))
+    )
     head = f"  {'ENGINE':<{cells}} {'HEALTH':<9} {'VERDICT':<9}"
     yield Text(head + (f" {'LOAD':<17} {'ERR%':>5}  WHY" if wide else " BUSY WHY"), style="bold")
     selected = names.index(choice.selected) if choice.selected in names else 0

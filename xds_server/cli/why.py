@@ -1,13 +1,11 @@
 """``switchgear why``: the story of an engine, a zone or a pool, in sentences."""
 
-import textwrap
 from collections.abc import Iterator
-from typing import Final
 
 import click
 
 from command_line.output_format import DATA, as_data, output_option
-from command_line.table import terminal_width
+from command_line.wrapping import wrapped
 from xds_server.admin_api.endpoints import WHY
 from xds_server.admin_api.status_types import EventStatus, Explanation
 from xds_server.cli.admin_client import fetch
@@ -16,9 +14,6 @@ from xds_server.cli.connection_options import connection_options
 from xds_server.cli.diagnostics import printable
 from xds_server.diagnosis.event_text import change_text
 from xds_server.model.text import age_text
-
-_WIDTH: Final = 100
-_NARROW: Final = 40
 
 
 @click.command(name="why", short_help="Explain the current state of an engine, zone or pool.")
@@ -48,18 +43,7 @@ def command(name: str, admin: str, output: str) -> int:
 
 def as_text(story: Explanation) -> str:
     """The story, wrapped for a terminal from 40 columns; whole lines on a pipe."""
-    columns = terminal_width()
-    if columns is None:
-        return printable("\n".join(_lines(story)))
-    width = min(_WIDTH, max(_NARROW, columns))
-    return printable("\n".join(line for text in _lines(story) for line in _wrapped(text, width)))
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    indent = " " * (len(text) - len(text.lstrip(" ")))
-    return textwrap.wrap(
-        text, width, subsequent_indent=f"{indent}  ", break_long_words=False, break_on_hyphens=False
-    ) or [""]
+    return wrapped(printable("\n".join(_lines(story))))
 
 
 def _lines(story: Explanation) -> Iterator[str]:

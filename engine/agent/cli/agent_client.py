@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from command_line.https_connection import NamedHTTPSConnection, speaks_tls
+from command_line.https_connection import NamedHTTPSConnection, answers_plain, speaks_tls
 from engine.agent.agent_config import EngineUrl, parse_duration
 
 DEFAULT_AGENT: Final = "http://127.0.0.1:18011"
@@ -47,6 +47,9 @@ class AgentClient:
                 raise NoAgentError(f"{agent}: the agent speaks TLS: use --agent {address}") from error
             raise NoAgentError(f"{agent} does not answer in HTTP: is it the agent's HTTP port?") from error
         except ssl.SSLError as error:
+            if answers_plain(error):
+                address = str(agent).replace("https:", "http:", 1)
+                raise NoAgentError(f"{agent}: the agent speaks plain HTTP: use --agent {address}") from error
             reason = getattr(error, "verify_message", "") or error.reason or str(error)
             raise NoAgentError(f"{agent}: {reason}. See --cacert, --cert and --server-name") from error
         except TimeoutError as error:

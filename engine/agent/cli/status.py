@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from command_line.output_format import DATA, OutputForm, as_data, output_option
+from command_line.wrapping import wrapped
 from engine.agent.cli.agent_client import AgentClient, NoAgentError, agent_options, duration
 
 
@@ -55,7 +56,7 @@ def _print(answer: Mapping[str, Any], output: OutputForm, *, following: bool) ->
         separator = "---\n" if following and output == "yaml" else ""
         click.echo(f"{separator}{as_data(answer, output)}", nl=False)
     else:
-        click.echo("\n".join(status_lines(answer)) + ("\n" if following else ""))
+        click.echo(wrapped("\n".join(status_lines(answer))) + ("\n" if following else ""))
 
 
 def _ready(answer: Mapping[str, Any]) -> bool:

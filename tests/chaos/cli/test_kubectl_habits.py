@@ -50,8 +50,17 @@ def test_get_prints_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert [one["metadata"]["name"] for one in found["scenarios"]] == ["quick"]
     path = "jsonpath={.scenarios[*].metadata.name}"
     assert out_of(capsys, "get", "sc", "quick", "half-crash", "-o", path) == "quick half-crash\n"
-    columns = "custom-columns=WHAT:.kind,HITS:.hits"
-    assert out_of(capsys, "get", "fault", "hang", "-o", columns).splitlines() == ["WHAT  HITS", "hang  engines"]
+    columns = "custom-columns=WHAT:.name,TARGET:.target"
+    assert out_of(capsys, "get", "fault", "hang", "-o", columns).splitlines() == ["WHAT  TARGET", "hang  engines"]
+
+
+def test_get_selects_by_label(capsys: pytest.CaptureFixture[str]) -> None:
+    standard = out_of(capsys, "get", "sc", "-l", "suite=standard", "-o", "name").split()
+    assert {"scenario/half-hangs", "scenario/zone-loss"} <= set(standard)
+    assert "scenario/quick" not in standard
+    assert out_of(capsys, "get", "faults", "-l", "target=zones", "-o", "name") == "fault/partition\n"
+    assert main(["get", "faults", "-l", "zone=a"]) == 2
+    assert "fields: name, target" in capsys.readouterr().err
 
 
 def test_get_wide_has_more_columns(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,10 +78,7 @@ def test_get_fits_the_terminal_and_keeps_names(
     assert "quick" in {line.split()[0] for line in lines}
 
 
-def test_get_keeps_rows_whole_on_a_pipe(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
+def test_get_keeps_rows_whole_on_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert "…" not in out_of(capsys, "get", "scenarios", "-o", "wide")
 
 

@@ -207,6 +207,12 @@ def test_closed_connection_after_handshake_points_to_the_certificate() -> None:
     assert "is it the admin port?" in _no_http("https://cp:18001", http.client.BadStatusLine("x"))
 
 
+def test_https_to_a_plain_port_says_use_http(stranger: Answering, capsys: pytest.CaptureFixture[str]) -> None:
+    place = stranger.url.removeprefix("http://")
+    assert main(["status", "--admin", f"https://{place}"]) == 2
+    assert f"the server speaks plain HTTP: use http://{place}" in capsys.readouterr().err
+
+
 def test_http_to_a_tls_port_says_use_https(
     stranger: Answering, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

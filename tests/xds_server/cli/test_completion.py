@@ -106,6 +106,7 @@ def test_each_shell_has_a_script(shell: str, capsys: pytest.CaptureFixture[str])
     assert main(["completion", shell]) == 0
     out = capsys.readouterr().out
     assert f"_SWITCHGEAR_COMPLETE={shell}_complete" in out
+    assert out.startswith("#compdef ") is (shell == "zsh"), "compinit reads the first line of a file in fpath"
 
 
 def asked(shell: str, *arguments: str, admin: str) -> str:
@@ -143,7 +144,7 @@ def test_zsh_completes_commands_and_names(admin: str) -> None:
     )
     said = asked("zsh", "-f", "-c", script, admin=admin)
     assert "asks _switchgear_completion" in said
-    assert "rollback:Have an earlier version" in said
+    assert "rollback:Roll back to an earlier" in said
     assert {"chat/r1", "chat/r2"} <= set(said.split())
 
 

@@ -17,7 +17,6 @@ server = test_status.server
 @pytest.fixture(autouse=True)
 def full(server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
     monkeypatch.setenv("SWITCHGEAR_ADMIN_URL", server.url)
-    monkeypatch.delenv("COLUMNS", raising=False)
     engines = [
         test_status.engine("e1", zone="a"),
         test_status.engine("e2", zone="b", health="UNHEALTHY"),

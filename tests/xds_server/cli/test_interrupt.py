@@ -1,4 +1,4 @@
-"""Ctrl-C ends a command with 130 and no traceback, whenever it comes."""
+"""Ctrl-C ends a command with 130 and a closed pipe with 0, without a traceback, whenever they come."""
 
 import os
 import subprocess
@@ -69,3 +69,20 @@ def test_ignored_interrupt_stays_ignored() -> None:
         "exit_on_interrupt(); raise_on_interrupt(); os.kill(os.getpid(), signal.SIGINT)\n"
     )
     assert subprocess.run([sys.executable, "-c", text], timeout=LIMIT_S, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("module", ["xds_server", "chaos", "engine.agent"])
+def test_finished_reader_ends_with_0(module: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", module, "completion", "bash"],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
