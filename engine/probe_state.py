@@ -51,7 +51,7 @@ class ProbeState:
     step explains the standstill since; requests that arrived later do not. ``pending`` is an upper estimate of
     requests without a first token, ``pending_low`` its minimum since ``pending_low_since_s``. ``counted``: the
     engine's count of requests works. ``longest_step_s`` is the longest recent time between two steps with work.
-    ``owed``: requests were in flight since the last progress. ``overdue_alone``: a canary was late with nothing
+    ``owed``: work of requests that were in flight may remain. ``overdue_alone``: a canary was late with nothing
     else in flight.
     """
 
@@ -206,7 +206,7 @@ def after_metrics(before: ProbeState, look: MetricsReading) -> ProbeState:
         # Tokens of earlier canaries are not progress: the engine may have stopped since.
         progressed = fresh.generation_tokens - known.generation_tokens > before.answered_since_look
     counted = (before.counted and not reborn) or bool(look.in_flight)
-    if known is not None and not reborn and (not counted or (others and before.others)):
+    if known is not None and not reborn and (not counted or before.others):
         # Only a scheduler step changes these: with requests in flight any change is progress.
         progressed = progressed or fresh.ranks != known.ranks
     pending = _pending(before, look, fresh, others + own, reborn=reborn)
@@ -241,7 +241,8 @@ def after_metrics(before: ProbeState, look: MetricsReading) -> ProbeState:
             counted=counted,
             progressed=progressed,
         ),
-        owed=bool(others) or (before.owed and not progressed),
+        # vLLM schedules one step ahead: a prompt whose client left may be in the next one, too.
+        owed=bool(others or before.others) or (before.owed and not progressed),
         overdue_alone=not progressed and (before.overdue_alone or _overdue(before, look, counted, others)),
     )
 
@@ -375,7 +376,7 @@ def _prefilling(
         # Short prompts take no longer than a decode step, however many wait.
         return chunk or (pending > own or fresh.waiting > own if long_prompts is None else long_prompts > 0)
     if not others and long_prompts is not None:
-        return long_prompts > 0
+        return long_prompts > 0 or (before.owed and before.prefilling)
     # Work for an idle engine begins with a prefill.
     return before.prefilling or bool(others and not before.others and long_prompts != 0)
 

@@ -12,7 +12,7 @@ from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure, 
 from engine.probe_settings import PREFILL_STALL_S, ProbeSettings
 from engine.probe_state import RECOVERED_CANARIES, ProbeState
 from engine.report import PREFILL_READING, Doubt, Verdict
-from engine.vllm_metrics import VllmCounters
+from engine.vllm_metrics import RankCounters, VllmCounters
 
 PROBE = ProbeSettings()
 SLOTS = 8
@@ -407,3 +407,29 @@ def test_short_probe_timeout_grows_with_usual_canaries() -> None:
     assert books.canary_limit_s(ProbeSettings()) == 1.0
     assert replace(books, usual_canary_s=1.0).canary_limit_s(ProbeSettings()) == 5.0
     assert ProbeState(slots=SLOTS).canary_limit_s(ProbeSettings(timeout_s=0.1)) == 0.1
+
+
+def test_abandoned_long_prompt_is_no_hang() -> None:
+    """Its client left; the engine computes the chunk, and the next one, which it had scheduled."""
+
+    def seen(at_s: float, kv: float, *, requests: int) -> MetricsReading:
+        # The gauges still show a request whose client left, until the step ends.
+        found = look(at_s, 100, running=requests, waiting=1, load=2 if at_s <= 6.5 else 1)
+        assert isinstance(found.counters, VllmCounters)
+        steps = (("vllm:kv_cache_usage_perc", kv),)
+        rank = RankCounters(rank="0", running=requests, waiting=1, steps=steps)
+        return replace(found, counters=replace(found.counters, ranks=(rank,)), long_prompts=int(at_s <= 6.5))
+
+    now = told([look(0.0, 100), 0.0, token(0.0), seen(0.5, 0.1, requests=1)]).canary_sent(0.6)
+    for at_s in (2.5, 4.5, 6.5):
+        now = now.after(seen(at_s, at_s / 10, requests=1), PROBE)
+        assert now.verdict is not None
+        assert now.verdict.good
+    # The client left during a step of 4 s; then another.
+    for tenth in range(1, 80):
+        at_s = 6.5 + tenth / 10
+        now = now.after(seen(at_s, 0.65 if at_s < 10.5 else 0.0, requests=int(at_s < 10.5)), PROBE)
+        assert now.verdict.good, f"{at_s:.1f} s: {now.evidence}"
+    for tenth in range(80, 120):
+        now = now.after(seen(6.5 + tenth / 10, 0.0, requests=0), PROBE)
+    assert now.verdict is Verdict.HUNG
