@@ -199,7 +199,7 @@ class DcgmSource:
 
     def engine_restarted(self) -> int:
         """Forget XIDs that a restart fixes; return their number."""
-        return self._latch.forget(lambda record: xid_rule(record.code, {}).restart_mends)
+        return self._latch.forget(lambda record: xid_rule(record.code, {}).fixed_by_restart)
 
     def _run(self) -> None:
         while not self._stop.is_set():

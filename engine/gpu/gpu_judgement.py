@@ -35,7 +35,7 @@ class GpuEvidence:
     rank: int | None
     sentence: str
     since_s: float | None = None
-    restart_mends: bool = False
+    fixed_by_restart: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +43,8 @@ class GpuJudgement:
     """Action for the engine and its reasons; ``evidence`` is worst first.
 
     ``worst_rank`` is the deciding rank, None for none or all. ``statement`` names what is unknown. ``wants_check``
-    asks for a deep check, which could tell causes apart. ``restart_mends``: a new engine process fixes the worst
-    fault (a killed or corrupted CUDA context).
+    asks for a deep check, which could tell causes apart. ``fixed_by_restart``: a new process fixes the worst fault
+    (a killed or corrupted CUDA context).
     """
 
     action: GpuAction
@@ -52,7 +52,7 @@ class GpuJudgement:
     worst_rank: int | None
     statement: str
     wants_check: bool
-    restart_mends: bool
+    fixed_by_restart: bool
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def judge_gpu(
             each.action.severity >= GpuAction.DEGRADE.severity and each.signal in _A_CHECK_TELLS
             for each in evidence
         ),
-        restart_mends=worst is not None and worst.restart_mends,
+        fixed_by_restart=worst is not None and worst.fixed_by_restart,
     )
 
 
@@ -161,7 +161,7 @@ def _of_xids(
             sentence=f"{_who(record.rank)}: XID {record.code} ({rule.meaning}{bucket})"
             f" {now_s - record.last_s:.1f} s ago{times}",
             since_s=record.first_s,
-            restart_mends=rule.restart_mends,
+            fixed_by_restart=rule.fixed_by_restart,
         )
 
 
@@ -178,7 +178,7 @@ def _of_checks(checks: Iterable[GpuCheck], policy: GpuPolicy) -> Iterator[GpuEvi
                 action=policy.action(signal),
                 rank=rank,
                 sentence=f"{_who(rank)}: deep check: {check.evidence}",
-                restart_mends=signal is GpuSignal.CHECK_CONTEXT,
+                fixed_by_restart=signal is GpuSignal.CHECK_CONTEXT,
             )
 
 

@@ -118,7 +118,7 @@ class GpuSource:
 
     def engine_restarted(self) -> int:
         """Forget XIDs that a restart fixes; return their number."""
-        return self._latch.forget(lambda record: xid_rule(record.code, {}).restart_mends)
+        return self._latch.forget(lambda record: xid_rule(record.code, {}).fixed_by_restart)
 
     def _start(self, name: str, run: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=run, name=name, daemon=True)

@@ -32,7 +32,7 @@ class XidRule:
     link: bool = False
 
     @property
-    def restart_mends(self) -> bool:
+    def fixed_by_restart(self) -> bool:
         """Whether a new process fixes it, by the catalogue."""
         return self.bucket == RESTART_APP
 

@@ -133,7 +133,7 @@ async def test_envoy_recovers_from_each_proxy_fault(proxied: Proxied) -> None:
     assert not proxied.stopped()
 
     if reason := unavailable_reason():
-        pytest.skip(f"frozen and slowed it was, cut off it could not be: {reason}")
+        pytest.skip(f"freezing and slowing work; no partition here: {reason}")
     # Cut from the engine's zone: the test's own connections are not affected.
     partition = proxied.struck(PartitionFault(), "e0")
     await partition.pull()

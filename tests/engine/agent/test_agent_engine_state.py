@@ -92,9 +92,9 @@ def test_drain_of_an_engine_with_a_refused_probe_is_not_in_doubt() -> None:
     assert (told.verdict, told.doubt) == (Verdict.DRAINING, None)
 
 
-def gpu(action: GpuAction, *, restart_mends: bool = False) -> GpuJudgement:
+def gpu(action: GpuAction, *, fixed_by_restart: bool = False) -> GpuJudgement:
     evidence = GpuEvidence(
-        signal=GpuSignal.XID, action=action, rank=0, sentence="XID on rank 0", restart_mends=restart_mends
+        signal=GpuSignal.XID, action=action, rank=0, sentence="XID on rank 0", fixed_by_restart=fixed_by_restart
     )
     return GpuJudgement(
         action=action,
@@ -102,7 +102,7 @@ def gpu(action: GpuAction, *, restart_mends: bool = False) -> GpuJudgement:
         worst_rank=0,
         statement="NVML available",
         wants_check=False,
-        restart_mends=restart_mends,
+        fixed_by_restart=fixed_by_restart,
     )
 
 
@@ -271,7 +271,9 @@ def test_hang_verdict_needs_a_stall_beyond_its_timeout() -> None:
 
 
 def test_an_xid_that_ends_a_context_explains_a_hang() -> None:
-    assert not liveness(HUNG.with_gpu(gpu(GpuAction.DEGRADE, restart_mends=True), 2.0, CONFIG), CONFIG, 10.0).yes
+    assert not liveness(
+        HUNG.with_gpu(gpu(GpuAction.DEGRADE, fixed_by_restart=True), 2.0, CONFIG), CONFIG, 10.0
+    ).yes
     assert liveness(HUNG.with_gpu(gpu(GpuAction.EJECT), 2.0, CONFIG), CONFIG, 10.0).yes
 
 

@@ -152,9 +152,9 @@ def test_overrides_are_parsed_and_all_mistakes_are_reported() -> None:
 
 
 def test_restart_helps_only_if_it_clears_the_worst_signal() -> None:
-    assert judged(readings(gpu()), (xid(31),)).restart_mends
-    assert not judged(readings(gpu()), (xid(31), xid(95))).restart_mends
-    assert not judged(readings(gpu()), ()).restart_mends
+    assert judged(readings(gpu()), (xid(31),)).fixed_by_restart
+    assert not judged(readings(gpu()), (xid(31), xid(95))).fixed_by_restart
+    assert not judged(readings(gpu()), ()).fixed_by_restart
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_each_outcome_of_a_deep_check_is_its_own_evidence(outcome: CheckOutcome,
     judgement = judged(readings(gpu()), (), checks=(check(outcome),))
     assert judgement.action is wanted
     assert not judgement.wants_check, "a check does not ask for a check"
-    assert judgement.restart_mends is (outcome is CheckOutcome.CONTEXT_ERROR)
+    assert judgement.fixed_by_restart is (outcome is CheckOutcome.CONTEXT_ERROR)
 
 
 def test_only_a_newer_check_of_the_same_rank_clears_a_wrong_result() -> None:

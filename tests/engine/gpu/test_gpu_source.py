@@ -182,7 +182,7 @@ def test_an_xid_is_an_edge_that_is_latched_counted_and_outlived(double, watch) -
     double.xid(0, 79)
     state = watched.until(action("eject"))
     (evidence,) = state["judgement"]["evidence"]
-    assert (evidence["rank"], evidence["restart_mends"]) == (0, False)
+    assert (evidence["rank"], evidence["fixed_by_restart"]) == (0, False)
     assert "XID 79 (GPU has fallen off the bus, NVIDIA: RESTART_BM)" in evidence["sentence"]
     double.xid(0, 79)
     watched.until(says(", 2 times"))
@@ -197,7 +197,7 @@ def test_new_engine_process_clears_faults_that_a_restart_clears(double, watch) -
     double.xid(0, 31)
     double.xid(0, 48)
     state = watched.until(lambda state: len(state["xids"]) == 2)
-    assert [each["restart_mends"] for each in state["judgement"]["evidence"]] == [False, True]
+    assert [each["fixed_by_restart"] for each in state["judgement"]["evidence"]] == [False, True]
     watched.restart_engine()
     state = watched.until(lambda state: len(state["xids"]) == 1)
     assert state["xids"][0]["code"] == 48
