@@ -123,6 +123,14 @@ class Ceiling:
     reason: str
 
 
+DECLARED: Final = "as declared"
+MEASURED: Final = "measured"
+AS_PEERS: Final = "as its peers"
+
+AFTER_WAIT: Final = "the wait, if it stays healthy"
+"""``EngineDecision.returns`` of a recovered engine that waits: it flaps, or proxies reconnect first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCapacity:
     """The capacity of one engine: concurrent calls, mean seconds per call, and the source of the numbers.

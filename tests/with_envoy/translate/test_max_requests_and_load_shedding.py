@@ -9,9 +9,8 @@ import pytest
 
 from chaos.fake_engine import EngineCrash, EngineHang
 from tests.eventually import eventually
-from xds_server.decide.admission.engine_capacity import MEASURED
 from xds_server.decide.decision_memory import CapacityEstimate, EndpointWeight
-from xds_server.decide.decisions import Decisions, EngineCapacity, EngineDecision, Health
+from xds_server.decide.decisions import MEASURED, Decisions, EngineCapacity, EngineDecision, Health
 from xds_server.decide.pool_inputs import PoolEngines
 from xds_server.decide.routing.endpoint_weights import endpoint_weights, weight_factors
 from xds_server.model.fleet import Engine, EngineId

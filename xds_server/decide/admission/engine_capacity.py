@@ -26,7 +26,7 @@ from typing import Final
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
 from xds_server.decide.decision_memory import CapacityEstimate, CapacityMemory
-from xds_server.decide.decisions import EngineCapacity, EngineDecision, Health
+from xds_server.decide.decisions import AS_PEERS, DECLARED, MEASURED, EngineCapacity, EngineDecision, Health
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.memo import reuse_equal, reuse_mapping
 from xds_server.model.pool_traffic import RATE_S, EngineTraffic, PoolTraffic
@@ -71,11 +71,6 @@ _FULL_KV: Final = 0.95
 _NARROWING_S: Final = 5.0
 _WIDENING_S: Final = 60.0
 """Slots of a KV-bound engine shrink fast, because too many stretch the wait, and grow slowly to avoid swings."""
-
-
-DECLARED: Final = "as declared"
-MEASURED: Final = "measured"
-AS_PEERS: Final = "as its peers"
 
 
 def engine_capacities(

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from engine.report import Verdict
-from xds_server.decide.decisions import Ejector, EngineDecision, Health
+from xds_server.decide.decisions import AFTER_WAIT, Ejector, EngineDecision, Health
 
 FLOOR: Final = "ResiliencePolicy.spec.breaker.capacityFloorPercent"
 ERROR_RATE: Final = "ResiliencePolicy.spec.breaker.errorRatePercent"
@@ -39,7 +39,12 @@ _OF_VERDICT: Final[Mapping[Verdict, str]] = MappingProxyType(
     }
 )
 _OF_EJECTOR: Final[Mapping[Ejector | None, str]] = MappingProxyType(
-    {Ejector.OPERATOR: "", Ejector.ERRORS: ERROR_RATE, Ejector.SLOWNESS: SLOWER_THAN}
+    {
+        Ejector.OPERATOR: "",
+        Ejector.ORCHESTRATOR: FLOOR,
+        Ejector.ERRORS: ERROR_RATE,
+        Ejector.SLOWNESS: SLOWER_THAN,
+    }
 )
 _READMISSION_RULES: Final[Mapping[Ejector, str]] = MappingProxyType(
     {
@@ -53,16 +58,19 @@ _DEGRADATION_STEPS: Final = ("noHedging", "fallback", "shed", "maintenance")
 
 
 def engine_rule(now: EngineDecision, before: EngineDecision | None = None) -> str:
-    """The field behind ``now``; for a returned engine, the one that allowed its return."""
+    """The field behind ``now``; for a returned engine, the one that allowed its return.
+
+    The wait of a recovered engine has no field.
+    """
     if now.floor:
         return FLOOR
     if now.health is Health.HEALTHY and now.ejector is None and before is not None:
         return _readmission_rule(before)
-    if now.ejector is Ejector.ORCHESTRATOR:
-        return "" if now.pod_phase.final else FLOOR
+    if now.returns == AFTER_WAIT or (now.ejector is Ejector.ORCHESTRATOR and now.pod_phase.final):
+        return ""
     if now.ejector in _OF_EJECTOR:
         return _OF_EJECTOR[now.ejector]
-    if now.health is Health.HEALTHY:
+    if now.health is Health.HEALTHY or (now.verdict is not None and now.verdict.good):
         return HEALTHY_AFTER
     return FLOOR if now.verdict is None else _OF_VERDICT.get(now.verdict, FLOOR)
 

@@ -16,7 +16,7 @@ from engine.report import Verdict
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
 from xds_server.decide.decision_memory import EjectionMemory, FlapState, PoolMemory
-from xds_server.decide.decisions import BreakerStatus, Ejector, EngineDecision, Health
+from xds_server.decide.decisions import AFTER_WAIT, BreakerStatus, Ejector, EngineDecision, Health
 from xds_server.decide.ejection import flap_damping
 from xds_server.decide.ejection.arbitration import (
     CapacityFloor,
@@ -243,7 +243,7 @@ def _return_delay_request(wait: ReturnDelay, engine: Engine, before: EngineDecis
         soft=wait.flapping,
         ejector=before.ejector,
         severity=_FLAPPING_SEVERITY,
-        returns="the wait, if it stays healthy",
+        returns=AFTER_WAIT,
     )
 
 

@@ -7,11 +7,12 @@ long as a try may take, these requests may be cut. A slow engine, or one with lo
 """
 
 from collections.abc import Mapping
+from statistics import median
 from typing import Final
 
 from engine.report import Doubt, ReportSource
 from policies.pool import EnginePoolSpec, Probe
-from xds_server.decide.decisions import AdmissionDecision, EngineDecision, Health, TimeLimits
+from xds_server.decide.decisions import MEASURED, AdmissionDecision, EngineDecision, Health, TimeLimits
 from xds_server.decide.ejection.report_evidence import fresh_for_s
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.pool_traffic import EngineTraffic
@@ -19,18 +20,23 @@ from xds_server.model.pool_traffic import EngineTraffic
 _LEAST_S: Final = 2.0
 """Two engine reports and two load reports: over shorter times, counts of different moments differ."""
 
-_LONGEST_PER_MEAN: Final = 4.0  # EnginePool.spec.longestServiceTime: four times serviceTime when absent
-
 
 def longest_try_s(pool: EnginePoolSpec, limits: TimeLimits | None, admission: AdmissionDecision | None) -> float:
-    """Seconds that a try may take: the limit in force, or the allowed wait plus the longest declared service.
+    """Seconds that a try may take: the limit in force, at most the allowed wait plus the longest service.
 
-    The limit is learned only after a while, and may be off by policy.
+    The declared longest service shrinks with the measured mean: declared times are often guesses, and callers on a
+    stopped engine wait for them.
     """
     wait_s = 0.0 if admission is None else admission.wait_s
-    declared_s = pool.longest_service_time or _LONGEST_PER_MEAN * pool.service_time
+    measured_s = (
+        []
+        if admission is None
+        else [one.service_s for one in admission.capacities.values() if one.source == MEASURED]
+    )
+    shorter = min(1.0, median(measured_s) / pool.service_time) if measured_s else 1.0
+    longest_s = wait_s + shorter * pool.longest_s
     limit_s = None if limits is None else limits.per_try_s
-    return max(_LEAST_S, limit_s or wait_s + declared_s)
+    return max(_LEAST_S, longest_s if limit_s is None else min(limit_s, longest_s))
 
 
 def lost_contact_since_s(

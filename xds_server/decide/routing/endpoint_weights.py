@@ -22,9 +22,8 @@ from statistics import median_low
 from types import MappingProxyType
 from typing import Final
 
-from xds_server.decide.admission.engine_capacity import MEASURED
 from xds_server.decide.decision_memory import CapacityEstimate, EndpointWeight
-from xds_server.decide.decisions import EngineDecision, Health
+from xds_server.decide.decisions import MEASURED, EngineDecision, Health
 from xds_server.decide.pool_inputs import PoolEngines
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.memo import reuse_equal

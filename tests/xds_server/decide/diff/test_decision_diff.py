@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from engine.report import Verdict
 from xds_server.decide.decisions import (
+    AFTER_WAIT,
     AdmissionDecision,
     BreakerPhase,
     BreakerStatus,
@@ -23,6 +24,7 @@ from xds_server.decide.decisions import (
     TimeLimits,
 )
 from xds_server.decide.diff.decision_diff import Change, ChangeKind, diff_decisions
+from xds_server.decide.diff.policy_fields import FLOOR, HEALTHY_AFTER, engine_rule
 from xds_server.model.fleet import Engine, EngineId
 
 WELL = EngineDecision(health=Health.HEALTHY, reason="ready", since_s=0.0, verdict=Verdict.READY)
@@ -74,6 +76,20 @@ def told(before: Decisions | None, now: Decisions) -> list[tuple[str, str, str, 
 def only(kind: ChangeKind, before: Decisions, now: Decisions) -> Change:
     (found,) = [one for one in diff_decisions(before, now) if one.kind is kind]
     return found
+
+
+@pytest.mark.parametrize(
+    ("now", "rule"),
+    [
+        (replace(OUT, verdict=Verdict.READY, returns=AFTER_WAIT), ""),
+        (replace(OUT, verdict=Verdict.READY, ejector=Ejector.ERRORS, returns=AFTER_WAIT), ""),
+        (replace(OUT, verdict=Verdict.READY, returns="2 successful probes in a row"), HEALTHY_AFTER),
+        (OUT, "EnginePool.spec.probe.stallAfter"),
+        (replace(OUT, ejector=Ejector.ORCHESTRATOR), FLOOR),
+    ],
+)
+def test_wait_before_a_return_names_no_wrong_field(now: EngineDecision, rule: str) -> None:
+    assert engine_rule(now) == rule
 
 
 def test_first_round_reports_only_deviations() -> None:

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from engine.report import ReportSource, Verdict
 from tests.xds_server.decide.ejection.ejection_simulation import World, key
 from tests.xds_server.decide.ejection.engine_predicates import IN, OUT, is_back, said, still
-from xds_server.decide.decisions import Ejector, EngineDecision, Health, TimeLimits
+from xds_server.decide.decisions import (
+    AS_PEERS,
+    MEASURED,
+    AdmissionDecision,
+    Ejector,
+    EngineCapacity,
+    EngineDecision,
+    Health,
+    TimeLimits,
+)
 from xds_server.decide.ejection.flap_damping import RECONNECT_DELAY_S
 from xds_server.decide.ejection.lost_contact import longest_try_s
 from xds_server.model.order import Order, OrderAction
@@ -91,6 +100,33 @@ def test_without_per_try_timeout_the_longest_service_time_delays_the_cut() -> No
     assert longest_try_s(spec, limits(3.0), None) == 3.0
     assert [longest_try_s(one, limits(None), None) for one in (spec, declared)] == [8.0, 5.0]
     assert longest_try_s(spec, limits(0.1), None) == 2.0, "counts of different moments differ this long"
+
+
+@pytest.mark.parametrize(
+    ("service_s", "source", "expected_s"),
+    [(0.5, MEASURED, 4.0), (0.5, AS_PEERS, 10.0), (4.0, MEASURED, 10.0), (2.0, MEASURED, 10.0)],
+)
+def test_measured_service_time_shortens_the_wait_for_a_cut(
+    service_s: float, source: str, expected_s: float
+) -> None:
+    """Callers of two stopped engines waited 10 s, the declared times, while calls took half a second."""
+    spec = World().spec.model_copy(update={"service_time": 2.0, "longest_service_time": None})
+    admission = AdmissionDecision(
+        total=16,
+        interactive=16,
+        batch=16,
+        held=0,
+        slots=8.0,
+        wait_s=2.0,
+        pressure=None,
+        utilization=None,
+        in_force=True,
+        by_proxy={},
+        capacities={key("e0"): EngineCapacity(slots=8.0, service_s=service_s, source=source)},
+        reason="",
+    )
+    assert longest_try_s(spec, limits(None), admission) == expected_s
+    assert longest_try_s(spec, limits(12.0), admission) == expected_s
 
 
 def test_new_boot_id_clears_a_crash() -> None:

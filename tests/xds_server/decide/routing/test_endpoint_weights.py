@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xds_server.decide.admission.engine_capacity import AS_PEERS, DECLARED, MEASURED
 from xds_server.decide.decision_memory import CapacityEstimate, EndpointWeight
-from xds_server.decide.decisions import EngineCapacity, EngineDecision, Health
+from xds_server.decide.decisions import AS_PEERS, DECLARED, MEASURED, EngineCapacity, EngineDecision, Health
 from xds_server.decide.pool_inputs import PoolEngines
 from xds_server.decide.routing.endpoint_weights import (
     HOLD_S,
