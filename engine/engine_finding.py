@@ -21,13 +21,17 @@ engine, and ejecting a busy engine starts a cascade.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFinding:
-    """A verdict with its reading and threshold; ``since_s`` on the prober's clock."""
+    """A verdict with its reading and threshold; ``since_s`` on the prober's clock.
+
+    ``hung_ranks``: names of the data-parallel ranks that hang.
+    """
 
     verdict: Verdict
     reading: str
     sentence: str
     threshold: str = ""
     since_s: float | None = None
+    hung_ranks: tuple[str, ...] = ()
 
     def evidence(self, at_s: float) -> Evidence:
         """Evidence for a report made at ``at_s``."""
@@ -48,13 +52,13 @@ def engine_finding(now: ProbeState, at_s: float, probe: ProbeSettings) -> Engine
 def _finding(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFinding | None:
     if now.trouble is not None and not now.trouble.answered:
         return _unreachable(now, now.trouble, at_s, probe)
-    stalled = _stalled(now, at_s, probe)
+    stalled = _stalled(now, at_s, probe) or _hung_rank(now, at_s, probe)
     if now.answer is not None:
         return _after_failure(now, now.answer, stalled, at_s, probe)
+    if stalled is not None and (stalled.hung_ranks or not now.progressed):
+        return replace(stalled, verdict=_not_started(now, Verdict.HUNG))
     if now.progressed:
         return _moving(now, at_s, probe)
-    if stalled is not None:
-        return replace(stalled, verdict=_not_started(now, Verdict.HUNG))
     return _after_silence(now, at_s, probe)
 
 
@@ -109,16 +113,42 @@ def _stalled(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFindin
         since_s=now.stalled_since_s,
         sentence=(
             f"{now.others} requests in flight and no token for {at_s - now.stalled_since_s:.1f} s "
-            f"(limit {limit_s:.2g} s{_limit_source(now, probe)})"
+            f"(limit {limit_s:.2g} s{_limit_source(now, probe, prefilling=now.prefilling)})"
         ),
     )
 
 
-def _limit_source(now: ProbeState, probe: ProbeSettings) -> str:
+def _hung_rank(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFinding | None:
+    """Evidence that a data-parallel rank hangs, even while others work."""
+    found = [(now.hung_rank_since_s(rank, at_s, probe), rank) for rank in now.ranks]
+    hung = [(since_s, rank) for since_s, rank in found if since_s is not None]
+    if not hung or now.trouble is not None:
+        return None
+    since_s, worst = min(hung, key=lambda one: one[0])
+    limit_s = now.rank_limit_s(worst, probe)
+    work = f"{worst.work} requests in flight and" if worst.work else "a probe, and"
+    source = _limit_source(now, probe, prefilling=worst.prefilling)
+    names = tuple(rank.counters.rank for _, rank in hung)
+    return EngineFinding(
+        verdict=Verdict.HUNG,
+        # One long prompt may explain it.
+        reading=PREFILL_READING if all(rank.prefilling for _, rank in hung) else "rank",
+        threshold=f"token within {limit_s:.2g} s from every data-parallel rank",
+        since_s=since_s,
+        sentence=(
+            f"data-parallel rank {worst.counters.rank}: {work} no token for {at_s - since_s:.1f} s "
+            f"(limit {limit_s:.2g} s{source}); {len(hung)} of {len(now.ranks)} ranks hung"
+            + (f": {', '.join(names)}" if len(names) > 1 else "")
+        ),
+        hung_ranks=names,
+    )
+
+
+def _limit_source(now: ProbeState, probe: ProbeSettings, *, prefilling: bool) -> str:
     """Why the limit in force is as long as it is."""
-    if probe.stall_after_s is not None or not now.prefilling:
+    if probe.stall_after_s is not None or not prefilling:
         return ""
-    if now.stall_limit_s(probe) > PREFILL_STALL_S:
+    if now.longest_step_s:
         return f" for a prefill: {PREFILL_STALL_S:g} s + longest recent step, {now.longest_step_s:.1f} s"
     return " for a prefill"
 
@@ -218,8 +248,8 @@ def _after_silence(now: ProbeState, at_s: float, probe: ProbeSettings) -> Engine
             since_s=since_s,
             sentence=f"no token for {silent_s:.1f} s, cause unknown: {now.trouble.detail}",
         )
-    if now.others and not now.overdue_alone:
-        return None  # possibly a long prefill: the stall limit applies
+    if now.ranks or (now.others and not now.overdue_alone):
+        return None  # possibly a long prefill: the stall limit applies, or that of the rank that was asked
     return EngineFinding(
         verdict=_not_started(now, Verdict.HUNG),
         reading="probe",

@@ -8,9 +8,9 @@ import asyncio
 import errno
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final
 
 import aiohttp
@@ -32,6 +32,8 @@ LOAD_LIMIT_BYTES: Final = 4096
 METRICS_TIMEOUT_S: Final = 1.0
 _DETAIL_CHARS: Final = 200
 _HEALTH_PATH: Final = "/health"
+# vLLM sends the request to this data-parallel rank, by its place.
+_RANK_HEADER: Final = "X-data-parallel-rank"
 # Retry interval for an engine without a request count.
 LOAD_RETRY_READINGS: Final = 120
 
@@ -172,7 +174,7 @@ class EngineHttp:
             return None
         timeout_s = min(METRICS_TIMEOUT_S, self._target.probe.timeout_s)
         for path in (self._count_path,) if self._count_path else self._target.probe.count_paths:
-            text = await self._exchange("GET", path, timeout_s, LOAD_LIMIT_BYTES)
+            text = await self._exchange(path, timeout_s, LOAD_LIMIT_BYTES)
             if isinstance(text, ProbeFailure):
                 if not text.answered:
                     return None
@@ -191,11 +193,13 @@ class EngineHttp:
 
     async def value(self, path: str) -> Any:
         """JSON value at ``path``, None if unreadable; or the failure."""
-        text = await self._exchange("GET", path, METRICS_TIMEOUT_S, ANSWER_LIMIT_BYTES)
+        text = await self._exchange(path, METRICS_TIMEOUT_S, ANSWER_LIMIT_BYTES)
         return text if isinstance(text, ProbeFailure) else _json(text)
 
-    async def send_canary(self, prompt: str, timeout_s: float | None = None) -> CanaryReading:
-        """Send a canary, within the probe timeout or the given one."""
+    async def send_canary(
+        self, prompt: str, timeout_s: float | None = None, *, rank: int | None = None
+    ) -> CanaryReading:
+        """Send a canary, within the probe timeout or the given one, to one data-parallel rank if given."""
         target, sent_at_s = self._target, self._clock()
         body: dict[str, Any] = {"model": target.model, "max_tokens": 1, "temperature": 0, "stream": False}
         if target.probe.path == "/v1/chat/completions":
@@ -203,7 +207,8 @@ class EngineHttp:
         else:
             body["prompt"] = prompt
         allowed_s = target.probe.timeout_s if timeout_s is None else timeout_s
-        answer = await self._exchange("POST", target.probe.path, allowed_s, ANSWER_LIMIT_BYTES, body)
+        headers = {} if rank is None else {_RANK_HEADER: str(rank)}
+        answer = await self._exchange(target.probe.path, allowed_s, ANSWER_LIMIT_BYTES, body, headers)
         failure = answer if isinstance(answer, ProbeFailure) else _without_token(answer)
         return CanaryReading(sent_at_s=sent_at_s, at_s=self._clock(), failure=failure)
 
@@ -237,7 +242,7 @@ class EngineHttp:
                 _let_go(error)
 
     async def _metrics(self, timeout_s: float) -> VllmCounters | ProbeFailure:
-        text = await self._exchange("GET", self._target.probe.metrics_path, timeout_s, METRICS_LIMIT_BYTES)
+        text = await self._exchange(self._target.probe.metrics_path, timeout_s, METRICS_LIMIT_BYTES)
         if isinstance(text, ProbeFailure):
             return text
         try:
@@ -247,13 +252,13 @@ class EngineHttp:
 
     async def _errored(self, timeout_s: float) -> bool:
         """Whether /health reports an error; vLLM answers 503 after its core died."""
-        text = await self._exchange("GET", _HEALTH_PATH, timeout_s, LOAD_LIMIT_BYTES)
+        text = await self._exchange(_HEALTH_PATH, timeout_s, LOAD_LIMIT_BYTES)
         return isinstance(text, ProbeFailure) and text.status >= 500
 
     async def _pause(self) -> str | None:
         """Why the engine stands still by order; empty if it does not, None if unknown."""
         texts = await asyncio.gather(
-            *(self._exchange("GET", path, _PAUSE_TIMEOUT_S, LOAD_LIMIT_BYTES) for path, _, _ in _PAUSES)
+            *(self._exchange(path, _PAUSE_TIMEOUT_S, LOAD_LIMIT_BYTES) for path, _, _ in _PAUSES)
         )
         absent = all(isinstance(one, ProbeFailure) and one.status == 404 for one in texts)
         self._pause_from_s = self._clock() + (_NO_PAUSE_INTERVAL_S if absent else _PAUSE_INTERVAL_S)
@@ -268,19 +273,24 @@ class EngineHttp:
         return next((state for state, paused in known if paused), "")
 
     async def _exchange(
-        self, method: str, path: str, timeout_s: float, limit_bytes: int, body: dict[str, Any] | None = None
+        self,
+        path: str,
+        timeout_s: float,
+        limit_bytes: int,
+        body: dict[str, Any] | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> bytes | ProbeFailure:
-        """Body of a 200 answer, or the failure."""
+        """Body of a 200 answer, or the failure; with ``body`` a POST."""
         started_at_s = self._clock()
         way = _Connection()
         key = self._api_key()
         try:
             means = self._secured()
             async with self._http.request(
-                method,
+                "GET" if body is None else "POST",
                 self._target.url(path),
                 json=body,
-                headers={"Authorization": f"Bearer {key}"} if key else None,
+                headers={**headers, "Authorization": f"Bearer {key}"} if key else headers,
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
                 ssl=True if means is None else means.context,

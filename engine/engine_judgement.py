@@ -94,10 +94,8 @@ class EngineJudgement:
             pause_s = min(CONFIRM_S, probe.interval_s)
         else:
             pause_s = min(EJECTED_INTERVAL_S, probe.interval_s)
-        stalled_since_s, limit_s = self.books.stalled_since_s, self.books.stall_limit_s(probe)
-        if stalled_since_s is not None and at_s < stalled_since_s + limit_s:
-            pause_s = min(pause_s, stalled_since_s + limit_s - at_s)
-        return pause_s
+        due_s = self.books.next_stall_limit_s(at_s, probe)
+        return pause_s if due_s is None else min(pause_s, due_s - at_s)
 
     def report(self, pool: str, engine: str, at_s: float, sequence: int) -> EngineReport | None:
         """Report for the control plane; None if the last reading was inconclusive."""
@@ -120,6 +118,8 @@ class EngineJudgement:
             doubt=self.doubt,
             canary=self.books.canary,
             reasons=() if self.finding is None or self.verdict.good else (self.finding.evidence(at_s),),
+            ranks=self.books.rank_labels,
+            hung_ranks=() if self.finding is None else self.finding.hung_ranks,
         )
 
 

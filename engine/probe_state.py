@@ -3,11 +3,19 @@
 A pure fold: ``after_metrics`` and ``after_canary`` add one reading. ``engine_finding`` derives the verdict.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypedDict
 
 from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure, ProbeFailureReason
 from engine.probe_settings import PREFILL_STALL_S, ProbeSettings
+from engine.rank_progress import (
+    RankProgress,
+    RankReading,
+    after_rank_reading,
+    longest_standstill_since_s,
+    suspected_rank,
+)
 from engine.report import CanaryResults
 from engine.vllm_metrics import VllmCounters
 
@@ -52,7 +60,8 @@ class ProbeState:
     requests without a first token, ``pending_low`` its minimum since ``pending_low_since_s``. ``counted``: the
     engine's count of requests works. ``longest_step_s`` is the longest recent time between two steps with work.
     ``owed``: work of requests that were in flight may remain. ``overdue_alone``: a canary was late with nothing
-    else in flight.
+    else in flight. ``ranks``: data-parallel ranks in order, empty if there is one. ``asked_rank``: place of the
+    rank that the last canary was addressed to.
     """
 
     slots: int
@@ -88,10 +97,24 @@ class ProbeState:
     longest_step_at_s: float = 0.0
     owed: bool = False
     overdue_alone: bool = False
+    ranks: tuple[RankProgress, ...] = ()
+    asked_rank: int | None = None
 
     def stall_limit_s(self, probe: ProbeSettings) -> float:
         """Longest standstill with requests in flight that is not a hang."""
-        if probe.stall_after_s is not None or not self.prefilling:
+        return self._limit_s(probe, prefilling=self.prefilling)
+
+    def rank_limit_s(self, rank: RankProgress, probe: ProbeSettings) -> float:
+        """Longest standstill of one rank with work that is not a hang."""
+        return self._limit_s(probe, prefilling=rank.prefilling)
+
+    def hung_rank_since_s(self, rank: RankProgress, at_s: float, probe: ProbeSettings) -> float | None:
+        """Since when one rank hangs; None if it does not."""
+        limit_s = self.rank_limit_s(rank, probe)
+        return rank.hung_since_s(at_s, limit_s=limit_s, idle_limit_s=max(probe.timeout_s, limit_s))
+
+    def _limit_s(self, probe: ProbeSettings, *, prefilling: bool) -> float:
+        if probe.stall_after_s is not None or not prefilling:
             return probe.decode_stall_s
         return prefill_limit_s(self.longest_step_s)
 
@@ -108,6 +131,23 @@ class ProbeState:
         if probe.stall_after_s is not None or (self.counted and (self.overdue_alone or not self.owed)):
             return self.canary_limit_s(probe)
         return max(self.canary_limit_s(probe), self.stall_limit_s(probe))
+
+    def next_stall_limit_s(self, at_s: float, probe: ProbeSettings) -> float | None:
+        """Next time at which a standstill exceeds its limit; None if nothing stands still."""
+        limits = [
+            since_s + limit_s
+            for since_s, limit_s in (
+                (self.stalled_since_s, self.stall_limit_s(probe)),
+                *((rank.stalled_since_s, self.rank_limit_s(rank, probe)) for rank in self.ranks),
+            )
+            if since_s is not None
+        ]
+        return min((due_s for due_s in limits if due_s > at_s), default=None)
+
+    @property
+    def rank_labels(self) -> tuple[str, ...]:
+        """Names of the data-parallel ranks; empty if there is one."""
+        return tuple(rank.counters.rank for rank in self.ranks)
 
     def suspects_pause(self, at_s: float) -> bool:
         """Whether a pause by order may explain that no token comes."""
@@ -139,18 +179,33 @@ class ProbeState:
         """
         return (self.canary_failed or self.slow_canaries > 0) and not self.saturated
 
+    @property
+    def suspects_rank(self) -> bool:
+        """Whether a rank stands still with work, which a canary addressed to it clears up."""
+        return bool(self.ranks) and self.looked_at_s is not None and self._suspected(self.looked_at_s) is not None
+
     def wants_canary(self, *, good: bool) -> bool:
         """Whether to send a canary now; ``good`` is the current verdict."""
         if self.asked_at_s is not None:
             return False
         if self.trouble is not None and (self.trouble.gone or self.trouble.unproved):
             return False
-        return not (good and self.progressed and self.saturated)
+        return self.suspects_rank or not (good and self.progressed and self.saturated)
 
     def canary_sent(self, at_s: float) -> "ProbeState":
-        """The state with a canary sent at ``at_s``."""
+        """The state with a canary sent at ``at_s``, addressed to ``asked_rank`` of the result."""
         since = self.unanswered_since_s
-        return replace(self, asked_at_s=at_s, unanswered_since_s=at_s if since is None else since)
+        sent = replace(self, asked_at_s=at_s, unanswered_since_s=at_s if since is None else since)
+        if not self.ranks:
+            return replace(sent, asked_rank=None)
+        place = self._suspected(at_s)
+        if place is None:
+            place = 0 if self.asked_rank is None else (self.asked_rank + 1) % len(self.ranks)
+        ranks = tuple(rank.with_canary(at_s) if turn == place else rank for turn, rank in enumerate(self.ranks))
+        return replace(sent, asked_rank=place, ranks=ranks)
+
+    def _suspected(self, at_s: float) -> int | None:
+        return suspected_rank(self.ranks, at_s, -1 if self.asked_rank is None else self.asked_rank)
 
 
 def prefill_limit_s(longest_step_s: float) -> float:
@@ -190,6 +245,7 @@ def after_metrics(before: ProbeState, look: MetricsReading) -> ProbeState:
             in_flight=look.in_flight,
             errored=look.errored,
             others=0,
+            ranks=(),
             stalled_since_s=None,
         )
     if before.pause and look.pause == "":
@@ -210,8 +266,9 @@ def after_metrics(before: ProbeState, look: MetricsReading) -> ProbeState:
         # Only a scheduler step changes these: with requests in flight any change is progress.
         progressed = progressed or fresh.ranks != known.ranks
     pending = _pending(before, look, fresh, others + own, reborn=reborn)
+    ranks = _ranks(before, look, fresh, others=others, prefilling=_may_prefill(look, fresh, pending, own, counted))
     return replace(
-        _longest_step(before, look, progressed=progressed),
+        _longest_step(before, look, ranks, progressed=progressed),
         looked_at_s=look.at_s,
         heard_at_s=look.at_s,
         trouble=None,
@@ -244,13 +301,14 @@ def after_metrics(before: ProbeState, look: MetricsReading) -> ProbeState:
         # vLLM schedules one step ahead: a prompt whose client left may be in the next one, too.
         owed=bool(others or before.others) or (before.owed and not progressed),
         overdue_alone=not progressed and (before.overdue_alone or _overdue(before, look, counted, others)),
+        ranks=ranks,
     )
 
 
 def after_canary(before: ProbeState, answer: CanaryReading) -> ProbeState:
     """The state after a canary has ended."""
-    ended = replace(before, asked_at_s=None)
     failure = answer.failure
+    ended = replace(before, asked_at_s=None, ranks=_ranks_after_canary(before, failure))
     if failure is None:
         in_row = 1 if before.canary is None else before.canary.in_row + 1
         took_s, usual_s = answer.at_s - answer.sent_at_s, before.usual_canary_s
@@ -313,6 +371,44 @@ def restart_timers(before: ProbeState, at_s: float) -> ProbeState:
         stalled_since_s=None if before.stalled_since_s is None else at_s,
         unanswered_since_s=None if before.unanswered_since_s is None else at_s,
         shed_since_s=None if before.shed_since_s is None else at_s,
+        ranks=tuple(rank.with_timers_from(at_s) for rank in before.ranks),
+    )
+
+
+def _ranks(
+    before: ProbeState, look: MetricsReading, fresh: VllmCounters, *, others: int, prefilling: bool
+) -> tuple[RankProgress, ...]:
+    """Progress of each data-parallel rank; empty if there is one."""
+    if len(fresh.ranks) < 2:
+        return ()
+    # The count of one API process among several misses requests, so each may be a prefill.
+    partial = (
+        fresh.started_at_s is None or look.in_flight is None or look.in_flight < fresh.running + fresh.waiting
+    )
+    return after_rank_reading(
+        before.ranks,
+        fresh.ranks,
+        RankReading(
+            at_s=look.at_s,
+            last_at_s=before.looked_at_s,
+            asked_rank=None if before.asked_at_s is None else before.asked_rank,
+            prefilling=partial or prefilling,
+            arriving=partial or bool(others if look.long_prompts is None else look.long_prompts),
+        ),
+    )
+
+
+def _ranks_after_canary(before: ProbeState, failure: ProbeFailure | None) -> tuple[RankProgress, ...]:
+    """The ranks after the end of a canary: a token clears its rank, silence adds to the evidence."""
+    if failure is not None and failure.trouble is ProbeFailureReason.SILENT:
+        return before.ranks
+    return tuple(
+        rank
+        if place != before.asked_rank
+        else rank.after_token()
+        if failure is None
+        else replace(rank, unanswered_since_s=None)
+        for place, rank in enumerate(before.ranks)
     )
 
 
@@ -373,12 +469,19 @@ def _prefilling(
     if progressed:
         since_s = before.stalled_since_s
         chunk = since_s is not None and look.at_s - since_s > _DECODE_STEP_S
-        # Short prompts take no longer than a decode step, however many wait.
-        return chunk or (pending > own or fresh.waiting > own if long_prompts is None else long_prompts > 0)
+        return chunk or _may_prefill(look, fresh, pending, own, counted)
     if not others and long_prompts is not None:
         return long_prompts > 0 or (before.owed and before.prefilling)
     # Work for an idle engine begins with a prefill.
     return before.prefilling or bool(others and not before.others and long_prompts != 0)
+
+
+def _may_prefill(look: MetricsReading, fresh: VllmCounters, pending: float, own: int, counted: bool) -> bool:
+    """Whether a request in flight may be a prefill that takes longer than a decode step."""
+    if look.long_prompts is not None:
+        # Short prompts take no longer than a decode step, however many wait.
+        return look.long_prompts > 0
+    return not counted or pending > own or fresh.waiting > own
 
 
 def _overdue(before: ProbeState, look: MetricsReading, counted: bool, others: int) -> bool:
@@ -389,10 +492,18 @@ def _overdue(before: ProbeState, look: MetricsReading, counted: bool, others: in
     return look.at_s - before.asked_at_s >= allowed_s
 
 
-def _longest_step(before: ProbeState, look: MetricsReading, *, progressed: bool) -> ProbeState:
+def _longest_step(
+    before: ProbeState, look: MetricsReading, ranks: Sequence[RankProgress], *, progressed: bool
+) -> ProbeState:
     """The state with the time since the last progress, if that was the longest step recently."""
-    since_s = before.stalled_since_s
-    if since_s is None and not before.counted and before.counters is not None and before.counters.running:
+    since_s = before.stalled_since_s if not ranks else longest_standstill_since_s(before.ranks, ranks)
+    if (
+        not ranks
+        and since_s is None
+        and not before.counted
+        and before.counters is not None
+        and before.counters.running
+    ):
         since_s = before.progressed_at_s
     if not progressed or since_s is None or look.late:
         return before

@@ -142,7 +142,8 @@ class EngineReport:
     monotonic clock. Counts are None if unknown. ``evidence`` is one sentence with reading, threshold and age;
     ``reasons`` lists all, the deciding one first. ``sequence`` grows with each report of a ``boot_id``; 0: the
     source does not count. ``doubt`` names a reading that is likely the source's fault if a whole pool shows it.
-    ``revision`` is of the engine's software. ``canary`` is None until one succeeded.
+    ``revision`` is of the engine's software. ``canary`` is None until one succeeded. ``ranks`` names the
+    data-parallel ranks, empty if there is one; ``hung_ranks`` those of them that hang.
     """
 
     pool: str
@@ -167,3 +168,10 @@ class EngineReport:
     gpu: GpuSummary | None = None
     drain: DrainRequest | None = None
     canary: CanaryResults | None = None
+    ranks: tuple[str, ...] = ()
+    hung_ranks: tuple[str, ...] = ()
+
+    @property
+    def working_share(self) -> float:
+        """Share of data-parallel ranks that do not hang, 0..1; 1 for an engine without ranks."""
+        return 1.0 if not self.ranks else max(0, len(self.ranks) - len(self.hung_ranks)) / len(self.ranks)

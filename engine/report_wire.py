@@ -37,6 +37,7 @@ _MAX_NAME: Final = 200
 _MAX_REASONS: Final = 16
 _MAX_GPUS: Final = 64
 _MAX_ITEMS: Final = 32
+_MAX_RANKS: Final = 1024
 _MAX_COUNT: Final = 1_000_000
 _MAX_SECONDS: Final = 10 * 366 * 86_400.0
 _MAX_RATE: Final = 1e9
@@ -101,6 +102,8 @@ def encode(report: EngineReport) -> bytes:
             None if report.drain is None else pb.Drain(requested=True, deadline_in_s=report.drain.deadline_in_s)
         ),
         canary=_canary_message(report.canary, report.observed_at_s),
+        ranks=report.ranks,
+        hung_ranks=report.hung_ranks,
     )
     return message.SerializeToString()
 
@@ -162,6 +165,8 @@ def decode(data: bytes, *, pool: str, engine: str, received_at_s: float, gpus: b
         gpu=_gpu(message.gpu) if gpus and message.HasField("gpu") else None,
         drain=_drain(message.drain) if message.HasField("drain") and message.drain.requested else None,
         canary=_canary(message.canary, received_at_s) if message.HasField("canary") else None,
+        ranks=_texts(message.ranks, _MAX_RANKS),
+        hung_ranks=_texts(message.hung_ranks, _MAX_RANKS),
     )
 
 
@@ -272,8 +277,8 @@ def _number(value: float, most: float) -> float | None:
     return value if math.isfinite(value) and 0 <= value <= most else None
 
 
-def _texts(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(_text(text, _MAX_NAME) for text in list(texts)[:_MAX_ITEMS])
+def _texts(texts: Iterable[str], most: int = _MAX_ITEMS) -> tuple[str, ...]:
+    return tuple(_text(text, _MAX_NAME) for text in list(texts)[:most])
 
 
 def _text(text: str, most: int) -> str:

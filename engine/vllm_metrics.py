@@ -132,7 +132,7 @@ def _ranks(text: bytes) -> tuple[RankCounters, ...]:
             waiting=round(values.get("vllm:num_requests_waiting", 0.0)),
             steps=tuple(sorted(values.items())),
         )
-        for rank, values in sorted(found.items())
+        for rank, values in sorted(found.items(), key=lambda one: (len(one[0]), one[0]))
     )
 
 

@@ -218,6 +218,13 @@ class Probe(Spec):
         ge=0.1,
         le=600,
     )
+    hung_rank: Literal["eject", "reduceShare"] = documented_field(
+        "eject",
+        "Effect of a hung data-parallel rank on its engine while others work: eject it, or reduce its share of "
+        "requests by the share of hung ranks.",
+        why="vLLM keeps giving requests to a hung rank; a smaller share loses fewer, ejection none",
+        targets=_PROBED,
+    )
     unhealthy_after: int = documented_field(
         2,
         "Consecutive failed probes before an engine is ejected.",

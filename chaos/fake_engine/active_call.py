@@ -24,6 +24,7 @@ class ActiveCall:
     connection: RequestHandler
     arrived_at_s: float
     stopped_before_s: float
+    rank: int = 0
     tokens: int = 0
     tokens_sent: int = 0
     finished_at_s: float | None = None

@@ -19,7 +19,8 @@ class EngineConfig:
     model: str = "fake-model"
     host: str = "127.0.0.1"
     port: int = 0
-    slots: int = 8  # vLLM: --max-num-seqs
+    slots: int = 8  # vLLM: --max-num-seqs, per rank
+    data_parallel_size: int = 1  # vLLM: --data-parallel-size
     prefill_s: float = 0.05
     prefill_token_s: float = 0.0
     token_s: float = 0.01  # shortest duration of a step

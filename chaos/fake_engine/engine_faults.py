@@ -43,7 +43,7 @@ class EngineShed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineHang:
-    """The GPU stops: calls are accepted but never answered.
+    """The GPU stops: calls are accepted but never answered. With ``rank`` only that data-parallel rank does.
 
     ``health_answer`` "ok" is vLLM's measured behaviour: /health checks the process, not the GPU.
     """
@@ -51,6 +51,7 @@ class EngineHang:
     __pydantic_config__ = _STRICT
     kind: Literal["hang"] = "hang"
     health: HealthAnswer = "ok"
+    rank: Annotated[int, Field(ge=0)] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,10 +272,12 @@ def _refusal(fault: EngineShed | EngineDrain | EngineSigterm, draw: float) -> Re
             )
 
 
-def gpu_rate(fault: EngineFault | None) -> float:
-    """GPU work rate under ``fault``, 1 is healthy."""
+def gpu_rate(fault: EngineFault | None, rank: int = 0) -> float:
+    """GPU work rate of a data-parallel rank under ``fault``, 1 is healthy."""
     match fault:
-        case EngineHang() | EngineSigterm(shutdown_timeout_s=0):
+        case EngineHang() if fault.rank in (None, rank):
+            return 0.0
+        case EngineSigterm(shutdown_timeout_s=0):
             return 0.0
         case EngineSlow() | EngineKvCacheFull():
             return 1.0 / fault.factor

@@ -1,6 +1,6 @@
 """One fake engine: its scheduler, call log, fault and port.
 
-This wraps :class:`~chaos.fake_engine.step_scheduler.StepScheduler`: it supplies the time and carries out faults
+This wraps :class:`~chaos.fake_engine.data_parallel.DataParallelRanks`: it supplies the time and carries out faults
 (stops the GPU, closes the port, resets connections). HTTP answers are in ``vllm_routes``.
 """
 
@@ -15,6 +15,7 @@ from aiohttp.web_protocol import RequestHandler
 from chaos.fake_engine.active_call import ActiveCall
 from chaos.fake_engine.call_journal import KILLED, CallJournal
 from chaos.fake_engine.call_log import CallLog, CallOutcome
+from chaos.fake_engine.data_parallel import DataParallelRanks
 from chaos.fake_engine.engine_config import EngineConfig
 from chaos.fake_engine.engine_faults import (
     EngineCrash,
@@ -56,7 +57,7 @@ class FakeEngine:
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self.book = CallLog()
-        self.metrics = FakeVllmMetrics(config.model)
+        self.metrics = FakeVllmMetrics(config.model, config.data_parallel_size)
         self.terminated = asyncio.Event()  # after SIGTERM: port closed, no connections
         self._port = EnginePort(config.host, config.port, config.tls)
         self._fault: EngineFault | None = None
@@ -183,7 +184,8 @@ class FakeEngine:
             await self._port.listen()
         self._deliver(self._gpu.advance(self._clock()))
         self._record_step()
-        self._deliver(self._gpu.set_rate(gpu_rate(fault), self._clock()))
+        for number, rank in enumerate(self._gpu.ranks):
+            self._deliver(rank.set_rate(gpu_rate(fault, number), self._clock()))
         wanted = token_pace(fault)
         self._deliver(self._gpu.set_pace(wanted.factor, wanted.burst, self._clock()))
         self._deliver(self._gpu.release_stalls(self._clock()))
@@ -199,7 +201,8 @@ class FakeEngine:
     async def _terminate(self, fault: EngineSigterm) -> None:
         if fault.shutdown_timeout_s:
             await self._until(lambda: not self._calls, limit_s=fault.shutdown_timeout_s)
-            self._deliver(self._gpu.set_rate(0.0, self._clock()))
+            for rank in self._gpu.ranks:
+                self._deliver(rank.set_rate(0.0, self._clock()))
         await asyncio.sleep(fault.listens_s)
         self._port.refuse()
         busy = {call.connection for call in self._calls.values()}
@@ -233,8 +236,9 @@ class FakeEngine:
         attempt: int,
         path: str,
         connection: RequestHandler,
+        rank: int | None = None,
     ) -> ActiveCall | RefuseCall:
-        """Open a call: it is then in the GPU's queue, or refused and logged as shed."""
+        """Open a call: it is then in the GPU's queue, that of ``rank`` if given, or refused and logged as shed."""
         self._notice_stop()
         now = self._clock()
         self.book.open()
@@ -249,6 +253,7 @@ class FakeEngine:
                 error_type="Service Unavailable",
             )
         self._next_call_id += 1
+        rank = self._gpu.choose() if rank is None else rank
         call = ActiveCall(
             call_id=self._next_call_id,
             generation=generation,
@@ -258,7 +263,8 @@ class FakeEngine:
             path=path,
             connection=connection,
             arrived_at_s=now,
-            stopped_before_s=self._gpu.stopped_s,
+            stopped_before_s=self._gpu.ranks[rank].stopped_s,
+            rank=rank,
         )
         if isinstance(plan, RefuseCall):
             self._enter(call, CallOutcome.SHED, plan.message)
@@ -271,8 +277,8 @@ class FakeEngine:
             stall_after=call.plan.stall_after,
         )
         self._calls[call.call_id] = call
-        self._deliver(self._gpu.submit(call.call_id, job, now))
-        call.stopped_before_s = self._gpu.stopped_s
+        self._deliver(self._gpu.submit(call.call_id, job, now, rank=rank))
+        call.stopped_before_s = self._gpu.ranks[rank].stopped_s
         self._note(call)
         self._arm()
         return call
@@ -282,7 +288,7 @@ class FakeEngine:
         if self._calls.pop(call.call_id, None) is None:
             return
         self._notice_stop()
-        self._deliver(self._gpu.abort(call.call_id, self._clock()))
+        self._deliver(self._gpu.abort(call.call_id, self._clock(), rank=call.rank))
         self._enter(call, outcome, reason)
         self._arm()
 
@@ -290,16 +296,16 @@ class FakeEngine:
         """The /metrics page; a stopped GPU does not update it."""
         self._notice_stop()
         self._deliver(self._gpu.advance(self._clock()))
-        if self._gpu.rate > 0:
-            self._record_step()
+        self._record_step()
         if self._cache_is_full:
             self.metrics.preempted()
         self._arm()
         return self.metrics.text()
 
     def _enter(self, call: ActiveCall, outcome: CallOutcome, reason: str) -> None:
-        use = self._gpu.take_use(call.call_id)
-        record = call.record(use, outcome, reason, at_s=self._clock(), stopped_s=self._gpu.stopped_s)
+        gpu = self._gpu.ranks[call.rank]
+        use = gpu.take_use(call.call_id)
+        record = call.record(use, outcome, reason, at_s=self._clock(), stopped_s=gpu.stopped_s)
         self.book.close(record)
         if self._journal is not None:
             self._journal.note(call.call_id, record)
@@ -307,9 +313,9 @@ class FakeEngine:
     def _note(self, call: ActiveCall) -> None:
         """Journal the record that counts if the process is killed now."""
         if self._journal is not None:
-            use = self._gpu.use_so_far(call.call_id)
-            now, stopped_s = self._clock(), self._gpu.stopped_s
-            record = call.record(use, CallOutcome.FAILED, KILLED, at_s=now, stopped_s=stopped_s)
+            gpu = self._gpu.ranks[call.rank]
+            use, now = gpu.use_so_far(call.call_id), self._clock()
+            record = call.record(use, CallOutcome.FAILED, KILLED, at_s=now, stopped_s=gpu.stopped_s)
             self._journal.note(call.call_id, record)
 
     def _lose_calls(self, reason: str) -> None:
@@ -345,9 +351,7 @@ class FakeEngine:
         now = self._clock()
         if self._pulse is None or now - self._awake_at_s < _STOPPED_AFTER_S:
             return
-        rate_before = self._gpu.rate
-        self._deliver(self._gpu.set_rate(0.0, self._awake_at_s))
-        self._deliver(self._gpu.set_rate(rate_before, now))
+        self._deliver(self._gpu.skip(self._awake_at_s, now))
         self._awake_at_s = now
 
     def _wake(self) -> None:
@@ -363,11 +367,11 @@ class FakeEngine:
                 continue
             if call.first_token_at_s is None:
                 call.first_token_at_s = news.at_s
-                self.metrics.first_token(news.at_s - call.arrived_at_s)
+                self.metrics.first_token(news.at_s - call.arrived_at_s, rank=call.rank)
             later_tokens = news.tokens - max(call.tokens, 1)
             if later_tokens > 0:
                 gap_s = (news.at_s - call.newest_token_at_s) / later_tokens
-                self.metrics.inter_token(later_tokens, seconds_each=gap_s)
+                self.metrics.inter_token(later_tokens, seconds_each=gap_s, rank=call.rank)
             call.tokens, call.newest_token_at_s = news.tokens, news.at_s
             if news.finished:
                 call.finished_at_s = news.at_s
@@ -376,14 +380,21 @@ class FakeEngine:
                     queued_s=news.started_at_s - call.arrived_at_s,
                     decode_s=news.at_s - call.first_token_at_s,
                     tokens=news.tokens,
+                    rank=call.rank,
                 )
             if news.finished or call.generation.streaming:
                 call.changed.set()
 
     def _record_step(self) -> None:
-        self.metrics.step(self._gpu.published, self._gpu.take_iterations(), kv_cache_full=self._cache_is_full)
+        full = self._cache_is_full
+        for number, gpu in enumerate(self._gpu.ranks):
+            if gpu.rate > 0:
+                self.metrics.step(gpu.published, gpu.take_iterations(), kv_cache_full=full, rank=number)
 
-    def _fresh_gpu(self) -> StepScheduler:
+    def _fresh_gpu(self) -> DataParallelRanks:
+        return DataParallelRanks([self._fresh_rank() for _ in range(self.config.data_parallel_size)])
+
+    def _fresh_rank(self) -> StepScheduler:
         config = self.config
         return StepScheduler(
             costs=StepCosts(
@@ -401,5 +412,5 @@ class FakeEngine:
 
     def _be_reborn(self) -> None:
         self._gpu = self._fresh_gpu()
-        self.metrics = FakeVllmMetrics(self.config.model)
+        self.metrics = FakeVllmMetrics(self.config.model, self.config.data_parallel_size)
         self.terminated.clear()

@@ -68,7 +68,14 @@ class EngineBackend(Protocol):
         """Clear it."""
 
     def accept(
-        self, generation: Generation, *, request_id: str, attempt: int, path: str, connection: RequestHandler
+        self,
+        generation: Generation,
+        *,
+        request_id: str,
+        attempt: int,
+        path: str,
+        connection: RequestHandler,
+        rank: int | None = None,
     ) -> ActiveCall | RefuseCall:
         """Open a call, or refuse it."""
 
@@ -190,6 +197,10 @@ class _Routes:
             )
         except RequestError as refused:
             return _error(refused.status, str(refused), refused.error_type)
+        named, ranks = request.headers.get("X-data-parallel-rank", ""), config.data_parallel_size
+        if named.isdecimal() and int(named) >= ranks:
+            message = f"data_parallel_rank {named} is out of range [0, {ranks})."
+            return _error(400, message, "BadRequestError")
         attempt = request.headers.get("x-envoy-attempt-count", "")
         call = self._engine.accept(
             generation,
@@ -197,6 +208,7 @@ class _Routes:
             attempt=int(attempt) if attempt.isdecimal() else 0,
             path=request.path,
             connection=request.protocol,
+            rank=int(named) if named.isdecimal() else None,
         )
         if isinstance(call, RefuseCall):
             return _error(call.status, call.message, call.error_type, retry_after_s=call.retry_after_s)

@@ -15,7 +15,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -77,12 +77,13 @@ class VllmReplica:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def engine_core(self) -> int:
-        """Process id of its engine core; raises ProcessError if there is none."""
-        for pid in _descendants(self.child.pid):
-            if _title(pid).startswith(_ENGINE_CORE):
-                return pid
-        raise ProcessError(f"{self.name} has no engine core; end of its log:\n{self.child.tail()}")
+    def engine_core(self, rank: int = 0) -> int:
+        """Process id of the engine core of one data-parallel rank; raises ProcessError if there is none."""
+        cores = {_title(pid): pid for pid in _descendants(self.child.pid)}
+        found = [cores[title] for title in sorted(cores) if title.startswith(_ENGINE_CORE)]
+        if rank < len(found):
+            return found[rank]
+        raise ProcessError(f"{self.name} has no engine core {rank}; end of its log:\n{self.child.tail()}")
 
 
 def vllm_python() -> Path | None:
@@ -94,9 +95,15 @@ def vllm_python() -> Path | None:
 
 
 def vllm_command(
-    *, port: int, python: Path, model: Path, slots: int, context_tokens: int = CONTEXT_TOKENS
+    *,
+    port: int,
+    python: Path,
+    model: Path,
+    slots: int,
+    context_tokens: int = CONTEXT_TOKENS,
+    flags: Sequence[str] = (),
 ) -> list[str]:
-    """Command line of an engine; use it with ``ENVIRONMENT``."""
+    """Command line of an engine, with further flags; use it with ``ENVIRONMENT``."""
     return [
         *guarded_command(),
         # On a CPU, unlike on a GPU, engines compete with the processes that observe them.
@@ -108,6 +115,7 @@ def vllm_command(
         "--enable-server-load-tracking",
         *("--middleware", "first_token_gate.FirstTokenGate"),
         "--disable-uvicorn-access-log",
+        *flags,
     ]
 
 

@@ -48,6 +48,8 @@ def report(
         gpu=gpu,
         drain=None if now.order is None else DrainRequest(deadline_in_s=_left_s(now.order.deadline_s, at_s)),
         canary=now.judgement.books.canary,
+        ranks=now.judgement.books.rank_labels,
+        hung_ranks=() if now.finding is None else now.finding.hung_ranks,
     )
 
 

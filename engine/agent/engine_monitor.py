@@ -89,8 +89,11 @@ class EngineMonitor:
                 if self.model and canary_due(self.standing, self._config, at_s, self._asked_at_s):
                     self._asked_at_s = at_s
                     self.standing = self.standing.canary_sent(at_s)
-                    limit_s = self.standing.judgement.books.canary_limit_s(self._config.probe)
-                    canary = asyncio.create_task(self._engine.send_canary(self._prompt(2), limit_s))
+                    books = self.standing.judgement.books
+                    limit_s = books.canary_limit_s(self._config.probe)
+                    canary = asyncio.create_task(
+                        self._engine.send_canary(self._prompt(2), limit_s, rank=books.asked_rank)
+                    )
                 self._keep_running(side)
                 canary = await self._rest(canary)
         finally:

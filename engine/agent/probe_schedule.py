@@ -52,9 +52,10 @@ def canary_due(now: EngineHealthState, config: AgentConfig, at_s: float, asked_a
     """Whether to send a canary: never behind progressing requests, nor to a healthy draining engine."""
     if not now.judgement.wants_canary:
         return False
-    if now.order is not None and now.judgement.books.stalled_since_s is None and now.produces:
+    books = now.judgement.books
+    if now.order is not None and books.stalled_since_s is None and not books.suspects_rank and now.produces:
         return False
-    moving = now.produces and now.judgement.books.progressed
-    if not moving or asked_at_s is None or now.judgement.books.recovering:
+    moving = now.produces and books.progressed
+    if not moving or asked_at_s is None or books.recovering or books.suspects_rank:
         return True
     return at_s - asked_at_s >= config.idle_interval_s

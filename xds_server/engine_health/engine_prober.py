@@ -222,8 +222,8 @@ class Prober:
                 judgement = self._judged(one, judgement, await self._look(engine, stalled=stalled))
                 if judgement.wants_canary:
                     judgement = judgement.canary_sent(self._clock())
-                    limit_s = judgement.books.canary_limit_s(probe)
-                    canary = asyncio.create_task(engine.send_canary(self._prompt(), limit_s))
+                    limit_s, rank = judgement.books.canary_limit_s(probe), judgement.books.asked_rank
+                    canary = asyncio.create_task(engine.send_canary(self._prompt(), limit_s, rank=rank))
                 # Any answering process can crash, healthy or not.
                 if tripwire is None and judgement.books.counters is not None and self._clock() >= armed_from_s:
                     tripwire = asyncio.create_task(engine.wait_disconnected())

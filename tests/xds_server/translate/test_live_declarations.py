@@ -127,6 +127,7 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.probe.metricsPath": ("/m",),
     "spec.probe.stallAfter": ("5s",),
     "spec.probe.loadPath": ("/l",),
+    "spec.probe.hungRank": ("reduceShare",),
     "spec.probe.apiKeySecret": ("k",),
     "spec.tls.secret": ("s2",),
     "spec.tls.serverName": ("c.example.com", None),

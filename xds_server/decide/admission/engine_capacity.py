@@ -11,8 +11,8 @@ The estimate stays between a tenth and four times the declared value. A service 
 stretches the promised wait by k, so an engine that looks many times faster than its pool is ignored; an
 overestimate only refuses earlier.
 
-**Slots.** The declared ones; fewer if the agent reports fewer, or if requests wait although slots are free because
-the KV cache is full: then as many as it runs.
+**Slots.** The declared ones. Fewer if the agent reports fewer, if data-parallel ranks hang, or if requests wait
+although slots are free because the KV cache is full: then as many as it runs.
 
 Learned values outlive missing telemetry for a while, because that says nothing about the engine.
 """
@@ -229,9 +229,11 @@ def _moved(value: float, towards: float, share: float) -> float:
 
 
 def max_slots(engine: Engine) -> int:
-    """The declared slots, or those its agent reports if fewer."""
-    said = engine.report.slots if engine.report is not None else None
-    return max(1, min(engine.slots, said)) if said else engine.slots
+    """The declared slots, or those its agent reports if fewer, without those of hung data-parallel ranks."""
+    if engine.report is None:
+        return engine.slots
+    slots = min(engine.slots, engine.report.slots or engine.slots)
+    return max(1, int(slots * engine.report.working_share))
 
 
 def _enough(one: CapacityEstimate) -> bool:

@@ -23,10 +23,12 @@ from xds_server.decide.ejection.report_evidence import EjectionRequest, fresh_fo
 from xds_server.decide.ejection.straggler import StragglerRound
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.order import Order, OrderAction
+from xds_server.model.pod_state import PodPhase
 from xds_server.model.pool_traffic import EngineTraffic
 
 _NEVER: Final = float("inf")
 _SLOW_SEVERITY: Final = 0.4
+_WORKING_SHARE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,7 @@ def verdict_requests(this: EjectionInputs, declared: Sequence[Engine], due: Next
                 continue
         one = report_request(engine, probe, before, now_s)
         due.by(one.until_s)
-        if one.health is Health.HEALTHY:
+        if one.health is Health.HEALTHY and one.traffic_percent == 100:
             asked.verdicts[place] = one
             continue
         if one.verdict is Verdict.HUNG and not one.soft and cuts:
@@ -96,7 +98,7 @@ def verdict_requests(this: EjectionInputs, declared: Sequence[Engine], due: Next
                 due.by(cause[1])
                 asked.verdicts[place] = _watched(one, *cause)
                 continue
-            one = replace(one, cut=True)
+            one = replace(one, cut=one.health is Health.UNHEALTHY and _is_mostly_hung(engine))
         unenforced = shadowed and not one.ordered
         asked.add(place, one, shadowed=unenforced)
         asked.verdicts[place] = replace(
@@ -107,6 +109,7 @@ def verdict_requests(this: EjectionInputs, declared: Sequence[Engine], due: Next
             cut=False,
             doubt=None,
             returns="",
+            traffic_percent=100.0,
             reason=f"kept in rotation: shadow mode; {one.reason}" if unenforced else one.reason,
         )
     return asked
@@ -125,6 +128,11 @@ def _watched(one: EjectionRequest, cause: HungCut, until_s: float) -> EjectionRe
     )
 
 
+def _is_mostly_hung(engine: Engine) -> bool:
+    """Whether cutting its requests frees more than it breaks: at least half of its data-parallel ranks hang."""
+    return engine.report is None or not engine.report.hung_ranks or engine.report.working_share <= _WORKING_SHARE
+
+
 def _unsuspected(decision: EngineDecision) -> bool:
     """Whether nothing suggests that the engine is bad."""
     return (
@@ -139,7 +147,15 @@ def add_orchestrator_requests(this: EjectionInputs, asked: EjectionRequests) -> 
     """What the orchestrator asks for. A deletion is a fact, and holds in shadow mode, too."""
     shadowed = this.resilience.shadowed(None)
     for place, one in orchestrator_requests(this.engines).items():
+        if this.engines[place].pod_phase is PodPhase.NOT_READY and _gets_share(asked.all.get(place, ())):
+            # Its agent's readiness fails for the hung ranks, too.
+            continue
         asked.add(place, one, shadowed=shadowed and not this.engines[place].pod_phase.final)
+
+
+def _gets_share(wishes: Sequence[EjectionRequest]) -> bool:
+    """Whether its reports ask for a smaller share, for hung data-parallel ranks."""
+    return any(one.ejector is Ejector.VERDICT and one.traffic_percent < 100 for one in wishes)
 
 
 def _evidence_request(asked: EjectionRequests, place: int) -> EjectionRequest | None:

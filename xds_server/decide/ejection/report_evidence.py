@@ -96,6 +96,17 @@ def report_request(engine: Engine, probe: Probe, previous: EngineDecision | None
             reported=False,
         )
     health, reason = _hysteresis(engine, report.verdict, probe, was)
+    if health is Health.UNHEALTHY and _keeps_share(report, probe):
+        percent = 100 * report.working_share
+        return EjectionRequest(
+            health=Health.HEALTHY,
+            reason=f"kept in rotation with {percent:.0f} % of its share: {report.evidence}",
+            verdict=report.verdict,
+            until_s=fresh_until_s,
+            ejector=Ejector.VERDICT,
+            traffic_percent=percent,
+            returns=_returns(report.verdict, probe),
+        )
     # A silent process may only be overloaded: ejecting many of those would overload the rest.
     soft = health is Health.UNHEALTHY and (not report.verdict.hard or report.doubt is Doubt.SILENT)
     return EjectionRequest(
@@ -112,9 +123,14 @@ def report_request(engine: Engine, probe: Probe, previous: EngineDecision | None
     )
 
 
+def _keeps_share(report: EngineReport, probe: Probe) -> bool:
+    """Whether some data-parallel ranks hang, and the policy keeps the engine for the others."""
+    return report.verdict is Verdict.HUNG and probe.hung_rank == "reduceShare" and 0 < report.working_share < 1
+
+
 def _by_verdict(judged: EngineDecision | None) -> Health:
     """What the reports last asked for, granted or not; it sets how long old evidence counts."""
-    if judged is None or judged.ejector is not Ejector.VERDICT:
+    if judged is None or judged.ejector is not Ejector.VERDICT or judged.traffic_percent < 100:
         return Health.HEALTHY
     return Health.DRAINING if judged.health is Health.DRAINING else Health.UNHEALTHY
 
