@@ -111,7 +111,7 @@ class ProbeState:
     def hung_rank_since_s(self, rank: RankProgress, at_s: float, probe: ProbeSettings) -> float | None:
         """Since when one rank hangs; None if it does not."""
         limit_s = self.rank_limit_s(rank, probe)
-        return rank.hung_since_s(at_s, limit_s=limit_s, idle_limit_s=max(probe.timeout_s, limit_s))
+        return rank.hung_since_s(at_s, limit_s=limit_s, idle_limit_s=max(self.canary_limit_s(probe), limit_s))
 
     def _limit_s(self, probe: ProbeSettings, *, prefilling: bool) -> float:
         if probe.stall_after_s is not None or not prefilling:

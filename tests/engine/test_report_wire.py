@@ -62,6 +62,8 @@ FULL = EngineReport(
     ),
     drain=DrainRequest(deadline_in_s=30.0),
     canary=CanaryResults(in_row=3, at_s=6.5, took_s=0.25),
+    ranks=("0", "1"),
+    hung_ranks=("1",),
 )
 
 
