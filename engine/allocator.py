@@ -5,7 +5,7 @@ import gc
 from typing import Final
 
 ARENAS: Final = 2
-"""Arenas of malloc. By default each thread gets one, and keeps what was freed in it: gRPC has a dozen threads."""
+"""Arenas of malloc. By default each thread gets one, and keeps what was freed in it: gRPC has about 12 threads."""
 
 _M_ARENA_MAX: Final = -8
 """Source: malloc.h of glibc."""

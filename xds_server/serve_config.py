@@ -160,6 +160,13 @@ class ServeConfig:
         default=False,
         metadata=_says("Serve /metrics on the admin port without authentication.  [with --access or --tls-cert]"),
     )
+    trust_loopback: bool = field(
+        default=False,
+        metadata=_says(
+            "Accept operator orders and policy changes on a loopback admin port without a client certificate, for "
+            "labs.  [with --tls-cert]"
+        ),
+    )
     insecure: bool = field(
         default=False,
         metadata=_says("Accept unauthenticated plaintext connections from other machines, without --tls-cert."),
@@ -240,6 +247,10 @@ class ServeConfig:
         if not secure and (self.agent_name or self.plaintext_agents):
             flag = "--agent-name" if self.agent_name else "--plaintext-agents"
             raise ConfigError(f"{flag} requires --tls-cert")
+        if self.trust_loopback and not secure:
+            raise ConfigError("--trust-loopback requires --tls-cert: without it loopback is open anyway")
+        if self.trust_loopback and self.access is not None:
+            raise ConfigError("--trust-loopback and --access exclude each other: remove one of them")
         if self.open_metrics and not secure and self.access is None:
             raise ConfigError("--open-metrics requires --access or --tls-cert")
         for flag, address in (("--listen", self.listen), ("--admin", self.admin), ("--summary", self.summary)):

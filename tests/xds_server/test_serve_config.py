@@ -88,6 +88,7 @@ TLS: dict[str, object] = {"tls_cert": Path("c"), "tls_key": Path("k"), "tls_ca":
         ({"agent_name": "a"}, "--agent-name requires --tls-cert"),
         ({"plaintext_agents": ("p",)}, "--plaintext-agents requires --tls-cert"),
         ({"open_metrics": True}, "--open-metrics requires --access"),
+        ({"trust_loopback": True}, "--trust-loopback requires --tls-cert"),
     ],
 )
 def test_plaintext_for_other_machines_requires_insecure(settings: dict[str, object], says: str) -> None:

@@ -2,7 +2,7 @@
 
 Health is open to probes. With rules, everything else requires a certificate or token; without rules, any
 certificate from the CA may read, and no caller may write. A loopback port without rules, and a port opened with
---insecure, are open to every peer.
+--insecure, are open to every peer; on a loopback port with certificates, changes require one from the CA.
 
 A browser without certificate logs in with a token in a form and gets a cookie, because a page cannot send a
 header with its event stream. The cookie only allows reading, whatever the token allows: so no foreign page can
@@ -76,7 +76,8 @@ class AdminAuth:
     """Middleware for the admin port, and its state.
 
     ``rules``: None without rules. ``secure``: clients use TLS. ``is_open``: without rules, every peer may do
-    anything. ``open_metrics``: /metrics is as open as health. ``state``: answer of /v1/access.
+    anything, but with ``certified_writes`` changes require a certificate. ``open_metrics``: /metrics is as open as
+    health. ``state``: answer of /v1/access.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class AdminAuth:
         rules: RulesWatcher | None = None,
         secure: bool = False,
         is_open: bool = True,
+        certified_writes: bool = False,
         open_metrics: bool = False,
         state: Callable[[], AccessStatus] = AccessStatus,
         clock: Callable[[], float] = time.monotonic,
@@ -98,6 +100,7 @@ class AdminAuth:
         self._secure = secure
         self._state = state
         self._is_open = rules is None and is_open
+        self._certified_writes = certified_writes
         self._open_paths = PUBLIC_PATHS | {"/metrics"} if open_metrics else PUBLIC_PATHS
         self._clock = clock
         self._wall = wall
@@ -151,7 +154,7 @@ class AdminAuth:
     def _judge(self, request: web.Request, *, writes: bool) -> tuple[Principal | None, web.Response | None]:
         peer = source_network(request.remote or "")
         if self._is_open:
-            return ANONYMOUS, self._foreign(request)
+            return self._judge_open(request, writes=writes)
         token, cookie = _token(request), request.cookies.get(COOKIE, "")
         if token and not self._left("failure", peer, FAILURE_LIMIT):
             return None, self._too_many()
@@ -164,6 +167,21 @@ class AdminAuth:
                 return None, web.Response(status=302, headers={"Location": LOGIN})
             return None, self._unknown(request)
         return caller, self._bounded(caller, writes=writes)
+
+    def _judge_open(self, request: web.Request, *, writes: bool) -> tuple[Principal | None, web.Response | None]:
+        identities = _identities(request)
+        caller = Principal(name=identities[0], role=AdminRole.WRITE) if identities else ANONYMOUS
+        refusal = self._foreign(request)
+        if refusal is None and writes and self._certified_writes and not identities:
+            if not self._take("failure", source_network(request.remote or ""), FAILURE_LIMIT):
+                return None, self._too_many()
+            return None, self._refuse(
+                "unknown",
+                401,
+                "not authenticated: changes need a client certificate (--cert, --key), or start the server with "
+                "--trust-loopback",
+            )
+        return caller, refusal
 
     def _foreign(self, request: web.Request) -> web.Response | None:
         """Refusal of a page whose foreign name resolves to this host (DNS rebinding)."""
@@ -180,8 +198,7 @@ class AdminAuth:
         return None
 
     def _caller(self, request: web.Request, token: str, cookie: str) -> Principal | None:
-        transport = request.transport
-        identities = peer_identities(None if transport is None else transport.get_extra_info("ssl_object"))
+        identities = _identities(request)
         if self._rules is None:
             return Principal(name=identities[0], role=AdminRole.READ) if identities else None
         access, tokens = self._rules.access, self._rules.tokens
@@ -200,9 +217,7 @@ class AdminAuth:
         how = "a client certificate" if self._secure else ""
         if self._rules is not None:
             how += (" or " if how else "") + "Authorization: Bearer TOKEN"
-        proved = peer_identities(
-            None if request.transport is None else request.transport.get_extra_info("ssl_object")
-        )
+        proved = _identities(request)
         reason = f"no access rule names {', '.join(proved)}" if proved else "not authenticated"
         answer = self._refuse("unknown", 401, f"{reason}: send {how} named by an access rule")
         answer.headers["WWW-Authenticate"] = "Bearer"
@@ -320,6 +335,12 @@ def _is_rebound(request: web.Request) -> bool:
     except ValueError:
         return True
     return False
+
+
+def _identities(request: web.Request) -> tuple[str, ...]:
+    """Identities proven by the client's certificate."""
+    transport = request.transport
+    return peer_identities(None if transport is None else transport.get_extra_info("ssl_object"))
 
 
 def _token(request: web.Request) -> str:

@@ -107,6 +107,7 @@ class ServerAuth:
             rules=self.rules,
             secure=self.keys is not None,
             is_open=config.admin.is_loopback or self.keys is None,
+            certified_writes=self.keys is not None and not config.trust_loopback,
             open_metrics=config.open_metrics,
             state=self.state,
         )

@@ -95,12 +95,12 @@ class EngineTraffic:
     heard_at_s: float = 0.0
 
     @property
-    def successes_seen(self) -> int:
+    def reported_successes(self) -> int:
         """Successes with an entry of their own: what a breaker may count as evidence."""
         return self.succeeded - self.extrapolated_successes
 
     @property
-    def failures_seen(self) -> int:
+    def reported_failures(self) -> int:
         """Failures with an entry of their own."""
         return self.failed - self.extrapolated_failures
 

@@ -278,6 +278,28 @@ async def test_token_guessing_is_rate_limited(tmp_path: Path) -> None:
     assert len(door._buckets) <= MAX_BUCKETS
 
 
+@pytest.mark.parametrize("trusts", [False, True], ids=["default", "trust-loopback"])
+async def test_loopback_with_certificates_requires_one_for_changes(tmp_path: Path, trusts: bool) -> None:
+    certs = tmp_path / "certs"
+    make_certificates(certs, FILES, lasts=timedelta(days=1))
+    own = TlsFiles(certificate=certs / "server.crt", key=certs / "server.key", authorities=certs / "ca.crt")
+    proxy = TlsFiles(certificate=certs / "proxy.crt", key=certs / "proxy.key", authorities=certs / "ca.crt")
+    door = AdminAuth(secure=True, certified_writes=not trusts)
+    async with port(door, server_context(RotatingKeyPair(own))) as (url, _):
+        plain = ssl.create_default_context(cafile=certs / "ca.crt")
+        for method, path, tls, status in (
+            ("GET", "/v1/proxies", plain, 200),
+            ("POST", "/v1/allow-shrink", plain, 200 if trusts else 401),
+            ("POST", "/v1/allow-shrink", client_context(proxy), 200),
+        ):
+            async with aiohttp.ClientSession(url) as http, http.request(method, path, ssl=tls) as answer:
+                assert answer.status == status, (method, tls)
+    assert [record.by for _, record in door._written] == (["unknown"] if trusts else []) + [
+        "spiffe://switchgear.lab/proxy/gateway"
+    ]
+    assert [record.status for _, record in door._tried] == ([] if trusts else [401])
+
+
 async def test_without_rules_certificates_may_only_read(tmp_path: Path) -> None:
     certs = tmp_path / "certs"
     make_certificates(certs, FILES, lasts=timedelta(days=1))

@@ -388,7 +388,7 @@ async def test_message_of_empty_records_ends_its_stream_undecoded(rig, method, f
 
 
 def test_flood_of_entries_leaves_other_nodes_their_telemetry(policies):
-    """Twenty seconds: a node that sends empty entries without end beside 50 that report 20 calls a second."""
+    """Twenty seconds: a node that sends empty entries without end next to 50 that report 20 calls a second."""
     metrics = Metrics()
     telemetry = Telemetry(metrics, clock=lambda: 0.0)
     telemetry.watch(policies)
@@ -407,6 +407,6 @@ def test_flood_of_entries_leaves_other_nodes_their_telemetry(policies):
         telemetry.traffic(now_s)
     assert telemetry.sampling.keys() <= {"mallory"}, "no honest node samples"
     engine = telemetry.traffic(20.0)["chat"].engines["e0"]
-    assert engine.failures_seen == 200 * 50 * 2, "no entry of an honest node is dropped"
+    assert engine.reported_failures == 200 * 50 * 2, "no entry of an honest node is dropped"
     assert metrics.registry.get_sample_value("switchgear_telemetry_dropped_total", {"signal": "access_log"})
     telemetry.stop()

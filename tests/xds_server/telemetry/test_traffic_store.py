@@ -136,14 +136,14 @@ class TestRates:
             told(book, now_s=2.0, weight=10.0)
         engine = seen(book, 2.0).engines["e0"]
         assert (engine.succeeded, engine.window_calls) == (30, 3)
-        assert (engine.successes_seen, engine.failures_seen) == (3, 0)
+        assert (engine.reported_successes, engine.reported_failures) == (3, 0)
 
     def test_evidence_is_counted_in_entries_whatever_others_sample(self, book):
         for _ in range(4):
             told(book, AttemptOutcome.FAILURE, 2.0)
         told(book, now_s=2.0, weight=100.0)
         engine = seen(book, 2.0).engines["e0"]
-        assert (engine.successes_seen, engine.failures_seen) == (1, 4)
+        assert (engine.reported_successes, engine.reported_failures) == (1, 4)
 
 
 class TestArrivals:

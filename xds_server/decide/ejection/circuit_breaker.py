@@ -107,8 +107,8 @@ def _restarted(known: str, boot: str) -> bool:
 def _cleared(state: BreakerState, seen: BreakerInputs, boot: str, now_s: float) -> BreakerState | None:
     """Closed with reset counts; the number of openings is kept."""
     traffic = seen.traffic
-    succeeded = state.succeeded if traffic is None else traffic.successes_seen
-    failed = state.failed if traffic is None else traffic.failures_seen
+    succeeded = state.succeeded if traffic is None else traffic.reported_successes
+    failed = state.failed if traffic is None else traffic.reported_failures
     if not state.opens and not succeeded and not failed:
         return None
     same = state.phase is BreakerPhase.CLOSED and state.boot == boot
@@ -121,7 +121,9 @@ def _closed(
     state: BreakerState, policy: Breaker, seen: BreakerInputs, boot: str, now_s: float
 ) -> BreakerState | None:
     traffic = seen.traffic
-    if traffic is not None and (traffic.successes_seen < state.succeeded or traffic.failures_seen < state.failed):
+    if traffic is not None and (
+        traffic.reported_successes < state.succeeded or traffic.reported_failures < state.failed
+    ):
         state = replace(state, succeeded=0, failed=0)  # the counter was reset
     if traffic is not None:
         failing, why = _failing(state, policy, traffic, seen)
@@ -138,8 +140,8 @@ def _failing(
     state: BreakerState, policy: Breaker, traffic: EngineTraffic, seen: BreakerInputs
 ) -> tuple[float, str]:
     """The failure rate of a closed breaker, and why it opens; empty when it does not."""
-    failed = traffic.failures_seen - state.failed
-    calls = traffic.successes_seen - state.succeeded + failed
+    failed = traffic.reported_failures - state.failed
+    calls = traffic.reported_successes - state.succeeded + failed
     in_row = min(traffic.failures_in_a_row, failed)
     newest = min(traffic.window_calls, calls)
     failures = min(traffic.window_failures, failed, newest)
@@ -189,8 +191,8 @@ def open_breaker(
         since_s=now_s,
         until_s=now_s + cooldown_s(policy.cooldown, policy.max_cooldown, opens),
         opens=opens,
-        succeeded=traffic.successes_seen,
-        failed=traffic.failures_seen,
+        succeeded=traffic.reported_successes,
+        failed=traffic.reported_failures,
         failing=failing,
         why=why,
         boot=boot,
@@ -218,8 +220,8 @@ def _open(state: BreakerState, seen: BreakerInputs, now_s: float) -> BreakerStat
             phase=BreakerPhase.TRIAL,
             since_s=now_s,
             until_s=now_s + MAX_TRIAL_S,
-            succeeded=state.succeeded if traffic is None else traffic.successes_seen,
-            failed=state.failed if traffic is None else traffic.failures_seen,
+            succeeded=state.succeeded if traffic is None else traffic.reported_successes,
+            failed=state.failed if traffic is None else traffic.reported_failures,
             proofs=proofs,
             proof_at_s=proof_at_s,
         )
@@ -233,9 +235,11 @@ def _trial(state: BreakerState, policy: Breaker, seen: BreakerInputs, now_s: flo
     if traffic is None:
         # No telemetry: unknown results eject no engine.
         return _passed(state, seen, now_s) if lasted_s >= MAX_TRIAL_S else state
-    if traffic.successes_seen < state.succeeded or traffic.failures_seen < state.failed:
-        return replace(state, succeeded=traffic.successes_seen, failed=traffic.failures_seen, since_s=now_s)
-    succeeded, failed = traffic.successes_seen - state.succeeded, traffic.failures_seen - state.failed
+    if traffic.reported_successes < state.succeeded or traffic.reported_failures < state.failed:
+        return replace(
+            state, succeeded=traffic.reported_successes, failed=traffic.reported_failures, since_s=now_s
+        )
+    succeeded, failed = traffic.reported_successes - state.succeeded, traffic.reported_failures - state.failed
     rate = failed / (succeeded + failed) if failed else 0.0
     if failed >= _TRIAL_FAILURES and (100 * rate >= (policy.error_rate_percent or 100.0)):
         why = f"{failed} of {succeeded + failed} trial calls failed (limit {policy.error_rate_percent or 100:g} %)"
@@ -254,8 +258,8 @@ def _passed(state: BreakerState, seen: BreakerInputs, now_s: float) -> BreakerSt
     return BreakerState(
         since_s=now_s,
         opens=state.opens,
-        succeeded=state.succeeded if traffic is None else traffic.successes_seen,
-        failed=state.failed if traffic is None else traffic.failures_seen,
+        succeeded=state.succeeded if traffic is None else traffic.reported_successes,
+        failed=state.failed if traffic is None else traffic.reported_failures,
         boot=state.boot,
     )
 
