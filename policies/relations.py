@@ -270,6 +270,9 @@ def _listeners(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
         for field, here, there in (
             ("address", listener.address, known.address),
             ("receiveTimeout", f"{listener.receive_timeout:g}s", f"{known.receive_timeout:g}s"),
+            ("trustedHops", listener.trusted_hops, known.trusted_hops),
+            ("requestId", listener.request_id, known.request_id),
+            ("accessLog", listener.access_log, known.access_log),
         ):
             if here != there:
                 yield _refusal(

@@ -52,6 +52,22 @@ class ModelChange(StrEnum):
     NEVER = "never"
 
 
+class RequestId(StrEnum):
+    """Source of a request's id."""
+
+    GENERATE = "generate"
+    KEEP = "keep"  # the caller's, if it sent one
+
+
+class AccessLog(StrEnum):
+    """Where Envoy writes a line for each request."""
+
+    NONE = "none"
+    STDOUT = "stdout"
+    STDERR = "stderr"
+
+
+_OF_THE_GATEWAY: Final = "the Gateway's owner sets it: ClientTrafficPolicy"
 _HEADER: Final = FieldTargets(
     live=Xds.RDS,
     istio=_ISTIO_HEADERS,
@@ -201,6 +217,44 @@ class Listener(Spec):
         ),
         ge=0,
         le=3600,
+    )
+    trusted_hops: int = documented_field(
+        0,
+        "Number of proxies in front of Envoy that append to `x-forwarded-for`; the caller's address is the one "
+        "that the first of them added.",
+        why="with 0 all callers behind a load balancer have its address; with more than the real number they "
+        "choose their address",
+        targets=FieldTargets(
+            live=Xds.LDS,
+            istio=lost("Istio sets it for a whole proxy: gatewayTopology.numTrustedProxies"),
+            gateway_api=lost(f"{_OF_THE_GATEWAY}, clientIPDetection.xForwardedFor.numTrustedHops"),
+        ),
+        ge=0,
+        le=16,
+    )
+    request_id: RequestId = documented_field(
+        RequestId.GENERATE,
+        "generate: Envoy gives each request an id and ignores the caller's `x-request-id`. keep: it keeps the "
+        "caller's, for a load balancer that sets a unique one.",
+        why="engines identify requests by it, and callers' ids may repeat",
+        targets=FieldTargets(
+            live=Xds.LDS,
+            istio=lost(
+                "Istio keeps the ids of callers in the mesh; set preserve_external_request_id with your own "
+                "EnvoyFilter"
+            ),
+            gateway_api=lost(f"{_OF_THE_GATEWAY}, headers.requestID"),
+        ),
+    )
+    access_log: AccessLog = documented_field(
+        AccessLog.NONE,
+        "Where Envoy writes a JSON line for each request.",
+        why="no file: a writer of policies could overwrite files of the proxy",
+        targets=FieldTargets(
+            live=Xds.LDS,
+            istio=lost("Istio's Telemetry resource sets access logs"),
+            gateway_api=lost("the Gateway's owner sets it: EnvoyProxy, telemetry.accessLog"),
+        ),
     )
 
 

@@ -10,6 +10,7 @@ Both use the same runtime key, so that the control plane can lower the sampling 
 Nothing here depends on a policy.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from envoy_data_plane.envoy.config.accesslog.v3 import (
@@ -24,15 +25,27 @@ from envoy_data_plane.envoy.config.accesslog.v3 import (
     RuntimeFilter,
     StatusCodeFilter,
 )
-from envoy_data_plane.envoy.config.core.v3 import ApiVersion, GrpcService, GrpcServiceEnvoyGrpc, RuntimeUInt32
+from envoy_data_plane.envoy.config.core.v3 import (
+    ApiVersion,
+    GrpcService,
+    GrpcServiceEnvoyGrpc,
+    RuntimeUInt32,
+    SubstitutionFormatString,
+    TypedExtensionConfig,
+)
 from envoy_data_plane.envoy.config.route.v3 import HeaderMatcher
 from envoy_data_plane.envoy.extensions.access_loggers.grpc.v3 import (
     CommonGrpcAccessLogConfig,
     HttpGrpcAccessLogConfig,
 )
+from envoy_data_plane.envoy.extensions.access_loggers.stream.v3 import StderrAccessLog, StdoutAccessLog
+from envoy_data_plane.envoy.extensions.formatter.req_without_query.v3 import ReqWithoutQuery
 from envoy_data_plane.envoy.type.v3 import FractionalPercent, FractionalPercentDenominatorType
+from envoy_data_plane.google.protobuf import Struct, Value
 
+from policies.route import AccessLog as AccessLogTarget
 from xds_server.translate.envoy_values import pack_any, seconds
+from xds_server.translate.request_fields import REQUEST_METADATA
 
 SERVER_CLUSTER: Final = "switchgear"
 """Cluster of the control plane, static in every bootstrap."""
@@ -50,6 +63,32 @@ FLUSH_S: Final = 0.1
 
 BUFFER_BYTES: Final = 16 * 1024
 """Envoy's default, about thirty entries; set because it determines the message size."""
+
+OPERATOR_LOG_FIELDS: Final = {
+    "time": "%START_TIME%",
+    "request_id": "%REQ(x-request-id)%",
+    "caller": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%",
+    "peer": "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%",
+    "user_agent": "%REQ(user-agent)%",
+    "protocol": "%PROTOCOL%",
+    "method": "%REQ(:method)%",
+    "host": "%REQ(:authority)%",
+    "path": "%REQ_WITHOUT_QUERY(:path)%",
+    "model": f"%DYNAMIC_METADATA({REQUEST_METADATA}:model)%",
+    "route": "%ROUTE_NAME%",
+    "pool": "%UPSTREAM_CLUSTER%",
+    "engine": "%UPSTREAM_HOST%",
+    "attempts": f"%REQ({ATTEMPT_HEADER})%",
+    "status": "%RESPONSE_CODE%",
+    "reason": "%RESP(x-switchgear-reason)%",
+    "flags": "%RESPONSE_FLAGS%",
+    "details": "%RESPONSE_CODE_DETAILS%",
+    "request_bytes": "%BYTES_RECEIVED%",
+    "response_bytes": "%BYTES_SENT%",
+    "first_byte_ms": "%RESPONSE_DURATION%",
+    "duration_ms": "%DURATION%",
+}
+"""Fields of the operator's log, and Envoy's operators for them."""
 
 
 def attempt_log() -> AccessLog:
@@ -78,6 +117,25 @@ def listener_log() -> AccessLog:
     flagged = AccessLogFilter(response_flag_filter=ResponseFlagFilter(flags=["UH", "UT", "SI"]))
     wanted = AccessLogFilter(or_filter=OrFilter(filters=[refused, flagged]))
     return _logger(AccessLogFilter(and_filter=AndFilter(filters=[wanted, _sampled()])))
+
+
+def operator_log(target: AccessLogTarget) -> Sequence[AccessLog]:
+    """The operator's log of requests: one JSON line each, without bodies, queries and credentials."""
+    if target is AccessLogTarget.NONE:
+        return ()
+    line = SubstitutionFormatString(
+        json_format=Struct(fields={key: Value(string_value=value) for key, value in OPERATOR_LOG_FIELDS.items()}),
+        formatters=[
+            TypedExtensionConfig(
+                name="envoy.formatter.req_without_query", typed_config=pack_any(ReqWithoutQuery())
+            )
+        ],
+    )
+    if target is AccessLogTarget.STDOUT:
+        return [
+            AccessLog(name="envoy.access_loggers.stdout", typed_config=pack_any(StdoutAccessLog(log_format=line)))
+        ]
+    return [AccessLog(name="envoy.access_loggers.stderr", typed_config=pack_any(StderrAccessLog(log_format=line)))]
 
 
 def _sampled() -> AccessLogFilter:

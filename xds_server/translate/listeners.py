@@ -49,8 +49,9 @@ from envoy_data_plane.envoy.extensions.http.early_header_mutation.header_mutatio
 from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
 from envoy_data_plane.google.protobuf import Any, Struct, Value
 
-from policies.route import ENVOYS_HEADERS
-from xds_server.translate.access_log_config import attempt_log, listener_log
+from policies.route import ENVOYS_HEADERS, RequestId
+from policies.route import Listener as ListenerSpec
+from xds_server.translate.access_log_config import attempt_log, listener_log, operator_log
 from xds_server.translate.envoy_values import ads_config_source, pack_any, seconds
 from xds_server.translate.lua_scripts import FIELDS_FILTER, LUA_FILTER, fields_filter, lua_filter
 from xds_server.translate.route_configuration import route_configuration_name
@@ -104,11 +105,11 @@ def listener_name(port: int) -> str:
     return f"port-{port}"
 
 
-def connection_manager(port: int, receive_timeout_s: float = 0.0) -> Any:
-    """Packed connection manager of a port's listener; the same at every address. 0: no time limit."""
+def connection_manager(spec: ListenerSpec) -> Any:
+    """Packed connection manager of a port's listener; the same at every address."""
     manager = HttpConnectionManager(
-        stat_prefix=listener_name(port),
-        rds=Rds(config_source=ads_config_source(), route_config_name=route_configuration_name(port)),
+        stat_prefix=listener_name(spec.port),
+        rds=Rds(config_source=ads_config_source(), route_config_name=route_configuration_name(spec.port)),
         http_filters=[
             HttpFilter(name=FIELDS_FILTER, typed_config=fields_filter()),
             HttpFilter(name=LUA_FILTER, typed_config=lua_filter()),
@@ -116,10 +117,10 @@ def connection_manager(port: int, receive_timeout_s: float = 0.0) -> Any:
                 name="envoy.filters.http.router", typed_config=pack_any(Router(upstream_log=[attempt_log()]))
             ),
         ],
-        access_log=[listener_log()],
+        access_log=[listener_log(), *operator_log(spec.access_log)],
         # All stream timeouts are in the routes; Envoy's defaults would cut healthy generations.
         stream_idle_timeout=seconds(0),
-        request_timeout=seconds(receive_timeout_s),
+        request_timeout=seconds(spec.receive_timeout),
         request_headers_timeout=seconds(REQUEST_HEADERS_TIMEOUT_S),
         server_name="switchgear",
         common_http_protocol_options=HttpProtocolOptions(
@@ -139,6 +140,8 @@ def connection_manager(port: int, receive_timeout_s: float = 0.0) -> Any:
         # No caller is internal: x-envoy-* request headers could otherwise change retries and timeouts. A caller's
         # x-request-id is not trusted, either: Envoy creates its own, used in logs and engines.
         use_remote_address=True,
+        xff_num_trusted_hops=spec.trusted_hops,
+        preserve_external_request_id=spec.request_id is RequestId.KEEP,
         internal_address_config=HttpConnectionManagerInternalAddressConfig(
             unix_sockets=False, cidr_ranges=[CidrRange(address_prefix=UNUSED_ADDRESS, prefix_len=32)]
         ),

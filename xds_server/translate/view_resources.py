@@ -269,12 +269,12 @@ def _listener(
     # The loader refuses routes that disagree about a port's listener; the order is deterministic anyway.
     address = view.listen_address or min(route.spec.listener.address for route in routes)
     origins = route_origins(policies, (route.metadata.name for route in routes))
+    spec = routes[0].spec.listener
     # Each proxy may have its own bind address; packing this for each took 10 ms.
-    receive_timeout_s = max(route.spec.listener.receive_timeout for route in routes)
-    manager = memo.of((LISTENER, port), (receive_timeout_s,), lambda: connection_manager(port, receive_timeout_s))
+    manager = memo.of((LISTENER, port), (spec,), lambda: connection_manager(spec))
     return memo.of(
         (LISTENER, port, address),
-        (address, origins, receive_timeout_s),
+        (address, origins, spec),
         lambda: TranslatedResource(
             type_url=LISTENER, name=listener_name(port), message=listener(port, address, manager), origins=origins
         ),

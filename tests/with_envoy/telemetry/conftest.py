@@ -16,6 +16,7 @@ import pytest
 from chaos.fake_engine import EngineConfig, FakeEngine
 from chaos.fake_engine.engine_port import reset_connection
 from policies.load import load
+from policies.route import Listener as ListenerSpec
 from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.pool_traffic import PoolTraffic
 from xds_server.model.type_urls import LISTENER
@@ -308,7 +309,11 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[Rig]:
         "cluster": hop,
     }
     front = as_json(
-        TranslatedResource(type_url=LISTENER, name="in", message=listener(0, "127.0.0.1", connection_manager(0)))
+        TranslatedResource(
+            type_url=LISTENER,
+            name="in",
+            message=listener(0, "127.0.0.1", connection_manager(ListenerSpec(port=1))),
+        )
     )
     manager = front["filter_chains"][0]["filters"][0]["typed_config"]
     del manager["rds"]
