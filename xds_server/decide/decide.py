@@ -116,7 +116,7 @@ def _served_per_s(pool: PoolDecisions) -> float:
     if pool.admission is None:
         return 0.0
     return sum(
-        able.slots / able.service_s
+        able.per_s
         for key, able in pool.admission.capacities.items()
         if (decision := pool.engines.get(key)) is not None and decision.health is Health.HEALTHY
     )

@@ -142,6 +142,11 @@ class EngineCapacity:
     service_s: float
     source: str
 
+    @property
+    def per_s(self) -> float:
+        """Answers per second: what floors, zones, regions, fallbacks and limits compare."""
+        return self.slots / self.service_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionDecision:

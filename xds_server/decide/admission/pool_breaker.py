@@ -191,7 +191,7 @@ def _span_s(seen: PoolAnswers, tried: Sequence[Engine]) -> float:
     capacities = [seen.capacities[engine.id] for engine in tried if engine.id in seen.capacities]
     if not capacities:
         return SPAN_S
-    per_s = sum(one.slots / one.service_s for one in capacities)
+    per_s = sum(one.per_s for one in capacities)
     waits_s = max(SPAN_S, _MISSED_ANSWERS / per_s)
     in_flight = sum((calls.in_flight or 0) for engine in tried if (calls := seen.calls(engine.id)) is not None)
     full = in_flight >= _FULL * sum(one.slots for one in capacities)
@@ -239,7 +239,7 @@ def _open(state: PoolBreakerMemory, seen: PoolAnswers, now_s: float) -> PoolBrea
 
 
 def _canaries_succeed(seen: PoolAnswers, since_s: float) -> bool:
-    """Whether at least half of the engines answered a canary since then, and are well."""
+    """Whether at least half of the engines answered a canary since then, and are healthy."""
     proved = sum(
         report is not None
         and report.verdict.good

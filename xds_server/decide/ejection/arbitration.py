@@ -4,6 +4,8 @@
 * Soft evidence (degraded, silent, failing, slow) ejects only down to the capacity floor of the pool and of each
   zone: half a fleet that sometimes fails serves more than none. The worst go first. Ejected engines stay ejected
   before others follow, so that two bad engines do not alternate.
+* A zone's floor yields where other zones can serve its callers: the engines without evidence against them, in
+  all zones, must suffice for all requests, with a margin. Then a bad engine alone in its zone is ejected, too.
 * Most of a zone bad at once while the rest is healthy is one event: a switch, a rollout, a power feed. The zone's
   floor then yields, because its callers are better served elsewhere. The pool's floor holds.
 * A symptom that the whole pool shares points at the observer, not at the engines, and is ignored. A refused probe
@@ -12,12 +14,13 @@
 * The orchestrator's deletions are final: a leaving engine drains, a gone one gets nothing. An unfit node or an
   unready pod is soft evidence, doubted when it covers the whole pool (``pod_evidence``).
 * Returning is never refused. A trial is soft, too: an engine that the floor keeps gets its full share at once,
-  or the pool would refuse callers because an engine recovered.
+  or the pool would refuse callers because an engine recovered. An engine known to be slow gets what it can serve.
 * Engines of one tensor-parallel group are one unit: the worst member decides for all.
 
 Envoy's own panic mode is off; this replaces it.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,12 +48,28 @@ ZONE_EVENT_ENGINES: Final = 2
 """Minimum bad engines for a zone event: one is none, even if it is alone in its zone."""
 
 
+FILL: Final = 0.8
+"""Load of the others below which a zone's last engines may go; they stay out until the others are full."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZoneRelief:
+    """How zones can help each other: answers per second of each engine, requests per second of all callers."""
+
+    per_s: Mapping[EngineId, float]
+    asked_per_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityFloor:
-    """What soft evidence must leave: percent of the slots of pool and zone, and engines of the pool."""
+    """What soft evidence must leave: percent of the slots of pool and zone, and engines of the pool.
+
+    ``relief`` is None where callers may not leave their zone, or their demand is unknown.
+    """
 
     percent: float
     engines: int
+    relief: ZoneRelief | None = None
 
 
 def credible_requests(
@@ -102,7 +121,7 @@ def granted_requests(
     units.sort(key=urgency)
     for places in units:
         members = [engines[place] for place in places]
-        refusal = room.floor_violation(members)
+        refusal = room.floor_violation(members, fill=1.0 if out(members[0].id) else FILL)
         if not refusal:
             room.eject(members)
             continue
@@ -113,7 +132,7 @@ def granted_requests(
                 health=Health.HEALTHY,
                 soft=False,
                 floor=True,
-                traffic_percent=100.0,
+                traffic_percent=one.kept_percent,
                 reason=f"kept in rotation: {refusal}; {one.reason}",
                 returns=f"other engines recover, or {one.returns}" if one.returns else "other engines recover",
             )
@@ -229,22 +248,26 @@ def _joined_groups(engines: Sequence[Engine], wishes: dict[int, EjectionRequest]
 
 @dataclass(slots=True)
 class _RemainingCapacity:
-    """Slots and engines left in rotation, in total and by zone; updated as units are granted."""
+    """Slots and engines left in rotation, in total and by zone; updated as units are granted.
+
+    ``load`` is the requests of all callers over what unsuspected engines serve; infinite if zones do not help.
+    """
 
     floor: CapacityFloor
     engines: int
     total: dict[str, int]
     left: dict[str, int]
     events: Mapping[str, str]
+    load: float
 
-    def floor_violation(self, unit: Sequence[Engine]) -> str:
-        """Why the unit may not be ejected; empty if it may."""
+    def floor_violation(self, unit: Sequence[Engine], *, fill: float) -> str:
+        """Why the unit may not be ejected; empty if it may. ``fill``: load up to which other zones help."""
         if self.engines - len(unit) < self.floor.engines:
             return (
                 f"this would leave the pool with {self.engines - len(unit)} engines (floor: {self.floor.engines})"
             )
         for place in ("", *sorted({_zone(engine) for engine in unit})):
-            if place in self.events:
+            if place in self.events or (place and self.load <= fill):
                 continue
             leaving = sum(engine.slots for engine in unit if place in ("", _zone(engine)))
             share = 100 * (self.left[place] - leaving) / self.total[place]
@@ -279,8 +302,23 @@ def _remaining_capacity(
             total[where] = total.get(where, 0) + engine.slots
             left[where] = left.get(where, 0) + (engine.slots if stays else 0)
     return _RemainingCapacity(
-        floor=floor, engines=count, total=total, left=left, events=_zone_events(engines, wishes)
+        floor=floor,
+        engines=count,
+        total=total,
+        left=left,
+        events=_zone_events(engines, wishes),
+        load=_load_elsewhere(engines, wishes, floor.relief),
     )
+
+
+def _load_elsewhere(
+    engines: Sequence[Engine], wishes: Mapping[int, EjectionRequest], relief: ZoneRelief | None
+) -> float:
+    """All requests over what engines without evidence against them serve; infinite if they may not help."""
+    if relief is None:
+        return math.inf
+    per_s = sum(relief.per_s.get(engine.id, 0.0) for place, engine in enumerate(engines) if place not in wishes)
+    return relief.asked_per_s / per_s if per_s else math.inf
 
 
 def _zone_events(engines: Sequence[Engine], wishes: Mapping[int, EjectionRequest]) -> dict[str, str]:

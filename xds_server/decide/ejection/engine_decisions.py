@@ -20,6 +20,7 @@ from xds_server.decide.decisions import AFTER_WAIT, BreakerStatus, Ejector, Engi
 from xds_server.decide.ejection import flap_damping
 from xds_server.decide.ejection.arbitration import (
     CapacityFloor,
+    ZoneRelief,
     credible_requests,
     granted_requests,
     strongest_request,
@@ -93,7 +94,9 @@ def engine_decisions(
     stragglers = add_straggler_requests(this, asked, due)
     add_operator_requests(this, asked, due)
     floor = CapacityFloor(
-        percent=resilience.breaker.capacity_floor_percent, engines=resilience.breaker.capacity_floor_engines
+        percent=resilience.breaker.capacity_floor_percent,
+        engines=resilience.breaker.capacity_floor_engines,
+        relief=_zone_relief(resilience, engines, before),
     )
     lost = _lost_contact(this, asked, before.ejection.lost_since_s)
     longest_s = longest_try_s(pool, before.decided.limits, before.decided.admission)
@@ -148,6 +151,23 @@ def _newly_cut(
     """Hung engines whose requests are cut from this round on."""
     hung = [engines[place].id for place, one in granted.items() if one.cut and one.verdict is Verdict.HUNG]
     return [key for key in hung if key not in known or not known[key].cut]
+
+
+def _zone_relief(resilience: ResilienceSpec, engines: Sequence[Engine], before: PoolMemory) -> ZoneRelief | None:
+    """What zones can do for each other, as of the last round; None if they must not, or demand is unknown.
+
+    Zones of several regions do not help each other: which regions may serve a caller is decided elsewhere.
+    """
+    zones, admission = resilience.zones, before.admission
+    crossing = zones.max_cross_zone_percent >= 100 and (zones.spill or not zones.prefer_local)
+    if not crossing or resilience.shadowed(zones.mode) or admission is None or not admission.demand:
+        return None
+    if len({engine.region for engine in engines}) > 1 or len({engine.zone for engine in engines}) < 2:
+        return None
+    return ZoneRelief(
+        per_s={key: one.per_s for key, one in before.capacity.capacities.items()},
+        asked_per_s=sum(one.per_s for one in admission.demand.values()),
+    )
 
 
 def _lost_contact(

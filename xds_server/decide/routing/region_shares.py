@@ -226,7 +226,7 @@ def _able(engines: PoolEngines, out: frozenset[EngineId]) -> dict[str, float]:
         decision = engines.decisions[engine.id]
         if decision.health is Health.HEALTHY and engine.id not in out:
             capacity = engines.capacities[engine.id]
-            per_s = capacity.slots / capacity.service_s * decision.traffic_percent / 100
+            per_s = capacity.per_s * decision.traffic_percent / 100
             able[engine.region] = able.get(engine.region, 0.0) + per_s
     return able
 

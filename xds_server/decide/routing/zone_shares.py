@@ -51,10 +51,12 @@ class _Zones:
 
     ``ramping``: the part, 0..1, of their share that zones get where all engines are in slow start, relative to the
     furthest zone; ``per_s`` has such parts, too, and ``full_per_s`` none.
+    ``trust`` is below 1 where every healthy engine is on trial: then only this part of the zone's callers stays.
     """
 
     per_s: Mapping[str, float]
     full_per_s: Mapping[str, float]
+    trust: Mapping[str, float]
     listed: Mapping[str, int]
     healthy: Mapping[str, int]
     ramping: Mapping[str, float]
@@ -93,9 +95,9 @@ def zone_shares(
         if shadow:
             wanted, reason = _by_capacity(zones.per_s), "not enforced: by the capacity of healthy engines"
         else:
-            wanted, reason = _wanted(caller, zones.per_s, assumed, policy)
+            wanted, reason = _wanted(caller, zones.per_s, zones.trust, assumed, policy)
             if zones.ramping:
-                full, _ = _wanted(caller, zones.full_per_s, assumed, policy)
+                full, _ = _wanted(caller, zones.full_per_s, zones.trust, assumed, policy)
                 wanted = _ramped(wanted, full, zones, assumed, least_local=_least_local(policy, caller, zones))
                 reason += f"; slow start in {', '.join(zone or 'no zone' for zone in sorted(zones.ramping))}"
         raw = {zone: share * zones.listed[zone] / zones.healthy[zone] for zone, share in wanted.items()}
@@ -109,6 +111,7 @@ def zone_shares(
 
 def _zones(engines: PoolEngines) -> _Zones:
     per_s: dict[str, float] = {}
+    trust: dict[str, float] = {}
     listed: dict[str, int] = {}
     healthy: dict[str, int] = {}
     full_per_s: dict[str, float] = {}
@@ -117,11 +120,12 @@ def _zones(engines: PoolEngines) -> _Zones:
         decision = engines.decisions[engine.id]
         if decision.health is Health.HEALTHY:
             capacity = engines.capacities[engine.id]
-            able = capacity.slots / capacity.service_s * decision.traffic_percent / 100
+            able = capacity.per_s * decision.traffic_percent / 100
             ramp = engines.ramp_ratio(engine.id)
             full_per_s[engine.zone] = full_per_s.get(engine.zone, 0.0) + able
             per_s[engine.zone] = per_s.get(engine.zone, 0.0) + able * ramp
             furthest[engine.zone] = max(furthest.get(engine.zone, 0.0), ramp)
+            trust[engine.zone] = max(trust.get(engine.zone, 0.0), decision.traffic_percent / 100)
             healthy[engine.zone] = healthy.get(engine.zone, 0) + 1
         if not decision.gone:
             listed[engine.zone] = listed.get(engine.zone, 0) + 1
@@ -130,6 +134,7 @@ def _zones(engines: PoolEngines) -> _Zones:
     return _Zones(
         per_s={zone: able / most for zone, able in per_s.items()},
         full_per_s=full_per_s,
+        trust=trust,
         listed=listed,
         healthy=healthy,
         ramping=ramping,
@@ -173,7 +178,11 @@ def _by_capacity(per_s: Mapping[str, float]) -> dict[str, float]:
 
 
 def _wanted(
-    caller: str, per_s: Mapping[str, float], assumed: Mapping[str, float], policy: Zones
+    caller: str,
+    per_s: Mapping[str, float],
+    trust: Mapping[str, float],
+    assumed: Mapping[str, float],
+    policy: Zones,
 ) -> tuple[dict[str, float], str]:
     """Share of the caller's requests for each zone; they add up to 1."""
     if not caller:
@@ -197,6 +206,8 @@ def _wanted(
         )
         room = {zone: filled * one - min(filled * one, assumed.get(zone, 0.0)) for zone, one in others.items()}
         others = room if sum(room.values()) > 1e-9 * able else others
+    if share > (tried := trust.get(caller, 1.0)):
+        share, reason = tried, f"{tried:.0%} of its requests while its engines are on trial, the rest follows room"
     most_abroad = _most_abroad(policy)
     if local and 1 - share > most_abroad:
         share = 1 - most_abroad

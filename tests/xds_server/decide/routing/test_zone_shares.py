@@ -107,6 +107,16 @@ def test_zone_with_spare_capacity_keeps_traffic_local() -> None:
     assert site.decide({"a": 10, "b": 20, "c": 20})["a"].weights["a"] == 1000
 
 
+def test_zone_on_trial_keeps_the_share_of_a_trial() -> None:
+    here = Map("abc")
+    here.decisions[EngineId("pool", "e0")] = EngineDecision(
+        health=Health.HEALTHY, reason="", since_s=0, traffic_percent=25
+    )
+    shares = here.decide({"a": 4, "b": 4, "c": 4})
+    assert shares["a"].weights == {"a": 250, "b": 380, "c": 380}
+    assert "on trial" in shares["a"].reason
+
+
 def test_zone_overflow_spills_to_zones_with_capacity() -> None:
     asked = {"a": 48.0, "b": 24.0, "c": 4.0}  # each can serve 32
     site = Map()
