@@ -42,10 +42,14 @@ class EngineFinding:
 def engine_finding(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFinding | None:
     """Verdict and evidence; None while readings are inconclusive."""
     found = _finding(now, at_s, probe)
-    if found is None or found.verdict is not Verdict.HUNG or not now.pause:
+    if not now.pause or (found is not None and found.verdict is not Verdict.HUNG):
         return found
-    return replace(
-        found, verdict=Verdict.PAUSED, reading="pause", sentence=f"{now.pause} by order; {found.sentence}"
+    # The engine's own word: no need to wait until it would count as hung.
+    return EngineFinding(
+        verdict=Verdict.PAUSED,
+        reading="pause",
+        sentence=f"{now.pause} by order" + (f"; {found.sentence}" if found is not None else ""),
+        since_s=now.progressed_at_s,
     )
 
 

@@ -25,8 +25,8 @@ KV_FULL_RATIO: Final = 0.97
 RECOVERED_CANARIES: Final = 16
 """Successful canaries in a row until a recovering engine is probed at its normal interval."""
 
-# Seconds without a token until the engine is asked whether it is paused; before it would count as hung.
-_PAUSE_AFTER_S: Final = 0.5
+# Seconds without a token until the engine is asked whether it is paused: twice before it would count as hung.
+_PAUSE_AFTER_S: Final = 0.25
 _SLOW_CANARY: Final = 2.0
 _HUNG_CANARY: Final = 20.0
 """Multiple of its usual time after which a canary counts as missing: a tenfold slowdown, twice."""
@@ -151,10 +151,10 @@ class ProbeState:
 
     def suspects_pause(self, at_s: float) -> bool:
         """Whether a pause by order may explain that no token comes."""
-        since_s = self.unanswered_since_s if self.stalled_since_s is None else self.stalled_since_s
-        return bool(self.pause) or (
-            not self.progressed and since_s is not None and at_s - since_s >= _PAUSE_AFTER_S
-        )
+        quiet_since_s = self.stalled_since_s
+        if quiet_since_s is None:
+            quiet_since_s = self.progressed_at_s if self.others else self.unanswered_since_s
+        return bool(self.pause) or (quiet_since_s is not None and at_s - quiet_since_s >= _PAUSE_AFTER_S)
 
     @property
     def saturated(self) -> bool:
@@ -262,8 +262,10 @@ def after_metrics(before: ProbeState, look: MetricsReading) -> ProbeState:
         # Tokens of earlier canaries are not progress: the engine may have stopped since.
         progressed = fresh.generation_tokens - known.generation_tokens > before.answered_since_look
     counted = (before.counted and not reborn) or bool(look.in_flight)
-    if known is not None and not reborn and (not counted or before.others):
-        # Only a scheduler step changes these: with requests in flight any change is progress.
+    paused = before.pause if look.pause is None else look.pause
+    if known is not None and not reborn and not paused and (not counted or before.others):
+        # Only a scheduler step changes these: with requests in flight any change is progress. Exception: a paused
+        # core takes requests out whose clients left, such as a canary after its timeout.
         progressed = progressed or fresh.ranks != known.ranks
     pending = _pending(before, look, fresh, others + own, reborn=reborn)
     ranks = _ranks(before, look, fresh, others=others, prefilling=_may_prefill(look, fresh, pending, own, counted))

@@ -409,7 +409,7 @@ def test_short_probe_timeout_grows_with_usual_canaries() -> None:
     assert ProbeState(slots=SLOTS).canary_limit_s(ProbeSettings(timeout_s=0.1)) == 0.1
 
 
-def test_abandoned_long_prompt_is_no_hang() -> None:
+def test_abandoned_long_prompt_is_not_hung() -> None:
     """Its client left; the engine computes the chunk, and the next one, which it had scheduled."""
 
     def seen(at_s: float, kv: float, *, requests: int) -> MetricsReading:
@@ -433,3 +433,26 @@ def test_abandoned_long_prompt_is_no_hang() -> None:
     for tenth in range(80, 120):
         now = now.after(seen(6.5 + tenth / 10, 0.0, requests=0), PROBE)
     assert now.verdict is Verdict.HUNG
+
+
+def test_paused_engine_does_not_return_when_a_client_leaves() -> None:
+    """A paused core takes abandoned requests out, and its gauges move; recorded from vLLM 0.32."""
+
+    def seen(at_s: float, running: int, waiting: int, pause: str | None) -> MetricsReading:
+        found = look(at_s, 191, running=running, waiting=waiting, load=8)
+        assert isinstance(found.counters, VllmCounters)
+        rank = RankCounters(rank="0", running=running, waiting=waiting)
+        return replace(found, counters=replace(found.counters, ranks=(rank,)), pause=pause)
+
+    now = told([look(0.0, 191), 0.0, token(0.0), seen(0.5, 4, 0, None), 0.6])
+    assert now.books.suspects_pause(0.8)
+    now = told([seen(0.8, 4, 0, "paused")], now)
+    assert now.verdict is Verdict.PAUSED, "before it would count as hung"
+    now = told([seen(4.0, 4, 0, None)], now)
+    assert now.verdict is Verdict.PAUSED
+    for reading in (seen(4.3, 0, 7, None), seen(4.8, 0, 6, "paused"), seen(5.4, 0, 5, None)):
+        now = now.after(reading, PROBE)
+        assert now.verdict is Verdict.PAUSED
+    assert (
+        told([seen(5.9, 4, 1, "")], now).after(look(6.0, 192, running=4, load=8), PROBE).verdict is Verdict.READY
+    )
