@@ -35,7 +35,8 @@ class StreamTimeouts(Spec):
     )
     between_tokens: Duration | None = documented_field(
         30.0,
-        "Longest silence inside a stream before it is cut; raised where firstToken or hedging.delay need longer.",
+        "Longest silence inside a stream before it is cut; raised where firstToken or hedging.delay need longer, "
+        "and the default to longestServiceTime of the pool, where proxies cut requests of hung engines.",
         why="no healthy stream paused this long; without the first-token gate the wait in the engine's queue "
         "counts "
         "as silence too, so keep it above allowed wait plus longest prefill",

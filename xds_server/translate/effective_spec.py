@@ -58,13 +58,21 @@ class RouteDecisions:
 NO_ROUTE_DECISIONS: Final = RouteDecisions()
 
 
-def route_decisions(pool: PoolDecisions | None, spec: ResilienceSpec, *, cuts: bool) -> RouteDecisions:
-    """Decisions on a pool for the routes of a proxy; ``cuts``: it can cut requests held by a hung engine."""
+def route_decisions(
+    pool: PoolDecisions | None, spec: ResilienceSpec, *, cuts: bool, longest_s: float | None = None
+) -> RouteDecisions:
+    """Decisions on a pool for the routes of a proxy.
+
+    ``cuts``: it can cut requests held by a hung engine. ``longest_s``: the pool's ``longestServiceTime``.
+    """
     if pool is None:
         return NO_ROUTE_DECISIONS
     limits = pool.limits
     if limits is not None and cuts and spec.breaker.cut_hung and uses_internal_listeners(spec):
-        limits = limits_for_cutting_proxies(limits, spec.timeouts)
+        # In shadow mode no verdict cuts anything.
+        limits = limits_for_cutting_proxies(
+            limits, spec.timeouts, longest_s=None if spec.shadowed(None) else longest_s
+        )
     return RouteDecisions(hedge=pool.hedge, retries=pool.retries, limits=limits, degradation=pool.degradation)
 
 

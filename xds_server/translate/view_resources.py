@@ -312,9 +312,10 @@ def _envoy_routes(
 ) -> tuple[Route, ...]:
     # Envoy has one set of limits per route, so the first pool's limits apply to all of the route's pools.
     first = route.spec.pools[0].pool
-    spec, gated = policies.effective[first], policies.pools[first].spec.first_token_gate
-    models = {pool: policies.pools[pool].spec.model for pool in route_pools(route)}
-    decided = route_decisions(decisions.pools.get(first), spec, cuts=cuts)
+    pool = policies.pools[first].spec
+    spec, gated = policies.effective[first], pool.first_token_gate
+    models = {name: policies.pools[name].spec.model for name in route_pools(route)}
+    decided = route_decisions(decisions.pools.get(first), spec, cuts=cuts, longest_s=pool.longest_service_time)
     left_alone = residency_unavailable(route, route_pools(route), fleet, decisions)
     return memo.of(
         (ROUTE, route.metadata.name, cuts),

@@ -160,23 +160,33 @@ def _since(before: TimeLimitMemory | None, limits: TimeLimits) -> TimeLimits:
     return reuse_equal(before.decided, replace(limits, since_s=before.decided.since_s))
 
 
-def limits_for_cutting_proxies(limits: TimeLimits, timeouts: Timeouts) -> TimeLimits:
+def limits_for_cutting_proxies(
+    limits: TimeLimits, timeouts: Timeouts, *, longest_s: float | None = None
+) -> TimeLimits:
     """``limits`` for a proxy that can cut a hung engine's requests on order: derived ones three times as long.
 
     A verdict ends those calls long before a limit does, so only faults without verdict are left, such as a broken
     path between proxy and engine. In return slow engines keep calls that would be thrown away half done.
+
+    ``longest_s``: the declared longest service. Most of it may be the silence of a prefill, so neither a derived
+    limit nor the default for silence is shorter.
     """
+    least_s = longest_s or 0.0
 
     def longer(limit_s: float | None, said_s: float | None, most_s: float) -> float | None:
         if limit_s is None or said_s is not None:
             return limit_s
-        return _CUTTING_PROXY_FACTOR * limit_s if not most_s or _CUTTING_PROXY_FACTOR * limit_s < most_s else None
+        longer_s = max(_CUTTING_PROXY_FACTOR * limit_s, least_s)
+        return longer_s if not most_s or longer_s < most_s else None
 
     unary, streaming = timeouts.non_streaming, timeouts.streaming
     return replace(
         limits,
         per_try_s=longer(limits.per_try_s, unary.per_try, limits.total_s),
         first_token_s=longer(limits.first_token_s, streaming.first_token, limits.stream_total_s),
+        between_tokens_s=limits.between_tokens_s
+        if limits.between_tokens_s is None or "between_tokens" in streaming.model_fields_set
+        else max(limits.between_tokens_s, least_s),
     )
 
 

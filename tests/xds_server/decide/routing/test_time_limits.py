@@ -330,3 +330,14 @@ def test_proxy_with_internal_listeners_gets_longer_derived_timeouts() -> None:
     given = Pool(timeouts={"nonStreaming": {"perTry": "3s"}, "streaming": {"firstToken": "0s"}})
     kept = limits_for_cutting_proxies(given.settled(tail(0.8), tail(0.2)), given.said.timeouts)
     assert (kept.per_try_s, kept.first_token_s) == (3, None)
+
+
+def test_declared_longest_service_is_the_least_silence_where_proxies_cut() -> None:
+    pool = Pool()
+    settled = pool.settled(tail(0.8), tail(0.2))
+    cut = limits_for_cutting_proxies(settled, pool.said.timeouts, longest_s=120.0)
+    assert (cut.first_token_s, cut.between_tokens_s) == (120.0, 120.0)
+    assert limits_for_cutting_proxies(settled, pool.said.timeouts, longest_s=20.0).between_tokens_s == 30.0
+    given = Pool(timeouts={"streaming": {"firstToken": "5s", "betweenTokens": "30s"}})
+    kept = limits_for_cutting_proxies(given.settled(tail(0.8), tail(0.2)), given.said.timeouts, longest_s=120.0)
+    assert (kept.first_token_s, kept.between_tokens_s) == (5.0, 30.0)
