@@ -29,6 +29,7 @@ LABEL org.opencontainers.image.title="switchgear-agent" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /opt/venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH \
+    MALLOC_ARENA_MAX=2 \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 # Numeric, so that Kubernetes can verify runAsNonRoot.

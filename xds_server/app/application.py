@@ -12,7 +12,9 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -71,6 +73,9 @@ def first_config_error(errors: BaseExceptionGroup[ConfigError]) -> ConfigError:
     return error if isinstance(error, ConfigError) else ConfigError(str(error))
 
 
+FILE_THREADS: Final = 2
+"""Threads for files and name lookups."""
+
 _log = structlog.get_logger()
 
 
@@ -94,6 +99,8 @@ async def serve(
     ``on_waiting`` gets a line for each wait before that. ``outlets`` receive every decision, as proxies do. Raises
     ``ConfigError`` for an invalid setting.
     """
+    # By default up to 32 threads, each with memory of its own. Two: files, and a name server that does not answer.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(FILE_THREADS, "files"))
     server = ControlPlane(config, outlets)
     stop = asyncio.Event()
     wrong: ConfigError | None = None

@@ -3,7 +3,7 @@
 Editors write in place or by rename, Kubernetes swaps a symlink, folders vanish and return; some filesystems
 announce nothing at all. So notifications (inotify and the like) only wake this module up, and the content decides:
 it must be the same twice, ``settle_s`` apart, and again after validation. A poll compares the content even without
-notifications.
+notifications; it does not read a file whose inode, size and times have not changed.
 
 A writer that pauses longer than ``settle_s`` in the middle of a file is read at that moment. The shrink guard
 bounds what is missing then, and the rest follows when it is written.
@@ -13,7 +13,8 @@ Each transition yields one state: the policies were accepted, or refused with ev
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -29,6 +30,9 @@ from xds_server.model.policy_state import AcceptedPolicies, PolicyState, Rejecte
 
 _WATCH_STEP_MS: Final = 20
 """How long the watcher collects further notifications before it passes them on."""
+
+SETTLED_NS: Final = 3_000_000_000
+"""Age from which a file's times identify its content; the coarsest file systems count in 2 s."""
 
 _log = structlog.get_logger()
 
@@ -50,13 +54,14 @@ class PolicyFiles:
         self._settle_s = settle_s
         self._poll_s = poll_s
         self._cache = LoadCache()
+        self._digests = _FileDigests()
         self._announced = asyncio.Event()
 
     async def states(self) -> AsyncGenerator[PolicyState, None]:
         """The present state, then each different one, as long as it is iterated."""
         seen: str | None = None
         while True:
-            if await asyncio.to_thread(_digest, self._paths) != seen:
+            if await asyncio.to_thread(self._digests.digest, self._paths) != seen:
                 judged, state = await self._judged()
                 # An editor may write the same text twice, or revert an edit meanwhile.
                 if judged != seen:
@@ -150,17 +155,68 @@ def _texts(contents: Mapping[Path, bytes | Problem]) -> dict[str, str]:
 
 
 def _look(paths: Sequence[Path]) -> _Reading:
-    hashed = blake2b(digest_size=16)
     found = search(paths)
-    for name, problem in found.problems:
-        hashed.update(f"{name}\0{problem.code}\0{problem.message}\0".encode(errors="surrogateescape"))
     contents = {file: read(file) for file in found.files}
-    for file, content in contents.items():
-        known = content.message.encode() if isinstance(content, Problem) else content
-        hashed.update(f"{file}\0".encode(errors="surrogateescape") + blake2b(known, digest_size=16).digest())
-    return _Reading(found=found, contents=contents, digest=hashed.hexdigest())
+    digests = {file: _digest_of(content) for file, content in contents.items()}
+    return _Reading(found=found, contents=contents, digest=_joined(found, digests))
 
 
 def _digest(paths: Sequence[Path]) -> str:
     """A hash over names and content of every policy file, and over all read errors."""
     return _look(paths).digest
+
+
+def _digest_of(content: bytes | Problem) -> bytes:
+    return blake2b(content.message.encode() if isinstance(content, Problem) else content, digest_size=16).digest()
+
+
+def _joined(found: FileSearch, digests: Mapping[Path, bytes]) -> str:
+    hashed = blake2b(digest_size=16)
+    for name, problem in found.problems:
+        hashed.update(f"{name}\0{problem.code}\0{problem.message}\0".encode(errors="surrogateescape"))
+    for file, digest in digests.items():
+        hashed.update(f"{file}\0".encode(errors="surrogateescape") + digest)
+    return hashed.hexdigest()
+
+
+class _FileDigests:
+    """Digests of policy files, without reading a file again while its inode, size and times stand."""
+
+    def __init__(self, wall_ns: Callable[[], int] = time.time_ns) -> None:
+        self._wall_ns = wall_ns
+        self._known: dict[Path, tuple[tuple[int, ...], bytes]] = {}
+
+    def digest(self, paths: Sequence[Path]) -> str:
+        """The digest of a reading, see ``_Reading``."""
+        found = search(paths)
+        fresh: dict[Path, tuple[tuple[int, ...], bytes]] = {}
+        digests: dict[Path, bytes] = {}
+        for file in found.files:
+            identity, settled = self._identity(file)
+            known = self._known.get(file)
+            if known is not None and known[0] == identity:
+                fresh[file], digests[file] = known, known[1]
+                continue
+            content = read(file)
+            digests[file] = _digest_of(content)
+            if settled and not isinstance(content, Problem):  # what could not be read may be readable now
+                fresh[file] = (identity, digests[file])
+        self._known = fresh
+        return _joined(found, digests)
+
+    def _identity(self, file: Path) -> tuple[tuple[int, ...], bool]:
+        """Identity of a file's content, and whether it will be another one after the next change."""
+        try:
+            status = file.stat()
+        except OSError:
+            return (), False
+        newest_ns = max(status.st_mtime_ns, status.st_ctime_ns)
+        # Two changes within one tick of the file system's clock leave the same times.
+        settled = 0 <= newest_ns < self._wall_ns() - SETTLED_NS
+        return (
+            status.st_dev,
+            status.st_ino,
+            status.st_size,
+            status.st_mtime_ns,
+            status.st_ctime_ns,
+        ), settled

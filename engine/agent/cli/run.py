@@ -25,6 +25,7 @@ from engine.agent.agent_config import (
     format_default,
 )
 from engine.agent.config_error import AgentConfigError
+from engine.allocator import limit_arenas
 
 CRASHED: Final = 70
 """Exit code after a bug (EX_SOFTWARE of sysexits.h)."""
@@ -98,6 +99,7 @@ def _run(*, config: Path | None, **settings: str | None) -> int:
         async def serve() -> None:
             await Agent(effective).run(announce)
 
+        limit_arenas()
         asyncio.run(serve())
     except AgentConfigError as error:
         raise click.ClickException(str(error)) from error

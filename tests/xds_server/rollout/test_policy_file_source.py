@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from policies.findings import Problem
+from policies.policy_files import read
 from xds_server.model.policy_state import AcceptedPolicies, PolicyState, RejectedPolicies
+from xds_server.rollout import policy_file_source
 from xds_server.rollout import policy_file_source as files_module
-from xds_server.rollout.policy_file_source import PolicyFiles
+from xds_server.rollout.policy_file_source import SETTLED_NS, PolicyFiles
 
 LIMIT_S = 60.0
 NEVER_S = 3600.0
@@ -240,3 +243,33 @@ async def test_edit_reverted_during_validation_is_not_yielded(
         assert isinstance(state, AcceptedPolicies)
         assert names(state) == ["a"]
         assert "name: a}" in state.texts[str(folder / "a.yaml")]
+
+
+def test_unchanged_files_are_not_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[Path] = []
+
+    def reading(path: Path) -> bytes | Problem:
+        reads.append(path)
+        return read(path)
+
+    monkeypatch.setattr(policy_file_source, "read", reading)
+    now_ns = [time.time_ns()]
+    digests = policy_file_source._FileDigests(wall_ns=lambda: now_ns[0])
+    first = digests.digest((folder,))
+    assert first == policy_file_source._look((folder,)).digest
+    reads.clear()
+    assert digests.digest((folder,)) == first
+    assert reads, "times of a file that was just written do not identify its content yet"
+    now_ns[0] += 2 * SETTLED_NS
+    digests.digest((folder,))
+    reads.clear()
+    assert digests.digest((folder,)) == first
+    assert not reads
+    (edited,) = list(folder.glob("*.yaml"))[:1]
+    times = edited.stat()
+    text = edited.read_bytes()
+    edited.write_bytes(text[:-1] + b"#")
+    os.utime(edited, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert digests.digest((folder,)) != first, "size and time of modification are the same, of change is not"
+    edited.unlink()
+    assert digests.digest((folder,)) == policy_file_source._look((folder,)).digest
