@@ -42,7 +42,7 @@ async def half_messages(address: str, size: int) -> AsyncIterator[asyncio.subpro
     """A hostile process on this address."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "tests.hostile.half_messages", address, str(CONNECTIONS), str(STREAMS), str(size)),
+        *("-m", "benchmarks.soak.half_messages", address, str(CONNECTIONS), str(STREAMS), str(size)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )

@@ -1,0 +1,113 @@
+"""A hostile proxy and a hostile operator's host: ``python -m benchmarks.soak.enemy XDS ADMIN``.
+
+They draw attacks by seed, one after another, until they are killed, and come back when they are refused.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import random
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import grpc
+
+from benchmarks.soak.attack_corpus import DISCOVERY, ENEMY, ProxyAttack, proxy_attacks, subscription
+from xds_server.wire.decode import DeltaDiscoveryRequest, DeltaDiscoveryResponse
+
+Call = grpc.aio.StreamStreamCall[bytes, bytes]
+
+ATTACK_S: Final = 5.0
+RETRY_S: Final = 0.02
+_OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 500))
+
+REQUESTS: Final = (
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 20,
+    b"GET / HTTP/9.9\r\n\r\n",
+    b"GET /" + b"a" * 9_000 + b" HTTP/1.1\r\n\r\n",
+    b"POST /v1/orders HTTP/1.1\r\nHost: localhost\r\nContent-Length: 70000\r\n\r\n" + b"{" * 65_536,
+    b"POST /v1/orders HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 2\r\n\r\n{}",
+    b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: ",
+    b"",
+)
+"""What the hostile host sends to the admin port, and then nothing more."""
+
+
+async def connected_proxy(target: str, node: str) -> None:
+    """A proxy whose discovery stream stands, so that its telemetry counts; it accepts everything."""
+    async with grpc.aio.insecure_channel(target, options=_OPTIONS) as channel:
+        while True:
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                call: Call = channel.stream_stream(DISCOVERY)()
+                await call.write(subscription(node))
+                while isinstance(data := await call.read(), bytes):
+                    answer = DeltaDiscoveryResponse.FromString(data)
+                    await call.write(
+                        DeltaDiscoveryRequest(
+                            type_url=answer.type_url, response_nonce=answer.nonce
+                        ).SerializeToString()
+                    )
+            await asyncio.sleep(RETRY_S)
+
+
+async def attack(target: str, one: ProxyAttack, lasts_s: float) -> None:
+    """Play an attack; open its stream again when the server ends it."""
+    over_at = time.monotonic() + lasts_s
+    async with grpc.aio.insecure_channel(target, options=_OPTIONS) as channel:
+        while time.monotonic() < over_at:
+            call: Call = channel.stream_stream(one.method)()
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
+                async with asyncio.timeout(max(0.1, over_at - time.monotonic())):
+                    await call.write(one.first)
+                    while one.then:
+                        for message in one.then:
+                            await call.write(message)
+                    await call.read()
+            call.cancel()
+            await asyncio.sleep(RETRY_S)
+
+
+async def hostile_host(admin: str, rng: random.Random) -> None:
+    """Connections to the admin port that send a part of something, and stay."""
+    host, _, port = admin.rpartition(":")
+    kept: list[asyncio.StreamWriter] = []
+    while True:
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(rng.choice(REQUESTS))
+            kept.append(writer)
+        if len(kept) > 200:
+            kept.pop(rng.randrange(len(kept))).close()
+        await asyncio.sleep(RETRY_S)
+
+
+async def run(xds: str, admin: str, seed: int, only: str) -> None:
+    """Attack until killed."""
+    rng = random.Random(seed)
+    node = f"{ENEMY}-{seed}"
+    attacks = proxy_attacks(node)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(connected_proxy(xds, node))
+        group.create_task(hostile_host(admin, rng))
+        sys.stdout.write('{"enemy": "ready"}\n')
+        sys.stdout.flush()
+        while True:
+            await attack(xds, attacks[only or rng.choice(sorted(attacks))], ATTACK_S)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Attack until killed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak.enemy", description=__doc__)
+    parser.add_argument("xds", help="host:port of the discovery service")
+    parser.add_argument("admin", help="host:port of the admin port")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="play this attack only")
+    asked = parser.parse_args(argv)
+    asyncio.run(run(asked.xds, asked.admin, asked.seed, asked.only))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
