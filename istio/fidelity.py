@@ -4,8 +4,8 @@ Exporters report it with their output, so that no loss is first noticed in an ou
 outcome (``policies.fidelity``); what an export reports here also depends on the value.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from policies.fidelity import Fidelity
 
@@ -31,10 +31,14 @@ class FieldFidelity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportResult:
-    """Objects in the order in which they should be applied, and the fate of every field."""
+    """Objects in the order in which they should be applied, the fate of every field, and omitted documents.
+
+    ``left_out`` has the reason for each ``Kind/name`` without any object.
+    """
 
     objects: tuple[dict[str, object], ...]
     fields: tuple[FieldFidelity, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 def worst_fidelity(fates: Sequence[FieldFidelity]) -> Fidelity:

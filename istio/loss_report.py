@@ -177,7 +177,8 @@ def export(
     """Load the policies, write objects and loss report, and return the exit code.
 
     ``notes`` are sentences below every report: losses that no policy changes.
-    0, or 1 for invalid policies or ``--fail-on``, or 2 if something cannot be written.
+    0, or 1 for invalid policies, a document that cannot be exported or ``--fail-on``, or 2 if something cannot be
+    written.
     """
     try:
         policies = load_policies(options.filename)
@@ -201,7 +202,9 @@ def export(
             options.report_to.write_text(report, encoding="utf-8")
     except OSError as error:
         raise click.ClickException(f"cannot write {error.filename or 'the output'}: {error.strerror}") from None
-    return 1 if threshold_reached(result.fields, options.fail_on) else 0
+    for document, reason in result.left_out.items():
+        click.echo(printable(f"Error: {document} was not exported: {reason}"), err=True)
+    return 1 if result.left_out or threshold_reached(result.fields, options.fail_on) else 0
 
 
 def _file(error: Exception) -> str:

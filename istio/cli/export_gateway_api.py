@@ -67,7 +67,14 @@ def _picker(_context: click.Context, _option: click.Parameter, text: str) -> tup
 @click.option(
     "--plain",
     is_flag=True,
-    help="Write no Envoy Gateway objects; retries use HTTPRoute.retry (experimental channel in older releases).",
+    help="Write no Envoy Gateway objects.",
+)
+@click.option(
+    "--channel",
+    type=click.Choice(["standard", "experimental"]),
+    default="standard",
+    show_default=True,
+    help="Channel of the cluster's Gateway API CRDs: with --plain, retries need the experimental one.",
 )
 def command(
     *,
@@ -76,10 +83,11 @@ def command(
     endpoint_picker: tuple[str, int],
     proxies: int,
     plain: bool,
+    channel: str,
 ) -> int:
     """Convert policies to Gateway API and Envoy Gateway objects, and report the fate of every field.
 
-    Exit code: 0, or 1 for invalid policies or --fail-on, or 2 for a usage error.
+    Exit code: 0, or 1 for invalid policies, a route that cannot be exported, or --fail-on, or 2 for a usage error.
     """
     site = GatewayTarget(
         namespace=options.namespace,
@@ -89,6 +97,7 @@ def command(
         picker_port=endpoint_picker[1],
         proxies=proxies,
         plain=plain,
+        experimental=channel == "experimental",
     )
 
     def objects(policies: PolicySet) -> ExportResult:

@@ -42,7 +42,11 @@ def export_to_gateway_api(policies: PolicySet, site: GatewayTarget) -> ExportRes
         )
         objects.append(client_traffic_policy(routes, policies, site))
     left_out = {name: str(one) for name, one in tried.items() if not isinstance(one, HttpRouteExport)}
-    return ExportResult(objects=tuple(objects), fields=gateway_field_fidelities(policies, site, left_out, pools))
+    return ExportResult(
+        objects=tuple(objects),
+        fields=gateway_field_fidelities(policies, site, left_out, pools),
+        left_out={f"ModelRoute/{name}": reason for name, reason in left_out.items()},
+    )
 
 
 def _grants(routes: tuple[HttpRouteExport, ...], policies: PolicySet, site: GatewayTarget) -> list[Object]:

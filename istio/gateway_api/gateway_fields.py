@@ -47,7 +47,9 @@ def _fates(
         judge = JUDGES[kind].get(one.path) if kind != "ResiliencePolicy" or _FOR in rest else None
         outcome = (judge(seen) if judge is not None else None) or outcome
         if kind == "ResiliencePolicy" and site.plain:
-            outcome = gateway_policy_judges.without_envoy_gateway(one.path, outcome)
+            outcome = gateway_policy_judges.without_envoy_gateway(
+                one.path, outcome, experimental=site.experimental
+            )
         if kind == "ModelRoute" and name in left_out and not one.path.startswith(_OF_THE_DOCUMENT):
             outcome = lost(f"route omitted: {left_out[name]}")
         target = outcome.target

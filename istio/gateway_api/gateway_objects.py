@@ -21,7 +21,7 @@ class GatewayTarget:
     ``namespace`` is for documents that name none. ``gateway`` and ``gateway_namespace`` name the Gateway that
     routes are attached to; it is not written. ``picker`` is the Service of the endpoint picker of a pool, with
     ``{pool}`` in it, as every InferencePool needs one. ``proxies`` share the ceilings. ``plain``: nothing of Envoy
-    Gateway's.
+    Gateway's. ``experimental``: the cluster has the experimental channel's CRDs, which ``plain`` retries need.
     """
 
     namespace: str = "default"
@@ -31,6 +31,7 @@ class GatewayTarget:
     picker_port: int = 9002
     proxies: int = 1
     plain: bool = False
+    experimental: bool = False
 
     def of(self, metadata: Metadata) -> str:
         """The namespace of a document's objects."""

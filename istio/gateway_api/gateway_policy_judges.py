@@ -12,6 +12,7 @@ from policies.schema import leaf_targets
 _POLICY: Final = "BackendTrafficPolicy"
 _ROUTE: Final = "HTTPRoute"
 _PLAIN: Final = "not in the Gateway API; Envoy Gateway's policies have it"
+_STANDARD: Final = "HTTPRoute.retry is in the experimental channel only; with its CRDs, use --channel experimental"
 
 _OF_THE_GATEWAY_API: Final = frozenset(
     {
@@ -29,10 +30,12 @@ _OF_THE_GATEWAY_API: Final = frozenset(
 """What stays without Envoy Gateway's policies."""
 
 
-def without_envoy_gateway(path: str, outcome: FieldOutcome) -> FieldOutcome:
+def without_envoy_gateway(path: str, outcome: FieldOutcome, *, experimental: bool) -> FieldOutcome:
     """The outcome without Envoy Gateway's policies."""
     if path.startswith(("apiVersion", "kind", "metadata.")) or outcome.target != _POLICY:
         return outcome
+    if path.startswith("spec.retries.") and path in _OF_THE_GATEWAY_API and not experimental:
+        return lost(_STANDARD)
     return approximated("rules[].retry", _ROUTE) if path in _OF_THE_GATEWAY_API else lost(_PLAIN)
 
 
@@ -47,6 +50,8 @@ def _where(holds: Callable[[ResilienceSpec], bool], how: str) -> Judge:
 
 def _conditions(seen: GatewayFieldContext) -> FieldOutcome | None:
     if seen.site.plain:
+        if not seen.site.experimental:
+            return lost(_STANDARD)
         return approximated("implementations retry connections and requests that never reached an engine", _ROUTE)
     if RetryCondition.RESET_BEFORE_REQUEST in _spec(seen).retries.conditions:
         return approximated("retry.retryOn.triggers, without reset-before-request", _POLICY)

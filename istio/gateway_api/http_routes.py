@@ -37,8 +37,8 @@ def http_route(
     except UnsupportedMatchError as reason:
         return reason
     rule: Object = {"matches": [wanted.match], "backendRefs": refs, "timeouts": timeouts(route, spec)}
-    if site.plain:
-        # With Envoy Gateway its own policy says it, and more: for what, how long and how often.
+    # Envoy Gateway's own policy has more; the standard channel has no such field, and none takes 0 attempts.
+    if site.plain and site.experimental and spec.retries.attempts:
         rule["retry"] = retry(route, spec)
     parent: Object = {
         "group": ROUTES,
@@ -120,7 +120,7 @@ def timeouts(route: ModelRoute, spec: ResilienceSpec) -> Object:
 
 
 def retry(route: ModelRoute, spec: ResilienceSpec) -> Object:
-    """``rules[].retry``."""
+    """``rules[].retry`` of the experimental channel."""
     found: Object = {"attempts": spec.retries.attempts}
     codes = sorted(set(statuses(route, spec)))
     if codes:

@@ -23,18 +23,20 @@ GOLDEN = sorted((ROOT / "tests" / "golden").glob("*/policy.yaml"))
 SITES = [
     GatewayTarget(),
     GatewayTarget(plain=True),
+    GatewayTarget(plain=True, experimental=True),
     GatewayTarget(namespace="llm", gateway="edge", gateway_namespace="infra", proxies=3),
 ]
 
 
 def judge(policies: PolicySet, site: GatewayTarget) -> None:
     result = export_to_gateway_api(policies, site)
-    assert [complaint for one in result.objects for complaint in complaints(one)] == []
+    channel = "experimental" if site.experimental else "standard"
+    assert [complaint for one in result.objects for complaint in complaints(one, channel)] == []
     names = [(one["kind"], one["metadata"]["namespace"], one["metadata"]["name"]) for one in result.objects]  # type: ignore[index]  # metadata is a mapping
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("site", SITES, ids=["envoy-gateway", "plain", "elsewhere"])
+@pytest.mark.parametrize("site", SITES, ids=["envoy-gateway", "plain", "plain-experimental", "elsewhere"])
 @pytest.mark.parametrize("path", [*EXAMPLES, *GOLDEN], ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_objects_of_example_policies_fit_the_schemas(path: Path, site: GatewayTarget) -> None:
     judge(load([path]), site)
@@ -65,6 +67,7 @@ def test_schema_violations_are_detected() -> None:
     route: Any = objects["HTTPRoute"]["spec"]
     for kind, spec in (
         ("BackendTrafficPolicy", {**policy, "unknown": 1}),
+        ("HTTPRoute", {**route, "rules": [{**route["rules"][0], "retry": {"attempts": 1}}]}),
         ("BackendTrafficPolicy", {**policy, "retry": {"retryOn": {"triggers": ["whatever"]}}}),
         ("BackendTrafficPolicy", {**policy, "timeout": {"tcp": {"connectTimeout": "0.25s"}}}),
         (

@@ -240,8 +240,21 @@ def test_retries_are_exported_where_supported() -> None:
         "perRetry": {"backOff": {"baseInterval": "10ms", "maxInterval": "1s"}},
     }
     plain = objects(policies(POOL, ENGINES, ROUTE, said), GatewayTarget(plain=True))
-    assert plain["HTTPRoute"]["spec"]["rules"][0]["retry"] == {"attempts": 2, "codes": [500], "backoff": "10ms"}
+    assert "retry" not in plain["HTTPRoute"]["spec"]["rules"][0]
     assert "BackendTrafficPolicy" not in plain
+    channel = GatewayTarget(plain=True, experimental=True)
+    retry = objects(policies(POOL, ENGINES, ROUTE, said), channel)["HTTPRoute"]["spec"]["rules"][0]["retry"]
+    assert retry == {"attempts": 2, "codes": [500], "backoff": "10ms"}
+    never = policies(POOL, ENGINES, ROUTE, policy("{retries: {attempts: 0}}"))
+    assert "retry" not in objects(never, channel)["HTTPRoute"]["spec"]["rules"][0]
+
+
+@pytest.mark.parametrize("path", ["spec.retries.attempts", "spec.retries.statuses"])
+def test_retries_are_reported_lost_without_the_experimental_channel(path: str) -> None:
+    said = policies(POOL, ENGINES, ROUTE, policy("{retries: {attempts: 2, statuses: [500]}}"))
+    for experimental, fate in ((False, Fidelity.LOST), (True, Fidelity.APPROXIMATED)):
+        site = GatewayTarget(plain=True, experimental=experimental)
+        assert fates(said, site)[f"ResiliencePolicy {path}"].fate is fate
 
 
 def test_non_idempotent_requests_are_retried_only_before_sending() -> None:
@@ -315,3 +328,14 @@ def test_addresses_are_in_the_form_that_backends_take() -> None:
     said = policies(POOL, "  endpoints: [{address: 'fd00:1::2:3:4', port: 8000}]\n", ROUTE)
     (one,) = objects(said)["Backend"]["spec"]["endpoints"]
     assert one["ip"]["address"] == "fd00:0001:0000:0000:0000:0002:0003:0004"
+
+
+def test_route_that_cannot_be_exported_is_exit_status_1(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(POOL + "  endpoints: [{address: gpu.example.com, port: 8000}]\n" + ROUTE)
+    assert main(["export", "gateway-api", "-f", str(path)]) == 0
+    capsys.readouterr()
+    assert main(["export", "gateway-api", "-f", str(path), "--plain"]) == 1
+    assert "Error: ModelRoute/chat was not exported: pool chat has no backend" in capsys.readouterr().err
