@@ -41,6 +41,23 @@ def attempt_entry(one: UpstreamAttempt, *, flags: frozenset[str], complete: bool
     )
 
 
+def answered_entry(pool: str, engine: str, status: int, *, now_s: float) -> AccessLogEntry:
+    """Entry of a request that the engine answered at once with this status."""
+    return AccessLogEntry(
+        pool=pool,
+        engine=engine,
+        code=status,
+        flags=frozenset(),
+        complete=True,
+        number=1,
+        batch=False,
+        streaming=False,
+        duration_s=0.0,
+        first_byte_s=0.0,
+        ended_s=now_s,
+    )
+
+
 def request_entry(
     ask: ProxiedRequest, engine: str, *, flags: frozenset[str], details: str, now_s: float
 ) -> AccessLogEntry:

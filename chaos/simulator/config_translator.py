@@ -202,6 +202,7 @@ def _cluster(spec: ResilienceSpec, *, cuts: bool) -> ClusterConfig:
         choices=CHOICE_COUNT,
         panic_percent=0.0,
         connect_s=spec.timeouts.connect,
+        connections=spec.limits.max_connections,
         hedged=spec.hedging.enabled,
         outliers=OutlierDetectionConfig(
             statuses=frozenset(spec.breaker.count_statuses),

@@ -74,7 +74,8 @@ class RequestLimits:
 class ClusterConfig:
     """A pool's configuration: ``round_robin``, else least request of ``choices``.
 
-    Below ``panic_percent`` healthy hosts, unhealthy ones are used too.
+    Below ``panic_percent`` healthy hosts, unhealthy ones are used too. ``connections`` limits connections, one
+    per request, and as many pending requests.
     """
 
     round_robin: bool
@@ -84,6 +85,7 @@ class ClusterConfig:
     outliers: OutlierDetectionConfig | None = None
     checks: HealthCheckConfig | None = None
     hedged: bool = False
+    connections: int = NO_LIMIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

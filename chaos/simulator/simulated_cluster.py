@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -81,6 +81,9 @@ class SimulatedCluster:
         rng: random.Random,
     ) -> None:
         self.engines = engines
+        self._connections = cluster.connections
+        self._connected: Counter[str] = Counter()
+        self._pending: list[tuple[UpstreamAttempt, Callable[[], None]]] = []
         self.active: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
         self.limits = _NO_LIMITS
@@ -139,6 +142,35 @@ class SimulatedCluster:
         """Whether the limit of this class is reached."""
         return self._in_flight[batch] >= (self.limits.batch if batch else self.limits.interactive)
 
+    def connection(self, one: UpstreamAttempt, send: Callable[[], None]) -> None:
+        """Send an attempt when it has a connection; call ``no_connection`` first."""
+        if self._may_connect(one.engine):
+            self._connected[one.engine] += 1
+            send()
+        else:
+            self._pending.append((one, send))
+
+    def no_connection(self, engine: str) -> bool:
+        """Whether an attempt at this engine gets no connection and may not wait for one."""
+        return not self._may_connect(engine) and len(self._pending) >= self._connections
+
+    def _may_connect(self, engine: str) -> bool:
+        # Envoy opens one connection to each host even above the limit (ConnPoolImplBase).
+        return self._connected.total() < self._connections or not self._connected[engine]
+
+    def _disconnected(self, one: UpstreamAttempt) -> None:
+        waiting = next((place for place, (other, _) in enumerate(self._pending) if other is one), None)
+        if waiting is not None:
+            del self._pending[waiting]
+            return
+        self._connected[one.engine] -= 1
+        for place, (other, send) in enumerate(self._pending):
+            if self._may_connect(other.engine):
+                del self._pending[place]
+                self._connected[other.engine] += 1
+                send()
+                return
+
     def opened(self, one: UpstreamAttempt) -> None:
         """Count an attempt in flight."""
         self._in_flight[one.ask.batch] += 1
@@ -152,6 +184,7 @@ class SimulatedCluster:
         self._in_flight[one.ask.batch] -= 1
         self.active[one.engine] -= 1
         self._held[one.engine].discard(one)
+        self._disconnected(one)
 
     def may_retry(self, *, batch: bool) -> bool:
         """Whether the retry budget allows one more."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from chaos.history.history_events import ProxySample
-from chaos.simulator.access_log_entry import AccessLogEntry, attempt_entry, request_entry
+from chaos.simulator.access_log_entry import AccessLogEntry, answered_entry, attempt_entry, request_entry
 from chaos.simulator.proxied_request import (
     DownstreamCaller,
     ProxiedRequest,
@@ -139,7 +139,7 @@ class SimulatedProxy:
         ask.made += 1
         ask.tried.add(engine)
         one = UpstreamAttempt(self, ask, engine, ask.made)
-        if cluster.full(batch=ask.batch):
+        if cluster.full(batch=ask.batch) or cluster.no_connection(engine):
             self._log(one, flags=frozenset({OVERFLOW}), complete=False)
             self._refuse(ask, "overload", "")
             return
@@ -158,12 +158,24 @@ class SimulatedProxy:
             prompt_tokens=ask.prompt_tokens,
             max_tokens=ask.max_tokens,
         )
+        cluster.connection(one, lambda: self._send(one, asked))
+
+    def _send(self, one: UpstreamAttempt, asked: EngineRequest) -> None:
+        cluster = self._clusters[one.ask.pool]
         try:
-            one.call = cluster.engines[engine].call(asked, one)
+            one.call = cluster.engines[one.engine].call(asked, one)
         except CallRefusedError:
             self._lost(one, _CONNECT_FAILED, connected=False)
             return
-        cluster.connected(engine)
+        cluster.connected(one.engine)
+
+    def fail_request(self, pool: str, status: int) -> None:
+        """A request that a healthy engine answers at once with this status, such as 404 for a wrong path."""
+        cluster = self._clusters[pool]
+        engine = cluster.choose(())
+        if engine is not None:
+            cluster.answered(engine, status)
+            self.entries.append(answered_entry(pool, engine, status, now_s=self.now_s))
 
     # -- answers -------------------------------------------------------------------------------------------
 

@@ -281,4 +281,35 @@ _QUANTITIES: Final = (
     ),
 )
 
-ADVICE: Final = (*_TIMING, *_RETRIES, *_CAPACITY, *ON_ROUTES, *_QUANTITIES)
+_PLAYED: Final = (
+    Code(
+        code="SG180",
+        title="slots out of reach",
+        meaning="`validate --deep` sent as many requests at once as the pool has slots. Limits refused some of them although slots were free.",
+        situation="limits: {maxConnections: 1} for a pool of 32 slots: 2 of 32 requests are served.",
+        fix="Raise or remove the limit named.",
+    ),
+    Code(
+        code="SG181",
+        title="one caller ejects engines",
+        meaning="`validate --deep` let one caller repeat a request that healthy engines refuse, such as a wrong path. The breaker counts the status and ejected engines.",
+        situation="breaker: {countStatuses: [404, 500]}: a loop of 404s ejects engines down to the capacity floor.",
+        fix="Remove the status of callers from countStatuses.",
+    ),
+    Code(
+        code="SG182",
+        title="hung engine stays in rotation",
+        meaning="`validate --deep` hung one engine at 50 % load. It stayed in rotation for more than 1.5 s beyond probe.stallAfter (default 1 s).",
+        situation="probe: {interval: 10s}: no probe sees the hang within stallAfter.",
+        fix="Lower probe.interval, or enable the probe.",
+    ),
+    Code(
+        code="SG183",
+        title="restart loses requests",
+        meaning="`validate --deep` restarted one engine at 80 % load. Less than 85 % of what the other engines can serve was served.",
+        situation="retries: {attempts: 0} and a slow probe: requests to the restarting engine fail.",
+        fix="Allow a retry, or remove the limit named.",
+    ),
+)
+
+ADVICE: Final = (*_TIMING, *_RETRIES, *_CAPACITY, *ON_ROUTES, *_QUANTITIES, *_PLAYED)

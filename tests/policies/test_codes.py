@@ -14,7 +14,8 @@ from policies.codes.lint_codes import ADVICE
 
 SOURCES = [path for path in Path(policies.__file__).parent.rglob("*.py") if path.parent.name != "codes"]
 
-# Drawn in test_policy_files, test_load and test_discovery: they are about files and clusters, not about text.
+# Drawn in test_policy_files, test_load and test_discovery, about files and clusters; and in
+# test_consequence_findings, about policies that were played.
 SITUATIONS = {
     "SG001",
     "SG002",
@@ -28,6 +29,10 @@ SITUATIONS = {
     "SG043",
     "SG150",
     "SG151",
+    "SG180",
+    "SG181",
+    "SG182",
+    "SG183",
 }
 
 
@@ -52,5 +57,8 @@ def test_every_code_has_an_example_or_a_situation_that_a_test_makes() -> None:
 
 def test_situations_are_named_in_a_test() -> None:
     here = Path(__file__).parent
-    text = "".join((here / f"test_{name}.py").read_text() for name in ("policy_files", "load", "discovery"))
+    text = "".join(
+        (here / f"test_{name}.py").read_text()
+        for name in ("policy_files", "load", "discovery", "consequence_findings")
+    )
     assert [code for code in SITUATIONS if f'"{code}"' not in text] == []

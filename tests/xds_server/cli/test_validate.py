@@ -246,3 +246,26 @@ def test_ascii_terminal_gets_an_answer(tmp_path: Path) -> None:
         False,
         True,
     )
+
+
+def test_deep_adds_the_consequences_of_playing_the_policies(
+    capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    file.write_text(SOUND.replace("maxWait: 3s", "maxWait: 3s\n    maxConnections: 1"))
+    code, out, _ = run(capsys, file, "--deep")
+    assert code == 0
+    assert "warning SG180: spec.limits.maxConnections: pool chat: with maxConnections 1 this pool serves" in out
+    assert f"{file}:" in out
+    code, out, _ = run(capsys, file, "--deep", "--strict", "-o", "json")
+    assert code == 1
+    found = json.loads(out)
+    assert found["unplayed"] == {}
+    assert "SG180" in {one["code"] for one in found["warnings"]}
+    _, out, _ = run(capsys, file, "-o", "json")
+    assert "SG180" not in out, "without --deep nothing is played"
+
+
+def test_deep_names_pools_that_were_not_played(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    file.write_text(SOUND.partition("\n---\n")[0])
+    _, _, error = run(capsys, file, "--deep")
+    assert "pool chat was not played: " in error

@@ -183,7 +183,8 @@ def _is_acquitted(past: PastSpeed, seen: PastEvidence, policy: Straggler) -> boo
 
 def _by_calls(past: PastSpeed, seen: PastEvidence, policy: Straggler) -> tuple[float, str, float | None]:
     book = seen.book
-    if book is None or past.finished < _ENOUGH_CALLS:
+    # Calls that ended at once, such as refused ones, leave no work.
+    if book is None or past.finished < _ENOUGH_CALLS or not past.work_s:
         return NOT_SLOW
     rate = past.finished / past.work_s
     peers_rate = seen.peers.finished_per_work_s
