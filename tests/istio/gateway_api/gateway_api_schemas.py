@@ -28,7 +28,7 @@ def schemas(channel: str) -> dict[tuple[str, str], Any]:
     """OpenAPI schemas by apiVersion and kind, with the Gateway API of this channel."""
     folders = [PUBLISHED / "gateway-api" / channel, PUBLISHED / "envoy-gateway", PUBLISHED / "gaie"]
     if missing := [str(one.relative_to(PUBLISHED.parents[1])) for one in folders if not one.is_dir()]:
-        pytest.skip(f"published CRDs are missing: {', '.join(missing)} beside the repository")
+        pytest.skip(f"published CRDs are missing next to the repository: {', '.join(missing)}")
     found = {}
     for path in (path for folder in folders for path in folder.glob("*.yaml")):
         for crd in yaml.load_all(path.read_text(), Loader=yaml.CSafeLoader):

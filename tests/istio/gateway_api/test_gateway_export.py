@@ -338,4 +338,4 @@ def test_route_that_cannot_be_exported_is_exit_status_1(
     assert main(["export", "gateway-api", "-f", str(path)]) == 0
     capsys.readouterr()
     assert main(["export", "gateway-api", "-f", str(path), "--plain"]) == 1
-    assert "Error: ModelRoute/chat was not exported: pool chat has no backend" in capsys.readouterr().err
+    assert "Error: ModelRoute/front was not exported: pool chat has no backend" in capsys.readouterr().err
