@@ -229,11 +229,28 @@ class EjectionMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineWork:
+    """Slots in use on one engine, and its total of ended calls."""
+
+    in_use: int
+    ended: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkSnapshot:
+    """The work on the engines that get their full share, at one moment."""
+
+    at_s: float
+    engines: Mapping[EngineId, EngineWork]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityMemory:
     """The capacities of the last round, and the measurements that move them."""
 
     capacities: Mapping[EngineId, EngineCapacity] = field(default_factory=dict)
     estimates: Mapping[EngineId, CapacityEstimate] = field(default_factory=dict)
+    work: tuple[WorkSnapshot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +260,8 @@ class AdmissionMemory:
     ``demand`` is by proxy that reports it; ``reporting_gateways`` have reported at least once. ``moved_at_s`` is
     when a proxy's part last moved, ``stuck_by_proxy`` what a proxy holds on ejected engines. When ``basis``
     changes every part moves at once. ``traffic`` and ``proxies`` divided the parts at ``divided_at_s``.
-    ``idle_limit`` is the limit, interactive and batch, of a sidecar without its own part.
+    ``idle_limit`` is the limit, interactive and batch, of a sidecar without its own part. The total last moved at
+    ``total_since_s``.
     """
 
     decided: AdmissionDecision
@@ -256,6 +274,7 @@ class AdmissionMemory:
     proxies: Mapping[str, Proxy] = field(default_factory=dict)
     divided_at_s: float = 0.0
     idle_limit: tuple[int, int] = (1, 1)
+    total_since_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

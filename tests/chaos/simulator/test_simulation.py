@@ -139,6 +139,21 @@ def test_lone_slow_engine_of_the_only_calling_zone_is_left_within_3_s(agents: bo
     assert all(one.ok and one.latency_s < 2.0 for one in late)
 
 
+def test_ceiling_follows_a_pool_that_slows_down_as_a_whole(tmp_path: Path) -> None:
+    """Allowed wait 2 s plus the longest service 2.2 s, and 20 %: with an average over 10 s it was 6.2 s."""
+    policies = tmp_path / "policies.yaml"
+    policies.write_text(
+        EXAMPLE.read_text(encoding="utf-8")
+        + "---\napiVersion: switchgear.dev/v1alpha1\nkind: ResiliencePolicy\nmetadata: {name: default}\n"
+        "spec: {limits: {maxWait: 12s}}\n"
+    )
+    (subject,) = subjects([str(policies)])
+    slow = {"fault": {"kind": "slow", "factor": 3}, "at": "8s", "lasts": "10s"}
+    history = simulate(experiment(slow, engines=8, slots=8, seconds=18.0, load={"percent": 80}), subject)
+    good = sorted(one.latency_s for one in history.requests if one.ok and one.at_s > 8.0)
+    assert good[int(0.99 * len(good))] < 1.2 * 4.2
+
+
 def test_prober_detects_faults_without_agents(steered: Subject) -> None:
     history = simulate(experiment(HANG, topology={"agents": False}), steered)
     assert not history.detected

@@ -14,6 +14,8 @@ overestimate only refuses earlier.
 **Slots.** The declared ones. Fewer if the agent reports fewer, if data-parallel ranks hang, or if requests wait
 although slots are free because the KV cache is full: then as many as it runs.
 
+If most engines become slower at once, the averages start again with recent work (``pool_slowdown``).
+
 Learned values outlive missing telemetry for a while, because that says nothing about the engine.
 """
 
@@ -25,6 +27,7 @@ from typing import Final
 
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
+from xds_server.decide.admission.pool_slowdown import RecentWork, next_work_snapshots, slowed_work
 from xds_server.decide.decision_memory import CapacityEstimate, CapacityMemory
 from xds_server.decide.decisions import AS_PEERS, DECLARED, MEASURED, EngineCapacity, EngineDecision, Health
 from xds_server.model.fleet import Engine, EngineId
@@ -91,6 +94,10 @@ def engine_capacities(
         return before if same is known and not before.estimates else CapacityMemory(capacities=same)
     learned: dict[EngineId, CapacityEstimate] = {}
     seen = traffic.engines if traffic is not None else {}
+    work = next_work_snapshots(before.work, engines, seen, decisions, now_s)
+    slowed: Mapping[EngineId, RecentWork] = {}
+    if work is not before.work:
+        slowed = slowed_work(work, {key: one.service_s for key, one in before.capacities.items()})
     news = len(before.capacities) != len(engines)
     for engine in engines:
         capacity, estimate = before.capacities.get(engine.id), before.estimates.get(engine.id)
@@ -102,12 +109,14 @@ def engine_capacities(
             declared_s=pool.service_time,
             now_s=now_s,
         )
+        if engine.id in slowed:
+            one = _forgotten(one, slowed[engine.id], now_s)
         if one is not None:
             learned[engine.id] = one
         fits = capacity is not None and _fits(capacity, estimate, engine, pool.service_time)
         news = news or estimate is not one or not fits
     if not news:
-        return before
+        return before if work is before.work else replace(before, work=work)
     own_s = {key: one.busy / one.done for key, one in learned.items() if _enough(one)}
     peers_s = median(own_s.values()) if own_s else _pooled_service_time_s(learned.values())
     capacities = {
@@ -121,7 +130,18 @@ def engine_capacities(
         )
         for engine in engines
     }
-    return CapacityMemory(capacities=capacities, estimates=learned)
+    return CapacityMemory(capacities=capacities, estimates=learned, work=work)
+
+
+def _forgotten(known: CapacityEstimate | None, recent: RecentWork, now_s: float) -> CapacityEstimate:
+    """The estimate made of recent work alone: the pool became slower."""
+    return replace(
+        known or CapacityEstimate(),
+        done=float(recent.ended),
+        busy=recent.work_s,
+        span_s=recent.span_s,
+        at_s=now_s,
+    )
 
 
 def _fits(known: EngineCapacity, estimate: CapacityEstimate | None, engine: Engine, declared_s: float) -> bool:

@@ -1,0 +1,149 @@
+"""A pool that becomes slower as a whole is noticed within two seconds, and nothing else is taken for it."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.model import PolicySet
+from policies.pool import EnginePoolSpec
+from policies.resilience import Limits, ResilienceSpec
+from tests.xds_server.decide.ejection.ejection_simulation import key, pool
+from xds_server.decide.admission.pool_limit import RAISE_S, ReadyCapacity, total_ceiling
+from xds_server.decide.admission.pool_slowdown import SPACING_S, next_work_snapshots, slowed_work
+from xds_server.decide.decision_memory import AdmissionMemory, EngineWork, WorkSnapshot
+from xds_server.decide.decisions import AdmissionDecision, EngineDecision, Health
+from xds_server.model.fleet import Engine, EngineId, declared
+from xds_server.model.pool_traffic import EngineTraffic
+
+SERVICE_S = 0.5
+SLOTS = 8
+IDS = [key(f"e{place}") for place in range(8)]
+LEARNED: Mapping[EngineId, float] = dict.fromkeys(IDS, SERVICE_S)
+
+
+def snapshots(
+    in_use: Mapping[EngineId, list[int]], service_s: Mapping[EngineId, float], began: int = 8
+) -> tuple[WorkSnapshot, ...]:
+    """Snapshots of engines whose calls take this long each, after ``began`` steady steps."""
+    found, ended = [], dict.fromkeys(in_use, 0.0)
+    for step in range(len(next(iter(in_use.values())))):
+        for one, counts in in_use.items():
+            if step:
+                takes_s = SERVICE_S if step <= began else service_s[one]
+                ended[one] += counts[step - 1] * SPACING_S / takes_s
+        found.append(
+            WorkSnapshot(
+                at_s=100.0 + step * SPACING_S,
+                engines={
+                    one: EngineWork(in_use=counts[step], ended=int(ended[one])) for one, counts in in_use.items()
+                },
+            )
+        )
+    return tuple(found)
+
+
+def steady(steps: int, used: int = SLOTS) -> dict[EngineId, list[int]]:
+    return {one: [used] * steps for one in IDS}
+
+
+def test_pool_three_times_slower_is_noticed_within_two_seconds() -> None:
+    slow = dict.fromkeys(IDS, 3 * SERVICE_S)
+    first = next(steps for steps in range(1, 20) if slowed_work(snapshots(steady(9 + steps), slow)[-9:], LEARNED))
+    assert first * SPACING_S <= 2.0
+    recent = slowed_work(snapshots(steady(9 + 8), slow)[-9:], LEARNED)
+    assert sum(one.work_s for one in recent.values()) / sum(one.ended for one in recent.values()) == pytest.approx(
+        3 * SERVICE_S, rel=0.1
+    )
+
+
+@pytest.mark.parametrize("bad", [1, 4, 5])
+def test_some_slow_engines_are_left_to_the_ejectors(bad: int) -> None:
+    service_s = {one: SERVICE_S * (20 if place < bad else 1) for place, one in enumerate(IDS)}
+    assert not slowed_work(snapshots(steady(17), service_s)[-9:], LEARNED)
+
+
+def test_burst_is_not_a_slowdown() -> None:
+    """Slots fill at once, and their first calls end only after a service time."""
+    for steps in range(1, 9):
+        counts = [0] * 9 + [SLOTS] * steps
+        made = tuple(
+            WorkSnapshot(
+                at_s=100.0 + step * SPACING_S,
+                engines={
+                    one: EngineWork(
+                        in_use=counts[step], ended=SLOTS * max(0, int((step - 9) * SPACING_S / SERVICE_S))
+                    )
+                    for one in IDS
+                },
+            )
+            for step in range(9 + steps)
+        )
+        assert not slowed_work(made[-9:], LEARNED), steps
+
+
+@given(
+    used=st.lists(st.lists(st.integers(0, SLOTS), min_size=9, max_size=9), min_size=2, max_size=8),
+    faster=st.floats(0.1, 1.1),
+)
+def test_pool_at_its_learned_speed_or_faster_never_counts_as_slower(used: list[list[int]], faster: float) -> None:
+    in_use = dict(zip(IDS, used, strict=False))
+    service_s = dict.fromkeys(in_use, SERVICE_S * faster)
+    assert not slowed_work(snapshots(in_use, service_s, began=0), LEARNED)
+
+
+def test_snapshots_cover_engines_in_full_rotation_and_restart_when_these_change() -> None:
+    fleet = declared_pool()
+    healthy = EngineDecision(health=Health.HEALTHY, reason="", since_s=0.0, verdict=None)
+    out = EngineDecision(health=Health.UNHEALTHY, reason="", since_s=0.0, verdict=None)
+    seen = {f"e{place}": EngineTraffic(in_flight=20, succeeded=5, failed=1, neutral=1) for place in range(2)}
+    both = {key("e0"): healthy, key("e1"): healthy}
+    first = next_work_snapshots((), fleet, seen, both, 10.0)
+    assert first[0].engines == {one: EngineWork(in_use=8, ended=7) for one in both}
+    assert next_work_snapshots(first, fleet, seen, both, 10.1) is first
+    assert len(next_work_snapshots(first, fleet, seen, both, 10.3)) == 2
+    left = next_work_snapshots(first, fleet, seen, {**both, key("e1"): out}, 10.3)
+    assert [list(one.engines) for one in left] == [[key("e0")]]
+    assert next_work_snapshots(first, fleet, {}, both, 10.3) == ()
+
+
+def declared_pool() -> tuple[Engine, ...]:
+    one = pool("aa")
+    policies = PolicySet(pools={"pool": one}, routes={}, policies={}, effective={"pool": ResilienceSpec()})
+    return declared(policies).pools["pool"]
+
+
+def test_learned_values_lower_the_ceiling_at_once_and_raise_it_slowly() -> None:
+    """24 warm-up calls of a few tokens raised a ceiling from 321 to 704."""
+    spec, limits = EnginePoolSpec.model_validate({"model": "m", "serviceTime": "2s"}), Limits()
+
+    def ready(service_s: float, engines: int = 8) -> ReadyCapacity:
+        slots = 20.0 * engines
+        return ReadyCapacity(slots=slots, per_s=slots / service_s, count=engines, in_use=None, by=(engines,))
+
+    def known(total: int, engines: int = 8) -> AdmissionMemory:
+        decided = AdmissionDecision(
+            total=total,
+            interactive=total,
+            batch=total,
+            held=0,
+            slots=160.0,
+            wait_s=2.0,
+            pressure=None,
+            utilization=None,
+            in_force=True,
+            by_proxy={},
+            capacities={},
+            reason="",
+        )
+        return AdmissionMemory(decided=decided, basis=((limits, (engines,)),), total_since_s=100.0)
+
+    assert total_ceiling(limits, spec, ready(2.0), None, 100.0)[0] == 320
+    assert total_ceiling(limits, spec, ready(0.5), known(320), 100.5)[0] == 320
+    risen, how = total_ceiling(limits, spec, ready(0.5), known(320), 105.0)
+    assert 320 < risen < 1.3 * 320
+    assert how.startswith(f"rising slowly to {risen} = 160 slots x (1 + 2 s")
+    assert total_ceiling(limits, spec, ready(0.5), known(320), 100.0 + 2 * RAISE_S)[0] == 800
+    assert total_ceiling(limits, spec, ready(8.0), known(320), 100.1)[0] == 200
+    assert total_ceiling(limits, spec, ready(0.5), known(320, engines=7), 100.1)[0] == 800
