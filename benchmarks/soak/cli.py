@@ -28,7 +28,9 @@ def main(argv: Sequence[str]) -> int:
     asked = _parser().parse_args(argv)
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     with _folder(asked.evidence) as folder:
-        seen = asyncio.run(soak(asked.minutes * 60, asked.seed, folder, verbose=asked.evidence is not None))
+        seen = asyncio.run(
+            soak(asked.minutes * 60, asked.seed, folder, enemy=asked.enemy, verbose=asked.evidence is not None)
+        )
     _say(seen, Console())
     asked.results.write_text(results_json(asdict(seen)))
     return 1 if seen.findings else 0
@@ -53,6 +55,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--results", type=Path, default=RESULTS, help="file for what was seen")
     parser.add_argument(
         "--evidence", type=Path, help="folder to keep every log in, those of Envoys at length; it must be new"
+    )
+    parser.add_argument(
+        "--enemy",
+        action="store_true",
+        help="attack all the while: a hostile proxy, agent and operator's host, by the seed",
     )
     return parser
 

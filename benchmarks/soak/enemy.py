@@ -1,7 +1,9 @@
-"""A hostile proxy and a hostile operator's host: ``python -m benchmarks.soak.enemy XDS ADMIN``.
+"""A hostile proxy, a hostile operator's host and a hostile agent: ``python -m benchmarks.soak.enemy XDS ADMIN``.
 
 They draw attacks by seed, one after another, until they are killed, and come back when they are refused.
 """
+
+from __future__ import annotations
 
 import argparse
 import asyncio
@@ -52,8 +54,8 @@ async def connected_proxy(target: str, node: str) -> None:
             await asyncio.sleep(RETRY_S)
 
 
-async def attack(target: str, one: ProxyAttack, lasts_s: float) -> None:
-    """Play an attack; open its stream again when the server ends it."""
+async def attack(target: str, one: ProxyAttack, lasts_s: float, pause_s: float = 0.0) -> None:
+    """Play an attack, with this pause after each message; open its stream again when the server ends it."""
     over_at = time.monotonic() + lasts_s
     async with grpc.aio.insecure_channel(target, options=_OPTIONS) as channel:
         while time.monotonic() < over_at:
@@ -64,6 +66,7 @@ async def attack(target: str, one: ProxyAttack, lasts_s: float) -> None:
                     while one.then:
                         for message in one.then:
                             await call.write(message)
+                            await asyncio.sleep(pause_s)
                     await call.read()
             call.cancel()
             await asyncio.sleep(RETRY_S)
@@ -83,18 +86,45 @@ async def hostile_host(admin: str, rng: random.Random) -> None:
         await asyncio.sleep(RETRY_S)
 
 
-async def run(xds: str, admin: str, seed: int, only: str) -> None:
+REPORTS: Final = (b"", b"\xff" * 100, b"\x0a\x00" * 30_000, b"\x0a" * 70_000, b"\x08\x01")
+"""What the hostile agent sends: nothing, garbage, many empty fields, a report above the limit, too little."""
+
+
+class HostileAgent(grpc.GenericRpcHandler):
+    """Answers every call with reports without end."""
+
+    def __init__(self, rng: random.Random, pause_s: float) -> None:
+        async def behave(_requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+            while True:
+                await context.write(rng.choice(REPORTS))
+                await asyncio.sleep(pause_s)
+
+        self._handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(behave)
+
+    def service(
+        self,
+        handler_call_details: grpc.HandlerCallDetails,  # noqa: ARG002 -- for any method
+    ) -> grpc.RpcMethodHandler[bytes, bytes]:
+        """The same handler for every method."""
+        return self._handler
+
+
+async def run(asked: argparse.Namespace) -> None:
     """Attack until killed."""
-    rng = random.Random(seed)
-    node = f"{ENEMY}-{seed}"
+    rng = random.Random(asked.seed)
+    node = f"{ENEMY}-{asked.seed}"
+    agent = grpc.aio.server(handlers=[HostileAgent(rng, asked.pause)])
+    if asked.agent:
+        agent.add_insecure_port(f"127.0.0.1:{asked.agent}")
+        await agent.start()
     attacks = proxy_attacks(node)
     async with asyncio.TaskGroup() as group:
-        group.create_task(connected_proxy(xds, node))
-        group.create_task(hostile_host(admin, rng))
+        group.create_task(connected_proxy(asked.xds, node))
+        group.create_task(hostile_host(asked.admin, rng))
         sys.stdout.write('{"enemy": "ready"}\n')
         sys.stdout.flush()
         while True:
-            await attack(xds, attacks[only or rng.choice(sorted(attacks))], ATTACK_S)
+            await attack(asked.xds, attacks[asked.only or rng.choice(sorted(attacks))], ATTACK_S, asked.pause)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -104,8 +134,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("admin", help="host:port of the admin port")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="play this attack only")
-    asked = parser.parse_args(argv)
-    asyncio.run(run(asked.xds, asked.admin, asked.seed, asked.only))
+    parser.add_argument("--agent", type=int, default=0, help="port of a hostile agent; 0: none")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds after each message")
+    asyncio.run(run(parser.parse_args(argv)))
     return 0
 
 

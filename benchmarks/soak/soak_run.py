@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.soak.attack_corpus import ENEMY
 from benchmarks.soak.cpu_starvation import CpuWaitRecorder, starved_s
 from benchmarks.soak.fault_plan import fault_plan
 from benchmarks.soak.growth_rate import GrowthRate, GrowthVerdict, climbs, growth_rate
@@ -81,8 +82,10 @@ class _ProcessSamples:
         self.waits.sample(at_s, waited_s)
 
 
-async def soak(length_s: float, seed: int, folder: Path, *, verbose: bool = False) -> SoakResult:
-    """One soak of this length; logs, ledger and policies stay in the folder."""
+async def soak(
+    length_s: float, seed: int, folder: Path, *, enemy: bool = False, verbose: bool = False
+) -> SoakResult:
+    """One soak of this length, if wanted with a standing enemy; logs, ledger and policies stay in the folder."""
     kills = max(1, round(length_s / 120))
     troubles = fault_plan(seed, length_s, engines=ENGINES, agents=AGENTS, envoys=ENVOYS, kills=kills)
     seen = SoakResult(seed=seed, length_s=length_s, troubles=dict(Counter(one.what.value for one in troubles)))
@@ -90,7 +93,13 @@ async def soak(length_s: float, seed: int, folder: Path, *, verbose: bool = Fals
     async with (
         ChildProcesses(log_dir=folder / "logs") as processes,
         SoakTestbed(
-            folder / "site", processes, engines=ENGINES, agents=AGENTS, envoys=ENVOYS, verbose=verbose
+            folder / "site",
+            processes,
+            engines=ENGINES,
+            agents=AGENTS,
+            envoys=ENVOYS,
+            enemy_seed=seed if enemy else None,
+            verbose=verbose,
         ) as site,
     ):
         stop = asyncio.Event()
@@ -118,7 +127,7 @@ async def _watch(site: SoakTestbed, seen: SoakResult, looks: _ProcessSamples, le
                 looks.heaps.setdefault((name, processes[name]), []).append((at_s, heap_bytes))
         engines, proxies = await site.get_json("/v1/engines"), await site.get_json("/v1/proxies")
         found = [] if engines is None else [*unexplained(engines["engines"])]
-        found += [] if proxies is None else [*refused(proxies["proxies"])]
+        found += [] if proxies is None else [*refused(_honest(proxies))]
         seen.findings += [f"at {at_s:.0f} s: {one}" for one in found]
         await asyncio.sleep(LOOK_EACH_S)
 
@@ -144,7 +153,12 @@ async def _wrong(site: SoakTestbed) -> list[str]:
         f"{one['engine']} is still {one['health']}: {one['reason']}" for one in known if one["health"] != "HEALTHY"
     ]
     unread = [] if policies["state"] == "accepted" else [f"the policies are {policies['state']}"]
-    return [*behind(proxies["proxies"], site.envoys), *incomplete(lines, known, site.kills), *out, *unread]
+    return [*behind(_honest(proxies), site.envoys), *incomplete(lines, known, site.kills), *out, *unread]
+
+
+def _honest(proxies: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The proxies that are not the enemy."""
+    return [one for one in proxies["proxies"] if not one["node"].startswith(ENEMY)]
 
 
 def _count(

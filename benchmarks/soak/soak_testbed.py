@@ -30,6 +30,9 @@ from chaos.processes import ChildProcess, ChildProcesses, free_ports
 
 ENGINE_PROCESSES: Final = 3
 
+ENEMY_PAUSE_S: Final = 0.01
+"""Between two messages of the enemy: it shares the machine with the fleet."""
+
 PATIENCE_S: Final = 30.0
 """Of a caller: longer than any fault lasts, so that who gives up was forgotten and not just kept waiting."""
 
@@ -52,6 +55,8 @@ _FAULTS: Final[Mapping[SoakFault, EngineFault]] = {
 class SoakTestbed:
     """``async with``: everything stands and serves. ``inject`` does one trouble, ``load`` makes requests.
 
+    ``enemy_seed``: seed of a standing enemy, if there is one.
+
     ``spells`` is what was wrong and when, in seconds since the site stood.
     """
 
@@ -63,6 +68,7 @@ class SoakTestbed:
         engines: int,
         agents: int,
         envoys: int,
+        enemy_seed: int | None = None,
         verbose: bool = False,
     ) -> None:
         self.folder = folder
@@ -82,7 +88,8 @@ class SoakTestbed:
         self._lasting: dict[str, ChildProcess] = {}
         self._edits = 0
         self._starts = 0
-        self._listener, self._xds, self._admin, *rest = free_ports(3 + 2 * agents + envoys)
+        self._enemy_seed = enemy_seed
+        self._listener, self._xds, self._admin, self._enemy_port, *rest = free_ports(4 + 2 * agents + envoys)
         self._agent_ports, self._envoy_admins = rest[: 2 * agents], rest[2 * agents :]
         self._server: ChildProcess | None = None
         self._killed: set[int] = set()
@@ -105,6 +112,8 @@ class SoakTestbed:
                 await self._start_envoy(number)
             for number in range(self.envoys):
                 await self._served(number)
+            if self._enemy_seed is not None:
+                await self._start_enemy(self._enemy_seed)
             self.began_s = time.monotonic()
             self._stack = stack.pop_all()
         return self
@@ -157,6 +166,13 @@ class SoakTestbed:
             number, _node(number), self._xds, self._envoy_admins[number], verbose if self._verbose else ()
         )
 
+    async def _start_enemy(self, seed: int) -> None:
+        """A hostile proxy, operator's host and agent, for as long as the soak lasts."""
+        command = [sys.executable, "-m", "benchmarks.soak.enemy"]
+        command += [f"127.0.0.1:{self._xds}", f"127.0.0.1:{self._admin}", "--seed", str(seed)]
+        command += ["--agent", str(self._enemy_port), "--pause", str(ENEMY_PAUSE_S)]
+        await self._processes.start("enemy", command, ready_within_s=LIMIT_S)
+
     async def _served(self, number: int) -> None:
         """Return once this Envoy answers through an engine."""
         body = {"prompt": "ready?", "max_tokens": 1}
@@ -185,6 +201,8 @@ class SoakTestbed:
         ]
         for number in range(len(self._agents)):
             endpoints[number]["agentPort"] = self._agent_ports[2 * number + 1]
+        if self._enemy_seed is not None:
+            endpoints[len(self._agents)]["agentPort"] = self._enemy_port
         specs: dict[str, dict[str, Any]] = {
             "EnginePool": {"model": EngineConfig().model, "endpoints": endpoints},
             "ModelRoute": {

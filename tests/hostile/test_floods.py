@@ -22,7 +22,7 @@ PROXIES = 50
 ROUNDS = 5
 READS = 5
 BOUND = 6.0
-"""Times calm: on a busy machine of two cores, of which a flood takes one."""
+"""Times calm: on a busy machine of two cores, one of them used by the flood."""
 
 
 @dataclass(kw_only=True)
