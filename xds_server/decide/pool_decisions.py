@@ -203,7 +203,7 @@ def _admission_step(
         degradation,
         before.degradation,
         pressure=None if last is None else last.pressure,
-        lost=_lost(decisions, breaker.why if not percent else ""),
+        lost=_lost(decisions, "" if percent else breaker.why, pool.fallback),
         fallback=pool.fallback,
         shadow=resilience.shadowed(degradation.mode),
         now_s=now_s,
@@ -222,9 +222,11 @@ def _admission_step(
     )
 
 
-def _lost(decisions: Mapping[EngineId, EngineDecision], failing: str) -> str:
-    """Why the pool should not be asked at all while another can be; empty if it serves."""
-    return failing if any_admitted(decisions) else "no engine in rotation"
+def _lost(decisions: Mapping[EngineId, EngineDecision], failing: str, fallback: FallbackView | None) -> str:
+    """Why the pool should get no requests; empty if it serves. A failing pool serves while nothing else does."""
+    if not any_admitted(decisions):
+        return "no engine in rotation"
+    return failing if fallback is not None and fallback.ready else ""
 
 
 def _routing_step(
