@@ -256,7 +256,7 @@ def _after_silence(now: ProbeState, at_s: float, probe: ProbeSettings) -> Engine
         return None  # possibly a long prefill: the stall limit applies, or that of the rank that was asked
     return EngineFinding(
         verdict=_not_started(now, Verdict.HUNG),
-        reading="probe",
+        reading="probe" if now.surely_idle or not now.prefilling else PREFILL_READING,
         threshold=allowed,
         since_s=since_s,
         sentence=f"idle, but produced no token for {silent_s:.1f} s (limit {limit_s:g} s)",

@@ -128,9 +128,14 @@ class ProbeState:
 
         Without a count of requests an unseen prefill may be running; one whose client left may be too.
         """
-        if probe.stall_after_s is not None or (self.counted and (self.overdue_alone or not self.owed)):
+        if probe.stall_after_s is not None or self.surely_idle:
             return self.canary_limit_s(probe)
         return max(self.canary_limit_s(probe), self.stall_limit_s(probe))
+
+    @property
+    def surely_idle(self) -> bool:
+        """Whether nothing but a canary is in flight, by a count of requests that works."""
+        return self.counted and (self.overdue_alone or not self.owed)
 
     def next_stall_limit_s(self, at_s: float, probe: ProbeSettings) -> float | None:
         """Next time at which a standstill exceeds its limit; None if nothing stands still."""

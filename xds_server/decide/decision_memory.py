@@ -168,11 +168,18 @@ class CapacityEstimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HungCut:
-    """A cut of the requests of a hung engine, and when it began (monotonic)."""
+class PromptWatch:
+    """Engines of a pool that stand still in a prefill, and since when (monotonic).
 
-    engine: EngineId
-    at_s: float
+    ``origin``: the first, whose request may have moved to the others; None without one. ``last_s``: when the
+    newest standstill that this explains began. ``judged``: those that count as hung.
+    """
+
+    origin: EngineId | None = None
+    origin_began_s: float = 0.0
+    last_s: float = 0.0
+    began_s: Mapping[EngineId, float] = field(default_factory=dict)
+    judged: frozenset[EngineId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,8 +223,8 @@ class PoolBreakerMemory:
 class EjectionMemory:
     """The states of breakers, slow engines and flapping engines.
 
-    ``lost_since_s``: engines whose requests look lost, and since when (monotonic). ``hung_cuts``: recent ones,
-    oldest first.
+    ``lost_since_s``: engines whose requests look lost, and since when (monotonic). ``prompts``: engines that
+    stand still in a prefill.
     """
 
     breakers: Mapping[EngineId, BreakerState] = field(default_factory=dict)
@@ -225,7 +232,7 @@ class EjectionMemory:
     past_speeds: Mapping[EngineId, PastSpeed] = field(default_factory=dict)
     flaps: Mapping[EngineId, FlapState] = field(default_factory=dict)
     lost_since_s: Mapping[EngineId, float] = field(default_factory=dict)
-    hung_cuts: tuple[HungCut, ...] = ()
+    prompts: PromptWatch = field(default_factory=PromptWatch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,11 +12,11 @@ from typing import Final
 from engine.report import ReportSource, Verdict
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
-from xds_server.decide.decision_memory import BreakerState, EjectionMemory, HungCut
+from xds_server.decide.decision_memory import BreakerState, EjectionMemory, PromptWatch
 from xds_server.decide.decisions import BreakerPhase, Ejector, EngineDecision, Health
 from xds_server.decide.ejection import circuit_breaker, peer_failures, straggler
 from xds_server.decide.ejection.arbitration import strongest_request
-from xds_server.decide.ejection.moved_requests import explaining_cut
+from xds_server.decide.ejection.moved_requests import NO_WATCH, prefill_stalled_since_s, watched_engines
 from xds_server.decide.ejection.peer_failures import PeerFailures
 from xds_server.decide.ejection.pod_evidence import orchestrator_requests
 from xds_server.decide.ejection.report_evidence import EjectionRequest, fresh_for_s, report_request
@@ -82,7 +82,8 @@ def verdict_requests(this: EjectionInputs, declared: Sequence[Engine], due: Next
     same = len(declared) == len(this.engines)
     for place, engine in enumerate(this.engines):
         before = known.get(engine.id)
-        if same and before is not None and declared[place] is engine and _unsuspected(before):
+        quiet = before is not None and _unsuspected(before) and engine.id not in this.memory.prompts.began_s
+        if same and quiet and declared[place] is engine:
             if engine.report is None or engine.received_at_s is None:
                 continue
             fresh_until_s = engine.received_at_s + fresh_s[engine.report.source]
@@ -95,11 +96,6 @@ def verdict_requests(this: EjectionInputs, declared: Sequence[Engine], due: Next
             asked.verdicts[place] = one
             continue
         if one.verdict is Verdict.HUNG and not one.soft and cuts:
-            cause = explaining_cut(engine, before, this.memory.hung_cuts, this.pool.longest_s)
-            if cause is not None and now_s < cause[1]:
-                due.by(cause[1])
-                asked.verdicts[place] = _watched(one, *cause)
-                continue
             one = replace(one, cut=one.health is Health.UNHEALTHY and _is_mostly_hung(engine))
         unenforced = shadowed and not one.ordered
         asked.add(place, one, shadowed=unenforced)
@@ -117,17 +113,28 @@ def verdict_requests(this: EjectionInputs, declared: Sequence[Engine], due: Next
     return asked
 
 
-def _watched(one: EjectionRequest, cause: HungCut, until_s: float) -> EjectionRequest:
-    """The request of an engine that may hold what moved from a hung one."""
-    return replace(
-        one,
-        health=Health.HEALTHY,
-        soft=False,
-        ejector=None,
-        due_s=until_s,
-        returns="",
-        reason=f"kept in rotation: may hold a request that moved from {cause.engine.engine}; {one.reason}",
+def watch_moved_requests(this: EjectionInputs, asked: EjectionRequests, due: NextDeadline) -> PromptWatch:
+    """The watch after this round; engines that a moved request may have stopped keep their place."""
+    stalls: dict[EngineId, float] = {}
+    places: dict[EngineId, int] = {}
+    for place, one in asked.verdicts.items():
+        began_s = prefill_stalled_since_s(this.engines[place])
+        if one.verdict is Verdict.HUNG and place in asked.all and began_s is not None:
+            stalls[this.engines[place].id], places[this.engines[place].id] = began_s, place
+    if not stalls and this.memory.prompts == NO_WATCH:
+        return NO_WATCH
+    watch, watched = watched_engines(
+        this.memory.prompts, stalls, together_s=this.pool.probe.interval, now_s=this.now_s
     )
+    for key, kept in watched.items():
+        place = places[key]
+        due.by(kept.until_s)
+        asked.enforced.pop(place, None)
+        asked.all.pop(place, None)
+        one = asked.verdicts[place]
+        reason = f"kept in rotation: may hold a request that moved from {kept.origin.engine}; {one.reason}"
+        asked.verdicts[place] = replace(one, reason=reason, due_s=kept.until_s)
+    return watch
 
 
 def _is_mostly_hung(engine: Engine) -> bool:
@@ -149,15 +156,17 @@ def add_orchestrator_requests(this: EjectionInputs, asked: EjectionRequests) -> 
     """What the orchestrator asks for. A deletion is a fact, and holds in shadow mode, too."""
     shadowed = this.resilience.shadowed(None)
     for place, one in orchestrator_requests(this.engines).items():
-        if this.engines[place].pod_phase is PodPhase.NOT_READY and _gets_share(asked.all.get(place, ())):
-            # Its agent's readiness fails for the hung ranks, too.
+        if this.engines[place].pod_phase is PodPhase.NOT_READY and _keeps_hung(asked, place):
+            # Its agent's readiness fails for the same reason.
             continue
         asked.add(place, one, shadowed=shadowed and not this.engines[place].pod_phase.final)
 
 
-def _gets_share(wishes: Sequence[EjectionRequest]) -> bool:
-    """Whether its reports ask for a smaller share, for hung data-parallel ranks."""
-    return any(one.ejector is Ejector.VERDICT and one.traffic_percent < 100 for one in wishes)
+def _keeps_hung(asked: EjectionRequests, place: int) -> bool:
+    """Whether a hung engine stays in rotation: some of its ranks work, or it is watched."""
+    verdict, wishes = asked.verdicts.get(place), asked.all.get(place, ())
+    hung = verdict is not None and verdict.verdict is Verdict.HUNG and verdict.reported
+    return hung and all(one.health is Health.HEALTHY for one in wishes)
 
 
 def _evidence_request(asked: EjectionRequests, place: int) -> EjectionRequest | None:

@@ -34,10 +34,10 @@ from xds_server.decide.ejection.ejection_requests import (
     add_orchestrator_requests,
     add_straggler_requests,
     verdict_requests,
+    watch_moved_requests,
 )
 from xds_server.decide.ejection.flap_damping import ReturnDelay
 from xds_server.decide.ejection.lost_contact import longest_try_s, lost_contact_since_s
-from xds_server.decide.ejection.moved_requests import hung_cuts
 from xds_server.decide.ejection.report_evidence import EjectionRequest, report_request
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.memo import reuse_equal
@@ -89,6 +89,7 @@ def engine_decisions(
     )
     same = bool(before.inputs) and before.inputs[0] is pool
     asked = verdict_requests(this, before.decided.declared if same else (), due)
+    prompts = watch_moved_requests(this, asked, due)
     add_orchestrator_requests(this, asked)
     breakers = add_breaker_requests(this, asked, due)
     stragglers = add_straggler_requests(this, asked, due)
@@ -134,23 +135,10 @@ def engine_decisions(
             past_speeds=stragglers.past,
             flaps=comebacks,
             lost_since_s=lost,
-            hung_cuts=hung_cuts(
-                before.ejection.hung_cuts,
-                _newly_cut(engines, granted, this.known),
-                longest_s=pool.longest_s,
-                now_s=now_s,
-            ),
+            prompts=prompts,
         ),
         until_s=due.at_s,
     )
-
-
-def _newly_cut(
-    engines: Sequence[Engine], granted: Mapping[int, EjectionRequest], known: Mapping[EngineId, EngineDecision]
-) -> list[EngineId]:
-    """Hung engines whose requests are cut from this round on."""
-    hung = [engines[place].id for place, one in granted.items() if one.cut and one.verdict is Verdict.HUNG]
-    return [key for key in hung if key not in known or not known[key].cut]
 
 
 def _zone_relief(resilience: ResilienceSpec, engines: Sequence[Engine], before: PoolMemory) -> ZoneRelief | None:

@@ -6,6 +6,7 @@ from engine.report import PREFILL_READING, EngineReport, Evidence, Verdict
 from tests.xds_server.decide.ejection.ejection_simulation import World
 from tests.xds_server.decide.ejection.engine_predicates import still
 from xds_server.decide.decisions import Health
+from xds_server.decide.ejection.moved_requests import LONGEST_WATCH_S, RETRY_WINDOW_S
 from xds_server.model.fleet import with_report
 
 
@@ -45,13 +46,13 @@ def test_moved_request_ejects_no_second_engine() -> None:
         assert "may hold a request that moved from e0" in decision.reason
 
 
-def test_moved_request_explains_a_stall_for_as_long_as_a_request_may_take() -> None:
+def test_moved_request_explains_a_stall_for_as_long_as_a_step_may_take() -> None:
     world = after_a_cut()
     stalled_at_s = world.now_s - 0.4
     while world.decision("e1").health is Health.HEALTHY:
         reported(world.run(0.1), "e1", Verdict.HUNG, stalled_s=world.now_s - stalled_at_s)
     assert world.decision("e1").cut
-    assert world.now_s - stalled_at_s == pytest.approx(world.spec.longest_s, abs=0.2)
+    assert world.now_s - stalled_at_s == pytest.approx(LONGEST_WATCH_S, abs=0.2)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_moved_request_explains_a_stall_for_as_long_as_a_request_may_take() -> N
     [
         ("tokens", 0.4),  # decodes
         ("probe", 0.4),  # idle, and its canary got no token
-        (PREFILL_READING, 1.0),  # stalled before the cut
+        (PREFILL_READING, 3.4),  # stalled with the first, before any retry
     ],
 )
 def test_other_stalls_after_a_cut_eject(reading: str, stalled_s: float) -> None:
@@ -77,8 +78,8 @@ def test_engine_that_hangs_again_is_ejected_again() -> None:
     assert world.decision("e0").health is Health.UNHEALTHY
 
 
-def test_cut_explains_nothing_once_its_requests_are_over() -> None:
+def test_first_stall_explains_none_long_after_it() -> None:
     world = after_a_cut()
-    world.run(world.spec.longest_s + 0.5)
+    world.run(RETRY_WINDOW_S + 0.5)
     reported(world, "e1", Verdict.HUNG, stalled_s=0.4)
     assert world.decision("e1").health is Health.UNHEALTHY
