@@ -18,6 +18,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from engine.api_key_file import ApiKey
+from engine.canary_request import CanaryBody, addresses_ranks, canary_body, missing_result
 from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure, ProbeFailureReason
 from engine.probe_settings import ProbeSettings
 from engine.tls.engine_trust import ClientTls, EngineIdentity, TrustError, tls_failure
@@ -201,15 +202,12 @@ class EngineHttp:
     ) -> CanaryReading:
         """Send a canary, within the probe timeout or the given one, to one data-parallel rank if given."""
         target, sent_at_s = self._target, self._clock()
-        body: dict[str, Any] = {"model": target.model, "max_tokens": 1, "temperature": 0, "stream": False}
-        if target.probe.path == "/v1/chat/completions":
-            body["messages"] = [{"role": "user", "content": prompt}]
-        else:
-            body["prompt"] = prompt
+        path = target.probe.path
+        body = canary_body(path, target.model, prompt)
         allowed_s = target.probe.timeout_s if timeout_s is None else timeout_s
-        headers = {} if rank is None else {_RANK_HEADER: str(rank)}
-        answer = await self._exchange(target.probe.path, allowed_s, ANSWER_LIMIT_BYTES, body, headers)
-        failure = answer if isinstance(answer, ProbeFailure) else _without_token(answer)
+        headers = {_RANK_HEADER: str(rank)} if rank is not None and addresses_ranks(path) else {}
+        answer = await self._exchange(path, allowed_s, ANSWER_LIMIT_BYTES, body, headers)
+        failure = answer if isinstance(answer, ProbeFailure) else _without_token(path, answer)
         return CanaryReading(sent_at_s=sent_at_s, at_s=self._clock(), failure=failure)
 
     async def wait_disconnected(self) -> None:
@@ -277,7 +275,7 @@ class EngineHttp:
         path: str,
         timeout_s: float,
         limit_bytes: int,
-        body: dict[str, Any] | None = None,
+        body: CanaryBody | None = None,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> bytes | ProbeFailure:
         """Body of a 200 answer, or the failure; with ``body`` a POST."""
@@ -289,7 +287,8 @@ class EngineHttp:
             async with self._http.request(
                 "GET" if body is None else "POST",
                 self._target.url(path),
-                json=body,
+                json=body if isinstance(body, dict) else None,
+                data=body if isinstance(body, aiohttp.FormData) else None,
                 headers={**headers, "Authorization": f"Bearer {key}"} if key else headers,
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
@@ -430,8 +429,8 @@ def _json(text: bytes) -> Any:
         return None
 
 
-def _without_token(text: bytes) -> ProbeFailure | None:
-    """Failure of a 200 answer; None if it is a completion."""
+def _without_token(path: str, text: bytes) -> ProbeFailure | None:
+    """Failure of a 200 answer; None if it holds the result that its path promises."""
     answer = _json(text)
     if not isinstance(answer, dict):
         return ProbeFailure(trouble=ProbeFailureReason.GARBAGE, detail=f"200 without a completion: {_said(text)}")
@@ -442,12 +441,10 @@ def _without_token(text: bytes) -> ProbeFailure | None:
         return ProbeFailure(
             trouble=ProbeFailureReason.STATUS, status=code, detail=f"error {code} inside a 200: {_said(text)}"
         )
-    choices = answer.get("choices")
-    if not (isinstance(choices, list) and choices and isinstance(choices[0], dict)):
-        return ProbeFailure(trouble=ProbeFailureReason.GARBAGE, detail=f"200 without a choice: {_said(text)}")
-    if not isinstance(choices[0].get("text"), str) and not isinstance(choices[0].get("message"), dict):
-        return ProbeFailure(trouble=ProbeFailureReason.GARBAGE, detail=f"200 without a token: {_said(text)}")
-    return None
+    missing = missing_result(path, answer)
+    if not missing:
+        return None
+    return ProbeFailure(trouble=ProbeFailureReason.GARBAGE, detail=f"200 without a {missing}: {_said(text)}")
 
 
 def _said(text: bytes) -> str:

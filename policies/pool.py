@@ -241,9 +241,22 @@ class Probe(Spec):
         ge=1,
         le=100,
     )
-    path: Literal["/v1/completions", "/v1/chat/completions"] = documented_field(
+    path: Literal[
         "/v1/completions",
-        "API path of the one-token completion.",
+        "/v1/chat/completions",
+        "/v1/embeddings",
+        "/pooling",
+        "/classify",
+        "/score",
+        "/v1/score",
+        "/rerank",
+        "/v1/rerank",
+        "/v1/audio/transcriptions",
+        "/v1/audio/translations",
+    ] = documented_field(
+        "/v1/completions",
+        "API path of the probe: a completion of one token, or one short text or sound for embedding, pooling, "
+        "reranking and speech engines.",
         targets=_PROBED,
     )
     metrics_path: str = documented_field(

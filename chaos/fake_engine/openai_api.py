@@ -121,6 +121,16 @@ def completion_object(generation: Generation, *, answer_id: str, created: int) -
     return {**_head(generation, answer_id, created, kind), "choices": [choice], "usage": usage_object(generation)}
 
 
+def pooling_object(path: str, model: str) -> dict[str, Any]:
+    """The answer of an embedding, pooling, scoring or speech path to one input."""
+    if path.startswith("/v1/audio/"):
+        return {"text": "t1"}
+    if "rerank" in path:
+        return {"id": "rerank-1", "model": model, "results": [{"index": 0, "relevance_score": 0.5}]}
+    result = {"index": 0, "score": 0.5} if "score" in path else {"index": 0, "embedding": [0.5, 0.5]}
+    return {"id": "pool-1", "object": "list", "model": model, "data": [result]}
+
+
 def stream_event(generation: Generation, *, answer_id: str, created: int, first: int, last: int) -> bytes:
     """The SSE event with tokens ``first`` to ``last`` (1-based, both included)."""
     finish_reason = "length" if last == generation.max_tokens else None

@@ -5,6 +5,7 @@ first-token gate they wait for the first token, and an earlier error becomes a p
 """
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -25,6 +26,7 @@ from chaos.fake_engine.openai_api import (
     completion_object,
     error_object,
     parse_generation,
+    pooling_object,
     role_event,
     sse_event,
     stream_event,
@@ -34,6 +36,17 @@ from chaos.fake_engine.openai_api import (
 VERSION = "0.32.0+switchgear.fake"
 # Longer than any reasonable health check timeout.
 SLOW_HEALTH_S = 5.0
+POOLING_PATHS = (
+    "/v1/embeddings",
+    "/pooling",
+    "/classify",
+    "/score",
+    "/v1/score",
+    "/rerank",
+    "/v1/rerank",
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
+)
 _MAX_BODY_BYTES = 16 * 1024 * 1024
 
 
@@ -91,6 +104,7 @@ def application(engine: EngineBackend) -> web.Application:
         [
             web.post("/v1/completions", routes.completions),
             web.post("/v1/chat/completions", routes.chat_completions),
+            *(web.post(path, routes.pool) for path in POOLING_PATHS),
             web.get("/v1/models", routes.models),
             web.get("/health", routes.health),
             web.get("/ping", routes.health),
@@ -147,6 +161,46 @@ class _Routes:
 
     async def chat_completions(self, request: web.Request) -> web.StreamResponse:
         return await self._generate(request, chat=True)
+
+    async def pool(self, request: web.Request) -> web.StreamResponse:
+        """One result for one short input: a step of the scheduler, and no token."""
+        config = self._engine.config
+        if request.path.startswith("/v1/audio/"):
+            form = await request.post()
+            sound = form.get("file")
+            if isinstance(sound, web.FileField):
+                sound.file.close()  # its content makes no difference
+            body = {"model": str(form.get("model", "")), "prompt": "sound"}
+        else:
+            sent = await request.json()
+            text = next((sent[key] for key in ("input", "text_1", "query") if key in sent), "")
+            body = {"model": sent.get("model"), "prompt": str(text)}
+        if body["model"] != config.model:
+            return _error(404, f"The model `{body['model']}` does not exist.", "NotFoundError")
+        generation = parse_generation(
+            json.dumps({**body, "max_tokens": 1}).encode(),
+            chat=False,
+            model=config.model,
+            max_model_len=config.max_model_len,
+        )
+        call = self._engine.accept(
+            generation,
+            request_id=request.headers.get(LOAD_ID, ""),
+            attempt=0,
+            path=request.path,
+            connection=request.protocol,
+        )
+        if isinstance(call, RefuseCall):
+            return _error(call.status, call.message, call.error_type, retry_after_s=call.retry_after_s)
+        try:
+            await call.wait_for_tokens(0)
+        except asyncio.CancelledError:
+            self._engine.close(call, CallOutcome.ABORTED, "client left")
+            raise
+        if call.plan.error_status is not None:
+            return self._failed(call, call.plan.error_status)
+        self._engine.close(call, CallOutcome.FINISHED, "")
+        return web.json_response(pooling_object(request.path, config.model))
 
     async def models(self, _request: web.Request) -> web.Response:
         model = {

@@ -94,8 +94,21 @@ class AgentConfig:
     slots: int = _setting(
         0, "Concurrent requests of the engine (--max-num-seqs); 0: unknown.", least=0, most=65536
     )
-    api: Literal["/v1/completions", "/v1/chat/completions"] = _setting(
-        "/v1/completions", "API path of the one-token probes."
+    api: Literal[
+        "/v1/completions",
+        "/v1/chat/completions",
+        "/v1/embeddings",
+        "/pooling",
+        "/classify",
+        "/score",
+        "/v1/score",
+        "/rerank",
+        "/v1/rerank",
+        "/v1/audio/transcriptions",
+        "/v1/audio/translations",
+    ] = _setting(
+        "/v1/completions",
+        "API path of the probes: one token, or one short text or sound for pooling and speech engines.",
     )
     interval_s: float = _time(0.25, "Probe interval while requests are in flight.", least_s=0.05, most_s=60)
     idle_interval_s: float = _time(
