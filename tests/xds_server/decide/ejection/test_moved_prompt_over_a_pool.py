@@ -151,7 +151,7 @@ def test_engine_alone_in_its_pool_is_ejected() -> None:
 def test_one_prompt_never_ejects_a_second_engine(
     engines: int, route: list[int], step_s: float, waits_s: float
 ) -> None:
-    """The prompt stops each engine on its route for ``step_s``, and goes on after ``waits_s``."""
+    """The prompt stops each engine on its route for ``step_s``, and moves after ``waits_s``."""
     watch, judged = NO_WATCH, set[EngineId]()
     stalls: dict[EngineId, float] = {}
     now_s, next_s, left = 0.0, 0.0, list(route)
