@@ -22,6 +22,11 @@ All else has Switchgear's defaults: `switchgear explain --defaults`."""
 
 _GROUP = "networking.istio.io"
 _KINDS = frozenset({"DestinationRule", "VirtualService", "ServiceEntry", "WorkloadEntry"})
+_SERVICE = "Service"
+_NO_SERVICE = (
+    "its labels alone would take the pods of other services as engines: add the Service of {host} to the files, "
+    "for its selector"
+)
 _POLICY_ANNOTATION = "switchgear.dev/policy"
 
 
@@ -48,6 +53,7 @@ class _Mesh:
     virtuals: dict[str, VirtualService] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     ports: dict[str, SourcedValue] = field(default_factory=dict)
+    services: dict[str, _Object] = field(default_factory=dict)
 
 
 def from_istio(sources: Sequence[SourceDocument], wishes: ImportOptions) -> ImportResult:
@@ -86,15 +92,18 @@ def _identified(source: SourceDocument, wishes: ImportOptions) -> _Object | None
     name, namespace = root.at("metadata", "name"), root.at("metadata", "namespace")
     source.label = f"{kind.value if kind else '?'}/{name.value if name else '?'}"
     group = str(version.value).partition("/")[0] if version is not None else ""
-    if kind is None or group != _GROUP or kind.text_value not in _KINDS:
+    service = kind is not None and kind.text_value == _SERVICE and group == "v1"
+    if not service and (kind is None or group != _GROUP or kind.text_value not in _KINDS):
         root.take()
-        root.refuse(f"only {', '.join(sorted(_KINDS))} of {_GROUP} are supported")
+        root.refuse(f"only {', '.join(sorted(_KINDS))} of {_GROUP}, and Service, are supported")
         return None
     for head in ("apiVersion", "kind", "metadata", "status"):
         if (one := root.get(head)) is not None:
             one.take()
     where = wishes.namespace or (str(namespace.value) if namespace is not None else "default")
-    return _Object(node=root, kind=str(kind.value), name=str(name.value if name else ""), namespace=where)
+    return _Object(
+        node=root, kind=str(kind.value) if kind else "", name=str(name.value if name else ""), namespace=where
+    )
 
 
 def _file(mesh: _Mesh, found: _Object) -> None:
@@ -121,6 +130,10 @@ def _file(mesh: _Mesh, found: _Object) -> None:
                     one.refuse("hosts with * cannot become pools")
         case "WorkloadEntry":
             mesh.workloads.append(found)
+        case "Service":
+            # Read for its selector and ports; a pool discovers the rest in the cluster.
+            found.node.take()
+            _once(mesh.services, found.host(found.name), found)
         case _:
             key = f"{found.namespace}/{found.name}"
             mesh.virtuals[key] = VirtualService(node=found.node, key=key, namespace=found.namespace)
@@ -167,12 +180,16 @@ def _pool(mesh: _Mesh, host: str, subset: str | None, node: SourceNode) -> Polic
             return None
         selector = part.get("labels")
         labels = texts(selector)
-        if selector is not None and entry is None:
-            selector.change(
-                "every pod of the namespace with these labels is an engine: add the labels of its Service"
-            )
+        if entry is None and _in_cluster(host):
+            service = _selector(mesh, host)
+            if not service:
+                node.refuse(f"subset {subset}: {_NO_SERVICE.format(host=host)}")
+                return None
+            labels = {**service, **labels}
     short = mesh.names.get(host) or (host.partition(".")[0] if _in_cluster(host) else host)
-    pool = mesh.pools.pool(key, f"{short}-{subset}" if subset else short, entry.node if entry else node)
+    pool = mesh.pools.pool(
+        key, f"{short}-{subset}" if subset else short, entry.node if entry else node, base=short
+    )
     namespace = entry.namespace if entry else _namespace(host) or (rule.namespace if rule else "")
     if namespace and namespace != "default":
         pool.namespace = SourcedValue(value=namespace)
@@ -235,9 +252,32 @@ def _discovered(mesh: _Mesh, host: str, labels: dict[str, str], pool: PolicyDraf
     else:
         pool.put("kubernetes.service", SourcedValue(value=host.partition(".")[0]))
     said = mesh.ports.get(host)
-    pool.put("kubernetes.port", said or DEFAULT_PORT)
-    if said is not None and said.node is not None:
+    target = _target_port(mesh, host, said)
+    pool.put("kubernetes.port", target or said or DEFAULT_PORT)
+    if target is None and said is not None and said.node is not None:
         said.node.change("the Service's port there, the pods' port here: correct it if they differ")
+
+
+def _selector(mesh: _Mesh, host: str) -> dict[str, str]:
+    """The selector of the host's Service; empty where the files do not have it."""
+    service = mesh.services.get(host)
+    found = service.node.at("spec", "selector") if service is not None else None
+    said = found.value if found is not None else None
+    return {str(key): str(one) for key, one in said.items()} if isinstance(said, dict) else {}
+
+
+def _target_port(mesh: _Mesh, host: str, port: SourcedValue | None) -> SourcedValue | None:
+    """The pods' port behind a port of the host's Service; its only port where none is named."""
+    service = mesh.services.get(host)
+    ports = service.node.at("spec", "ports") if service is not None else None
+    listed = list(ports.items()) if ports is not None else []
+    for one in listed:
+        number = one.get("port")
+        if number is not None and (number.value == port.value if port is not None else len(listed) == 1):
+            target = one.get("targetPort") or number
+            if isinstance(target.value, int | str) and not isinstance(target.value, bool):
+                return SourcedValue(value=target.value, node=target)
+    return None
 
 
 def _rule(mesh: _Mesh, host: str, rule: _Object) -> None:

@@ -35,14 +35,18 @@ class PolicyDrafts:
     route_names: NameAllocator = field(default_factory=NameAllocator)
     _ranks: dict[object, list[tuple[int, int, bool, bool]]] = field(default_factory=dict)
 
-    def pool(self, key: str, like: str, node: SourceNode) -> PolicyDraft:
-        """The pool of this key; a new one is named like ``like`` and is from ``node``."""
+    def pool(self, key: str, like: str, node: SourceNode, *, base: str = "") -> PolicyDraft:
+        """The pool of this key; a new one is named like ``like`` and is from ``node``.
+
+        ``base``: a name whose model it has too, unless it has one of its own: that of a subset's host.
+        """
         found = self.pools.get(key)
         if found is None:
             name = self.pool_names.allocate(like)
             found = self.pools[key] = PolicyDraft(kind="EnginePool", name=name, node=node)
-            if name in self.options.models:
-                found.put("model", SourcedValue(value=self.options.models[name], note="--model"))
+            models = self.options.models
+            if (model := models.get(name) or models.get(base)) is not None:
+                found.put("model", SourcedValue(value=model, note="--model"))
         return found
 
     def policy(self, pool: PolicyDraft, node: SourceNode) -> PolicyDraft:

@@ -320,12 +320,23 @@ def test_subsets_are_pools_of_their_own_with_what_the_host_says_besides(run_impo
         "    - route: [{destination: {host: chat, subset: v1}, weight: 90},"
         " {destination: {host: chat, subset: v2}, weight: 10}]\n"
     )
-    found = run_import("istio", rule + VIRTUAL + http)
+    service = """\
+---
+apiVersion: v1
+kind: Service
+metadata: {name: chat, namespace: ml}
+spec: {selector: {app: chat}, ports: [{port: 80, targetPort: 8001}]}
+"""
+    found = run_import(
+        "istio", rule + VIRTUAL + http + service, "--model", "chat=llama", "--model", "chat-v2=next"
+    )
     policies = found.policies
     assert {name: pool.spec.kubernetes.selector for name, pool in policies.pools.items()} == {
-        "chat-v1": {"version": "v1"},
-        "chat-v2": {"version": "v2"},
+        "chat-v1": {"app": "chat", "version": "v1"},
+        "chat-v2": {"app": "chat", "version": "v2"},
     }
+    assert {pool.spec.kubernetes.port for pool in policies.pools.values()} == {8001}
+    assert [policies.pools[name].spec.model for name in ("chat-v1", "chat-v2")] == ["llama", "next"]
     assert [one.weight for one in policies.routes["chat"].spec.pools] == [90, 10]
     assert (policies.effective["chat-v1"].breaker.interval, policies.effective["chat-v2"].breaker.interval) == (
         5,
@@ -333,6 +344,13 @@ def test_subsets_are_pools_of_their_own_with_what_the_host_says_besides(run_impo
     )
     assert policies.effective["chat-v2"].limits.max_connections == 9
     assert "subset without a route" in found.said_of("spec.subsets[2]")[0]
+
+
+def test_subset_without_its_service_is_refused(run_import: Import) -> None:
+    rule = RULE + "  subsets: [{name: v1, labels: {version: v1}}]\n"
+    found = run_import("istio", rule + VIRTUAL + "    - route: [{destination: {host: chat, subset: v1}}]\n")
+    assert "add the Service of chat.ml.svc.cluster.local to the files" in found.listing
+    assert "chat-v1" not in found.text
 
 
 def test_delegate_inherits_conditions(run_import: Import) -> None:
