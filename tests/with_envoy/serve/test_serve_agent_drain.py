@@ -96,11 +96,21 @@ async def test_drain_completes_after_every_envoy_acked(site: Site) -> None:
         assert await site.metric("switchgear_agent_report_errors_total") == 0
 
 
-async def test_drain_waits_for_streams_until_drain_deadline_of_the_policy(site: Site) -> None:
+@pytest.mark.parametrize(
+    ("flags", "tokens", "least_s"),
+    [
+        (("--drain-deadline", "200ms"), 100, 1.0),
+        # Without a deadline of its own, an agent that no control plane has told one uses 30 s.
+        pytest.param((), 700, 31.0, marks=pytest.mark.slow),
+    ],
+)
+async def test_drain_waits_for_streams_until_drain_deadline_of_the_policy(
+    site: Site, flags: tuple[str, ...], tokens: int, least_s: float
+) -> None:
     """A real agent whose own deadline is over long before the stream ends."""
     engines = await site.start_engines(2, token_s=0.05, prefill_s=0.01)
     agent_http, agent_grpc = free_ports(2)
-    words = ("--http", f"127.0.0.1:{agent_http}", "--grpc", f"127.0.0.1:{agent_grpc}", "--drain-deadline", "200ms")
+    words = ("--http", f"127.0.0.1:{agent_http}", "--grpc", f"127.0.0.1:{agent_grpc}", *flags)
     process = await asyncio.create_subprocess_exec(
         *(
             sys.executable,
@@ -118,20 +128,20 @@ async def test_drain_waits_for_streams_until_drain_deadline_of_the_policy(site: 
     try:
         assert process.stdout is not None
         await asyncio.wait_for(process.stdout.readline(), LIMIT_S)
-        policy = document("ResiliencePolicy", "default", {"drain": {"deadline": "2m"}})
+        policy = document("ResiliencePolicy", "default", {"drain": {"deadline": "15m"}})
         site.write("chat.yaml", pool(site, engines, {"e0": agent_grpc}), site.route(), policy)
         await site.serve()
         await site.envoy("n1")
         await site.answered()
         await engine_is(site, source="agent", verdict="ready", health="HEALTHY")
         async with aiohttp.ClientSession() as http:
-            body = {"model": "fake-model", "prompt": "x", "max_tokens": 100, "stream": True}
+            body = {"model": "fake-model", "prompt": "x", "max_tokens": tokens, "stream": True}
             async with http.post(f"{engines[0].url}/v1/completions", json=body) as stream:
                 assert stream.status == 200
                 async with http.post(f"http://127.0.0.1:{agent_http}/drain") as drained:
                     answer = await drained.json()
                 assert (answer["outcome"], answer["in_flight"]) == ("drained", 0)
-                assert answer["waited_s"] > 1.0
+                assert answer["waited_s"] > least_s
                 assert (await stream.read()).endswith(b"[DONE]\n\n")
     finally:
         process.send_signal(signal.SIGINT)
