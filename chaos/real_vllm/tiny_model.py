@@ -9,6 +9,7 @@ hangs are still those of any model. Two choices matter:
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,21 +17,32 @@ CONTEXT_TOKENS: Final = 1024
 """Maximum tokens of prompt and answer together."""
 
 _START: Final = "<s>"
-_HIDDEN: Final = 256
 _HEADS: Final = 4
 
 
-def write_model(folder: Path, *, context_tokens: int = CONTEXT_TOKENS) -> Path:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """Size of the model; by default 2.5 million parameters. A larger one takes longer per scheduler step."""
+
+    context_tokens: int = CONTEXT_TOKENS
+    hidden: int = 256
+    layers: int = 4
+
+
+TINY: Final = ModelShape()
+
+
+def write_model(folder: Path, shape: ModelShape = TINY) -> Path:
     """Write the model to ``folder`` (created if missing) and return it, for ``--model``."""
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = _vocabulary()
     files: Mapping[str, Any] = {
-        "config.json": _config(len(vocabulary), context_tokens),
+        "config.json": _config(len(vocabulary), shape),
         "tokenizer.json": _tokenizer(vocabulary),
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "bos_token": _START,
-            "model_max_length": context_tokens,
+            "model_max_length": shape.context_tokens,
             "chat_template": "{% for message in messages %}{{ message['content'] }}\n{% endfor %}",
         },
     }
@@ -39,21 +51,21 @@ def write_model(folder: Path, *, context_tokens: int = CONTEXT_TOKENS) -> Path:
     return folder
 
 
-def _config(vocabulary_size: int, context_tokens: int) -> Mapping[str, Any]:
-    """A Llama of four thin layers: 2.5 million parameters."""
+def _config(vocabulary_size: int, shape: ModelShape) -> Mapping[str, Any]:
+    """A Llama of a few thin layers."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "dtype": "bfloat16",
         "vocab_size": vocabulary_size,
-        "hidden_size": _HIDDEN,
-        "intermediate_size": 2 * _HIDDEN,
-        "num_hidden_layers": 4,
+        "hidden_size": shape.hidden,
+        "intermediate_size": 2 * shape.hidden,
+        "num_hidden_layers": shape.layers,
         "num_attention_heads": _HEADS,
         "num_key_value_heads": _HEADS,
-        "head_dim": _HIDDEN // _HEADS,
+        "head_dim": shape.hidden // _HEADS,
         "hidden_act": "silu",
-        "max_position_embeddings": context_tokens,
+        "max_position_embeddings": shape.context_tokens,
         "rms_norm_eps": 1e-6,
         "tie_word_embeddings": False,
         "bos_token_id": 0,

@@ -1,7 +1,7 @@
 """A whole site with real engines: two vLLM replicas on the CPU with an agent each, the control plane, an Envoy.
 
-It takes a minute to start, so the tests of a module share one, and leave it as they found it. What they measure is
-printed when all tests are over.
+It takes a minute to start, so the tests of a module share one, and leave it as they found it. A module that needs
+another site parametrizes ``site`` indirectly with ``SiteSettings``. Measurements are printed after all tests.
 """
 
 import functools
@@ -10,8 +10,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import pytest_asyncio
 import yaml
 
 from chaos.processes import ChildProcess, ChildProcesses, envoy_command, free_ports
-from chaos.real_vllm.tiny_model import write_model
+from chaos.real_vllm.tiny_model import TINY, ModelShape, write_model
 from chaos.real_vllm.vllm_replica import ENVIRONMENT, MODEL, VllmReplica, vllm_command, vllm_python
 from tests.eventually import eventually as patiently
 from tests.with_vllm.change_recorder import Watch
@@ -33,6 +33,13 @@ FIRST_TOKEN_S = 10.0
 """When a stream without a token is tried elsewhere. A full queue took up to 4 s on two cores that were busy
 besides: whatever waits longer counts as failed, and Envoy ejects the engine."""
 SLOTS = 8
+CROWDED: Mapping[str, Any] = {
+    # More than the engines hold at once, or they would never be full.
+    "limits": {"maxConcurrent": 200},
+    "timeouts": {"streaming": {"firstToken": f"{FIRST_TOKEN_S:g}s", "betweenTokens": "60s"}},
+    # Streams that time out on a hung engine make Envoy eject it too, and that outlasts the hang.
+    "breaker": {"cooldown": "2s"},
+}
 
 _measured: list[str] = []
 _BIN = Path(sys.executable).parent
@@ -62,12 +69,33 @@ class Ports:
     agent_grpc: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteSettings:
+    """What differs between sites: the engines' model, gate and environment, flags of the agents, policies."""
+
+    shape: ModelShape = TINY
+    gate: bool = True
+    environment: Mapping[str, str] = field(default_factory=dict)
+    # Two full engines and their clients leave an API server waiting for one of two cores.
+    agent_flags: tuple[str, ...] = ("--timeout", "5s")
+    # Both agents send it as the engines' API key.
+    api_key: str = ""
+    pool: Mapping[str, Any] = field(default_factory=lambda: {"serviceTime": "1s"})
+    resilience: Mapping[str, Any] = field(default_factory=lambda: CROWDED)
+
+
 class Site:
     """Engines ``a`` and ``b`` and all that stands before them."""
 
     def __init__(
-        self, folder: Path, children: ChildProcesses, session: aiohttp.ClientSession, python: Path
+        self,
+        folder: Path,
+        children: ChildProcesses,
+        session: aiohttp.ClientSession,
+        python: Path,
+        settings: SiteSettings,
     ) -> None:
+        self.settings = settings
         self._folder = folder
         self._children = children
         self._python = python
@@ -82,11 +110,17 @@ class Site:
         self.watch = Watch(session, self.admin, self.envoy_admin, {self.ports[one].engine: one for one in "ab"})
         self.url = f"http://127.0.0.1:{self.port}"
 
+    @property
+    def key_file(self) -> Path:
+        """The file with the API key of the agents' probes."""
+        return self._folder / "api-key"
+
     # -- parts ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start everything at once, and return when the Envoy is live: long before the engines are."""
-        write_model(self._folder / "model")
+        write_model(self._folder / "model", self.settings.shape)
+        self.key_file.write_text(self.settings.api_key)
         for name in self.ports:
             await self.start_replica(name)
             await self._start_agent(name)
@@ -114,10 +148,21 @@ class Site:
 
         await eventually(live, "the Envoy is live")
 
-    async def start_replica(self, name: str) -> None:
+    async def start_replica(self, name: str, *flags: str, api_servers: int = 1) -> None:
+        """Start an engine, with ``flags`` in addition."""
         port = self.ports[name].engine
-        argv = vllm_command(port=port, python=self._python, model=self._folder / "model", slots=SLOTS)
-        child = await self._children.start(f"vllm-{name}", argv, env=ENVIRONMENT)
+        argv = vllm_command(
+            port=port,
+            python=self._python,
+            model=self._folder / "model",
+            slots=SLOTS,
+            context_tokens=self.settings.shape.context_tokens,
+            gate=self.settings.gate,
+            api_servers=api_servers,
+            flags=flags,
+        )
+        environment = {**ENVIRONMENT, **self.settings.environment}
+        child = await self._children.start(f"vllm-{name}", argv, env=environment)
         self.replicas[name] = VllmReplica(name=name, port=port, child=child)
 
     def signal_core(self, name: str, number: signal.Signals) -> None:
@@ -148,9 +193,9 @@ class Site:
             [
                 *(str(_BIN / "switchgear-agent"), "run"),
                 *("--engine", f"http://127.0.0.1:{ports.engine}", "--slots", str(SLOTS)),
-                # Two full engines and their clients leave an API server waiting for one of two cores.
-                *("--timeout", "5s"),
                 *("--http", f"127.0.0.1:{ports.agent_http}", "--grpc", f"127.0.0.1:{ports.agent_grpc}"),
+                *self.settings.agent_flags,
+                *(("--engine-api-key-file", str(self.key_file)) if self.settings.api_key else ()),
             ],
             ready_within_s=LIMIT_S,
         )
@@ -163,31 +208,22 @@ class Site:
         pool = {
             "model": MODEL,
             "slotsPerEngine": SLOTS,
-            "serviceTime": "1s",
-            "firstTokenGate": True,
+            **self.settings.pool,
+            "firstTokenGate": self.settings.gate,
             "endpoints": endpoints,
         }
         listener = {"port": self.port, "address": "127.0.0.1"}
-        timeouts = {"streaming": {"firstToken": f"{FIRST_TOKEN_S:g}s", "betweenTokens": "60s"}}
-        # More than the engines hold at once, or they would never be full.
-        resilience = {
-            "pools": [MODEL],
-            "limits": {"maxConcurrent": 200},
-            "timeouts": timeouts,
-            # The streams that time out on a hung engine make Envoy eject it too, and that outlasts the hang.
-            "breaker": {"cooldown": "2s"},
-        }
         return [
             _document("EnginePool", MODEL, pool),
             _document("ModelRoute", "chat", {"listener": listener, "pools": [{"pool": MODEL}]}),
-            _document("ResiliencePolicy", "site", resilience),
+            _document("ResiliencePolicy", "site", {"pools": [MODEL], **self.settings.resilience}),
         ]
 
     # -- questions -----------------------------------------------------------------------------------------
 
-    def stream(self, max_tokens: int) -> Stream:
-        """A streaming request through the Envoy, which runs from now on."""
-        return Stream(self.session, self.url, model=MODEL, max_tokens=max_tokens)
+    def stream(self, max_tokens: int, **prompt: str) -> Stream:
+        """A streaming request through the Envoy, which runs from now on; ``prompt=`` replaces the short one."""
+        return Stream(self.session, self.url, model=MODEL, max_tokens=max_tokens, **prompt)
 
     async def begun(self, count: int, max_tokens: int) -> list[Stream]:
         """Streams that have each got their first token."""
@@ -231,7 +267,7 @@ class Site:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+async def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
     """The site, whose engines may still be starting."""
     python = vllm_python()
     assert python is not None, "tests marked vllm are skipped without one"
@@ -242,7 +278,7 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
         ChildProcesses(log_dir=folder / "logs", stop_limit_s=2.0) as children,
         aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)) as session,
     ):
-        made = Site(folder, children, session, python)
+        made = Site(folder, children, session, python, getattr(request, "param", SiteSettings()))
         await made.start()
         async with made.watch.running():
             yield made

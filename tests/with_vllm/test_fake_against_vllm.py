@@ -9,7 +9,7 @@ import pytest
 
 from chaos.fake_engine import EngineConfig, FakeEngine
 from chaos.processes import ChildProcesses, free_ports
-from chaos.real_vllm.tiny_model import write_model
+from chaos.real_vllm.tiny_model import ModelShape, write_model
 from chaos.real_vllm.vllm_replica import (
     ENVIRONMENT,
     MODEL,
@@ -49,7 +49,7 @@ async def vllm(tmp_path: Path) -> AsyncIterator[str]:
     python = vllm_python()
     assert python is not None, "tests marked vllm are skipped without one"
     (port,) = free_ports(1)
-    model = write_model(tmp_path / "model", context_tokens=CONTEXT_TOKENS)
+    model = write_model(tmp_path / "model", ModelShape(context_tokens=CONTEXT_TOKENS))
     argv = [
         *vllm_command(port=port, python=python, model=model, slots=SLOTS, context_tokens=CONTEXT_TOKENS),
         *("--max-num-batched-tokens", str(CHUNK_TOKENS)),

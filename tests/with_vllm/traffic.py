@@ -10,11 +10,19 @@ import aiohttp
 class Stream:
     """A streaming completion that runs in the background.
 
-    ``seconds`` and ``first_token_s`` count from the request; ``tokens`` is what the engine says it has written, in
-    its last event, and ``tokens_seen`` the events with a token so far.
+    ``seconds`` and ``first_token_s`` count from the request. ``tokens``: generated tokens by the last event.
+    ``tokens_seen``: events with a token so far.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, *, model: str, max_tokens: int) -> None:
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        url: str,
+        *,
+        model: str,
+        max_tokens: int,
+        prompt: str = "Count the stars.",
+    ) -> None:
         self.max_tokens = max_tokens
         self.status = 0
         self.tokens = 0
@@ -26,7 +34,7 @@ class Stream:
         self._session = session
         self._body = {
             "model": model,
-            "prompt": "Count the stars.",
+            "prompt": prompt,
             "max_tokens": max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
