@@ -100,7 +100,7 @@ async def test_drain_completes_after_every_envoy_acked(site: Site) -> None:
     ("flags", "tokens", "least_s"),
     [
         (("--drain-deadline", "200ms"), 100, 1.0),
-        # Without a deadline of its own, an agent that no control plane has told one uses 30 s.
+        # Until a control plane sends one, an agent without a deadline of its own uses 30 s.
         pytest.param((), 700, 31.0, marks=pytest.mark.slow),
     ],
 )
