@@ -99,17 +99,22 @@ class EngineTls(Spec):
     )
 
 
-SecretError: TypeAlias = Callable[[str, Origin], PolicyError | None]
-"""The problem of the secret that a pool names at this place; None where it is usable."""
+SecretError: TypeAlias = Callable[[str, Origin, str], PolicyError | None]
+"""The problem of the secret that a field names: its name, origin and the field; None where it is usable."""
+
+POOL_SECRET: Final = "spec.tls.secret"  # noqa: S105 -- a field
+LISTENER_SECRET: Final = "spec.listener.tls.secret"  # noqa: S105 -- a field
 
 
-def unusable_secret(at: Origin, name: str, reason: str, known: Iterable[str]) -> PolicyError:
-    """The error of a pool with an unusable secret; ``known`` are the usable ones."""
+def unusable_secret(
+    at: Origin, name: str, reason: str, known: Iterable[str], *, path: str = POOL_SECRET
+) -> PolicyError:
+    """The error of a pool or listener with an unusable secret; ``known`` are the usable ones."""
     usable = sorted(known)
     return PolicyError(
         code="SG043",
         origin=at,
-        path="spec.tls.secret",
+        path=path,
         message=f"unusable secret {name}: {reason}",
         found=name,
         allowed=", ".join(usable) if usable else "no usable secret",

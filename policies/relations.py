@@ -273,6 +273,7 @@ def _listeners(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
             ("trustedHops", listener.trusted_hops, known.trusted_hops),
             ("requestId", listener.request_id, known.request_id),
             ("accessLog", listener.access_log, known.access_log),
+            ("tls", listener.secret or "none", known.secret or "none"),
         ):
             if here != there:
                 yield _refusal(

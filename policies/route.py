@@ -181,6 +181,20 @@ class Match(Spec):
     )
 
 
+class ListenerTls(Spec):
+    """TLS towards callers."""
+
+    secret: Name = documented_field(
+        ...,
+        "Name of the certificate: a folder in `serve --secrets DIR` with ca.crt, tls.crt and tls.key.",
+        targets=FieldTargets(
+            live=Xds.SDS | Xds.LDS,
+            istio=lost("Istio's Gateway resource has the certificate: servers[].tls.credentialName"),
+            gateway_api=lost("the Gateway's owner sets it: listeners[].tls.certificateRefs"),
+        ),
+    )
+
+
 class Listener(Spec):
     """The listener of Envoy for this route."""
 
@@ -256,6 +270,14 @@ class Listener(Spec):
             gateway_api=lost("the Gateway's owner sets it: EnvoyProxy, telemetry.accessLog"),
         ),
     )
+    tls: ListenerTls | None = documented_field(
+        None, "TLS 1.2 or 1.3 towards callers, with HTTP/1.1 and HTTP/2; default: plain text."
+    )
+
+    @property
+    def secret(self) -> str | None:
+        """Name of the certificate shown to callers; None without TLS."""
+        return None if self.tls is None else self.tls.secret
 
 
 class PoolShare(Spec):

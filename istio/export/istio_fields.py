@@ -33,7 +33,13 @@ JUDGES: Final[Mapping[str, Mapping[str, Judge]]] = MappingProxyType(
 )
 """Functions that decide outcomes, by kind and path."""
 _OF_THE_DOCUMENT: Final = ("apiVersion", "kind", "metadata.", "spec.pools")
-_MAY_BE_ABSENT: Final = ("spec.endpoints[]", "spec.kubernetes", "spec.match.headers[]", "spec.tls")
+_MAY_BE_ABSENT: Final = (
+    "spec.endpoints[]",
+    "spec.kubernetes",
+    "spec.listener.tls",
+    "spec.match.headers[]",
+    "spec.tls",
+)
 _MOST_TRIED: Final = 100
 _SHOWN: Final = 3
 """Different values of a list's items that are shown."""

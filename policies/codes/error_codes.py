@@ -249,13 +249,13 @@ _RELATIONS: Final = (
     Code(
         code="SG036",
         title="port with two addresses",
-        meaning="Routes of one port share one Envoy listener, which has one address.",
+        meaning="Routes of one port share one Envoy listener, which has one address. Its other options must be the same in all of these routes, too.",
         example=as_file(
             "kind: ModelRoute\nmetadata: {name: a}\nspec: {listener: {port: 80}, match: {model: a}, pools: [{pool: chat}]}\n"
             "---\nkind: ModelRoute\nmetadata: {name: b}\n"
             "spec: {listener: {port: 80, address: 127.0.0.1}, match: {model: b}, pools: [{pool: chat}]}\n"
         ),
-        fix="Use the same address, or different ports.",
+        fix="Use the same `listener`, or different ports.",
     ),
     Code(
         code="SG037",
@@ -310,7 +310,7 @@ _RELATIONS: Final = (
     Code(
         code="SG043",
         title="unusable secret",
-        meaning="A pool names certificates that the server lacks or cannot use: a missing file, a key of another certificate, or an expired certificate. The previous policies stay in force; in a cluster only this pool keeps its previous version. Only a server with --secrets checks this, not `switchgear validate`.",
+        meaning="A pool or listener names certificates that the server lacks or cannot use: a missing file, a key of another certificate, or an expired certificate. The previous policies stay in force; in a cluster only this object keeps its previous version. Only a server with --secrets checks this, not `switchgear validate`.",
         situation="`spec: {tls: {secret: engines}}`, and --secrets has no folder `engines`",
         fix="Add the files, or name another secret. The server checks again by itself.",
     ),

@@ -54,7 +54,7 @@ class ClusterFeed:
 
     source = "kubernetes"
 
-    def __init__(self, config: ServeConfig, secret_error: SecretError = lambda _name, _at: None) -> None:
+    def __init__(self, config: ServeConfig, secret_error: SecretError = lambda _name, _at, _path: None) -> None:
         self._config = config
         self._secret_error = secret_error
         self._writing = lease_identity(config)

@@ -7,6 +7,7 @@ why.
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -14,7 +15,7 @@ from typing import Final, Protocol
 import structlog
 from prometheus_client.core import Metric
 
-from policies.engine_tls import unusable_secret
+from policies.engine_tls import LISTENER_SECRET, POOL_SECRET, unusable_secret
 from policies.findings import PolicyError
 from policies.model import PolicySet
 from policies.origin import WHOLE_FILE, Origin, origin
@@ -114,20 +115,34 @@ class SecretDistributor:
         return tuple(sorted(name for name in self._asked_for() if now.has_certificate(name)))
 
     def errors(self, policies: PolicySet) -> tuple[PolicyError, ...]:
-        """Error for every pool that names an unusable secret."""
-        found = (
-            self.error(
-                tls.secret, policies.origin("EnginePool", name, "spec.tls.secret") or origin(name, WHOLE_FILE)
-            )
+        """Error for every pool and listener that names an unusable secret."""
+        pools = (
+            self.error(tls.secret, policies.origin("EnginePool", name, POOL_SECRET) or origin(name, WHOLE_FILE))
             for name, pool in policies.pools.items()
             if (tls := pool.spec.tls) is not None
         )
-        return tuple(one for one in found if one is not None)
+        listeners = (
+            self.error(
+                secret,
+                policies.origin("ModelRoute", name, LISTENER_SECRET) or origin(name, WHOLE_FILE),
+                LISTENER_SECRET,
+            )
+            for name, route in policies.routes.items()
+            if (secret := route.spec.listener.secret) is not None
+        )
+        return tuple(one for one in (*pools, *listeners) if one is not None)
 
-    def error(self, name: str, at: Origin) -> PolicyError | None:
-        """Error for a pool that names an unusable secret at this origin; None if usable."""
-        current = self.folder.current
-        return None if name in current else unusable_secret(at, name, self.folder.why_not(name), current)
+    def error(self, name: str, at: Origin, path: str = POOL_SECRET) -> PolicyError | None:
+        """Error for a field that names an unusable secret at this origin; None if usable.
+
+        Listeners need the certificate, pools only the authorities.
+        """
+        usable = {one.name for one in self.folder.current.values() if path == POOL_SECRET or one.chain is not None}
+        if name in usable:
+            return None
+        known = name in self.folder.current
+        reason = "tls.crt and tls.key are missing" if known else self.folder.why_not(name)
+        return unusable_secret(at, name, reason, usable, path=path)
 
     def file_problems(self) -> Iterable[FileProblem]:
         """Current problems with secrets, and the proxies they are withheld from."""
@@ -198,15 +213,23 @@ class SecretDistributor:
     def _of_view(self, policies: PolicySet, now: Certificates, view: View) -> Iterable[_Withheld]:
         if view.keys:
             return
-        for pool in visible_policies(policies, view).pools:
+        here = visible_policies(policies, view)
+        refusal = "nameless" if self._secure else "plaintext"
+        for route in chain.from_iterable(here.routes.values()):
+            secret = route.spec.listener.secret
+            if secret is not None and view.role != GRPC_ROLE and now.has_certificate(secret):
+                yield _Withheld(refusal, secret)
+        for pool in here.pools:
             tls = policies.pools[pool].spec.tls
             if tls is None:
                 continue
             if view.role == GRPC_ROLE:
                 yield _Withheld("grpc", tls.secret)
             elif now.has_certificate(tls.secret):
-                yield _Withheld("nameless" if self._secure else "plaintext", tls.secret)
+                yield _Withheld(refusal, tls.secret)
 
 
 def _named(policies: PolicySet) -> frozenset[str]:
-    return frozenset(one.spec.tls.secret for one in policies.pools.values() if one.spec.tls is not None)
+    pools = (one.spec.tls.secret for one in policies.pools.values() if one.spec.tls is not None)
+    listeners = (one.spec.listener.secret for one in policies.routes.values())
+    return frozenset((*pools, *(one for one in listeners if one is not None)))

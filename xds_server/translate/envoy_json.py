@@ -149,18 +149,24 @@ def _static_socket(socket: dict[str, Any]) -> dict[str, Any]:
 
 def _from_files(context: dict[str, Any]) -> dict[str, Any]:
     kept = dict(context)
-    shown, combined = kept.pop("tls_certificate_sds_secret_configs", ()), kept.pop("combined_validation_context")
+    shown, combined = (
+        kept.pop("tls_certificate_sds_secret_configs", ()),
+        kept.pop("combined_validation_context", None),
+    )
 
     def file(one: dict[str, Any], name: str) -> dict[str, str]:
         return {"filename": f"{STATIC_SECRETS}/{one['name'].partition('/')[0]}/{name}"}
 
-    trusted = file(combined["validation_context_sds_secret_config"], "ca.crt")
     certificates = [
         {"certificate_chain": file(one, "tls.crt"), "private_key": file(one, "tls.key")} for one in shown
     ]
+    shown_certificates = {"tls_certificates": certificates} if certificates else {}
+    if combined is None:  # callers show no certificate
+        return {**kept, **shown_certificates}
+    trusted = file(combined["validation_context_sds_secret_config"], "ca.crt")
     return {
         **kept,
-        **({"tls_certificates": certificates} if certificates else {}),
+        **shown_certificates,
         "validation_context": {**combined["default_validation_context"], "trusted_ca": trusted},
     }
 
@@ -173,9 +179,13 @@ def _static_listener(listener: dict[str, Any], routes: Mapping[str, dict[str, An
         name = manager.pop("rds")["route_config_name"]
         return {**one, "typed_config": {**manager, "route_config": routes[name]}}
 
-    chains = [
-        {**chain, "filters": [static(one) for one in chain["filters"]]} for chain in listener["filter_chains"]
-    ]
+    def static_chain(chain: dict[str, Any]) -> dict[str, Any]:
+        socket = (
+            {"transport_socket": _static_socket(chain["transport_socket"])} if "transport_socket" in chain else {}
+        )
+        return {**chain, "filters": [static(one) for one in chain["filters"]], **socket}
+
+    chains = [static_chain(chain) for chain in listener["filter_chains"]]
     return {**listener, "filter_chains": chains}
 
 

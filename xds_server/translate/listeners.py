@@ -55,6 +55,7 @@ from xds_server.translate.access_log_config import attempt_log, listener_log, op
 from xds_server.translate.envoy_values import ads_config_source, pack_any, seconds
 from xds_server.translate.lua_scripts import FIELDS_FILTER, LUA_FILTER, fields_filter, lua_filter
 from xds_server.translate.route_configuration import route_configuration_name
+from xds_server.translate.upstream_tls import downstream_tls_socket
 
 REASON_HEADER: Final = "x-switchgear-reason"
 
@@ -160,8 +161,8 @@ def connection_manager(spec: ListenerSpec) -> Any:
     return pack_any(manager)
 
 
-def listener(port: int, address: str, manager: Any) -> Listener:
-    """Listener on ``address``:``port`` with the port's ``connection_manager``."""
+def listener(port: int, address: str, manager: Any, *, secret: str | None = None) -> Listener:
+    """Listener on ``address``:``port`` with the port's ``connection_manager``; ``secret``: TLS certificate."""
     return Listener(
         name=listener_name(port),
         # `::` alone accepts IPv6 only: Envoy ignores the system's default.
@@ -170,7 +171,8 @@ def listener(port: int, address: str, manager: Any) -> Listener:
         ),
         filter_chains=[
             FilterChain(
-                filters=[Filter(name="envoy.filters.network.http_connection_manager", typed_config=manager)]
+                filters=[Filter(name="envoy.filters.network.http_connection_manager", typed_config=manager)],
+                transport_socket=None if secret is None else downstream_tls_socket(secret),
             )
         ],
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from policies.engine_tls import LISTENER_SECRET, POOL_SECRET
 from policies.model import PolicySet
 
 
@@ -21,9 +22,12 @@ def route_origins(policies: PolicySet, routes: Iterable[str]) -> tuple[str, ...]
     return _places(policies, [("ModelRoute", route) for route in routes])
 
 
-def secret_origins(policies: PolicySet, pools: Iterable[str]) -> tuple[str, ...]:
-    """Origins of the secret names in these pools."""
-    found = (policies.origin("EnginePool", pool, "spec.tls.secret") for pool in pools)
+def secret_origins(policies: PolicySet, documents: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Origins of the secret names in these documents: kind and name."""
+    found = (
+        policies.origin(kind, name, POOL_SECRET if kind == "EnginePool" else LISTENER_SECRET)
+        for kind, name in documents
+    )
     return tuple(dict.fromkeys(str(origin) for origin in found if origin is not None))
 
 

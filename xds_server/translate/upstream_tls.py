@@ -1,4 +1,4 @@
-"""TLS to engines: clusters contain only certificate names; certificates come by SDS.
+"""TLS to engines and callers: clusters and listeners contain only certificate names; certificates come by SDS.
 
 So a rotated certificate changes no cluster, which Envoy would warm again, losing its counts. Open connections
 stay; new ones use the new certificate.
@@ -18,6 +18,7 @@ Source: envoy/extensions/transport_sockets/tls/v3/tls.proto, common.proto.
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from types import MappingProxyType
 from typing import Final
 
@@ -26,6 +27,7 @@ from envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 import (
     CertificateValidationContext,
     CommonTlsContext,
     CommonTlsContextCombinedCertificateValidationContext,
+    DownstreamTlsContext,
     SdsSecretConfig,
     Secret,
     SubjectAltNameMatcher,
@@ -47,19 +49,23 @@ from xds_server.model.type_urls import SECRET
 from xds_server.translate.envoy_values import ads_config_source, pack_any
 from xds_server.translate.origins import secret_origins
 from xds_server.translate.translated_resource import TranslatedResource
+from xds_server.translate.visibility import VisiblePolicies
 
 _NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def secret_resources(
-    policies: PolicySet, pools: Iterable[str], secrets: Secrets, memo: Memo, *, keys: bool
+    policies: PolicySet, here: VisiblePolicies, secrets: Secrets, memo: Memo, *, keys: bool
 ) -> tuple[TranslatedResource, ...]:
-    """Available secrets named by these pools; private keys only with ``keys``."""
-    named: dict[str, list[str]] = {}
-    for pool in pools:
+    """Available secrets named by visible pools and listeners; private keys only with ``keys``."""
+    named: dict[str, list[tuple[str, str]]] = {}
+    for pool in here.pools:
         tls = policies.pools[pool].spec.tls
         if tls is not None:
-            named.setdefault(tls.secret, []).append(pool)
+            named.setdefault(tls.secret, []).append(("EnginePool", pool))
+    for route in chain.from_iterable(here.routes.values()):
+        if route.spec.listener.secret is not None:
+            named.setdefault(route.spec.listener.secret, []).append(("ModelRoute", route.metadata.name))
     return tuple(
         item
         for name in sorted(named)
@@ -79,14 +85,17 @@ def _secret_resources(
             type_url=SECRET, name=trusted, message=trusted_ca_secret(secret), origins=origins
         ),
     )
-    chain, key = secret.chain, secret.key
-    if keys and chain is not None and key is not None:
+    certificates, key = secret.chain, secret.key
+    if keys and certificates is not None and key is not None:
         shown = certificate_name(secret.name)
         yield memo.of(
             (SECRET, shown, origins),
-            (chain, key),
+            (certificates, key),
             lambda: TranslatedResource(
-                type_url=SECRET, name=shown, message=certificate_secret(secret.name, chain, key), origins=origins
+                type_url=SECRET,
+                name=shown,
+                message=certificate_secret(secret.name, certificates, key),
+                origins=origins,
             ),
         )
 
@@ -114,6 +123,8 @@ _CERTIFICATE: Final = "certificate"
 
 _ALPN: Final = ("http/1.1",)
 """Protocol of the engines, as in the cluster's HTTP options."""
+
+_CALLERS_ALPN: Final = ("h2", "http/1.1")
 
 _VERSIONS: Final = TlsParameters(
     tls_minimum_protocol_version=TlsParametersTlsProtocol.TLSv1_2,
@@ -164,6 +175,18 @@ def upstream_tls_socket(tls: EngineTls, *, certified: bool) -> TransportSocket:
                 validation_context_sds_secret_config=_over_sds(trusted_ca_name(tls.secret)),
             ),
         ),
+    )
+    return TransportSocket(name="envoy.transport_sockets.tls", typed_config=pack_any(context))
+
+
+def downstream_tls_socket(secret: str) -> TransportSocket:
+    """Transport socket for callers, with this certificate."""
+    context = DownstreamTlsContext(
+        common_tls_context=CommonTlsContext(
+            tls_params=_VERSIONS,
+            alpn_protocols=list(_CALLERS_ALPN),
+            tls_certificate_sds_secret_configs=[_over_sds(certificate_name(secret))],
+        )
     )
     return TransportSocket(name="envoy.transport_sockets.tls", typed_config=pack_any(context))
 

@@ -87,7 +87,7 @@ def translate(
             for pool in here.pools
         ),
         *(_hop_cluster(policies, pool, memo) for pool in here.pools if view.cuts),
-        *secret_resources(policies, here.pools, certificates.secrets, memo, keys=view.keys),
+        *secret_resources(policies, here, certificates.secrets, memo, keys=view.keys),
         *(
             _assignment(
                 policies,
@@ -276,7 +276,10 @@ def _listener(
         (LISTENER, port, address),
         (address, origins, spec),
         lambda: TranslatedResource(
-            type_url=LISTENER, name=listener_name(port), message=listener(port, address, manager), origins=origins
+            type_url=LISTENER,
+            name=listener_name(port),
+            message=listener(port, address, manager, secret=spec.secret),
+            origins=origins,
         ),
     )
 

@@ -67,7 +67,7 @@ RICH: Final[Mapping[str, dict[str, Any]]] = {
         "ModelRoute",
         "front",
         {
-            "listener": {"port": 8080},
+            "listener": {"port": 8080, "tls": {"secret": "s"}},
             "match": MATCH,
             "pools": [{"pool": "chat", "weight": 100}, {"pool": "spare", "weight": 50}],
             "fallback": "small",
@@ -138,6 +138,7 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.listener.trustedHops": (1,),
     "spec.listener.requestId": ("keep",),
     "spec.listener.accessLog": ("stdout",),
+    "spec.listener.tls.secret": ("s2",),
     "spec.match.pathPrefix": ("/v2",),
     "spec.match.headers[].name": ("x-b",),
     "spec.match.headers[].exact": ("c",),

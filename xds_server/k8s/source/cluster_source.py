@@ -67,7 +67,7 @@ class ClusterSource:
         *,
         on_pod_states: Callable[[Mapping[EngineId, PodState], Mapping[EngineId, str]], None] = lambda _, __: None,
         on_objects: Callable[[], None] = lambda: None,
-        secret_error: SecretError = lambda _name, _at: None,
+        secret_error: SecretError = lambda _name, _at, _path: None,
         timings: ClusterSourceTimings = DEFAULT_TIMINGS,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,

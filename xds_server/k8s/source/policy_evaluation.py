@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 from policies.discovery import engine_finding, rejected_object_finding
-from policies.engine_tls import SecretError
+from policies.engine_tls import LISTENER_SECRET, POOL_SECRET, SecretError
 from policies.findings import Finding, PolicyError, PolicyErrors
 from policies.load import LoadCache, ValidatedFile, load_validated
 from policies.model import PolicySet
 from policies.origin import WHOLE_FILE, origin
 from policies.pool import EnginePool
+from policies.route import ModelRoute
 from xds_server.k8s.policy_object import PolicyObject
 from xds_server.k8s.source.endpoint_entry import EndpointEntry
 from xds_server.k8s.source.object_versions import ObjectVersions, SpecVersion, VersionSelection, select_versions
@@ -50,7 +51,7 @@ class PolicyEvaluation:
 class PolicyEvaluator:
     """Evaluates one set of objects after another. Not thread-safe."""
 
-    def __init__(self, secret_error: SecretError = lambda _name, _at: None) -> None:
+    def __init__(self, secret_error: SecretError = lambda _name, _at, _path: None) -> None:
         self._secret_error = secret_error
         self._cache = LoadCache()
         self._accepted: dict[str, str] = {}
@@ -117,11 +118,15 @@ class PolicyEvaluator:
 
     def _flaws(self, held: PolicyManifest, version: SpecVersion) -> tuple[PolicyError, ...]:
         document = version.document
-        pool = None if document is None else document.model
-        if document is None or not isinstance(pool, EnginePool) or pool.spec.tls is None:
-            return ()
-        at = origin(held.file, document.at("spec", "tls", "secret"))
-        error = self._secret_error(pool.spec.tls.secret, at)
+        match None if document is None else document.model:
+            case EnginePool(spec=pool) if pool.tls is not None:
+                secret, path = pool.tls.secret, POOL_SECRET
+            case ModelRoute(spec=route) if route.listener.secret is not None:
+                secret, path = route.listener.secret, LISTENER_SECRET
+            case _:
+                return ()
+        assert document is not None  # noqa: S101 -- it has a model
+        error = self._secret_error(secret, origin(held.file, document.at(*path.split("."))), path)
         return () if error is None else (error,)
 
     def _became(self, held: PolicyManifest, admission: VersionSelection) -> PolicyObject:

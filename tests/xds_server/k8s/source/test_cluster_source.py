@@ -153,8 +153,8 @@ async def test_pool_with_missing_secret_waits_for_reevaluation(cluster: Cluster)
     await cluster.put(pool("secured", tls={"secret": "engines", "serverName": "engine"}))
     known: set[str] = set()
 
-    def error(name: str, at: Origin) -> PolicyError | None:
-        return None if name in known else unusable_secret(at, name, "it is not there", known)
+    def error(name: str, at: Origin, path: str) -> PolicyError | None:
+        return None if name in known else unusable_secret(at, name, "it is not there", known, path=path)
 
     async with watched(cluster, secret_error=error) as seen:
         await seen.until(lambda: seen.policies, "policies")

@@ -238,8 +238,10 @@ class Folder:
     def __init__(self, *names: str) -> None:
         self.names = set(names)
 
-    def error(self, name: str, at: Origin) -> PolicyError | None:
-        return None if name in self.names else unusable_secret(at, name, "it is not there", self.names)
+    def error(self, name: str, at: Origin, path: str) -> PolicyError | None:
+        if name in self.names:
+            return None
+        return unusable_secret(at, name, "it is not there", self.names, path=path)
 
 
 def secured(secret: str, *, name: str = "chat", **more: Any) -> PolicyManifest:
@@ -265,6 +267,18 @@ def test_pool_with_missing_secret_waits_without_blocking_others() -> None:
     later = judged(judge, *objects)
     assert sorted(accepted(later).policies.pools) == ["bad", "chat"]
     assert accepted(later).digest != accepted(outcome).digest
+
+
+def test_route_with_missing_listener_secret_waits() -> None:
+    folder = Folder()
+    judge = PolicyEvaluator(folder.error)
+    spec = {"listener": {"port": 10000, "tls": {"secret": "front"}}, "pools": [{"pool": "chat"}]}
+    objects = (pool(), held("ModelRoute", "front", spec))
+    outcome = judged(judge, *objects)
+    [error] = next(one for one in outcome.objects if one.kind == "ModelRoute").problems
+    assert (error.code, error.path, error.found) == ("SG043", "spec.listener.tls.secret", "front")
+    folder.names.add("front")
+    assert list(accepted(judged(judge, *objects)).policies.routes) == ["front"]
 
 
 def test_edit_to_a_missing_secret_keeps_the_previous_spec() -> None:
