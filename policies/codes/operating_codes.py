@@ -209,6 +209,13 @@ _REACH: Final = (
         situation="vLLM restarted with `--api-key` or another `--served-model-name`",
         fix="HTTP 401 or 403: set the key of the probe and its agent, or start the engine without `--api-key`. HTTP 404: start the engine with the pool's `model`, or correct the policy.",
     ),
+    Code(
+        code="SG228",
+        title="pool without engines",
+        meaning="A pool of the policies in force has no engine, so requests for it get 503, unless a fallback serves them.",
+        situation="a selector that matches no pod, or a deployment scaled to zero",
+        fix="Start engines, or correct `spec.endpoints` or `spec.kubernetes`. Remove the pool if nothing uses it.",
+    ),
 )
 
 _PROCESS: Final = (

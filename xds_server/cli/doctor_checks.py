@@ -176,13 +176,15 @@ def _server(admin: str, about: ServerInfo, asked_s: float, answered_s: float) ->
     yield process_checks.on_files(about, len(proxies) + agents)
     if disk := process_checks.on_disk(about.disk):
         yield disk
-    policies = list(status_findings.on_policies(fetch(admin, POLICIES).value))
+    served = fetch(admin, POLICIES).value
+    policies = list(status_findings.on_policies(served))
     yield from policies or [ok("policies", "accepted and served")]
     yield from _canary(admin)
     yield from _trust(admin)
     said = [*status_findings.on_proxies(proxies), *status_findings.on_telemetry(proxies)]
     yield from said or [ok("proxies", f"{len(proxies)} connected, all in sync")]
     yield from process_checks.on_envoys(about.proxies)
+    yield from status_findings.on_pools(served.pools, engines)
     heard = list(status_findings.on_engines(engines))
     yield from heard or [ok("engines", f"{len(engines)} reporting, all in rotation")]
     yield from on_agents(engines, time.time())

@@ -31,6 +31,7 @@ from xds_server.diagnosis.status_findings import (
     on_engines,
     on_file_problems,
     on_policies,
+    on_pools,
     on_proxies,
     on_rolled_back,
 )
@@ -79,7 +80,7 @@ def command(*, proxy: str, admin: str, watch: bool, fail_on: str, output: str) -
     \b
     critical  your policies are not in force: a proxy refuses a resource (NACK) or one is rolled back; policies are
               refused or held back; certificates, access rules, tokens or secrets are unusable or expired; the disk
-              refuses state; an engine refuses its probe
+              refuses state; an engine refuses its probe; a pool has no engine
     warning   engines or agents need a look, a proxy lags, a certificate expires soon
     info      a push or a canary is in progress, an engine is not ready, applied policies replace the files
 
@@ -194,6 +195,7 @@ def _remarks(state: _State) -> list[Check]:
         *on_policies(state.policies),
         *_first_remarks(state),
         *on_proxies(state.proxies),
+        *on_pools(state.policies.pools, state.engines),
         *on_engines(state.engines),
     ]
     return sorted(remarks, key=lambda one: one.state is not CheckState.FAIL)

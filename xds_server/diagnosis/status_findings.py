@@ -134,6 +134,14 @@ def _since(age_s: float | None) -> str:
     return "" if age_s is None else f" (for {age_text(age_s)})"
 
 
+def on_pools(pools: Sequence[str], engines: Sequence[EngineStatus]) -> Iterator[Check]:
+    """Pools without any engine."""
+    served = {engine.pool for engine in engines}
+    for pool in pools:
+        if pool not in served:
+            yield fail(f"pool {pool}", "SG228", "has no engine: without a fallback its requests get 503")
+
+
 def on_engines(engines: Sequence[EngineStatus]) -> Iterator[Check]:
     """Engines that refuse the probe, ejected engines, and engines without reports."""
     for engine in engines:

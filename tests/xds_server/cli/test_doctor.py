@@ -80,7 +80,7 @@ def server(doubles: list[Double]) -> Double:
     one = doubles[0]
     one.pages = {
         "/v1/about": dict(ABOUT),
-        "/v1/policies": rows.document(rows.policies_status()),
+        "/v1/policies": rows.document(rows.policies_status(pools=())),
         "/v1/proxies": {"proxies": []},
         "/v1/engines": {"engines": []},
     }

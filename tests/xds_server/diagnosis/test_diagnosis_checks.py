@@ -196,6 +196,16 @@ def test_proxy_findings() -> None:
     assert not list(status_findings.on_telemetry([replace(silent, connected_s=1.0)]))
 
 
+def test_pool_without_engines_is_critical() -> None:
+    (found,) = status_findings.on_pools(["chat", "empty"], [rows.engine_status(pool="chat")])
+    assert (found.state, found.code, found.sentence) == (
+        CheckState.FAIL,
+        "SG228",
+        "has no engine: without a fallback its requests get 503",
+    )
+    assert not list(status_findings.on_pools(["chat"], [rows.engine_status(pool="chat")]))
+
+
 def test_engine_findings() -> None:
     lost = rows.agent_status(connected=False, trouble="refused")
     assert not list(status_findings.on_engines([rows.engine_status()]))
