@@ -1,6 +1,6 @@
 """No proxy takes anything from another: random populations of honest, outdated and lying proxies.
 
-Contents tell who refuses them: ``good`` nobody honest, ``bad`` everybody honest, ``new`` only outdated proxies.
+Contents name who refuses them: ``good`` no honest proxy, ``bad`` each honest proxy, ``new`` only outdated ones.
 """
 
 from collections import Counter
@@ -173,7 +173,7 @@ class Population(RuleBasedStateMachine):
             if not peer.receive():
                 return
             peer.answer()
-        raise AssertionError("one proxy is sent something for ever")
+        raise AssertionError("the control plane never stops sending to one proxy")
 
     @rule(
         changed=st.dictionaries(
@@ -212,7 +212,7 @@ class Population(RuleBasedStateMachine):
                 if peer.waiting:
                     peer.answer()
         else:
-            raise AssertionError("something is sent for ever")
+            raise AssertionError("the control plane never stops sending")
         honest = [peer for peer in self.peers if peer.is_honest]
         for key, wanted in self.contents.items():
             for peer in honest:
