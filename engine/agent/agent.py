@@ -31,6 +31,7 @@ from engine.agent.engine_monitor import EngineMonitor
 from engine.agent.gpu_monitor import GpuMonitor
 from engine.agent.grpc_health import GrpcHealthService
 from engine.agent.kubelet_probes import KubeletProbeResult
+from engine.agent.orphaned_cores import orphaned_cores
 from engine.api_key_file import ApiKey, ApiKeyFile
 from engine.engine_http import EngineHttp, EngineTarget, http_session
 from engine.gpu.gpu_judgement import GpuJudgement
@@ -316,6 +317,9 @@ class Agent:
         if now.verdict is not self._verdict:
             log.info("verdict", was=self._verdict, now=now.verdict, evidence=told.evidence, boot=self._boot)
             self._verdict = now.verdict
+            if now.verdict in (Verdict.DEAD, Verdict.STARTING):
+                for core in orphaned_cores():
+                    log.warning("engine.orphaned_core", process=core.pid, reason=core.sentence)
         self._drains.notify()
         self._answers_changed.set()
 

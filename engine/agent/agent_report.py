@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from engine.agent import kubelet_probes
 from engine.agent.agent_config import AgentConfig
 from engine.agent.agent_engine_state import EngineHealthState
+from engine.agent.orphaned_cores import orphaned_cores
 from engine.gpu.gpu_readings import GpuReading, GpuReadings
 from engine.gpu.xid_events import XidRecord
 from engine.process_metrics import AGENT, add_process
@@ -84,6 +85,7 @@ def report_json(told: EngineReport, now: EngineHealthState, config: AgentConfig,
         "started": asdict(kubelet_probes.startup(now, config)),
         "boot": asdict(now.boot),
         "count_is_partial": now.count_is_partial,
+        "orphaned_cores": [{**asdict(one), "sentence": one.sentence} for one in orphaned_cores()],
         "last_30_s": {
             name: getattr(pressure, name) for name in ("finished", "errors", "aborts", "rejected", "preemptions")
         },

@@ -88,6 +88,8 @@ def status_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     )
     if answer.get("count_is_partial"):
         yield "            several API processes: in flight is the larger of one process's count and /metrics"
+    for core in answer.get("orphaned_cores") or ():
+        yield f"Orphaned:   {core.get('sentence', '-')}"
     drain = answer.get("drain")
     if drain is not None:
         left = drain.get("deadline_in_s")
