@@ -34,7 +34,7 @@ def count_fields(data: bytes, path: Sequence[int], most: int) -> int:
                 length, at = _varint(data, at)
                 if at + length > end:
                     raise ValueError("truncated field")
-                if key == wanted:
+                if key == wanted and length:
                     stack.append((at, at + length, depth + 1))
                 at += length
             elif kind == _VARINT:
