@@ -208,8 +208,15 @@ def _start_s(some: list[Impairment], engine: str) -> float:
 def _without_traffic(
     case: CheckInput, engine: str, good: list[EjectionSpan], limit_s: float
 ) -> list[EjectionSpan]:
-    """The last part of the experiment, if the engine got no requests while others did."""
+    """The last part of the experiment, if the engine got no requests while others did.
+
+    An engine in a zone without callers may stay idle: callers prefer their own zone.
+    """
     if not good or good[-1].end_s < case.end_s or not case.history.attempts:
+        return []
+    calling = {one.zone for one in case.history.began.proxies if one.demand}
+    zones = {one.name: one.zone for one in case.history.began.engines}
+    if zones.get(engine) not in calling and calling & set(zones.values()):
         return []
     calls_s = [one.at_s for one in case.history.attempts if one.engine == engine]
     since_s = max(good[-1].start_s, max((at_s for at_s in calls_s if at_s < case.end_s), default=0.0))

@@ -1,5 +1,6 @@
 """Broken engines are avoided, healed ones return to rotation, and the floor is kept."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -118,6 +119,17 @@ def test_engine_without_traffic_or_ejection_reason_is_stuck() -> None:
     assert found is not None
     assert found.answer is CheckResult.NO
     assert "no request after 20.0 s, while other engines got 50" in found.why
+
+
+def test_engine_of_a_zone_without_callers_may_be_idle() -> None:
+    case = check_input(seen((0.0, 10.6)))
+    began = case.history.began
+    engines = tuple(replace(one, zone="b" if one.name == "e0" else "a") for one in began.engines)
+    proxies = tuple(replace(one, zone="a") for one in began.proxies)
+    history = replace(case.history, began=replace(began, engines=engines, proxies=proxies))
+    found = no_stuck_ejection(replace(case, history=history))
+    assert found is not None
+    assert found.answer is CheckResult.YES
 
 
 def test_false_positive_ejection_must_be_short() -> None:
