@@ -41,6 +41,9 @@ from xds_server.xds import (
 REVIEW_EVERY_S: Final = 10.0
 """Interval of forgetting unused accepted content."""
 
+MAX_TRIALS: Final = 64
+"""NACKs of one snapshot that may name no resource; more leave all its suspects rolled back."""
+
 _NOTHING_OWN: Final[Mapping[str, Resource]] = MappingProxyType({})
 _NOTHING_REJECTED: Final[frozenset[ContentKey]] = frozenset()
 
@@ -306,7 +309,7 @@ class Publisher:
             case Confirmed():
                 self._accept(view, stream, event.resources)
             case Nacked():
-                self._apply(session, stream, decide_nack(self._nack_report(view, stream, event)))
+                self._apply(session, view, stream, decide_nack(self._nack_report(view, stream, event)))
             case StuckResponse():
                 self._observer.on_stuck(node, event)
                 self._end_stuck_trial(session, stream, event)
@@ -332,7 +335,15 @@ class Publisher:
                 suspects, co_rejected = (item,), suspects[0]
         return NackReport(type_url=event.type_url, suspects=suspects, reason=event.reason, co_rejected=co_rejected)
 
-    def _apply(self, session: Session, stream: Stream, decision: NackDecision) -> None:
+    @staticmethod
+    def _may_try_again(session: Session, view: SessionView) -> bool:
+        """Whether suspects are worth another trial: a proxy may refuse them without end."""
+        desired, rounds = session.trial_rounds
+        rounds = rounds + 1 if desired is view.desired else 1
+        session.trial_rounds = (view.desired, rounds)
+        return rounds <= MAX_TRIALS
+
+    def _apply(self, session: Session, view: SessionView, stream: Stream, decision: NackDecision) -> None:
         """Apply the decision on a NACK of this stream."""
         report, node = decision.report, stream.node
         if report.co_rejected is not None:
@@ -340,7 +351,7 @@ class Publisher:
             session.co_rejected_secrets[item.name] = report.co_rejected
             stream.reattribute_nack(item, report.co_rejected)
         stream.clear_nack(decision.resend)
-        if decision.tried:
+        if decision.tried and self._may_try_again(session, view):
             trials = session.trials.setdefault(report.type_url, SuspectTrials())
             trials.add(decision.tried, self.nack_policy.is_acked)
         elif report.type_url in session.trials:

@@ -63,7 +63,7 @@ class Session:
 
     __slots__ = (
         *("_closed", "_end", "_publisher", "_stream", "_view"),
-        *("co_rejected_secrets", "host", "identities", "mode", "peer", "trials", "wake"),
+        *("co_rejected_secrets", "host", "identities", "mode", "peer", "trial_rounds", "trials", "wake"),
     )
 
     def __init__(
@@ -85,6 +85,8 @@ class Session:
         """Secrets rejected because of another secret, by the name of the other."""
         self.trials: dict[str, SuspectTrials] = {}
         """Suspects of NACKs that named none, by type."""
+        self.trial_rounds: tuple[Snapshot | None, int] = (None, 0)
+        """Desired snapshot, and number of NACKs of it that named no resource."""
         self._end = end
         self._publisher = publisher
         self._stream: Stream | None = None

@@ -229,16 +229,18 @@ class TypeState:
         self.dirty |= touched
         if self.rejections is not _NO_REJECTIONS:
             self._repeat_removals()
-            versions = self.rejections.versions
-            self.rejections = self.rejections.superseded(
-                {
-                    name
-                    for name, _ in self.rejections.pairs
-                    if name in touched
-                    and name not in served.rolled_back
-                    and not is_version(served.resources.get(name), versions.get(name, ""))
-                }
-            )
+            ended = {
+                name
+                for name, version in self.rejections.versions.items()
+                if name in touched
+                and name not in served.rolled_back
+                and not is_version(served.resources.get(name), version)
+            }
+            # Fallbacks of a name on trial stay rejected; one that is desired now is tried again.
+            desired = [(name, version) for name, version in self.rejections.fallbacks if name in touched]
+            desired = [one for one in desired if one[0] not in served.rolled_back]
+            desired = [one for one in desired if is_version(served.resources.get(one[0]), one[1])]
+            self.rejections = self.rejections.superseded(ended).cleared(desired)
 
     def send_again(self, names: Collection[str]) -> None:
         """Send these names even if the peer has them, if it is subscribed to them."""
