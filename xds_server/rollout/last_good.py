@@ -120,6 +120,9 @@ class LastGoodStore:
         ).model_dump(mode="json")
         if not last_good.certified:
             del payload["certified"]  # unknown to servers without secrets
+        for park in payload["parked"]:
+            if not park["refusals"]:
+                del park["refusals"]  # unknown to servers that judged content by one refusal
         _FILE.write(self._path, payload)
 
     def read(self) -> LastGood | None:

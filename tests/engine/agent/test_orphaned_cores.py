@@ -35,7 +35,7 @@ def process_tree(folder: Path, processes: Mapping[int, tuple[int, str]]) -> Path
         ("/pause", True),
     ],
 )
-def test_core_is_orphaned_unless_its_parent_serves_an_api(tmp_path: Path, parent: str, orphaned: bool) -> None:
+def test_core_is_orphaned_unless_its_parent_is_an_api_server(tmp_path: Path, parent: str, orphaned: bool) -> None:
     tree = process_tree(tmp_path, {1: (0, "/sbin/init"), 7: (0, parent), 9: (7, CORE), 10: (9, "VLLM::Worker")})
     assert [one.pid for one in orphaned_cores(tree)] == ([9] if orphaned else [])
 
