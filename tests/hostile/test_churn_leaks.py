@@ -13,10 +13,11 @@ import structlog
 from tests.hostile.churn import OURS, Churn, caches, objects, sizes
 from tests.reference_cycles import left
 from xds_server.app import log_config
+from xds_server.auth import peer_budget
 from xds_server.observe import eject_latency
 from xds_server.publish import content_rejections, view_registry
 from xds_server.reconcile import proxy_counts
-from xds_server.telemetry import loss_monitor, proxy_telemetry, traffic_store
+from xds_server.telemetry import entry_budget, loss_monitor, proxy_telemetry, traffic_store
 from xds_server.xds import response_cache
 
 WARM_UP: Final = 12
@@ -56,12 +57,14 @@ def churn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Churn:
         (traffic_store, "_FORGET_S"),
         (traffic_store, "STALE_S"),
         (proxy_telemetry, "_CHECK_EACH_S"),
+        (entry_budget, "QUIET_S"),
     ):
         monkeypatch.setattr(module, name, SOON_S)
     for module, name in (
         (view_registry, "MAX_IDLE_VIEWS"),
         (response_cache, "CACHED_RESPONSES"),
         (content_rejections, "MAX_REJECTED"),
+        (peer_budget, "MAX_REMEMBERED"),
     ):
         monkeypatch.setattr(module, name, MOST)
     made = Churn(tmp_path)
