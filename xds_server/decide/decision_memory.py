@@ -267,8 +267,7 @@ class AdmissionMemory:
     ``demand`` is by proxy that reports it; ``reporting_gateways`` have reported at least once. ``moved_at_s`` is
     when a proxy's part last moved, ``stuck_by_proxy`` what a proxy holds on ejected engines. When ``basis``
     changes every part moves at once. ``traffic`` and ``proxies`` divided the parts at ``divided_at_s``.
-    ``idle_limit`` is the limit, interactive and batch, of a sidecar without its own part. The total last moved at
-    ``total_since_s``.
+    ``idle_limit`` is the limit, interactive and batch, of a sidecar without its own part.
     """
 
     decided: AdmissionDecision
@@ -281,7 +280,6 @@ class AdmissionMemory:
     proxies: Mapping[str, Proxy] = field(default_factory=dict)
     divided_at_s: float = 0.0
     idle_limit: tuple[int, int] = (1, 1)
-    total_since_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,7 +139,7 @@ def admission_decision(
     """
     pool, resilience, classes, by_role = policy.spec, policy.resilience, policy.classes, proxies.by_role
     ready = ready_capacity(pool, engines, traffic)
-    total, how = total_ceiling(resilience.limits, pool, ready, before, now_s)
+    total, how = total_ceiling(resilience.limits, pool, ready, before)
     in_force = not resilience.shadowed(resilience.limits.mode)
     shed_batch = degradation is not None and degradation.shed_batch
     percent, least = retry_budget(resilience, total, by_role, degradation, in_force=in_force)
@@ -223,7 +223,6 @@ def admission_decision(
         traffic=traffic,
         proxies=proxies.by_node,
         divided_at_s=now_s,
-        total_since_s=before.total_since_s if before is not None and before.decided.total == total else now_s,
         idle_limit=idle_sidecar_limit(
             supply, of_class, around, classes, known.idle_limit if known is not None else None
         ),

@@ -4,12 +4,9 @@ Engines of ``S`` slots with a service time of ``s`` seconds serve ``S / s`` requ
 arrives when ``S x (1 + W / s)`` are in flight waits about ``W``. Only engines in rotation count, one on trial by
 its share, so the promise holds at any capacity.
 
-The ceiling moves at once when an engine comes or goes, and when learned values lower it. They raise it slowly: a
-few quick calls, such as a warm-up, prove little, and a late raise only refuses callers who would have waited.
-Small changes do not move it.
+The ceiling moves at once when an engine comes or goes. Small changes of learned values do not move it.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,9 +20,6 @@ from xds_server.model.pool_traffic import PoolTraffic
 
 ESTIMATE_STEP: Final = 0.03
 """Smaller relative moves of learned values are skipped: following each estimate would push to every proxy."""
-
-RAISE_S: Final = 20.0
-"""Time constant of raises: 24 short calls had more than doubled a ceiling for 2 to 5 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,15 +73,11 @@ def pool_ceiling(limits: Limits, service_time_s: float, slots: float) -> tuple[i
 
 
 def total_ceiling(
-    limits: Limits, pool: EnginePoolSpec, ready: ReadyCapacity, before: AdmissionMemory | None, now_s: float
+    limits: Limits, pool: EnginePoolSpec, ready: ReadyCapacity, before: AdmissionMemory | None
 ) -> tuple[int, str]:
     """The ceiling and its formula; unchanged if only learned values moved it, and by little."""
     total, how = pool_ceiling(limits, ready.slots / ready.per_s if ready.per_s else pool.service_time, ready.slots)
     same = before is not None and before.basis[:1] == ((limits, ready.by),)
-    if not same or before is None:
-        return total, how
-    known = before.decided.total
-    allowed = math.floor(known * math.exp((now_s - before.total_since_s) / RAISE_S))
-    if total > allowed:
-        total, how = allowed, f"rising slowly to {allowed} = {how}"
-    return (known if abs(total - known) < ESTIMATE_STEP * known else total), how
+    if same and before is not None and abs(total - before.decided.total) < ESTIMATE_STEP * before.decided.total:
+        return before.decided.total, how
+    return total, how

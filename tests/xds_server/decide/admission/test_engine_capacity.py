@@ -232,3 +232,14 @@ def test_service_time_of_calls_longer_than_the_rate_window(open_calls: int) -> N
             ),
         )
     assert watched.of(0).service_s == pytest.approx(3.0, rel=0.1)
+
+
+def test_warm_up_calls_do_not_change_the_declared_service_time() -> None:
+    """24 calls of a few tokens raised a ceiling from 321 to 704."""
+    watched = Watched(1)
+    for _ in range(6):
+        watched.look(e0=calls(24, 0.02))
+    assert watched.of(0).service_s == 1
+    for _ in range(6):
+        watched.look(e0=calls(24, 0.1))
+    assert watched.of(0).service_s < 0.3, "work proves it"

@@ -7,13 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.model import PolicySet
-from policies.pool import EnginePoolSpec
-from policies.resilience import Limits, ResilienceSpec
+from policies.resilience import ResilienceSpec
 from tests.xds_server.decide.ejection.ejection_simulation import key, pool
-from xds_server.decide.admission.pool_limit import RAISE_S, ReadyCapacity, total_ceiling
 from xds_server.decide.admission.pool_slowdown import SPACING_S, next_work_snapshots, slowed_work
-from xds_server.decide.decision_memory import AdmissionMemory, EngineWork, WorkSnapshot
-from xds_server.decide.decisions import AdmissionDecision, EngineDecision, Health
+from xds_server.decide.decision_memory import EngineWork, WorkSnapshot
+from xds_server.decide.decisions import EngineDecision, Health
 from xds_server.model.fleet import Engine, EngineId, declared
 from xds_server.model.pool_traffic import EngineTraffic
 
@@ -112,38 +110,3 @@ def declared_pool() -> tuple[Engine, ...]:
     one = pool("aa")
     policies = PolicySet(pools={"pool": one}, routes={}, policies={}, effective={"pool": ResilienceSpec()})
     return declared(policies).pools["pool"]
-
-
-def test_learned_values_lower_the_ceiling_at_once_and_raise_it_slowly() -> None:
-    """24 warm-up calls of a few tokens raised a ceiling from 321 to 704."""
-    spec, limits = EnginePoolSpec.model_validate({"model": "m", "serviceTime": "2s"}), Limits()
-
-    def ready(service_s: float, engines: int = 8) -> ReadyCapacity:
-        slots = 20.0 * engines
-        return ReadyCapacity(slots=slots, per_s=slots / service_s, count=engines, in_use=None, by=(engines,))
-
-    def known(total: int, engines: int = 8) -> AdmissionMemory:
-        decided = AdmissionDecision(
-            total=total,
-            interactive=total,
-            batch=total,
-            held=0,
-            slots=160.0,
-            wait_s=2.0,
-            pressure=None,
-            utilization=None,
-            in_force=True,
-            by_proxy={},
-            capacities={},
-            reason="",
-        )
-        return AdmissionMemory(decided=decided, basis=((limits, (engines,)),), total_since_s=100.0)
-
-    assert total_ceiling(limits, spec, ready(2.0), None, 100.0)[0] == 320
-    assert total_ceiling(limits, spec, ready(0.5), known(320), 100.5)[0] == 320
-    risen, how = total_ceiling(limits, spec, ready(0.5), known(320), 105.0)
-    assert 320 < risen < 1.3 * 320
-    assert how.startswith(f"rising slowly to {risen} = 160 slots x (1 + 2 s")
-    assert total_ceiling(limits, spec, ready(0.5), known(320), 100.0 + 2 * RAISE_S)[0] == 800
-    assert total_ceiling(limits, spec, ready(8.0), known(320), 100.1)[0] == 200
-    assert total_ceiling(limits, spec, ready(0.5), known(320, engines=7), 100.1)[0] == 800
