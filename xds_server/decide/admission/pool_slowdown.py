@@ -78,6 +78,8 @@ def slowed_work(
         recent = _recent_work(snapshots, service_s, window_s)
         expected = {key: one.work_s / service_s[key] for key, one in recent.items()}
         total, ended = sum(expected.values()), sum(one.ended for one in recent.values())
+        if not ended:
+            continue  # no engine answers, or calls are not counted
         if total < _ENOUGH_CALLS or ended * _SLOWER > total or ended > total - _BEYOND_CHANCE * math.sqrt(total):
             continue
         slower = sum(expected[key] for key, one in recent.items() if one.ended * _SLOWER <= expected[key])

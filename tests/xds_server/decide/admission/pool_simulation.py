@@ -52,6 +52,7 @@ class _Server:
     running: set[int] = field(default_factory=set)
     queue: deque[int] = field(default_factory=deque)
     done: deque[tuple[float, float]] = field(default_factory=deque)
+    succeeded: int = 0
 
     @property
     def held(self) -> int:
@@ -198,6 +199,7 @@ class Simulation:
         server.running.discard(number)
         request.ended_s = now_s
         server.done.append((now_s, now_s - request.arrived_s))
+        server.succeeded += 1
         self._let_go(request)
         self._serve(place, now_s)
 
@@ -274,6 +276,7 @@ class Simulation:
                 done_per_s=len(server.done) / RATE_S,
                 busy=sum(taken_s for _, taken_s in server.done) / RATE_S,
                 in_flight=server.held,
+                succeeded=server.succeeded,
                 heard_at_s=now_s,
             )
         proxies = {

@@ -1,6 +1,7 @@
 """A pool that becomes slower as a whole is noticed within two seconds, and nothing else is taken for it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -60,6 +61,15 @@ def test_pool_three_times_slower_is_noticed_within_two_seconds() -> None:
 def test_some_slow_engines_are_left_to_the_ejectors(bad: int) -> None:
     service_s = {one: SERVICE_S * (20 if place < bad else 1) for place, one in enumerate(IDS)}
     assert not slowed_work(snapshots(steady(17), service_s)[-9:], LEARNED)
+
+
+def test_uncounted_calls_are_not_a_slowdown() -> None:
+    """Telemetry may know what is in flight, and not what ended."""
+    none = tuple(
+        replace(one, engines={key: replace(work, ended=7) for key, work in one.engines.items()})
+        for one in snapshots(steady(17), dict.fromkeys(IDS, SERVICE_S))
+    )
+    assert not slowed_work(none[-9:], LEARNED)
 
 
 def test_burst_is_not_a_slowdown() -> None:
