@@ -27,6 +27,7 @@ from xds_server.reconcile.pipeline import BuildInputs, BuildResult
 from xds_server.reconcile.reconciler import Reconciler
 from xds_server.telemetry import Telemetry
 from xds_server.telemetry.attempt_outcome import AttemptOutcome
+from xds_server.telemetry.entry_budget import Reporter
 from xds_server.telemetry.traffic_store import Attempt
 from xds_server.xds import NodeInfo, XdsVariant
 from xds_server.xds.messages import SubscriptionStatus, Sync
@@ -94,7 +95,7 @@ def _telemetry(metrics: Metrics, known: Any, nodes: list[str]) -> Telemetry:
     telemetry.watch(known)
     telemetry.connected(nodes)
     for node in nodes:
-        telemetry.logged(node, 1, NOW_S)
+        telemetry.logged(Reporter("10.0.0.1", node), 1, NOW_S)
         telemetry._losses.record(node, TelemetrySignal.LOAD_REPORT, NOW_S)
     for facts in telemetry.traffic_store.directory.pools.values():
         for engine in facts.zone_of:

@@ -21,9 +21,11 @@ NEEDED_EXTENSIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "gateway": (
             "envoy.access_loggers.http_grpc",
+            "envoy.access_loggers.stdout",
             "envoy.filters.http.lua",
             "envoy.filters.http.router",
             "envoy.filters.network.http_connection_manager",
+            "envoy.formatter.req_without_query",
             "envoy.http.early_header_mutation.header_mutation",
             "envoy.retry_host_predicates.previous_hosts",
             "envoy.transport_sockets.tls",
@@ -39,8 +41,8 @@ NEEDED_EXTENSIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 """Envoy extensions used by the served resources; those of ``cuts`` only for proxies that can cut requests.
 
-A test compares this with the golden cases. TLS is always required: an edit may enable it at any time, too late to
-discover that a proxy lacks it.
+A test compares this with the golden cases. TLS and the operator's access log are always required: an edit may
+enable them at any time, too late to discover that a proxy lacks them.
 """
 
 

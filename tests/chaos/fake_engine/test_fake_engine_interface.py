@@ -44,7 +44,7 @@ def test_documented_fault_fields_match(kind: str) -> None:
     assert set(re.findall(r"`(\w+)` \(", expected)) == set(known)
     for name, default in known.items():
         if default is not MISSING:
-            shown = re.search(rf"`{name}` \(([^);]*)", expected)
+            shown = re.search(rf"`{name}` \(([^);:]*)", expected)
             assert shown is not None
             assert shown[1].strip('`"') == str(default)
 

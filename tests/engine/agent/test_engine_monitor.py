@@ -38,9 +38,12 @@ class Closing(EngineHttp):
         )
         return MetricsReading(at_s=time.monotonic(), counters=counters, in_flight=0)
 
-    async def send_canary(self, prompt: str, timeout_s: float | None = None) -> CanaryReading:
+    async def send_canary(
+        self, prompt: str, timeout_s: float | None = None, *, rank: int | None = None
+    ) -> CanaryReading:
         assert prompt
-        assert timeout_s is None
+        assert timeout_s is None or timeout_s > 0
+        assert rank is None
         self.answers += 1
         return CanaryReading(sent_at_s=time.monotonic(), at_s=time.monotonic())
 
