@@ -29,6 +29,7 @@ from xds_server.admin.json_http import (
     refusal_response,
     reject_browser_requests,
     require_json,
+    require_line,
 )
 from xds_server.admin.views.context import UnknownNameError
 from xds_server.admin_api import endpoints
@@ -327,6 +328,7 @@ async def _order(request: web.Request) -> OrderRequest:
     requested = parse_body(await read_body(request, MAX_BODY_BYTES), _ORDER)
     if requested.action not in tuple(OrderAction):
         raise AdminRequestError(400, f"action is {requested.action!r}; allowed: {', '.join(OrderAction)}")
+    require_line("reason", requested.reason)
     # The proved identity is recorded separately; this is the name that the client claims.
     request[AUDIT_DETAIL] = f"{requested.action} {requested.engine}" + (
         f", signed {requested.by}" if requested.by else ""
@@ -336,6 +338,7 @@ async def _order(request: web.Request) -> OrderRequest:
 
 def _signed(request: web.Request, by: str) -> str:
     """Author of an order: the claimed name plus the proved identity."""
+    require_line("by", by)
     caller: Principal | None = request.get(PRINCIPAL)
     if caller is None or caller.name in ("", by):
         return by

@@ -21,6 +21,7 @@ from xds_server.admin.json_http import (
     refusal_response,
     reject_browser_requests,
     require_json,
+    require_line,
 )
 from xds_server.admin_api import endpoints
 from xds_server.admin_api.answers import ChangeRefusal, TextProblem, TextRefusal
@@ -89,10 +90,12 @@ def add_history(
 
     async def apply(request: web.Request) -> web.Response:
         change = await _body(request, _APPLY)
+        require_line("reason", change.reason)
         return json_response(await changer.apply(replace(change, by=signed(request, change.by))))
 
     async def rollback(request: web.Request) -> web.Response:
         change = await _body(request, _ROLLBACK)
+        require_line("reason", change.reason)
         return json_response(await changer.rollback(replace(change, by=signed(request, change.by))))
 
     async def canary(request: web.Request) -> web.Response:

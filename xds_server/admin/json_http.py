@@ -16,6 +16,9 @@ from xds_server.admin_api.endpoints import AdminEndpoint
 BODY_S: Final = 30.0
 """Time limit for a whole request body: a policy change is a few megabytes, an order one line."""
 
+MAX_LINE_CHARACTERS: Final = 500
+"""Of reasons and names that callers claim."""
+
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 _T = TypeVar("_T")
@@ -63,6 +66,14 @@ class AdminRequestError(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+def require_line(name: str, text: str) -> None:
+    """Refuse text that people read later, in terminals and logs, unless it is one printable line."""
+    if len(text) > MAX_LINE_CHARACTERS or not text.isprintable():
+        raise AdminRequestError(
+            400, f"{name} must be one line of at most {MAX_LINE_CHARACTERS} printable characters"
+        )
 
 
 def json_response(value: Any, status: int = 200) -> web.Response:

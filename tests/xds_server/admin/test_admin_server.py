@@ -194,6 +194,18 @@ async def test_invalid_body_is_refused_with_a_reason(
         await writer.wait_closed()
 
 
+@pytest.mark.parametrize("text", ["\x1b[2Jgone", "two\nlines", "\u202eback", "x" * 501])
+@pytest.mark.parametrize("field", ["reason", "by"])
+async def test_text_that_is_no_printable_line_is_refused(
+    client: aiohttp.ClientSession, answers: Answers, monkeypatch: pytest.MonkeyPatch, field: str, text: str
+) -> None:
+    monkeypatch.setattr(answers, "order", None, raising=False)
+    order = {"engine": "chat/a", "action": "drain", "for_s": 60.0, "reason": "bad link", "by": "ann", field: text}
+    async with client.post("/v1/orders", json=order) as answer:
+        assert answer.status == 400
+        assert (await answer.json())["error"].startswith(f"{field} must be one line of at most 500 printable")
+
+
 async def test_held_policies_are_released(client: aiohttp.ClientSession, answers: Answers) -> None:
     answers.held = True
     async with client.post("/v1/allow-shrink") as answer:
