@@ -10,6 +10,7 @@ of real clients, as behind a proxy.
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import socket
 import ssl
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import structlog
+from aiohttp.http_exceptions import HttpProcessingError
 
 from engine.address import ListenAddress, source_network
 
@@ -33,6 +35,19 @@ _WAIT_S: Final = 1.0
 _OUT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 _log = structlog.get_logger()
+
+
+class _ClientFaults(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
+
+
+def http_logger() -> logging.Logger:
+    """The logger of an HTTP port, without requests that are not HTTP: anyone can cause a traceback for each."""
+    logger = logging.getLogger("aiohttp.server")
+    if not any(isinstance(one, _ClientFaults) for one in logger.filters):
+        logger.addFilter(_ClientFaults())
+    return logger
 
 
 class LimitedListener:

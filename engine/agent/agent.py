@@ -36,7 +36,7 @@ from engine.api_key_file import ApiKey, ApiKeyFile
 from engine.engine_http import EngineHttp, EngineTarget, http_session
 from engine.gpu.gpu_judgement import GpuJudgement
 from engine.heartbeat import Heartbeat
-from engine.limited_listener import LimitedListener
+from engine.limited_listener import LimitedListener, http_logger
 from engine.report import Verdict
 from engine.tls.engine_trust import EngineIdentity
 from engine.watch_server import RemovalProgress, WatchServer
@@ -235,7 +235,13 @@ class Agent:
 
     @contextlib.asynccontextmanager
     async def _http(self) -> AsyncIterator[int]:
-        runner = web.AppRunner(application(self), access_log=None, shutdown_timeout=0.5, keepalive_timeout=_IDLE_S)
+        runner = web.AppRunner(
+            application(self),
+            access_log=None,
+            logger=http_logger(),
+            shutdown_timeout=0.5,
+            keepalive_timeout=_IDLE_S,
+        )
         await runner.setup()
         try:
             assert runner.server is not None  # noqa: S101 -- setup() made it

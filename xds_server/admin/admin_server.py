@@ -15,7 +15,7 @@ from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from engine.address import ListenAddress
-from engine.limited_listener import LimitedListener
+from engine.limited_listener import LimitedListener, http_logger
 from xds_server.admin.config_dump_routes import ConfigDumpBackend, add_config_dump
 from xds_server.admin.dashboard.dashboard_routes import add_dashboard
 from xds_server.admin.history_routes import VersionsBackend, add_history
@@ -284,6 +284,7 @@ class AdminServer:
         self._runner = web.AppRunner(
             application(facts, metrics, self._door, inside, changer),
             access_log=None,
+            logger=http_logger(),
             shutdown_timeout=1.0,
             keepalive_timeout=IDLE_S,
             auto_decompress=False,

@@ -194,6 +194,25 @@ async def test_invalid_body_is_refused_with_a_reason(
         await writer.wait_closed()
 
 
+@pytest.mark.parametrize(
+    "request_bytes",
+    [b"GET / HTTP/9.x\r\n\r\n", b"GET / HTTP/1.1\r\nbad header\r\n\r\n", b"\x16\x03\x01\x02\x00\x01"],
+)
+async def test_requests_that_are_not_http_write_no_traceback(
+    client: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture, request_bytes: bytes
+) -> None:
+    assert client._base_url is not None
+    reader, writer = await asyncio.open_connection("127.0.0.1", client._base_url.port)
+    writer.write(request_bytes)
+    writer.write_eof()
+    await reader.read()
+    writer.close()
+    with contextlib.suppress(ConnectionResetError):
+        await writer.wait_closed()
+    assert "Traceback" not in caplog.text
+    assert "Error handling request" not in caplog.text
+
+
 @pytest.mark.parametrize("text", ["\x1b[2Jgone", "two\nlines", "\u202eback", "x" * 501])
 @pytest.mark.parametrize("field", ["reason", "by"])
 async def test_text_that_is_no_printable_line_is_refused(
