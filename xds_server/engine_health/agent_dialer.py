@@ -36,12 +36,16 @@ from xds_server.engine_health.agent_target import PLAIN_TEXT, AgentCredentials, 
 from xds_server.model.backoff import ExponentialBackoff
 from xds_server.model.drain_progress import DrainProgress
 from xds_server.model.fleet import EngineId
+from xds_server.model.token_bucket import RateLimit, TokenBucket, take_token
 
 FIRST_S: Final = 1.0
 """How long a new agent covers its engine before its first report: two probes, which need not start."""
 
 _BACKOFF: Final = ExponentialBackoff(first_s=0.1, most_s=1.0)
 _ANSWER_WITHIN_S: Final = 2.0
+RESTARTS_LOGGED: Final = RateLimit(burst=5, per_s=1 / 60)
+"""Of one agent."""
+
 _MOST_PER_S: Final = 50
 """Messages per second that an agent may send: ten changes are a storm; a broken agent is throttled."""
 
@@ -61,6 +65,7 @@ class _Link:
     trouble: str = ""
     second: int = 0
     in_second: int = 0
+    restarts: TokenBucket | None = None
     uncover: asyncio.TimerHandle | None = None
     channel: grpc.aio.Channel | None = None
     progress: DrainProgress | None = None
@@ -296,8 +301,15 @@ class AgentDialer:
         if not link.connected or not link.covered:
             self._found(link, report)
         elif known is not None and known.boot_id != report.boot_id:
-            _log.warning("agent.engine_restarted", engine=str(key), boot_id=report.boot_id)
+            self._log_restart(link, report, now_s)
         self._on_report(report)
+
+    def _log_restart(self, link: _Link, report: EngineReport, now_s: float) -> None:
+        """Log a restart of the engine; an agent that claims one with every report cannot fill the log."""
+        left = take_token(link.restarts, RESTARTS_LOGGED, now_s)
+        if left is not None:
+            link.restarts = left
+            _log.warning("agent.engine_restarted", engine=str(link.target.key), boot_id=report.boot_id)
 
     async def _hold_back(self, link: _Link) -> None:
         """Limit the reading rate; flow control then slows the agent down."""

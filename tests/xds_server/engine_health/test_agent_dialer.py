@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+import structlog
 import yaml
 
 from engine.proto import engine_report_pb2 as pb
@@ -292,6 +293,22 @@ async def test_malformed_agent_reports_are_counted() -> None:
         ]
         assert dialed.flaws[: len(wanted)] == wanted
         assert Verdict.DEAD not in {one.verdict for one in dialed.reports}
+
+
+async def test_agent_that_claims_a_restart_with_every_report_cannot_fill_the_log() -> None:
+    async def watch(_: bytes, _context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
+        for number in range(40):
+            yield pb.EngineReport(
+                schema_version=1, boot_id=f"b{number}", sequence=number + 1, verdict=pb.READY
+            ).SerializeToString()
+        yield pb.EngineReport(schema_version=1, boot_id="last", sequence=99, verdict=pb.BUSY).SerializeToString()
+        await asyncio.Event().wait()
+
+    with structlog.testing.capture_logs() as logged:
+        async with listening(serving(watch)) as port, dialing(policies(port)) as dialed:
+            await dialed.says(Verdict.BUSY)
+    restarts = [one for one in logged if one["event"] == "agent.engine_restarted"]
+    assert len(restarts) == agent_dialer.RESTARTS_LOGGED.burst
 
 
 async def test_agent_report_flood_is_rate_limited() -> None:
