@@ -90,6 +90,10 @@ async def test_nacked_route_is_rolled_back_for_old_and_new_proxies(site: Site) -
     assert load.failed == []
 
 
+async def has_routes(envoy: Any, text: str) -> bool:
+    return bool(text in await envoy.get("/config_dump?resource=dynamic_route_configs"))
+
+
 async def test_nack_is_remembered_over_a_restart(site: Site) -> None:
     await site.start_engines(1)
     site.write("pool.yaml", site.pool())
@@ -112,7 +116,7 @@ async def test_nack_is_remembered_over_a_restart(site: Site) -> None:
     # No proxy is left to report what it accepted, and the file on disk is still the refused one.
     await site.serve()
     second = await site.envoy("n2", strict_regex=True)
-    assert "gold|silver" in await second.get("/config_dump?resource=dynamic_route_configs")
+    await eventually(lambda: has_routes(second, "gold|silver"), "the routes before the refused ones")
     await site.answered(**{"x-tier": "gold"})
     assert await site.metric("switchgear_xds_nacks_total") == 1
     await eventually(lambda: rolled_back(site, 1), "the edit has no effect")

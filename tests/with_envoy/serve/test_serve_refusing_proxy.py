@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
 import grpc
@@ -75,9 +75,14 @@ async def refusing_proxy(site: Site, node: str, variant: str) -> AsyncIterator[R
             call.cancel()
 
 
-async def refuse_everything(site: Site, node: str, variant: str) -> Collection[str]:
+async def refuse_everything(
+    site: Site, node: str, variant: str, heard: Callable[[], bool] | None = None
+) -> Collection[str]:
+    """``heard``: whether the server has taken the refusals; a stream that ends may lose its last ones."""
     async with refusing_proxy(site, node, variant) as proxy:
         await eventually(lambda: {"CDS", "EDS", "LDS", "RDS"} <= set(proxy.refused), "everything refused")
+        if heard is not None:
+            await eventually(heard, "the refusals are kept, with who refused and since when")
         return proxy.refused
 
 
@@ -89,21 +94,20 @@ async def test_first_proxy_that_nacks_everything_takes_nothing_from_envoy(
     await site.start_engines(1)
     site.write("chat.yaml", site.pool(), site.route())
     server = await site.serve()
-    await refuse_everything(site, "mallory", variant)
+    kept = site.state_dir / "last-good.json"
+
+    def is_kept() -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            parked = json.loads(kept.read_text())["payload"]["parked"]
+            return len(parked) >= len(EVERY_TYPE) and all(
+                refusal["node"] == "mallory" and refusal["at_unix_s"] and refusal["reason"] == "no"
+                for one in parked
+                for refusal in one["refusals"]
+            )
+        return False
+
+    await refuse_everything(site, "mallory", variant, heard=is_kept if restarted else None)
     if restarted:
-        kept = site.state_dir / "last-good.json"
-
-        def is_kept() -> bool:
-            with contextlib.suppress(FileNotFoundError):
-                parked = json.loads(kept.read_text())["payload"]["parked"]
-                return len(parked) >= len(EVERY_TYPE) and all(
-                    refusal["node"] == "mallory" and refusal["at_unix_s"] and refusal["reason"] == "no"
-                    for one in parked
-                    for refusal in one["refusals"]
-                )
-            return False
-
-        await eventually(is_kept, "the refusals are kept, with who refused and since when")
         await site.kill(server)
         await site.serve()
 
