@@ -215,7 +215,7 @@ async def test_requests_that_are_not_http_write_no_traceback(
 
 @pytest.mark.parametrize("text", ["\x1b[2Jgone", "two\nlines", "\u202eback", "x" * 501])
 @pytest.mark.parametrize("field", ["reason", "by"])
-async def test_text_that_is_no_printable_line_is_refused(
+async def test_unprintable_text_is_refused(
     client: aiohttp.ClientSession, answers: Answers, monkeypatch: pytest.MonkeyPatch, field: str, text: str
 ) -> None:
     monkeypatch.setattr(answers, "order", None, raising=False)
