@@ -104,7 +104,7 @@ def _broken(now: EngineHealthState) -> str:
     if answer is not None and any(words in answer.detail.lower() for words in _BROKEN_WORDS):
         return f"CUDA context or core is broken: {answer.detail}"
     if now.gpu is not None:
-        mended = [one for one in now.gpu.evidence if one.fixed_by_restart]
-        if mended:
-            return f"no token since the GPU destroyed its context: {mended[0].sentence}"
+        fixable = [one for one in now.gpu.evidence if one.fixed_by_restart]
+        if fixable:
+            return f"no token since the GPU destroyed its context: {fixable[0].sentence}"
     return ""
