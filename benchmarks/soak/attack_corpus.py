@@ -16,6 +16,10 @@ DISCOVERY: Final = "/envoy.service.discovery.v3.AggregatedDiscoveryService/Delta
 ENEMY: Final = "enemy"
 """Prefix of the node ids of hostile proxies."""
 
+HALF_MESSAGES: Final = "half messages"
+HALF_FIRST_MESSAGES: Final = "half first messages"
+"""Attacks of ``benchmarks.soak.half_messages``, after a complete first message and without one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyAttack:

@@ -16,7 +16,15 @@ from typing import Final
 
 import grpc
 
-from benchmarks.soak.attack_corpus import DISCOVERY, ENEMY, ProxyAttack, proxy_attacks, subscription
+from benchmarks.soak.attack_corpus import (
+    DISCOVERY,
+    ENEMY,
+    HALF_FIRST_MESSAGES,
+    HALF_MESSAGES,
+    ProxyAttack,
+    proxy_attacks,
+    subscription,
+)
 from xds_server.wire.decode import DeltaDiscoveryRequest, DeltaDiscoveryResponse
 
 Call = grpc.aio.StreamStreamCall[bytes, bytes]
@@ -24,6 +32,9 @@ Call = grpc.aio.StreamStreamCall[bytes, bytes]
 ATTACK_S: Final = 5.0
 RETRY_S: Final = 0.02
 _OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 500))
+
+HALF: Final = (2, 120, 2 * 1024 * 1024)
+"""Connections, streams of each, and bytes of each message."""
 
 REQUESTS: Final = (
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 20,
@@ -70,6 +81,26 @@ async def attack(target: str, one: ProxyAttack, lasts_s: float, pause_s: float =
                     await call.read()
             call.cancel()
             await asyncio.sleep(RETRY_S)
+
+
+async def half_messages(target: str, lasts_s: float, *node: str) -> None:
+    """Fill the server with half messages, again and again; this node sends a complete one first."""
+    command = ("-m", "benchmarks.soak.half_messages", target, *map(str, HALF), *node)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(lasts_s):
+            while True:
+                # Its input ends with this process, and that ends it.
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+                )
+                try:
+                    assert process.stdout is not None
+                    await process.stdout.readline()
+                finally:
+                    with contextlib.suppress(ProcessLookupError):
+                        process.kill()
+                    await process.wait()
+                await asyncio.sleep(RETRY_S)
 
 
 async def hostile_host(admin: str, rng: random.Random) -> None:
@@ -124,7 +155,11 @@ async def run(asked: argparse.Namespace) -> None:
         sys.stdout.write('{"enemy": "ready"}\n')
         sys.stdout.flush()
         while True:
-            await attack(asked.xds, attacks[asked.only or rng.choice(sorted(attacks))], ATTACK_S, asked.pause)
+            name = asked.only or rng.choice([*sorted(attacks), HALF_FIRST_MESSAGES, HALF_MESSAGES])
+            if name in attacks:
+                await attack(asked.xds, attacks[name], ATTACK_S, asked.pause)
+            else:
+                await half_messages(asked.xds, ATTACK_S, *((node,) if name == HALF_MESSAGES else ()))
 
 
 def main(argv: Sequence[str]) -> int:

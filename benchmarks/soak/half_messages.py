@@ -1,7 +1,8 @@
-"""A process that begins gRPC messages and never ends them: ADDRESS CONNECTIONS STREAMS SIZE.
+"""A process that begins gRPC messages and never ends them: ADDRESS CONNECTIONS STREAMS SIZE [NODE].
 
-Each stream sends all but the last byte of its message. When that is done, or the server ended the streams, it
-prints the bytes sent and the streams ended, and waits for the end of its input.
+Each stream sends all but the last byte of its message; with a node, after a complete first request. When that is
+done, or the server ended the streams, it prints the bytes sent and the streams ended, and waits for the end of its
+input.
 """
 
 import selectors
@@ -15,15 +16,16 @@ from h2.connection import H2Connection
 from h2.events import StreamEnded, StreamReset
 from h2.exceptions import ProtocolError
 
-METHOD: Final = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
+from benchmarks.soak.attack_corpus import DISCOVERY, subscription
+
 _PAYLOAD: Final = b"\x0a" * 65_536
-_SETTLE_S: Final = 2.0
+_SETTLE_S: Final = 5.0
 
 
 class Connection:
     """One connection; ``left`` is the number of bytes to send, by stream."""
 
-    def __init__(self, host: str, port: int, streams: int, size: int) -> None:
+    def __init__(self, host: str, port: int, streams: int, size: int, first: bytes = b"") -> None:
         self.socket = socket.create_connection((host, port))
         self._h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
         self._h2.initiate_connection()
@@ -32,8 +34,10 @@ class Connection:
         self.ended: set[int] = set()
         for _ in range(streams):
             number = self._h2.get_next_available_stream_id()
-            headers = [(":method", "POST"), (":scheme", "http"), (":path", METHOD), (":authority", "x")]
+            headers = [(":method", "POST"), (":scheme", "http"), (":path", DISCOVERY), (":authority", "x")]
             self._h2.send_headers(number, [*headers, ("te", "trailers"), ("content-type", "application/grpc")])
+            if first:
+                self._h2.send_data(number, struct.pack(">BI", 0, len(first)) + first)
             self._h2.send_data(number, struct.pack(">BI", 0, size))
             self.left[number] = size - 1
         self.flush()
@@ -73,11 +77,12 @@ class Connection:
         return bool(data)
 
 
-def main(address: str, connections: int, streams: int, size: int) -> None:
+def main(address: str, connections: int, streams: int, size: int, node: str = "") -> None:
     """Attack, report, and wait."""
     host, _, port = address.rpartition(":")
     selector = selectors.DefaultSelector()
-    made = [Connection(host, int(port), streams, size) for _ in range(connections)]
+    first = subscription(node) if node else b""
+    made = [Connection(host, int(port), streams, size, first) for _ in range(connections)]
     for one in made:
         selector.register(one.socket, selectors.EVENT_READ, one)
     reported = False
@@ -98,4 +103,5 @@ def main(address: str, connections: int, streams: int, size: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    _address, _connections, _streams, _size, *_node = sys.argv[1:]
+    main(_address, int(_connections), int(_streams), int(_size), *_node)

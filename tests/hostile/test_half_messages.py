@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ from engine.allocator import release_memory
 from tests.hostile.conftest import LIMIT_S, connected
 from xds_server.auth.memory_guard import AT_ONCE, MemoryGuard, own_memory_bytes
 from xds_server.auth.stream_limits import StreamLimits
+from xds_server.auth.unfinished_messages import TcpBytes, UnfinishedMessages, tcp_bytes
 from xds_server.model.snapshot import snapshot
 from xds_server.publish import Publisher
 from xds_server.publish.grpc_ads import MAX_REQUEST_BYTES, TICK_S, GrpcAdsServer
@@ -38,11 +40,11 @@ async def plane(memory: MemoryGuard) -> AsyncIterator[tuple[str, list[StreamErro
 
 
 @contextlib.asynccontextmanager
-async def half_messages(address: str, size: int) -> AsyncIterator[asyncio.subprocess.Process]:
+async def half_messages(address: str, size: int, *node: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """A hostile process on this address."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "benchmarks.soak.half_messages", address, str(CONNECTIONS), str(STREAMS), str(size)),
+        *("-m", "benchmarks.soak.half_messages", address, str(CONNECTIONS), str(STREAMS), str(size), *node),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -79,7 +81,8 @@ async def test_message_above_the_limit_is_refused_at_its_first_bytes() -> None:
 async def test_half_messages_end_their_streams_before_memory_runs_out() -> None:
     base = own_memory_bytes()
     limit = 2 * base
-    guard = MemoryGuard(limit_bytes=limit, release=release_memory)
+    unlimited = UnfinishedMessages(max_bytes_of_host=2**40, max_bytes=2**40)
+    guard = MemoryGuard(limit_bytes=limit, unfinished=unlimited, release=release_memory)
     async with plane(guard) as (address, flaws), connected(address, "gw") as honest:
         await honest.subscribe()
         assert isinstance(await honest.call.read(), bytes)
@@ -91,8 +94,94 @@ async def test_half_messages_end_their_streams_before_memory_runs_out() -> None:
     assert peak < limit + 2 * AT_ONCE * MAX_REQUEST_BYTES, (peak // MIB, limit // MIB, sent // MIB)
 
 
+@pytest.mark.parametrize("node", [(), ("enemy",)], ids=["as first messages", "after a complete one"])
+async def test_half_messages_are_bounded_without_a_memory_limit(node: tuple[str, ...]) -> None:
+    unfinished = UnfinishedMessages(max_bytes_of_host=16 * MIB)
+    guard = MemoryGuard(limit_bytes=1024 * 1024 * MIB, unfinished=unfinished, release=release_memory)
+    base = own_memory_bytes()
+    async with plane(guard) as (address, flaws), connected(address, "gw") as honest:
+        await honest.subscribe()
+        assert isinstance(await honest.call.read(), bytes)
+        async with half_messages(address, MAX_REQUEST_BYTES, *node) as hostile:
+            peak, sent, ended = await peak_of(hostile)
+        assert not honest.call.done(), "its connection has no unfinished messages"
+    assert flaws.count(StreamErrorKind.MEMORY) == STREAMS * CONNECTIONS, ended
+    assert peak - base < STREAMS * CONNECTIONS * MAX_REQUEST_BYTES / 2, ((peak - base) // MIB, sent // MIB)
+
+
+def test_unfinished_bytes_are_those_received_and_not_read() -> None:
+    messages = UnfinishedMessages(max_bytes_of_host=1000)
+    for connection, host in (("one", "a"), ("two", "a"), ("three", "b")):
+        messages.open(connection, host)
+    stream = TcpBytes(received=1024, sent=0)
+    assert messages.excess(dict.fromkeys(("one", "two", "three"), stream), 0.0) == []
+    messages.read("one", 50_000)
+    received = {"one": TcpBytes(51_500, 0), "two": TcpBytes(1_800, 0), "three": TcpBytes(2_000, 0)}
+    assert messages.excess(received, 0.0) == [], "each host has less than its limit"
+    received["two"] = TcpBytes(2_100, 0)
+    assert [(one.connection, one.unfinished_bytes) for one in messages.excess(received, 0.0)] == [("two", 1_076)]
+    assert messages.excess(received, 0.0) == [], "its streams have ended"
+
+
+def test_unfinished_bytes_of_all_hosts_are_reduced_from_the_largest_connection() -> None:
+    messages = UnfinishedMessages(max_bytes_of_host=10_000, max_bytes=12_000)
+    received = {}
+    for number, size in enumerate((5_000, 1_000, 7_000)):
+        messages.open(str(number), f"host {number}")
+        received[str(number)] = TcpBytes(1_024 + size, 0)
+    assert [one.connection for one in messages.excess(received, 0.0)] == ["2"]
+
+
+def test_months_of_honest_traffic_leave_nothing_unfinished() -> None:
+    messages = UnfinishedMessages(max_bytes_of_host=10_000)
+    messages.open("peer", "host")
+    assert messages.excess({"peer": TcpBytes(900, 0)}, 0.0) == []
+    day_s, message = 86_400.0, 20_000
+    received = 900
+    for day in range(1, 90):
+        for _ in range(1_000):
+            messages.read("peer", message)
+        # Prefix, two frames and two TLS records each; a ping with its TLS record each 15 s.
+        received += 1_000 * (message + 5 + 2 * 9 + 2 * 22) + int(day_s / 15) * (17 + 22)
+        assert messages.excess({"peer": TcpBytes(received, 0)}, day * day_s) == []
+
+
+def test_closed_connections_are_forgotten() -> None:
+    messages = UnfinishedMessages(max_bytes_of_host=1000)
+    messages.open("peer", "host")
+    messages.read("peer", 1_000_000)
+    messages.close("peer")
+    assert messages.excess({}, 0.0) == []
+    messages.open("peer", "host")
+    assert [one.connection for one in messages.excess({"peer": TcpBytes(1_000_000, 0)}, 1.0)] == ["peer"]
+
+
+@pytest.mark.parametrize(
+    ("family", "listen", "call", "prefix"),
+    [
+        (socket.AF_INET, "127.0.0.1", "127.0.0.1", "ipv4:127.0.0.1:"),
+        (socket.AF_INET6, "::1", "::1", "ipv6:[::1]:"),
+        (socket.AF_INET6, "::", "127.0.0.1", "ipv4:127.0.0.1:"),
+    ],
+)
+def test_bytes_of_connections_are_read_by_peer(
+    family: socket.AddressFamily, listen: str, call: str, prefix: str
+) -> None:
+    with socket.create_server((listen, 0), family=family, dualstack_ipv6=listen == "::") as server:
+        port = server.getsockname()[1]
+        with socket.create_connection((call, port)) as client:
+            accepted, _ = server.accept()
+            with accepted:
+                client.sendall(b"x" * 5_000)
+                accepted.recv(1)
+                found = tcp_bytes()[f"{prefix}{client.getsockname()[1]}"]
+                assert found.received == 5_000
+                assert accepted.fileno() >= 0, "borrowed, not closed"
+                accepted.sendall(b"still open")
+
+
 def guard_of(sizes: list[int], **settings: object) -> MemoryGuard:
-    return MemoryGuard(memory_bytes=lambda: sizes[-1], limit_bytes=1000, **settings)  # type: ignore[arg-type]
+    return MemoryGuard(memory_bytes=lambda: sizes[-1], limit_bytes=1000, sockets=dict, **settings)  # type: ignore[arg-type]
 
 
 def test_memory_guard_ends_unproven_streams_of_the_largest_host_first() -> None:
@@ -131,6 +220,5 @@ def test_memory_guard_tolerates_a_large_fleet_that_grows_slowly(sizes: list[int]
 def test_memory_guard_forgets_streams_that_left() -> None:
     guard = guard_of([950])
     ticket = guard.enter("h", proven=False, end=lambda: pytest.fail("it has left"))
-    guard.leave(ticket)
     guard.leave(ticket)
     guard.check(0.0)

@@ -1,19 +1,26 @@
 """Ends streams before the process runs out of memory.
 
 gRPC buffers a message until it is complete, and reports nothing of what it holds: a stream may hold as much as
-the largest message, for as long as its peer likes. So what counts is the memory of the process. Close to its
-limit, and already below if it grows fast, streams end: first those without a complete message, then those whose
-peers prove no identity, of the host with the most streams, the newest first. Proxies reconnect.
+the largest message, for as long as its peer likes. Two limits bound that. The first is for the unfinished messages
+of a host, whatever the memory limit: its connections with most of them lose their streams.
+
+The second is for the memory of the process. Close to its limit, and already below if it grows fast, streams end:
+first those without a complete message, then those whose peers prove no identity, of the host with the most
+streams, the newest first. Proxies reconnect.
 """
 
 import os
 import resource
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 import structlog
+
+from engine.bounded_dict import BoundedDict
+from xds_server.auth.unfinished_messages import TcpBytes, UnfinishedMessages, tcp_bytes
 
 HIGH: Final = 0.85
 """Share of the memory limit from which streams end."""
@@ -30,16 +37,30 @@ AT_ONCE: Final = 64
 PAUSE_S: Final = 1.0
 """Pause until more streams end: gRPC needs a moment to release the memory of those that did."""
 
+COUNT_EACH_S: Final = 60.0
+COUNT_EACH_BYTES: Final = 16 * 1024 * 1024
+"""Unfinished messages are counted this often, and whenever memory has grown by this much."""
+
+COUNT_PAUSE: Final = 10.0
+"""Pause until the next count, in times of the last one's CPU time: 10 ms with 1 000 connections."""
+
+RELEASE_AFTER_S: Final = 0.3
+"""Pause until the memory of unfinished messages is released; gRPC frees it meanwhile."""
+
+_LOG_EACH_S: Final = 60.0
+_MOST_LOGGED: Final = 1024
+
 _CGROUP: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 _log = structlog.get_logger()
 
 
 class _Stream:
-    __slots__ = ("began", "end", "host", "proven")
+    __slots__ = ("began", "connection", "end", "host", "proven")
 
-    def __init__(self, host: str, proven: bool, end: Callable[[], object]) -> None:
+    def __init__(self, host: str, connection: str, proven: bool, end: Callable[[], object]) -> None:
         self.began = False
+        self.connection = connection
         self.host = host
         self.proven = proven
         self.end = end
@@ -53,41 +74,55 @@ class MemoryGuard:
         *,
         memory_bytes: Callable[[], int] | None = None,
         limit_bytes: int | None = None,
+        unfinished: UnfinishedMessages | None = None,
+        sockets: Callable[[], Mapping[str, TcpBytes]] = tcp_bytes,
         on_shed: Callable[[int], object] = lambda _: None,
         release: Callable[[], object] = lambda: None,
     ) -> None:
         self._memory_bytes = memory_bytes or own_memory_bytes
         self._limit_bytes = memory_limit_bytes() if limit_bytes is None else limit_bytes
+        self._unfinished = unfinished or UnfinishedMessages()
+        self._sockets = sockets
         self._on_shed = on_shed
         self._release = release
         self._streams: dict[_Stream, None] = {}
         self._sizes: deque[tuple[float, int]] = deque()
         self._shedding = False
         self._next_at_s = float("-inf")
+        self._counted_bytes = 0
+        self._counted_at_s = float("-inf")
+        self._count_from_s = float("-inf")
+        self._release_at_s: float | None = None
+        self._logged_at_s: BoundedDict[str, float] = BoundedDict(_MOST_LOGGED)
 
-    def enter(self, host: str, *, proven: bool, end: Callable[[], object]) -> object:
-        """Count a stream; ``end`` ends it. Returns its ticket."""
-        stream = _Stream(host, proven, end)
+    def enter(self, host: str, *, connection: str = "", proven: bool, end: Callable[[], object]) -> object:
+        """Count a stream of this gRPC peer; ``end`` ends it. Returns its ticket."""
+        stream = _Stream(host, connection, proven, end)
         self._streams[stream] = None
+        self._unfinished.open(connection, host)
         return stream
 
-    def began(self, ticket: object) -> None:
+    def read(self, ticket: object, size: int) -> None:
         """The stream has sent a complete message."""
         assert isinstance(ticket, _Stream)  # noqa: S101 -- from enter()
         ticket.began = True
+        self._unfinished.read(ticket.connection, size)
 
     def leave(self, ticket: object) -> None:
-        """Stop counting a stream."""
+        """Stop counting a stream; call once."""
         assert isinstance(ticket, _Stream)  # noqa: S101 -- from enter()
         self._streams.pop(ticket, None)
+        self._unfinished.close(ticket.connection)
 
     def check(self, now_s: float) -> None:
-        """End streams if memory is short; call about twice a second."""
+        """End streams if memory is short, or messages stay unfinished; call often: 20 us."""
+        size = self._memory_bytes()
+        self._end_unfinished(size, now_s)
         if now_s < self._next_at_s:
             return
         if self._shedding:
             self._release()
-        size = self._memory_bytes()
+            size = self._memory_bytes()
         self._sizes.append((now_s, size))
         while self._sizes[0][0] < now_s - FAST_S:
             self._sizes.popleft()
@@ -104,7 +139,34 @@ class MemoryGuard:
             _log.error("peers.memory_short", memory_bytes=size, limit_bytes=limit, grown_bytes=grown)
         self._next_at_s = now_s + PAUSE_S
         self._sizes.clear()  # what grew before is answered
-        doomed = self._suspects()[:AT_ONCE]
+        self._end(self._suspects()[:AT_ONCE])
+
+    def _end_unfinished(self, size: int, now_s: float) -> None:
+        """End the streams of connections with too many unfinished bytes."""
+        if self._release_at_s is not None and now_s >= self._release_at_s:
+            self._release_at_s = None
+            self._release()
+        self._counted_bytes = min(size, self._counted_bytes)
+        due = size >= self._counted_bytes + COUNT_EACH_BYTES or now_s >= self._counted_at_s + COUNT_EACH_S
+        if not due or now_s < self._count_from_s:
+            return
+        self._counted_bytes, self._counted_at_s = size, now_s
+        began_s = time.thread_time()
+        excess = self._unfinished.excess(self._sockets(), now_s)
+        self._count_from_s = now_s + COUNT_PAUSE * (time.thread_time() - began_s)
+        if not excess:
+            return
+        self._release_at_s = now_s + RELEASE_AFTER_S
+        for connection, host, unfinished_bytes in excess:
+            if now_s - self._logged_at_s.get(host, float("-inf")) >= _LOG_EACH_S:
+                self._logged_at_s[host] = now_s
+                _log.warning(
+                    "peers.unfinished", host=host, connection=connection, unfinished_bytes=unfinished_bytes
+                )
+        connections = {one.connection for one in excess}
+        self._end([stream for stream in self._streams if stream.connection in connections])
+
+    def _end(self, doomed: list[_Stream]) -> None:
         for stream in doomed:
             del self._streams[stream]
             stream.end()

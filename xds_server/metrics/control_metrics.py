@@ -105,8 +105,8 @@ class ProxyMetrics(MetricChapter):
     streams_shed = counter(
         "streams_shed_total",
         "streams",
-        "Streams of proxies ended because the server was short of memory.",
-        "Raise its memory limit, or find the peer: the log line is peers.memory_short.",
+        "Streams of proxies ended because memory was short, or for unfinished messages of their connection.",
+        "Log line peers.unfinished: it names the host. Log line peers.memory_short: raise the memory limit.",
     )
     xds_refused_peers = counter_family(
         "xds_refused_peers_total",

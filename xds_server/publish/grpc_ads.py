@@ -13,6 +13,7 @@ import resource
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
+from urllib.parse import unquote
 
 import grpc
 
@@ -33,6 +34,9 @@ _MODES: Final = {
 
 TICK_S: Final = 0.5
 """Tick interval; timeouts are seconds long."""
+
+MEMORY_CHECK_S: Final = 0.1
+"""A host can send some hundred MB a second."""
 
 STOP_GRACE_S: Final = 2.0
 """Time at shutdown to flush the last bytes."""
@@ -125,10 +129,13 @@ class GrpcAdsServer:
 
     async def run(self) -> None:
         """Tick the publisher and watch the memory until cancelled."""
+        next_tick_s = self._clock() + TICK_S
         while True:
-            await asyncio.sleep(TICK_S)
-            self._publisher.tick(self._clock())
+            await asyncio.sleep(MEMORY_CHECK_S)
             self._limits.memory.check(self._clock())
+            if self._clock() >= next_tick_s:
+                next_tick_s = self._clock() + TICK_S
+                self._publisher.tick(self._clock())
 
     async def stop(self) -> None:
         """Close the port and all streams with status OK: peers see no error."""
@@ -165,15 +172,17 @@ class GrpcAdsServer:
         ended: StreamError | None = None
         self._streams.add(stream)
         self._limiter.acquire(host)
-        ticket = self._limits.memory.enter(host, proven=bool(identities), end=call.end_for_memory)
+        memory = self._limits.memory
+        ticket = memory.enter(
+            host, connection=unquote(context.peer()), proven=bool(identities), end=call.end_for_memory
+        )
         try:
             # Before any response: gRPC sends no status on a stream whose first write was cancelled in flight.
             with contextlib.suppress(grpc.aio.InternalError):  # reading finds the peer gone
                 await context.send_initial_metadata(())
             await self._limits.pacer.open(host)
             data = await call.read_first(self._limits.first_message_s)
-            self._limits.memory.began(ticket)
-            await call.read(data)
+            await call.read(data, lambda size: memory.read(ticket, size))
         except StreamError as error:
             ended = error
         except asyncio.CancelledError:
@@ -183,7 +192,7 @@ class GrpcAdsServer:
         finally:
             self._streams.discard(stream)
             self._limiter.release(host)
-            self._limits.memory.leave(ticket)
+            memory.leave(ticket)
             await call.close("" if ended is None else str(ended))
         if ended is not None:
             self._on_flaw(ended.flaw)
@@ -269,10 +278,11 @@ class _Call:
             raise StreamError(f"first message of {len(data)} bytes; limit {MAX_FIRST_BYTES}", StreamErrorKind.SIZE)
         return data
 
-    async def read(self, data: object) -> None:
+    async def read(self, data: object, on_message: Callable[[int], None]) -> None:
         """Process this request, if it is one, and further ones until the peer ends the stream."""
         session = self._session
         while isinstance(data, bytes):  # anything else ends the stream
+            on_message(len(data))
             self._take(data)
             await self._pacer.wait(session.host, session.node_id)
             data = await self._context.read()
@@ -304,7 +314,12 @@ class _Call:
 
     def end_for_memory(self) -> None:
         """End the stream, as memory is short."""
-        self._end(StreamError("the server is short of memory", StreamErrorKind.MEMORY))
+        self._end(
+            StreamError(
+                "the server is short of memory, or this connection has too many unfinished messages",
+                StreamErrorKind.MEMORY,
+            )
+        )
 
     def _end(self, why: StreamError) -> None:
         """End the stream."""

@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
+from urllib.parse import unquote
 
 import grpc
 
@@ -117,14 +118,16 @@ class StreamService(grpc.GenericRpcHandler):
         self._streams.add(stream)
         self._crowd.acquire(host)
         sitting = self._sit(identities, host)
-        ticket = self._limits.memory.enter(host, proven=bool(identities), end=stream.cancel)
+        ticket = self._limits.memory.enter(
+            host, connection=unquote(context.peer()), proven=bool(identities), end=stream.cancel
+        )
         answering: asyncio.Task[None] | None = None
         reason, code = "", grpc.StatusCode.INVALID_ARGUMENT
         most = MAX_FIRST_BYTES
         try:
             data = await self._first(context)
-            self._limits.memory.began(ticket)
             while isinstance(data, bytes):  # anything else is the end of the stream
+                self._limits.memory.read(ticket, len(data))
                 if len(data) > most:
                     raise TelemetryLimitError("size", f"message of {len(data)} bytes; limit {most}")
                 most = self._max_bytes
