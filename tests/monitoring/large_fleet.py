@@ -1,11 +1,12 @@
 """Metrics of a server with a fleet of any size, from its real parts and registry."""
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from types import SimpleNamespace
 from typing import Any, cast
 
 from engine.engine_readings import ProbeFailureReason
-from engine.report import EngineReport, ReportSource, Verdict
+from engine.report import EngineReport, Quantiles, ReportSource, Verdict
 from engine.report_wire import ReportDropReason
 from policies.load import load_contents
 from policies.route import PriorityClass
@@ -33,6 +34,7 @@ from xds_server.xds import NodeInfo, XdsVariant
 from xds_server.xds.messages import SubscriptionStatus, Sync
 
 NOW_S = 1000.0
+NOT_SENT = AttemptOutcome.NOT_SENT
 
 
 def policies(sizes: Mapping[str, int]) -> Any:
@@ -48,6 +50,11 @@ def policies(sizes: Mapping[str, int]) -> Any:
             f"apiVersion: switchgear.dev/v1alpha1\nkind: EnginePool\nmetadata: {{name: p{pool}}}\n"
             f"spec: {{model: m, endpoints: [{endpoints}]}}\n"
         )
+    texts += [
+        f"apiVersion: switchgear.dev/v1alpha1\nkind: ModelRoute\nmetadata: {{name: chat{route}}}\n"
+        f"spec: {{listener: {{port: {9000 + route}}}, pools: [{{pool: p{route % sizes['pool']}}}]}}\n"
+        for route in range(sizes.get("route", 0))
+    ]
     return load_contents({"fleet.yaml": "---\n".join(texts).encode()})  # type: ignore[dict-item]  # any name does
 
 
@@ -86,7 +93,7 @@ def _report(pool: str, engine: str) -> EngineReport:
     return EngineReport(
         pool=pool, engine=engine, verdict=Verdict.READY, evidence="", observed_at_s=NOW_S,
         source=ReportSource.AGENT,
-        kv_cache_usage_ratio=0.5,
+        kv_cache_usage_ratio=0.5, time_per_output_token=Quantiles(p50_s=0.02, p99_s=0.05),
     )  # fmt: skip
 
 
@@ -104,6 +111,14 @@ def _telemetry(metrics: Metrics, known: Any, nodes: list[str]) -> Telemetry:
                 streaming=False, duration_s=1.0, first_byte_s=0.5,
             )  # fmt: skip
             telemetry.traffic_store.record_attempt(nodes[0], facts, attempt, weight=1.0, now_s=NOW_S)
+        for route, outcome in product(facts.routes, (one for one in AttemptOutcome if one is not NOT_SENT)):
+            for complete, asks in product((True, False), repeat=2):
+                attempt = Attempt(
+                    engine=next(iter(facts.zone_of)), outcome=outcome, first=True, streaming=True, asks=asks,
+                    priority=PriorityClass.INTERACTIVE, complete=complete, duration_s=1.0, first_byte_s=0.5,
+                    route=route,
+                )  # fmt: skip
+                telemetry.traffic_store.record_attempt(nodes[0], facts, attempt, weight=1.0, now_s=NOW_S)
         telemetry.traffic_store.record_load(nodes[0], facts, dict.fromkeys(facts.zone_of, (1, 1)), NOW_S)
     return telemetry
 

@@ -139,6 +139,9 @@ def test_large_fleet_stays_within_the_stated_series() -> None:
     counts = {family.name: len(family.samples) for family in families}
     assert counts["switchgear_engine_admitted_ratio"] == LARGE["engine"], "wrong fleet size"
     assert counts["switchgear_telemetry_age_seconds"] == 2 * LARGE["node"]
+    latency = TABLE["switchgear_attempt_first_byte_seconds"]
+    # A route has one of the two classes.
+    assert counts[latency.name] == latency.most_series(LARGE) / 2, "an outcome of a route is missing"
 
 
 @needed

@@ -15,6 +15,7 @@ from xds_server.metrics.metric_spec import (
     counter_family,
     gauge_family,
     histogram,
+    histogram_family,
 )
 from xds_server.model.order import OrderAction
 from xds_server.model.pod_state import PodPhase
@@ -26,10 +27,19 @@ _RESULTS: Final = tuple(one.value for one in CallResult)
 HOPS: Final = ("detect", "decide", "push", "ack", "news_to_ack", "last_request")
 """Hops of an engine's removal from rotation, in order."""
 
+LATENCY_BOUNDS_S: Final = (
+    0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0,
+    120.0, 300.0,
+)  # fmt: skip
+"""From a refusal, over the first token, to the longest answers; at most factor 2 apart where SLOs usually lie."""
+
 _BY_ENGINE: Final = LabelSet(labels={"pool": (), "engine": (), "zone": ()}, per=("engine",))
 _BY_POOL: Final = LabelSet(labels={"pool": ()}, per=("pool",))
 _BY_CLASS: Final = LabelSet(labels={"pool": (), "class": _CLASSES}, per=("pool",))
 _BY_OUTCOME: Final = LabelSet(labels={"pool": (), "outcome": _RESULTS}, per=("pool",))
+_BY_ROUTE: Final = LabelSet(
+    labels={"pool": (), "route": (), "class": _CLASSES, "outcome": _RESULTS}, per=("route",)
+)
 
 
 class CallerMetrics(MetricChapter):
@@ -70,6 +80,25 @@ class CallerMetrics(MetricChapter):
         "Retries, hedges included.",
         "More than a third of all calls: runbook SwitchgearAmplification.",
         _BY_POOL,
+    )
+    attempt_duration_seconds = histogram_family(
+        "attempt_duration_seconds",
+        "seconds",
+        "Time of calls to engines, to the end of the response, by outcome. A retry counts from the start of its "
+        "request's first try.",
+        "Compare with switchgear_attempt_first_byte_seconds: both longer: queues or prefills; only this one: "
+        "longer answers, or slower tokens (`switchgear get engines -o wide`, TPOT).",
+        _BY_ROUTE,
+        buckets=LATENCY_BOUNDS_S,
+    )
+    attempt_first_byte_seconds = histogram_family(
+        "attempt_first_byte_seconds",
+        "seconds",
+        "Time of streams to their first byte, by outcome: TTFT behind the first-token gate; without it, "
+        "the time to the headers.",
+        "Longer: requests wait for slots (`switchgear why POOL`), or prompts became longer.",
+        _BY_ROUTE,
+        buckets=LATENCY_BOUNDS_S,
     )
     attempt_gpu_seconds = counter_family(
         "attempt_gpu_seconds_total",
@@ -128,6 +157,13 @@ class EngineMetrics(MetricChapter):
         "Share of the KV cache in use, reported by the engine.",
         "Near 1 for long: requests queue inside the engine. Lower its slots or add engines.",
         _BY_ENGINE,
+    )
+    engine_time_per_output_token_seconds = gauge_family(
+        "engine_time_per_output_token_seconds",
+        "seconds",
+        "Time between tokens of an engine over its agent's last window, by percentile. Absent without an agent.",
+        "One engine above its peers: `switchgear why ENGINE`, check its GPUs. All: the batch is large.",
+        LabelSet(labels={"pool": (), "engine": (), "zone": (), "percentile": ("p50", "p99")}, per=("engine",)),
     )
     engines = gauge_family(
         "engines",

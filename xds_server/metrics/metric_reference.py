@@ -6,7 +6,8 @@ from typing import Final
 from xds_server.metrics.metric_table import CHAPTERS, TABLE
 
 LARGE: Final[Mapping[str, int]] = {
-    "pool": 10, "zone": 3, "engine": 1000, "node": 1000, "region": 3, "secret": 10, "version": 1,
+    "pool": 10, "zone": 3, "engine": 1000, "node": 1000, "region": 3, "route": 10, "secret": 10,
+    "version": 1,
 }  # fmt: skip
 """Fleet size for the series counts in the reference."""
 
@@ -31,10 +32,10 @@ def _lines() -> Iterator[str]:
         "`deploy/monitoring/`; the [runbooks](runbooks/index.md) cover each alert.",
         "",
         "Labels are closed sets, listed below, or follow from declared and connected subjects: pool,",
-        "zone, engine, region (also as *from* and *to*), node (a proxy's id), secret, and the running",
+        "zone, engine, region (also as *from* and *to*), route, node (a proxy's id), secret, and the running",
         "version. Series are deleted with their subject; labels never contain caller input. With 1 000",
-        f"engines in 10 pools, 3 zones, 3 regions and 1 000 proxies one replica exposes at most {total} series;",
-        "the column *series* gives the number for each metric.",
+        "engines in 10 pools, 10 routes, 3 zones, 3 regions and 1 000 proxies one replica exposes at most",
+        f"{total} series; the column *series* gives the number for each metric.",
         "",
         *_SCRAPING,
     )
@@ -55,6 +56,7 @@ def _lines() -> Iterator[str]:
                 f"| {_spaced(one.most_series(LARGE))} | {one.do} |"
             )
         yield ""
+    yield from _LATENCY
     yield from _GOODPUT
 
 
@@ -86,6 +88,28 @@ _SCRAPING: Final = (
     "```",
     "",
     "In a cluster, the chart's ServiceMonitor and PrometheusRule do both ([the chart](deploy.md)).",
+    "",
+)
+
+_LATENCY: Final = (
+    "## Latency",
+    "",
+    "`switchgear_attempt_duration_seconds` and `switchgear_attempt_first_byte_seconds` come from access logs of",
+    "proxies, so they include the network and the wait in the engine's queue. A call is counted when it ends.",
+    "",
+    "- **First byte** counts streams only. With `spec.firstTokenGate` it is the time to the first token (TTFT).",
+    "  Without the gate vLLM sends headers before the first token, and the time is that of the headers.",
+    "- **Retries** count from the start of the first try of their request. The server remembers the last 4 096",
+    "  first tries that failed. With sampled access logs it misses some: their retries count from their own",
+    "  start. A hedge counts from its own start, too.",
+    "- **Sampled** calls count with their weight, so a rate is right, and a quantile rests on fewer calls.",
+    "- **Between tokens**: access logs have no tokens. Agents report the median and 99th percentile of their",
+    "  engine: `switchgear_engine_time_per_output_token_seconds`. Quantiles do not add up: use the worst engine.",
+    "- **Wait**: no access log separates the queue from the prefill. Compare the first byte at low and high load.",
+    "",
+    "The histograms have classic buckets. Prometheus scrapes native histograms only over protobuf, which the",
+    "client library does not write. Prometheus 3 can store classic ones as native histograms with custom buckets:",
+    "set `convert_classic_histograms_to_nhcb: true` in the scrape configuration.",
     "",
 )
 

@@ -6,13 +6,13 @@ never contain text from callers or engines.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import ClassVar, Final, Literal, Self, overload
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 # A `_created` series doubles every counter, and no rule or panel reads it. The library's only switch is per
 # process; every counter of the server is created after this module is loaded.
@@ -28,6 +28,7 @@ OPEN: Final[Mapping[str, str]] = {
     "region": "regions",
     "from": "regions",
     "to": "regions",
+    "route": "routes, once for each of their pools",
     "secret": "engine secrets",
     "version": "1 (the running version)",
 }
@@ -229,6 +230,29 @@ class CounterFamilySpec(MetricSpec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramFamilySpec(MetricSpec):
+    """A histogram whose buckets are read at each scrape."""
+
+    buckets: tuple[float, ...]
+
+    @property
+    def kind(self) -> MetricKind:
+        return "histogram"
+
+    @property
+    def samples_per_label_set(self) -> int:
+        """One for each bucket, +Inf, the sum and the count."""
+        return len(self.buckets) + 3
+
+    def family(self, values: Mapping[tuple[str, ...], tuple[Sequence[tuple[str, float]], float]]) -> Metric:
+        """Metric with ``values``: cumulative buckets and the sum, keyed by label values in order."""
+        family = HistogramMetricFamily(self.name, self.help, labels=tuple(self.labels))
+        for key, (buckets, sum_value) in values.items():
+            family.add_metric(key, buckets, sum_value)
+        return family
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessMetricSpec(MetricSpec):
     """A metric of every Switchgear process, exposed by ``engine.process_metrics`` and the client library."""
 
@@ -265,6 +289,13 @@ def counter_family(
 ) -> CounterFamilySpec:
     """Declare a counter read at each scrape; ``name`` without the prefix."""
     return CounterFamilySpec(name=_PREFIX + name, unit=unit, help=help_, do=do, by=by, where=where)
+
+
+def histogram_family(
+    name: str, unit: str, help_: str, do: str, by: LabelSet, *, buckets: tuple[float, ...]
+) -> HistogramFamilySpec:
+    """Declare a histogram read at each scrape; ``name`` without the prefix."""
+    return HistogramFamilySpec(name=_PREFIX + name, unit=unit, help=help_, do=do, by=by, buckets=buckets)
 
 
 def process_metric(name: str, unit: str, help_: str, do: str, by: LabelSet = NO_LABELS) -> ProcessMetricSpec:

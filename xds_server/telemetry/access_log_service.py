@@ -54,6 +54,9 @@ AccessLogs: type[Any] = decoder(
 _ATTEMPT: Final = int(AccessLogType.UpstreamEnd)
 _REQUEST: Final = int(AccessLogType.DownstreamEnd)
 _ERROR: Final = 400
+_SUCCESS: Final = AttemptOutcome.SUCCESS
+_FAILURE: Final = AttemptOutcome.FAILURE
+_NOT_SENT: Final = AttemptOutcome.NOT_SENT
 
 MAX_ENTRIES: Final = 4_096
 """Limit of entries per message; Envoy's buffer of 16 KiB holds about thirty."""
@@ -175,6 +178,8 @@ def record_entries(
             code, flags, complete=complete, count_statuses=facts.count_statuses, hedged=hedged
         )
         attempt = entry.request.request_headers.get(ATTEMPT_HEADER, "1")
+        start, duration_s = common.start_time, _seconds(common.duration)
+        began_s = start.seconds + start.nanos * 1e-9
         ended = Attempt(
             engine=engine,
             outcome=outcome,
@@ -185,13 +190,16 @@ def record_entries(
             complete=complete or code >= _ERROR,
             priority=PriorityClass.INTERACTIVE if route is None else route.priority,
             streaming=route is not None and route.streaming,
-            duration_s=_seconds(common.duration),
+            duration_s=duration_s,
             first_byte_s=_seconds(common.time_to_first_upstream_rx_byte),
-            late_s=newest_s - _ended_s(common),
-            request=entry.request.request_id if outcome is AttemptOutcome.FAILURE else "",
+            late_s=newest_s - began_s - duration_s,
+            # Most calls are successful first tries, whose ID nothing needs.
+            request=entry.request.request_id if outcome is not _SUCCESS or attempt != "1" else "",
+            route="" if route is None else route.name,
+            began_s=began_s,
         )
         note(node, facts, ended, weight=weight, now_s=now_s)
-        bad |= outcome is AttemptOutcome.FAILURE or outcome is AttemptOutcome.NOT_SENT
+        bad |= outcome is _FAILURE or outcome is _NOT_SENT
     return bad
 
 

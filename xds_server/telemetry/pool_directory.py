@@ -5,7 +5,7 @@ Access logs and load reports have clusters, addresses and route names. A cluster
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -23,7 +23,8 @@ STREAMING: Final = "streaming"
 class PoolFacts:
     """A pool: its engines by address, by listener, by zone; the statuses that count; its usual class.
 
-    ``fewest``: number of engines of its smallest zone. ``gpus_per_slot`` is by engine.
+    ``fewest``: number of engines of its smallest zone. ``gpus_per_slot`` is by engine, ``routes`` is the class of
+    each route that may send it requests.
     """
 
     name: str
@@ -37,12 +38,14 @@ class PoolFacts:
     hedged: bool
     priority: PriorityClass
     gpus_per_slot: Mapping[str, float] = field(default_factory=dict)
+    routes: Mapping[str, PriorityClass] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteFacts:
-    """An Envoy route: the pool of its refused requests, their class, whether its responses are streamed."""
+    """An Envoy route: its ModelRoute, pool of refused requests, class, and whether responses are streamed."""
 
+    name: str
     pool: str
     priority: PriorityClass
     streaming: bool
@@ -50,46 +53,47 @@ class RouteFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolDirectory:
-    """All pools, and the routes by ModelRoute name."""
+    """All pools, and the routes by ModelRoute name: as matched, and for streams."""
 
     pools: Mapping[str, PoolFacts]
     routes: Mapping[str, RouteFacts]
+    streams: Mapping[str, RouteFacts]
 
     def route(self, name: str) -> RouteFacts | None:
         """The Envoy route of this name; None if it is not ours."""
         model_route, _, kind = name.partition("/")
-        facts = self.routes.get(model_route)
-        if facts is None or not kind.startswith(STREAMING):
-            return facts
-        return RouteFacts(pool=facts.pool, priority=facts.priority, streaming=True)
+        return (self.streams if kind.startswith(STREAMING) else self.routes).get(model_route)
 
 
-EMPTY_DIRECTORY: Final = PoolDirectory(pools=MappingProxyType({}), routes=MappingProxyType({}))
+EMPTY_DIRECTORY: Final = PoolDirectory(
+    pools=MappingProxyType({}), routes=MappingProxyType({}), streams=MappingProxyType({})
+)
 
 
 def build_directory(policies: PolicySet, addresses: Mapping[str, str]) -> PoolDirectory:
     """The directory of these policies; ``addresses`` are the IP addresses of host names."""
+    routes = {
+        name: RouteFacts(
+            name=name,
+            pool=route.spec.pools[0].pool,
+            priority=route.spec.priority,
+            streaming=bool(route.spec.match.stream),
+        )
+        for name, route in policies.routes.items()
+    }
     return PoolDirectory(
         pools=MappingProxyType({name: _pool(policies, name, addresses) for name in policies.pools}),
-        routes=MappingProxyType(
-            {
-                name: RouteFacts(
-                    pool=route.spec.pools[0].pool,
-                    priority=route.spec.priority,
-                    streaming=bool(route.spec.match.stream),
-                )
-                for name, route in policies.routes.items()
-            }
-        ),
+        routes=MappingProxyType(routes),
+        streams=MappingProxyType({name: replace(route, streaming=True) for name, route in routes.items()}),
     )
 
 
 def _pool(policies: PolicySet, name: str, addresses: Mapping[str, str]) -> PoolFacts:
     spec = policies.effective[name]
     endpoints = policies.pools[name].spec.endpoints
-    classes = {
-        route.spec.priority
-        for route in policies.routes.values()
+    routes = {
+        route_name: route.spec.priority
+        for route_name, route in policies.routes.items()
         if name in {route.spec.fallback, *(share.pool for share in route.spec.pools)}
     }
     zones: dict[str, list[str]] = {}
@@ -108,5 +112,6 @@ def _pool(policies: PolicySet, name: str, addresses: Mapping[str, str]) -> PoolF
         gpus_per_slot=MappingProxyType(
             {one.name: one.gpus / (one.slots or policies.pools[name].spec.slots_per_engine) for one in endpoints}
         ),
-        priority=PriorityClass.BATCH if classes == {PriorityClass.BATCH} else PriorityClass.INTERACTIVE,
+        priority=PriorityClass.BATCH if {*routes.values()} == {PriorityClass.BATCH} else PriorityClass.INTERACTIVE,
+        routes=MappingProxyType(routes),
     )

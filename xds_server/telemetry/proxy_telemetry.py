@@ -21,7 +21,7 @@ from xds_server.auth.stream_limits import PeerPacer, StreamLimits
 from xds_server.metrics.control_metrics import TelemetryMetrics
 from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.pool_traffic import PoolTraffic, TelemetrySignal
-from xds_server.telemetry import access_log_service, load_report_service, pool_totals
+from xds_server.telemetry import access_log_service, call_latency, load_report_service, pool_totals
 from xds_server.telemetry.entry_budget import EntryBudget, Reporter
 from xds_server.telemetry.loss_monitor import TelemetryLossMonitor
 from xds_server.telemetry.pool_directory import build_directory
@@ -141,6 +141,7 @@ class Telemetry:
     def families(self) -> Iterable[Metric]:
         """Ages, losses and totals, for a scrape."""
         yield from pool_totals.families(self.traffic_store.totals())
+        yield from call_latency.families(self.traffic_store.latency())
         now_s = self._clock()
         yield TelemetryMetrics.telemetry_age_seconds.family(
             {

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple, Protocol
 from policies.route import PriorityClass
 from xds_server.model.pool_traffic import STALE_S, WINDOW_S, CallResult, LatencyTail, PoolTraffic
 from xds_server.telemetry.attempt_outcome import AttemptOutcome
+from xds_server.telemetry.call_latency import FirstTries, RouteLatency, RoutesOfPools
 from xds_server.telemetry.pool_directory import EMPTY_DIRECTORY, PoolDirectory, PoolFacts
 from xds_server.telemetry.pool_totals import PoolTotals, call_result
 from xds_server.telemetry.sliding_windows import LatencyHistogram
@@ -42,6 +43,7 @@ class Attempt(NamedTuple):
     ``first``: of its request. ``asks``: it asked for work; what an engine refuses as invalid costs nothing, and
     many of these are not demand. ``complete``: the whole response arrived. ``late_s``: how long before the newest
     entry of its message it ended, for the rates. ``request`` is its ID; the store keeps failures by it.
+    ``route`` is the ModelRoute, empty if unknown; ``began_s`` is its start on the proxy's clock.
     """
 
     engine: str
@@ -55,6 +57,8 @@ class Attempt(NamedTuple):
     complete: bool = True
     late_s: float = 0.0
     request: str = ""
+    route: str = ""
+    began_s: float = 0.0
 
 
 class CallListener(Protocol):
@@ -74,8 +78,8 @@ class CallListener(Protocol):
 
 class _Pool:
     __slots__ = (
-        "answer", "built_at_s", "engines", "facts", "first_byte", "heard_at_s", "proxies", "tails", "tails_at_s",
-        "totals", "urgent", "value",
+        "answer", "built_at_s", "engines", "facts", "first_byte", "heard_at_s", "latency", "proxies", "tails",
+        "tails_at_s", "totals", "urgent", "value",
     )  # fmt: skip
 
     def __init__(self, facts: PoolFacts) -> None:
@@ -85,12 +89,22 @@ class _Pool:
         self.answer = LatencyHistogram()
         self.first_byte = LatencyHistogram()
         self.totals = PoolTotals()
+        self.latency = {name: RouteLatency(priority) for name, priority in facts.routes.items()}
         self.tails: tuple[LatencyTail | None, LatencyTail | None] = (None, None)
         self.tails_at_s = float("-inf")
         self.heard_at_s = float("-inf")
         self.built_at_s = float("-inf")
         self.urgent = True
         self.value: PoolTraffic | None = None
+
+    def set_facts(self, facts: PoolFacts) -> None:
+        """Use these facts; latency of remaining routes of the same class is kept."""
+        self.facts, self.urgent = facts, True
+        before = self.latency
+        self.latency = {
+            name: before[name] if name in before and before[name].priority is priority else RouteLatency(priority)
+            for name, priority in facts.routes.items()
+        }
 
     def engine(self, name: str) -> EngineTally:
         engine = self.engines.get(name)
@@ -113,6 +127,7 @@ class TrafficStore:
         self.listener: CallListener | None = None
         """Called for each call, in addition to the counts here."""
         self._pools: dict[str, _Pool] = {}
+        self._first_tries = FirstTries()
         self._swept_at_s = float("-inf")
         self._all: Mapping[str, PoolTraffic] = MappingProxyType({})
 
@@ -125,7 +140,7 @@ class TrafficStore:
             facts = directory.pools[name]
             if facts is pool.facts:
                 continue
-            pool.facts, pool.urgent = facts, True
+            pool.set_facts(facts)
             for engine in [engine for engine in pool.engines if engine not in facts.zone_of]:
                 del pool.engines[engine]
             for record in pool.engines.values():
@@ -141,9 +156,10 @@ class TrafficStore:
         self, node: str, facts: PoolFacts, attempt: Attempt, *, weight: float, now_s: float
     ) -> None:
         """Record an ended attempt; ``weight``: the number of attempts it stands for."""
-        engine, outcome, first, priority, streaming, duration_s, first_byte_s, asks, complete, late_s, request = (
-            attempt
-        )
+        (
+            engine, outcome, first, priority, streaming, duration_s, first_byte_s, asks, complete, late_s, request,
+            _route, _began_s,
+        ) = attempt  # fmt: skip
         pool = self._pool(facts)
         pool.heard_at_s = now_s
         proxy = pool.proxies.get(node) or pool.proxy(node)
@@ -182,6 +198,7 @@ class TrafficStore:
             weight=weight,
             gpu_s=duration_s * facts.gpus_per_slot.get(engine, 1.0),
         )
+        self._record_latency(pool, node, attempt, result, weight)
         record = (
             (pool.engines.get(engine) or pool.engine(engine))
             if self.listener is None
@@ -209,6 +226,19 @@ class TrafficStore:
             pool.urgent = True
         else:
             record.count_neutral(weight, shed=result is CallResult.SHED)
+
+    def _record_latency(self, pool: _Pool, node: str, attempt: Attempt, result: CallResult, weight: float) -> None:
+        request, first_byte_s, earlier_s = attempt.request, 0.0, 0.0
+        if request:
+            if attempt.first:
+                self._first_tries.add(node, request, attempt.began_s)
+            else:
+                earlier_s = self._first_tries.earlier_s(node, request, attempt.began_s)
+        latency = pool.latency.get(attempt.route)
+        if latency is not None:
+            if attempt.streaming and attempt.first_byte_s:
+                first_byte_s = attempt.first_byte_s + earlier_s
+            latency.add(result.value, attempt.duration_s + earlier_s, first_byte_s, weight)
 
     def record_failure(
         self, facts: PoolFacts, engine: str, *, node: str = "", request: str = "", weight: float, now_s: float
@@ -302,6 +332,10 @@ class TrafficStore:
     def totals(self) -> Mapping[str, PoolTotals]:
         """Totals by pool since the start."""
         return {name: pool.totals for name, pool in self._pools.items()}
+
+    def latency(self) -> RoutesOfPools:
+        """Latency by pool and route since the start."""
+        return {name: pool.latency for name, pool in self._pools.items()}
 
     def began_at_s(self, pool: str, engine: str) -> float | None:
         """When the newest ended call to this engine began; None without calls.

@@ -180,3 +180,24 @@ async def test_failed_requests_are_recorded_by_request_id(rig):
 
     await until(lambda: len(known()) == 2, "both failures")
     assert known() == (names[1], names[0])
+
+
+async def test_als_times_of_streams_and_retries(rig):
+    slow = rig.engines["e0"]
+    await slow.set_fault(engine_faults.EngineSlow(factor=20))  # prefill 0.2 s, 0.1 s for each token
+    began_s = time.monotonic()
+    await rig.call("one-per-try-idle", stream=True)
+    took_s = time.monotonic() - began_s
+    latency = rig.book.latency()["one"]["one-per-try-idle"]
+    whole, first_byte = latency.durations["success"], latency.first_bytes["success"]
+    assert 0.3 < whole.sum_s <= took_s
+    assert 0.0 < first_byte.sum_s < whole.sum_s - 0.1, "headers or the first token, not the end"
+
+
+async def test_als_time_of_a_retry_includes_the_failed_tries(rig):
+    await rig.engines["e0"].set_fault(engine_faults.EngineErrorAfterWork(status=503))
+    began_s = time.monotonic()
+    assert outcomes(await rig.call("one-retried", told=3, tokens=40)) == [NEUTRAL] * 3
+    took_s = time.monotonic() - began_s
+    # Tries that counted from their own start would add up to less than the request took.
+    assert rig.book.latency()["one"]["one-retried"].durations["shed"].sum_s > 1.5 * took_s

@@ -86,6 +86,7 @@ def _engines(scene: ViewContext) -> Iterator[Metric]:
     busy: dict[tuple[str, ...], float] = {}
     failed: dict[tuple[str, ...], float] = {}
     kv: dict[tuple[str, ...], float] = {}
+    per_token: dict[tuple[str, ...], float] = {}
     for pool, engines in scene.fleet.pools.items():
         traffic = scene.fleet.traffic.get(pool)
         for engine in engines:
@@ -95,6 +96,9 @@ def _engines(scene: ViewContext) -> Iterator[Metric]:
                 inside[key] = decision.traffic_percent / 100 if decision.health is Health.HEALTHY else 0.0
             if engine.report is not None and engine.report.kv_cache_usage_ratio is not None:
                 kv[key] = engine.report.kv_cache_usage_ratio
+            if engine.report is not None and engine.report.time_per_output_token is not None:
+                per_token[*key, "p50"] = engine.report.time_per_output_token.p50_s
+                per_token[*key, "p99"] = engine.report.time_per_output_token.p99_s
             calls = None if traffic is None else traffic.engines.get(engine.id.engine)
             if calls is not None and calls.in_flight is not None:
                 busy[key] = float(calls.in_flight)
@@ -104,6 +108,7 @@ def _engines(scene: ViewContext) -> Iterator[Metric]:
     yield EngineMetrics.engine_in_flight_requests.family(busy)
     yield EngineMetrics.engine_failed_ratio.family(failed)
     yield EngineMetrics.engine_kv_cache_usage_ratio.family(kv)
+    yield EngineMetrics.engine_time_per_output_token_seconds.family(per_token)
 
 
 def _standings(scene: ViewContext) -> dict[tuple[str, ...], float]:

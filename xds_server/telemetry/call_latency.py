@@ -1,0 +1,111 @@
+"""Latency of calls since the server started: histograms by route, class and outcome, from access logs.
+
+Measured by the proxy: the *duration* of a call from its start to its end, and for streams the time to the *first
+byte*. Behind the first-token gate that byte is the first token; without the gate vLLM sends headers at once. A
+retry counts from the start of the first try of its request, if that try's entry is known: the caller waited for
+both. A sampled entry counts with its full weight.
+
+Bounds are the same for all histograms, so that they can be added up over routes, pools and replicas.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from typing import Final
+
+from prometheus_client.core import Metric
+
+from policies.route import PriorityClass
+from xds_server.metrics.fleet_metrics import LATENCY_BOUNDS_S, CallerMetrics
+from xds_server.model.pool_traffic import CallResult
+
+MAX_FIRST_TRIES: Final = 4_096
+"""First tries remembered for their retries: more than a second of failures of 1 000 calls per second."""
+
+_ZERO: Final = 0.0
+_LE: Final = (*map(str, LATENCY_BOUNDS_S), "+Inf")
+
+
+class CallHistogram:
+    """Calls by duration. ``counts`` are per bucket, not cumulative; the last has those beyond all bounds."""
+
+    __slots__ = ("counts", "sum_s")
+
+    def __init__(self) -> None:
+        self.counts = [_ZERO] * (len(LATENCY_BOUNDS_S) + 1)
+        self.sum_s = _ZERO
+
+    def add(self, seconds: float, weight: float) -> None:
+        """Add ``weight`` calls of this duration."""
+        self.counts[bisect_left(LATENCY_BOUNDS_S, seconds)] += weight
+        self.sum_s += weight * seconds
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """Prometheus buckets: upper bound and number of calls up to it."""
+        return list(zip(_LE, accumulate(self.counts), strict=True))
+
+
+class RouteLatency:
+    """Latency of one route's calls to one pool, by outcome; success is there from the start."""
+
+    __slots__ = ("durations", "first_bytes", "priority")
+
+    def __init__(self, priority: PriorityClass) -> None:
+        self.priority = priority
+        self.durations: dict[str, CallHistogram] = {CallResult.SUCCESS.value: CallHistogram()}
+        self.first_bytes: dict[str, CallHistogram] = {CallResult.SUCCESS.value: CallHistogram()}
+
+    def add(self, outcome: str, duration_s: float, first_byte_s: float, weight: float) -> None:
+        """Add ended calls; ``first_byte_s`` 0: not a stream, or no byte arrived."""
+        durations = self.durations.get(outcome)
+        if durations is None:
+            durations = self.durations[outcome] = CallHistogram()
+        durations.add(duration_s, weight)
+        if first_byte_s:
+            first_bytes = self.first_bytes.get(outcome)
+            if first_bytes is None:
+                first_bytes = self.first_bytes[outcome] = CallHistogram()
+            first_bytes.add(first_byte_s, weight)
+
+
+class FirstTries:
+    """When the first try of a request began, by proxy and request ID; the newest ``MAX_FIRST_TRIES``."""
+
+    __slots__ = ("_began_s",)
+
+    def __init__(self) -> None:
+        self._began_s: dict[tuple[str, str], float] = {}
+
+    def add(self, node: str, request: str, began_s: float) -> None:
+        """Remember a first try that may be retried; ``began_s`` by the proxy's clock."""
+        if len(self._began_s) >= MAX_FIRST_TRIES:
+            del self._began_s[next(iter(self._began_s))]
+        self._began_s[node, request] = began_s
+
+    def earlier_s(self, node: str, request: str, began_s: float) -> float:
+        """How long before ``began_s`` the request's first try began; 0 if that is unknown."""
+        first_s = self._began_s.get((node, request))
+        return 0.0 if first_s is None else max(0.0, began_s - first_s)
+
+
+RoutesOfPools = Mapping[str, Mapping[str, RouteLatency]]
+"""Latency by pool and route."""
+
+
+def families(pools: RoutesOfPools) -> Iterator[Metric]:
+    """All histograms, for a scrape."""
+    routes = [(pool, name, route) for pool, routes in pools.items() for name, route in routes.items()]
+    yield CallerMetrics.attempt_duration_seconds.family(
+        {
+            (pool, name, route.priority.value, outcome): (one.cumulative(), one.sum_s)
+            for pool, name, route in routes
+            for outcome, one in route.durations.items()
+        }
+    )
+    yield CallerMetrics.attempt_first_byte_seconds.family(
+        {
+            (pool, name, route.priority.value, outcome): (one.cumulative(), one.sum_s)
+            for pool, name, route in routes
+            for outcome, one in route.first_bytes.items()
+        }
+    )
