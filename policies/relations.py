@@ -135,6 +135,7 @@ def _in_route(route: ModelRoute, document: ValidatedDocument) -> Iterator[Proble
             f"duplicate pool {pools[number].pool}; the first is in line {line}",
             hint="keep one entry with the sum of the weights",
         )
+    yield from _in_fallbacks(route, document)
     if not any(one.weight for one in pools):
         yield _problem(
             document,
@@ -152,6 +153,31 @@ def _in_route(route: ModelRoute, document: ValidatedDocument) -> Iterator[Proble
                 ("spec", "match", "headers", number),
                 f"{' and '.join(given)} exclude each other in one header match",
                 hint="add a second entry with the same header name",
+            )
+
+
+def _in_fallbacks(route: ModelRoute, document: ValidatedDocument) -> Iterator[Problem]:
+    """A request passes each pool once: no pool is named twice, and no target is its own fallback."""
+    fallbacks = route.spec.fallbacks
+    for number, before in _repeated(fallbacks):
+        line = line_of(document.at("spec", "fallbacks", before))
+        yield _problem(
+            document,
+            "SG039",
+            ("spec", "fallbacks", number),
+            f"duplicate fallback {fallbacks[number]}; the first is in line {line}",
+            hint="remove one of the two",
+        )
+    targets = {share.pool: number for number, share in enumerate(route.spec.pools) if share.weight}
+    for number, pool in enumerate(fallbacks):
+        if pool in targets:
+            line = line_of(document.at("spec", "pools", targets[pool]))
+            yield _problem(
+                document,
+                "SG039",
+                ("spec", "fallbacks", number),
+                f"fallback {pool} is also a target, in line {line}, and fails with it",
+                hint="use another pool, or remove it from spec.fallbacks",
             )
 
 

@@ -45,7 +45,7 @@ class PriorityClass(StrEnum):
 
 
 class ModelChange(StrEnum):
-    """Whether a fallback pool with another model may serve a caller."""
+    """Whether fallback pools with another model may serve a caller."""
 
     DISCLOSED = "disclosed"  # yes, named in a response header
     OPT_IN = "opt-in"  # only callers with a request header
@@ -335,16 +335,34 @@ class ModelRouteSpec(Spec):
             gateway_api=kept("every request is under the limit of its class", "BackendTrafficPolicy"),
         ),
     )
-    fallback: Name | None = documented_field(
-        None,
-        "Pool that takes over while a target pool has no ready engine, only failing ones, or is full "
-        "(a smaller model, say).",
+    fallbacks: tuple[Name, ...] = documented_field(
+        (),
+        "Pools that take over, in this order, while a target pool has no ready engine, only failing ones, or is "
+        "full (a smaller model, say). Where one cannot serve either, the next does.",
+        why="an outage or overload may reach the first fallback too",
+        checks=(
+            CelRule(
+                rule="!has(self.fallbacks) || "
+                "self.fallbacks.all(one, self.fallbacks.exists_one(other, other == one))",
+                message="name each pool once",
+                code="SG039",
+                field=".fallbacks",
+            ),
+            CelRule(
+                rule="!has(self.fallbacks) || !self.fallbacks.exists(one, self.pools.exists(target, "
+                "target.pool == one && (!has(target.weight) || target.weight > 0)))",
+                message="a target cannot be its own fallback",
+                code="SG039",
+                field=".fallbacks",
+            ),
+        ),
         targets=exported_alike(Xds.EDS | Xds.RTDS | Xds.RDS | Xds.CDS, kept("there is none")),
+        max_length=8,
     )
     model_change: ModelChange = documented_field(
         ModelChange.DISCLOSED,
-        "Whether the fallback may serve another model. opt-in: only for callers that send "
-        "`x-switchgear-allow-model-change: true`; never: it is used only where its model is the same. Its engines "
+        "Whether fallbacks may serve another model. opt-in: only for callers that send "
+        "`x-switchgear-allow-model-change: true`; never: only fallbacks with the same model are used. Engines "
         "always get the name of their own model.",
         why="no caller gets another model without notice: only then the answer has `x-switchgear-served-model` "
         "and "

@@ -66,8 +66,11 @@ def _pools(value: dict[str, Value], wrong: set[str]) -> Iterator[tuple[Steps, st
     spec = value.get("spec")
     if not isinstance(spec, dict):
         return
-    listed = spec.get("pools")
-    found: list[tuple[Steps, Value]] = [(("spec", "fallback"), spec.get("fallback"))]
+    listed, fallbacks = spec.get("pools"), spec.get("fallbacks")
+    found: list[tuple[Steps, Value]] = [
+        (("spec", "fallbacks", number), one)
+        for number, one in enumerate(fallbacks if isinstance(fallbacks, list) else ())
+    ]
     for number, one in enumerate(listed if isinstance(listed, list) else ()):
         steps: Steps = ("spec", "pools", number)
         found.append(((*steps, "pool"), one.get("pool")) if isinstance(one, dict) else (steps, one))

@@ -83,7 +83,7 @@ def policies(
             "spec": {
                 "listener": {"port": listener_port, "address": "127.0.0.1"},
                 "pools": [{"pool": POOL}],
-                "fallback": FALLBACK_POOL,
+                "fallbacks": [FALLBACK_POOL],
             },
         },
         {

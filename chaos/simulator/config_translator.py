@@ -150,7 +150,7 @@ class ProxyConfigTranslator:
             gated=gated,
             refuse="maintenance" if level is not None and level.maintenance else "",
             max_tokens=None if level is None else level.max_tokens,
-            fallback=_other_model(route, models),
+            other_models=_other_models(route, models),
         )
 
 
@@ -163,7 +163,7 @@ def _rules(
     gated: bool,
     refuse: str,
     max_tokens: int | None,
-    fallback: str,
+    other_models: frozenset[str],
 ) -> RouteConfig:
     timers = try_timers(spec, streaming=streaming, gated=gated)
     hedges = hedge_delay_s(spec, streaming=streaming, gated=gated) is not None
@@ -189,7 +189,7 @@ def _rules(
         retry_after_most_s=retries.retry_after.max if retries.retry_after.honour else None,
         refuse=refuse,
         max_tokens=max_tokens,
-        fallback=fallback,
+        other_models=other_models,
     )
 
 
@@ -226,12 +226,10 @@ def _cluster(spec: ResilienceSpec, *, cuts: bool) -> ClusterConfig:
     )
 
 
-def _other_model(route: ModelRoute, models: Mapping[str, str]) -> str:
-    """The fallback, if it answers with another model and is marked as such."""
-    fallback = route.spec.fallback
-    if fallback is None or models.get(fallback) == models.get(route.spec.pools[0].pool):
-        return ""
-    return fallback
+def _other_models(route: ModelRoute, models: Mapping[str, str]) -> frozenset[str]:
+    """Fallbacks that answer with another model and are marked as such."""
+    model = models.get(route.spec.pools[0].pool)
+    return frozenset(pool for pool in route.spec.fallbacks if models.get(pool) != model)
 
 
 def _meets(

@@ -93,7 +93,7 @@ class RouteConfig:
     """Configuration of one route and kind of request. A time of None or 0 is off.
 
     ``refuse`` is why all are refused, empty if they are not; ``max_tokens`` is the longest answer allowed.
-    ``weights`` is by pool. ``retried`` uses Envoy's names.
+    ``weights`` is by pool; answers of ``other_models`` are marked. ``retried`` uses Envoy's names.
     """
 
     weights: Mapping[str, int]
@@ -113,7 +113,7 @@ class RouteConfig:
     retry_after_most_s: float | None = None
     refuse: str = ""
     max_tokens: int | None = None
-    fallback: str = ""
+    other_models: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -199,7 +199,7 @@ class SimulatedProxy:
                 if other is not one:
                     self._drop(other, flags=_LATE)
             self._release_retry(ask)
-        ask.caller.headers(one.status, fallback=ask.rules.fallback if ask.pool == ask.rules.fallback else "")
+        ask.caller.headers(one.status, fallback=ask.pool if ask.pool in ask.rules.other_models else "")
 
     def on_data(self, one: UpstreamAttempt) -> None:
         """Data arrived."""

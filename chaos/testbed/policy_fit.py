@@ -123,8 +123,7 @@ def _sends_to(route: ModelRoute, pool: str) -> bool:
 
 def _reached(route: ModelRoute) -> Iterator[str]:
     yield from (one.pool for one in route.spec.pools)
-    if route.spec.fallback is not None:
-        yield route.spec.fallback
+    yield from route.spec.fallbacks
 
 
 def _sorts(experiment: Experiment) -> frozenset[bool]:

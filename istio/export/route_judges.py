@@ -46,13 +46,13 @@ def _priority(seen: FieldContext) -> FieldOutcome | None:
 
 
 def _fallback(seen: FieldContext) -> FieldOutcome | None:
-    if seen.value is None:
+    if not seen.value:
         return None
     return lost("Istio has no fallback between services; callers get 503")
 
 
 def _model_change(seen: FieldContext) -> FieldOutcome | None:
-    if seen.policies.routes[seen.name].spec.fallback is None or seen.value == ModelChange.NEVER:
+    if not seen.policies.routes[seen.name].spec.fallbacks or seen.value == ModelChange.NEVER:
         return None
     return lost("no fallback in Istio, so callers never get another model")
 
@@ -77,7 +77,7 @@ JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
         "spec.match.stream": _body("stream"),
         "spec.pools[].pool": _pool,
         "spec.priority": _priority,
-        "spec.fallback": _fallback,
+        "spec.fallbacks": _fallback,
         "spec.modelChange": _model_change,
         "spec.allowedRegions": _regions,
     }

@@ -147,8 +147,8 @@ def _rules(
     first = route.spec.pools[0].pool
     spec, gated = policies.effective[first], policies.pools[first].spec.first_token_gate
     models = {name: pool.spec.model for name, pool in policies.pools.items()}
-    # Without the fallback: nothing in Istio takes over when a pool has no engine left.
-    alone = route.model_copy(update={"spec": route.spec.model_copy(update={"fallback": None})})
+    # Without fallbacks: nothing in Istio takes over when a pool has no engine left.
+    alone = route.model_copy(update={"spec": route.spec.model_copy(update={"fallbacks": ()})})
     around = _RuleContext(route=route, spec=spec, pools=pools, port=port, fault=faults.get(route.metadata.name))
     for envoy in envoy_routes(alone, spec, gated=gated, models=models):
         if envoy.route is None or envoy.match is None:

@@ -87,14 +87,14 @@ def _priority(seen: GatewayFieldContext) -> FieldOutcome | None:
 
 
 def _fallback(seen: GatewayFieldContext) -> FieldOutcome | None:
-    if seen.policies.routes[seen.name].spec.fallback is None:
+    if not seen.policies.routes[seen.name].spec.fallbacks:
         return None
     return lost("no fallback between backends; without engines callers get 503")
 
 
 def _model_change(seen: GatewayFieldContext) -> FieldOutcome | None:
     spec = seen.policies.routes[seen.name].spec
-    if spec.fallback is None or spec.model_change is ModelChange.NEVER:
+    if not spec.fallbacks or spec.model_change is ModelChange.NEVER:
         return None
     return lost("no fallback, so callers never get another model")
 
@@ -129,7 +129,7 @@ JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
         "spec.match.stream": _unless("stream"),
         "spec.pools[].pool": _pools,
         "spec.priority": _priority,
-        "spec.fallback": _fallback,
+        "spec.fallbacks": _fallback,
         "spec.modelChange": _model_change,
         "spec.sideEffects": _side_effects,
         "spec.allowedRegions": _regions,

@@ -21,7 +21,7 @@ from policies.origin import Step
 from policies.schema import field_at
 
 _FILE: Final = Path("imported.yaml")
-_WHOLE: Final = ("match", "pools", "listener", "fallback")
+_WHOLE: Final = ("match", "pools", "listener", "fallbacks")
 _TLS: Final = ("spec", "tls")
 
 

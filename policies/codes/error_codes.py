@@ -277,9 +277,9 @@ _RELATIONS: Final = (
     Code(
         code="SG039",
         title="duplicate pool",
-        meaning="A route or policy lists the same pool twice.",
+        meaning="A route or policy lists the same pool twice: as a target, as a fallback, or as both.",
         example=as_file("kind: ModelRoute\nspec: {listener: {port: 80}, pools: [{pool: chat}, {pool: chat}]}\n"),
-        fix="Keep one entry; add up the weights.",
+        fix="Keep one entry; add up the weights of targets.",
     ),
     Code(
         code="SG040",

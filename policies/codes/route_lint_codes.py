@@ -18,13 +18,6 @@ _ROUTES: Final = (
         fix="Add it to a route.",
     ),
     Code(
-        code="SG131",
-        title="fallback is a target",
-        meaning="The fallback is one of the pools that it should replace.",
-        example=as_file("kind: ModelRoute\nspec: {listener: {port: 80}, pools: [{pool: chat}], fallback: chat}\n"),
-        fix="Use another pool.",
-    ),
-    Code(
         code="SG132",
         title="pools with different rules",
         meaning="Envoy configures retries, timeouts and hedging per route: the policy of the first pool decides.",
@@ -54,7 +47,7 @@ _ROUTES: Final = (
         example=as_file(
             "kind: EnginePool\nmetadata: {name: small}\n"
             "spec: {model: a, endpoints: [{address: 10.1.0.1, port: 80}, {address: 10.1.0.2, port: 80}]}\n---\n"
-            "kind: ModelRoute\nspec: {listener: {port: 80}, pools: [{pool: chat}], fallback: small, modelChange: never}\n"
+            "kind: ModelRoute\nspec: {listener: {port: 80}, pools: [{pool: chat}], fallbacks: [small], modelChange: never}\n"
         ),
         fix="Use a fallback of the same model, or set modelChange to opt-in or disclosed.",
     ),

@@ -56,7 +56,7 @@ _COLUMNS: Final[Mapping[str, tuple[Schema, ...]]] = {
         _column("Port", ".spec.listener.port", "integer"),
         _column("Model", ".spec.match.model"),
         _column("Pool", ".spec.pools[0].pool", about="The first of its pools."),
-        _column("Fallback", ".spec.fallback", wide=True),
+        _column("Fallback", ".spec.fallbacks[0]", about="The first of its fallbacks.", wide=True),
         *_CONDITIONS,
     ),
     "ResiliencePolicy": (_column("Mode", ".spec.mode"), *_CONDITIONS),

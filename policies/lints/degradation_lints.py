@@ -65,12 +65,12 @@ def _fallback_without_one(one: LintContext) -> Iterator[Finding]:
     path = _wanted(one, "fallback")
     if not path or not one.spec.degradation.fallback.enabled:
         return
-    if not any(route.spec.fallback for route in _routes(one)):
+    if not any(route.spec.fallbacks for route in _routes(one)):
         yield one.policy(
             "SG141",
             path,
             "no route to this pool has a fallback: level 2 cannot send overflow anywhere",
-            "set spec.fallback in the route, or remove this",
+            "set spec.fallbacks in the route, or remove this",
         )
 
 

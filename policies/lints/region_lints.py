@@ -16,7 +16,7 @@ _LONGEST_ROUND_TRIP_S: Final = 0.4
 
 def _engines_of(policies: PolicySet, route: ModelRoute) -> tuple[set[str], bool]:
     """The regions of the engines that a route can reach, and whether policies list all these engines."""
-    names = {share.pool for share in route.spec.pools} | ({route.spec.fallback} - {None})
+    names = {share.pool for share in route.spec.pools} | set(route.spec.fallbacks)
     pools = [policies.pools[name].spec for name in sorted(one for one in names if one is not None)]
     return {one.region for pool in pools for one in pool.endpoints}, all(pool.endpoints for pool in pools)
 

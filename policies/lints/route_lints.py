@@ -15,7 +15,7 @@ _OF_THE_ROUTE: Final = ("retries", "timeouts", "hedging")
 
 def _unreached(policies: PolicySet) -> Iterator[Finding]:
     reached = {target.pool for route in policies.routes.values() for target in route.spec.pools if target.weight}
-    reached |= {route.spec.fallback for route in policies.routes.values() if route.spec.fallback}
+    reached |= {pool for route in policies.routes.values() for pool in route.spec.fallbacks}
     for name in policies.pools:
         if name not in reached:
             yield Finding(
@@ -23,38 +23,23 @@ def _unreached(policies: PolicySet) -> Iterator[Finding]:
                 origin=policies.origin("EnginePool", name, "metadata.name"),
                 path="",
                 message=f"pool {name}: no route leads to it",
-                fix="add it to spec.pools or spec.fallback of a ModelRoute",
-            )
-
-
-def _fallbacks(policies: PolicySet) -> Iterator[Finding]:
-    for name, route in policies.routes.items():
-        fallback = route.spec.fallback
-        if fallback is None:
-            continue
-        origin = policies.origin("ModelRoute", name, "spec.fallback")
-        targets = [target.pool for target in route.spec.pools if target.weight]
-        if fallback in targets:
-            yield Finding(
-                code="SG131",
-                origin=origin,
-                path="spec.fallback",
-                message=f"route {name}: fallback {fallback} is also a target and fails with it",
-                fix="use another pool as fallback, or remove the fallback",
+                fix="add it to spec.pools or spec.fallbacks of a ModelRoute",
             )
 
 
 def _unused_fallbacks(policies: PolicySet) -> Iterator[Finding]:
     for name, route in policies.routes.items():
-        fallback = route.spec.fallback
-        if fallback is None or route.spec.model_change is not ModelChange.NEVER:
+        if route.spec.model_change is not ModelChange.NEVER:
             continue
-        own, other = _models(policies, route.spec.pools[0].pool, fallback)
-        if own != other:
+        for number, fallback in enumerate(route.spec.fallbacks):
+            own, other = _models(policies, route.spec.pools[0].pool, fallback)
+            if own == other:
+                continue
+            path = f"spec.fallbacks[{number}]"
             yield Finding(
                 code="SG134",
-                origin=policies.origin("ModelRoute", name, "spec.fallback"),
-                path="spec.fallback",
+                origin=policies.origin("ModelRoute", name, path),
+                path=path,
                 message=f"route {name}: fallback {fallback} serves {other}, not {own}, and modelChange "
                 "is never: it gets no requests",
                 fix=f"use a pool that serves {own}, or set modelChange: disclosed (or opt-in)",
@@ -66,10 +51,10 @@ def _model_change_of_nothing(policies: PolicySet) -> Iterator[Finding]:
         written = policies.origins.get(f"ModelRoute/{name}.spec.modelChange")
         if written is None or route.spec.model_change is not ModelChange.OPT_IN:
             continue
-        fallback = route.spec.fallback
-        own, other = _models(policies, route.spec.pools[0].pool, fallback or route.spec.pools[0].pool)
-        if own == other:
-            why = "no fallback is set" if fallback is None else f"fallback {fallback} also serves {own}"
+        own, fallbacks = policies.pools[route.spec.pools[0].pool].spec.model, route.spec.fallbacks
+        if all(policies.pools[pool].spec.model == own for pool in fallbacks):
+            verb = "serves" if len(fallbacks) == 1 else "serve"
+            why = f"{' and '.join(fallbacks)} also {verb} {own}" if fallbacks else "no fallback is set"
             yield Finding(
                 code="SG135",
                 origin=written,
@@ -106,7 +91,7 @@ def _split_between_models(policies: PolicySet) -> Iterator[Finding]:
                     path="spec.pools",
                     message=f"route {name}: {other} in pool {pool} always serves some requests for {own}, "
                     "without a header that tells callers",
-                    fix=f"use fallback: {pool}, which is disclosed, or add a route for {other}",
+                    fix=f"use fallbacks: [{pool}], which is disclosed, or add a route for {other}",
                 )
 
 
@@ -173,7 +158,6 @@ def _is_loopback(address: str) -> bool:
 
 ROUTE_RULES: Final[tuple[SetRule, ...]] = (
     _unreached,
-    _fallbacks,
     _unused_fallbacks,
     _model_change_of_nothing,
     _side_effects_and_hedges,

@@ -208,6 +208,10 @@ ALIKE: list[tuple[str, str, dict[str, Any], str]] = [
     ("SG026", "ModelRoute", {**ROUTE, "pools": []}, "front"),
     ("SG038", "ModelRoute", {**ROUTE, "pools": [{"pool": "a", "weight": 0}]}, "front"),
     ("SG039", "ModelRoute", {**ROUTE, "pools": [{"pool": "a"}, {"pool": "a"}]}, "front"),
+    ("SG039", "ModelRoute", {**ROUTE, "fallbacks": ["b", "c", "b"]}, "front"),
+    ("SG039", "ModelRoute", {**ROUTE, "fallbacks": ["b", ROUTE["pools"][0]["pool"]]}, "front"),
+    ("SG026", "ModelRoute", {**ROUTE, "fallbacks": [f"p{number}" for number in range(9)]}, "front"),
+    ("SG025", "ModelRoute", {**ROUTE, "fallbacks": "b"}, "front"),
     ("SG040", "ModelRoute", {**ROUTE, "match": {"headers": [{"name": "x", "exact": "1", "present": True}]}}, "f"),
     ("SG026", "ModelRoute", {**ROUTE, "priority": "urgent"}, "front"),
     ("SG026", "ModelRoute", {**ROUTE, "match": {"headers": [{"name": "x y"}]}}, "front"),
@@ -250,7 +254,12 @@ ALLOWED: list[tuple[str, dict[str, Any], str]] = [
     ("ResiliencePolicy", {"breaker": {"cooldown": "10m"}}, "default"),
     ("ResiliencePolicy", {"breaker": {"errorRatePercent": 0, "minCalls": 9, "windowCalls": 8}}, "default"),
     ("ResiliencePolicy", {"mode": "shadow", "hedging": {"mode": None, "delay": None}}, "default"),
-    ("ModelRoute", {**ROUTE, "fallback": None, "match": {"headers": [{"name": "x-$a", "exact": None}]}}, "front"),
+    (
+        "ModelRoute",
+        {"listener": {"port": 80}, "pools": [{"pool": "a"}, {"pool": "b", "weight": 0}], "fallbacks": ["b", "c"]},
+        "front",
+    ),
+    ("ModelRoute", {**ROUTE, "fallbacks": [], "match": {"headers": [{"name": "x-$a", "exact": None}]}}, "front"),
 ]
 
 

@@ -118,7 +118,7 @@ def test_names_stay_on_one_short_line(tmp_path: Path, name: str) -> None:
         documents: list[Any] = [one.value for one in parse(TEXTS[0]).documents]
         documents[0][place] = {**documents[0]["spec"], name: 1} if place == "spec" else {"name": name, name: name}
         documents[1]["metadata"]["name"] = documents[3]["metadata"]["name"] = name
-        documents[2]["spec"]["fallback"] = name
+        documents[2]["spec"]["fallbacks"] = [name]
         content = "\n---\n".join(json.dumps(one, ensure_ascii="\ud800" in name) for one in documents)
         errors = judged(tmp_path / "a.yaml", content.encode())
         assert isinstance(errors, PolicyErrors)

@@ -151,6 +151,28 @@ def test_a_wrong_reference_does_not_wait_for_other_problems(errors_of: Errors) -
     ]
 
 
+def test_route_names_each_pool_once(errors_of: Errors) -> None:
+    spare = POOL.replace("chat", "spare").replace("10.0.0", "10.0.1")
+    route = """\
+apiVersion: switchgear.dev/v1alpha1
+kind: ModelRoute
+metadata: {name: front}
+spec:
+  listener: {port: 80}
+  pools: [{pool: chat}]
+  fallbacks:
+    - spare
+    - chat
+    - spare
+"""
+    said = [(error.code, error.path, error.message) for error in errors_of(f"{POOL}---\n{spare}---\n{route}")]
+    head = f"{POOL}---\n{spare}---\n".count("\n")
+    assert said == [
+        ("SG039", "spec.fallbacks[1]", f"fallback chat is also a target, in line {head + 6}, and fails with it"),
+        ("SG039", "spec.fallbacks[2]", f"duplicate fallback spare; the first is in line {head + 8}"),
+    ]
+
+
 def test_both_places_of_a_duplicate_are_named(tmp_path: Path, sound: str) -> None:
     (tmp_path / "a.yaml").write_text(sound)
     (tmp_path / "b.yaml").write_text(POOL)

@@ -248,7 +248,7 @@ spec:
 apiVersion: switchgear.dev/v1alpha1
 kind: ModelRoute
 metadata: {name: spare}
-spec: {listener: {port: 82}, fallback: small, pools: [{pool: chat}]}
+spec: {listener: {port: 82}, fallbacks: [small], pools: [{pool: chat}]}
 """
 
 
@@ -296,13 +296,13 @@ spec:
 @pytest.mark.parametrize(
     ("model", "route", "codes"),
     [
-        ("tiny", "fallback: small", []),
-        ("tiny", "fallback: small, modelChange: opt-in", []),
-        ("tiny", "fallback: small, modelChange: never", ["SG134"]),
-        ("llama", "fallback: small, modelChange: never", []),
-        ("llama", "fallback: small, modelChange: opt-in", ["SG135"]),
-        ("llama", "fallback: small, modelChange: disclosed", []),
-        ("tiny", "fallback: small, sideEffects: true", []),
+        ("tiny", "fallbacks: [small]", []),
+        ("tiny", "fallbacks: [small], modelChange: opt-in", []),
+        ("tiny", "fallbacks: [small], modelChange: never", ["SG134"]),
+        ("llama", "fallbacks: [small], modelChange: never", []),
+        ("llama", "fallbacks: [small], modelChange: opt-in", ["SG135"]),
+        ("llama", "fallbacks: [small], modelChange: disclosed", []),
+        ("tiny", "fallbacks: [small], sideEffects: true", []),
     ],
 )
 def test_fallback_with_another_model_draws_model_warnings(

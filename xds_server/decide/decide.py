@@ -4,7 +4,7 @@ Each pool has its own decisions (``pool_decisions``). Pools depend on each other
 only on the last round. So a pool without new inputs keeps its decisions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from policies.model import PolicySet
@@ -12,7 +12,7 @@ from policies.route import ModelChange
 from xds_server.decide.admission.ceiling import classes_by_pool
 from xds_server.decide.admission.degradation_level import FallbackView
 from xds_server.decide.decision_memory import NO_POOL_MEMORY, DecisionMemory
-from xds_server.decide.decisions import UNDECIDED, Decisions, EngineDecision, Health, PoolDecisions
+from xds_server.decide.decisions import Decisions, EngineDecision, Health, PoolDecisions
 from xds_server.decide.ejection.removed_engines import removed_engines
 from xds_server.decide.pool_decisions import PoolInputs, any_admitted, pool_decisions
 from xds_server.decide.pool_inputs import ConnectedProxies, PoolPolicy
@@ -49,7 +49,7 @@ def decide(
                 engines=engines,
                 traffic=fleet.traffic.get(name),
                 orders=ordered.get(name, {}),
-                fallback=_fallback_view(memory, name, fallbacks.get(name)),
+                fallback=_fallback_view(memory, name, fallbacks.get(name, ())),
             ),
             proxies,
             memory.pools.get(name, NO_POOL_MEMORY),
@@ -80,31 +80,48 @@ def decide(
     return decisions, DecisionMemory(pools=MappingProxyType(pools), leaving=leaving)
 
 
-def _fallbacks(policies: PolicySet) -> Mapping[str, str]:
-    """The fallback of each pool: that of its first route, by name, that has one and may use it."""
-    found: dict[str, str] = {}
+def _fallbacks(policies: PolicySet) -> Mapping[str, tuple[str, ...]]:
+    """The fallbacks of each pool, in order: those of its first route, by name, that has some and may use them.
+
+    A pool that is only a fallback itself has the next ones of its route.
+    """
+    of_targets: dict[str, tuple[str, ...]] = {}
+    of_fallbacks: dict[str, tuple[str, ...]] = {}
     for name in sorted(policies.routes):
         spec = policies.routes[name].spec
-        if spec.fallback is None:
+        model = policies.pools[spec.pools[0].pool].spec.model
+        usable = tuple(
+            pool
+            for pool in spec.fallbacks
+            if spec.model_change is not ModelChange.NEVER or policies.pools[pool].spec.model == model
+        )
+        if not usable:
             continue
-        model = policies.pools[spec.fallback].spec.model
         for share in spec.pools:
-            if spec.model_change is not ModelChange.NEVER or policies.pools[share.pool].spec.model == model:
-                found.setdefault(share.pool, spec.fallback)
-    return found
+            of_targets.setdefault(share.pool, usable)
+        for number, pool in enumerate(usable[:-1]):
+            of_fallbacks.setdefault(pool, usable[number + 1 :])
+    return {**of_fallbacks, **of_targets}
 
 
-def _fallback_view(memory: DecisionMemory, name: str, fallback: str | None) -> FallbackView | None:
-    """A pool's fallback as of the last round; None without one, or before its first decision."""
-    pool = UNDECIDED if fallback is None else _last_decisions(memory, fallback)
-    if pool.admission is None:
+def _fallback_view(memory: DecisionMemory, name: str, fallbacks: Sequence[str]) -> FallbackView | None:
+    """A pool's fallbacks together, as of the last round; None without one, or before their first decision."""
+    decided = [
+        (pool, pool.admission)
+        for pool in (_last_decisions(memory, fallback) for fallback in fallbacks)
+        if pool.admission is not None
+    ]
+    if not decided:
         return None
-    asks = _served_per_s(_last_decisions(memory, name))
-    return FallbackView(
-        pressure=pool.admission.pressure,
-        ready=any_admitted(pool.engines) and pool.serves_percent > 0,
-        relative_capacity=_served_per_s(pool) / asks if asks else 1.0,
-    )
+    ready = [one for one in decided if any_admitted(one[0].engines) and one[0].serves_percent > 0]
+    able = [(_served_per_s(pool), admission.pressure) for pool, admission in ready or decided]
+    served, asks = sum(per_s for per_s, _ in able), _served_per_s(_last_decisions(memory, name))
+    known = [(per_s, pressure) for per_s, pressure in able if pressure is not None]
+    if len(able) == 1:
+        pressure = able[0][1]
+    else:
+        pressure = sum(per_s * one for per_s, one in known) / served if known and served else None
+    return FallbackView(pressure=pressure, ready=bool(ready), relative_capacity=served / asks if asks else 1.0)
 
 
 def _last_decisions(memory: DecisionMemory, name: str) -> PoolDecisions:

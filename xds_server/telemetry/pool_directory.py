@@ -94,7 +94,7 @@ def _pool(policies: PolicySet, name: str, addresses: Mapping[str, str]) -> PoolF
     routes = {
         route_name: route.spec.priority
         for route_name, route in policies.routes.items()
-        if name in {route.spec.fallback, *(share.pool for share in route.spec.pools)}
+        if name in {*route.spec.fallbacks, *(share.pool for share in route.spec.pools)}
     }
     zones: dict[str, list[str]] = {}
     for one in endpoints:

@@ -68,25 +68,36 @@ def _serves_percent(decisions: Decisions, pool: str) -> float:
     return 100.0 if decided is None else decided.serves_percent
 
 
-def incompatible_fallback(route: ModelRoute, policies: PolicySet, fleet: Fleet) -> str:
-    """The fallback if it serves another revision of the same model and must not; else empty.
+def incompatible_fallbacks(route: ModelRoute, policies: PolicySet, fleet: Fleet) -> frozenset[str]:
+    """Fallbacks that serve another revision of the same model and must not.
 
     Revisions of different models are not comparable; ``modelChange`` governs those.
     """
-    first, fallback = route.spec.pools[0].pool, route.spec.fallback
-    if fallback is None or policies.pools[first].spec.model != policies.pools[fallback].spec.model:
-        return ""
+    first = route.spec.pools[0].pool
     across = policies.effective[first].regions.across_revisions
-    own, other = (
-        {revision_key(engine.revision, across) for engine in fleet.pools.get(pool, ())}
-        for pool in (first, fallback)
+    if across is AcrossRevisions.ANY:
+        return frozenset()
+    model = policies.pools[first].spec.model
+
+    def revisions(pool: str) -> set[str]:
+        return {revision_key(engine.revision, across) for engine in fleet.pools.get(pool, ())}
+
+    own = revisions(first)
+    return frozenset(
+        pool
+        for pool in route.spec.fallbacks
+        if policies.pools[pool].spec.model == model
+        and own
+        and (other := revisions(pool))
+        and own.isdisjoint(other)
     )
-    return fallback if own and other and own.isdisjoint(other) and across is not AcrossRevisions.ANY else ""
 
 
-def without_pool(ready: Sequence[UsableShares], pool: str) -> Sequence[UsableShares]:
-    """The usable pools without this one."""
-    return tuple([{name: percent for name, percent in usable.items() if name != pool} for usable in ready])
+def without_pools(ready: Sequence[UsableShares], pools: Collection[str]) -> Sequence[UsableShares]:
+    """The usable pools without these."""
+    if not pools:
+        return ready
+    return tuple([{name: percent for name, percent in usable.items() if name not in pools} for usable in ready])
 
 
 def _failing(decision: EngineDecision | None) -> bool:
@@ -111,9 +122,9 @@ def live_weights(
 ) -> Mapping[str, int]:
     """Live weight of each of these pools of a route; ``ready``: usable pools, best first.
 
-    The weight of an unusable pool moves to the fallback; without a usable fallback the route's other pools share
-    it by their own weights. A full pool gives up the share set by its degradation level. If no pool is usable,
-    the declared weights stay.
+    The weight of an unusable pool moves to the first usable fallback; without one the route's other pools share
+    it by their own weights. A full pool gives up the share set by its degradation level; a full fallback gives up
+    such a share of what it got, to the next. If no pool is usable, the declared weights stay.
     """
     declared = declared_weights(route, pools)
     for usable in ready:
@@ -126,21 +137,28 @@ def live_weights(
 def _moved(
     route: ModelRoute, declared: Mapping[str, int], usable: UsableShares, ladders: Mapping[str, DegradationState]
 ) -> Mapping[str, int]:
-    fallback = route.spec.fallback
-    if fallback is None or fallback not in declared or fallback not in usable or _closed(ladders.get(fallback)):
+    chain = [
+        pool
+        for pool in route.spec.fallbacks
+        if pool in declared and pool in usable and not _closed(ladders.get(pool))
+    ]
+    if not chain:
         return {pool: weight if pool in usable else 0 for pool, weight in declared.items()}
+    # Part of what each pool is offered that it takes; the last fallback takes what is left.
+    takes = {pool: usable.get(pool, 0.0) / 100 * (1 - _share(ladders.get(pool))) for pool in declared}
     total = sum(declared.values())
-    kept = {
-        pool: weight * usable.get(pool, 0.0) / 100 * (1 - _share(ladders.get(pool)))
+    divided = [pool for pool, weight in declared.items() if weight and pool not in chain] + chain[:-1]
+    scale = total if all(takes[pool] in {0.0, 1.0} for pool in divided) else WEIGHT_RESOLUTION
+    live = {
+        pool: 0 if pool in chain else round(weight * takes[pool] * scale / total)
         for pool, weight in declared.items()
-        if pool != fallback
     }
-    if all(share in {0, declared[pool]} for pool, share in kept.items()):
-        whole = {pool: declared[pool] if share else 0 for pool, share in kept.items()}
-        return {**whole, fallback: total - sum(whole.values())}
-    parts = {pool: round(share * WEIGHT_RESOLUTION / total) for pool, share in kept.items()}
     # Shares that are rounded up individually may exceed the total.
-    return {**parts, fallback: max(0, WEIGHT_RESOLUTION - sum(parts.values()))}
+    left = max(0, scale - sum(live.values()))
+    for pool in chain[:-1]:
+        live[pool] = round(left * takes[pool])
+        left -= live[pool]
+    return {**live, chain[-1]: left}
 
 
 def _share(ladder: DegradationState | None) -> float:

@@ -111,13 +111,13 @@ def route_configuration(port: int, routes: Sequence[Route], body_limit_bytes: in
 class RouteVariant:
     """Some requests of a route: those with these headers, and what is allowed for them.
 
-    ``name``: part of the Envoy route's name. ``fallback``: may use the fallback pool. ``once``: must not run
-    twice.
+    ``name``: part of the Envoy route's name. ``fallbacks``: those that may serve them, in order. ``once``: must
+    not run twice.
     """
 
     name: str = ""
     headers: tuple[HeaderMatcher, ...] = ()
-    fallback: bool = True
+    fallbacks: tuple[str, ...] = ()
     once: bool = False
 
 
@@ -172,13 +172,16 @@ def _envoy_route(route: ModelRoute, variant: RouteVariant, action: RouteAction, 
 
 
 def fallback_variants(route: ModelRoute, models: Mapping[str, str]) -> tuple[RouteVariant, ...]:
-    """Variants with and without fallback, in matching order."""
-    if not _fallback_changes_model(route, models) or route.spec.model_change is ModelChange.DISCLOSED:
-        return (RouteVariant(),)
-    stays = RouteVariant(fallback=False)
+    """Variants with and without fallbacks that serve another model, in matching order."""
+    every, model = route.spec.fallbacks, models.get(route.spec.pools[0].pool)
+    same_model = tuple(pool for pool in every if models.get(pool) == model)
+    if same_model == every or route.spec.model_change is ModelChange.DISCLOSED:
+        return (RouteVariant(fallbacks=every),)
+    stays = RouteVariant(fallbacks=same_model)
     if route.spec.model_change is ModelChange.NEVER:
         return (stays,)
-    return (RouteVariant(name="/any-model", headers=(header_is_true(ALLOW_MODEL_CHANGE_HEADER),)), stays)
+    accepts = (header_is_true(ALLOW_MODEL_CHANGE_HEADER),)
+    return (RouteVariant(name="/any-model", headers=accepts, fallbacks=every), stays)
 
 
 def _idempotency_variants(
@@ -203,11 +206,11 @@ def _idempotency_variants(
     if once == freely:
         yield who, freely
     elif route.spec.side_effects:
-        yield RouteVariant(name=who.name, headers=(*headers, keyed), fallback=who.fallback), freely
-        yield RouteVariant(name=name, headers=headers, fallback=who.fallback, once=True), once
+        yield RouteVariant(name=who.name, headers=(*headers, keyed), fallbacks=who.fallbacks), freely
+        yield RouteVariant(name=name, headers=headers, fallbacks=who.fallbacks, once=True), once
     else:
         marked = (header_is_true(SIDE_EFFECTS_HEADER), header_absent(IDEMPOTENCY_KEY_HEADER))
-        yield RouteVariant(name=name, headers=(*headers, *marked), fallback=who.fallback, once=True), once
+        yield RouteVariant(name=name, headers=(*headers, *marked), fallbacks=who.fallbacks, once=True), once
         yield who, freely
 
 
@@ -243,20 +246,17 @@ def _action(
 
 
 def route_pools(route: ModelRoute) -> tuple[str, ...]:
-    """Pools a route can send to, the fallback last; without duplicates."""
-    return reachable_pools(route, RouteVariant())
+    """Pools a route can send to, fallbacks last; without duplicates."""
+    return reachable_pools(route, RouteVariant(fallbacks=route.spec.fallbacks))
 
 
 def reachable_pools(route: ModelRoute, who: RouteVariant) -> tuple[str, ...]:
-    """Pools these requests can go to, the fallback last; without duplicates."""
-    names = [share.pool for share in route.spec.pools]
-    if route.spec.fallback is not None and who.fallback:
-        names.append(route.spec.fallback)
-    return tuple(dict.fromkeys(names))
+    """Pools these requests can go to, fallbacks last; without duplicates."""
+    return tuple(dict.fromkeys((*(share.pool for share in route.spec.pools), *who.fallbacks)))
 
 
 def declared_weights(route: ModelRoute, pools: Sequence[str]) -> dict[str, int]:
-    """Declared weight of each of these pools; 0 for a fallback."""
+    """Declared weight of each of these pools; 0 for fallbacks."""
     weights = dict.fromkeys(pools, 0)
     for share in route.spec.pools:
         weights[share.pool] += share.weight
@@ -276,7 +276,7 @@ def _weighted(route: ModelRoute, pools: Sequence[str], models: Mapping[str, str]
     first_model = models.get(route.spec.pools[0].pool)
     return WeightedCluster(
         clusters=[
-            _weight(pool, weight, models[pool], is_fallback=pool == route.spec.fallback)
+            _weight(pool, weight, models[pool], is_fallback=pool in route.spec.fallbacks)
             if first_model is not None and models[pool] != first_model
             else WeightedClusterClusterWeight(name=pool, weight=weight)
             for pool, weight in declared_weights(route, pools).items()
@@ -309,9 +309,3 @@ def _of_an_engine(value: str) -> str:
     """
     text = quote(value, safe="/:@+ ").replace("%", "\\x25")
     return f"%CEL(response.flags == 0 ? '{text}' : '')%"
-
-
-def _fallback_changes_model(route: ModelRoute, models: Mapping[str, str]) -> bool:
-    fallback = route.spec.fallback
-    first = route.spec.pools[0].pool
-    return fallback is not None and models.get(fallback) != models.get(first)

@@ -226,6 +226,6 @@ def test_lab_engines_use_plain_http() -> None:
     tls = "tls: {secret: engines, serverName: engine.test}, "
     spec = "model: m, endpoints: [{address: 10.0.0.2, port: 80}]"
     small = f"kind: EnginePool\nmetadata: {{name: small}}\nspec: {{{tls}{spec}}}\n"
-    before = policies(small, route("chat", "[{pool: small}]", "fallback: chat"))
+    before = policies(small, route("chat", "[{pool: small}]", "fallbacks: [chat]"))
     assert before.pools["small"].spec.tls is not None
     assert served(policy_fit(before, experiment())).pools["small"].spec.tls is None

@@ -203,7 +203,7 @@ def test_outcome_depends_on_the_value(
     [
         ("  match: {model: llama}", "spec.match.model", Fidelity.LOST),
         ("  match: {stream: true}", "spec.match.stream", Fidelity.LOST),
-        ("  fallback: chat", "spec.fallback", Fidelity.LOST),
+        ("  fallbacks: [chat]", "spec.fallbacks", Fidelity.LOST),
         ("  match: {headers: [{name: x, exact: a}]}", "spec.match.headers[].exact", Fidelity.EXACT),
         ("  allowedRegions: [eu]", "spec.allowedRegions", Fidelity.EXACT),
     ],
@@ -212,7 +212,7 @@ def test_route_conditions_are_exported(
     export: Callable[..., ExportResult], rest: str, path: str, fate: Fidelity
 ) -> None:
     other = POOL.replace("chat", "other").replace("10.0.0", "10.0.1")
-    rest = rest.replace("fallback: chat", "fallback: other")
+    rest = rest.replace("fallbacks: [chat]", "fallbacks: [other]")
     result = export(f"{POOL}---{other}{ROUTE}{rest}\n")
     assert fate_of(result, path, "ModelRoute").fate is fate
 

@@ -35,8 +35,8 @@ async def test_bound_requests_stay_inside_while_engines_and_control_plane_die(
     standing_in("us", pool, away)
     standing_in("us", other, spare)
     asked = {"headers": [{"name": "x-bound", "present": True}]}
-    bound = site.route("bound", match=asked, fallback="other", allowedRegions=["eu"])
-    free = site.route("free", fallback="other")
+    bound = site.route("bound", match=asked, fallbacks=["other"], allowedRegions=["eu"])
+    free = site.route("free", fallbacks=["other"])
     site.write("all.yaml", pool, other, bound, free, document("ResiliencePolicy", "default", RESTLESS))
     serve = await site.serve()
     await site.envoy("n1", "--region", "us")

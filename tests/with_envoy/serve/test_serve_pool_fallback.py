@@ -15,14 +15,18 @@ RATE_PER_S = 10.0
 SETTLED_S = 2.0
 
 
-async def start_site(site: Site) -> None:
-    """A pool of four and a fallback of two, with default policies."""
-    await site.start_engines(6, slots=8)
+async def start_site(site: Site, *, fallbacks: int = 1) -> None:
+    """A pool of four and fallbacks of two, with default policies."""
+    await site.start_engines(4 + 2 * fallbacks, slots=8)
+    names = ["small", "tiny"][:fallbacks]
     site.write(
         "chat.yaml",
         site.pool("chat", site.engines[:4], slotsPerEngine=8),
-        site.pool("small", site.engines[4:], slotsPerEngine=8),
-        site.route(pool="chat", fallback="small"),
+        *(
+            site.pool(name, site.engines[4 + 2 * number :][:2], slotsPerEngine=8)
+            for number, name in enumerate(names)
+        ),
+        site.route(pool="chat", fallbacks=names),
     )
     await site.serve()
     await site.envoy()
@@ -54,3 +58,36 @@ async def test_fallback_serves_while_the_pool_fails(site: Site, fault: Any) -> N
         return sum(engine.book.totals().finished for engine in site.engines[:4]) > before + 20
 
     await eventually(back, "the pool serves again")
+
+
+async def test_next_fallback_serves_while_the_first_fails_too(site: Site) -> None:
+    await start_site(site, fallbacks=2)
+    load = site.load(RATE_PER_S)
+    await load.more(20)
+    for engine in site.engines[:4]:
+        await engine.set_fault(EngineErrorAfterWork())
+    await load.more(40)
+    for engine in site.engines[4:6]:
+        await engine.set_fault(EngineShed())
+    began = time.monotonic()
+    await load.more(100)
+    after = [one for one in load.outcomes if one.arrived_at_s > began + SETTLED_S]
+    assert good_share(after) >= 0.95
+    assert all(engine.book.totals().finished for engine in site.engines[6:])
+
+
+async def test_callers_see_refusals_but_no_storm_while_every_fallback_fails(site: Site) -> None:
+    await start_site(site)
+    load = site.load(RATE_PER_S)
+    await load.more(20)
+    began, arrived = time.monotonic(), sum(engine.book.totals().arrived for engine in site.engines)
+    for engine in site.engines:
+        await engine.set_fault(EngineShed())
+    await load.more(100)
+    after = [one for one in load.outcomes if one.arrived_at_s > began + SETTLED_S]
+    assert {one.status for one in after} == {503}
+    attempts = sum(engine.book.totals().arrived for engine in site.engines) - arrived
+    assert attempts <= 4 * 1.1 * len([one for one in load.outcomes if one.arrived_at_s > began])
+    for engine in site.engines:
+        await engine.heal()
+    await site.answered()

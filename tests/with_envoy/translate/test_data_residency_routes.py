@@ -44,7 +44,7 @@ spec:
   listener: {{port: 8080}}
   match: {{headers: [{{name: x-eu, present: true}}]}}
   pools: [{{pool: p}}]
-  fallback: small
+  fallbacks: [small]
   allowedRegions: [eu]
 ---
 {head} ModelRoute

@@ -193,7 +193,7 @@ async def test_an_engine_that_is_twice_as_slow_holds_its_part_of_the_ceiling(rig
 
 async def test_fallback_takes_over_by_its_weight(rig, engine):
     main, small = await engine(), await engine()
-    one = await rig(policy(pool("p", main), pool("small", small), route("r", "p", "fallback: small")))
+    one = await rig(policy(pool("p", main), pool("small", small), route("r", "p", "fallbacks: [small]")))
     assert await burst(one, 10) == {(200, None): 10}
     assert (main.book.totals().arrived, small.book.totals().arrived) == (10, 0)
     await one.set_runtime({"switchgear.route.r.p": 0, "switchgear.route.r.small": 100})

@@ -66,7 +66,7 @@ apiVersion: switchgear.dev/v1alpha1
 kind: ModelRoute
 metadata: {{name: r}}
 spec:
-  {{listener: {{port: 8080, address: 127.0.0.1}}, match: {match}, pools: [{{pool: p}}], fallback: small{route}}}
+  {{listener: {{port: 8080, address: 127.0.0.1}}, match: {match}, pools: [{{pool: p}}], fallbacks: [small]{route}}}
 """
 
 

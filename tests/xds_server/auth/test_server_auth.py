@@ -59,7 +59,7 @@ spec: {listener: {port: 10000}, match: {model: one}, pools: [{pool: chat}]}
 apiVersion: switchgear.dev/v1alpha1
 kind: ModelRoute
 metadata: {name: two}
-spec: {listener: {port: 10000}, match: {model: two}, pools: [{pool: chat}], fallback: small}
+spec: {listener: {port: 10000}, match: {model: two}, pools: [{pool: chat}], fallbacks: [small]}
 """
 
 

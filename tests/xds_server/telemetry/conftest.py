@@ -25,7 +25,7 @@ def documents(engines: int = 4, *, hedged: bool = False) -> list[dict[str, Any]]
         {
             "kind": "ModelRoute",
             "metadata": {"name": "talk"},
-            "spec": {"listener": {"port": 8080}, "pools": [{"pool": "chat"}], "fallback": "small"},
+            "spec": {"listener": {"port": 8080}, "pools": [{"pool": "chat"}], "fallbacks": ["small"]},
         },
         {
             "kind": "ModelRoute",

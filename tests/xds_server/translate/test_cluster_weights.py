@@ -16,7 +16,7 @@ def route(pools, fallback=None, model_change="disclosed"):
     spec = {
         "listener": {"port": 8080},
         "pools": [{"pool": pool, "weight": weight} for pool, weight in pools.items()],
-        "fallback": fallback,
+        "fallbacks": [] if fallback is None else list(fallback),
         "modelChange": model_change,
     }
     return ModelRoute.model_validate({"metadata": {"name": "r"}, "spec": spec})
@@ -69,6 +69,36 @@ def weights(one, ready, ladders=None, models=None):
 )
 def test_shares_of_full_and_failing_pools(ready, ladders, expected):
     assert weights(route({"a": 90, "b": 10}, "f"), ready, ladders) == {"r": expected}
+
+
+@pytest.mark.parametrize(
+    ("ready", "ladders", "expected"),
+    [
+        ("afgh", {}, {"a": 10, "f": 0, "g": 0, "h": 0}),
+        ("fgh", {}, {"a": 0, "f": 10, "g": 0, "h": 0}),
+        ("gh", {}, {"a": 0, "f": 0, "g": 10, "h": 0}),
+        ("h", {}, {"a": 0, "f": 0, "g": 0, "h": 10}),
+        ("fgh", {"f": full(25)}, {"a": 0, "f": 7500, "g": 2500, "h": 0}),
+        ("fgh", {"f": full(25), "g": full(50)}, {"a": 0, "f": 7500, "g": 1250, "h": 1250}),
+        ("fh", {"f": full(25), "g": full(50)}, {"a": 0, "f": 7500, "g": 0, "h": 2500}),
+        ("afgh", {"a": full(50), "f": full(50)}, {"a": 5000, "f": 2500, "g": 2500, "h": 0}),
+        ("f", {"f": full(50)}, {"a": 0, "f": 10, "g": 0, "h": 0}),  # the last one keeps what it got
+        ("fg", {"f": full(0, maintenance="shut")}, {"a": 0, "f": 0, "g": 10, "h": 0}),
+        ([{"f": 25.0, "g": 100.0}], {}, {"a": 0, "f": 2500, "g": 7500, "h": 0}),  # f is on trial
+        (["", "fg"], {}, {"a": 0, "f": 10, "g": 0, "h": 0}),  # all fail: the first with engines
+        ("", {}, {"a": 10, "f": 0, "g": 0, "h": 0}),
+    ],
+)
+def test_next_fallback_takes_what_the_one_before_cannot(ready, ladders, expected):
+    assert weights(route({"a": 10}, "fgh"), ready, ladders) == {"r": expected}
+
+
+def test_model_change_is_judged_for_each_fallback():
+    models = {"a": "big", "f": "small", "g": "big", "h": "tiny"}
+    opt_in = weights(route({"a": 1}, "fgh", "opt-in"), "fgh", models=models)
+    assert opt_in == {"r": {"a": 0, "f": 1, "g": 0, "h": 0}, "r/stay": {"a": 0, "g": 1}}
+    never = weights(route({"a": 1}, "fgh", "never"), "fgh", models=models)
+    assert never == {"r/stay": {"a": 0, "g": 1}}
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ RICH: Final[Mapping[str, dict[str, Any]]] = {
             "listener": {"port": 8080, "tls": {"secret": "s"}},
             "match": MATCH,
             "pools": [{"pool": "chat", "weight": 100}, {"pool": "spare", "weight": 50}],
-            "fallback": "small",
+            "fallbacks": ["small"],
         },
     ),
     "ResiliencePolicy": document(
@@ -80,6 +80,7 @@ RICH: Final[Mapping[str, dict[str, Any]]] = {
 OTHERS: Final = (
     spare("spare", "m2"),
     spare("small", "m3"),
+    spare("last", "m5"),
     document("ModelRoute", "b", {"listener": {"port": 8081}, "pools": [{"pool": "chat"}], "priority": "batch"}),
 )
 Edits = tuple[tuple[str, str, Any], ...]
@@ -91,7 +92,7 @@ BASES: Final[Mapping[str, Edits]] = {
         ("EnginePool", "spec.tls", None),
         ("EnginePool", "spec.endpoints[].name", None),
         ("EnginePool", "spec.endpoints[].slots", None),
-        ("ModelRoute", "spec.fallback", None),
+        ("ModelRoute", "spec.fallbacks", []),
     ),
     "one region": (
         ("EnginePool", "spec.endpoints[].region", ""),
@@ -146,8 +147,8 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.match.headers[].regex": ("a+",),
     "spec.match.model": ("q", None),
     "spec.match.stream": (False, None),
-    "spec.pools[].pool": ("small",),
-    "spec.fallback": ("spare", None),
+    "spec.pools[].pool": ("last",),
+    "spec.fallbacks": (["last"], ["last", "small"], []),
     "spec.allowedRegions": (["r1"],),
     "spec.pools": (["chat", "spare"],),
     "spec.breaker.interval": ("0.5s", "9s"),

@@ -105,7 +105,7 @@ def test_fallback_of_the_same_model_has_the_same_revision(served, revision, mode
     _, layer = served(
         pool("p", "e1 eu eu-a 2.1"),
         pool("q", f"q1 eu eu-a {revision}", model=model),
-        route(", fallback: q"),
+        route(", fallbacks: [q]"),
         default(f"{{regions: {{acrossRevisions: {across}}}, breaker: {{capacityFloorPercent: 0}}}}"),
         view=View(),
         out=("e1",),

@@ -46,7 +46,7 @@ ROUTES = some.lists(
     some.fixed_dictionaries(
         {
             "pools": some.sampled_from(([{"pool": "one"}], [{"pool": "two"}], [{"pool": "one"}, {"pool": "two"}])),
-            "fallback": some.sampled_from((None, *POOLS)),
+            "fallbacks": some.lists(some.sampled_from(POOLS), unique=True),
             "modelChange": some.sampled_from(("disclosed", "opt-in", "never")),
             "sideEffects": some.booleans(),
             "allowedRegions": some.lists(some.sampled_from(NAMED), max_size=3),
@@ -64,6 +64,12 @@ REGIONAL = some.fixed_dictionaries(
     }
 )
 VIEWS = some.builds(View, zone=some.sampled_from(ZONES), region=some.sampled_from(REGIONS), cuts=some.booleans())
+
+
+def _without_repeats(spec: dict[str, Any]) -> dict[str, Any]:
+    """The route without fallbacks that are also targets."""
+    targets = {share["pool"] for share in spec["pools"]}
+    return {**spec, "fallbacks": [pool for pool in spec.get("fallbacks", ()) if pool not in targets]}
 
 
 def policies(engines: Mapping[str, list[dict[str, Any]]], routes: list[dict[str, Any]], regions: Any) -> PolicySet:
@@ -86,7 +92,7 @@ def policies(engines: Mapping[str, list[dict[str, Any]]], routes: list[dict[str,
         for pool in POOLS
     ]
     documents += [
-        document("ModelRoute", f"r{number}", {"listener": {"port": 8000 + number}, **one})
+        document("ModelRoute", f"r{number}", {"listener": {"port": 8000 + number}, **_without_repeats(one)})
         for number, one in enumerate(routes)
     ]
     documents.append(document("ResiliencePolicy", "default", {"regions": regions}))

@@ -229,7 +229,7 @@ def test_load_shedding_of_long_answers_comes_first():
 
 
 def test_routes_with_model_change_come_first():
-    more = {"fallback": "f", "modelChange": "opt-in"}
+    more = {"fallbacks": ["f"], "modelChange": "opt-in"}
     made = kinds(route(more=more), models={"p": "big", "f": "small"})
     assert list(made) == [
         "streaming/any-model/once",

@@ -31,7 +31,7 @@ THREE = (
     pool("big", 1, 2),
     pool("small", 3),
     pool("lone", 4),
-    route("r", "big", ", fallback: small, match: {model: big}"),
+    route("r", "big", ", fallbacks: [small], match: {model: big}"),
     route("s", "lone", port=8081),
 )
 
@@ -120,9 +120,9 @@ def test_circuit_breaker_limits_are_in_rtds_not_in_cds(versions, spec):
     "edited",
     [
         route("r", "big", ", match: {model: big}"),
-        route("r", "big", ", fallback: small, match: {model: big, stream: true}"),
-        route("r", "big", ", fallback: small, match: {pathPrefix: /v1, headers: [{name: a, exact: b}]}"),
-        route("r", "big", ", fallback: small, match: {model: big}, priority: batch, maxBodyBytes: 5000"),
+        route("r", "big", ", fallbacks: [small], match: {model: big, stream: true}"),
+        route("r", "big", ", fallbacks: [small], match: {pathPrefix: /v1, headers: [{name: a, exact: b}]}"),
+        route("r", "big", ", fallbacks: [small], match: {model: big}, priority: batch, maxBodyBytes: 5000"),
     ],
 )
 def test_route_edits_change_no_listener(versions, edited):

@@ -115,10 +115,7 @@ def classes_by_pool(policies: PolicySet) -> Mapping[str, frozenset[PriorityClass
     """The priority classes whose routes lead to each pool, as target or fallback."""
     classes: dict[str, set[PriorityClass]] = {}
     for route in policies.routes.values():
-        reached = [share.pool for share in route.spec.pools]
-        if route.spec.fallback is not None:
-            reached.append(route.spec.fallback)
-        for pool in reached:
+        for pool in (*(share.pool for share in route.spec.pools), *route.spec.fallbacks):
             classes.setdefault(pool, set()).add(route.spec.priority)
     return {pool: frozenset(found) for pool, found in classes.items()}
 

@@ -39,11 +39,11 @@ _HIGHEST: Final = 1000.0  # cap: higher pressures have the same effect, and infi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackView:
-    """The pool that may take the excess.
+    """The pools that may take the excess, as one.
 
-    ``pressure`` is its own, 1.0 at capacity; None: no requests. ``relative_capacity`` is its capacity over that of
-    the pool (slots / service time, summed over engines in rotation); if it is wrong, the fallback's pressure shows
-    it and the share follows. Of several fallbacks, the fullest.
+    ``pressure`` is their own, 1.0 at capacity; None: no requests. ``relative_capacity`` is their capacity over
+    that of the pool (slots / service time, summed over engines in rotation); if it is wrong, their pressure shows
+    it and the share follows. Only ready ones count. What the first cannot take moves on by that pool's own level.
     """
 
     ready: bool

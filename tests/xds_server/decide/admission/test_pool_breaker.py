@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -22,10 +22,10 @@ from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic
 from xds_server.translate.cluster_weights import live_weights, ready_pools
 
 STEP_S = 0.1
-SIZES = {"main": 4, "spare": 2}
+SIZES = {"main": 4, "spare": 2, "last": 2}
 
 
-def policies(**resilience: object) -> PolicySet:
+def policies(fallbacks: Sequence[str], **resilience: object) -> PolicySet:
     pools = {
         name: EnginePool.model_validate(
             {
@@ -44,7 +44,7 @@ def policies(**resilience: object) -> PolicySet:
     route = ModelRoute.model_validate(
         {
             "metadata": {"name": "r"},
-            "spec": {"listener": {"port": 8080}, "pools": [{"pool": "main"}], "fallback": "spare"},
+            "spec": {"listener": {"port": 8080}, "pools": [{"pool": "main"}], "fallbacks": list(fallbacks)},
         }
     )
     effective = {name: ResilienceSpec.model_validate(resilience) for name in SIZES}
@@ -56,17 +56,24 @@ Fault = Callable[[float], str]
 
 
 class World:
-    """Two pools and one route; each step's requests follow the decided weights."""
+    """A pool, its fallbacks and one route; each step's requests follow the decided weights."""
 
-    def __init__(self, rate_per_s: float = 40.0, seed: int = 1, **resilience: object) -> None:
-        self.policies = policies(**resilience)
+    def __init__(
+        self,
+        rate_per_s: float = 40.0,
+        seed: int = 1,
+        fallbacks: Sequence[str] = ("spare",),
+        **resilience: object,
+    ) -> None:
+        self.fallbacks = fallbacks
+        self.policies = policies(fallbacks, **resilience)
         self.fleet: Fleet = declared(self.policies)
         self.memory = NO_MEMORY
         self.rng = random.Random(seed)
         self.rate_per_s = rate_per_s
         self.now_s = 100.0
         self.calls = {engine.id: EngineTraffic() for engine in itertools.chain(*self.fleet.pools.values())}
-        self.weights = {"main": 1, "spare": 0}
+        self.weights = {"main": 1} | dict.fromkeys(fallbacks, 0)
         self.heard_s = dict.fromkeys(SIZES, self.now_s)
         self.results: list[tuple[float, bool]] = []
         self.moves: list[tuple[float, float]] = []
@@ -93,9 +100,11 @@ class World:
         )
         ladders = {name: one.degradation for name, one in decided.pools.items() if one.degradation}
         self.weights = dict(
-            live_weights(self.policies.routes["r"], ("main", "spare"), ready_pools(self.fleet, decided), ladders)
+            live_weights(
+                self.policies.routes["r"], ("main", *self.fallbacks), ready_pools(self.fleet, decided), ladders
+            )
         )
-        share = self.weights["spare"] / sum(self.weights.values())
+        share = 1 - self.weights["main"] / sum(self.weights.values())
         if not self.moves or self.moves[-1][1] != share:
             self.moves.append((self.now_s, share))
         return decided
@@ -143,7 +152,7 @@ class World:
         return 100 * sum(mine) / len(mine)
 
     def share(self) -> float:
-        """Share of requests for the fallback now."""
+        """Share of requests for fallbacks now."""
         return self.moves[-1][1]
 
 
@@ -183,6 +192,23 @@ def test_fallback_that_fails_later_gives_requests_back() -> None:
     assert world.share() >= 0.75
     began_s = world.now_s
     world.run(20, spare=always("failed"))
+    assert world.good_percent(began_s + 3) >= 90
+
+
+@pytest.mark.parametrize("ended", ["failed", "shed"])
+def test_next_fallback_takes_over_from_a_failing_one(ended: str) -> None:
+    world = World(fallbacks=("spare", "last")).run(5).run(10, main=always(ended))
+    began_s = world.now_s
+    world.run(20, main=always(ended), spare=always(ended))
+    assert world.good_percent(began_s + 2) >= 95
+    world.run(60, main=always(ended))
+    assert world.weights["spare"] == sum(world.weights.values()), "the first fallback serves again"
+
+
+def test_pool_that_serves_again_relieves_failing_fallbacks() -> None:
+    world = World(fallbacks=("spare", "last")).run(5).run(10, main=always("failed"))
+    began_s = world.now_s
+    world.run(20, spare=always("failed"), last=always("failed"))
     assert world.good_percent(began_s + 3) >= 90
 
 

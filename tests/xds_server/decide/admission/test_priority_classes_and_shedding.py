@@ -133,7 +133,7 @@ def test_classes_by_pool_follow_routes(fallback: bool) -> None:
 
     batch = route("r1", "big", "batch")
     if fallback:
-        batch = batch.model_copy(update={"spec": batch.spec.model_copy(update={"fallback": "small"})})
+        batch = batch.model_copy(update={"spec": batch.spec.model_copy(update={"fallbacks": ("small",)})})
     routes = {"r0": route("r0", "small", "interactive"), "r1": batch}
     setup = PolicySet(
         pools={name: document(name) for name in ("big", "small", "idle")}, routes=routes, policies={}, effective={}
