@@ -7,9 +7,11 @@ them together.
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from policies.document import Spec
+from policies.external_service import nameless
 from policies.findings import PolicyError, Problem, did_you_mean
 from policies.merge import effective, layers
-from policies.origin import Step, line_of, origin, path_text
+from policies.origin import Step, line_of, origin, path_steps, path_text
 from policies.pool import EnginePool
 from policies.quantity import format_duration, is_ip
 from policies.resilience import DEFAULT, WAIT_SHARE, ResiliencePolicy, ResilienceSpec
@@ -153,6 +155,17 @@ def _in_route(route: ModelRoute, document: ValidatedDocument) -> Iterator[Proble
                 ("spec", "match", "headers", number),
                 f"{' and '.join(given)} exclude each other in one header match",
                 hint="add a second entry with the same header name",
+            )
+
+    for one in route.spec.listener.external_services():
+        if nameless(one.service):
+            yield _problem(
+                document,
+                "SG044",
+                ("spec", "listener", *path_steps(one.field), "tls"),
+                f"no name to verify in the certificate of {one.service.address}",
+                allowed="serverName, or a host name as address",
+                hint="set serverName to the name in the certificate",
             )
 
 
@@ -299,9 +312,20 @@ def _listeners(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
             ("trustedHops", listener.trusted_hops, known.trusted_hops),
             ("requestId", listener.request_id, known.request_id),
             ("accessLog", listener.access_log, known.access_log),
+            ("accessLogFile", listener.access_log_file or "none", known.access_log_file or "none"),
+            ("accessLogCollector", listener.access_log_collector, known.access_log_collector),
             ("tls", listener.secret or "none", known.secret or "none"),
         ):
-            if here != there:
+            if here != there and isinstance(here or there, Spec):
+                yield _refusal(
+                    placed,
+                    "SG036",
+                    ("spec", "listener", field),
+                    f"port {listener.port} has another {field} in route {other.document.name}, at "
+                    f"{other.place('spec', 'listener')}",
+                    hint=f"use the same {field}: routes of one port share one listener",
+                )
+            elif here != there:
                 yield _refusal(
                     placed,
                     "SG036",

@@ -1,5 +1,6 @@
 """ModelRoute: which requests go to which pools."""
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
@@ -14,6 +15,8 @@ from policies.document import (
     Spec,
     documented_field,
 )
+from policies.engine_tls import LISTENER_SECRET
+from policies.external_service import ExternalService, ServiceReference
 from policies.fidelity import approximated, kept, lost
 from policies.field_checks import CelRule, ListKeys
 from policies.field_targets import FieldTargets, Xds, exported_alike
@@ -67,6 +70,14 @@ class AccessLog(StrEnum):
     STDERR = "stderr"
 
 
+AccessLogFile = Annotated[str, Field(pattern=r"^/var/log/envoy/[A-Za-z0-9][-A-Za-z0-9._]*$", max_length=255)]
+"""A file in the folder of Envoy's logs."""
+
+_ACCESS_LOG: Final = FieldTargets(
+    live=Xds.LDS,
+    istio=lost("Istio's Telemetry resource sets access logs"),
+    gateway_api=lost("the Gateway's owner sets it: EnvoyProxy, telemetry.accessLog"),
+)
 _OF_THE_GATEWAY: Final = "the Gateway's owner sets it: ClientTrafficPolicy"
 _HEADER: Final = FieldTargets(
     live=Xds.RDS,
@@ -202,7 +213,7 @@ class Listener(Spec):
         ...,
         "Port of the Envoys.",
         targets=FieldTargets(
-            live=Xds.RDS | Xds.LDS,
+            live=Xds.RDS | Xds.LDS | Xds.CDS,
             istio=kept("port of the host that callers ask for, or of the gateway", "VirtualService"),
             gateway_api=approximated("parentRefs[].port: the Gateway must listen on it", "HTTPRoute"),
         ),
@@ -263,12 +274,18 @@ class Listener(Spec):
     access_log: AccessLog = documented_field(
         AccessLog.NONE,
         "Where Envoy writes a JSON line for each request.",
-        why="no file: a writer of policies could overwrite files of the proxy",
-        targets=FieldTargets(
-            live=Xds.LDS,
-            istio=lost("Istio's Telemetry resource sets access logs"),
-            gateway_api=lost("the Gateway's owner sets it: EnvoyProxy, telemetry.accessLog"),
-        ),
+        targets=_ACCESS_LOG,
+    )
+    access_log_file: AccessLogFile | None = documented_field(
+        None,
+        "File below /var/log/envoy that each Envoy appends the same lines to. The folder must exist: otherwise "
+        "Envoy refuses the listener.",
+        why="one folder only: a writer of policies could otherwise append to any file of the Envoys",
+        targets=_ACCESS_LOG,
+    )
+    access_log_collector: ExternalService | None = documented_field(
+        None,
+        "OpenTelemetry collector that gets the same fields as log records by OTLP over gRPC.",
     )
     tls: ListenerTls | None = documented_field(
         None, "TLS 1.2 or 1.3 towards callers, with HTTP/1.1 and HTTP/2; default: plain text."
@@ -278,6 +295,19 @@ class Listener(Spec):
     def secret(self) -> str | None:
         """Name of the certificate shown to callers; None without TLS."""
         return None if self.tls is None else self.tls.secret
+
+    def external_services(self) -> Iterator[ServiceReference]:
+        """Services that Envoys call for this listener."""
+        if self.access_log_collector is not None:
+            yield ServiceReference(field="accessLogCollector", service=self.access_log_collector, grpc=True)
+
+    def named_secrets(self) -> Iterator[tuple[str, str]]:
+        """Names of secrets, each with the path of the field that names it."""
+        if self.tls is not None:
+            yield LISTENER_SECRET, self.tls.secret
+        for one in self.external_services():
+            if one.service.tls is not None and one.service.tls.secret is not None:
+                yield f"spec.listener.{one.field}.tls.secret", one.service.tls.secret
 
 
 class PoolShare(Spec):

@@ -36,6 +36,7 @@ _OF_THE_DOCUMENT: Final = ("apiVersion", "kind", "metadata.", "spec.pools")
 _MAY_BE_ABSENT: Final = (
     "spec.endpoints[]",
     "spec.kubernetes",
+    "spec.listener.accessLogCollector",
     "spec.listener.tls",
     "spec.match.headers[]",
     "spec.tls",

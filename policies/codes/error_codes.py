@@ -310,14 +310,14 @@ _RELATIONS: Final = (
     Code(
         code="SG043",
         title="unusable secret",
-        meaning="A pool or listener names certificates that the server lacks or cannot use: a missing file, a key of another certificate, or an expired certificate. The previous policies stay in force; in a cluster only this object keeps its previous version. Only a server with --secrets checks this, not `switchgear validate`.",
+        meaning="A pool, listener or external service names certificates that the server lacks or cannot use: a missing file, a key of another certificate, or an expired certificate. The previous policies stay in force; in a cluster only this object keeps its previous version. Only a server with --secrets checks this, not `switchgear validate`.",
         situation="`spec: {tls: {secret: engines}}`, and --secrets has no folder `engines`",
         fix="Add the files, or name another secret. The server checks again by itself.",
     ),
     Code(
         code="SG044",
         title="no name to verify",
-        meaning="TLS to engines at IP addresses, or found in a cluster, has no name to verify. Any certificate of the same CA would be accepted, also an attacker's.",
+        meaning="TLS to engines or services at IP addresses, or found in a cluster, has no name to verify. Any certificate of the same CA would be accepted, also an attacker's.",
         example=as_file(
             "kind: EnginePool\n"
             "spec: {model: llama, endpoints: [{address: 10.0.0.1, port: 8000}], tls: {secret: engines}}\n"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from policies.findings import did_you_mean
 from policies.pool import EnginePool
+from policies.route import ModelRoute
 from xds_server.admin.server_info import server_info
 from xds_server.admin.views.context import UnknownNameError
 from xds_server.admin_api.server_types import ServerInfo
@@ -25,6 +26,7 @@ class PublishedConfig:
         listen: str = "",
         state_dir: Path | None = None,
         pools: Callable[[], Mapping[str, EnginePool]] = dict,
+        routes: Callable[[], Mapping[str, ModelRoute]] = dict,
         view_expected: Callable[[NodeInfo], View] = lambda node: View(zone=node.zone),
         peek: Callable[[View], Snapshot | None] = lambda _: None,
         wall: Callable[[], float] = time.time,
@@ -33,6 +35,7 @@ class PublishedConfig:
         self._listen = listen
         self._state_dir = state_dir
         self._pools = pools
+        self._routes = routes
         self._view_expected = view_expected
         self._peek = peek
         self._wall = wall
@@ -46,6 +49,7 @@ class PublishedConfig:
             listen=self._listen,
             gated_pools=(name for name, pool in pools.items() if pool.spec.first_token_gate),
             tls_pools=(name for name, pool in pools.items() if pool.spec.tls is not None),
+            listeners=(route.spec.listener for route in self._routes().values()),
             nodes=(proxy.node for proxy in self._publisher.proxies()),
         )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from policies.route import Listener
 from xds_server.admin_api.server_types import DiskSpace, ProxyInfo, ServerInfo
 from xds_server.xds import NodeInfo
 
@@ -37,12 +38,15 @@ NEEDED_EXTENSIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "envoy.transport_sockets.internal_upstream",
             "envoy.transport_sockets.raw_buffer",
         ),
+        "accessLogFile": ("envoy.access_loggers.file",),
+        "accessLogCollector": ("envoy.access_loggers.open_telemetry",),
     }
 )
 """Envoy extensions used by the served resources; those of ``cuts`` only for proxies that can cut requests.
 
-A test compares this with the golden cases. TLS and the operator's access log are always required: an edit may
-enable them at any time, too late to discover that a proxy lacks them.
+The other names are fields of listeners, whose extensions are required where a route sets them. A test compares
+this with the golden cases. TLS and the operator's access log are always required: an edit may enable them at any
+time, too late to discover that a proxy lacks them.
 """
 
 
@@ -53,10 +57,12 @@ def server_info(
     listen: str,
     gated_pools: Iterable[str],
     tls_pools: Iterable[str] = (),
+    listeners: Iterable[Listener] = (),
     nodes: Iterable[NodeInfo],
 ) -> ServerInfo:
     """Current process data."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    used = optional_extensions(listeners)
     return ServerInfo(
         python=platform.python_version(),
         libraries=libraries(),
@@ -68,28 +74,34 @@ def server_info(
         listen=listen,
         gated_pools=tuple(sorted(gated_pools)),
         tls_pools=tuple(sorted(tls_pools)),
-        proxies=tuple(proxy_info(node) for node in nodes),
+        proxies=tuple(proxy_info(node, used) for node in nodes),
     )
 
 
-def proxy_info(node: NodeInfo) -> ProxyInfo:
-    """Build of a proxy, and the required extensions it lacks."""
+def optional_extensions(listeners: Iterable[Listener]) -> tuple[str, ...]:
+    """Extensions that only these listeners require."""
+    set_fields = {field for one in listeners for field in one.model_dump(by_alias=True, exclude_none=True)}
+    return tuple(name for field, names in NEEDED_EXTENSIONS.items() if field in set_fields for name in names)
+
+
+def proxy_info(node: NodeInfo, optional: Iterable[str] = ()) -> ProxyInfo:
+    """Build of a proxy, and the required extensions it lacks, ``optional`` among them."""
     return ProxyInfo(
         node=node.id,
         user_agent=node.user_agent_name,
         version=node.user_agent_version,
-        lacks=missing_extensions(node),
+        lacks=missing_extensions(node, optional),
     )
 
 
-def missing_extensions(node: NodeInfo) -> tuple[str, ...] | None:
+def missing_extensions(node: NodeInfo, optional: Iterable[str] = ()) -> tuple[str, ...] | None:
     """Required extensions that a proxy lacks; None if it does not list its extensions."""
     if not node.extensions:
         return None
     needed = NEEDED_EXTENSIONS["gateway"]
     if node.metadata.get("cuts"):
         needed = (*needed, *NEEDED_EXTENSIONS["cuts"])
-    return tuple(name for name in needed if name not in node.extensions)
+    return tuple(name for name in (*needed, *optional) if name not in node.extensions)
 
 
 @cache

@@ -71,6 +71,7 @@ class AdminPort:
             listen=str(config.listen),
             state_dir=config.state_dir,
             pools=policies.pools,
+            routes=policies.routes,
             view_expected=auth.view_expected,
             peek=policies.reconciler.peek,
         )

@@ -10,6 +10,7 @@ from policies.engine_tls import SecretError
 from policies.findings import PolicyError
 from policies.model import PolicySet
 from policies.pool import EnginePool
+from policies.route import ModelRoute
 from xds_server.app.adapters import SignalsAdapter
 from xds_server.app.operator_parts import OperatorParts
 from xds_server.app.policy_feed import FilesFeed, PolicyFeed
@@ -115,6 +116,11 @@ class PolicyParts:
         """Pools of the served policies."""
         serving = self.reconciler.serving
         return {} if serving is None else serving.policies.pools
+
+    def routes(self) -> Mapping[str, ModelRoute]:
+        """Routes of the served policies."""
+        serving = self.reconciler.serving
+        return {} if serving is None else serving.policies.routes
 
     def on_adopted(self, serving: ServingPolicies) -> None:
         """Add these policies to the history."""

@@ -115,29 +115,27 @@ class SecretDistributor:
         return tuple(sorted(name for name in self._asked_for() if now.has_certificate(name)))
 
     def errors(self, policies: PolicySet) -> tuple[PolicyError, ...]:
-        """Error for every pool and listener that names an unusable secret."""
+        """Error for every field that names an unusable secret."""
         pools = (
             self.error(tls.secret, policies.origin("EnginePool", name, POOL_SECRET) or origin(name, WHOLE_FILE))
             for name, pool in policies.pools.items()
             if (tls := pool.spec.tls) is not None
         )
         listeners = (
-            self.error(
-                secret,
-                policies.origin("ModelRoute", name, LISTENER_SECRET) or origin(name, WHOLE_FILE),
-                LISTENER_SECRET,
-            )
+            self.error(secret, policies.origin("ModelRoute", name, path) or origin(name, WHOLE_FILE), path)
             for name, route in policies.routes.items()
-            if (secret := route.spec.listener.secret) is not None
+            for path, secret in route.spec.listener.named_secrets()
         )
         return tuple(one for one in (*pools, *listeners) if one is not None)
 
     def error(self, name: str, at: Origin, path: str = POOL_SECRET) -> PolicyError | None:
         """Error for a field that names an unusable secret at this origin; None if usable.
 
-        Listeners need the certificate, pools only the authorities.
+        Listeners need the certificate, pools and external services only the authorities.
         """
-        usable = {one.name for one in self.folder.current.values() if path == POOL_SECRET or one.chain is not None}
+        usable = {
+            one.name for one in self.folder.current.values() if path != LISTENER_SECRET or one.chain is not None
+        }
         if name in usable:
             return None
         known = name in self.folder.current
@@ -231,5 +229,5 @@ class SecretDistributor:
 
 def _named(policies: PolicySet) -> frozenset[str]:
     pools = (one.spec.tls.secret for one in policies.pools.values() if one.spec.tls is not None)
-    listeners = (one.spec.listener.secret for one in policies.routes.values())
-    return frozenset((*pools, *(one for one in listeners if one is not None)))
+    listeners = (secret for one in policies.routes.values() for _, secret in one.spec.listener.named_secrets())
+    return frozenset((*pools, *listeners))

@@ -10,7 +10,7 @@ Both use the same runtime key, so that the control plane can lower the sampling 
 Nothing here depends on a policy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from envoy_data_plane.envoy.config.accesslog.v3 import (
@@ -34,17 +34,22 @@ from envoy_data_plane.envoy.config.core.v3 import (
     TypedExtensionConfig,
 )
 from envoy_data_plane.envoy.config.route.v3 import HeaderMatcher
+from envoy_data_plane.envoy.extensions.access_loggers.file.v3 import FileAccessLog
 from envoy_data_plane.envoy.extensions.access_loggers.grpc.v3 import (
     CommonGrpcAccessLogConfig,
     HttpGrpcAccessLogConfig,
 )
+from envoy_data_plane.envoy.extensions.access_loggers.open_telemetry.v3 import OpenTelemetryAccessLogConfig
 from envoy_data_plane.envoy.extensions.access_loggers.stream.v3 import StderrAccessLog, StdoutAccessLog
 from envoy_data_plane.envoy.extensions.formatter.req_without_query.v3 import ReqWithoutQuery
 from envoy_data_plane.envoy.type.v3 import FractionalPercent, FractionalPercentDenominatorType
 from envoy_data_plane.google.protobuf import Struct, Value
+from envoy_data_plane.opentelemetry.proto.common.v1 import AnyValue, KeyValue, KeyValueList
 
 from policies.route import AccessLog as AccessLogTarget
+from policies.route import Listener
 from xds_server.translate.envoy_values import pack_any, seconds
+from xds_server.translate.external_clusters import external_cluster_name
 from xds_server.translate.request_fields import REQUEST_METADATA
 
 SERVER_CLUSTER: Final = "switchgear"
@@ -119,23 +124,53 @@ def listener_log() -> AccessLog:
     return _logger(AccessLogFilter(and_filter=AndFilter(filters=[wanted, _sampled()])))
 
 
-def operator_log(target: AccessLogTarget) -> Sequence[AccessLog]:
-    """The operator's log of requests: one JSON line each, without bodies, queries and credentials."""
-    if target is AccessLogTarget.NONE:
-        return ()
+def operator_log(spec: Listener) -> Iterator[AccessLog]:
+    """The operator's logs of requests: one record each, without bodies, queries and credentials."""
+    formatter = TypedExtensionConfig(
+        name="envoy.formatter.req_without_query", typed_config=pack_any(ReqWithoutQuery())
+    )
     line = SubstitutionFormatString(
         json_format=Struct(fields={key: Value(string_value=value) for key, value in OPERATOR_LOG_FIELDS.items()}),
-        formatters=[
-            TypedExtensionConfig(
-                name="envoy.formatter.req_without_query", typed_config=pack_any(ReqWithoutQuery())
-            )
-        ],
+        formatters=[formatter],
     )
-    if target is AccessLogTarget.STDOUT:
-        return [
-            AccessLog(name="envoy.access_loggers.stdout", typed_config=pack_any(StdoutAccessLog(log_format=line)))
-        ]
-    return [AccessLog(name="envoy.access_loggers.stderr", typed_config=pack_any(StderrAccessLog(log_format=line)))]
+    if spec.access_log is AccessLogTarget.STDOUT:
+        yield AccessLog(
+            name="envoy.access_loggers.stdout", typed_config=pack_any(StdoutAccessLog(log_format=line))
+        )
+    if spec.access_log is AccessLogTarget.STDERR:
+        yield AccessLog(
+            name="envoy.access_loggers.stderr", typed_config=pack_any(StderrAccessLog(log_format=line))
+        )
+    if spec.access_log_file is not None:
+        yield AccessLog(
+            name="envoy.access_loggers.file",
+            typed_config=pack_any(FileAccessLog(path=spec.access_log_file, log_format=line)),
+        )
+    if spec.access_log_collector is not None:
+        yield _otlp_logger(external_cluster_name(spec.port, "accessLogCollector"), formatter)
+
+
+def _otlp_logger(cluster: str, formatter: TypedExtensionConfig) -> AccessLog:
+    fields = [
+        KeyValue(key=key, value=AnyValue(string_value=value))
+        for key, value in OPERATOR_LOG_FIELDS.items()
+        if key != "time"  # every record has its time
+    ]
+    return AccessLog(
+        name="envoy.access_loggers.open_telemetry",
+        typed_config=pack_any(
+            OpenTelemetryAccessLogConfig(
+                log_name=LOG_NAME,
+                grpc_service=GrpcService(envoy_grpc=GrpcServiceEnvoyGrpc(cluster_name=cluster)),
+                resource_attributes=KeyValueList(
+                    values=[KeyValue(key="service.name", value=AnyValue(string_value=LOG_NAME))]
+                ),
+                body=AnyValue(string_value="%REQ(:method)% %REQ_WITHOUT_QUERY(:path)% %RESPONSE_CODE%"),
+                attributes=KeyValueList(values=fields),
+                formatters=[formatter],
+            )
+        ),
+    )
 
 
 def _sampled() -> AccessLogFilter:

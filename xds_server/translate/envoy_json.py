@@ -130,10 +130,10 @@ def _as_in_proto(field: str) -> str:
 
 def _static_cluster(cluster: dict[str, Any], endpoints: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     kept = {key: value for key, value in cluster.items() if key != "eds_cluster_config"}
-    if cluster["name"] not in endpoints:
-        return cluster
     if "transport_socket" in kept:
         kept["transport_socket"] = _static_socket(kept["transport_socket"])
+    if cluster["name"] not in endpoints:
+        return kept
     return {**kept, "type": "STATIC", "load_assignment": endpoints[cluster["name"]]}
 
 

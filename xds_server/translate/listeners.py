@@ -118,7 +118,7 @@ def connection_manager(spec: ListenerSpec) -> Any:
                 name="envoy.filters.http.router", typed_config=pack_any(Router(upstream_log=[attempt_log()]))
             ),
         ],
-        access_log=[listener_log(), *operator_log(spec.access_log)],
+        access_log=[listener_log(), *operator_log(spec)],
         # All stream timeouts are in the routes; Envoy's defaults would cut healthy generations.
         stream_idle_timeout=seconds(0),
         request_timeout=seconds(spec.receive_timeout),

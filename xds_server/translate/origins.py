@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-from policies.engine_tls import LISTENER_SECRET, POOL_SECRET
 from policies.model import PolicySet
 
 
@@ -22,12 +21,9 @@ def route_origins(policies: PolicySet, routes: Iterable[str]) -> tuple[str, ...]
     return _places(policies, [("ModelRoute", route) for route in routes])
 
 
-def secret_origins(policies: PolicySet, documents: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Origins of the secret names in these documents: kind and name."""
-    found = (
-        policies.origin(kind, name, POOL_SECRET if kind == "EnginePool" else LISTENER_SECRET)
-        for kind, name in documents
-    )
+def secret_origins(policies: PolicySet, fields: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
+    """Origins of the secret names in these fields: kind and name of the document, and path."""
+    found = (policies.origin(kind, name, path) for kind, name, path in fields)
     return tuple(dict.fromkeys(str(origin) for origin in found if origin is not None))
 
 

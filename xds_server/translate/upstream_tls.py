@@ -1,4 +1,4 @@
-"""TLS to engines and callers: clusters and listeners contain only certificate names; certificates come by SDS.
+"""TLS to engines, callers and external services: resources contain only names of certificates, which come by SDS.
 
 So a rotated certificate changes no cluster, which Envoy would warm again, losing its counts. Open connections
 stay; new ones use the new certificate.
@@ -39,7 +39,8 @@ from envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 import (
 )
 from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher, StringMatcher
 
-from policies.engine_tls import EngineTls, expression, is_uri
+from policies.engine_tls import POOL_SECRET, EngineTls, expression, is_uri
+from policies.external_service import ExternalService
 from policies.model import PolicySet
 from policies.pool import EnginePool
 from policies.quantity import is_ip
@@ -58,14 +59,14 @@ def secret_resources(
     policies: PolicySet, here: VisiblePolicies, secrets: Secrets, memo: Memo, *, keys: bool
 ) -> tuple[TranslatedResource, ...]:
     """Available secrets named by visible pools and listeners; private keys only with ``keys``."""
-    named: dict[str, list[tuple[str, str]]] = {}
+    named: dict[str, list[tuple[str, str, str]]] = {}
     for pool in here.pools:
         tls = policies.pools[pool].spec.tls
         if tls is not None:
-            named.setdefault(tls.secret, []).append(("EnginePool", pool))
+            named.setdefault(tls.secret, []).append(("EnginePool", pool, POOL_SECRET))
     for route in chain.from_iterable(here.routes.values()):
-        if route.spec.listener.secret is not None:
-            named.setdefault(route.spec.listener.secret, []).append(("ModelRoute", route.metadata.name))
+        for path, secret_name in route.spec.listener.named_secrets():
+            named.setdefault(secret_name, []).append(("ModelRoute", route.metadata.name, path))
     return tuple(
         item
         for name in sorted(named)
@@ -124,6 +125,9 @@ _CERTIFICATE: Final = "certificate"
 _ALPN: Final = ("http/1.1",)
 """Protocol of the engines, as in the cluster's HTTP options."""
 
+MACHINE_CAS: Final = "/etc/ssl/certs/ca-certificates.crt"
+"""CA bundle of an Envoy's machine: Debian, Ubuntu, Alpine and Envoy's own images have it here."""
+
 _CALLERS_ALPN: Final = ("h2", "http/1.1")
 
 _VERSIONS: Final = TlsParameters(
@@ -177,6 +181,28 @@ def upstream_tls_socket(tls: EngineTls, *, certified: bool) -> TransportSocket:
         ),
     )
     return TransportSocket(name="envoy.transport_sockets.tls", typed_config=pack_any(context))
+
+
+def external_tls_socket(service: ExternalService, *, http2: bool) -> TransportSocket | None:
+    """Transport socket for an external service; None for plain text."""
+    tls = service.tls
+    if tls is None:
+        return None
+    name = tls.server_name or service.address.rstrip(".")
+    verified = CertificateValidationContext(match_typed_subject_alt_names=[_matcher(name)])
+    common = CommonTlsContext(tls_params=_VERSIONS, alpn_protocols=["h2"] if http2 else list(_ALPN))
+    if tls.secret is None:
+        verified.trusted_ca = DataSource(filename=MACHINE_CAS)
+        common.validation_context = verified
+    else:
+        common.combined_validation_context = CommonTlsContextCombinedCertificateValidationContext(
+            default_validation_context=verified,
+            validation_context_sds_secret_config=_over_sds(trusted_ca_name(tls.secret)),
+        )
+    return TransportSocket(
+        name="envoy.transport_sockets.tls",
+        typed_config=pack_any(UpstreamTlsContext(sni=name, common_tls_context=common)),
+    )
 
 
 def downstream_tls_socket(secret: str) -> TransportSocket:

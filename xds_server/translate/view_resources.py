@@ -5,10 +5,11 @@ give equal output on every replica. All inputs of an item are part of its ``Memo
 the same items.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from envoy_data_plane.envoy.config.route.v3 import Route
 
+from policies.external_service import ServiceReference
 from policies.model import PolicySet
 from policies.route import ModelRoute
 from xds_server.decide.decisions import Decisions
@@ -19,6 +20,7 @@ from xds_server.model.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTI
 from xds_server.model.view import GRPC_ROLE, View
 from xds_server.translate.effective_spec import route_decisions
 from xds_server.translate.endpoints import EndpointForm, load_assignment, zone_weights
+from xds_server.translate.external_clusters import external_cluster, external_cluster_name
 from xds_server.translate.internal_listeners import (
     engine_listener,
     engine_listener_name,
@@ -87,6 +89,7 @@ def translate(
             for pool in here.pools
         ),
         *(_hop_cluster(policies, pool, memo) for pool in here.pools if view.cuts),
+        *(one for port, routes in here.routes.items() for one in _external_clusters(policies, port, routes, memo)),
         *secret_resources(policies, here, certificates.secrets, memo, keys=view.keys),
         *(
             _assignment(
@@ -166,6 +169,31 @@ def _hop_cluster(policies: PolicySet, pool: str, memo: Memo) -> TranslatedResour
         (CLUSTER, name),
         (spec, origins),
         lambda: TranslatedResource(type_url=CLUSTER, name=name, message=hop_cluster(pool, spec), origins=origins),
+    )
+
+
+def _external_clusters(
+    policies: PolicySet, port: int, routes: Sequence[ModelRoute], memo: Memo
+) -> Iterator[TranslatedResource]:
+    spec = routes[0].spec.listener
+    origins = route_origins(policies, (route.metadata.name for route in routes))
+    for one in spec.external_services():
+        yield _external_cluster(port, one, origins, memo)
+
+
+def _external_cluster(
+    port: int, reference: ServiceReference, origins: tuple[str, ...], memo: Memo
+) -> TranslatedResource:
+    name = external_cluster_name(port, reference.field)
+    return memo.of(
+        (CLUSTER, name),
+        (reference, origins),
+        lambda: TranslatedResource(
+            type_url=CLUSTER,
+            name=name,
+            message=external_cluster(name, reference.service, http2=reference.grpc),
+            origins=origins,
+        ),
     )
 
 

@@ -123,7 +123,8 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
     ``weights`` are zone weights for callers without a zone, ``ceilings`` (interactive, batch) by pool, which
     also allow twenty retries at once: a wave of timeouts is larger than three. ``pools`` are fields of the
     decisions on a pool (``hedge``, ``ladder``) by pool. ``cuts``: engines are listeners inside the proxy.
-    ``overload``: fields of ``Bootstrap`` whose overload manager this Envoy has.
+    ``overload``: fields of ``Bootstrap`` whose overload manager this Envoy has. ``files``: paths in place of those
+    that begin so.
     """
     sessions: list[aiohttp.ClientSession] = []
 
@@ -137,6 +138,7 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
         pools: Mapping[str, Mapping[str, Any]] | None = None,
         cuts: bool = False,
         overload: Mapping[str, Any] | None = None,
+        files: Mapping[str, Path] | None = None,
     ) -> Rig:
         (tmp_path / "policy.yaml").write_text(policy)
         policies = load([tmp_path / "policy.yaml"])
@@ -180,11 +182,14 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
                     },
                 }
         if overload is not None:
-            text = bootstrap_yaml(Bootstrap(node="test", zone="a", **overload))
-            bootstrap["overload_manager"] = yaml.safe_load(text)["overload_manager"]
+            whole = bootstrap_yaml(Bootstrap(node="test", zone="a", **overload))
+            bootstrap["overload_manager"] = yaml.safe_load(whole)["overload_manager"]
         # Envoy wants a node before it reads anything dynamic.
         bootstrap["node"] = {"id": "test", "cluster": "test"}
-        envoy = await start_envoy(bootstrap)
+        text = json.dumps(bootstrap)
+        for prefix, path in (files or {}).items():
+            text = text.replace(f'"{prefix}', f'"{path}')
+        envoy = await start_envoy(json.loads(text))
         client = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60))
         sessions.append(client)
         port = await envoy.listener_port("port-8080")

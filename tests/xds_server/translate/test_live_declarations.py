@@ -47,6 +47,7 @@ def spare(name: str, model: str) -> dict[str, Any]:
     return document("EnginePool", name, {"model": model, "endpoints": engines})
 
 
+COLLECTOR: Final = {"address": "otel.test", "port": 4317, "tls": {"secret": "s", "serverName": "otel"}}
 RICH: Final[Mapping[str, dict[str, Any]]] = {
     "EnginePool": document(
         "EnginePool",
@@ -67,7 +68,7 @@ RICH: Final[Mapping[str, dict[str, Any]]] = {
         "ModelRoute",
         "front",
         {
-            "listener": {"port": 8080, "tls": {"secret": "s"}},
+            "listener": {"port": 8080, "tls": {"secret": "s"}, "accessLogCollector": COLLECTOR},
             "match": MATCH,
             "pools": [{"pool": "chat", "weight": 100}, {"pool": "spare", "weight": 50}],
             "fallbacks": ["small"],
@@ -139,6 +140,11 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.listener.trustedHops": (1,),
     "spec.listener.requestId": ("keep",),
     "spec.listener.accessLog": ("stdout",),
+    "spec.listener.accessLogFile": ("/var/log/envoy/access.log",),
+    "spec.listener.accessLogCollector.address": ("collector.test",),
+    "spec.listener.accessLogCollector.port": (4318,),
+    "spec.listener.accessLogCollector.tls.secret": ("s2",),
+    "spec.listener.accessLogCollector.tls.serverName": ("collector",),
     "spec.listener.tls.secret": ("s2",),
     "spec.match.pathPrefix": ("/v2",),
     "spec.match.headers[].name": ("x-b",),

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from policies.discovery import engine_finding, rejected_object_finding
-from policies.engine_tls import LISTENER_SECRET, POOL_SECRET, SecretError
+from policies.engine_tls import POOL_SECRET, SecretError
 from policies.findings import Finding, PolicyError, PolicyErrors
 from policies.load import LoadCache, ValidatedFile, load_validated
 from policies.model import PolicySet
-from policies.origin import WHOLE_FILE, origin
+from policies.origin import WHOLE_FILE, origin, path_steps
 from policies.pool import EnginePool
 from policies.route import ModelRoute
 from xds_server.k8s.policy_object import PolicyObject
@@ -120,14 +120,17 @@ class PolicyEvaluator:
         document = version.document
         match None if document is None else document.model:
             case EnginePool(spec=pool) if pool.tls is not None:
-                secret, path = pool.tls.secret, POOL_SECRET
-            case ModelRoute(spec=route) if route.listener.secret is not None:
-                secret, path = route.listener.secret, LISTENER_SECRET
+                named: tuple[tuple[str, str], ...] = ((POOL_SECRET, pool.tls.secret),)
+            case ModelRoute(spec=route):
+                named = tuple(route.listener.named_secrets())
             case _:
                 return ()
         assert document is not None  # noqa: S101 -- it has a model
-        error = self._secret_error(secret, origin(held.file, document.at(*path.split("."))), path)
-        return () if error is None else (error,)
+        errors = (
+            self._secret_error(secret, origin(held.file, document.at(*path_steps(path))), path)
+            for path, secret in named
+        )
+        return tuple(one for one in errors if one is not None)
 
     def _became(self, held: PolicyManifest, admission: VersionSelection) -> PolicyObject:
         served = admission.served.get(held.file)
