@@ -93,12 +93,12 @@ def granted_requests(
     """The requests as granted, by place in ``engines``.
 
     Soft requests, trials included, are granted only while the floor holds. Engines that are already ``out`` come
-    first.
+    first. A share that the floor would keep too, such as that of working ranks, needs no floor.
     """
     if not asked:
         return asked
     decided = dict(asked)
-    soft = [place for place, one in asked.items() if one.soft or one.traffic_percent < 100]
+    soft = [place for place, one in asked.items() if one.soft or one.traffic_percent < one.kept_percent]
     room = _remaining_capacity(engines, asked, floor)
     if room.events:
         for place, one in asked.items():

@@ -106,6 +106,8 @@ def report_request(engine: Engine, probe: Probe, previous: EngineDecision | None
             until_s=fresh_until_s,
             ejector=Ejector.VERDICT,
             traffic_percent=percent,
+            # The slots of its hung ranks are lost, whatever the floor allows.
+            kept_percent=percent,
             returns=_returns(report.verdict, probe),
         )
     # A silent process may only be overloaded: ejecting many of those would overload the rest.

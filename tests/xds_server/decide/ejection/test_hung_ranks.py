@@ -89,6 +89,16 @@ def test_share_of_an_unready_pod_is_kept() -> None:
     assert (found.health, found.traffic_percent) == (Health.HEALTHY, 50)
 
 
+@pytest.mark.parametrize("engines", [1, 2, 4])
+def test_capacity_floor_gives_no_share_to_hung_ranks(engines: int) -> None:
+    """Every engine has a hung rank, so the floor holds for none of them."""
+    setup = policies("reduceShare", engines)
+    ill = [replace(report(Verdict.HUNG, 1, 2), engine=f"e{one}") for one in range(engines)]
+    decisions, _ = decide(setup, heard(setup, *ill), NO_MEMORY, proxies=PROXIES, now_s=0.1)
+    for found in decisions.engines.values():
+        assert (found.health, found.traffic_percent, found.floor) == (Health.HEALTHY, 50, False), found.reason
+
+
 def test_probed_engine_gets_its_full_share_back_without_an_ejection() -> None:
     setup, probed = policies("reduceShare"), ReportSource.PROBE
     bad = [replace(report(Verdict.HUNG, 1, 2, probed), sequence=one) for one in (1, 2)]
