@@ -21,6 +21,8 @@ class Closing(EngineHttp):
     def __init__(self, config: AgentConfig) -> None:
         target = EngineTarget(address="127.0.0.1", port=1, model="m", probe=config.probe)
         super().__init__(None, target, time.monotonic, lambda _since_s: False)  # type: ignore[arg-type] # unused
+        # Its canaries take no time, so their limit is the probe's.
+        self.timeout_s = config.probe.timeout_s
         self.looks = 0
         self.answers = 0
         self.counted = asyncio.Event()
@@ -42,7 +44,7 @@ class Closing(EngineHttp):
         self, prompt: str, timeout_s: float | None = None, *, rank: int | None = None
     ) -> CanaryReading:
         assert prompt
-        assert timeout_s is None or timeout_s > 0
+        assert timeout_s == self.timeout_s
         assert rank is None
         self.answers += 1
         return CanaryReading(sent_at_s=time.monotonic(), at_s=time.monotonic())

@@ -9,7 +9,7 @@ from policies.resilience import Straggler
 from tests.xds_server.decide.ejection.ejection_simulation import Call, World
 from xds_server.decide.decision_memory import WorkSample
 from xds_server.decide.decisions import Ejector, Health
-from xds_server.decide.ejection import straggler
+from xds_server.decide.ejection import past_speed, straggler
 from xds_server.decide.ejection.slowness import PeerMedians, slowness
 from xds_server.model.pool_traffic import EngineTraffic
 
@@ -56,8 +56,9 @@ class Callers(World):
 
 @pytest.fixture
 def no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No engine reports a token rate, as if each ran less than two requests."""
+    """No engine reports a token rate, to compare with its peers' or with its own past."""
     monkeypatch.setattr(straggler, "tokens_per_running", lambda *_: None)
+    monkeypatch.setattr(past_speed, "running_requests", lambda *_: None)
 
 
 @pytest.mark.usefixtures("no_tokens")
@@ -79,10 +80,12 @@ def test_straggler_is_detected_by_its_calls_alone(callers: int) -> None:
     slow_s = world.now_s
     world.engines["e0"].slower = 10.0
     assert world.run(30).out(slow_s) == {"e0"}
-    assert any(
-        decided["e0"].ejector is Ejector.SLOWNESS and "slowness: finished " in decided["e0"].reason
-        for _, decided in world.history
-    )
+    reasons = {decided["e0"].reason for _, decided in world.history if decided["e0"].ejector is Ejector.SLOWNESS}
+    assert reasons
+    for reason in reasons:
+        assert "slowness: finished " in reason
+        assert "peers would have finished " in reason
+        assert "tokens" not in reason
 
 
 @pytest.mark.parametrize("callers", [16, 32])
