@@ -6,8 +6,8 @@ the same value, a link to its runbook.
 
 from typing import Any, Final
 
-from deploy.monitoring.grafana import QUARTER, Dashboard, Panel
-from deploy.monitoring.prometheus_rules import metric, recordings
+from deploy.monitoring.grafana import QUARTER, THIRD, Dashboard, Panel
+from deploy.monitoring.prometheus_rules import PERCENTILES, latency_recorded, metric, recordings
 from xds_server.metrics.metric_table import TABLE
 
 _RECORDED: Final = frozenset(one.record for one in recordings())
@@ -53,6 +53,13 @@ def _quantile(share: float, name: str, by: str, **more: Any) -> str:
     return f"histogram_quantile({share:g}, sum by ({by}, le) (rate({series}[$__rate_interval])))"
 
 
+def _percentiles(name: str, pool: bool = False) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (_here(latency_recorded(name, percentile), pool=pool), f"{{{{pool}}}} p{percentile}")
+        for percentile in PERCENTILES
+    )
+
+
 def _hops() -> Panel:
     series = _here("departure_hop_seconds", hop="news_to_ack").replace("_seconds{", "_seconds_bucket{")
     return Panel(
@@ -87,6 +94,18 @@ _OVERVIEW: Final = Dashboard(
             queries=((f"sum({_here('xds_streams', state='NACK')}) or vector(0)", ""),),
             kind="stat", width=QUARTER, alert="SwitchgearConfigurationRefused",
             steps=(("green", None), ("red", 1.0)),
+        ),
+        Panel(
+            title="Rate by pool", queries=((_rate("requests_total", "pool"), "{{pool}}"),), unit="reqps",
+            width=THIRD,
+        ),
+        Panel(
+            title="Errors by pool", queries=((f"1 - {_here(_recorded('goodput'))}", "{{pool}}"),),
+            unit="percentunit", width=THIRD, alert="SwitchgearGoodputLow",
+        ),
+        Panel(
+            title="Duration by pool", queries=_percentiles("attempt_duration_seconds"), unit="s", width=THIRD,
+            alert="SwitchgearLatencyDoubled", description="Successful calls, from start to end.",
         ),
         Panel(
             title="Goodput by pool", queries=((_here(_recorded("goodput")), "{{pool}}"),), unit="percentunit",
@@ -136,6 +155,31 @@ _POOL: Final = Dashboard(
         Panel(
             title="Calls by outcome", queries=((_rate("attempts_total", "outcome", pool=True), "{{outcome}}"),),
             unit="reqps", alert="SwitchgearGoodputLow",
+        ),
+        Panel(
+            title="Duration", queries=_percentiles("attempt_duration_seconds", pool=True), unit="s",
+            alert="SwitchgearLatencyDoubled", description="Successful calls, from start to end.",
+        ),
+        Panel(
+            title="Time to first byte of streams",
+            queries=_percentiles("attempt_first_byte_seconds", pool=True), unit="s",
+            description="TTFT behind the first-token gate; without it, the time to the headers.",
+        ),
+        Panel(
+            title="Calls by route, p99", unit="s",
+            queries=(
+                (
+                    _quantile(0.99, "attempt_duration_seconds", "route", pool=True, outcome="success"),
+                    "{{route}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Time between tokens, slowest engine", unit="s",
+            queries=(
+                (_most("engine_time_per_output_token_seconds", "pool, percentile", pool=True), "{{percentile}}"),
+            ),
+            description="Reported by agents; the maximum of all engines.",
         ),
         Panel(
             title="Capacity and floor", unit="percentunit", alert="SwitchgearCapacityBelowFloor",

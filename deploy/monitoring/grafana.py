@@ -10,6 +10,8 @@ from deploy.monitoring.prometheus_rules import ALERTS, RUNBOOKS, metric
 QUARTER: Final = 6
 """Width of a small panel, in grid columns."""
 
+THIRD: Final = 8
+
 _WIDE: Final = 24
 _HALF: Final = 12
 _SOURCE: Final = {"type": "prometheus", "uid": "${source}"}

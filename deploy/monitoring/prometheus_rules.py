@@ -22,6 +22,9 @@ OBJECTIVE: Final = 0.99
 WINDOWS: Final = ("5m", "30m", "1h", "6h")
 """Windows of the recorded ratios, as the two burn-rate alerts use them."""
 
+PERCENTILES: Final = (50, 95, 99)
+"""Recorded percentiles of latencies."""
+
 CONNECTED: Final = "job:switchgear_xds_connections:sum"
 """Connected proxies of all replicas."""
 
@@ -41,6 +44,11 @@ def _most(name: str, by: str = "pool") -> str:
 
 def _recorded(name: str, window: str = "5m") -> str:
     return f"pool:switchgear_{name}:ratio_rate{window}"
+
+
+def latency_recorded(name: str, percentile: int) -> str:
+    """Recorded percentile of ``attempt_duration_seconds`` or ``attempt_first_byte_seconds`` by pool."""
+    return f"pool:{metric(name)}:p{percentile}_rate5m"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +80,15 @@ def recordings() -> Iterator[Recording]:
     yield Recording(record=_recorded("amplification"), expr=f"{calls} / ({calls} - {retries})")
     wasted = _sum("attempt_gpu_seconds_total", "5m", '{outcome!="success"}')
     yield Recording(record=_recorded("gpu_wasted"), expr=f"{wasted} / {_sum('attempt_gpu_seconds_total', '5m')}")
+    for name in ("attempt_duration_seconds", "attempt_first_byte_seconds"):
+        buckets = f'rate({metric(name)}_bucket{{outcome="success"}}[5m])'
+        for percentile in PERCENTILES:
+            # Without calls the quantile is NaN; "> 0" leaves it out, so that it is in no average.
+            yield Recording(
+                record=latency_recorded(name, percentile),
+                expr=f"histogram_quantile({percentile / 100:g}, "
+                f"sum by (job, namespace, pool, le) ({buckets})) > 0",
+            )
     connected = f"sum by (job, namespace) ({metric('xds_connections')})"
     yield Recording(record=CONNECTED, expr=connected)
     hop = f"{metric('departure_hop_seconds')}_bucket"
@@ -117,6 +134,19 @@ def _burns(long: str, short: str, factor: float) -> str:
     return f"(1 - {_recorded('goodput', long)}) > {most:g} and (1 - {_recorded('goodput', short)}) > {most:g}"
 
 
+def _doubled(p99: str) -> str:
+    """At least 100 calls in 5 min, and a p99 of twice its median of the last day."""
+    calls = _sum("attempts_total", "5m", '{outcome="success"}')
+    return f"{p99} > 2 * quantile_over_time(0.5, {p99}[1d] offset 1h) and {calls} > 0.33"
+
+
+def _without_spare() -> str:
+    """Demand that would exceed the capacity without one of the engines in rotation, in pools of several."""
+    admitted = f"max by (job, namespace, pool, engine) ({metric('engine_admitted_ratio')}) > 0"
+    engines = f"count by (job, namespace, pool) ({admitted})"
+    return f"{_most('pool_pressure_ratio')} > 1 - 1 / ({engines} > 1)"
+
+
 _POOL: Final = "pool {{ $labels.pool }}"
 _STATUS: Final = "switchgear status"
 _ENGINES: Final = "switchgear get engines --pool {{ $labels.pool }}"
@@ -149,6 +179,20 @@ ALERTS: Final[Sequence[Alert]] = (
         impact="More than 5 % of requests have been refused for 5 minutes; these callers get 503.", run=_WHY_POOL,
     ),
     Alert(
+        # A rollout or a burst of long prompts lasts minutes.
+        name="SwitchgearLatencyDoubled", severity="ticket",
+        expr=_doubled(latency_recorded("attempt_duration_seconds", 99)), held="10m",
+        summary=f"{_POOL}: p99 of calls is {{{{ $value | humanizeDuration }}}}, over twice its normal",
+        impact="One call in a hundred has taken over twice the usual time for 10 minutes.",
+        run="switchgear get engines --pool {{ $labels.pool }} -o wide",
+    ),
+    Alert(
+        # Autoscalers need some minutes.
+        name="SwitchgearSpareUsedUp", severity="ticket", expr=_without_spare(), held="15m",
+        summary=f"{_POOL}: demand is {{{{ $value | humanizePercentage }}}} of capacity, without room for a loss",
+        impact="Requests are refused as soon as one more engine leaves rotation.", run=_WHY_POOL,
+    ),
+    Alert(
         # Retries after a crash last a few seconds.
         name="SwitchgearAmplification", severity="page", expr=f"{_recorded('amplification')} > 1.5", held="5m",
         summary=f"{_POOL}: {{{{ $value | humanize }}}} calls per request (limit 1.5)",
@@ -174,6 +218,42 @@ ALERTS: Final[Sequence[Alert]] = (
         name="SwitchgearEnginesKeptIn", severity="ticket", expr=f"{_most('pool_kept_in_engines')} > 0", held="10m",
         summary=f"{_POOL}: {{{{ $value }}}} unhealthy engines kept in rotation by the capacity floor",
         impact="Unhealthy engines have served traffic for 10 minutes; their callers may get errors.", run=_ENGINES,
+    ),
+    Alert(
+        # A restart with its model load takes less; operators and orchestrators know what they removed.
+        name="SwitchgearEngineEjected", severity="ticket",
+        expr=f"{_most('engine_admitted_ratio', 'pool, engine')} == 0 and on (job, namespace, pool) "
+        f'sum by (job, namespace, pool) ({metric("engines_out")}{{ejector=~"verdict|errors|slowness"}}) > 0',
+        held="15m",
+        summary=f"{_POOL}: {{{{ $labels.engine }}}} ejected for 15 min",
+        impact="The engine serves no requests and does not recover by itself; capacity is missing.",
+        run="switchgear why {{ $labels.engine }}",
+    ),
+    Alert(
+        # An agent that restarts is back within a minute.
+        name="SwitchgearAgentsLost", severity="ticket",
+        expr=f'max by (job, namespace) ({metric("agents")}{{state="lost"}}) > 0', held="10m",
+        summary="{{ $value }} agents lost",
+        impact="Hangs of these engines are found later, by probes; GPU errors are not seen.",
+        run="switchgear get engines -o wide",
+    ),
+    Alert(
+        # The verdict ejects an engine that needs it within seconds.
+        name="SwitchgearGpuErrors", severity="ticket",
+        expr=f"{_most('engine_xids', 'pool, engine')} > 0 "
+        f"and {_most('engine_admitted_ratio', 'pool, engine')} > 0",
+        held="5m",
+        summary=f"{_POOL}: {{{{ $labels.engine }}}} serves with {{{{ $value }}}} XID errors",
+        impact="The engine serves requests on a GPU with driver errors; its answers may become slow or fail.",
+        run="switchgear describe engine {{ $labels.engine }}",
+    ),
+    Alert(
+        # Longer than a maintenance window.
+        name="SwitchgearOrdersForgotten", severity="ticket",
+        expr=f"{_most('orders', 'action')} > 0", held="12h",
+        summary="{{ $value }} operator orders ({{ $labels.action }}) in force for 12 h",
+        impact="These engines do not follow decisions: capacity may be missing, or a bad engine kept in rotation.",
+        run="switchgear get orders",
     ),
     Alert(
         # The window is the wait.

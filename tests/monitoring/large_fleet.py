@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from engine.engine_readings import ProbeFailureReason
-from engine.report import EngineReport, Quantiles, ReportSource, Verdict
+from engine.report import EngineReport, GpuSummary, GpuVitals, Quantiles, ReportSource, Verdict
 from engine.report_wire import ReportDropReason
 from policies.load import load_contents
 from policies.route import PriorityClass
@@ -94,6 +94,7 @@ def _report(pool: str, engine: str) -> EngineReport:
         pool=pool, engine=engine, verdict=Verdict.READY, evidence="", observed_at_s=NOW_S,
         source=ReportSource.AGENT,
         kv_cache_usage_ratio=0.5, time_per_output_token=Quantiles(p50_s=0.02, p99_s=0.05),
+        gpu=GpuSummary(gpus=(GpuVitals(rank=0, xids=(79, 63)), GpuVitals(rank=1, xids=(79,)))),
     )  # fmt: skip
 
 

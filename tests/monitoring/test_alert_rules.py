@@ -116,6 +116,45 @@ def connected(*replicas: str) -> dict[str, str]:
     }
 
 
+def durations(before: str, after: str, calls: int = 60) -> dict[str, str]:
+    """100 minutes of calls, up to the bound ``before`` in the first 80 minutes, then up to ``after``."""
+    bounds = ("0.5", "1.0", "2.0", "3.0", "5.0", "+Inf")
+    found = {labelled("attempts_total", pool="chat", outcome="success"): f"0+{calls}x100"}
+    for bound in bounds:
+        early, late = float(bound) >= float(before), float(bound) >= float(after)
+        labels = {"class": "interactive", "route": "talk", "outcome": "success", "pool": "chat", "le": bound}
+        series = labelled("attempt_duration_seconds", **labels).replace("_seconds{", "_seconds_bucket{")
+        first = f"0+{calls if early else 0}x80"
+        found[series] = f"{first} {(80 + 1) * calls if early else calls if late else 0}+{calls if late else 0}x19"
+    return found
+
+
+def engine_state(admitted: int, **others: int) -> dict[str, str]:
+    """An engine in rotation for 10 minutes, then admitted at this ratio, with gauges of its pool."""
+    first = {labelled("engine_admitted_ratio", pool="chat", engine="r1", zone="a"): f"1x10 {admitted}x60"}
+    out = {
+        labelled("engines_out", pool="chat", ejector=ejector): f"0x10 {count}x60"
+        for ejector, count in others.items()
+    }
+    return first | out
+
+
+def xids(count: int, admitted: int) -> dict[str, str]:
+    """An engine whose agent reports XIDs."""
+    return {
+        labelled("engine_xids", pool="chat", engine="r1", zone="a"): f"0x10 {count}x60",
+        labelled("engine_admitted_ratio", pool="chat", engine="r1", zone="a"): f"{admitted}x70",
+    }
+
+
+def engines_in_rotation(count: int, pressure: float) -> dict[str, str]:
+    """A pool with engines in rotation and demand over capacity."""
+    return {
+        labelled("engine_admitted_ratio", pool="chat", engine=f"r{n}", zone="a"): "1x60" for n in range(count)
+    } | {labelled("pool_pressure_ratio", pool="chat"): f"{pressure}x60"}
+
+
+ENGINE = {**POOL, "engine": "r1"}
 CAPACITY = labelled("pool_capacity_ratio", pool="chat")
 FLOOR = labelled("pool_capacity_floor_ratio", pool="chat")
 DEPARTED = labelled("engine_departures_total", pool="chat", engine="r1")
@@ -154,6 +193,35 @@ CASES: Sequence[Case] = (
         what="a storm"
     ),
     Case(alert="SwitchgearAmplification", series=calls(100, failure=20, retries=20), at="20m", what="retries"),
+    Case(
+        alert="SwitchgearLatencyDoubled", series=durations("1.0", "5.0"), at="98m", fires=POOL, what="three times"
+    ),
+    Case(alert="SwitchgearLatencyDoubled", series=durations("1.0", "5.0"), at="88m", what="just slower"),
+    Case(alert="SwitchgearLatencyDoubled", series=durations("2.0", "3.0"), at="98m", what="half as slow again"),
+    Case(alert="SwitchgearLatencyDoubled", series=durations("1.0", "1.0"), at="98m", what="normal"),
+    Case(alert="SwitchgearLatencyDoubled", series=durations("1.0", "5.0", calls=10), at="98m", what="few calls"),
+    Case(alert="SwitchgearSpareUsedUp", series=engines_in_rotation(4, 0.8), at="20m", fires=POOL, what="4 x 80 %"),
+    Case(alert="SwitchgearSpareUsedUp", series=engines_in_rotation(4, 0.7), at="50m", what="room for a loss"),
+    Case(alert="SwitchgearSpareUsedUp", series=engines_in_rotation(4, 0.8), at="10m", what="a peak"),
+    Case(alert="SwitchgearSpareUsedUp", series=engines_in_rotation(1, 0.8), at="50m", what="a lone engine"),
+    Case(
+        alert="SwitchgearEngineEjected", series=engine_state(0, verdict=1), at="27m", fires=ENGINE, what="hung"
+    ),
+    Case(alert="SwitchgearEngineEjected", series=engine_state(0, errors=1), at="20m", what="for ten minutes"),
+    Case(alert="SwitchgearEngineEjected", series=engine_state(0, operator=1), at="60m", what="by an operator"),
+    Case(alert="SwitchgearEngineEjected", series=engine_state(1, verdict=1), at="60m", what="another engine"),
+    *switched("SwitchgearAgentsLost", "agents", 0, 2, "22m", state="lost"),
+    Case(alert="SwitchgearGpuErrors", series=xids(1, 1), at="17m", fires=ENGINE, what="in rotation"),
+    Case(alert="SwitchgearGpuErrors", series=xids(1, 0), at="60m", what="ejected"),
+    Case(alert="SwitchgearGpuErrors", series=xids(0, 1), at="60m", what="no errors"),
+    Case(
+        alert="SwitchgearOrdersForgotten", series={labelled("orders", action="eject"): "1x800"}, at="730m",
+        fires={**WHOLE, "action": "eject"}, what="twelve hours",
+    ),
+    Case(
+        alert="SwitchgearOrdersForgotten", series={labelled("orders", action="eject"): "1x300 0x1 1x500"},
+        at="730m", what="ended between",
+    ),
     *switched("SwitchgearDegraded", "pool_degradation_level", 2, 3, "14m", pool="chat"),
     Case(
         alert="SwitchgearCapacityBelowFloor", series={CAPACITY: "1x10 0.4x60", FLOOR: "0.5x70"}, at="14m",
@@ -299,7 +367,7 @@ def test_every_queried_series_is_in_the_metric_table() -> None:
 def test_every_queried_label_value_exists() -> None:
     for query in [one.expr for one in (*recordings(), *ALERTS)]:
         for name, label, values in re.findall(r'(switchgear_\w+)\{(\w+)(?:=~|!=|=)"([^"]*)"', query):
-            allowed = TABLE.get(name, TABLE["switchgear_departure_hop_seconds"]).labels[label]
+            allowed = (TABLE.get(name) or TABLE[name.removesuffix("_bucket")]).labels[label]
             assert set(values.split("|")) <= set(allowed), query
 
 

@@ -165,6 +165,13 @@ class EngineMetrics(MetricChapter):
         "One engine above its peers: `switchgear why ENGINE`, check its GPUs. All: the batch is large.",
         LabelSet(labels={"pool": (), "engine": (), "zone": (), "percentile": ("p50", "p99")}, per=("engine",)),
     )
+    engine_xids = gauge_family(
+        "engine_xids",
+        "errors",
+        "Different XID errors of an engine's GPUs that its agent remembers. Absent without GPU readings.",
+        "Runbook SwitchgearGpuErrors.",
+        _BY_ENGINE,
+    )
     engines = gauge_family(
         "engines",
         "engines",

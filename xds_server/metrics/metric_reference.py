@@ -101,7 +101,7 @@ _LATENCY: Final = (
     "  Without the gate vLLM sends headers before the first token, and the time is that of the headers.",
     "- **Retries** count from the start of the first try of their request. The server remembers the last 4 096",
     "  first tries that failed. With sampled access logs it misses some: their retries count from their own",
-    "  start. A hedge counts from its own start, too.",
+    "  start. A hedge counts from the first try, too, if the entry of that try arrives first.",
     "- **Sampled** calls count with their weight, so a rate is right, and a quantile rests on fewer calls.",
     "- **Between tokens**: access logs have no tokens. Agents report the median and 99th percentile of their",
     "  engine: `switchgear_engine_time_per_output_token_seconds`. Quantiles do not add up: use the worst engine.",

@@ -87,6 +87,7 @@ def _engines(scene: ViewContext) -> Iterator[Metric]:
     failed: dict[tuple[str, ...], float] = {}
     kv: dict[tuple[str, ...], float] = {}
     per_token: dict[tuple[str, ...], float] = {}
+    xids: dict[tuple[str, ...], float] = {}
     for pool, engines in scene.fleet.pools.items():
         traffic = scene.fleet.traffic.get(pool)
         for engine in engines:
@@ -99,6 +100,8 @@ def _engines(scene: ViewContext) -> Iterator[Metric]:
             if engine.report is not None and engine.report.time_per_output_token is not None:
                 per_token[*key, "p50"] = engine.report.time_per_output_token.p50_s
                 per_token[*key, "p99"] = engine.report.time_per_output_token.p99_s
+            if engine.report is not None and engine.report.gpu is not None:
+                xids[key] = float(len({xid for gpu in engine.report.gpu.gpus for xid in gpu.xids}))
             calls = None if traffic is None else traffic.engines.get(engine.id.engine)
             if calls is not None and calls.in_flight is not None:
                 busy[key] = float(calls.in_flight)
@@ -109,6 +112,7 @@ def _engines(scene: ViewContext) -> Iterator[Metric]:
     yield EngineMetrics.engine_failed_ratio.family(failed)
     yield EngineMetrics.engine_kv_cache_usage_ratio.family(kv)
     yield EngineMetrics.engine_time_per_output_token_seconds.family(per_token)
+    yield EngineMetrics.engine_xids.family(xids)
 
 
 def _standings(scene: ViewContext) -> dict[tuple[str, ...], float]:
