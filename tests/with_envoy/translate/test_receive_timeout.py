@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 
 import pytest
 
@@ -9,7 +10,7 @@ from tests.with_envoy.translate.test_route_match_per_try_and_hedging import pool
 
 pytestmark = pytest.mark.envoy
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 
 
 async def _answer_to(url: str, sent: bytes) -> bytes:
@@ -48,6 +49,16 @@ async def test_stalled_body_is_refused_after_the_limit(rig, engine, sent):
         assert head.startswith(b"HTTP/1.1 408 ")
         assert b"x-switchgear-reason: receive-timeout" in head
         assert json.loads(body)["error"]["code"] == 408
+
+
+@pytest.mark.slow
+async def test_stalled_bodies_of_14_mib_end_by_default(rig, engine):
+    one = await rig(pool("p", await engine()) + route("r", "p"))
+    sent = HEAD + b'content-length: 14680064\r\n\r\n{"model":"fake-model","prompt":"' + b"x" * 300_000
+    began_s = time.monotonic()
+    answers = await asyncio.gather(*(_answer_to(one.url, sent) for _ in range(10)))
+    assert all(answer.startswith(b"HTTP/1.1 408 ") for answer in answers)
+    assert time.monotonic() - began_s < 80
 
 
 @pytest.mark.parametrize("stream", [False, True])
