@@ -50,4 +50,4 @@ async def test_collector_is_verified_with_the_named_ca(site: Site, tmp_path: Pat
 
         await eventually(logged, "records at the collector")
         after = (await envoy.stats("listener_manager."))["listener_manager.listener_modified"]
-        assert after == before, "an edit of the service is no new listener"
+        assert after == before, "an edit of the service adds no listener"
