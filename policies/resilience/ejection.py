@@ -203,7 +203,7 @@ class Breaker(Spec):
     )
     capacity_floor_percent: Percent = documented_field(
         50.0,
-        "Share of the engines that errors and slowness never eject.",
+        "Share of the capacity that errors and slowness always leave; useless engines do not count.",
         why="half a fleet that sometimes fails serves more than none; dead and hung engines are always ejected",
         unit="%",
         checks=(

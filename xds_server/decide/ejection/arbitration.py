@@ -4,6 +4,9 @@
 * Soft evidence (degraded, silent, failing, slow) ejects only down to the capacity floor of the pool and of each
   zone: half a fleet that sometimes fails serves more than none. The worst go first. Ejected engines stay ejected
   before others follow, so that two bad engines do not alternate.
+* The floor counts ability, not slots: an engine that fails half of its calls, or takes twice as long, is half an
+  engine, and gets half a share if it is kept. One that yields next to nothing adds nothing to the floor: it goes
+  while a good engine of its zone, or of another one that can help, remains.
 * A zone's floor yields where other zones can serve its callers: the engines without evidence against them, in
   all zones, must suffice for all requests, with a margin. Then a bad engine alone in its zone is ejected, too.
 * Most of a zone bad at once while the rest is healthy is one event: a switch, a rollout, a power feed. The zone's
@@ -14,7 +17,7 @@
 * The orchestrator's deletions are final: a leaving engine drains, a gone one gets nothing. An unfit node or an
   unready pod is soft evidence, doubted when it covers the whole pool (``pod_evidence``).
 * Returning is never refused. A trial is soft, too: an engine that the floor keeps gets its full share at once,
-  or the pool would refuse callers because an engine recovered. An engine known to be slow gets what it can serve.
+  or the pool would refuse callers because an engine recovered.
 * Engines of one tensor-parallel group are one unit: the worst member decides for all.
 
 Envoy's own panic mode is off; this replaces it.
@@ -44,9 +47,22 @@ ZONE_EVENT_SHARE: Final = 0.6
 ZONE_OTHERS_HEALTHY_SHARE: Final = 0.5
 """More than this share of the other zones' engines must be healthy; otherwise the whole pool has failed."""
 
+_WHOLE_PERCENT: Final = 100.0
+"""The floor that keeps every engine, whatever it yields."""
+
 ZONE_EVENT_ENGINES: Final = 2
 """Minimum bad engines for a zone event: one is none, even if it is alone in its zone."""
 
+
+NEGLIGIBLE: Final = 0.2
+"""Ability up to which a floor below 100 % does not keep an engine: to ten engines, one ten times slower adds a
+hundredth of goodput, and each of its answers takes longer than callers were promised."""
+
+NEGLIGIBLE_OUTSIDE: Final = 0.3
+"""The same for an engine that is out: noise in its ability must not return it."""
+
+SHARE_STEP_PERCENT: Final = 5.0
+"""Step, and minimum, of the share of an engine that the floor keeps: its ability must stay measurable."""
 
 FILL: Final = 0.8
 """Load of the others below which a zone's last engines may go; they stay out until the others are full."""
@@ -80,7 +96,7 @@ def credible_requests(
     ``heard`` returns the engines of the pool with fresh reports.
     """
     confirmed = _without_unconfirmed_refusals(engines, wishes, heard)
-    asked = {place: strongest_request(those) for place, those in confirmed.items()}
+    asked = {place: _joined_evidence(those) for place, those in confirmed.items()}
     return _joined_groups(engines, _without_doubt(asked, heard))
 
 
@@ -121,7 +137,7 @@ def granted_requests(
     units.sort(key=urgency)
     for places in units:
         members = [engines[place] for place in places]
-        refusal = room.floor_violation(members, fill=1.0 if out(members[0].id) else FILL)
+        refusal = room.floor_violation(members, out=out(members[0].id))
         if not refusal:
             room.eject(members)
             continue
@@ -132,7 +148,7 @@ def granted_requests(
                 health=Health.HEALTHY,
                 soft=False,
                 floor=True,
-                traffic_percent=one.kept_percent,
+                traffic_percent=room.kept_percent(engines[place]),
                 reason=f"kept in rotation: {refusal}; {one.reason}",
                 returns=f"other engines recover, or {one.returns}" if one.returns else "other engines recover",
             )
@@ -142,6 +158,12 @@ def granted_requests(
 def strongest_request(wishes: Sequence[EjectionRequest]) -> EjectionRequest:
     """The strongest request of all ejectors for one engine; ``wishes`` is not empty."""
     return max(wishes, key=_rank)
+
+
+def _joined_evidence(wishes: Sequence[EjectionRequest]) -> EjectionRequest:
+    """The strongest request, with the lowest ability that any of them measured."""
+    strongest, ability = strongest_request(wishes), min(one.ability for one in wishes)
+    return strongest if strongest.ability == ability else replace(strongest, ability=ability)
 
 
 def _rank(wish: EjectionRequest) -> tuple[int, float]:
@@ -248,28 +270,45 @@ def _joined_groups(engines: Sequence[Engine], wishes: dict[int, EjectionRequest]
 
 @dataclass(slots=True)
 class _RemainingCapacity:
-    """Slots and engines left in rotation, in total and by zone; updated as units are granted.
+    """Ability, in slots, and engines left in rotation, in total and by zone; updated as units are granted.
 
-    ``load`` is the requests of all callers over what unsuspected engines serve; infinite if zones do not help.
+    ``abilities`` are relative to the best engine's, 1 for engines that it lacks. ``good`` are the places with an
+    engine that has no evidence against it. ``load`` is the requests of all callers over what such engines serve;
+    infinite if zones do not help.
     """
 
     floor: CapacityFloor
     engines: int
     total: dict[str, int]
-    left: dict[str, int]
+    left: dict[str, float]
+    abilities: Mapping[EngineId, float]
+    good: frozenset[str]
     events: Mapping[str, str]
     load: float
 
-    def floor_violation(self, unit: Sequence[Engine], *, fill: float) -> str:
-        """Why the unit may not be ejected; empty if it may. ``fill``: load up to which other zones help."""
+    def ability(self, engine: Engine) -> float:
+        """Ability of an engine as a share of the best one's."""
+        return self.abilities.get(engine.id, 1.0)
+
+    def kept_percent(self, engine: Engine) -> float:
+        """Share of its traffic that an engine gets that the floor keeps."""
+        steps = round(100 * self.ability(engine) / SHARE_STEP_PERCENT)
+        return SHARE_STEP_PERCENT * max(1, steps)
+
+    def floor_violation(self, unit: Sequence[Engine], *, out: bool) -> str:
+        """Why the unit may not be ejected; empty if it may. ``out``: it is already."""
+        fill = 1.0 if out else FILL  # load up to which other zones help
         if self.engines - len(unit) < self.floor.engines:
             return (
                 f"this would leave the pool with {self.engines - len(unit)} engines (floor: {self.floor.engines})"
             )
-        for place in ("", *sorted({_zone(engine) for engine in unit})):
+        zones = sorted({_zone(engine) for engine in unit})
+        if self._adds_little(unit, zones, fill, NEGLIGIBLE_OUTSIDE if out else NEGLIGIBLE):
+            return ""
+        for place in ("", *zones):
             if place in self.events or (place and self.load <= fill):
                 continue
-            leaving = sum(engine.slots for engine in unit if place in ("", _zone(engine)))
+            leaving = sum(engine.slots * self.ability(engine) for engine in unit if place in ("", _zone(engine)))
             share = 100 * (self.left[place] - leaving) / self.total[place]
             if share < self.floor.percent - 1e-9:
                 where = f"zone {place.removeprefix('zone ')}" if place else "the pool"
@@ -278,11 +317,20 @@ class _RemainingCapacity:
                 )
         return ""
 
+    def _adds_little(self, unit: Sequence[Engine], zones: Sequence[str], fill: float, least: float) -> bool:
+        """Whether the unit yields next to nothing, and good engines serve its callers."""
+        return (
+            self.floor.percent < _WHOLE_PERCENT
+            and all(self.ability(engine) <= least for engine in unit)
+            and all(place in self.good or self.load <= fill for place in zones)
+        )
+
     def eject(self, unit: Sequence[Engine]) -> None:
         self.engines -= len(unit)
         for engine in unit:
-            self.left[""] -= engine.slots
-            self.left[_zone(engine)] -= engine.slots
+            left = engine.slots * self.ability(engine)
+            self.left[""] -= left
+            self.left[_zone(engine)] -= left
 
 
 def _zone(engine: Engine) -> str:
@@ -293,22 +341,40 @@ def _remaining_capacity(
     engines: Sequence[Engine], wishes: Mapping[int, EjectionRequest], floor: CapacityFloor
 ) -> _RemainingCapacity:
     """Capacity left after hard evidence and orders already carried out."""
-    total, left, count = {"": 0}, {"": 0}, 0
+    total, left, count = {"": 0}, {"": 0.0}, 0
+    abilities, good = _relative_abilities(engines, wishes), set()
     for place, engine in enumerate(engines):
         one = wishes.get(place)
         stays = one is None or one.health is Health.HEALTHY or one.soft
         count += stays
+        able = engine.slots * abilities.get(engine.id, 1.0) if stays else 0.0
         for where in ("", _zone(engine)):
             total[where] = total.get(where, 0) + engine.slots
-            left[where] = left.get(where, 0) + (engine.slots if stays else 0)
+            left[where] = left.get(where, 0.0) + able
+        if one is None:
+            good.add(_zone(engine))
     return _RemainingCapacity(
         floor=floor,
         engines=count,
         total=total,
         left=left,
+        abilities=abilities,
+        good=frozenset(good),
         events=_zone_events(engines, wishes),
         load=_load_elsewhere(engines, wishes, floor.relief),
     )
+
+
+def _relative_abilities(engines: Sequence[Engine], wishes: Mapping[int, EjectionRequest]) -> dict[EngineId, float]:
+    """Ability of engines with soft evidence, as a share of the best engine's: if all are equally bad, none is.
+
+    An engine on trial is no measure: its ability is not known yet.
+    """
+    soft = {place: one.ability for place, one in wishes.items() if one.soft and one.health is Health.UNHEALTHY}
+    best = 1.0 if len(wishes) < len(engines) else max(soft.values(), default=0.0)
+    if not best:
+        return {}
+    return {engines[place].id: min(1.0, able / best) for place, able in soft.items() if able < best}
 
 
 def _load_elsewhere(

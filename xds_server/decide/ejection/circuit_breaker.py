@@ -42,6 +42,9 @@ _FEWEST_FAILURES: Final = 3
 # A trial fails after this many failed calls: one may be the request's own fault.
 _TRIAL_FAILURES: Final = 2
 
+_OPENING_CALLS: Final = 4.0
+"""Weight, in calls, of the failure rate that opened a breaker against what ended since."""
+
 NEW_BREAKER: Final = BreakerState()
 
 
@@ -197,6 +200,20 @@ def open_breaker(
         why=why,
         boot=boot,
     )
+
+
+def ability(state: BreakerState, traffic: EngineTraffic | None) -> float:
+    """Share of calls that an engine with an open breaker answers.
+
+    The calls that opened it may include good ones from before the fault, so what ended since then counts more:
+    requests in flight at the ejection, and those that an engine kept in rotation still gets.
+    """
+    succeeded = failed = 0
+    if traffic is not None:
+        succeeded = max(0, traffic.reported_successes - state.succeeded)
+        failed = max(0, traffic.reported_failures - state.failed)
+    failing = _OPENING_CALLS * state.failing + failed
+    return max(0.0, 1 - failing / (_OPENING_CALLS + succeeded + failed))
 
 
 def canary_proofs(count: int, last_at_s: float, since_s: float, report: EngineReport | None) -> tuple[int, float]:

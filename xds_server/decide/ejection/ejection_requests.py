@@ -29,8 +29,6 @@ from xds_server.model.pool_traffic import EngineTraffic
 _NEVER: Final = float("inf")
 _SLOW_SEVERITY: Final = 0.4
 _WORKING_SHARE: Final = 0.5
-_LEAST_PERCENT: Final = 5.0
-"""Minimum share of a slow engine that the floor keeps: its speed must stay measurable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +228,7 @@ def add_breaker_requests(
                 soft=True,
                 ejector=Ejector.ERRORS,
                 severity=0.5 + 0.4 * state.failing,
+                ability=circuit_breaker.ability(state, calls),
                 returns=circuit_breaker.recovery_condition(state, policy),
             )
         else:
@@ -309,7 +308,7 @@ def add_straggler_requests(this: EjectionInputs, asked: EjectionRequests, due: N
             ejector=Ejector.SLOWNESS,
             severity=_SLOW_SEVERITY * min(1.0, state.times / 10),
             traffic_percent=100.0 if state.ejected else share,
-            kept_percent=max(_LEAST_PERCENT, 100 / max(1.0, state.times)) if state.ejected else 100.0,
+            ability=1 / max(1.0, state.times) if state.ejected else 1.0,
             returns=straggler.recovery_condition(state, share),
         )
         asked.add(place, one, shadowed=shadowed)

@@ -28,7 +28,8 @@ class EjectionRequest:
     ``soft``: the engine is worse, not useless, so the pool may need it anyway. ``severity`` 0..1 ranks soft
     evidence. ``until_s``: monotonic time at which age alone changes the request; ``due_s`` the same where time is
     part of the decision, None where only evidence is. ``ordered``: an order, not evidence. ``floor``: the engine
-    is kept in rotation by the capacity floor, with ``kept_percent`` of its normal share.
+    is kept in rotation by the capacity floor. ``ability``: the good answers that it yields, as a share of a good
+    engine's; 1 where the evidence does not measure it.
     """
 
     health: Health
@@ -43,7 +44,7 @@ class EjectionRequest:
     ordered: bool = False
     floor: bool = False
     traffic_percent: float = 100.0
-    kept_percent: float = 100.0
+    ability: float = 1.0
     cut: bool = False
     returns: str = ""
     due_s: float | None = None

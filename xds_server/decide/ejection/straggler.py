@@ -24,6 +24,7 @@ from xds_server.decide.ejection.past_speed import (
 )
 from xds_server.decide.ejection.slowness import (
     FRESH_S,
+    MOST_TIMES,
     NO_PEERS,
     NOT_SLOW,
     RECOVERED_RATIO,
@@ -42,7 +43,22 @@ COOLDOWN_S: Final = 10.0
 MAX_COOLDOWN_S: Final = 600.0
 _TRIAL_S: Final = 2.0
 
+_NEWS: Final = 0.5
+"""Weight of the newest measurement in an ejected engine's slowness: the first covers calls before the fault."""
+
+_ALIKE: Final = 1.25
+"""Smaller changes of that slowness are noise, and would push a new share to every proxy."""
+
 NEW_STRAGGLER: Final = StragglerState()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedEvidence:
+    """How many times slower than its peers an ejected engine is, and whether that is as fast as they are."""
+
+    at_s: float
+    times: float
+    fast: bool
 
 
 def next_straggler_state(
@@ -50,19 +66,18 @@ def next_straggler_state(
     *,
     slow: tuple[float, str, float | None],
     book: WorkSample | None,
-    well_at_s: float | None,
+    speed: SpeedEvidence | None,
     kept_out: bool,
     policy: Straggler,
     now_s: float,
 ) -> StragglerState | None:
     """The next state of one engine; None when there is nothing to remember.
 
-    ``well_at_s``: time of evidence newer than ``proof_at_s`` that it is as fast as its peers, negative if the
-    evidence says it is not, None without evidence. ``kept_out``: its verdict alone ejects it.
+    ``speed``: evidence on an ejected engine newer than ``proof_at_s``. ``kept_out``: its verdict alone ejects it.
     """
     state = NEW_STRAGGLER if before is None else before
     if state.ejected:
-        return _recovering_state(state, well_at_s, kept_out, now_s)
+        return _recovering_state(state, speed, kept_out, now_s)
     times, why, evident_s = slow
     if times:
         since_s = min(since_s for since_s in (state.slow_since_s, evident_s, now_s) if since_s is not None)
@@ -95,11 +110,14 @@ def next_straggler_state(
 
 
 def _recovering_state(
-    state: StragglerState, well_at_s: float | None, kept_out: bool, now_s: float
+    state: StragglerState, speed: SpeedEvidence | None, kept_out: bool, now_s: float
 ) -> StragglerState:
-    if well_at_s is not None:
-        proofs = 0 if well_at_s < 0 else state.proofs + 1
-        state = replace(state, proofs=proofs, proof_at_s=abs(well_at_s))
+    if speed is not None:
+        times, seen = state.times, min(MOST_TIMES, max(1.0, speed.times))
+        if not times <= seen * _ALIKE <= _ALIKE * _ALIKE * times:
+            times += _NEWS * (seen - times)
+        proofs = state.proofs + 1 if speed.fast else 0
+        state = replace(state, proofs=proofs, proof_at_s=speed.at_s, times=times)
     if kept_out:
         return state
     if state.proofs >= proofs_needed(state.ejections):
@@ -180,9 +198,9 @@ def straggler_states(
             known,
             slow=slow,
             book=book,
-            well_at_s=None
+            speed=None
             if known is None or not known.ejected
-            else _recovery_evidence_at_s(known, one, peers, usual, now_s),
+            else _recovery_evidence(known, one, peers, usual, now_s),
             kept_out=one.kept_out,
             policy=policy,
             now_s=now_s,
@@ -270,10 +288,10 @@ def _in_flight(traffic: EngineTraffic | None, report: EngineReport | None) -> in
     return None if report is None else report.requests_in_flight
 
 
-def _recovery_evidence_at_s(
+def _recovery_evidence(
     state: StragglerState, one: StragglerCandidate, cohort: PeerMedians, usual: PastSpeed | None, now_s: float
-) -> float | None:
-    """Time of new evidence on an ejected engine, negative if it is still slow; None without."""
+) -> SpeedEvidence | None:
+    """New evidence on an ejected engine; None without."""
     usual_s = max(cohort.canary_s or 0.0, 0.0 if usual is None else usual.canary_s or 0.0)
     report = one.engine.report
     last_s = max(state.since_s, state.proof_at_s)
@@ -281,12 +299,15 @@ def _recovery_evidence_at_s(
         return None
     canary = report.canary
     if canary is not None and canary.at_s > last_s and usual_s:
-        if not canary.in_row:
-            return -canary.at_s
-        fast = canary.took_s <= RECOVERED_RATIO * usual_s + CANARY_SLACK_S
-        return canary.at_s if fast else -canary.at_s
+        fast = bool(canary.in_row) and canary.took_s <= RECOVERED_RATIO * usual_s + CANARY_SLACK_S
+        return SpeedEvidence(
+            at_s=canary.at_s, times=canary.took_s / usual_s if canary.in_row else state.times, fast=fast
+        )
     running = tokens_per_running(report, one.engine.slots, now_s)
     if running is not None and cohort.tokens_per_s is not None:
-        fast = running * RECOVERED_RATIO >= cohort.tokens_per_s
-        return report.observed_at_s if fast else -report.observed_at_s
+        return SpeedEvidence(
+            at_s=report.observed_at_s,
+            times=cohort.tokens_per_s / max(running, 1e-9),
+            fast=running * RECOVERED_RATIO >= cohort.tokens_per_s,
+        )
     return None

@@ -1,0 +1,196 @@
+"""An engine counts, and gets a share, as far as it yields good answers."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.resilience import Straggler
+from xds_server.decide.decision_memory import BreakerState, StragglerState
+from xds_server.decide.decisions import BreakerPhase, Ejector, Health
+from xds_server.decide.ejection import circuit_breaker
+from xds_server.decide.ejection.arbitration import (
+    NEGLIGIBLE,
+    NEGLIGIBLE_OUTSIDE,
+    CapacityFloor,
+    ZoneRelief,
+    granted_requests,
+)
+from xds_server.decide.ejection.report_evidence import EjectionRequest
+from xds_server.decide.ejection.slowness import NOT_SLOW
+from xds_server.decide.ejection.straggler import SpeedEvidence, next_straggler_state
+from xds_server.model.fleet import Engine, EngineId
+from xds_server.model.pool_traffic import EngineTraffic
+
+HARD = -1.0
+PER_S = 4.0
+
+
+def engines(zones: str) -> list[Engine]:
+    return [
+        Engine(
+            id=EngineId("pool", f"e{place}"), address="10.0.0.1", port=8000, zone=zone, region="", slots=8,
+            weight=1, tensor_parallel_group="", labels={},
+        )
+        for place, zone in enumerate(zones)
+    ]  # fmt: skip
+
+
+def request(ability: float) -> EjectionRequest:
+    """Hard evidence, or soft evidence that measured this ability."""
+    soft = ability != HARD
+    return EjectionRequest(
+        health=Health.UNHEALTHY,
+        reason="a test",
+        verdict=None,
+        until_s=10.0,
+        soft=soft,
+        ejector=Ejector.ERRORS if soft else Ejector.VERDICT,
+        severity=1 - ability if soft else 0.0,
+        ability=ability if soft else 1.0,
+    )
+
+
+def granted(
+    zones: str,
+    abilities: Mapping[int, float],
+    *,
+    percent: float = 50.0,
+    asked_per_s: float | None = None,
+    out: frozenset[int] = frozenset(),
+) -> dict[int, EjectionRequest]:
+    fleet = engines(zones)
+    relief = None
+    if asked_per_s is not None:
+        relief = ZoneRelief(per_s={one.id: PER_S for one in fleet}, asked_per_s=asked_per_s)
+    gone = {f"e{place}" for place in out}
+    return granted_requests(
+        fleet,
+        {place: request(able) for place, able in abilities.items()},
+        CapacityFloor(percent=percent, engines=1, relief=relief),
+        lambda key: key.engine in gone,
+    )
+
+
+def ejected(found: Mapping[int, EjectionRequest]) -> set[int]:
+    return {place for place, one in found.items() if one.health is Health.UNHEALTHY}
+
+
+def kept(found: Mapping[int, EjectionRequest]) -> dict[int, float]:
+    return {place: one.traffic_percent for place, one in found.items() if one.floor}
+
+
+def test_slow_engines_stay_out_while_others_restart_below_the_floor() -> None:
+    found = granted("aaaaaaaa", {0: HARD, 1: 0.1, 2: 0.1, 3: HARD, 4: HARD}, out=frozenset({1, 2}))
+    assert ejected(found) == {0, 1, 2, 3, 4}
+
+
+def test_engines_that_fail_every_call_are_ejected_below_the_floor() -> None:
+    assert ejected(granted("aaaaaaaa", dict.fromkeys(range(6), 0.0))) == set(range(6))
+
+
+def test_pool_that_fails_alike_keeps_its_floor_with_full_shares() -> None:
+    for ability in (0.0, 0.3):
+        found = granted("aaaaaaaa", dict.fromkeys(range(8), ability))
+        assert len(ejected(found)) == 4
+        assert set(kept(found).values()) == {100.0}
+
+
+def test_kept_engine_counts_and_gets_a_share_by_its_ability() -> None:
+    found = granted("aaaaaaaa", {0: HARD, 1: HARD, 2: HARD, 3: HARD, 4: 0.5, 5: 0.33})
+    assert kept(found) == {4: 50.0, 5: 35.0}
+    # Three full engines and two halves are the floor of eight: three of five halves may go.
+    assert len(ejected(granted("aaaaaaaa", dict.fromkeys(range(1, 6), 0.5)))) == 3
+
+
+def test_floor_of_100_percent_keeps_every_engine() -> None:
+    assert kept(granted("aaaaaaaa", {0: 0.0, 1: 0.1}, percent=100)) == {0: 5.0, 1: 10.0}
+
+
+def test_useless_engine_alone_in_its_zone_is_ejected_only_if_others_may_help() -> None:
+    assert kept(granted("abc", {0: 0.0})) == {0: 5.0}
+    assert ejected(granted("abc", {0: 0.0}, asked_per_s=4.0)) == {0}
+
+
+def test_engine_on_trial_is_no_reason_to_eject_the_rest() -> None:
+    fleet, trial = engines("aaaa"), EjectionRequest(
+        health=Health.HEALTHY, reason="on trial", verdict=None, until_s=10.0, traffic_percent=25.0
+    )  # fmt: skip
+    wishes = {0: trial, **{place: request(0.0) for place in (1, 2, 3)}}
+    found = granted_requests(fleet, wishes, CapacityFloor(percent=50.0, engines=1), lambda _key: False)
+    assert len(ejected(found)) < 3
+
+
+def test_noise_does_not_return_an_ejected_engine() -> None:
+    able = (NEGLIGIBLE + NEGLIGIBLE_OUTSIDE) / 2
+    bad = {0: HARD, 1: HARD, 2: HARD, 3: HARD, 4: able}
+    assert 4 in kept(granted("aaaaaaaa", bad))
+    assert 4 in ejected(granted("aaaaaaaa", bad, out=frozenset({4})))
+
+
+def test_breaker_learns_ability_after_it_opened() -> None:
+    state = BreakerState(phase=BreakerPhase.OPEN, failing=0.6, succeeded=20, failed=30)
+    assert circuit_breaker.ability(state, None) == pytest.approx(0.4)
+    worse = EngineTraffic(succeeded=20, failed=46)
+    assert circuit_breaker.ability(state, worse) < 0.1
+    better = EngineTraffic(succeeded=60, failed=30)
+    assert circuit_breaker.ability(state, better) > 0.9
+
+
+def test_ejected_straggler_is_measured_again() -> None:
+    state: StragglerState | None = StragglerState(ejected=True, ejections=1, since_s=1.0, until_s=11.0, times=3.9)
+    for second in range(2, 10):
+        state = next_straggler_state(
+            state, slow=NOT_SLOW, book=None, kept_out=False, policy=Straggler(), now_s=float(second),
+            speed=SpeedEvidence(at_s=float(second), times=10.0, fast=False),
+        )  # fmt: skip
+    assert state is not None
+    assert 8.0 <= state.times <= 10.0
+    same = next_straggler_state(
+        state, slow=NOT_SLOW, book=None, kept_out=False, policy=Straggler(), now_s=10.0,
+        speed=SpeedEvidence(at_s=10.0, times=9.0, fast=False),
+    )  # fmt: skip
+    assert same is not None
+    assert same.times == state.times, "noise moves no share"
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    zones=st.text("abc", min_size=1, max_size=10),
+    drawn=st.dictionaries(st.integers(0, 9), st.sampled_from([HARD, 0.0, 0.1, 0.2, 0.33, 0.5, 0.9]), max_size=10),
+    percent=st.sampled_from([0.0, 30.0, 50.0, 80.0, 100.0]),
+    asked_per_s=st.none() | st.floats(0, 40),
+)
+def test_floor_invariants_by_ability(
+    zones: str, drawn: dict[int, float], percent: float, asked_per_s: float | None
+) -> None:
+    abilities = {place: able for place, able in drawn.items() if place < len(zones)}
+    found = granted(zones, abilities, percent=percent, asked_per_s=asked_per_s)
+    out, in_rotation = ejected(found), kept(found)
+    good = set(range(len(zones))) - abilities.keys()
+    soft = {place: able for place, able in abilities.items() if able != HARD}
+    best = 1.0 if good else max(abilities.values(), default=1.0)
+    assert all(place in out for place, able in abilities.items() if able == HARD), "hard evidence always ejects"
+    assert not soft or good or in_rotation, "soft evidence alone empties no pool"
+    if not good and best > 0 and len(soft) == len(zones):
+        assert max(in_rotation.values()) > NEGLIGIBLE * 100, "the best of a bad pool serve"
+    if percent == 100 and asked_per_s is None:
+        assert not out & soft.keys()
+    for place in out & soft.keys():
+        able = soft[place] / best if best > 0 else 1.0
+        if able <= NEGLIGIBLE and percent < 100:
+            continue  # it yields next to nothing
+        left = sum(
+            1.0 if one in good else (soft[one] / best if best > 0 else 1.0)
+            for one in range(len(zones))
+            if one in good or one in in_rotation
+        )
+        assert 100 * left / len(zones) >= percent - 1e-6, "the floor's ability is left"
+    if asked_per_s is None and percent < 100:
+        served = {zones[place] for place in good}
+        assert not any(zones[place] in served and soft[place] <= NEGLIGIBLE for place in in_rotation if good), (
+            "no engine that yields next to nothing serves beside good ones"
+        )
+    again = granted(zones, abilities, percent=percent, asked_per_s=asked_per_s, out=frozenset(out))
+    assert (ejected(again), kept(again)) == (out, in_rotation), "decided again, nothing changes"
