@@ -152,7 +152,7 @@ class RetryBudget(Spec):
         None,
         "Retries in flight as a share of requests in flight; derived when absent.",
         why="derived: 100 % under an admission limit, where an open budget cost nothing and 20 % lost 3 points; "
-        "20 % where no ceiling is in force",
+        "20 % where no ceiling is in force, and from degradation level 1",
         unit="%",
         targets=FieldTargets(
             live=Xds.RTDS,

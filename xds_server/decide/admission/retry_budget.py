@@ -20,11 +20,14 @@ def retry_budget(
     at least one unless the fleet has none. A derived budget under a ceiling is as large as the ceiling: requests
     cut off a hung engine are retried all at once, when hardly anything else may be in flight, and each of those
     retries needs a place under the ceiling anyway. With hedging it is not: Envoy has one budget for both.
+
+    From degradation level 1 on only the number is allowed. Under a ceiling a share is added: a retry costs no more
+    than the new request that it displaces, and without it the errors of engines that fail reach callers.
     """
     budget = resilience.retry_budget
     percent = budget.percent_under_ceiling if in_force else budget.percent_without_ceiling
     if degradation is not None and degradation.retries_minimum:
-        percent = 0.0
+        percent = min(percent, budget.percent_without_ceiling) if in_force else 0.0
     elif in_force and budget.percent is None and not resilience.hedging.enabled:
         # The next power of two: it is in the layer of every proxy, and the ceiling is the effective limit.
         return percent, 1 << (max(total, budget.min_concurrency) - 1).bit_length()

@@ -114,7 +114,7 @@ def granted_requests(
     if not asked:
         return asked
     decided = dict(asked)
-    soft = [place for place, one in asked.items() if one.soft or one.traffic_percent < one.kept_percent]
+    soft = [place for place, one in asked.items() if one.soft or one.traffic_percent < 100 * one.ability]
     room = _remaining_capacity(engines, asked, floor)
     if room.events:
         for place, one in asked.items():
@@ -366,15 +366,19 @@ def _remaining_capacity(
 
 
 def _relative_abilities(engines: Sequence[Engine], wishes: Mapping[int, EjectionRequest]) -> dict[EngineId, float]:
-    """Ability of engines with soft evidence, as a share of the best engine's: if all are equally bad, none is.
+    """Ability of engines with evidence, as a share of the best engine's: if all are equally bad, none is.
 
     An engine on trial is no measure: its ability is not known yet.
     """
-    soft = {place: one.ability for place, one in wishes.items() if one.soft and one.health is Health.UNHEALTHY}
-    best = 1.0 if len(wishes) < len(engines) else max(soft.values(), default=0.0)
+    known = {
+        place: one.ability
+        for place, one in wishes.items()
+        if one.ability < 1 or (one.soft and one.health is Health.UNHEALTHY)
+    }
+    best = 1.0 if len(wishes) < len(engines) else max(known.values(), default=0.0)
     if not best:
         return {}
-    return {engines[place].id: min(1.0, able / best) for place, able in soft.items() if able < best}
+    return {engines[place].id: min(1.0, able / best) for place, able in known.items() if able < best}
 
 
 def _load_elsewhere(

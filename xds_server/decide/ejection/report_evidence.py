@@ -108,7 +108,7 @@ def report_request(engine: Engine, probe: Probe, previous: EngineDecision | None
             ejector=Ejector.VERDICT,
             traffic_percent=percent,
             # The slots of its hung ranks are lost, whatever the floor allows.
-            kept_percent=percent,
+            ability=report.working_share,
             returns=_returns(report.verdict, probe),
         )
     # A silent process may only be overloaded: ejecting many of those would overload the rest.

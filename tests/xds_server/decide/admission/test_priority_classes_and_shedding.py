@@ -48,7 +48,7 @@ def test_priority_class_that_sheds_gets_its_share_in_the_next_round() -> None:
     assert after.by_proxy["a"].interactive >= 250
 
 
-def test_degradation_sheds_batch_and_closes_the_retry_budget() -> None:
+def test_degradation_sheds_batch_and_narrows_the_retry_budget() -> None:
     pool = Pool(classes=BOTH)
     wants = {INTERACTIVE: 150.0}
     pool.decide(a=pool.told(150, 20, shed_per_s=wants), b=pool.told(0))
@@ -56,10 +56,10 @@ def test_degradation_sheds_batch_and_closes_the_retry_budget() -> None:
     shed = pool.decide(a=pool.told(150, 20, shed_per_s=wants), b=pool.told(0))
     assert (shed.interactive, shed.batch) == (320, 0)
     assert {limit.batch for limit in shed.by_proxy.values()} == {0}
-    assert {(one.retry_percent, one.retry_min_concurrency) for one in shed.by_proxy.values()} == {(0.0, 6)}
+    assert {(one.retry_percent, one.retry_min_concurrency) for one in shed.by_proxy.values()} == {(20.0, 6)}
     assert pool.memory is not None
     other = ceiling_for_role(pool.memory, pool.resilience, "sidecar", {"gateway": 2, "sidecar": 1})
-    assert (other.batch, other.retry_percent) == (0, 0.0)
+    assert (other.batch, other.retry_percent) == (0, 20.0)
 
 
 def test_degradation_sheds_no_batch_while_capacity_is_idle() -> None:
