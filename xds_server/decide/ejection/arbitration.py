@@ -368,7 +368,7 @@ def _remaining_capacity(
 def _relative_abilities(engines: Sequence[Engine], wishes: Mapping[int, EjectionRequest]) -> dict[EngineId, float]:
     """Ability of engines with evidence, as a share of the best engine's: if all are equally bad, none is.
 
-    An engine on trial is no measure: its ability is not known yet.
+    An engine on trial does not count as the best: its ability is not known yet.
     """
     known = {
         place: one.ability

@@ -113,7 +113,7 @@ def test_useless_engine_alone_in_its_zone_is_ejected_only_if_others_may_help() -
     assert ejected(granted("abc", {0: 0.0}, asked_per_s=4.0)) == {0}
 
 
-def test_engine_on_trial_is_no_reason_to_eject_the_rest() -> None:
+def test_engine_on_trial_does_not_let_the_rest_go() -> None:
     fleet, trial = engines("aaaa"), EjectionRequest(
         health=Health.HEALTHY, reason="on trial", verdict=None, until_s=10.0, traffic_percent=25.0
     )  # fmt: skip
@@ -190,7 +190,7 @@ def test_floor_invariants_by_ability(
     if asked_per_s is None and percent < 100:
         served = {zones[place] for place in good}
         assert not any(zones[place] in served and soft[place] <= NEGLIGIBLE for place in in_rotation if good), (
-            "no engine that yields next to nothing serves beside good ones"
+            "no engine that yields next to nothing serves next to good ones"
         )
     again = granted(zones, abilities, percent=percent, asked_per_s=asked_per_s, out=frozenset(out))
     assert (ejected(again), kept(again)) == (out, in_rotation), "decided again, nothing changes"
