@@ -67,7 +67,7 @@ from xds_server.auth.admin_auth import AUDIT_DETAIL, PRINCIPAL, AdminAuth
 from xds_server.auth.authorization import Principal
 from xds_server.ledger.operator_orders import ImpossibleOrderError, RefusedOrderError
 from xds_server.metrics.metric_registry import Metrics
-from xds_server.model.order import OrderAction
+from xds_server.model.order import TOP_LEVEL, OrderAction
 from xds_server.serve_config import ConfigError
 
 ROLES: Final = ("gateway", "sidecar")
@@ -125,7 +125,7 @@ class AdminBackend(Protocol):
     def order(self, requested: OrderRequest) -> OrderStatus: ...
 
     def end_order(self, name: str, by: str) -> bool:
-        """End the order for an engine; False if there is none."""
+        """End the order for an engine or pool; False if there is none."""
         ...
 
 
@@ -329,9 +329,15 @@ async def _order(request: web.Request) -> OrderRequest:
     requested = parse_body(await read_body(request, MAX_BODY_BYTES), _ORDER)
     if requested.action not in tuple(OrderAction):
         raise AdminRequestError(400, f"action is {requested.action!r}; allowed: {', '.join(OrderAction)}")
+    if requested.action == OrderAction.DEGRADE:
+        if requested.level is None or not 0 <= requested.level <= TOP_LEVEL:
+            raise AdminRequestError(400, f"level is {requested.level}; allowed: 0 to {TOP_LEVEL}")
+    elif requested.level is not None:
+        raise AdminRequestError(400, f"level is only for action degrade, not {requested.action}")
     require_line("reason", requested.reason)
     # The proved identity is recorded separately; this is the name that the client claims.
-    request[AUDIT_DETAIL] = f"{requested.action} {requested.engine}" + (
+    level = "" if requested.level is None else f" to level {requested.level}"
+    request[AUDIT_DETAIL] = f"{requested.action} {requested.engine}{level}" + (
         f", signed {requested.by}" if requested.by else ""
     )
     return replace(requested, by=_signed(request, requested.by))

@@ -47,6 +47,7 @@ from xds_server.reconcile.reconciler import Reconciler
 from xds_server.xds import XdsVariant
 
 _NOTHING: Final = Snapshot()
+_EJECTING: Final = frozenset({OrderAction.EJECT, OrderAction.DRAIN})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,10 +239,13 @@ class ServerBackend:
 
     def order(self, request: OrderRequest) -> OrderStatus:
         """Accept an order; raises ``UnknownNameError`` or ``RefusedOrderError``."""
-        scene, key = self._engine_meant(request.engine)
         action = OrderAction(request.action)
+        scene, key = self._meant(request.engine)
+        if (action is OrderAction.DEGRADE) is bool(key.engine):
+            takes = "a pool" if action is OrderAction.DEGRADE else "an engine"
+            raise UnknownNameError(f"{request.engine!r} is not {takes}: {action} takes {takes}")
         note = ""
-        if action is not OrderAction.RESTORE and not request.force:
+        if action in _EJECTING and not request.force:
             short = floor_violation(
                 key,
                 scene.fleet.pools[key.pool],
@@ -259,23 +263,25 @@ class ServerBackend:
                 reason=request.reason,
                 by=request.by,
                 force=request.force,
+                level=request.level or 0,
             )
         )
         given = next(one for one in self.orders() if EngineId(one.pool, one.engine) == key)
         return replace(given, note=note)
 
     def end_order(self, name: str, by: str) -> bool:
-        """End the order for an engine; False if there is none."""
-        _, key = self._engine_meant(name)
+        """End the order for an engine or pool; False if there is none."""
+        _, key = self._meant(name)
         return self._orders.end(key, by) is not None
 
-    def _engine_meant(self, name: str) -> tuple[ViewContext, EngineId]:
+    def _meant(self, name: str) -> tuple[ViewContext, EngineId]:
+        """The engine or pool with this name; ``UnknownNameError`` for a zone."""
         scene = self._scene()
         if scene is None:
             raise UnknownNameError("no decision yet")
         subject = subject_named(name, scene)
-        if not subject.engine:
-            raise UnknownNameError(f"{name!r} is not an engine; orders apply to engines")
+        if subject.zone and not subject.engine:
+            raise UnknownNameError(f"{name!r} is a zone; orders apply to engines and pools")
         return scene, EngineId(subject.pool, subject.engine)
 
     def families(self) -> Iterable[Metric]:

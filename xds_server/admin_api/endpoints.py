@@ -171,14 +171,14 @@ ORDER: Final = AdminEndpoint(
     request=OrderRequest,
     answer=OrderStatus,
     status=201,
-    text="Eject, drain or restore an engine for a limited time.",
+    text="Eject, drain or restore an engine, or degrade a pool, for a limited time.",
 )
 END_ORDER: Final = AdminEndpoint(
     method="DELETE",
     path="/v1/orders",
     answer=OrderEnd,
     parameters=(_NAME, _BY),
-    text="End the order for an engine.",
+    text="End the order for an engine or pool.",
 )
 POLICIES: Final = AdminEndpoint(
     path="/v1/policies", answer=PoliciesStatus, text="State of the policy files, and the served version."

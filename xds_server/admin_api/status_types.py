@@ -437,7 +437,10 @@ class ZoneStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderRequest:
-    """An order for ``for_s`` seconds; ``engine``: ``pool/engine``, or a unique engine name."""
+    """An order for ``for_s`` seconds; ``engine``: ``pool/engine``, or a unique engine name.
+
+    To ``degrade``, ``engine`` names a pool, and ``level`` is its degradation level, 0 to 4.
+    """
 
     engine: str
     action: str
@@ -445,11 +448,15 @@ class OrderRequest:
     reason: str
     by: str = ""
     force: bool = False
+    level: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderStatus:
-    """An operator order in force; ``note``: warning for its author."""
+    """An operator order in force; ``note``: warning for its author.
+
+    ``engine`` is empty if it is for the pool; ``level`` is the degradation level it orders.
+    """
 
     pool: str
     engine: str
@@ -459,4 +466,5 @@ class OrderStatus:
     force: bool
     given_at_unix_s: float
     left_s: float
+    level: int | None = None
     note: str = ""

@@ -31,6 +31,7 @@ _COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
         "top": _entry("top", "Watch pools, engines and proxies in the terminal."),
         "eject": _entry("orders", "Remove an engine from rotation temporarily.", name="eject"),
         "drain": _entry("orders", "Stop sending new requests to an engine temporarily.", name="drain"),
+        "degrade": _entry("orders", "Hold a pool at a degradation level temporarily.", name="degrade"),
         "restore": _entry("orders", "End an operator order, or keep an engine in rotation.", name="restore"),
         "validate": _entry("validate", "Validate policy files; report every problem with its location and a fix."),
         "diff": _entry("diff", "Show what new policies would change."),

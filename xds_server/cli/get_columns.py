@@ -104,8 +104,16 @@ def _text(value: Any) -> str:
     return "-" if value in (None, "") else str(value)
 
 
-def _engine_name(item: EngineStatus | OrderStatus) -> str:
+def _engine_name(item: EngineStatus) -> str:
     return f"{item.pool}/{item.engine}"
+
+
+def _ordered_name(item: OrderStatus) -> str:
+    return f"{item.pool}/{item.engine}" if item.engine else item.pool
+
+
+def _ordered_action(item: OrderStatus) -> str:
+    return item.action if item.level is None else f"{item.action} to {item.level}"
 
 
 def _p99(of: Callable[[EngineStatus], Quantiles | None]) -> Callable[[EngineStatus], float | None]:
@@ -278,8 +286,8 @@ _PROXIES_COLUMNS: Final[tuple[Column[ProxyStatus], ...]] = (
     _word("peer", lambda item: item.peer, wide=True),
 )
 _ORDERS_COLUMNS: Final[tuple[Column[OrderStatus], ...]] = (
-    _identity("engine", _engine_name),
-    _word("action", lambda item: item.action, state=True),
+    _identity("subject", _ordered_name),
+    _word("action", _ordered_action, state=True),
     _age("left", lambda item: item.left_s),
     _word("by", lambda item: item.by),
     Column(title="forced", cell=lambda item: "yes" if item.force else "no", wide=True),
@@ -405,10 +413,10 @@ _ORDERS: Final[TableSpec[OrderList, OrderStatus]] = TableSpec(
     endpoint=endpoints.ORDERS,
     rows=lambda answer: answer.orders,
     parts=("orders",),
-    name=_engine_name,
+    name=_ordered_name,
     columns=_ORDERS_COLUMNS,
     none="no orders are in force",
-    named=_by_name(_engine_name, lambda item: item.engine),
+    named=_by_name(_ordered_name, lambda item: item.engine),
     belongs=_in_pool(lambda item: item.pool),
     by=lambda item: item.by,
 )

@@ -245,12 +245,14 @@ class DegradationState:
     """A pool's degradation level, 0 to 4, and its actions.
 
     ``since_s`` is when the pool entered the level. ``fallback_percent`` is the fallback's share of requests.
-    ``shadow`` is the same level with its actions, if they are not enforced.
+    ``ordered``: author and reason of an operator's order for this level, if any. ``shadow`` is the same level with
+    its actions, if they are not enforced.
     """
 
     level: int
     reason: str
     since_s: float
+    ordered: str = ""
     hedging_off: bool = False
     retries_minimum: bool = False
     fallback_percent: float = 0.0

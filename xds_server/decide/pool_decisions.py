@@ -15,7 +15,12 @@ from typing import Final
 
 from policies.resilience import ResilienceSpec
 from xds_server.decide.admission.ceiling import admission_decision, ceiling_for_role
-from xds_server.decide.admission.degradation_level import FallbackView, degradation_due_s, degradation_state
+from xds_server.decide.admission.degradation_level import (
+    FallbackView,
+    degradation_due_s,
+    degradation_state,
+    ordered_level,
+)
 from xds_server.decide.admission.engine_capacity import engine_capacities
 from xds_server.decide.admission.pool_breaker import PoolAnswers, breaker_due_s, pool_breaker, serves_percent
 from xds_server.decide.decision_memory import (
@@ -205,6 +210,7 @@ def _admission_step(
         pressure=None if last is None else last.pressure,
         lost=_lost(decisions, "" if percent else breaker.why, pool.fallback),
         fallback=pool.fallback,
+        ordered=ordered_level(pool.orders.values()),
         shadow=resilience.shadowed(degradation.mode),
         now_s=now_s,
     )

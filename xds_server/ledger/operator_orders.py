@@ -1,7 +1,7 @@
 """Operator orders: in force until they end or expire, also across restarts.
 
-An order is for one engine and has a time limit, so that a forgotten one ends by itself. A new order for the same
-engine replaces the old one. An order below the capacity floor must be forced.
+An order is for one engine or pool and has a time limit, so that a forgotten one ends by itself. A new order for
+the same engine or pool replaces the old one. An order below the capacity floor must be forced.
 """
 
 import asyncio
@@ -55,6 +55,7 @@ class _Kept:
     by: str = ""
     force: bool = False
     given_at_unix_s: float = 0.0
+    level: int = 0
     format: int = FORMAT
 
 
@@ -169,18 +170,18 @@ class Orders:
         forced = ", forced" if order.force else ""
         self._record(
             order,
-            before="none" if before is None else before.action.value,
-            after=order.action.value,
+            before="none" if before is None else before.effect,
+            after=order.effect,
             reason=f"order by {_who(order)} for {duration_text(left_s)}{forced}: {order.reason}",
         )
         return order
 
     def end(self, engine: EngineId, by: str = "") -> Order | None:
-        """End the order for an engine before it expires; None without one."""
+        """End the order for an engine or pool before it expires; None without one."""
         order = self._orders.pop(engine, None)
         if order is not None:
             who = by or "unknown"
-            self._record(order, before=order.action.value, after="none", reason=f"ended by {who}: {order.reason}")
+            self._record(order, before=order.effect, after="none", reason=f"ended by {who}: {order.reason}")
         return order
 
     def expire(self) -> float | None:
@@ -189,7 +190,7 @@ class Orders:
         for key, order in list(self._orders.items()):
             if order.until_s <= now_s:
                 del self._orders[key]
-                self._record(order, before=order.action.value, after="none", reason=f"expired: {order.reason}")
+                self._record(order, before=order.effect, after="none", reason=f"expired: {order.reason}")
         return min((order.until_s for order in self._orders.values()), default=None)
 
     async def run(self) -> None:
@@ -235,6 +236,7 @@ class Orders:
                     by=one.by,
                     force=one.force,
                     given_at_unix_s=one.given_at_unix_s,
+                    level=one.level,
                 )
         if self._orders:
             _log.info("orders.restored", orders=len(self._orders))
@@ -266,6 +268,7 @@ class Orders:
                 by=order.by,
                 force=order.force,
                 given_at_unix_s=order.given_at_unix_s,
+                level=order.level,
             )
             for order in self._orders.values()
         )
@@ -287,7 +290,7 @@ class Orders:
 
 def _understood(raw: Mapping[str, object]) -> _Kept:
     """One order of the file; ``ValueError`` names the order and the problem."""
-    whose = f"the order for {str(raw.get('pool'))[:_SHOWN]}/{str(raw.get('engine'))[:_SHOWN]}"
+    whose = f"the order for {str(raw.get('pool'))[:_SHOWN]}/{str(raw.get('engine'))[:_SHOWN]}".rstrip("/")
     version = raw.get("format")
     if isinstance(version, int) and version > FORMAT:
         # A partly understood order may mean its opposite.

@@ -345,6 +345,72 @@ def test_cross_origin_page_cannot_release_held_policies(untouched: Server) -> No
         assert refused.value.code == 403
 
 
+def test_degrade_holds_a_pool_at_a_level_until_restore(server: Server) -> None:
+    server.until(lambda: server.run("why", "chat")[0] == 0)
+    code, out, _ = server.run(
+        "degrade", "chat", "--level", "3", "--for", "15m", "--reason", "GPU swap", "--by", "ann"
+    )
+    assert (code, out) == (0, "Holding chat at degradation level 3 for 15m: GPU swap\n")
+    server.until(lambda: server.run("why", "chat")[0] == 1)
+    story = server.run("why", "chat")[1]
+    assert "degradation level 3" in story
+    assert "Operator order by ann in force for" in story
+    assert "degrade to level 3 (GPU swap)" in story
+    assert "`switchgear restore POOL`" in story
+    assert server.run("get", "orders")[1].splitlines()[1].split()[:4] == ["chat", "degrade", "to", "3"]
+    (order,) = json.loads(server.run("get", "orders", "-o", "json")[1])["orders"]
+    assert (order["pool"], order["engine"], order["action"], order["level"]) == ("chat", "", "degrade", 3)
+    assert any("degrade to level 3" in line for line in server.run("get", "events")[1].splitlines())
+    assert "degrade pool:chat to level 3, signed ann" in server.run("get", "audit")[1]
+    server.stop()
+    server.start()
+    server.until(lambda: "degradation level 3" in server.run("why", "chat")[1])
+    assert server.run("degrade", "chat", "--level", "1", "--for", "1m", "--reason", "less")[0] == 0
+    server.until(lambda: "degradation level 1" in server.run("why", "chat")[1])
+    assert server.run("restore", "chat")[0] == 0
+    server.until(lambda: server.run("why", "chat")[0] == 0)
+    assert server.run("restore", "chat")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("degrade", "chta", "--level", "1", "--for", "1m", "--reason", "x"), "did you mean chat"),
+        (("degrade", "r1", "--level", "1", "--for", "1m", "--reason", "x"), "no engine, zone or pool 'pool:r1'"),
+        (("degrade", "chat", "--level", "5", "--for", "1m", "--reason", "x"), "5 is not in the range 0<=x<=4"),
+        (("degrade", "chat", "--for", "1m", "--reason", "x"), "Missing option '--level'"),
+        (("degrade", "chat", "--level", "1", "--for", "1m"), "Missing option '--reason'"),
+        (("eject", "chat", "--for", "1m", "--reason", "x"), "'chat' is not an engine: eject takes an engine"),
+        (("restore", "zone:a"), "'zone:a' is a zone; orders apply to engines and pools"),
+    ],
+)
+def test_invalid_order_names_the_fault(untouched: Server, arguments: tuple[str, ...], message: str) -> None:
+    untouched.until(lambda: untouched.run("why", "r1")[0] == 0)
+    code, out, err = untouched.run(*arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"action": "degrade"}, "level is None; allowed: 0 to 4"),
+        ({"action": "degrade", "level": 5}, "level is 5; allowed: 0 to 4"),
+        ({"action": "eject", "level": 1}, "level is only for action degrade, not eject"),
+    ],
+)
+def test_order_with_a_wrong_level_is_refused(untouched: Server, fields: dict[str, Any], message: str) -> None:
+    body = {"engine": "pool:chat", "for_s": 60, "reason": "x", **fields}
+    request = urllib.request.Request(
+        f"{untouched.admin}/v1/orders", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=60)
+    with refused.value:
+        assert refused.value.code == 400
+        assert message in refused.value.read().decode()
+
+
 def test_control_characters_are_refused_and_not_printed(server: Server) -> None:
     server.until(lambda: server.run("why", "r1")[0] == 0)
     hostile = "two\nlines \x1b[31mred \x9b31m"

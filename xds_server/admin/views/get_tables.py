@@ -18,7 +18,7 @@ from xds_server.admin_api.status_types import (
 from xds_server.decide.decisions import Health, PoolDecisions
 from xds_server.ledger.shadow import ShadowTotals
 from xds_server.model.fleet import Engine, EngineId
-from xds_server.model.order import Order
+from xds_server.model.order import Order, OrderAction
 from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic, ProxyTraffic
 
 
@@ -165,6 +165,7 @@ def order_rows(orders: Mapping[EngineId, Order], now_s: float) -> Sequence[Order
             force=order.force,
             given_at_unix_s=round(order.given_at_unix_s, 3),
             left_s=round(order.until_s - now_s, 3),
+            level=order.level if order.action is OrderAction.DEGRADE else None,
         )
         for key, order in sorted(orders.items(), key=lambda one: one[1].until_s)
     ]

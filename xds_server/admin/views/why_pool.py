@@ -7,6 +7,7 @@ from xds_server.admin.views.why_engine import MOST_PAST
 from xds_server.admin_api.status_types import Explanation, RuleStatus
 from xds_server.decide.decisions import AdmissionDecision, Health, PoolDecisions
 from xds_server.decide.diff import policy_fields
+from xds_server.model.order import pool_key
 from xds_server.model.pool_traffic import PoolTraffic
 from xds_server.model.text import duration_text
 
@@ -39,17 +40,15 @@ def why_pool(name: str, scene: ViewContext) -> Explanation:
         kind="pool",
         well=not out and not level and not pressed,
         now=f"{text}.",
-        because=tuple(_pool_because(pool, scene.fleet.traffic.get(name), out, scene)),
+        because=tuple(_pool_because(name, pool, out, scene)),
         why_not=tuple(_pool_why_not(pool)),
         ruled_by=_rules(rules, name, scene),
-        returns="pressure stays low for degradation.leaveAfter" if level else "",
+        returns=_returns(pool) if level else "",
         past=tuple(event_status(event, scene.now) for event in reversed(events[-MOST_PAST:])),
     )
 
 
-def _pool_because(
-    pool: PoolDecisions, traffic: PoolTraffic | None, out: Sequence[str], scene: ViewContext
-) -> Iterator[str]:
+def _pool_because(name: str, pool: PoolDecisions, out: Sequence[str], scene: ViewContext) -> Iterator[str]:
     if out:
         yield f"Not in rotation: {_named(out)} (see `switchgear why ENGINE`)."
     if pool.admission is None:
@@ -59,7 +58,12 @@ def _pool_because(
                 f"{limit.reason}."
             )
     else:
-        yield from _ceiling(pool.admission, traffic)
+        yield from _ceiling(pool.admission, scene.fleet.traffic.get(name))
+    order = scene.orders.get(pool_key(name))
+    if order is not None:
+        by = f" by {order.by}" if order.by else ""
+        left = duration_text(order.until_s - scene.now.s)
+        yield f"Operator order{by} in force for {left}: {order.effect} ({order.reason})."
     if pool.degradation is not None:
         since = duration_text(scene.now.s - pool.degradation.since_s)
         yield f"Degradation level {pool.degradation.level} for {since}: {pool.degradation.reason}."
@@ -70,6 +74,12 @@ def _pool_because(
         yield f"Retried statuses: {statuses} ({pool.retries.reason})."
     if pool.limits is not None:
         yield f"Timeouts: {pool.limits.reason}."
+
+
+def _returns(pool: PoolDecisions) -> str:
+    if pool.degradation is not None and pool.degradation.ordered:
+        return "the order ends, or `switchgear restore POOL`"
+    return "pressure stays low for degradation.leaveAfter"
 
 
 def _ceiling(admission: AdmissionDecision, traffic: PoolTraffic | None) -> Iterator[str]:

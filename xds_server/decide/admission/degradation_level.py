@@ -5,21 +5,25 @@ for requests that another pool serves. The pool's own pressure does not show wha
 most the share if every route had the fallback, and at most the fallback's whole demand; the smaller is added
 back. A new share gets time to show its effect.
 
+An operator's order holds one level for its time; its actions are taken even if the policy turned that level off.
+When it ends, the level falls at once to what the pressure asks for.
+
 Unknown pressure never raises a level. It holds the present one for a while, and then counts as none. The policy
 explains times and thresholds; the steps and intervals of the share are here.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from policies.resilience import Degradation
+from policies.resilience.degradation import Step
 from xds_server.decide.decision_memory import DegradationMemory
 from xds_server.decide.decisions import DegradationState
 from xds_server.model.memo import reuse_equal
+from xds_server.model.order import TOP_LEVEL, Order, OrderAction
 from xds_server.model.pool_traffic import RATE_S, STALE_S
-
-TOP_LEVEL: Final = 4
 
 SHARE_STEP_PERCENT: Final = 5.0
 """Step of the fallback's share: each move pushes weights to every proxy."""
@@ -71,6 +75,7 @@ def degradation_state(
     pressure: float | None,
     lost: str,
     fallback: FallbackView | None,
+    ordered: Order | None,
     shadow: bool,
     now_s: float,
 ) -> DegradationMemory:
@@ -78,12 +83,12 @@ def degradation_state(
 
     ``pressure`` as in ``AdmissionDecision``, None if no proxy reports it. ``lost``: why the pool serves nothing,
     empty if it serves. A lost pool's requests all go to the fallback at once, and the level stays as without
-    pressure. In shadow mode level and reason are as they would be, and every action is off.
+    pressure. In shadow mode level and reason are as they would be, and every action is off, unless ``ordered``.
     """
     known = None if before is None else replace(before, decided=before.decided.shadow or before.decided)
-    memory = _next(policy, known, pressure=pressure, lost=lost, fallback=fallback, now_s=now_s)
+    memory = _next(policy, known, pressure=pressure, lost=lost, fallback=fallback, ordered=ordered, now_s=now_s)
     state = memory.decided
-    if shadow:
+    if shadow and ordered is None:
         state = DegradationState(
             level=state.level,
             reason=f"shadow mode, no action at level {state.level}: {state.reason}",
@@ -91,6 +96,11 @@ def degradation_state(
             shadow=state,
         )
     return replace(memory, decided=reuse_equal(None if before is None else before.decided, state))
+
+
+def ordered_level(orders: Iterable[Order]) -> Order | None:
+    """The order for the pool's level, of all orders for the pool and its engines."""
+    return next((order for order in orders if order.action is OrderAction.DEGRADE), None)
 
 
 def degradation_due_s(policy: Degradation, state: DegradationMemory, now_s: float) -> float:
@@ -112,16 +122,20 @@ def level_thresholds(policy: Degradation) -> tuple[float, ...]:
 
     A level that is off is skipped, and no level is entered before the one below it.
     """
-    steps = (policy.no_hedging, policy.fallback, policy.shed, policy.maintenance)
     above = math.inf
     wanted = []
-    for step in reversed(steps):
+    for step in reversed(_steps(policy)):
         above = step.above_pressure_percent if step.enabled else above
         wanted.append(above)
     thresholds: list[float] = []
     for threshold in reversed(wanted):
         thresholds.append(max(threshold, thresholds[-1]) if thresholds else threshold)
     return tuple(thresholds)
+
+
+def _steps(policy: Degradation) -> tuple[Step, ...]:
+    """The levels 1 to 4."""
+    return policy.no_hedging, policy.fallback, policy.shed, policy.maintenance
 
 
 def _leave_threshold(policy: Degradation, level: int) -> float:
@@ -137,6 +151,7 @@ def _next(
     pressure: float | None,
     lost: str,
     fallback: FallbackView | None,
+    ordered: Order | None,
     now_s: float,
 ) -> DegradationMemory:
     if before is None:
@@ -149,7 +164,12 @@ def _next(
     held = unknown_since_s is not None and now_s - unknown_since_s < STALE_S
     reading = _reading(before, pressure if pressure is not None and told else 0.0, fallback, now_s)
     level, since_s, next_level, towards_s = last.level, last.since_s, None, None
-    if not held:
+    if ordered is not None:
+        level, since_s = ordered.level, last.since_s if ordered.level == last.level else now_s
+    elif last.ordered:
+        level = _fallen(policy, level, reading)
+        since_s = last.since_s if level == last.level else now_s
+    elif not held:
         next_level = _wanted(policy, level, reading)
         towards_s = _towards_s(before, next_level, now_s)
         if next_level is not None and towards_s is not None:
@@ -158,18 +178,23 @@ def _next(
                 level, since_s = next_level, now_s
                 next_level = _wanted(policy, level, reading)
                 towards_s = None if next_level is None else now_s
-    share = _share(policy, level, last, reading, lost=bool(lost), held=held, fallback=fallback)
+    forced = None if ordered is None else ordered.level
+    on = [step.enabled or number == forced for number, step in enumerate(_steps(policy), 1)]
+    share = 0.0
+    if on[1] or lost:
+        share = _share(policy, level, last, reading, lost=bool(lost), held=held, fallback=fallback)
     memory = DegradationMemory(
         decided=replace(
             last,
             level=level,
             since_s=since_s,
-            hedging_off=level >= 1 and policy.no_hedging.enabled,
-            retries_minimum=level >= 1 and policy.no_hedging.enabled,
+            ordered="" if ordered is None else f"by {ordered.by or 'unknown'}: {ordered.reason}",
+            hedging_off=level >= 1 and on[0],
+            retries_minimum=level >= 1 and on[0],
             fallback_percent=share,
-            shed_batch=level >= 3 and policy.shed.enabled,
-            max_tokens=policy.shed.max_tokens if level >= 3 and policy.shed.enabled else None,
-            maintenance=policy.maintenance.message if level >= TOP_LEVEL and policy.maintenance.enabled else "",
+            shed_batch=level >= 3 and on[2],
+            max_tokens=policy.shed.max_tokens if level >= 3 and on[2] else None,
+            maintenance=policy.maintenance.message if level >= TOP_LEVEL and on[3] else "",
         ),
         towards_s=towards_s,
         next_level=next_level,
@@ -216,6 +241,13 @@ def _wanted(policy: Degradation, level: int, reading: _Reading) -> int | None:
     return None
 
 
+def _fallen(policy: Degradation, level: int, reading: _Reading) -> int:
+    """The level that the pressure alone keeps, at most ``level``."""
+    while level and _wanted(policy, level, reading) == level - 1:
+        level -= 1
+    return level
+
+
 def _towards_s(before: DegradationMemory, next_level: int | None, now_s: float) -> float | None:
     if next_level is None:
         return None
@@ -237,7 +269,7 @@ def _share(
         return 0.0
     if lost:
         return 100.0
-    if level < 2 or not policy.fallback.enabled:
+    if level < 2:
         return 0.0
     share = _share_of_pool(before)
     if not held and reading.settled:
@@ -274,12 +306,24 @@ def _whole_steps(percent: float) -> float:
 def _reason_inputs(memory: DegradationMemory) -> tuple[object, ...]:
     """What the reason mentions."""
     known, state = memory.unknown_since_s is None, memory.decided
-    return (state.level, known, state.fallback_percent, state.shed_batch, state.max_tokens, state.maintenance)
+    return (
+        state.level,
+        state.ordered,
+        known,
+        state.fallback_percent,
+        state.shed_batch,
+        state.max_tokens,
+        state.maintenance,
+    )
 
 
 def _reason(policy: Degradation, before: DegradationState, state: DegradationState, reason: str) -> str:
     thresholds = level_thresholds(policy)
-    if state.level > before.level:
+    if state.ordered:
+        reason += f"; level ordered {state.ordered}"
+    elif before.ordered:
+        reason += "; the order for the level ended"
+    elif state.level > before.level:
         reason += f", entered at {thresholds[state.level - 1]:g} %"
     elif state.level < before.level:
         reason += f", level {before.level} left below {_leave_threshold(policy, before.level):g} %"
@@ -293,6 +337,6 @@ def _reason(policy: Degradation, before: DegradationState, state: DegradationSta
     done = ", ".join(action for action in actions if action)
     if done:
         reason += f"; {done}"
-    if state.level < TOP_LEVEL and math.isfinite(thresholds[state.level]):
+    if not state.ordered and state.level < TOP_LEVEL and math.isfinite(thresholds[state.level]):
         reason += f"; level {state.level + 1} at {thresholds[state.level]:g} %"
     return reason

@@ -187,6 +187,12 @@ def _demand(subject: Subject, was: AdmissionDecision | None, now: AdmissionDecis
     )
 
 
+_LEVEL_ENDS: Final = {
+    False: "pressure stays below the threshold for leaveAfter",
+    True: "the order ends, or `switchgear restore POOL`",
+}
+
+
 def _ladder(subject: Subject, was: DegradationState | None, now: DegradationState | None) -> Iterator[Change]:
     level = 0 if now is None else now.level
     before = 0 if was is None else was.level
@@ -199,7 +205,7 @@ def _ladder(subject: Subject, was: DegradationState | None, now: DegradationStat
         after=f"level {level}",
         reason=now.reason,
         rule=policy_fields.degradation_rule(max(level, before)),
-        returns="pressure stays below the threshold for leaveAfter" if level else "",
+        returns=_LEVEL_ENDS[bool(now.ordered)] if level else "",
         alarm=level > before,
         numbers={"level": level},
     )

@@ -15,9 +15,12 @@ from xds_server.decide.admission.degradation_level import (
     degradation_due_s,
     degradation_state,
     level_thresholds,
+    ordered_level,
 )
 from xds_server.decide.decision_memory import DegradationMemory
 from xds_server.decide.decisions import DegradationState
+from xds_server.model.fleet import EngineId
+from xds_server.model.order import Order, OrderAction, pool_key
 from xds_server.model.pool_traffic import STALE_S
 
 TICK_S = 0.1
@@ -36,6 +39,7 @@ def climb(
     fallback: FallbackView | None = None,
     capacity: bool = True,
     shadow: bool = False,
+    ordered: Order | None = None,
     start_s: float = 100.0,
 ) -> list[DegradationMemory]:
     """The state after each round; rounds are a tick apart."""
@@ -47,6 +51,7 @@ def climb(
             pressure=pressure,
             lost="" if capacity else "no engine in rotation",
             fallback=fallback,
+            ordered=ordered,
             shadow=shadow,
             now_s=start_s + number * TICK_S,
         )
@@ -214,6 +219,7 @@ def served(
             fallback=FallbackView(
                 ready=True, pressure=fallback + demand * smooth / relative, relative_capacity=relative * error
             ),
+            ordered=None,
             shadow=False,
             now_s=100.0 + number * TICK_S,
         )
@@ -355,3 +361,47 @@ def test_degradation_reason_follows_returning_telemetry() -> None:
     assert "pressure unknown" in silent.decided.reason
     assert "50 %" in told.decided.reason
     assert "pressure unknown" not in told.decided.reason
+
+
+def degrade_order(level: int) -> Order:
+    return Order(
+        engine=pool_key("chat"), action=OrderAction.DEGRADE, until_s=1e9, reason="GPU swap", by="ann", level=level
+    )
+
+
+def test_ordered_level_holds_at_any_pressure_and_falls_at_once_when_it_ends() -> None:
+    up = climb(held(0.1, 3), ordered=degrade_order(3))
+    assert {state.decided.level for state in up} == {3}
+    assert up[-1].decided.shed_batch
+    assert up[-1].decided.since_s == 100.0
+    assert up[-1].decided.reason.startswith("pressure 10 %; level ordered by ann: GPU swap; no hedging")
+    after = climb(held(0.1, 1), state=up[-1], start_s=200.0)
+    assert after[0].decided.level == 0
+    assert after[0].decided.reason.startswith("pressure 10 %; the order for the level ended")
+    assert not after[0].decided.shed_batch
+    busy = climb(held(20.0, 1), state=up[-1], start_s=200.0)
+    assert busy[0].decided.level == 3
+    none = climb(held(20.0, 10), ordered=degrade_order(0))
+    assert {state.decided.level for state in none} == {0}
+
+
+@pytest.mark.parametrize("pressure", [None, 0.1])
+def test_ordered_level_acts_although_the_policy_turned_it_off(pressure: float | None) -> None:
+    off = {"enabled": False}
+    said = policy(noHedging=off, shed=off, maintenance={**off, "message": "Back at noon."})
+    for shadow in (False, True):
+        top = climb(held(pressure, 1), said, shadow=shadow, ordered=degrade_order(4))[-1].decided
+        assert (top.maintenance, top.shed_batch, top.hedging_off) == ("Back at noon.", False, False)
+    third = climb(held(pressure, 1), said, ordered=degrade_order(3))[-1].decided
+    assert (third.maintenance, third.shed_batch, third.hedging_off) == ("", True, False)
+
+
+def test_ordered_level_2_sends_only_overflow_to_the_fallback() -> None:
+    assert climb(held(2.0, 10), ordered=degrade_order(2), fallback=READY)[-1].decided.fallback_percent >= 50
+    assert climb(held(0.5, 10), ordered=degrade_order(2), fallback=READY)[-1].decided.fallback_percent == 0
+
+
+def test_ordered_level_is_found_among_orders_for_engines() -> None:
+    eject = Order(engine=EngineId("chat", "r0"), action=OrderAction.EJECT, until_s=1e9, reason="x")
+    assert ordered_level([eject]) is None
+    assert ordered_level([eject, degrade_order(2)]) == degrade_order(2)
