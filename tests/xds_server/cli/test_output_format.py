@@ -152,6 +152,7 @@ def test_every_command_that_asks_a_server_is_in_the_table() -> None:
         "completion",
         "eject",
         "drain",
+        "degrade",
         "restore",
     )
     assert set(table()) == set(mine)
