@@ -17,7 +17,10 @@ _LADDER: Final = FieldTargets(
 
 
 class Step(Spec):
-    """One degradation level. Pressure: demand in % of what the pool can serve."""
+    """One degradation level. Pressure: demand in % of what the pool can serve.
+
+    Further signs enter the level, and those below it, at any pressure; absent: not used.
+    """
 
     enabled: bool = documented_field(
         True,
@@ -26,6 +29,31 @@ class Step(Spec):
     )
     above_pressure_percent: float = documented_field(
         100.0, "Pressure that enters the level.", unit="%", targets=_LADDER, ge=1, le=100_000
+    )
+    above_failed_percent: float | None = documented_field(
+        None, "Share of recent calls that failed; enters the level.", unit="%", targets=_LADDER, ge=1, le=100
+    )
+    above_ejected_percent: float | None = documented_field(
+        None, "Share of slots ejected by evidence; enters the level.", unit="%", targets=_LADDER, ge=1, le=100
+    )
+    above_kv_cache_percent: float | None = documented_field(
+        None, "Mean use of the KV caches; enters the level.", unit="%", targets=_LADDER, ge=1, le=100
+    )
+    above_throttled_percent: float | None = documented_field(
+        None,
+        "Share of engines in rotation with a throttled GPU; enters the level.",
+        unit="%",
+        targets=_LADDER,
+        ge=1,
+        le=100,
+    )
+    above_first_token: Duration | None = documented_field(
+        None,
+        "99th percentile of the time to first token; enters the level.",
+        unit="duration",
+        targets=_LADDER,
+        ge=0.01,
+        le=3600,
     )
 
 

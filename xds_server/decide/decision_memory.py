@@ -287,7 +287,8 @@ class DegradationMemory:
     """The last level, and its timers.
 
     ``towards_s`` is since when the policy asks for ``next_level`` (None: for none). The fallback's share was
-    chosen at ``fallback_since_s``. ``unknown_since_s``: since when no proxy reports the pressure.
+    chosen at ``fallback_since_s``. ``unknown_since_s``: since when no proxy reports the pressure. ``strained``: a
+    sign besides pressure holds the level or asks for the next one.
     """
 
     decided: DegradationState
@@ -295,6 +296,7 @@ class DegradationMemory:
     next_level: int | None = None
     fallback_since_s: float | None = None
     unknown_since_s: float | None = None
+    strained: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

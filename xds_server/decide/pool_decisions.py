@@ -23,6 +23,7 @@ from xds_server.decide.admission.degradation_level import (
 )
 from xds_server.decide.admission.engine_capacity import engine_capacities
 from xds_server.decide.admission.pool_breaker import PoolAnswers, breaker_due_s, pool_breaker, serves_percent
+from xds_server.decide.admission.pool_strain import pool_strain
 from xds_server.decide.decision_memory import (
     AdmissionMemory,
     CapacityMemory,
@@ -207,7 +208,14 @@ def _admission_step(
     level = degradation_state(
         degradation,
         before.degradation,
-        pressure=None if last is None else last.pressure,
+        strain=pool_strain(
+            policy.spec.probe,
+            pool.engines,
+            decisions,
+            pool.traffic,
+            pressure=None if last is None else last.pressure,
+            now_s=now_s,
+        ),
         lost=_lost(decisions, "" if percent else breaker.why, pool.fallback),
         fallback=pool.fallback,
         ordered=ordered_level(pool.orders.values()),

@@ -1,5 +1,8 @@
 """Degradation: serve less before serving nothing, one level at a time, and back in reverse.
 
+Other signs of strain (``pool_strain``) enter their level, and the levels below it, at any pressure, and hold it
+until they are ``marginPercent`` below.
+
 Levels 1 and 2 use the whole demand of the pool, 3 and 4 what is left after the fallback's share: batch is not shed
 for requests that another pool serves. The pool's own pressure does not show what the fallback takes. That is at
 most the share if every route had the fallback, and at most the fallback's whole demand; the smaller is added
@@ -19,6 +22,7 @@ from typing import Final
 
 from policies.resilience import Degradation
 from policies.resilience.degradation import Step
+from xds_server.decide.admission.pool_strain import PoolStrain
 from xds_server.decide.decision_memory import DegradationMemory
 from xds_server.decide.decisions import DegradationState
 from xds_server.model.memo import reuse_equal
@@ -72,7 +76,7 @@ def degradation_state(
     policy: Degradation,
     before: DegradationMemory | None,
     *,
-    pressure: float | None,
+    strain: PoolStrain,
     lost: str,
     fallback: FallbackView | None,
     ordered: Order | None,
@@ -81,12 +85,12 @@ def degradation_state(
 ) -> DegradationMemory:
     """The level now; the same ``decided`` as before if nothing changed.
 
-    ``pressure`` as in ``AdmissionDecision``, None if no proxy reports it. ``lost``: why the pool serves nothing,
+    ``strain``: pressure and other signs. ``lost``: why the pool serves nothing,
     empty if it serves. A lost pool's requests all go to the fallback at once, and the level stays as without
     pressure. In shadow mode level and reason are as they would be, and every action is off, unless ``ordered``.
     """
     known = None if before is None else replace(before, decided=before.decided.shadow or before.decided)
-    memory = _next(policy, known, pressure=pressure, lost=lost, fallback=fallback, ordered=ordered, now_s=now_s)
+    memory = _next(policy, known, strain=strain, lost=lost, fallback=fallback, ordered=ordered, now_s=now_s)
     state = memory.decided
     if shadow and ordered is None:
         state = DegradationState(
@@ -148,7 +152,7 @@ def _next(
     policy: Degradation,
     before: DegradationMemory | None,
     *,
-    pressure: float | None,
+    strain: PoolStrain,
     lost: str,
     fallback: FallbackView | None,
     ordered: Order | None,
@@ -157,26 +161,30 @@ def _next(
     if before is None:
         before = DegradationMemory(decided=DegradationState(level=0, reason="", since_s=now_s))
     last = before.decided
-    told = pressure is not None and not lost
+    pressure = None if lost else strain.pressure
+    told = pressure is not None
     unknown_since_s = None
     if not told:
         unknown_since_s = before.unknown_since_s if before.unknown_since_s is not None else now_s
     held = unknown_since_s is not None and now_s - unknown_since_s < STALE_S
-    reading = _reading(before, pressure if pressure is not None and told else 0.0, fallback, now_s)
+    reading = _reading(before, pressure or 0.0, fallback, now_s)
+    signs = _signs(policy, strain)
     level, since_s, next_level, towards_s = last.level, last.since_s, None, None
     if ordered is not None:
         level, since_s = ordered.level, last.since_s if ordered.level == last.level else now_s
     elif last.ordered:
-        level = _fallen(policy, level, reading)
+        level = _fallen(policy, level, reading, signs)
         since_s = last.since_s if level == last.level else now_s
-    elif not held:
-        next_level = _wanted(policy, level, reading)
+    else:
+        next_level = _wanted(policy, level, reading, signs)
+        if held and next_level is not None and next_level < level:
+            next_level = None
         towards_s = _towards_s(before, next_level, now_s)
         if next_level is not None and towards_s is not None:
             wait_s = policy.enter_after if next_level > level else policy.leave_after
             if now_s - towards_s >= wait_s:
                 level, since_s = next_level, now_s
-                next_level = _wanted(policy, level, reading)
+                next_level = _wanted(policy, level, reading, signs)
                 towards_s = None if next_level is None else now_s
     forced = None if ordered is None else ordered.level
     on = [step.enabled or number == forced for number, step in enumerate(_steps(policy), 1)]
@@ -200,11 +208,14 @@ def _next(
         next_level=next_level,
         fallback_since_s=before.fallback_since_s if share == last.fallback_percent else now_s,
         unknown_since_s=unknown_since_s,
+        strained=signs.above[level] or signs.held[level],
     )
     if _reason_inputs(memory) == _reason_inputs(before) and last.reason:
         return memory
     known = f"pressure {reading.asked:.0f} %" if told else "pressure unknown"
-    reason = _reason(policy, last, memory.decided, lost or known)
+    reason = _reason(
+        policy, last, memory.decided, ", ".join((lost or known, *signs.sentences)), strained=memory.strained
+    )
     return replace(memory, decided=replace(memory.decided, reason=reason))
 
 
@@ -223,27 +234,57 @@ def _reading(before: DegradationMemory, pressure: float, fallback: FallbackView 
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Signs:
+    """Signs besides pressure, by level 0 to 4.
+
+    ``above``: one asks for a higher level. ``held``: one is not yet clearly below the threshold of this level or a
+    higher one. ``sentences``: all that are above a threshold.
+    """
+
+    above: tuple[bool, ...]
+    held: tuple[bool, ...]
+    sentences: tuple[str, ...]
+
+
+def _signs(policy: Degradation, strain: PoolStrain) -> _Signs:
+    above, held = [False] * (TOP_LEVEL + 1), [False] * (TOP_LEVEL + 1)
+    sentences: dict[str, None] = {}
+    for level, step in enumerate(_steps(policy), 1):
+        if not step.enabled:
+            continue
+        for value, threshold, sentence in strain.signs(step):
+            if value >= threshold:
+                above[:level] = [True] * level
+                sentences[sentence] = None
+            if value >= threshold * (1 - policy.margin_percent / 100):
+                held[: level + 1] = [True] * (level + 1)
+    return _Signs(above=tuple(above), held=tuple(held), sentences=tuple(sentences))
+
+
 def _share_of_pool(before: DegradationState) -> float:
     """The share of a serving pool; if everything left because no engine was in rotation, all of it is back."""
     return before.fallback_percent if before.fallback_percent <= _MOST_PERCENT else 0.0
 
 
-def _wanted(policy: Degradation, level: int, reading: _Reading) -> int | None:
+def _wanted(policy: Degradation, level: int, reading: _Reading, signs: _Signs) -> int | None:
     """The adjacent level that is asked for; None if the level should stay."""
+    if signs.above[level]:
+        return level + 1
     if level < TOP_LEVEL:
         seen = reading.asked if level < 2 else reading.left
         if seen >= level_thresholds(policy)[level] and (level < 2 or reading.settled):
             return level + 1
-    if level:
+    if level and not signs.held[level]:
         seen = reading.asked if level <= 2 else reading.left
         if seen < _leave_threshold(policy, level) and (level > 2 or reading.settled):
             return level - 1
     return None
 
 
-def _fallen(policy: Degradation, level: int, reading: _Reading) -> int:
-    """The level that the pressure alone keeps, at most ``level``."""
-    while level and _wanted(policy, level, reading) == level - 1:
+def _fallen(policy: Degradation, level: int, reading: _Reading, signs: _Signs) -> int:
+    """The level that strain keeps, at most ``level``."""
+    while level and _wanted(policy, level, reading, signs) == level - 1:
         level -= 1
     return level
 
@@ -308,6 +349,7 @@ def _reason_inputs(memory: DegradationMemory) -> tuple[object, ...]:
     known, state = memory.unknown_since_s is None, memory.decided
     return (
         state.level,
+        memory.strained,
         state.ordered,
         known,
         state.fallback_percent,
@@ -317,14 +359,18 @@ def _reason_inputs(memory: DegradationMemory) -> tuple[object, ...]:
     )
 
 
-def _reason(policy: Degradation, before: DegradationState, state: DegradationState, reason: str) -> str:
+def _reason(
+    policy: Degradation, before: DegradationState, state: DegradationState, reason: str, *, strained: bool
+) -> str:
     thresholds = level_thresholds(policy)
     if state.ordered:
         reason += f"; level ordered {state.ordered}"
     elif before.ordered:
         reason += "; the order for the level ended"
     elif state.level > before.level:
-        reason += f", entered at {thresholds[state.level - 1]:g} %"
+        reason += (
+            f", entered at {thresholds[state.level - 1]:g} %" if not strained else f", level {state.level} entered"
+        )
     elif state.level < before.level:
         reason += f", level {before.level} left below {_leave_threshold(policy, before.level):g} %"
     actions = [

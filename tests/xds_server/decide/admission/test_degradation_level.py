@@ -1,7 +1,8 @@
 """Degradation levels: in order, with dwell times, never without telemetry, and without overfull fallbacks."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from xds_server.decide.admission.degradation_level import (
     level_thresholds,
     ordered_level,
 )
+from xds_server.decide.admission.pool_strain import PoolStrain
 from xds_server.decide.decision_memory import DegradationMemory
 from xds_server.decide.decisions import DegradationState
 from xds_server.model.fleet import EngineId
@@ -40,6 +42,7 @@ def climb(
     capacity: bool = True,
     shadow: bool = False,
     ordered: Order | None = None,
+    signs: Mapping[str, float | None] = MappingProxyType({}),
     start_s: float = 100.0,
 ) -> list[DegradationMemory]:
     """The state after each round; rounds are a tick apart."""
@@ -48,7 +51,7 @@ def climb(
         state = degradation_state(
             said or policy(),
             state,
-            pressure=pressure,
+            strain=PoolStrain(pressure=pressure, **signs),
             lost="" if capacity else "no engine in rotation",
             fallback=fallback,
             ordered=ordered,
@@ -214,7 +217,7 @@ def served(
         state = degradation_state(
             policy(),
             state,
-            pressure=elsewhere + demand * (1 - smooth),
+            strain=PoolStrain(pressure=elsewhere + demand * (1 - smooth)),
             lost="",
             fallback=FallbackView(
                 ready=True, pressure=fallback + demand * smooth / relative, relative_capacity=relative * error
@@ -405,3 +408,56 @@ def test_ordered_level_is_found_among_orders_for_engines() -> None:
     eject = Order(engine=EngineId("chat", "r0"), action=OrderAction.EJECT, until_s=1e9, reason="x")
     assert ordered_level([eject]) is None
     assert ordered_level([eject, degrade_order(2)]) == degrade_order(2)
+
+
+SIGNS = {
+    "failed_percent": ("aboveFailedPercent", 20, 30.0, "30 % of calls fail (limit 20 %)"),
+    "ejected_percent": ("aboveEjectedPercent", 20, 25.0, "25 % of slots are ejected (limit 20 %)"),
+    "kv_cache_percent": ("aboveKvCachePercent", 90, 95.0, "KV cache 95 % used (limit 90 %)"),
+    "throttled_percent": ("aboveThrottledPercent", 20, 50.0, "50 % of engines throttled (limit 20 %)"),
+    "first_token_s": ("aboveFirstToken", "2s", 3.0, "first token after 3.0 s (limit 2 s)"),
+}
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+@pytest.mark.parametrize("pressure", [None, 0.1])
+def test_sign_enters_its_level_through_those_below_and_leaves_it(sign: str, pressure: float | None) -> None:
+    field, threshold, value, sentence = SIGNS[sign]
+    said = policy(shed={field: threshold})
+    limit = 2.0 if threshold == "2s" else float(threshold)
+    up = climb(held(pressure, 10), said, signs={sign: value})
+    assert [first(up, level) for level in (1, 2, 3)] == pytest.approx([1, 2, 3], abs=0.11)
+    assert up[-1].decided.level == 3
+    assert sentence in up[-1].decided.reason
+    near = climb(held(pressure, 60), said, state=up[-1], start_s=200.0, signs={sign: 0.95 * limit})
+    assert near[-1].decided.level == 3
+    down = climb(held(pressure, 60), said, state=near[-1], start_s=300.0, signs={sign: 0.5 * limit})
+    assert down[-1].decided.level == 0
+    assert sentence not in down[-1].decided.reason
+    unknown = climb(held(pressure, 10), said, signs={sign: None})
+    assert unknown[-1].decided.level == 0
+
+
+def test_sign_of_a_disabled_level_enters_none() -> None:
+    said = policy(shed={"enabled": False, "aboveFailedPercent": 5})
+    assert climb(held(0.1, 10), said, signs={"failed_percent": 100.0})[-1].decided.level == 0
+
+
+def test_sign_of_level_1_does_not_enter_level_2() -> None:
+    said = policy(noHedging={"aboveFailedPercent": 5})
+    assert climb(held(0.1, 20), said, signs={"failed_percent": 100.0})[-1].decided.level == 1
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.floats(0, 3), min_size=1, max_size=150),
+    st.lists(st.floats(0, 100), min_size=150, max_size=150),
+)
+def test_a_sign_never_lowers_the_level(pressures: list[float], failed: list[float]) -> None:
+    said = policy(enterAfter="300ms", leaveAfter="700ms", shed={"aboveFailedPercent": 50})
+    without = with_sign = None
+    for number, (pressure, value) in enumerate(zip(pressures, failed, strict=False)):
+        start_s = 100.0 + number * TICK_S
+        (without,) = climb([pressure], said, state=without, start_s=start_s)
+        (with_sign,) = climb([pressure], said, state=with_sign, start_s=start_s, signs={"failed_percent": value})
+        assert with_sign.decided.level >= without.decided.level
