@@ -155,14 +155,18 @@ class EngineHttp:
         # After the counters: the count must include each request of the running step.
         silent = isinstance(text, ProbeFailure) and not text.answered
         in_flight = None if silent else await self.count()
+        # Several API processes report no start time. Another may hold a prompt that this count misses.
+        partial = not isinstance(text, ProbeFailure) and text.started_at_s is None
+        known = in_flight is not None and not partial
         late = self._late_since(self._looked_at_s)
         self._looked_at_s = self._clock()
         return MetricsReading(
             at_s=self._looked_at_s,
             counters=text,
             in_flight=in_flight,
-            unstarted=None if in_flight is None else self._unstarted,
-            long_prompts=None if in_flight is None else self._long_prompts,
+            unstarted=self._unstarted if known else None,
+            long_prompts=self._long_prompts if known else None,
+            partial=partial,
             late=late,
             errored=errored,
             pause=pause,

@@ -77,7 +77,7 @@ class MetricsReading:
     ``in_flight`` is read after the counters, so it includes every request of the step that they precede.
     ``unstarted``: those of ``in_flight`` without a first token, by the first-token gate; None without it. It
     includes unfinished requests that do not stream. ``long_prompts``: those of them with a long body; None from a
-    gate that does not count them.
+    gate that does not count them. ``partial``: these counts are those of one API process among several.
     Times are the prober's monotonic clock in seconds. ``late``: the prober stalled since the last reading, so the
     time between was not observed. ``errored``: /health reports an error. ``pause``: why the engine stands still by
     order, empty if it does not, None if unknown.
@@ -88,6 +88,7 @@ class MetricsReading:
     in_flight: int | None = None
     unstarted: int | None = None
     long_prompts: int | None = None
+    partial: bool = False
     late: bool = False
     errored: bool = False
     pause: str | None = None

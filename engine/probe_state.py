@@ -266,7 +266,7 @@ def after_metrics(before: ProbeState, look: MetricsReading) -> ProbeState:
     if progressed and known is not None and not others and not before.others:
         # Tokens of earlier canaries are not progress: the engine may have stopped since.
         progressed = fresh.generation_tokens - known.generation_tokens > before.answered_since_look
-    counted = (before.counted and not reborn) or bool(look.in_flight)
+    counted = not look.partial and ((before.counted and not reborn) or bool(look.in_flight))
     paused = before.pause if look.pause is None else look.pause
     if known is not None and not reborn and not paused and (not counted or before.others):
         # Only a scheduler step changes these: with requests in flight any change is progress. Exception: a paused
@@ -389,9 +389,7 @@ def _ranks(
     if len(fresh.ranks) < 2:
         return ()
     # The count of one API process among several misses requests, so each may be a prefill.
-    partial = (
-        fresh.started_at_s is None or look.in_flight is None or look.in_flight < fresh.running + fresh.waiting
-    )
+    partial = look.partial or look.in_flight is None or look.in_flight < fresh.running + fresh.waiting
     return after_rank_reading(
         before.ranks,
         fresh.ranks,

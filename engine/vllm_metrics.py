@@ -91,11 +91,13 @@ def vllm_counters(text: bytes, *, latency: bool = False) -> VllmCounters:
     """
     kv_cache = _first(text, _KV_CACHE)
     started = _first(text, _STARTED)
+    # Several API processes report no start time, and no gauge before the first request.
+    gauge = _needed if started else _first
     return VllmCounters(
         generation_tokens=math.fsum(_needed(text, _GENERATION)),
         prompt_tokens=math.fsum(_needed(text, _PROMPT)),
-        running=round(math.fsum(_needed(text, _RUNNING))),
-        waiting=round(math.fsum(_needed(text, _WAITING))),
+        running=round(math.fsum(gauge(text, _RUNNING))),
+        waiting=round(math.fsum(gauge(text, _WAITING))),
         kv_cache_usage_ratio=max(kv_cache) if kv_cache else None,
         started_at_s=started[0] if started else None,
         finished=math.fsum(_first(text, _FINISHED)),

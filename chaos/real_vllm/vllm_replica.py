@@ -49,6 +49,19 @@ _GUARDED: Final = (
     "os.waitpid(between, 0)\n"
     "os.execvp(sys.argv[1], sys.argv[1:])\n"
 )
+# `vllm serve`, whose console script needs package metadata that the CPU build has under another name.
+_SERVE: Final = (
+    "import sys\n"
+    "from vllm.entrypoints.cli.serve import ServeSubcommand\n"
+    "from vllm.entrypoints.serve.utils.api_utils import cli_env_setup\n"
+    "from vllm.utils.argparse_utils import FlexibleArgumentParser\n"
+    "cli_env_setup()\n"
+    "parser, command = FlexibleArgumentParser(), ServeSubcommand()\n"
+    "command.subparser_init(parser.add_subparsers(dest='subparser'))\n"
+    "args = parser.parse_args(sys.argv[1:])\n"
+    "command.validate(args)\n"
+    "command.cmd(args)\n"
+)
 ENVIRONMENT: Final = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -102,16 +115,19 @@ def vllm_command(
     slots: int,
     context_tokens: int = CONTEXT_TOKENS,
     gate: bool = True,
+    api_servers: int = 1,
     flags: Sequence[str] = (),
 ) -> list[str]:
     """Command line of an engine, with further flags; use it with ``ENVIRONMENT``.
 
-    ``gate``: with the first-token gate.
+    ``gate``: with the first-token gate. ``api_servers``: API processes, one by default.
     """
+    several = ("-c", _SERVE, "serve", "--api-server-count", str(api_servers))
+    entry = several if api_servers > 1 else ("-m", "vllm.entrypoints.openai.api_server")
     return [
         *guarded_command(),
         # On a CPU, unlike on a GPU, engines compete with the processes that observe them.
-        *("nice", "-n", "5", str(python), "-m", "vllm.entrypoints.openai.api_server"),
+        *("nice", "-n", "5", str(python), *entry),
         *("--model", str(model), "--load-format", "dummy", "--served-model-name", MODEL),
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--max-model-len", str(context_tokens), "--max-num-seqs", str(slots), "--enforce-eager"),

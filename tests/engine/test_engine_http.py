@@ -1,7 +1,11 @@
-"""What asking an engine that is down leaves behind: nothing that waits for the collector of cycles."""
+"""Reading an engine: what its counts are worth, and what asking one that is down leaves behind."""
 
 import gc
 import time
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from chaos.processes import free_ports
 from engine.engine_http import EngineHttp, EngineTarget, http_session
@@ -32,3 +36,26 @@ async def test_an_engine_that_refuses_leaves_nothing_for_the_collector() -> None
         look = await one.read_metrics()
         assert isinstance(look.counters, ProbeFailure)
     assert left < ASKED
+
+
+@pytest.mark.parametrize(("started", "partial"), [("process_start_time_seconds 1.7e9\n", False), ("", True)])
+async def test_counts_of_one_api_process_among_several_are_partial(started: str, partial: bool) -> None:
+    """Several API processes report no start time, and each counts its own requests only."""
+    names = ("generation_tokens_total", "prompt_tokens_total", "num_requests_running", "num_requests_waiting")
+    page = started + "".join(f"vllm:{name} 1\n" for name in names)
+    gate = {"in_flight": 1, "waiting_for_first_token": 0, "waiting_long": 0}
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(text=page)
+
+    async def count(_: web.Request) -> web.Response:
+        return web.json_response(gate)
+
+    app = web.Application()
+    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/load", count)
+    async with TestServer(app) as server, http_session() as http:
+        target = EngineTarget(address="127.0.0.1", port=server.port or 0, model="m", probe=ProbeSettings())
+        look = await EngineHttp(http, target, time.monotonic, lambda _: False).read_metrics()
+    assert (look.in_flight, look.partial) == (1, partial)
+    assert (look.unstarted, look.long_prompts) == ((None, None) if partial else (0, 0))

@@ -391,6 +391,21 @@ def test_prefill_step_may_take_three_seconds_more_than_the_longest_before() -> N
     assert (report.reasons[0].reading, report.reasons[0].age_s) == (PREFILL_READING, pytest.approx(5.7))
 
 
+@pytest.mark.parametrize(("partial", "verdict"), [(True, Verdict.READY), (False, Verdict.HUNG)])
+def test_prompt_held_by_another_api_process_is_not_a_hang(partial: bool, verdict: Verdict) -> None:
+    """Its first chunk takes 2.5 s. Until then gauges and the count of this process are 0."""
+
+    def seen(at_s: float, load: int = 0) -> MetricsReading:
+        return replace(look(at_s, 100, load=load), partial=partial)
+
+    # This process once had a request, so its count works.
+    now = told([seen(0.0, 1), seen(0.2), 0.2, token(0.2), seen(0.5), 0.5, seen(1.4)])
+    now = told([CanaryReading(sent_at_s=0.5, at_s=1.5, failure=SILENT), seen(1.6), 1.6, seen(2.5)], now)
+    assert now.verdict is verdict
+    if partial:
+        assert told([seen(3.6)], now).verdict is Verdict.HUNG
+
+
 def test_slow_idle_engine_is_not_hung_within_twenty_usual_canaries() -> None:
     """Counted and idle; its canaries usually take 100 ms, so one of 1.5 s is slow, and 2 s are a hang."""
     usual = told([look(0.0, load=1), look(0.1, load=0), 0.1, CanaryReading(sent_at_s=0.1, at_s=0.2)])

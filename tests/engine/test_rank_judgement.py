@@ -75,6 +75,7 @@ class Engine:
             ),
             in_flight=held,
             long_prompts=0,
+            partial=self.partial,
         )
 
 

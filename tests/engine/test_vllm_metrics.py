@@ -87,6 +87,14 @@ def test_a_missing_counter_is_named() -> None:
         vllm_counters(PAGE.replace(b"vllm:num_requests_waiting{", b"vllm:other{"))
 
 
+def test_several_api_processes_report_no_gauge_before_the_first_request() -> None:
+    page = b'vllm:prompt_tokens_total{engine="0"} 0.0\nvllm:generation_tokens_total{engine="0"} 0.0\n'
+    found = vllm_counters(page)
+    assert (found.running, found.waiting, found.started_at_s) == (0, 0, None)
+    with pytest.raises(MetricsError, match="num_requests_running"):
+        vllm_counters(page + b"process_start_time_seconds 1.7e9")
+
+
 @given(st.binary(max_size=400), st.integers(0, len(PAGE)))
 def test_no_bytes_bring_anything_but_a_metrics_error(noise: bytes, place: int) -> None:
     try:

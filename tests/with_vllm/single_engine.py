@@ -5,11 +5,12 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from chaos.processes import ChildProcesses, free_ports
 from chaos.real_vllm.tiny_model import write_model
@@ -21,11 +22,19 @@ _AGENT = Path(sys.executable).parent / "switchgear-agent"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleEngine:
-    """A running engine with its agent."""
+    """A running engine with its agent; ``argv`` starts the engine."""
 
     replica: VllmReplica
     session: aiohttp.ClientSession
     agent_port: int
+    children: ChildProcesses
+    argv: list[str]
+
+    async def restarted(self) -> "SingleEngine":
+        """The engine after a kill and a new start, with the same agent."""
+        await self.children.stop(self.replica.child)
+        child = await self.children.start("vllm", self.argv, env=ENVIRONMENT)
+        return replace(self, replica=replace(self.replica, child=child))
 
     async def report(self) -> dict[str, Any]:
         """The agent's report; empty before the first."""
@@ -40,13 +49,16 @@ class SingleEngine:
             kept.update(await self.report())
             return bool(kept) and bool(holds(kept))
 
-        await eventually(fulfilled, what)
+        try:
+            await eventually(fulfilled, what)
+        except pytest.fail.Exception as failure:
+            raise AssertionError(f"{failure}; last report: {kept}") from failure
         return time.monotonic() - began_s, kept
 
 
 @contextlib.asynccontextmanager
 async def single_engine(
-    folder: Path, *flags: str, agent_flags: tuple[str, ...] = ()
+    folder: Path, *flags: str, agent_flags: tuple[str, ...] = (), api_servers: int = 1
 ) -> AsyncIterator[SingleEngine]:
     """An engine with further flags, up, and its agent."""
     python = vllm_python()
@@ -58,10 +70,17 @@ async def single_engine(
         ChildProcesses(log_dir=folder / "logs", stop_limit_s=2.0) as children,
         aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)) as session,
     ):
-        argv = vllm_command(port=port, python=python, model=folder / "model", slots=SLOTS, flags=flags)
+        argv = vllm_command(
+            port=port,
+            python=python,
+            model=folder / "model",
+            slots=SLOTS,
+            api_servers=api_servers,
+            flags=flags,
+        )
         replica = VllmReplica(name="e", port=port, child=await children.start("vllm", argv, env=ENVIRONMENT))
         agent = [str(_AGENT), "run", "--engine", replica.url, "--slots", str(SLOTS), "--gpu", "off"]
         ports = ("--http", f"127.0.0.1:{http}", "--grpc", f"127.0.0.1:{grpc}")
         await children.start("agent", [*agent, *ports, *agent_flags], ready_within_s=LIMIT_S)
         await wait_until_up(replica)
-        yield SingleEngine(replica=replica, session=session, agent_port=http)
+        yield SingleEngine(replica=replica, session=session, agent_port=http, children=children, argv=argv)
