@@ -181,10 +181,13 @@ class GrpcAdsServer:
             with contextlib.suppress(grpc.aio.InternalError):  # reading finds the peer gone
                 await context.send_initial_metadata(())
             await self._limits.pacer.open(host)
-            data = await call.read_first(self._limits.first_message_s)
-            await call.read(data, lambda size: memory.read(ticket, size))
+            # No local variable: it would keep the message as long as the stream.
+            await call.read(
+                await call.read_first(self._limits.first_message_s), lambda size: memory.read(ticket, size)
+            )
         except StreamError as error:
-            ended = error
+            # Without its traceback, which would keep the message in a cycle with this frame.
+            ended = error.with_traceback(None)
         except asyncio.CancelledError:
             ended = call.ended
             if ended is None and not self._stopping:
@@ -284,6 +287,7 @@ class _Call:
         while isinstance(data, bytes):  # anything else ends the stream
             on_message(len(data))
             self._take(data)
+            data = None  # freed before the next one arrives
             await self._pacer.wait(session.host, session.node_id)
             data = await self._context.read()
 

@@ -124,6 +124,7 @@ class StreamService(grpc.GenericRpcHandler):
         answering: asyncio.Task[None] | None = None
         reason, code = "", grpc.StatusCode.INVALID_ARGUMENT
         most = MAX_FIRST_BYTES
+        data: object = None
         try:
             data = await self._first(context)
             while isinstance(data, bytes):  # anything else is the end of the stream
@@ -132,6 +133,7 @@ class StreamService(grpc.GenericRpcHandler):
                     raise TelemetryLimitError("size", f"message of {len(data)} bytes; limit {most}")
                 most = self._max_bytes
                 answer = self._take(sitting, host, data)
+                data = None  # freed before the next one arrives
                 # One response at a time, without waiting until it is sent.
                 if answer is not None and (answering is None or answering.done()):
                     answering = asyncio.create_task(_answer(context, answer))
@@ -146,6 +148,7 @@ class StreamService(grpc.GenericRpcHandler):
             if not self._stopping:
                 raise
         finally:
+            data = None  # AbortError keeps this frame
             self._streams.discard(stream)
             self._crowd.release(host)
             self._limits.memory.leave(ticket)
