@@ -20,6 +20,7 @@ from policies.external_service import ExternalService, ServiceReference
 from policies.fidelity import approximated, kept, lost
 from policies.field_checks import CelRule, ListKeys
 from policies.field_targets import FieldTargets, Xds, exported_alike
+from policies.objectives import Objectives
 from policies.quantity import Duration, IpAddress, Name, Port, Re2, Zone
 
 _ISTIO_HEADERS: Final = kept(
@@ -427,6 +428,11 @@ class ModelRouteSpec(Spec):
             gateway_api=kept("all regions are allowed"),
         ),
         max_length=16,
+    )
+    objectives: Objectives = documented_field(
+        Objectives,
+        "What callers of this route are promised, measured from access logs. Alerts watch how fast the error "
+        "budget is spent.",
     )
     max_body_bytes: int = documented_field(
         16 * 1024 * 1024,

@@ -7,7 +7,7 @@ the same value, a link to its runbook.
 from typing import Any, Final
 
 from deploy.monitoring.grafana import QUARTER, THIRD, Dashboard, Panel
-from deploy.monitoring.prometheus_rules import PERCENTILES, latency_recorded, metric, recordings
+from deploy.monitoring.prometheus_rules import PERCENTILES, latency_recorded, metric, objective_bad, recordings
 from xds_server.metrics.metric_table import TABLE
 
 _RECORDED: Final = frozenset(one.record for one in recordings())
@@ -106,6 +106,11 @@ _OVERVIEW: Final = Dashboard(
         Panel(
             title="Duration by pool", queries=_percentiles("attempt_duration_seconds"), unit="s", width=THIRD,
             alert="SwitchgearLatencyDoubled", description="Successful calls, from start to end.",
+        ),
+        Panel(
+            title="Calls beyond objectives",
+            queries=((_here(objective_bad("5m")), "{{route}} {{objective}}"),), unit="percentunit",
+            alert="SwitchgearObjectiveBurnsFast", description="Share of calls that miss spec.objectives.",
         ),
         Panel(
             title="Goodput by pool", queries=((_here(_recorded("goodput")), "{{pool}}"),), unit="percentunit",

@@ -51,6 +51,11 @@ def latency_recorded(name: str, percentile: int) -> str:
     return f"pool:{metric(name)}:p{percentile}_rate5m"
 
 
+def objective_bad(window: str) -> str:
+    """Recorded share of calls beyond an objective, by route."""
+    return f"route:switchgear_objective_bad:ratio_rate{window}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
     """A recorded query and its name."""
@@ -89,6 +94,14 @@ def recordings() -> Iterator[Recording]:
                 expr=f"histogram_quantile({percentile / 100:g}, "
                 f"sum by (job, namespace, pool, le) ({buckets})) > 0",
             )
+    by_objective = "sum by (job, namespace, route, objective)"
+    for window in WINDOWS:
+        good, calls = (
+            f"{by_objective} (rate({metric(name)}[{window}]))"
+            for name in ("objective_good_calls_total", "objective_calls_total")
+        )
+        # A retry can succeed after the window in which its request was counted.
+        yield Recording(record=objective_bad(window), expr=f"clamp_min(1 - {good} / {calls}, 0)")
     connected = f"sum by (job, namespace) ({metric('xds_connections')})"
     yield Recording(record=CONNECTED, expr=connected)
     hop = f"{metric('departure_hop_seconds')}_bucket"
@@ -134,6 +147,11 @@ def _burns(long: str, short: str, factor: float) -> str:
     return f"(1 - {_recorded('goodput', long)}) > {most:g} and (1 - {_recorded('goodput', short)}) > {most:g}"
 
 
+def _objective_burns(long: str, short: str, factor: float) -> str:
+    budget = f"(1 - {_most('objective_target_ratio', 'route, objective')})"
+    return f"{objective_bad(long)} / {budget} > {factor:g} and {objective_bad(short)} / {budget} > {factor:g}"
+
+
 def _doubled(p99: str) -> str:
     """At least 100 calls in 5 min, and a p99 of twice its median of the last day."""
     calls = _sum("attempts_total", "5m", '{outcome="success"}')
@@ -148,6 +166,7 @@ def _without_spare() -> str:
 
 
 _POOL: Final = "pool {{ $labels.pool }}"
+_OBJECTIVE: Final = "route {{ $labels.route }}: objective {{ $labels.objective }}"
 _STATUS: Final = "switchgear status"
 _ENGINES: Final = "switchgear get engines --pool {{ $labels.pool }}"
 _WHY_POOL: Final = "switchgear why {{ $labels.pool }}"
@@ -171,6 +190,21 @@ ALERTS: Final[Sequence[Alert]] = (
         name="SwitchgearBudgetBurnsSlowly", severity="ticket", expr=_burns("6h", "30m", 6), held="15m",
         summary=f"{_POOL}: error rate {{{{ $value | humanizePercentage }}}} over 6 h (limit 6 %)",
         impact="At this rate the monthly error budget is spent within five days.", run=_ENGINES,
+    ),
+    Alert(
+        # 2 % of a month's budget in an hour; the short window resolves the alert.
+        name="SwitchgearObjectiveBurnsFast", severity="page", expr=_objective_burns("1h", "5m", 14.4), held="2m",
+        summary=f"{_OBJECTIVE} burns its budget {{{{ $value | humanize }}}} times too fast (1 h, limit 14.4)",
+        impact="At this rate the monthly error budget of the objective is spent within two days.",
+        run="switchgear get pools -o wide",
+    ),
+    Alert(
+        # 5 % of a month's budget in six hours.
+        name="SwitchgearObjectiveBurnsSlowly", severity="ticket", expr=_objective_burns("6h", "30m", 6),
+        held="15m",
+        summary=f"{_OBJECTIVE} burns its budget {{{{ $value | humanize }}}} times too fast (6 h, limit 6)",
+        impact="At this rate the monthly error budget of the objective is spent within five days.",
+        run="switchgear get pools -o wide",
     ),
     Alert(
         # Short peaks above the admission limit are normal; autoscalers need some minutes.

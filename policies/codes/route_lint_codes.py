@@ -136,6 +136,26 @@ _DEGRADATION: Final = (
         example=policy_of("degradation: {leaveAfter: 500ms}"),
         fix="Set leaveAfter: 5s and marginPercent: 10.",
     ),
+    Code(
+        code="SG145",
+        title="objective that cannot be met",
+        meaning="A limit of spec.objectives is below what the policies of a target pool allow: requests may wait longer for a slot than firstToken allows, or serviceTime is longer than total. Under load the objective is missed although everything works.",
+        example=as_file(
+            "kind: ModelRoute\nspec:\n  listener: {port: 80}\n  pools: [{pool: chat}]\n"
+            "  objectives: {total: {p99: 100ms}}\n"
+        ),
+        fix="Raise the limit, or lower limits.maxWait (firstToken) or serviceTime (total) if the engines are faster.",
+    ),
+    Code(
+        code="SG146",
+        title="first-token objective without gate",
+        meaning="objectives.firstToken measures the first byte. Without the first-token gate vLLM sends headers before the first token, so the objective is met even when no token ever comes.",
+        example=as_file(
+            "kind: ModelRoute\nspec:\n  listener: {port: 80}\n  pools: [{pool: chat}]\n"
+            "  objectives: {firstToken: {p99: 5s}}\n"
+        ),
+        fix="Install the gate and set `firstTokenGate: true` on the pool, or use objectives.total.",
+    ),
 )
 
 _CLUSTER: Final = (

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from policies.findings import Finding
-from policies.lints.lint_context import SetRule
+from policies.lints.lint_context import LintContext, SetRule
 from policies.model import PolicySet
+from policies.quantity import format_duration
 from policies.route import ModelChange, is_removed_header
 
 _OF_THE_ROUTE: Final = ("retries", "timeouts", "hedging")
@@ -156,6 +157,52 @@ def _is_loopback(address: str) -> bool:
         return address == "localhost"
 
 
+def _impossible_objectives(policies: PolicySet) -> Iterator[Finding]:
+    """Limits of ``spec.objectives`` below what the pools' policies allow."""
+    for name, route in policies.routes.items():
+        for target in filter(lambda one: one.weight and one.pool in policies.pools, route.spec.pools):
+            pool = LintContext(
+                policies=policies,
+                name=target.pool,
+                pool=policies.pools[target.pool].spec,
+                spec=policies.effective[target.pool],
+            )
+            answer_s, objectives = pool.pool.service_time, route.spec.objectives
+            for block, limits, least_s, what in (
+                ("firstToken", objectives.first_token, pool.wait_s, "requests may wait"),
+                ("total", objectives.total, answer_s, "an answer takes"),
+            ):
+                for share, limit_s in (("p95", limits.p95), ("p99", limits.p99)):
+                    if limit_s is not None and limit_s < least_s:
+                        path = f"spec.objectives.{block}.{share}"
+                        yield Finding(
+                            code="SG145",
+                            origin=policies.origin("ModelRoute", name, path),
+                            path=path,
+                            message=f"route {name}: the limit is {format_duration(limit_s)}, but {what} "
+                            f"{format_duration(least_s)} in pool {target.pool}",
+                            fix=f"raise it to at least {format_duration(least_s)}, or lower "
+                            + ("limits.maxWait" if block == "firstToken" else "serviceTime of the pool"),
+                        )
+
+
+def _objectives_without_gate(policies: PolicySet) -> Iterator[Finding]:
+    for name, route in policies.routes.items():
+        limits = route.spec.objectives.first_token
+        for target in route.spec.pools:
+            pool = policies.pools.get(target.pool)
+            if pool is not None and not pool.spec.first_token_gate and (limits.p95 or limits.p99):
+                path = f"spec.objectives.firstToken.{'p95' if limits.p95 else 'p99'}"
+                yield Finding(
+                    code="SG146",
+                    origin=policies.origin("ModelRoute", name, path),
+                    path=path,
+                    message=f"route {name}: pool {target.pool} has no first-token gate, so the objective measures "
+                    "the response headers, which vLLM sends at once",
+                    fix="install the gate and set firstTokenGate: true on the pool, or use objectives.total",
+                )
+
+
 ROUTE_RULES: Final[tuple[SetRule, ...]] = (
     _unreached,
     _unused_fallbacks,
@@ -165,4 +212,6 @@ ROUTE_RULES: Final[tuple[SetRule, ...]] = (
     _policy_of_first_pool,
     _own_ports,
     _removed_headers,
+    _impossible_objectives,
+    _objectives_without_gate,
 )

@@ -154,7 +154,23 @@ def engines_in_rotation(count: int, pressure: float) -> dict[str, str]:
     } | {labelled("pool_pressure_ratio", pool="chat"): f"{pressure}x60"}
 
 
+def objective(
+    bad: int, of: int = 1000, target: float = 0.99, minutes: int = 70, then: int | None = None
+) -> dict[str, str]:
+    """Calls per minute of an objective; ``then``: bad ones per minute in the last ten."""
+    labels = {"route": "talk", "objective": "first-token-p99"}
+    good, late = of - bad, of - (bad if then is None else then)
+    return {
+        labelled("objective_target_ratio", **labels): f"{target}x{minutes}",
+        labelled("objective_calls_total", **labels): f"0+{of}x{minutes}",
+        labelled("objective_good_calls_total", **labels): (
+            f"0+{good}x{minutes - 10} {good * (minutes - 10) + late}+{late}x9"
+        ),
+    }
+
+
 ENGINE = {**POOL, "engine": "r1"}
+ROUTE = {**WHOLE, "route": "talk", "objective": "first-token-p99"}
 CAPACITY = labelled("pool_capacity_ratio", pool="chat")
 FLOOR = labelled("pool_capacity_floor_ratio", pool="chat")
 DEPARTED = labelled("engine_departures_total", pool="chat", engine="r1")
@@ -193,6 +209,19 @@ CASES: Sequence[Case] = (
         what="a storm"
     ),
     Case(alert="SwitchgearAmplification", series=calls(100, failure=20, retries=20), at="20m", what="retries"),
+    Case(alert="SwitchgearObjectiveBurnsFast", series=objective(200), at="69m", fires=ROUTE, what="20 % late"),
+    Case(alert="SwitchgearObjectiveBurnsFast", series=objective(100), at="69m", what="10 % late"),
+    Case(alert="SwitchgearObjectiveBurnsFast", series=objective(200, then=0), at="69m", what="recovered"),
+    Case(
+        alert="SwitchgearObjectiveBurnsFast", series=objective(200, target=0.95), at="69m",
+        what="a larger budget",
+    ),
+    Case(alert="SwitchgearObjectiveBurnsFast", series=objective(0), at="69m", what="all within"),
+    Case(
+        alert="SwitchgearObjectiveBurnsSlowly", series=objective(100, minutes=400), at="395m", fires=ROUTE,
+        what="10 % late",
+    ),
+    Case(alert="SwitchgearObjectiveBurnsSlowly", series=objective(40, minutes=400), at="395m", what="4 % late"),
     Case(
         alert="SwitchgearLatencyDoubled", series=durations("1.0", "5.0"), at="98m", fires=POOL, what="three times"
     ),

@@ -405,3 +405,30 @@ def test_connect_below_a_round_trip_between_regions_is_reported(tmp_path: Path, 
     assert "SG164" in dict(advice(tmp_path, regions))
     assert "SG164" not in dict(advice(tmp_path, regions, f"{HEAD}{{timeouts: {{connect: 1s}}}}\n"))
     assert "SG164" not in dict(advice(tmp_path, regions.replace("us}", "eu}")))
+
+
+@pytest.mark.parametrize(
+    ("gate", "objectives", "codes"),
+    [
+        (True, "{firstToken: {p95: 2s, p99: 3s}, total: {p99: 60s}, goodPercent: 99.5}", []),
+        (True, "{firstToken: {p95: 1999ms}}", ["SG145"]),  # requests may wait 2 s for a slot
+        (True, "{total: {p95: 1ms, p99: 1ms}}", ["SG145", "SG145"]),
+        (False, "{firstToken: {p99: 10s}}", ["SG146"]),
+        (False, "{total: {p99: 60s}}", []),
+    ],
+)
+def test_objectives_that_cannot_be_met_or_measured(
+    tmp_path: Path, gate: bool, objectives: str, codes: list[str]
+) -> None:
+    head = "apiVersion: switchgear.dev/v1alpha1\n"
+    pool = (
+        f"{head}kind: EnginePool\nmetadata: {{name: chat}}\nspec:\n  model: a\n"
+        f"  firstTokenGate: {'true' if gate else 'false'}\n  endpoints:\n"
+        "    - {address: 10.0.0.1, port: 8000}\n    - {address: 10.0.0.2, port: 8000}\n"
+    )
+    route = (
+        f"{head}kind: ModelRoute\nmetadata: {{name: talk}}\nspec:\n  listener: {{port: 8080}}\n"
+        f"  pools: [{{pool: chat}}]\n  objectives: {objectives}\n"
+    )
+    found = [code for code, _ in advice(tmp_path, pool, route) if code in ("SG145", "SG146")]
+    assert found == codes

@@ -5,6 +5,7 @@ from typing import Final
 from engine.engine_readings import ProbeFailureReason
 from engine.report import ReportSource, Verdict
 from engine.report_wire import ReportDropReason
+from policies.objectives import OBJECTIVE_NAMES
 from policies.route import PriorityClass
 from xds_server.decide.decisions import Ejector, Health
 from xds_server.engine_health.engine_prober import ProbeKind
@@ -40,6 +41,7 @@ _BY_OUTCOME: Final = LabelSet(labels={"pool": (), "outcome": _RESULTS}, per=("po
 _BY_ROUTE: Final = LabelSet(
     labels={"pool": (), "route": (), "class": _CLASSES, "outcome": _RESULTS}, per=("route",)
 )
+_BY_OBJECTIVE: Final = LabelSet(labels={"route": (), "objective": OBJECTIVE_NAMES}, per=("route",))
 
 
 class CallerMetrics(MetricChapter):
@@ -99,6 +101,28 @@ class CallerMetrics(MetricChapter):
         "Longer: requests wait for slots (`switchgear why POOL`), or prompts became longer.",
         _BY_ROUTE,
         buckets=LATENCY_BOUNDS_S,
+    )
+    objective_calls = counter_family(
+        "objective_calls_total",
+        "calls",
+        "Calls that an objective of a route (spec.objectives) judges: `good` all requests, the latency objectives "
+        "complete answers.",
+        "Compare with switchgear_objective_good_calls_total.",
+        _BY_OBJECTIVE,
+    )
+    objective_good_calls = counter_family(
+        "objective_good_calls_total",
+        "calls",
+        "Calls within an objective of a route. Both are absent for objectives that are not set.",
+        "Runbook SwitchgearObjectiveBurnsFast.",
+        _BY_OBJECTIVE,
+    )
+    objective_target_ratio = gauge_family(
+        "objective_target_ratio",
+        "ratio",
+        "Share of calls that must be good by an objective; the rest is its error budget.",
+        "spec.objectives of the ModelRoute.",
+        _BY_OBJECTIVE,
     )
     attempt_gpu_seconds = counter_family(
         "attempt_gpu_seconds_total",

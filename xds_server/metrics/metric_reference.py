@@ -57,6 +57,7 @@ def _lines() -> Iterator[str]:
             )
         yield ""
     yield from _LATENCY
+    yield from _OBJECTIVES
     yield from _GOODPUT
 
 
@@ -110,6 +111,30 @@ _LATENCY: Final = (
     "The histograms have classic buckets. Prometheus scrapes native histograms only over protobuf, which the",
     "client library does not write. Prometheus 3 can store classic ones as native histograms with custom buckets:",
     "set `convert_classic_histograms_to_nhcb: true` in the scrape configuration.",
+    "",
+)
+
+_OBJECTIVES: Final = (
+    "## Objectives",
+    "",
+    "A ModelRoute states what its callers are promised, and alerts watch how fast the error budget is spent:",
+    "",
+    "```",
+    "objectives:",
+    "  goodPercent: 99.5",
+    "  firstToken: {p95: 2500ms, p99: 5s}",
+    "  total: {p99: 60s}",
+    "```",
+    "",
+    "`switchgear_objective_calls_total` counts what an objective judges, `switchgear_objective_good_calls_total`",
+    "the calls within it; `route:switchgear_objective_bad:ratio_rate5m` and its longer windows are the share",
+    "beyond it. The burn rate is that share over the error budget, 1 minus `switchgear_objective_target_ratio`.",
+    "A limit for a percentile is the same promise: p99 within 5 s means that at most 1 % of the calls take",
+    "longer, so its budget is 1 %. Limits are compared call by call, not read from buckets. Each replica counts",
+    "what its proxies report, from its start on; Prometheus adds them up.",
+    "",
+    "`goodPercent` counts each request once: a failed try that is retried with success is good. In a pool with",
+    "hedging, a caller who leaves looks like a hedge that lost, and does not count.",
     "",
 )
 

@@ -214,14 +214,20 @@ def _request(book: TrafficStore, node: str, entry: Any, weight: float, now_s: fl
     if outcome is AttemptOutcome.NOT_SENT:
         facts = book.directory.pools.get(route.pool)
         if facts is not None and may_see(facts.name):
-            book.record_shed(node, facts, route.priority, weight=weight, now_s=now_s)
+            book.record_shed(node, facts, route.priority, route=route.name, weight=weight, now_s=now_s)
             return True
     elif outcome is AttemptOutcome.FAILURE:
         facts = book.directory.pools.get(common.upstream_cluster)
         engine = None if facts is None else _engine(facts, common.upstream_remote_address)
         if facts is not None and engine is not None and may_see(facts.name):
             book.record_failure(
-                facts, engine, node=node, request=entry.request.request_id, weight=weight, now_s=now_s
+                facts,
+                engine,
+                node=node,
+                request=entry.request.request_id,
+                route=route.name,
+                weight=weight,
+                now_s=now_s,
             )
             return True
     return False

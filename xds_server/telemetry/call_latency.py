@@ -18,6 +18,8 @@ from prometheus_client.core import Metric
 from policies.route import PriorityClass
 from xds_server.metrics.fleet_metrics import LATENCY_BOUNDS_S, CallerMetrics
 from xds_server.model.pool_traffic import CallResult
+from xds_server.telemetry.objective_counts import RouteObjectives
+from xds_server.telemetry.pool_directory import RouteFacts
 
 MAX_FIRST_TRIES: Final = 4_096
 """First tries remembered for their retries: more than a second of failures of 1 000 calls per second."""
@@ -48,10 +50,11 @@ class CallHistogram:
 class RouteLatency:
     """Latency of one route's calls to one pool, by outcome; success is there from the start."""
 
-    __slots__ = ("durations", "first_bytes", "priority")
+    __slots__ = ("durations", "first_bytes", "objectives", "priority")
 
-    def __init__(self, priority: PriorityClass) -> None:
+    def __init__(self, priority: PriorityClass, objectives: RouteObjectives | None = None) -> None:
         self.priority = priority
+        self.objectives = objectives
         self.durations: dict[str, CallHistogram] = {CallResult.SUCCESS.value: CallHistogram()}
         self.first_bytes: dict[str, CallHistogram] = {CallResult.SUCCESS.value: CallHistogram()}
 
@@ -71,21 +74,31 @@ class RouteLatency:
 class FirstTries:
     """When the first try of a request began, by proxy and request ID; the newest ``MAX_FIRST_TRIES``."""
 
-    __slots__ = ("_began_s",)
+    __slots__ = ("_tries",)
 
     def __init__(self) -> None:
-        self._began_s: dict[tuple[str, str], float] = {}
+        self._tries: dict[tuple[str, str], tuple[float, bool]] = {}
 
-    def add(self, node: str, request: str, began_s: float) -> None:
-        """Remember a first try that may be retried; ``began_s`` by the proxy's clock."""
-        if len(self._began_s) >= MAX_FIRST_TRIES:
-            del self._began_s[next(iter(self._began_s))]
-        self._began_s[node, request] = began_s
+    def add(self, node: str, request: str, began_s: float, *, counted: bool) -> None:
+        """Remember a first try that may be retried: when it began, and whether it counted its request."""
+        if len(self._tries) >= MAX_FIRST_TRIES:
+            del self._tries[next(iter(self._tries))]
+        self._tries[node, request] = began_s, counted
 
-    def earlier_s(self, node: str, request: str, began_s: float) -> float:
-        """How long before ``began_s`` the request's first try began; 0 if that is unknown."""
-        first_s = self._began_s.get((node, request))
-        return 0.0 if first_s is None else max(0.0, began_s - first_s)
+    def find(self, node: str, request: str, began_s: float) -> tuple[float, bool]:
+        """How long before ``began_s`` the first try began, and whether it counted its request; 0 if unknown."""
+        first_s, counted = self._tries.get((node, request), (began_s, False))
+        return max(0.0, began_s - first_s), counted
+
+
+def route_latency(facts: RouteFacts, before: RouteLatency | None) -> RouteLatency:
+    """Latency of a route; ``before`` is kept as far as class and objectives are the same."""
+    found = before if before is not None and before.priority is facts.priority else RouteLatency(facts.priority)
+    if () != facts.objectives != (() if found.objectives is None else found.objectives.objectives):
+        found.objectives = RouteObjectives(facts.objectives)
+    elif not facts.objectives:
+        found.objectives = None
+    return found
 
 
 RoutesOfPools = Mapping[str, Mapping[str, RouteLatency]]
@@ -93,7 +106,7 @@ RoutesOfPools = Mapping[str, Mapping[str, RouteLatency]]
 
 
 def families(pools: RoutesOfPools) -> Iterator[Metric]:
-    """All histograms, for a scrape."""
+    """All histograms, and calls within and beyond objectives, for a scrape."""
     routes = [(pool, name, route) for pool, routes in pools.items() for name, route in routes.items()]
     yield CallerMetrics.attempt_duration_seconds.family(
         {
@@ -109,3 +122,15 @@ def families(pools: RoutesOfPools) -> Iterator[Metric]:
             for outcome, one in route.first_bytes.items()
         }
     )
+    calls: dict[tuple[str, ...], float] = {}
+    good: dict[tuple[str, ...], float] = {}
+    targets: dict[tuple[str, ...], float] = {}
+    for _pool, name, route in routes:
+        for one in () if route.objectives is None else route.objectives.counts.values():
+            key = (name, one.objective.name)
+            targets[key] = one.objective.target
+            calls[key] = calls.get(key, 0.0) + one.calls
+            good[key] = good.get(key, 0.0) + one.good
+    yield CallerMetrics.objective_calls.family(calls)
+    yield CallerMetrics.objective_good_calls.family(good)
+    yield CallerMetrics.objective_target_ratio.family(targets)

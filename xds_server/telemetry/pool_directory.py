@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from policies.model import PolicySet
+from policies.objectives import Objective
 from policies.route import PriorityClass
 
 INTERNAL_PREFIX: Final = "engine/"
@@ -23,8 +24,8 @@ STREAMING: Final = "streaming"
 class PoolFacts:
     """A pool: its engines by address, by listener, by zone; the statuses that count; its usual class.
 
-    ``fewest``: number of engines of its smallest zone. ``gpus_per_slot`` is by engine, ``routes`` is the class of
-    each route that may send it requests.
+    ``fewest``: number of engines of its smallest zone. ``gpus_per_slot`` is by engine, ``routes`` are
+    those that may send it requests.
     """
 
     name: str
@@ -38,17 +39,18 @@ class PoolFacts:
     hedged: bool
     priority: PriorityClass
     gpus_per_slot: Mapping[str, float] = field(default_factory=dict)
-    routes: Mapping[str, PriorityClass] = field(default_factory=dict)
+    routes: Mapping[str, "RouteFacts"] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteFacts:
-    """An Envoy route: its ModelRoute, pool of refused requests, class, and whether responses are streamed."""
+    """An Envoy route: its ModelRoute, pool of refused requests, class, whether it streams, and objectives."""
 
     name: str
     pool: str
     priority: PriorityClass
     streaming: bool
+    objectives: tuple[Objective, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,21 +80,24 @@ def build_directory(policies: PolicySet, addresses: Mapping[str, str]) -> PoolDi
             pool=route.spec.pools[0].pool,
             priority=route.spec.priority,
             streaming=bool(route.spec.match.stream),
+            objectives=tuple(route.spec.objectives.all()),
         )
         for name, route in policies.routes.items()
     }
     return PoolDirectory(
-        pools=MappingProxyType({name: _pool(policies, name, addresses) for name in policies.pools}),
+        pools=MappingProxyType({name: _pool(policies, name, addresses, routes) for name in policies.pools}),
         routes=MappingProxyType(routes),
         streams=MappingProxyType({name: replace(route, streaming=True) for name, route in routes.items()}),
     )
 
 
-def _pool(policies: PolicySet, name: str, addresses: Mapping[str, str]) -> PoolFacts:
+def _pool(
+    policies: PolicySet, name: str, addresses: Mapping[str, str], known: Mapping[str, RouteFacts]
+) -> PoolFacts:
     spec = policies.effective[name]
     endpoints = policies.pools[name].spec.endpoints
     routes = {
-        route_name: route.spec.priority
+        route_name: known[route_name]
         for route_name, route in policies.routes.items()
         if name in {*route.spec.fallbacks, *(share.pool for share in route.spec.pools)}
     }
@@ -112,6 +117,8 @@ def _pool(policies: PolicySet, name: str, addresses: Mapping[str, str]) -> PoolF
         gpus_per_slot=MappingProxyType(
             {one.name: one.gpus / (one.slots or policies.pools[name].spec.slots_per_engine) for one in endpoints}
         ),
-        priority=PriorityClass.BATCH if {*routes.values()} == {PriorityClass.BATCH} else PriorityClass.INTERACTIVE,
+        priority=PriorityClass.BATCH
+        if {one.priority for one in routes.values()} == {PriorityClass.BATCH}
+        else PriorityClass.INTERACTIVE,
         routes=MappingProxyType(routes),
     )

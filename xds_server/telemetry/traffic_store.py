@@ -22,7 +22,8 @@ from typing import Final, NamedTuple, Protocol
 from policies.route import PriorityClass
 from xds_server.model.pool_traffic import STALE_S, WINDOW_S, CallResult, LatencyTail, PoolTraffic
 from xds_server.telemetry.attempt_outcome import AttemptOutcome
-from xds_server.telemetry.call_latency import FirstTries, RouteLatency, RoutesOfPools
+from xds_server.telemetry.call_latency import FirstTries, RoutesOfPools, route_latency
+from xds_server.telemetry.objective_counts import COUNTED
 from xds_server.telemetry.pool_directory import EMPTY_DIRECTORY, PoolDirectory, PoolFacts
 from xds_server.telemetry.pool_totals import PoolTotals, call_result
 from xds_server.telemetry.sliding_windows import LatencyHistogram
@@ -89,7 +90,7 @@ class _Pool:
         self.answer = LatencyHistogram()
         self.first_byte = LatencyHistogram()
         self.totals = PoolTotals()
-        self.latency = {name: RouteLatency(priority) for name, priority in facts.routes.items()}
+        self.latency = {name: route_latency(route, None) for name, route in facts.routes.items()}
         self.tails: tuple[LatencyTail | None, LatencyTail | None] = (None, None)
         self.tails_at_s = float("-inf")
         self.heard_at_s = float("-inf")
@@ -101,10 +102,7 @@ class _Pool:
         """Use these facts; latency of remaining routes of the same class is kept."""
         self.facts, self.urgent = facts, True
         before = self.latency
-        self.latency = {
-            name: before[name] if name in before and before[name].priority is priority else RouteLatency(priority)
-            for name, priority in facts.routes.items()
-        }
+        self.latency = {name: route_latency(route, before.get(name)) for name, route in facts.routes.items()}
 
     def engine(self, name: str) -> EngineTally:
         engine = self.engines.get(name)
@@ -168,16 +166,7 @@ class TrafficStore:
         slot = proxy.recent.slot(at_s)
         batch = priority is not _INTERACTIVE
         if outcome is AttemptOutcome.NOT_SENT:
-            if first:
-                slot[1 + batch] += weight
-            # A refused retry ends the request, unless it is a hedge: then the first try continues.
-            ended = first or not facts.hedged
-            if ended:
-                slot[3 + batch] += weight
-                if self.listener is not None:
-                    self.listener.on_request_shed(node, weight)
-            pool.totals.add_unsent(arrived=first, ended=ended, priority=priority, weight=weight)
-            pool.urgent = True
+            self._record_unsent(pool, node, attempt, slot, weight)
             return
         if self.listener is not None:
             self.listener.on_call_ended(
@@ -227,24 +216,57 @@ class TrafficStore:
         else:
             record.count_neutral(weight, shed=result is CallResult.SHED)
 
+    def _record_unsent(self, pool: _Pool, node: str, attempt: Attempt, slot: list[float], weight: float) -> None:
+        first, batch = attempt.first, attempt.priority is not _INTERACTIVE
+        if first:
+            slot[1 + batch] += weight
+            _count_request(pool, attempt.route, weight)
+        # A refused retry ends the request, unless it is a hedge: then the first try continues.
+        ended = first or not pool.facts.hedged
+        if ended:
+            slot[3 + batch] += weight
+            if self.listener is not None:
+                self.listener.on_request_shed(node, weight)
+        pool.totals.add_unsent(arrived=first, ended=ended, priority=attempt.priority, weight=weight)
+        pool.urgent = True
+
     def _record_latency(self, pool: _Pool, node: str, attempt: Attempt, result: CallResult, weight: float) -> None:
-        request, first_byte_s, earlier_s = attempt.request, 0.0, 0.0
+        request, first_byte_s, earlier_s, counted = attempt.request, 0.0, 0.0, False
         if request:
             if attempt.first:
-                self._first_tries.add(node, request, attempt.began_s)
+                self._first_tries.add(node, request, attempt.began_s, counted=result in COUNTED)
             else:
-                earlier_s = self._first_tries.earlier_s(node, request, attempt.began_s)
+                earlier_s, counted = self._first_tries.find(node, request, attempt.began_s)
         latency = pool.latency.get(attempt.route)
         if latency is not None:
             if attempt.streaming and attempt.first_byte_s:
                 first_byte_s = attempt.first_byte_s + earlier_s
-            latency.add(result.value, attempt.duration_s + earlier_s, first_byte_s, weight)
+            duration_s = attempt.duration_s + earlier_s
+            latency.add(result.value, duration_s, first_byte_s, weight)
+            objectives = latency.objectives
+            if objectives is not None:
+                success = result is CallResult.SUCCESS
+                # A hedge that won: its first try counted as abandoned, so nothing counted the request.
+                won = success and pool.facts.hedged and not counted
+                if (attempt.first and result in COUNTED) or (won and not attempt.first):
+                    objectives.add_request(weight)
+                if success:
+                    objectives.add_answer(duration_s, first_byte_s, weight)
 
     def record_failure(
-        self, facts: PoolFacts, engine: str, *, node: str = "", request: str = "", weight: float, now_s: float
+        self,
+        facts: PoolFacts,
+        engine: str,
+        *,
+        node: str = "",
+        request: str = "",
+        route: str = "",
+        weight: float,
+        now_s: float,
     ) -> None:
         """Record that an attempt counted as neutral was the engine's failure."""
         pool = self._pool(facts)
+        _count_request(pool, route, weight)
         pool.heard_at_s = now_s
         pool.urgent = True
         pool.totals.timed_out += weight
@@ -256,10 +278,18 @@ class TrafficStore:
         record.failed_requests.add(request, now_s)
 
     def record_shed(
-        self, node: str, facts: PoolFacts, priority: PriorityClass, *, weight: float, now_s: float
+        self,
+        node: str,
+        facts: PoolFacts,
+        priority: PriorityClass,
+        *,
+        route: str = "",
+        weight: float,
+        now_s: float,
     ) -> None:
         """Record a request that was refused before it became an attempt."""
         pool = self._pool(facts)
+        _count_request(pool, route, weight)
         pool.heard_at_s = now_s
         pool.urgent = True
         proxy = pool.proxy(node)
@@ -360,6 +390,13 @@ class TrafficStore:
                 proxy.forget_load()
             if now_s - proxy.heard_at_s > _FORGET_S:
                 del pool.proxies[node]
+
+
+def _count_request(pool: _Pool, route: str, weight: float) -> None:
+    """Count a request without an answer for the objectives of its route."""
+    latency = pool.latency.get(route)
+    if latency is not None and latency.objectives is not None:
+        latency.objectives.add_request(weight)
 
 
 def _traffic(pool: _Pool, now_s: float) -> PoolTraffic | None:

@@ -112,9 +112,9 @@ def test_retry_without_a_known_first_try_counts_from_its_own_start(
 def test_first_tries_are_bounded() -> None:
     tries = FirstTries()
     for number in range(MAX_FIRST_TRIES + 1):
-        tries.add("p", str(number), 1.0)
-    assert tries.earlier_s("p", "0", 3.0) == 0.0
-    assert tries.earlier_s("p", "1", 3.0) == 2.0
+        tries.add("p", str(number), 1.0, counted=True)
+    assert tries.find("p", "0", 3.0) == (0.0, False)
+    assert tries.find("p", "1", 3.0) == (2.0, True)
 
 
 def test_calls_of_unknown_routes_and_other_pools_are_not_counted(book: TrafficStore) -> None:
