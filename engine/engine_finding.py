@@ -110,6 +110,7 @@ def _stalled(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFindin
         return None
     if now.unanswered_since_s is None and now.answer is None:
         return None
+    source = _limit_source(probe, prefilling=now.prefilling, longest_s=now.longest_step_s, prompt_s=now.own_step_s)
     return EngineFinding(
         verdict=Verdict.HUNG,
         reading=PREFILL_READING if now.prefilling else "tokens",
@@ -117,7 +118,7 @@ def _stalled(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFindin
         since_s=now.stalled_since_s,
         sentence=(
             f"{now.others} requests in flight and no token for {at_s - now.stalled_since_s:.1f} s "
-            f"(limit {limit_s:.2g} s{_limit_source(now, probe, prefilling=now.prefilling)})"
+            f"(limit {limit_s:.2g} s{source})"
         ),
     )
 
@@ -131,7 +132,7 @@ def _hung_rank(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFind
     since_s, worst = min(hung, key=lambda one: one[0])
     limit_s = now.rank_limit_s(worst, probe)
     work = f"{worst.work} requests in flight and" if worst.work else "a probe, and"
-    source = _limit_source(now, probe, prefilling=worst.prefilling)
+    source = _limit_source(probe, prefilling=worst.prefilling, longest_s=now.longest_step_s)
     names = tuple(rank.counters.rank for _, rank in hung)
     return EngineFinding(
         verdict=Verdict.HUNG,
@@ -148,12 +149,14 @@ def _hung_rank(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFind
     )
 
 
-def _limit_source(now: ProbeState, probe: ProbeSettings, *, prefilling: bool) -> str:
+def _limit_source(probe: ProbeSettings, *, prefilling: bool, longest_s: float, prompt_s: float = 0.0) -> str:
     """Why the limit in force is as long as it is."""
     if probe.stall_after_s is not None or not prefilling:
         return ""
-    if now.longest_step_s:
-        return f" for a prefill: {PREFILL_STALL_S:g} s + longest recent step, {now.longest_step_s:.1f} s"
+    if prompt_s:
+        return f" for a prefill: {PREFILL_STALL_S:g} s + longest step of this prompt, {prompt_s:.1f} s"
+    if longest_s:
+        return f" for a prefill: {PREFILL_STALL_S:g} s + longest recent step, {longest_s:.1f} s"
     return " for a prefill"
 
 
@@ -242,7 +245,7 @@ def _after_silence(now: ProbeState, at_s: float, probe: ProbeSettings) -> Engine
     limit_s = now.canary_limit_s(probe) if now.trouble is not None else now.idle_limit_s(probe)
     if silent_s < limit_s:
         return None
-    allowed = f"token within {limit_s:g} s when idle"
+    allowed = f"token within {limit_s:.3g} s when idle"
     if now.trouble is not None:
         # Without counters a long queue looks like a hang: soft evidence, so the capacity floor applies.
         return EngineFinding(
@@ -259,7 +262,7 @@ def _after_silence(now: ProbeState, at_s: float, probe: ProbeSettings) -> Engine
         reading="probe" if now.surely_idle or not now.prefilling else PREFILL_READING,
         threshold=allowed,
         since_s=since_s,
-        sentence=f"idle, but produced no token for {silent_s:.1f} s (limit {limit_s:g} s)",
+        sentence=f"idle, but produced no token for {silent_s:.1f} s (limit {limit_s:.3g} s)",
     )
 
 

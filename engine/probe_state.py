@@ -39,6 +39,9 @@ _OVERDUE_CANARY: Final = 3.0
 # A step this many times longer than the limit was a hang.
 _HANG_FACTOR: Final = 2.0
 _STEP_MEMORY_S: Final = 60.0
+# A chunk this much longer than those before it: twice the growth seen with the context, 0.7 s and 1.4 times.
+_UNEVEN_S: Final = 1.5
+_UNEVEN: Final = 1.6
 _LONGEST_STEP_S: Final = 30.0
 # A longer step reads a chunk of a prompt.
 _DECODE_STEP_S: Final = 0.3
@@ -58,7 +61,9 @@ class ProbeState:
     ``prefilling``: a prefill may have been running at the last progress, or the engine was idle before. Only that
     step explains the standstill since; requests that arrived later do not. ``pending`` is an upper estimate of
     requests without a first token, ``pending_low`` its minimum since ``pending_low_since_s``. ``counted``: the
-    engine's count of requests works. ``longest_step_s`` is the longest recent time between two steps with work.
+    engine's count of requests works. ``longest_step_s`` is the longest recent time between two steps with work;
+    ``prompt_step_s`` that of the only prompt being read, 0 before its first chunk or if there may be several.
+    ``uneven_at_s``: when a step last took much longer than those of its prompt before.
     ``owed``: work of requests that were in flight may remain. ``overdue_alone``: a canary was late with nothing
     else in flight. ``ranks``: data-parallel ranks in order, empty if there is one. ``asked_rank``: place of the
     rank that the last canary was addressed to.
@@ -95,6 +100,8 @@ class ProbeState:
     pending_low_since_s: float | None = None
     longest_step_s: float = 0.0
     longest_step_at_s: float = 0.0
+    prompt_step_s: float = 0.0
+    uneven_at_s: float | None = None
     owed: bool = False
     overdue_alone: bool = False
     ranks: tuple[RankProgress, ...] = ()
@@ -102,21 +109,28 @@ class ProbeState:
 
     def stall_limit_s(self, probe: ProbeSettings) -> float:
         """Longest standstill with requests in flight that is not a hang."""
-        return self._limit_s(probe, prefilling=self.prefilling)
+        return self._limit_s(probe, prefilling=self.prefilling, step_s=self.own_step_s or self.longest_step_s)
+
+    @property
+    def own_step_s(self) -> float:
+        """``prompt_step_s`` while steps are even, else 0: on a machine that stalls it bounds no step."""
+        if self.looked_at_s is None or self.uneven_at_s is None:
+            return self.prompt_step_s
+        return self.prompt_step_s if self.looked_at_s - self.uneven_at_s >= _STEP_MEMORY_S else 0.0
 
     def rank_limit_s(self, rank: RankProgress, probe: ProbeSettings) -> float:
         """Longest standstill of one rank with work that is not a hang."""
-        return self._limit_s(probe, prefilling=rank.prefilling)
+        return self._limit_s(probe, prefilling=rank.prefilling, step_s=self.longest_step_s)
 
     def hung_rank_since_s(self, rank: RankProgress, at_s: float, probe: ProbeSettings) -> float | None:
         """Since when one rank hangs; None if it does not."""
         limit_s = self.rank_limit_s(rank, probe)
         return rank.hung_since_s(at_s, limit_s=limit_s, idle_limit_s=max(self.canary_limit_s(probe), limit_s))
 
-    def _limit_s(self, probe: ProbeSettings, *, prefilling: bool) -> float:
+    def _limit_s(self, probe: ProbeSettings, *, prefilling: bool, step_s: float) -> float:
         if probe.stall_after_s is not None or not prefilling:
             return probe.decode_stall_s
-        return prefill_limit_s(self.longest_step_s)
+        return prefill_limit_s(step_s)
 
     def canary_limit_s(self, probe: ProbeSettings) -> float:
         """Longest time to wait for a canary: a slow engine must not look hung."""
@@ -274,8 +288,11 @@ def after_metrics(before: ProbeState, look: MetricsReading) -> ProbeState:
         progressed = progressed or fresh.ranks != known.ranks
     pending = _pending(before, look, fresh, others + own, reborn=reborn)
     ranks = _ranks(before, look, fresh, others=others, prefilling=_may_prefill(look, fresh, pending, own, counted))
+    prompt_step_s = _prompt_step_s(before, look, fresh, own, others=others, counted=counted, progressed=progressed)
     return replace(
         _longest_step(before, look, ranks, progressed=progressed),
+        prompt_step_s=prompt_step_s,
+        uneven_at_s=look.at_s if _uneven(before.prompt_step_s, prompt_step_s) else before.uneven_at_s,
         looked_at_s=look.at_s,
         heard_at_s=look.at_s,
         trouble=None,
@@ -514,9 +531,59 @@ def _longest_step(
         return before
     step_s = look.at_s - since_s
     longest_s = before.longest_step_s if look.at_s - before.longest_step_at_s < _STEP_MEMORY_S else 0.0
-    if not longest_s <= step_s <= min(_LONGEST_STEP_S, _HANG_FACTOR * prefill_limit_s(longest_s)):
+    if step_s < longest_s or _was_hang(step_s, longest_s):
         return before if longest_s else replace(before, longest_step_s=0.0)
     return replace(before, longest_step_s=step_s, longest_step_at_s=look.at_s)
+
+
+def _prompt_step_s(
+    before: ProbeState,
+    look: MetricsReading,
+    fresh: VllmCounters,
+    own: int,
+    *,
+    others: int,
+    counted: bool,
+    progressed: bool,
+) -> float:
+    """Longest step so far of the only prompt being read; 0 if unknown.
+
+    Without it a hang in small chunks would be given the time of an earlier prompt's large ones. Another prompt may
+    start with a cached prefix, thus with a long step.
+    """
+    known, asked = before.counters, before.unanswered_since_s is not None
+    if not others or known is None or fresh.prompt_tokens != known.prompt_tokens:
+        return 0.0  # prompt tokens count at the end of a prompt
+    if not progressed or look.late:
+        return before.prompt_step_s
+    since_s = before.progressed_at_s if before.prompt_step_s else before.stalled_since_s
+    if since_s is None or not _one_prompt(look, fresh, counted=counted, canaries=1 if asked else own):
+        return 0.0
+    step_s = look.at_s - since_s
+    if _was_hang(step_s, before.longest_step_s) or not (before.prompt_step_s or step_s > _DECODE_STEP_S):
+        return 0.0
+    return max(before.prompt_step_s, step_s)
+
+
+def _uneven(before_s: float, now_s: float) -> bool:
+    """Whether a prompt's longest step grew by more than its context explains."""
+    return bool(before_s) and now_s >= max(before_s + _UNEVEN_S, _UNEVEN * before_s)
+
+
+def _one_prompt(look: MetricsReading, fresh: VllmCounters, *, counted: bool, canaries: int) -> bool:
+    """Whether at most one long prompt can be in the next step.
+
+    ``canaries`` may wait: one in flight, or one given up that the engine drops at its next step.
+    """
+    if look.long_prompts is not None:
+        return look.long_prompts == 1
+    unscheduled = max(look.in_flight or 0, fresh.running + fresh.waiting) - fresh.running
+    return counted and unscheduled <= canaries
+
+
+def _was_hang(step_s: float, longest_s: float) -> bool:
+    """Whether a step after steps of up to ``longest_s`` was too long for a step."""
+    return step_s > min(_LONGEST_STEP_S, _HANG_FACTOR * prefill_limit_s(longest_s))
 
 
 def _tokens_per_s(before: ProbeState, at_s: float, fresh: VllmCounters) -> float | None:

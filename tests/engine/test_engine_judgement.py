@@ -385,10 +385,67 @@ def test_prefill_step_may_take_three_seconds_more_than_the_longest_before() -> N
     assert now.verdict is Verdict.READY
     now = now.after(seen(8.8, 2148), PROBE)
     assert now.verdict is Verdict.HUNG
-    assert "(limit 5.6 s for a prefill: 3 s + longest recent step, 2.6 s)" in now.evidence
+    assert "(limit 5.6 s for a prefill: 3 s + longest step of this prompt, 2.6 s)" in now.evidence
     report = now.report("pool", "e0", 8.8, 1)
     assert report is not None
     assert (report.reasons[0].reading, report.reasons[0].age_s) == (PREFILL_READING, pytest.approx(5.7))
+
+
+def prefill_step(at_s: float, step: int, prompts: int = 0, more: int = 0) -> MetricsReading:
+    """A reading of an engine with one running request, ``more`` others and this many prefill steps so far."""
+    reading = look(at_s, 100, running=1, load=1 + more)
+    assert isinstance(reading.counters, VllmCounters)
+    ranks = (RankCounters(rank="0", running=1, waiting=0, steps=(("kv", float(step)),)),)
+    return replace(reading, counters=replace(reading.counters, prompt_tokens=prompts, ranks=ranks))
+
+
+@pytest.mark.parametrize("gate", [True, False])
+@pytest.mark.parametrize(
+    ("others", "ended", "limit_s"),
+    [
+        pytest.param(0, False, 3.9, id="the only prompt"),
+        # Its prefix may be cached, so its first step may be as long as any.
+        pytest.param(1, False, 5.6, id="another prompt waits"),
+        pytest.param(0, True, 5.6, id="the prompt has ended"),
+    ],
+)
+def test_limit_of_a_prefill_follows_the_steps_of_its_prompt(
+    gate: bool, others: int, ended: bool, limit_s: float
+) -> None:
+    def seen(at_s: float, step: int, prompts: int = 0, more: int = 0) -> MetricsReading:
+        return replace(prefill_step(at_s, step, prompts, more), long_prompts=1 + more if gate else None)
+
+    # An earlier prompt: a step of 2.6 s. Then steps of 0.9 s.
+    now = told([look(0.0, 100), 0.0, token(0.0), seen(0.5, 0), seen(1.0, 0), seen(3.1, 1), look(3.2, 200)])
+    assert now.books.longest_step_s == pytest.approx(2.6)
+    now = told([seen(4.0, 2, 200), seen(4.5, 2, 200), seen(4.9, 3, 200), seen(5.4, 3, 200)], now)
+    assert now.books.stall_limit_s(PROBE) == pytest.approx(3.9)
+    now = now.after(seen(5.8, 4, 300 if ended else 200, others), PROBE)
+    assert now.books.stall_limit_s(PROBE) == pytest.approx(limit_s)
+
+
+@pytest.mark.parametrize(("pause_s", "limit_s"), [(5.0, 5.5), (61.0, 3.9)])
+def test_uneven_steps_lengthen_the_limit_for_a_minute(pause_s: float, limit_s: float) -> None:
+    """A machine that stalls, as under foreign load: a chunk of 2.5 s after one of 0.5 s."""
+    now = told([look(0.0, 100), 0.0, token(0.0), prefill_step(0.5, 0), prefill_step(1.0, 1)])
+    now = told([prefill_step(1.5, 2), prefill_step(2.0, 2), prefill_step(4.0, 3), look(4.1, 200)], now)
+    # The next prompt has chunks of 0.9 s.
+    at_s = 4.0 + pause_s
+    now = told([look(at_s, 200), prefill_step(at_s + 0.4, 4, 9), prefill_step(at_s + 0.9, 4, 9)], now)
+    now = told(
+        [prefill_step(at_s + 1.3, 5, 9), prefill_step(at_s + 1.8, 5, 9), prefill_step(at_s + 2.2, 6, 9)], now
+    )
+    assert now.books.prompt_step_s == pytest.approx(0.9)
+    assert now.books.stall_limit_s(PROBE) == pytest.approx(limit_s)
+
+
+def test_canary_given_up_is_not_another_prompt() -> None:
+    """The engine drops it at its next step, so it still waits when the present one ends."""
+    now = told([look(0.0, 100), 0.0, token(0.0), prefill_step(0.5, 0), prefill_step(1.0, 0), prefill_step(1.4, 1)])
+    assert now.books.stall_limit_s(PROBE) == pytest.approx(3.9)
+    now = told([1.5, prefill_step(2.0, 1, more=1), ended(1.5, SILENT), prefill_step(2.6, 2, more=1)], now)
+    assert now.books.asked_at_s is None
+    assert now.books.prompt_step_s == pytest.approx(1.2)
 
 
 @pytest.mark.parametrize(("partial", "verdict"), [(True, Verdict.READY), (False, Verdict.HUNG)])

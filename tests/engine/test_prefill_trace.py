@@ -80,9 +80,9 @@ def judged(
         if sent_at_s is None and judgement.wants_canary:
             sent_at_s = at_s
             judgement = judgement.canary_sent(at_s)
-            if not there(at_s) and at_s < frozen_at_s:
-                answer = CanaryReading(sent_at_s=at_s, at_s=at_s + 0.01)
-                judgement, sent_at_s = judgement.after(answer, PROBE), None
+        if sent_at_s is not None and not there(at_s) and at_s < frozen_at_s:
+            answer = CanaryReading(sent_at_s=sent_at_s, at_s=at_s + 0.01)
+            judgement, sent_at_s = judgement.after(answer, PROBE), None
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=NAMES)
@@ -110,6 +110,49 @@ def test_engine_core_frozen_in_a_prefill_is_found(
             assert at_s - frozen_at_s <= PREFILL_STALL_S + longest_s + 4 * interval_s
             return
     pytest.fail("not found")
+
+
+def one_after_the_other(first: dict[str, Any], second: dict[str, Any], pause_s: float) -> dict[str, Any]:
+    """Two prompts that were recorded one after the other, ``pause_s`` apart."""
+    begins_s = first["changes"][-1][0] + pause_s
+    return {
+        "start": first["start"],
+        "requests": [
+            *first["requests"],
+            *({**one, "at_s": one["at_s"] + begins_s} for one in second["requests"]),
+        ],
+        "changes": [
+            *first["changes"],
+            [begins_s, second["start"]],
+            *([at_s + begins_s, changed] for at_s, changed in second["changes"]),
+        ],
+    }
+
+
+@pytest.mark.parametrize("interval_s", [0.1, 0.25, 0.5])
+def test_second_prompt_is_not_reported_as_hung(interval_s: float) -> None:
+    both = one_after_the_other(SCENARIOS[0], SCENARIOS[1], 2.0)
+    for at_s, judgement in judged(both, interval_s=interval_s, counted=True):
+        assert judgement.verdict is not None
+        assert judgement.verdict.good, f"{at_s:.2f} s: {judgement.evidence}"
+
+
+@pytest.mark.parametrize("interval_s", [0.1, 0.25, 0.5])
+@pytest.mark.parametrize("chunk", [2, 3, 4, 5])
+def test_hang_is_found_within_a_chunk_of_its_own_prompt(chunk: int, interval_s: float) -> None:
+    """Within 3 s and the longest chunk of this prompt, however long those of the prompt before were."""
+    both = one_after_the_other(SCENARIOS[0], SCENARIOS[1], 2.0)
+    begins_s, times = both["requests"][1]["at_s"], [at_s for at_s, _ in both["changes"]]
+    ends = [begins_s, *(at_s for at_s in times if at_s > begins_s)]
+    frozen_at_s = (ends[chunk - 1] + ends[chunk]) / 2
+    chunk_s = max(later - earlier for earlier, later in pairwise(ends[:chunk]))
+    found = next(
+        (at_s, judgement)
+        for at_s, judgement in judged(both, interval_s=interval_s, counted=True, frozen_at_s=frozen_at_s)
+        if judgement.verdict is Verdict.HUNG
+    )
+    assert found[0] - frozen_at_s <= PREFILL_STALL_S + chunk_s + interval_s
+    assert "longest step of this prompt" in found[1].evidence
 
 
 def test_engine_core_frozen_in_decodes_is_found_within_a_second() -> None:
