@@ -134,7 +134,7 @@ class NackPolicy:
                 served[key] = fallback
         still_named = _named_by(rolled_back)
         for key, item in self._acked.of_view(view).items():
-            if key[0] in still_named:
+            if key[0] in still_named and key not in replaced:
                 served.setdefault(key, item)
         return snapshot(served.values(), assignments=desired.assignments, rolled_back=rolled_back)
 

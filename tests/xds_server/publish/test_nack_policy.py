@@ -218,6 +218,16 @@ def test_clusters_are_kept_while_a_referring_route_is_rolled_back() -> None:
     assert set(served.of(ENDPOINT)) == {"old"}
 
 
+def test_refused_cluster_stays_out_while_a_route_is_rolled_back() -> None:
+    policy = NackPolicy()
+    policy.record_ack("v", [bad := cluster("c", "bad"), resource(ROUTE, "rc", b"old")])
+    new = resource(ROUTE, "rc", b"bad")
+    served = policy.effective("v", snapshot([bad, new]), contents(bad, new))
+    assert values(served, ROUTE) == {"rc": "old"}
+    assert values(served) == {}
+    assert served.rolled_back_of(CLUSTER) == {"c"}
+
+
 def test_nacks_of_unwanted_content_are_forgotten() -> None:
     policy = NackPolicy()
     held(policy, cluster("c", "bad"))
