@@ -17,7 +17,9 @@ from xds_server.translate.route_configuration import (
     declared_weights,
     fallback_variants,
     reachable_pools,
+    retries_may_leave,
     weights_name,
+    weights_with_exit,
 )
 
 WEIGHT_RESOLUTION: Final = 10_000
@@ -93,6 +95,15 @@ def incompatible_fallbacks(route: ModelRoute, policies: PolicySet, fleet: Fleet)
     )
 
 
+def barred_fallbacks(route: ModelRoute, policies: PolicySet, fleet: Fleet, decisions: Decisions) -> frozenset[str]:
+    """Fallbacks that retries must not leave for: of another revision, or in maintenance."""
+    return incompatible_fallbacks(route, policies, fleet) | {
+        pool
+        for pool in route.spec.fallbacks
+        if (decided := decisions.pools.get(pool)) is not None and _closed(decided.degradation)
+    }
+
+
 def without_pools(ready: Sequence[UsableShares], pools: Collection[str]) -> Sequence[UsableShares]:
     """The usable pools without these."""
     if not pools:
@@ -109,12 +120,21 @@ def route_weights(
     ready: Sequence[UsableShares],
     ladders: Mapping[str, DegradationState],
     models: Mapping[str, str],
+    barred: Collection[str] = (),
 ) -> Mapping[str, Mapping[str, int]]:
-    """Live weights of a route by name in the runtime layer; empty without a choice."""
-    sets = (reachable_pools(route, who) for who in fallback_variants(route, models))
-    return {
-        weights_name(route, pools): live_weights(route, pools, ready, ladders) for pools in sets if len(pools) > 1
-    }
+    """Live weights of a route by name in the runtime layer; empty without a choice.
+
+    ``barred``: pools that retries must not leave for.
+    """
+    sets = [pools for who in fallback_variants(route, models) if len(pools := reachable_pools(route, who)) > 1]
+    found = {}
+    for pools in sets:
+        live = live_weights(route, pools, ready, ladders)
+        if retries_may_leave(route, pools, models, barred):
+            usable = next((tier for tier in ready if tier), {})
+            live = weights_with_exit(route, live, usable)
+        found[weights_name(route, pools)] = live
+    return found
 
 
 def live_weights(

@@ -6,7 +6,7 @@ twice, or that accept another model, have separate routes before these. Weights 
 (``weights``), so activating a fallback does not change this resource.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -61,6 +61,21 @@ IDEMPOTENCY_KEY_HEADER: Final = "idempotency-key"
 ALLOW_MODEL_CHANGE_HEADER: Final = "x-switchgear-allow-model-change"
 SERVED_MODEL_HEADER: Final = "x-switchgear-served-model"
 FALLBACK_HEADER: Final = "x-switchgear-fallback"
+
+TRIES_IN_A_POOL: Final = 2
+"""Tries in the pools that a request was routed to before a retry may leave for a fallback.
+
+One failed try may be an engine's fault; after two the pool's is likely.
+"""
+
+_MOST_TRIES: Final = 11
+"""The first one and the most retries that a policy may ask for."""
+
+_SCALE: Final = 100_000_000
+"""Of weights where retries may leave; Envoy's limit for their sum is 2^32."""
+
+_EXIT_WEIGHT: Final = 100
+"""Weight of the fallback that a retry leaves for; others have 1. It gets one in two million first tries."""
 
 _NO_MODELS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -129,11 +144,13 @@ def envoy_routes(
     decided: RouteDecisions = NO_ROUTE_DECISIONS,
     models: Mapping[str, str] = _NO_MODELS,
     nobody_left: bool = False,
+    barred: Collection[str] = (),
 ) -> tuple[Route, ...]:
     """Envoy routes of a ModelRoute, in order.
 
     Refusals first, then requests with special headers, then all others; streams first. ``models``: model of each
-    pool. ``nobody_left``: no engine in the route's regions is in rotation.
+    pool. ``nobody_left``: no engine in the route's regions is in rotation. ``barred``: pools that retries must not
+    leave for.
     """
     level = decided.degradation
     if level is not None and level.maintenance:
@@ -153,7 +170,7 @@ def envoy_routes(
             for who in fallback_variants(route, models)
             for streaming, now in rules.items()
             for variant, action in _idempotency_variants(
-                route, now, who, models=models, streaming=streaming, gated=gated
+                route, now, who, models=models, streaming=streaming, gated=gated, barred=barred
             )
         ),
     )
@@ -192,11 +209,22 @@ def _idempotency_variants(
     models: Mapping[str, str],
     streaming: bool,
     gated: bool,
+    barred: Collection[str],
 ) -> Iterator[tuple[RouteVariant, RouteAction]]:
     """Variants that may and may not run twice; a single one if there is no difference."""
+    pools = reachable_pools(route, who)
 
     def action(rules: ResilienceSpec, *, gate: bool) -> RouteAction:
-        return _action(route, rules, reachable_pools(route, who), models, streaming=streaming, gated=gate)
+        made = _action(route, rules, streaming=streaming, gated=gate)
+        if len(pools) == 1:
+            made.cluster = pools[0]
+        elif retries_may_leave(route, pools, models, barred):
+            made.weighted_clusters = _weighted_with_exit(route, pools)
+            if made.retry_policy is not None and (made.retry_policy.num_retries or 0) >= TRIES_IN_A_POOL:
+                made.retry_policy.refresh_cluster_on_retry = True
+        else:
+            made.weighted_clusters = _weighted(route, pools, models)
+        return made
 
     freely = action(spec, gate=gated)
     # Without the gate's rules: with no retry, no try is given up for a late first token.
@@ -214,18 +242,10 @@ def _idempotency_variants(
         yield who, freely
 
 
-def _action(
-    route: ModelRoute,
-    spec: ResilienceSpec,
-    pools: Sequence[str],
-    models: Mapping[str, str],
-    *,
-    streaming: bool,
-    gated: bool,
-) -> RouteAction:
+def _action(route: ModelRoute, spec: ResilienceSpec, *, streaming: bool, gated: bool) -> RouteAction:
     timeouts = spec.timeouts
     timers = try_timers(spec, streaming=streaming, gated=gated)
-    action = RouteAction(
+    return RouteAction(
         priority=ROUTING_PRIORITY[route.spec.priority],
         metadata_match=metadata_match(route),
         # Zero disables Envoy's default of 15 s.
@@ -238,11 +258,6 @@ def _action(
         retry_policy=retry_policy(spec, streaming=streaming, gated=gated),
         hedge_policy=hedge_policy(spec, streaming=streaming, gated=gated),
     )
-    if len(pools) == 1:
-        action.cluster = pools[0]
-    else:
-        action.weighted_clusters = _weighted(route, pools, models)
-    return action
 
 
 def route_pools(route: ModelRoute) -> tuple[str, ...]:
@@ -280,6 +295,58 @@ def _weighted(route: ModelRoute, pools: Sequence[str], models: Mapping[str, str]
             if first_model is not None and models[pool] != first_model
             else WeightedClusterClusterWeight(name=pool, weight=weight)
             for pool, weight in declared_weights(route, pools).items()
+        ],
+        runtime_key_prefix=weights_prefix(weights_name(route, pools)),
+    )
+
+
+def retries_may_leave(
+    route: ModelRoute, pools: Sequence[str], models: Mapping[str, str], barred: Collection[str]
+) -> bool:
+    """Whether a retry of these requests may go to a fallback: all pools have one model.
+
+    Envoy rewrites the body before the first try, and not again for another pool.
+    """
+    return (
+        any(pool in route.spec.fallbacks for pool in pools)
+        and not set(barred).intersection(pools)
+        and len({models.get(pool, pool) for pool in pools}) == 1
+    )
+
+
+def weights_with_exit(route: ModelRoute, live: Mapping[str, int], usable: Collection[str]) -> dict[str, int]:
+    """These weights for ``_weighted_with_exit``; a retry leaves for the first usable fallback.
+
+    No fallback has weight 0: Envoy must find an entry when those of the targets are used up.
+    """
+    total = sum(live.values())
+    fallbacks = [pool for pool in route.spec.fallbacks if pool in live]
+    first = next((pool for pool in fallbacks if pool in usable), fallbacks[0])
+    least = {pool: _EXIT_WEIGHT if pool == first else 1 for pool in fallbacks}
+    return {
+        # Shares do not depend on the number of entries.
+        pool: max(least.get(pool, 0), round(weight / total * _SCALE * _MOST_TRIES * TRIES_IN_A_POOL / entries))
+        for pool, weight in live.items()
+        for entries in (_entries(route, pool),)
+    }
+
+
+def _entries(route: ModelRoute, pool: str) -> int:
+    return _MOST_TRIES if pool in route.spec.fallbacks else TRIES_IN_A_POOL
+
+
+def _weighted_with_exit(route: ModelRoute, pools: Sequence[str]) -> WeightedCluster:
+    """Each pool several times: for each retry, Envoy draws among the entries that the request has not used.
+
+    So a request has two tries in the pools with weight, and leaves for a fallback then. There it finds enough
+    entries for every retry. Envoy before 1.39 ignores it and stays in the pool.
+    """
+    weights = weights_with_exit(route, declared_weights(route, pools), pools)
+    return WeightedCluster(
+        clusters=[
+            WeightedClusterClusterWeight(name=pool, weight=weight)
+            for pool, weight in weights.items()
+            for _ in range(_entries(route, pool))
         ],
         runtime_key_prefix=weights_prefix(weights_name(route, pools)),
     )

@@ -15,7 +15,13 @@ from xds_server.model.fleet import Fleet
 from xds_server.model.memo import Memo
 from xds_server.model.type_urls import RUNTIME
 from xds_server.model.view import GRPC_ROLE, View
-from xds_server.translate.cluster_weights import incompatible_fallbacks, ready_pools, route_weights, without_pools
+from xds_server.translate.cluster_weights import (
+    barred_fallbacks,
+    incompatible_fallbacks,
+    ready_pools,
+    route_weights,
+    without_pools,
+)
 from xds_server.translate.residency import allowed_regions
 from xds_server.translate.runtime import EVERYTHING_PERCENT, LAYER, runtime_layer, with_hedge_budget
 from xds_server.translate.translated_resource import TranslatedResource
@@ -148,6 +154,7 @@ def _view_layer(policies: PolicySet, fleet: Fleet, decisions: Decisions, view: V
                 without_pools(ready[allowed_regions(route)], incompatible_fallbacks(route, policies, fleet)),
                 ladders,
                 models,
+                barred_fallbacks(route, policies, fleet, decisions),
             ).items()
         ),
     )

@@ -18,6 +18,7 @@ from xds_server.model.memo import Memo
 from xds_server.model.secret import UNKNOWN_CERTIFICATES, Certificates
 from xds_server.model.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME
 from xds_server.model.view import GRPC_ROLE, View
+from xds_server.translate.cluster_weights import barred_fallbacks
 from xds_server.translate.effective_spec import route_decisions
 from xds_server.translate.endpoints import EndpointForm, load_assignment, zone_weights
 from xds_server.translate.external_clusters import external_cluster, external_cluster_name
@@ -348,9 +349,12 @@ def _envoy_routes(
     models = {name: policies.pools[name].spec.model for name in route_pools(route)}
     decided = route_decisions(decisions.pools.get(first), spec, cuts=cuts, longest_s=pool.longest_service_time)
     left_alone = residency_unavailable(route, route_pools(route), fleet, decisions)
+    barred = barred_fallbacks(route, policies, fleet, decisions)
     return memo.of(
         (ROUTE, route.metadata.name, cuts),
         # Decisions have a new reason each round; routes change only with their inputs.
-        (route, spec, gated, models, decided.route_inputs, left_alone),
-        lambda: envoy_routes(route, spec, gated=gated, decided=decided, models=models, nobody_left=left_alone),
+        (route, spec, gated, models, decided.route_inputs, left_alone, barred),
+        lambda: envoy_routes(
+            route, spec, gated=gated, decided=decided, models=models, nobody_left=left_alone, barred=barred
+        ),
     )

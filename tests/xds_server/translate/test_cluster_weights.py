@@ -1,15 +1,18 @@
 """Weights move off pools only if they are gone, failing or full."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from policies.resilience import ResilienceSpec
 from policies.route import ModelRoute
 from xds_server.decide.decisions import DegradationState, Ejector, Health
 from xds_server.model.fleet import declared
 from xds_server.translate.cluster_weights import WEIGHT_RESOLUTION, live_weights, ready_pools, route_weights
+from xds_server.translate.route_configuration import envoy_routes
 
 
 def route(pools, fallback=None, model_change="disclosed"):
@@ -40,6 +43,10 @@ def route(pools, fallback=None, model_change="disclosed"):
 def test_live_weights(pools, fallback, ready, expected):
     one = route(pools, fallback)
     assert live_weights(one, tuple(expected), [dict.fromkeys(ready, 100.0)], {}) == expected
+
+
+ALL_AT_A_FALLBACK = 200_000_000
+"""Its weight where retries may leave a pool: 11 entries share it."""
 
 
 def full(percent, **more):
@@ -96,9 +103,10 @@ def test_next_fallback_takes_what_the_one_before_cannot(ready, ladders, expected
 def test_model_change_is_judged_for_each_fallback():
     models = {"a": "big", "f": "small", "g": "big", "h": "tiny"}
     opt_in = weights(route({"a": 1}, "fgh", "opt-in"), "fgh", models=models)
-    assert opt_in == {"r": {"a": 0, "f": 1, "g": 0, "h": 0}, "r/stay": {"a": 0, "g": 1}}
+    stay = {"a": 0, "g": ALL_AT_A_FALLBACK}
+    assert opt_in == {"r": {"a": 0, "f": 1, "g": 0, "h": 0}, "r/stay": stay}
     never = weights(route({"a": 1}, "fgh", "never"), "fgh", models=models)
-    assert never == {"r/stay": {"a": 0, "g": 1}}
+    assert never == {"r/stay": stay}
 
 
 @pytest.mark.parametrize(
@@ -107,8 +115,8 @@ def test_model_change_is_judged_for_each_fallback():
         ("disclosed", "other", {"r": {"a": 0, "f": 1}}),
         ("opt-in", "other", {"r": {"a": 0, "f": 1}}),
         ("never", "other", {}),
-        ("never", "same", {"r": {"a": 0, "f": 1}}),
-        ("opt-in", "same", {"r": {"a": 0, "f": 1}}),
+        ("never", "same", {"r": {"a": 0, "f": ALL_AT_A_FALLBACK}}),
+        ("opt-in", "same", {"r": {"a": 0, "f": ALL_AT_A_FALLBACK}}),
     ],
 )
 def test_fallback_to_another_model_needs_permission(model_change, fallback_model, expected):
@@ -120,6 +128,52 @@ def test_requests_without_fallback_share_the_remaining_pools():
     one = route({"a": 9, "b": 1}, "f", "opt-in")
     found = weights(one, "bf", {"b": full(50)}, {"a": "big", "b": "big", "f": "small"})
     assert found == {"r": {"a": 0, "b": 500, "f": 9500}, "r/stay": {"a": 0, "b": 1}}
+
+
+SAME = dict.fromkeys("abfg", "m")
+
+
+def first_tries(live, policy):
+    """Share of first tries that each pool gets, and the entries that Envoy draws from."""
+    entries = Counter(cluster.name for cluster in policy.clusters)
+    total = sum(entries[pool] * weight for pool, weight in live.items())
+    assert total < 2**32
+    return {pool: entries[pool] * weight / total for pool, weight in live.items()}, entries
+
+
+@pytest.mark.parametrize(
+    ("ready", "ladders", "expected"),
+    [
+        ("abfg", {}, {"a": 0.9, "b": 0.1, "f": 0, "g": 0}),
+        ("bfg", {}, {"a": 0, "b": 0.1, "f": 0.9, "g": 0}),
+        ("abg", {"a": full(50)}, {"a": 0.45, "b": 0.1, "f": 0, "g": 0.45}),
+    ],
+)
+def test_first_tries_follow_live_weights_where_retries_may_leave(ready, ladders, expected):
+    one = route({"a": 90, "b": 10}, "fg")
+    (live,) = weights(one, ready, ladders, SAME).values()
+    made = envoy_routes(one, ResilienceSpec(), gated=False, models=SAME)[-1].route
+    shares, entries = first_tries(live, made.weighted_clusters)
+    assert shares == pytest.approx(expected, abs=1e-6)
+    assert made.retry_policy.refresh_cluster_on_retry
+    assert entries == {"a": 2, "b": 2, "f": 11, "g": 11}
+    preferred = "f" if "f" in ready else "g"
+    assert all(live[pool] for pool in "fg")
+    assert live[preferred] >= 100
+
+
+@pytest.mark.parametrize(
+    ("models", "barred", "attempts"),
+    [({**SAME, "f": "other"}, "", 3), (SAME, "g", 3), (SAME, "", 1), (SAME, "", 0)],
+    ids=["other model", "barred", "one retry", "no retry"],
+)
+def test_retries_stay_where_they_cannot_be_served(models, barred, attempts):
+    one = route({"a": 90, "b": 10}, "fg")
+    spec = ResilienceSpec.model_validate({"retries": {"attempts": attempts}})
+    for made in envoy_routes(one, spec, gated=False, models=models, barred=barred):
+        assert not made.route.retry_policy.refresh_cluster_on_retry
+        if attempts == 3:
+            assert [cluster.weight for cluster in made.route.weighted_clusters.clusters] == [90, 10, 0, 0]
 
 
 percents = st.floats(0, 100)

@@ -95,9 +95,9 @@ def test_region_shadow_mode_uses_all_regions(served):
 @pytest.mark.parametrize(
     ("revision", "model", "across", "takes"),
     [
-        ("2.9", "m", "same-major", 100),
+        ("2.9", "m", "same-major", 200_000_000),
         ("3.0", "m", "same-major", 0),
-        ("3.0", "m", "any", 100),
+        ("3.0", "m", "any", 200_000_000),
         ("3.0", "n", "exact", 100),
     ],
 )
