@@ -177,6 +177,17 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.regions.order": (["r2", "r1"],),
     "spec.slowStart.window": ("9s",),
     "spec.degradation.maintenance.message": ("gone",),
+    **{
+        f"spec.degradation.{level}.{trigger}": (value,)
+        for level in ("noHedging", "fallback", "shed", "maintenance")
+        for trigger, value in {
+            "aboveFailedPercent": 30,
+            "aboveEjectedPercent": 40,
+            "aboveKvCachePercent": 95,
+            "aboveThrottledPercent": 50,
+            "aboveFirstToken": "9s",
+        }.items()
+    },
 }
 """Values of a field whose type and default give none."""
 
