@@ -157,6 +157,7 @@ def _in_route(route: ModelRoute, document: ValidatedDocument) -> Iterator[Proble
                 hint="add a second entry with the same header name",
             )
 
+    yield from _auth(route, document)
     for one in route.spec.listener.external_services():
         if nameless(one.service):
             yield _problem(
@@ -192,6 +193,60 @@ def _in_fallbacks(route: ModelRoute, document: ValidatedDocument) -> Iterator[Pr
                 f"fallback {pool} is also a target, in line {line}, and fails with it",
                 hint="use another pool, or remove it from spec.fallbacks",
             )
+
+
+def _auth(route: ModelRoute, document: ValidatedDocument) -> Iterator[Problem]:
+    """Key sets without exactly one source, repeated names, and public routes that only a body selects."""
+    providers = () if route.spec.listener.jwt is None else route.spec.listener.jwt.providers
+    steps: tuple[Step, ...] = ("spec", "listener", "jwt", "providers")
+    for number, _ in _repeated(one.name for one in providers):
+        message = f"duplicate provider {providers[number].name}"
+        yield _problem(document, "SG039", (*steps, number, "name"), message, hint="use unique names")
+    for number, one in enumerate(providers):
+        if (one.remote_jwks is None) == (one.local_jwks is None):
+            message = f"provider {one.name} needs exactly one of remoteJwks and localJwks"
+            yield _problem(document, "SG040", (*steps, number), message, hint="name one key set")
+        if one.local_jwks is not None and (one.local_jwks.inline is None) == (one.local_jwks.file is None):
+            message = f"provider {one.name} needs exactly one of inline and file"
+            yield _problem(document, "SG040", (*steps, number, "localJwks"), message, hint="name one key set")
+    if route.spec.public and _reads_body(route):
+        yield _problem(
+            document,
+            "SG040",
+            ("spec", "public"),
+            "a public route cannot match model or stream: callers are checked before Envoy reads bodies",
+            hint="match the path or headers, or remove public",
+        )
+
+
+def _reads_body(route: ModelRoute) -> bool:
+    return route.spec.match.model is not None or route.spec.match.stream is not None
+
+
+def _public(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
+    """Public routes that stand for another route until the body is read: its callers would not be checked."""
+    routes = list(_routes(documents))
+    for placed, route in routes:
+        if not route.spec.public:
+            continue
+        path = route.spec.match.path_prefix
+        for there, other in routes:
+            prefix = other.spec.match.path_prefix
+            if (
+                other.spec.listener.port == route.spec.listener.port
+                and not other.spec.public
+                and _reads_body(other)
+                and (prefix.startswith(path) or path.startswith(prefix))
+            ):
+                yield _refusal(
+                    placed,
+                    "SG045",
+                    ("spec", "public"),
+                    f"only the body tells its requests from those of route {other.metadata.name}, at "
+                    f"{there.place('spec', 'match')}, which is not public",
+                    hint="use paths that do not begin with one another, or another port",
+                )
+                break
 
 
 def _in_policy(policy: ResiliencePolicy, document: ValidatedDocument) -> Iterator[Problem]:
@@ -233,6 +288,7 @@ def reference_contradictions(documents: Sequence[LocatedDocument], *, complete: 
     yield from _claims(documents)
     yield from _listeners(documents)
     yield from _matches(documents)
+    yield from _public(documents)
     yield from _layered(documents)
     yield from _waits(documents)
 
@@ -315,6 +371,8 @@ def _listeners(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
             ("accessLogFile", listener.access_log_file or "none", known.access_log_file or "none"),
             ("accessLogCollector", listener.access_log_collector, known.access_log_collector),
             ("tls", listener.secret or "none", known.secret or "none"),
+            ("jwt", listener.jwt, known.jwt),
+            ("extAuth", listener.ext_auth, known.ext_auth),
         ):
             if here != there and isinstance(here or there, Spec):
                 yield _refusal(

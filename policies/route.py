@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from policies.caller_auth import ExtAuth, ExtAuthProtocol, Jwt
 from policies.document import (
     API_VERSION,
     OF_THE_KIND,
@@ -292,6 +293,15 @@ class Listener(Spec):
         None, "TLS 1.2 or 1.3 towards callers, with HTTP/1.1 and HTTP/2; default: plain text."
     )
 
+    jwt: Jwt | None = documented_field(
+        None, "Tokens that callers must have; default: none. For all routes of the port that are not `public`."
+    )
+    ext_auth: ExtAuth | None = documented_field(
+        None,
+        "Service that must allow each request, without its body; default: none. It is asked after jwt, for all "
+        "routes of the port that are not `public`.",
+    )
+
     @property
     def secret(self) -> str | None:
         """Name of the certificate shown to callers; None without TLS."""
@@ -301,6 +311,13 @@ class Listener(Spec):
         """Services that Envoys call for this listener."""
         if self.access_log_collector is not None:
             yield ServiceReference(field="accessLogCollector", service=self.access_log_collector, grpc=True)
+        if self.ext_auth is not None:
+            grpc = self.ext_auth.protocol is ExtAuthProtocol.GRPC
+            yield ServiceReference(field="extAuth", service=self.ext_auth, grpc=grpc)
+        for number, provider in enumerate(self.jwt.providers if self.jwt is not None else ()):
+            if provider.remote_jwks is not None:
+                field = f"jwt.providers[{number}].remoteJwks"
+                yield ServiceReference(field=field, service=provider.remote_jwks.service(), grpc=False)
 
     def named_secrets(self) -> Iterator[tuple[str, str]]:
         """Names of secrets, each with the path of the field that names it."""
@@ -414,6 +431,15 @@ class ModelRouteSpec(Spec):
             gateway_api=approximated(
                 "the header x-switchgear-side-effects of a single request is ignored", "BackendTrafficPolicy"
             ),
+        ),
+    )
+    public: bool = documented_field(
+        False,
+        "Serve requests without the token and the authorization that the listener requires.",
+        targets=FieldTargets(
+            live=Xds.RDS,
+            istio=lost("exclude its paths in your AuthorizationPolicy"),
+            gateway_api=lost("attach your SecurityPolicy to the other HTTPRoutes only"),
         ),
     )
     allowed_regions: tuple[Annotated[Zone, Field(min_length=1)], ...] = documented_field(

@@ -37,6 +37,8 @@ _MAY_BE_ABSENT: Final = (
     "spec.endpoints[]",
     "spec.kubernetes",
     "spec.listener.accessLogCollector",
+    "spec.listener.extAuth",
+    "spec.listener.jwt",
     "spec.listener.tls",
     "spec.match.headers[]",
     "spec.tls",
@@ -154,8 +156,8 @@ def _place(document: Document, policies: PolicySet, key: str, path: str) -> Orig
     tried = 0
     for number, item in enumerate(next(_values(document, before.split(".")), ())):
         model: type[Spec] = type(item)
-        if _attributes(model)[after] in item.model_fields_set:
-            found = policies.origins.get(f"{key}.{before}[{number}].{after}")
+        if _attributes(model)[after.partition(".")[0].removesuffix("[]")] in item.model_fields_set:
+            found = policies.origins.get(f"{key}.{before}[{number}].{after.replace('[]', '[0]')}")
             tried += 1
             # Absent names are filled in and then look as if they were set.
             if found is not None or tried > _MOST_TRIED:

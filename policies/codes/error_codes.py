@@ -324,6 +324,17 @@ _RELATIONS: Final = (
         ),
         fix="Set tls.serverName or tls.subjectAltNames, or use host names as addresses.",
     ),
+    Code(
+        code="SG045",
+        title="public route before a checked one",
+        meaning="Callers are checked before Envoy reads the body. A route that matches model or stream is chosen only afterwards, so its requests would pass unchecked as those of the public route.",
+        example=as_file(
+            "kind: EnginePool\nmetadata: {name: chat}\nspec: {model: m, endpoints: [{address: 10.0.0.1, port: 80}]}\n---\n"
+            "kind: ModelRoute\nmetadata: {name: open}\nspec: {listener: {port: 80}, public: true, pools: [{pool: chat}]}\n---\n"
+            "kind: ModelRoute\nmetadata: {name: checked}\nspec: {listener: {port: 80}, match: {model: m}, pools: [{pool: chat}]}\n"
+        ),
+        fix="Use paths that do not begin with one another, or different ports.",
+    ),
 )
 
 ERRORS: Final = (*_FILES, *_TEXT, *_DOCUMENTS, *_RELATIONS)

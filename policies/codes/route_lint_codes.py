@@ -233,4 +233,62 @@ _REGIONS: Final = (
     ),
 )
 
-ON_ROUTES: Final = (*_ROUTES, *_DEGRADATION, *_CLUSTER, *_REGIONS)
+_JWKS: Final = "remoteJwks: {uri: 'https://idp.example.com/keys'}"
+
+
+def _listener(fields: str, more: str = "") -> str:
+    return as_file(
+        f"kind: ModelRoute\nspec: {{listener: {{port: 80, {fields}}}, pools: [{{pool: chat}}]{more}}}\n"
+    )
+
+
+def _provider(fields: str) -> str:
+    return _listener(f"jwt: {{providers: [{{name: idp, issuer: 'https://idp.example.com', {fields}}}]}}")
+
+
+_CALLERS: Final = (
+    Code(
+        code="SG190",
+        title="token keys over plain HTTP",
+        meaning="Envoys fetch the keys of an issuer without TLS. An attacker on the way can answer with own keys, and then makes valid tokens.",
+        example=_provider("audiences: [chat], remoteJwks: {uri: 'http://idp.example.com/keys'}"),
+        fix="Use an https URI.",
+    ),
+    Code(
+        code="SG191",
+        title="tokens for any audience",
+        meaning="A provider has no audiences. A token that the issuer wrote for another service is accepted, so that service can call the engines in the name of its callers.",
+        example=_provider(_JWKS),
+        fix="Set audiences.",
+    ),
+    Code(
+        code="SG192",
+        title="tokens in plain text",
+        meaning="The listener requires tokens, has no TLS, and trusts no load balancer in front of it. Tokens can be read on the way and used by others.",
+        example=_provider(f"audiences: [chat], {_JWKS}"),
+        fix="Set listener.tls, or trustedHops where a load balancer ends TLS.",
+    ),
+    Code(
+        code="SG193",
+        title="open while authorization is lost",
+        meaning="With failureModeAllow every caller is served while the authorization service cannot be asked. Who can disturb the service gets in.",
+        example=_listener("extAuth: {address: authz, port: 9001, failureModeAllow: true}"),
+        fix="Remove failureModeAllow.",
+    ),
+    Code(
+        code="SG194",
+        title="service out of reach",
+        meaning="No Envoy can connect to the address of a service: it is unspecified, multicast or broadcast. Authorization then refuses all callers, and logs are lost.",
+        example=_listener("extAuth: {address: 0.0.0.0, port: 9001}"),
+        fix="Write the address or host name of the service.",
+    ),
+    Code(
+        code="SG195",
+        title="public without effect",
+        meaning="The route is public, but its listener requires no token and no authorization.",
+        example=_listener("address: 0.0.0.0", ", public: true"),
+        fix="Remove public, or set listener.jwt or listener.extAuth.",
+    ),
+)
+
+ON_ROUTES: Final = (*_ROUTES, *_DEGRADATION, *_CLUSTER, *_REGIONS, *_CALLERS)

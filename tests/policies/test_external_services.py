@@ -63,3 +63,43 @@ def test_extensions_are_required_only_where_they_are_used() -> None:
         "envoy.access_loggers.file",
     )
     assert optional_extensions(()) == ()
+
+
+KEYS = """localJwks: {inline: '{"keys": [{"kty": "RSA", "n": "AQAB", "e": "AQAB"}]}'}"""
+
+
+def jwt(fields: str = KEYS) -> str:
+    return f"jwt: {{providers: [{{name: idp, issuer: i, {fields}}}]}}"
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ("audiences: [a]", "spec.listener.jwt.providers[0]"),
+        (KEYS + ", remoteJwks: {uri: 'https://a.test'}", "spec.listener.jwt.providers[0]"),
+        ("localJwks: {}", "spec.listener.jwt.providers[0].localJwks"),
+        ("localJwks: {file: /etc/passwd}", "spec.listener.jwt.providers[0].localJwks.file"),
+        ("localJwks: {inline: '{}'}", "spec.listener.jwt.providers[0].localJwks.inline"),
+        ("""localJwks: {inline: '{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}'}""",
+         "spec.listener.jwt.providers[0].localJwks.inline"),
+        ("remoteJwks: {uri: 'ftp://a.test'}", "spec.listener.jwt.providers[0].remoteJwks.uri"),
+        ("remoteJwks: {uri: 'https://user@a.test'}", "spec.listener.jwt.providers[0].remoteJwks.uri"),
+        ("remoteJwks: {uri: 'https://10.0.0.1/keys'}", "spec.listener.jwt.providers[0].remoteJwks.tls"),
+        (KEYS + ", claimToHeaders: [{claim: a, header: x-envoy-a}]",
+         "spec.listener.jwt.providers[0].claimToHeaders[0].header"),
+        (KEYS + ", claimToHeaders: [{claim: a, header: host}]",
+         "spec.listener.jwt.providers[0].claimToHeaders[0].header"),
+    ],
+)  # fmt: skip
+def test_unusable_provider_is_refused(fields: str, where: str) -> None:
+    assert {path for _, path, _ in errors(route("a", jwt(fields)))} == {where}
+
+
+def test_public_route_shares_no_path_with_a_route_that_reads_bodies() -> None:
+    public = route("a", jwt(), more="public: true").replace("match: {model: a}", "match: {pathPrefix: /v1}")
+    [(code, where, _)] = errors(public, route("b", jwt()))
+    assert (code, where) == ("SG045", "spec.public")
+    [(code, where, _)] = errors(route("a", jwt(), more="public: true"))
+    assert (code, where) == ("SG040", "spec.public")
+    other = route("b", jwt()).replace("match: {", "match: {pathPrefix: /v2, ")
+    load_contents({Path("p.yaml"): "".join((POOL, public, other)).encode()})

@@ -40,6 +40,8 @@ NEEDED_EXTENSIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         ),
         "accessLogFile": ("envoy.access_loggers.file",),
         "accessLogCollector": ("envoy.access_loggers.open_telemetry",),
+        "jwt": ("envoy.filters.http.jwt_authn",),
+        "extAuth": ("envoy.filters.http.ext_authz",),
     }
 )
 """Envoy extensions used by the served resources; those of ``cuts`` only for proxies that can cut requests.

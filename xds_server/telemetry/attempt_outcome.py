@@ -51,6 +51,8 @@ OVERFLOW: Final = "upstream_overflow"
 NO_HOST: Final = "no_healthy_upstream"
 TIMEOUT: Final = "upstream_request_timeout"
 _NO_CLUSTER: Final = "no_cluster_found"
+_NOT_AUTHORIZED: Final = "unauthorized_details"
+"""The authorization service refused the request, or could not be asked; the pool has nothing to do with it."""
 
 _FAILED: Final = frozenset(
     {
@@ -95,6 +97,8 @@ def request_outcome(flags: Set[str], details: str, attempt: int) -> AttemptOutco
     if details in _LIMITS_OF_THE_ROUTE:
         alone = attempt <= 1 or details != "response_timeout"
         return AttemptOutcome.FAILURE if alone else AttemptOutcome.UNDETERMINED
+    if _NOT_AUTHORIZED in flags:
+        return AttemptOutcome.UNDETERMINED
     if _NO_CLUSTER in flags:
         # The pool does not exist (yet), so this is not overload.
         return AttemptOutcome.UNDETERMINED

@@ -5,6 +5,7 @@ policies need (reading model, ``stream`` and token limit from bodies, local repl
 without attempt). Everything that operators edit is in the routes.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 from envoy_data_plane.envoy.config.accesslog.v3 import (
@@ -52,6 +53,12 @@ from envoy_data_plane.google.protobuf import Any, Struct, Value
 from policies.route import ENVOYS_HEADERS, RequestId
 from policies.route import Listener as ListenerSpec
 from xds_server.translate.access_log_config import attempt_log, listener_log, operator_log
+from xds_server.translate.caller_auth_filters import (
+    EXT_AUTH_FLAG,
+    EXT_AUTH_UNAVAILABLE,
+    caller_auth_filters,
+    claim_headers,
+)
 from xds_server.translate.envoy_values import ads_config_source, pack_any, seconds
 from xds_server.translate.lua_scripts import FIELDS_FILTER, LUA_FILTER, fields_filter, lua_filter
 from xds_server.translate.route_configuration import route_configuration_name
@@ -83,6 +90,11 @@ LOCAL_REPLY_STATUSES: Final = (
 )
 """Reasons of Envoy's other local replies."""
 
+INVALID_TOKEN_REASON: Final = "invalid-token"  # noqa: S105 -- a reason
+NOT_AUTHORIZED_REASON: Final = "not-authorized"
+NO_AUTHORIZATION_REASON: Final = "authorization-unavailable"
+NO_AUTHORIZATION_RETRY_AFTER: Final = "1"
+
 BAD_REQUEST_REASON: Final = "bad-request"
 """Reason of a local 400 that has no other: the request breaks HTTP, or its path cannot be normalized."""
 
@@ -112,6 +124,7 @@ def connection_manager(spec: ListenerSpec) -> Any:
         stat_prefix=listener_name(spec.port),
         rds=Rds(config_source=ads_config_source(), route_config_name=route_configuration_name(spec.port)),
         http_filters=[
+            *caller_auth_filters(spec),
             HttpFilter(name=FIELDS_FILTER, typed_config=fields_filter()),
             HttpFilter(name=LUA_FILTER, typed_config=lua_filter()),
             HttpFilter(
@@ -151,12 +164,12 @@ def connection_manager(spec: ListenerSpec) -> Any:
         early_header_mutation_extensions=[
             TypedExtensionConfig(
                 name="envoy.http.early_header_mutation.header_mutation",
-                typed_config=pack_any(_remove_envoy_headers()),
+                typed_config=pack_any(_removed_headers(spec)),
             )
         ],
         # Also in refusals, so that callers can name the refused request.
         always_set_request_id_in_response=True,
-        local_reply_config=_local_replies(),
+        local_reply_config=_local_replies(spec),
     )
     return pack_any(manager)
 
@@ -178,13 +191,18 @@ def listener(port: int, address: str, manager: Any, *, secret: str | None = None
     )
 
 
-def _remove_envoy_headers() -> HeaderMutation:
-    """Removes headers reserved for Envoy from each request, before any filter reads them."""
+def _removed_headers(spec: ListenerSpec) -> HeaderMutation:
+    """Removes headers of Envoy and of claims from each request, before any filter reads them."""
     envoys = StringMatcher(prefix=ENVOYS_HEADERS)
-    return HeaderMutation(mutations=[MutationRule(remove_on_match=MutationRuleRemoveOnMatch(key_matcher=envoys))])
+    return HeaderMutation(
+        mutations=[
+            MutationRule(remove_on_match=MutationRuleRemoveOnMatch(key_matcher=envoys)),
+            *(MutationRule(remove=name) for name in claim_headers(spec)),
+        ]
+    )
 
 
-def _local_replies() -> LocalReplyConfig:
+def _local_replies(spec: ListenerSpec) -> LocalReplyConfig:
     """Envoy's local replies in the shape of the OpenAI API, with the reason in a header."""
     message = {
         "message": Value(string_value="%LOCAL_REPLY_BODY%"),
@@ -198,11 +216,23 @@ def _local_replies() -> LocalReplyConfig:
             *(_reply(_status(status, reason), reason, None) for status, reason in LOCAL_REPLY_STATUSES),
             _aborted_body(),
             _bad_request(),
+            *_auth_replies(spec),
         ],
         body_format=SubstitutionFormatString(
             json_format=Struct(fields={"error": Value(struct_value=Struct(fields=message))})
         ),
     )
+
+
+def _auth_replies(spec: ListenerSpec) -> Iterator[ResponseMapper]:
+    """Reasons of refusals by the filters that check callers; none without them."""
+    if spec.ext_auth is not None:
+        unanswered = AndFilter(filters=[_flag(EXT_AUTH_FLAG), _status(EXT_AUTH_UNAVAILABLE, "ext_auth")])
+        yield _reply(AccessLogFilter(and_filter=unanswered), NO_AUTHORIZATION_REASON, NO_AUTHORIZATION_RETRY_AFTER)
+        yield _reply(_flag(EXT_AUTH_FLAG), NOT_AUTHORIZED_REASON, None)
+    if spec.jwt is not None:
+        yield _reply(_status(401, "no_token"), INVALID_TOKEN_REASON, None)
+        yield _reply(_status(403, "audience"), INVALID_TOKEN_REASON, None)
 
 
 def _reply(when: AccessLogFilter, reason: str, retry_after: str | None) -> ResponseMapper:

@@ -18,6 +18,7 @@ from envoy_data_plane.envoy.type.v3 import DoubleRange
 
 from policies.route import ModelRoute
 from xds_server.translate.lua_scripts import lua_local_reply
+from xds_server.translate.public_routes import unchecked
 from xds_server.translate.request_fields import TOKEN_LIMIT_FIELDS
 from xds_server.translate.route_match import body_field_matcher, route_match
 
@@ -105,7 +106,10 @@ def _local_reply_route(route: ModelRoute, name: str, refusal: _LocalReply, *fiel
             cluster=NO_ROUTE,
             cluster_not_found_response_code=RouteActionClusterNotFoundResponseCode.SERVICE_UNAVAILABLE,
         ),
-        typed_per_filter_config=dict(lua_local_reply(refusal.reason, refusal.message, refusal.retry_after_s)),
+        typed_per_filter_config={
+            **unchecked(route),
+            **lua_local_reply(refusal.reason, refusal.message, refusal.retry_after_s),
+        },
         request_body_buffer_limit=route.spec.max_body_bytes,
         stat_prefix=full_name.replace("/", "."),
     )

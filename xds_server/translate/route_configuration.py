@@ -45,6 +45,7 @@ from xds_server.translate.local_reply_routes import (
     token_limit_replies,
 )
 from xds_server.translate.lua_scripts import rewrite_model
+from xds_server.translate.public_routes import unchecked
 from xds_server.translate.residency import metadata_match
 from xds_server.translate.retry_policy import hedge_policy, retry_policy, try_timers
 from xds_server.translate.route_match import header_absent, header_is_true, header_present, route_match
@@ -183,6 +184,7 @@ def _envoy_route(route: ModelRoute, variant: RouteVariant, action: RouteAction, 
         name=name,
         match=route_match(route.spec.match, streaming=streaming, headers=variant.headers),
         route=action,
+        typed_per_filter_config=dict(unchecked(route)),
         request_body_buffer_limit=route.spec.max_body_bytes,
         stat_prefix=name.replace("/", "."),
     )

@@ -66,6 +66,7 @@ def test_a_hedged_route_still_sees_real_failures():
         ("no engine", (UH,), "no_healthy_upstream", 1, AttemptOutcome.NOT_SENT),
         ("no engine for the second try", (UH,), "no_healthy_upstream", 2, AttemptOutcome.UNDETERMINED),
         ("no such pool", ("no_cluster_found",), "cluster_not_found", 0, AttemptOutcome.UNDETERMINED),
+        ("authorization lost", ("unauthorized_details",), "ext_authz_error", 0, AttemptOutcome.UNDETERMINED),
         ("route timeout", (UT,), "response_timeout", 1, AttemptOutcome.FAILURE),
         ("route timeout after several tries", (UT,), "response_timeout", 3, AttemptOutcome.UNDETERMINED),
         ("silence the route's idle limit ended", (SI,), "stream_idle_timeout", 2, AttemptOutcome.FAILURE),

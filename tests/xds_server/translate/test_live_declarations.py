@@ -47,7 +47,18 @@ def spare(name: str, model: str) -> dict[str, Any]:
     return document("EnginePool", name, {"model": model, "endpoints": engines})
 
 
-COLLECTOR: Final = {"address": "otel.test", "port": 4317, "tls": {"secret": "s", "serverName": "otel"}}
+TLS: Final = {"secret": "s", "serverName": "a.example.com"}
+IDP: Final = {
+    "name": "idp",
+    "issuer": "https://idp.test",
+    "remoteJwks": {"uri": "https://idp.test/keys", "tls": TLS},
+    "claimToHeaders": [{"claim": "sub", "header": "x-caller"}],
+}
+EXTERNAL: Final = {
+    "accessLogCollector": {"address": "otel.test", "port": 4317, "tls": TLS},
+    "extAuth": {"address": "authz.test", "port": 9001, "protocol": "http", "tls": TLS},
+    "jwt": {"providers": [IDP]},
+}
 RICH: Final[Mapping[str, dict[str, Any]]] = {
     "EnginePool": document(
         "EnginePool",
@@ -68,7 +79,7 @@ RICH: Final[Mapping[str, dict[str, Any]]] = {
         "ModelRoute",
         "front",
         {
-            "listener": {"port": 8080, "tls": {"secret": "s"}, "accessLogCollector": COLLECTOR},
+            "listener": {"port": 8080, "tls": {"secret": "s"}, **EXTERNAL},
             "match": MATCH,
             "pools": [{"pool": "chat", "weight": 100}, {"pool": "spare", "weight": 50}],
             "fallbacks": ["small"],
@@ -85,6 +96,7 @@ OTHERS: Final = (
     document("ModelRoute", "b", {"listener": {"port": 8081}, "pools": [{"pool": "chat"}], "priority": "batch"}),
 )
 Edits = tuple[tuple[str, str, Any], ...]
+OTHER_KEYS: Final = '{"keys": [{"kty": "RSA", "n": "AQAC", "e": "AQAB"}]}'
 BASES: Final[Mapping[str, Edits]] = {
     "rich": (),
     "plain": (
@@ -102,11 +114,20 @@ BASES: Final[Mapping[str, Edits]] = {
         ("ResiliencePolicy", "spec.limits.mode", "shadow"),
         ("ResiliencePolicy", "spec.timeouts.adaptive", False),
     ),
+    "local keys": (
+        ("ModelRoute", "spec.listener.jwt.providers[].remoteJwks", None),
+        ("ModelRoute", "spec.listener.jwt.providers[].localJwks", {"inline": OTHER_KEYS}),
+    ),
+    "public": (
+        ("ModelRoute", "spec.match.model", None),
+        ("ModelRoute", "spec.match.stream", None),
+    ),
     "bound to a region": (
         ("ModelRoute", "spec.allowedRegions", ["r2"]),
         ("ResiliencePolicy", "spec.hedging.enabled", False),
     ),
 }
+KEYS: Final = '{"keys": [{"kty": "RSA", "n": "AQAB", "e": "AQAB"}]}'
 VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "metadata.name": ("other",),
     "metadata.namespace": ("other",),
@@ -145,6 +166,22 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.listener.accessLogCollector.port": (4318,),
     "spec.listener.accessLogCollector.tls.secret": ("s2",),
     "spec.listener.accessLogCollector.tls.serverName": ("collector",),
+    "spec.listener.extAuth.address": ("other.test",),
+    "spec.listener.extAuth.port": (9002,),
+    "spec.listener.extAuth.tls.secret": ("s2",),
+    "spec.listener.extAuth.tls.serverName": ("other.test",),
+    "spec.listener.extAuth.protocol": ("grpc",),
+    "spec.listener.extAuth.pathPrefix": ("/check",),
+    "spec.listener.jwt.providers[].name": ("other",),
+    "spec.listener.jwt.providers[].issuer": ("https://other.test",),
+    "spec.listener.jwt.providers[].audiences": (["a"],),
+    "spec.listener.jwt.providers[].remoteJwks.uri": ("https://other.test/keys",),
+    "spec.listener.jwt.providers[].remoteJwks.tls.secret": ("s2",),
+    "spec.listener.jwt.providers[].remoteJwks.tls.serverName": ("other.test",),
+    "spec.listener.jwt.providers[].localJwks.inline": (KEYS,),
+    "spec.listener.jwt.providers[].localJwks.file": ("/etc/envoy/keys.json",),
+    "spec.listener.jwt.providers[].claimToHeaders[].claim": ("name",),
+    "spec.listener.jwt.providers[].claimToHeaders[].header": ("x-other",),
     "spec.listener.tls.secret": ("s2",),
     "spec.match.pathPrefix": ("/v2",),
     "spec.match.headers[].name": ("x-b",),
@@ -206,6 +243,8 @@ def put(documents: Mapping[str, dict[str, Any]], kind: str, path: str, value: An
         block = block[0] if step.endswith("[]") else block
     if path.startswith("spec.match.headers[].") and last in {"prefix", "regex", "present"}:
         block.pop("exact", None)
+    if path.endswith(".localJwks.file"):
+        block.pop("inline", None)
     if value is None:
         block.pop(last, None)
     else:
@@ -272,6 +311,12 @@ def edits(kind: str, doc: FieldDoc) -> Iterator[Xds]:
         documents, before = base(name)
         if doc.path.startswith("spec.tls.") and "tls" not in documents["EnginePool"]["spec"]:
             continue
+        source = next((one for one in ("localJwks", "remoteJwks") if f".{one}." in doc.path), "name")
+        route = documents["ModelRoute"]["spec"]
+        if source not in route["listener"]["jwt"]["providers"][0]:
+            continue
+        if doc.path == "spec.public" and "model" in route["match"]:
+            continue  # refused
         for value in other_values(doc):
             after = put(documents, kind, doc.path, value)
             if doc.path == "metadata.name" and kind == "EnginePool":

@@ -4,7 +4,15 @@ import re
 from pathlib import Path
 
 from policies.route import ModelRoute
-from xds_server.translate.listeners import BAD_REQUEST_REASON, LOCAL_REPLY_REASONS, LOCAL_REPLY_STATUSES
+from xds_server.translate.listeners import (
+    BAD_REQUEST_REASON,
+    INVALID_TOKEN_REASON,
+    LOCAL_REPLY_REASONS,
+    LOCAL_REPLY_STATUSES,
+    NO_AUTHORIZATION_REASON,
+    NO_AUTHORIZATION_RETRY_AFTER,
+    NOT_AUTHORIZED_REASON,
+)
 from xds_server.translate.local_reply_routes import (
     maintenance_reply,
     region_unavailable_reply,
@@ -25,6 +33,9 @@ def test_answers_page_lists_every_reason_and_retry_after() -> None:
         ("no-route", ""),
         (REFUSED_BODY_REASON, ""),
         (BAD_REQUEST_REASON, ""),
+        (INVALID_TOKEN_REASON, ""),
+        (NOT_AUTHORIZED_REASON, ""),
+        (NO_AUTHORIZATION_REASON, NO_AUTHORIZATION_RETRY_AFTER),
         *((reason, "") for _, reason in LOCAL_REPLY_STATUSES),
     }
     for refusing in (
