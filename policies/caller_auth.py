@@ -201,6 +201,6 @@ class ExtAuth(ExternalService):
     failure_mode_allow: bool = documented_field(
         False,
         "Allow requests while the service cannot be asked.",
-        why="otherwise whoever disturbs the service gets in",
+        why="otherwise a caller who disturbs the service gets in",
         targets=_authorization(Xds.LDS),
     )

@@ -1,4 +1,4 @@
-"""Lint: checks of callers that let others in, or refuse everybody."""
+"""Lint: checks of callers that let others in, or refuse all callers."""
 
 import ipaddress
 from collections.abc import Iterator

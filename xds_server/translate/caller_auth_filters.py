@@ -78,7 +78,7 @@ def _provider(port: int, number: int, spec: ProviderSpec) -> JwtProvider:
     provider = JwtProvider(
         issuer=spec.issuer,
         audiences=list(spec.audiences),
-        # Without it Envoy accepts a token without `exp` for ever.
+        # Without it Envoy accepts a token without `exp` without limit.
         require_expiration=True,
         claim_to_headers=claims,
         # Routes may match on the headers.

@@ -143,7 +143,7 @@ async def test_authorization_service_decides_without_the_body(rig, hearing):
 
 
 @pytest.mark.parametrize(("allow", "served"), [("false", False), ("true", True)])
-async def test_lost_authorization_service_refuses_unless_told_otherwise(rig, hearing, allow, served):
+async def test_lost_authorization_service_refuses_unless_failure_mode_allows(rig, hearing, allow, served):
     listener = f"extAuth: {{address: 127.0.0.1, port: 1, failureModeAllow: {allow}}}"
     one = await rig(pool("p", hearing) + _route(listener))
     if served:
