@@ -215,7 +215,7 @@ async def test_long_context_engine_stopped_in_a_prefill_is_hung(site: Site) -> N
             resumed_at_s = time.monotonic()
             site.signal_core(name, signal.SIGCONT)
         await site.watch.back(name, after_s=resumed_at_s, limit_s=LIMIT_S)
-        if "longest step of this prompt" not in hung.evidence:
+        if "longest recent step" in hung.evidence:
             assert stopped_at_s - uneven_at_s.get(name, 0.0) < 90, hung.evidence
             chunk_s = longest_steps_s[name]
         limit_s = PREFILL_STALL_S + chunk_s + LOOKS_S + clock.longest_look_s
