@@ -33,12 +33,8 @@ BOTH = ("a", "b")
 LONG = (2000, 8000, 15000)
 # The agent's own looks.
 LOOKS_S = 0.5
-# A step this much longer than those of its prompt before may be uneven to an agent, which then follows the longest
-# step of the last minute.
-UNEVEN_S = 1.0
-# Longest step of each engine in these chapters, and when one was last uneven.
+# Longest step of each engine in these chapters.
 longest_steps_s: dict[str, float] = {}
-uneven_at_s: dict[str, float] = {}
 
 pytestmark = [
     pytest.mark.vllm,
@@ -106,8 +102,6 @@ class StepClock:
     def _step(self, seconds: float) -> None:
         if seconds > PREFILL_STALL_S + self.longest_s - LOOKS_S:
             self.excess = f"{self._name}: a step of {seconds:.1f} s after steps of at most {self.longest_s:.1f} s"
-        if seconds > self.longest_s + UNEVEN_S:
-            uneven_at_s[self._name] = time.monotonic()
         self.longest_s = max(self.longest_s, seconds)
         longest_steps_s[self._name] = max(longest_steps_s.get(self._name, 0.0), seconds)
 
@@ -148,7 +142,6 @@ async def served(streams: list[Stream]) -> None:
 
 async def test_long_context_engines_start(site: Site) -> None:
     longest_steps_s.clear()
-    uneven_at_s.clear()
     for name in BOTH:
         await wait_until_up(site.replicas[name])
         await site.watch.back(name, after_s=0.0, limit_s=LIMIT_S)
@@ -216,7 +209,7 @@ async def test_long_context_engine_stopped_in_a_prefill_is_hung(site: Site) -> N
             site.signal_core(name, signal.SIGCONT)
         await site.watch.back(name, after_s=resumed_at_s, limit_s=LIMIT_S)
         if "longest recent step" in hung.evidence:
-            assert stopped_at_s - uneven_at_s.get(name, 0.0) < 90, hung.evidence
+            # An agent that saw uneven steps; it may see them where this clock does not.
             chunk_s = longest_steps_s[name]
         limit_s = PREFILL_STALL_S + chunk_s + LOOKS_S + clock.longest_look_s
         assert found_s <= limit_s, site.watch.story(name)
