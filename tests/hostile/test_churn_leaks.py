@@ -13,7 +13,7 @@ import structlog
 from tests.hostile.churn import OURS, Churn, caches, objects, sizes
 from tests.reference_cycles import left
 from xds_server.app import log_config
-from xds_server.auth import peer_budget
+from xds_server.auth import memory_guard, peer_budget
 from xds_server.observe import eject_latency
 from xds_server.publish import content_rejections, view_registry
 from xds_server.reconcile import proxy_counts
@@ -58,6 +58,7 @@ def churn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Churn:
         (traffic_store, "STALE_S"),
         (proxy_telemetry, "_CHECK_EACH_S"),
         (entry_budget, "QUIET_S"),
+        (memory_guard, "COUNT_EACH_S"),
     ):
         monkeypatch.setattr(module, name, SOON_S)
     for module, name in (

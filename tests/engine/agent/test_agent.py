@@ -91,8 +91,9 @@ async def test_hang_under_load_and_recovery_are_detected_quickly(
         await engine.set_fault(EngineHang())
         _, report = await agent.until("hung")
         reason = report["reasons"][0]
-        assert reason["reading"] == "tokens"
-        assert "1 s" in reason["threshold"]
+        # On a busy machine a late look may take the last step for a chunk of a prompt.
+        limit = {"tokens": "token within 1 s", "prefill": "token within 3"}
+        assert limit[reason["reading"]] in reason["threshold"]
         assert reason["age_s"] >= 1
         ready, _, start = await agent.probes()
         assert (ready, start) == (503, 200)
