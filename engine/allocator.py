@@ -20,11 +20,11 @@ def limit_arenas(most: int = ARENAS) -> bool:
 
 
 def release_memory() -> None:
-    """Return free memory to the system, as after a flood. Takes some milliseconds.
+    """Free recent garbage, and return free memory to the system, as after a flood. Takes some milliseconds.
 
-    gRPC leaves cycles for each call, with its buffers.
+    Only recent garbage: what a collection of older garbage finds alive waits for the next one, up to an hour.
     """
-    gc.collect(1)
+    gc.collect(0)
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):

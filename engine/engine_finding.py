@@ -9,7 +9,14 @@ from typing import Final
 from engine.engine_readings import ProbeFailure, ProbeFailureReason
 from engine.probe_settings import PREFILL_STALL_S, ProbeSettings
 from engine.probe_state import KV_FULL_RATIO, ProbeState
-from engine.report import PREFILL_READING, Evidence, Verdict
+from engine.report import (
+    PREFILL_READING,
+    PROBE_READING,
+    PROBE_THRESHOLD,
+    STANDSTILL_READING,
+    Evidence,
+    Verdict,
+)
 
 SILENCE_S: Final = 5.0
 """Seconds without an answer on an open port until an engine is dead.
@@ -63,7 +70,7 @@ def _finding(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFindin
         return replace(stalled, verdict=_not_started(now, Verdict.HUNG))
     if now.progressed:
         return _moving(now, at_s, probe)
-    return _after_silence(now, at_s, probe)
+    return _after_silence(now, at_s, probe) or _unusual_standstill(now, at_s, probe)
 
 
 def _unreachable(
@@ -119,6 +126,24 @@ def _stalled(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFindin
         sentence=(
             f"{now.others} requests in flight and no token for {at_s - now.stalled_since_s:.1f} s "
             f"(limit {limit_s:.2g} s{source})"
+        ),
+    )
+
+
+def _unusual_standstill(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFinding | None:
+    """Evidence of a standstill that only an unusually long prompt explains; it ejects nothing alone."""
+    since_s = now.unusual_standstill_since_s(at_s, probe)
+    if since_s is None:
+        return None
+    limit_s = now.stall_limit_s(probe)
+    return EngineFinding(
+        verdict=Verdict.BUSY,
+        reading=STANDSTILL_READING,
+        threshold=f"token within {probe.decode_stall_s:g} s after prompts with short steps",
+        since_s=since_s,
+        sentence=(
+            f"{now.others} requests in flight and no token for {at_s - since_s:.1f} s, unless for a long prompt "
+            f"hung (limit {limit_s:.2g} s)"
         ),
     )
 
@@ -200,7 +225,7 @@ def _refusal_fix(status: int) -> str:
 
 
 def _probe_says(verdict: Verdict, sentence: str) -> EngineFinding:
-    return EngineFinding(verdict=verdict, reading="probe", threshold="a token", sentence=sentence)
+    return EngineFinding(verdict=verdict, reading=PROBE_READING, threshold=PROBE_THRESHOLD, sentence=sentence)
 
 
 def _shedding(now: ProbeState, failure: ProbeFailure, at_s: float, probe: ProbeSettings) -> EngineFinding:
@@ -250,7 +275,7 @@ def _after_silence(now: ProbeState, at_s: float, probe: ProbeSettings) -> Engine
         # Without counters a long queue looks like a hang: soft evidence, so the capacity floor applies.
         return EngineFinding(
             verdict=_not_started(now, Verdict.DEGRADED),
-            reading="probe",
+            reading=PROBE_READING,
             threshold=allowed,
             since_s=since_s,
             sentence=f"no token for {silent_s:.1f} s, cause unknown: {now.trouble.detail}",
@@ -259,7 +284,7 @@ def _after_silence(now: ProbeState, at_s: float, probe: ProbeSettings) -> Engine
         return None  # possibly a long prefill: the stall limit applies, or that of the rank that was asked
     return EngineFinding(
         verdict=_not_started(now, Verdict.HUNG),
-        reading="probe" if now.surely_idle or not now.prefilling else PREFILL_READING,
+        reading=PROBE_READING if now.surely_idle or not now.prefilling else PREFILL_READING,
         threshold=allowed,
         since_s=since_s,
         sentence=f"idle, but produced no token for {silent_s:.1f} s (limit {limit_s:.3g} s)",

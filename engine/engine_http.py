@@ -69,6 +69,10 @@ class EngineTarget:
         return None if self.name is None else self.name.server_name or self.address.rstrip(".")
 
 
+MAX_MISCOUNT: Final = 10_000
+"""A real engine does not miscount by more; a count below minus this is ignored."""
+
+
 class TooLargeError(Exception):
     """The answer exceeds the size limit."""
 
@@ -134,6 +138,7 @@ class EngineHttp:
         self._count_path = ""
         self._unstarted: int | None = None
         self._long_prompts: int | None = None
+        self._request_count = RequestCount()
         self._looked_at_s = clock()
 
     @property
@@ -152,6 +157,8 @@ class EngineHttp:
             self._errored(timeout_s) if suspect else _no(),
             self._pause() if stalled and self._clock() >= self._pause_from_s else _unknown(),
         )
+        if not isinstance(text, ProbeFailure):
+            self._request_count.started(text.started_at_s)
         # After the counters: the count must include each request of the running step.
         silent = isinstance(text, ProbeFailure) and not text.answered
         in_flight = None if silent else await self.count()
@@ -183,7 +190,7 @@ class EngineHttp:
             if isinstance(text, ProbeFailure):
                 if not text.answered:
                     return None
-            elif (counted := _counted(answer := _json(text))) is not None:
+            elif (counted := self._request_count.of(answer := _json(text))) is not None:
                 self._count_path = path
                 self._unstarted = _whole(answer.get("waiting_for_first_token"))
                 self._long_prompts = _whole(answer.get("waiting_long"))
@@ -392,11 +399,35 @@ async def _unknown() -> str | None:
     return None
 
 
-def _counted(answer: Any) -> int | None:
-    """Requests in flight, from vLLM (``server_load``) or the first-token gate (``in_flight``)."""
-    if not isinstance(answer, dict):
-        return None
-    return _whole(answer.get("server_load", answer.get("in_flight")))
+class RequestCount:
+    """Requests in flight by the answers of one engine: the first-token gate's (``in_flight``), or vLLM's
+    (``server_load``).
+
+    vLLM takes a request off twice whose client leaves just as its answer ends, so its count may fall below zero
+    and stays too low until the process restarts. The lowest count seen is that error at least. Several API
+    processes do not report their start, and have an error each: theirs is not corrected.
+    """
+
+    def __init__(self) -> None:
+        self._started_at_s: float | None = None
+        self._lowest = 0
+
+    def started(self, at_s: float | None) -> None:
+        """Forget what an earlier process counted; ``at_s``: when it started, None if unknown."""
+        if at_s != self._started_at_s:
+            self._started_at_s, self._lowest = at_s, 0
+
+    def of(self, answer: Any) -> int | None:
+        """The count in a JSON answer; None if it has none."""
+        if not isinstance(answer, dict):
+            return None
+        load = answer.get("server_load")
+        if self._started_at_s is None or not isinstance(load, int) or isinstance(load, bool):
+            return _whole(answer.get("in_flight") if load is None else load)
+        if load < -MAX_MISCOUNT:
+            return None
+        self._lowest = min(self._lowest, load)
+        return load - self._lowest
 
 
 def _whole(count: Any) -> int | None:

@@ -21,7 +21,7 @@ from engine.engine_finding import EngineFinding, engine_finding
 from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailureReason
 from engine.probe_settings import ProbeSettings
 from engine.probe_state import ProbeState, after_canary, after_metrics, restart_timers
-from engine.report import Doubt, EngineReport, Verdict
+from engine.report import STANDSTILL_READING, Doubt, EngineReport, Evidence, Verdict
 
 # Repeat the probe soon after the first bad one: a lost packet must neither eject nor cost an interval.
 CONFIRM_S: Final = 0.1
@@ -75,7 +75,8 @@ class EngineJudgement:
             # Silence alone is inconclusive: the counters decide, and are read next.
             return replace(self, books=books, fresh=False)
         verdict = finding.verdict
-        fresh = not (isinstance(reading, MetricsReading) and verdict is self.verdict and _repeats(books, verdict))
+        repeats = isinstance(reading, MetricsReading) and verdict is self.verdict and _repeats(books, verdict)
+        fresh = finding.reading == STANDSTILL_READING or not repeats
         return EngineJudgement(
             books=books,
             finding=finding,
@@ -117,10 +118,16 @@ class EngineJudgement:
             tokens_per_s=self.books.tokens_per_s,
             doubt=self.doubt,
             canary=self.books.canary,
-            reasons=() if self.finding is None or self.verdict.good else (self.finding.evidence(at_s),),
+            reasons=self._reasons(at_s),
             ranks=self.books.rank_labels,
             hung_ranks=() if self.finding is None else self.finding.hung_ranks,
         )
+
+    def _reasons(self, at_s: float) -> tuple[Evidence, ...]:
+        """Evidence against the engine; none of a good verdict but a standstill's."""
+        if self.finding is None or (self.finding.verdict.good and self.finding.reading != STANDSTILL_READING):
+            return ()
+        return (self.finding.evidence(at_s),)
 
 
 def _silent(reading: MetricsReading | CanaryReading) -> bool:

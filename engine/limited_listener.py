@@ -2,9 +2,9 @@
 
 A connection uses a descriptor from its accept on, so it counts from then: in total and per host. Before its first
 byte there is no TLS, and it costs next to nothing. At a limit, a new connection replaces an unauthenticated one:
-silent ones first, then the oldest; at the total limit, one of the host with most of them. Authenticated
-connections (``mark_authenticated``) are never replaced. So a flood closes its own connections, even from the host
-of real clients, as behind a proxy.
+the oldest silent one if most are silent, else the oldest of the others, such as half requests; at the total
+limit, one of the host with most of them. Authenticated connections (``mark_authenticated``) are never replaced.
+So a flood closes its own connections, even from the host of real clients, as behind a proxy.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ def http_logger() -> logging.Logger:
 class LimitedListener:
     """Passes connections to ``server``: at most ``most``, and ``most_of_host`` per host.
 
-    ``turned_away`` is called per connection closed at a limit. ``what`` names the port in logs.
+    ``turned_away`` is called with the host of each connection closed at a limit. ``what`` names the port in logs.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class LimitedListener:
         what: str,
         most: int,
         most_of_host: int,
-        turned_away: Callable[[], None] = lambda: None,
+        turned_away: Callable[[str], None] = lambda _: None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._server = server
@@ -160,11 +160,11 @@ class LimitedListener:
                 _log.warning("peers.host_full", host=host, what=self._what, most=self._most_of_host)
             visit = _least_known(of_host if full else self._fullest())
             if visit is None:
-                self._turned_away()
+                self._turned_away(host)
                 _reset(connection)
                 return
             self._turn_away(visit)
-        visit = _LimitedConnection(connection, self._server, self._tls, lambda one: self._leave(one, host))
+        visit = _LimitedConnection(connection, host, self._server, self._tls, self._leave)
         self._by_host.setdefault(host, {})[visit] = None
         self._count += 1
 
@@ -177,10 +177,11 @@ class LimitedListener:
         return list(self._by_host.values())[number] if count else ()
 
     def _turn_away(self, visit: "_LimitedConnection") -> None:
-        self._turned_away()
+        self._turned_away(visit.host)
         visit.end()
 
-    def _leave(self, visit: "_LimitedConnection", host: str) -> None:
+    def _leave(self, visit: "_LimitedConnection") -> None:
+        host = visit.host
         of_host = self._by_host[host]
         del of_host[visit]
         self._count -= 1
@@ -207,11 +208,13 @@ class _LimitedConnection(asyncio.Protocol):
     def __init__(
         self,
         connection: socket.socket,
+        host: str,
         server: Callable[[], asyncio.Protocol],
         tls: ssl.SSLContext | None,
         gone: Callable[["_LimitedConnection"], None],
     ) -> None:
         self.let_in = False
+        self.host = host
         self._connection: socket.socket | None = connection
         self._make = server
         self._tls = tls
@@ -304,9 +307,11 @@ class _LimitedConnection(asyncio.Protocol):
 
 
 def _least_known(visits: Iterable[_LimitedConnection]) -> _LimitedConnection | None:
-    """Connection to replace: longest silent, else oldest unauthenticated, else None."""
+    """Connection to replace, None if all are authenticated: the oldest of the larger kind, which is the flood."""
     strangers = [one for one in visits if not one.let_in]
-    return next((one for one in strangers if one.silent), strangers[0] if strangers else None)
+    silent = [one for one in strangers if one.silent]
+    kind = silent if 2 * len(silent) >= len(strangers) else [one for one in strangers if not one.silent]
+    return kind[0] if kind else None
 
 
 def _reset(connection: socket.socket) -> None:

@@ -4,7 +4,7 @@ A pure fold: ``after_metrics`` and ``after_canary`` add one reading. ``engine_fi
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypedDict
 
 from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure, ProbeFailureReason
@@ -45,10 +45,35 @@ _UNEVEN: Final = 1.6
 _LONGEST_STEP_S: Final = 30.0
 # A longer step reads a chunk of a prompt.
 _DECODE_STEP_S: Final = 0.3
+# Prompts without a longer step that show what is usual for this engine.
+_USUAL_PROMPTS: Final = 32
 # Clients that leave before their first token stay in ``pending``. What never goes below in this time is removed.
 _PENDING_WINDOW_S: Final = 10.0
 # Slow for minutes becomes usual; else a permanently slower engine would be probed often forever.
 _USUAL_GROWS: Final = 1.002
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecentPrompts:
+    """First tokens of the last 30 to 60 seconds with readings: ``total`` less the total at the window's start."""
+
+    total: float = 0.0
+    start: float = 0.0
+    middle: float = 0.0
+    middle_at_s: float | None = None
+
+    @property
+    def counted(self) -> float:
+        """First tokens in the window."""
+        return self.total - self.start
+
+    def after(self, at_s: float, total: float) -> "RecentPrompts":
+        """The window after a reading of the engine's total."""
+        if self.middle_at_s is None or total < self.total:
+            return RecentPrompts(total=total, start=total, middle=total, middle_at_s=at_s)
+        if at_s - self.middle_at_s < _STEP_MEMORY_S / 2:
+            return replace(self, total=total)
+        return RecentPrompts(total=total, start=self.middle, middle=total, middle_at_s=at_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +91,7 @@ class ProbeState:
     ``uneven_at_s``: when a step last took much longer than those of its prompt before.
     ``owed``: work of requests that were in flight may remain. ``overdue_alone``: a canary was late with nothing
     else in flight. ``ranks``: data-parallel ranks in order, empty if there is one. ``asked_rank``: place of the
-    rank that the last canary was addressed to.
+    rank that the last canary was addressed to. ``prompts``: first tokens counted recently.
     """
 
     slots: int
@@ -106,10 +131,22 @@ class ProbeState:
     overdue_alone: bool = False
     ranks: tuple[RankProgress, ...] = ()
     asked_rank: int | None = None
+    prompts: RecentPrompts = field(default_factory=RecentPrompts)
 
     def stall_limit_s(self, probe: ProbeSettings) -> float:
         """Longest standstill with requests in flight that is not a hang."""
         return self._limit_s(probe, prefilling=self.prefilling, step_s=self.own_step_s or self.longest_step_s)
+
+    def unusual_standstill_since_s(self, at_s: float, probe: ProbeSettings) -> float | None:
+        """Since when the engine stands still although its recent prompts took short steps; None if it does not.
+
+        A long prompt may be the first of its kind, so one such engine is not hung. Several at once are.
+        """
+        since_s = self.stalled_since_s
+        if since_s is None or not self.others or at_s - since_s < probe.decode_stall_s:
+            return None
+        usual = self.prompts.counted >= _USUAL_PROMPTS and self.longest_step_s <= _DECODE_STEP_S
+        return since_s if usual and not self.progressed else None
 
     @property
     def own_step_s(self) -> float:
@@ -156,6 +193,7 @@ class ProbeState:
         limits = [
             since_s + limit_s
             for since_s, limit_s in (
+                (self.stalled_since_s, probe.decode_stall_s),
                 (self.stalled_since_s, self.stall_limit_s(probe)),
                 *((rank.stalled_since_s, self.rank_limit_s(rank, probe)) for rank in self.ranks),
             )
@@ -326,6 +364,9 @@ def after_metrics(before: ProbeState, look: MetricsReading) -> ProbeState:
         owed=bool(others or before.others) or (before.owed and not progressed),
         overdue_alone=not progressed and (before.overdue_alone or _overdue(before, look, counted, others)),
         ranks=ranks,
+        prompts=before.prompts.after(
+            look.at_s, fresh.finished if fresh.first_tokens is None else fresh.first_tokens
+        ),
     )
 
 

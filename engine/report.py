@@ -14,6 +14,13 @@ LONGEST_DRAIN_S: Final = 24 * 3600.0
 PREFILL_READING: Final = "prefill"
 """``Evidence.reading`` of an engine that is hung while a prefill may be running."""
 
+PROBE_READING: Final = "probe"
+PROBE_THRESHOLD: Final = "a token"
+"""``Evidence.reading`` and ``.threshold`` of an engine that answered a canary without a token."""
+
+STANDSTILL_READING: Final = "standstill"
+"""``Evidence.reading`` of an engine that stands still longer than its recent prompts explain, but not yet hung."""
+
 
 class Verdict(StrEnum):
     """State of an engine for callers."""
@@ -170,6 +177,13 @@ class EngineReport:
     canary: CanaryResults | None = None
     ranks: tuple[str, ...] = ()
     hung_ranks: tuple[str, ...] = ()
+
+    @property
+    def fails_probe(self) -> bool:
+        """Whether the engine answers canaries without a token, such as with 500."""
+        return self.verdict is Verdict.DEGRADED and any(
+            (one.reading, one.threshold) == (PROBE_READING, PROBE_THRESHOLD) for one in self.reasons
+        )
 
     @property
     def working_share(self) -> float:

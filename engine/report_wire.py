@@ -69,6 +69,11 @@ class ReportError(ValueError):
         self.flaw = flaw
 
 
+def _wire_count(count: int | None) -> int | None:
+    """A count that an engine states; None if no engine can have as many."""
+    return count if count is not None and count <= _MAX_COUNT else None
+
+
 def encode(report: EngineReport) -> bytes:
     """Bytes of a report, without pool and engine names."""
     reasons = report.reasons or (Evidence(reading="", sentence=report.evidence),)
@@ -88,8 +93,8 @@ def encode(report: EngineReport) -> bytes:
             for reason in reasons
         ],
         doubt=None if report.doubt is None else report.doubt.name,
-        requests_in_flight=report.requests_in_flight,
-        requests_waiting=report.requests_waiting,
+        requests_in_flight=_wire_count(report.requests_in_flight),
+        requests_waiting=_wire_count(report.requests_waiting),
         slots=report.slots,
         kv_cache_usage_ratio=report.kv_cache_usage_ratio,
         tokens_per_s=report.tokens_per_s,

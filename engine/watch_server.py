@@ -34,6 +34,11 @@ CERTIFICATE_KEY: Final = "switchgear-certificate"
 """Stream metadata in Unix seconds: our clock, and the validity of our certificate."""
 
 _MAX_NAME: Final = 200
+
+_NEW_SPEED: Final = 1.5
+"""Change of an engine's speed that is news: the share of a slow engine depends on it."""
+
+_LEAST_RUNNING: Final = 2
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["EngineAgent"].full_name
 
 WATCH: Final = f"/{_SERVICE}/Watch"
@@ -68,6 +73,21 @@ class _Watcher:
 def is_urgent(before: EngineReport | None, report: EngineReport) -> bool:
     """Whether the change may affect decisions, so watchers get it at once."""
     return before is None or _gist(before) != _gist(report)
+
+
+def has_new_speed(before: EngineReport | None, report: EngineReport) -> bool:
+    """Whether tokens per second per running request changed so much that the engine's share should follow."""
+    was, now = (None if one is None else _tokens_per_running(one) for one in (before, report))
+    if was is None or now is None:
+        return False
+    return max(was, now) >= _NEW_SPEED * min(was, now)
+
+
+def _tokens_per_running(report: EngineReport) -> float | None:
+    if report.tokens_per_s is None or report.requests_in_flight is None:
+        return None
+    running = report.requests_in_flight - (report.requests_waiting or 0)
+    return report.tokens_per_s / running if running >= _LEAST_RUNNING else None
 
 
 def _gist(report: EngineReport) -> tuple[object, ...]:
@@ -109,6 +129,7 @@ class WatchServer:
         self._boot_id = boot_id or secrets.token_hex(8)
         self._sequence = 0
         self._report: EngineReport | None = None
+        self._paced: EngineReport | None = None
         self._data = b""
         self._watchers: dict[str, _Watcher] = {}
 
@@ -133,7 +154,11 @@ class WatchServer:
         published = replace(report, boot_id=self._boot_id, sequence=self._sequence)
         before, self._report = self._report, published
         self._data = encode(published)
-        if is_urgent(before, published) or (before is not None and before.boot_id != self._boot_id):
+        # Watchers know a report of the last interval.
+        known, faster = self._paced, has_new_speed(self._paced, published)
+        if known is None or faster or published.observed_at_s - known.observed_at_s >= self._heartbeat_s:
+            self._paced = published
+        if faster or is_urgent(before, published) or (before is not None and before.boot_id != self._boot_id):
             for watcher in self._watchers.values():
                 watcher.wake.set()
         return published

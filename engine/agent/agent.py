@@ -251,7 +251,7 @@ class Agent:
                 what="connections to --http",
                 most=_MOST_CONNECTIONS,
                 most_of_host=_MOST_OF_HOST,
-                turned_away=self._samples.refused.inc,
+                turned_away=lambda _host: self._samples.refused.inc(),
                 tls=None if self._locks is None else self._locks.http_context(),
             )
             try:

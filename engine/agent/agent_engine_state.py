@@ -18,7 +18,7 @@ from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure
 from engine.gpu.gpu_judgement import GpuJudgement
 from engine.gpu.gpu_policy import GpuAction
 from engine.probe_state import ProbeState
-from engine.report import Verdict
+from engine.report import STANDSTILL_READING, Verdict
 from engine.vllm_metrics import VllmCounters
 
 # Seconds without a queue until busy becomes ready; both accept requests, so this only avoids flapping.
@@ -206,7 +206,8 @@ def _settled(now: EngineHealthState, at_s: float, config: AgentConfig) -> Engine
 def _calmed(now: EngineHealthState, found: EngineFinding, at_s: float) -> EngineHealthState:
     """Busy at once, ready after a delay; both accept requests."""
     since_s = at_s if now.ready_since_s is None else now.ready_since_s
-    if found.verdict is Verdict.BUSY or at_s - since_s >= CALM_S:
+    moves = now.finding is not None and now.finding.reading == STANDSTILL_READING
+    if moves or found.verdict is Verdict.BUSY or at_s - since_s >= CALM_S:
         return _adopted(now, found, at_s)
     return replace(now, ready_since_s=since_s, soft_in_row=0)
 

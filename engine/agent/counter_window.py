@@ -4,6 +4,7 @@ Only a high failure share changes the verdict (degraded); the control plane weig
 """
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 from engine.latency_histogram import histogram_delta, quantiles
@@ -13,28 +14,38 @@ from engine.vllm_metrics import VllmCounters
 WINDOW_S: Final = 30.0
 # Granularity of the window: 30 readings.
 _GRAIN_S: Final = 1.0
-# Shorter window for tokens per second, so that a slowdown shows quickly.
-_RATE_WINDOW_S: Final = 1.5
+# Shorter window for tokens per second: a slowdown shows within a second.
+_RATE_WINDOW_S: Final = 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterWindow:
-    """Readings of counters within the window, oldest first, with times."""
+    """Readings of counters within the window, oldest first, with times.
+
+    ``lately`` are times, tokens and running requests of the last readings, from the last before the shorter window
+    on.
+    """
 
     kept: tuple[tuple[float, VllmCounters], ...] = ()
+    lately: tuple[tuple[float, float, float], ...] = ()
     newest: tuple[float, VllmCounters] | None = None
 
     def after(self, at_s: float, read: VllmCounters) -> "CounterWindow":
         """Add one reading; a restarted engine starts a new window."""
         if self.newest is not None and read.tokens < self.newest[1].tokens:
-            return CounterWindow(kept=((at_s, read),), newest=(at_s, read))
+            return CounterWindow(
+                kept=((at_s, read),), lately=((at_s, read.tokens, read.running),), newest=(at_s, read)
+            )
         kept = self.kept
         if not kept or at_s - kept[-1][0] >= _GRAIN_S:
             kept = (*kept, (at_s, read))
         # The first reading is the baseline, so it may be as old as the window.
         while len(kept) > 1 and kept[1][0] <= at_s - WINDOW_S:
             kept = kept[1:]
-        return replace(self, kept=kept, newest=(at_s, read))
+        lately = (*self.lately, (at_s, read.tokens, read.running))
+        while len(lately) > 2 and lately[1][0] <= at_s - _RATE_WINDOW_S:
+            lately = lately[1:]
+        return replace(self, kept=kept, lately=lately, newest=(at_s, read))
 
     @property
     def finished(self) -> float:
@@ -63,13 +74,18 @@ class CounterWindow:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Prompt and generated tokens per second over the last seconds; None before two readings."""
-        if self.newest is None:
+        """Prompt and generated tokens per second lately; None before two readings.
+
+        As many as the requests that run now would make at that pace: where their number changes, the plain rate
+        would make a filling engine look slow, and an emptying one fast.
+        """
+        if len(self.lately) < 2:
             return None
-        at_s, read = self.newest
-        recent = [one for one in self.kept if one[0] >= at_s - _RATE_WINDOW_S] or list(self.kept)
-        then_s, then = recent[0]
-        return (read.tokens - then.tokens) / (at_s - then_s) if at_s > then_s else None
+        (then_s, then, _), (at_s, now, running) = self.lately[0], self.lately[-1]
+        if at_s <= then_s:
+            return None
+        work_s = sum((b[0] - a[0]) * (a[2] + b[2]) / 2 for a, b in pairwise(self.lately))
+        return (now - then) / (work_s / running if work_s and running else at_s - then_s)
 
     @property
     def first_token(self) -> Quantiles | None:

@@ -2,19 +2,22 @@
 
 import contextlib
 import ssl
+from collections.abc import Sequence
 
 from engine.tls.certificate_files import CertificateError, KeyPair, RotatingKeyPair
 from engine.tls.identity_patterns import certificate_identities
 from engine.tls.paths import TlsFiles
 
 
-def server_context(keys: RotatingKeyPair, *, only_proved: bool = False) -> ssl.SSLContext:
+def server_context(
+    keys: RotatingKeyPair, *, only_proved: bool = False, protocols: Sequence[str] = ()
+) -> ssl.SSLContext:
     """Server context that follows its files: each handshake uses the current pair.
 
-    Client certificates are optional unless ``only_proved``. TLS 1.3 without resumption, which would skip a new
-    check.
+    Client certificates are optional unless ``only_proved``; ``protocols``: names of ALPN. TLS 1.3 without
+    resumption, which would skip a new check.
     """
-    context = _context(keys.pair, keys.files, only_proved=only_proved)
+    context = _context(keys.pair, keys.files, only_proved=only_proved, protocols=protocols)
     served = (keys.pair, context)
 
     def swap(
@@ -25,7 +28,7 @@ def server_context(keys: RotatingKeyPair, *, only_proved: bool = False) -> ssl.S
         if pair is not served[0]:
             # If the files changed again meanwhile, this handshake uses the previous pair.
             with contextlib.suppress(CertificateError):
-                served = (pair, _context(pair, keys.files, only_proved=only_proved))
+                served = (pair, _context(pair, keys.files, only_proved=only_proved, protocols=protocols))
         if served[1] is not context:
             connection.context = served[1]
 
@@ -33,10 +36,12 @@ def server_context(keys: RotatingKeyPair, *, only_proved: bool = False) -> ssl.S
     return context
 
 
-def _context(pair: KeyPair, files: TlsFiles, *, only_proved: bool) -> ssl.SSLContext:
+def _context(pair: KeyPair, files: TlsFiles, *, only_proved: bool, protocols: Sequence[str]) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0
+    if protocols:
+        context.set_alpn_protocols(protocols)
     _load(context, pair, files)
     if pair.authorities is not None:
         context.verify_mode = ssl.CERT_REQUIRED if only_proved else ssl.CERT_OPTIONAL
