@@ -14,6 +14,7 @@ from chaos.checks import ejection_checks as ejection
 from chaos.checks import goodput_checks as goodput
 from chaos.checks import gpu_time_checks as work
 from chaos.checks import latency_checks as latency
+from chaos.checks import objective_checks as promised
 from chaos.checks import stream_checks as streams
 from chaos.checks import validity_checks as trust
 from chaos.checks.check_finding import CheckFinding, CheckResult
@@ -32,6 +33,7 @@ PROMISES: Final[tuple[Check, ...]] = (
     latency.first_token_p99,
     latency.token_gap_p99,
     latency.refused_within,
+    promised.objectives,
     work.amplification,
     work.wasted_percent,
     work.wasted_gpu_seconds,

@@ -10,6 +10,7 @@ from chaos.history.history_events import ProcessExit
 from chaos.measures.bench_validity import FAIR
 from chaos.measures.bench_validity import bench_quality as bench_of
 from chaos.measures.impairments import outages_of_target_kind
+from chaos.scenario.placement import fallback_placements
 from chaos.scenario.scenario_model import BlastRadius
 
 _OURS: Final = ("control-plane", "agent-", "proxy-")
@@ -105,7 +106,9 @@ def ran_to_the_end(case: CheckInput) -> CheckFinding | None:
 def blast_radius(case: CheckInput) -> CheckFinding:
     """Whether the faults stayed within the scenario's blast radius."""
     radius = BlastRadius() if case.spec is None else case.spec.blast_radius
-    engines, proxies = set(case.history.slots), {one.name for one in case.history.began.proxies}
+    chain = () if case.spec is None else fallback_placements(case.spec)
+    engines = {*case.history.slots, *(one.name for pool in chain for one in pool)}
+    proxies = {one.name for one in case.history.began.proxies}
     problems = []
     shares = {}
     for what, members, allowed in (

@@ -31,6 +31,7 @@ _COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
         "schema": _entry("schema", "Print the JSON Schema of scenario files, for editors."),
         "export": _entry("export", "Convert scenarios to Chaos Mesh or Litmus manifests."),
         "lab": _entry("lab", "Start a lab and keep it running, for manual experiments."),
+        "engine": _entry("engine", "Start a stand-in for vLLM, without a GPU."),
         "inject": _entry("inject", "Inject a fault into a running lab."),
         "completion": _entry("completion", "Print the completion script for a shell."),
         "version": _entry("version", "Show the version."),

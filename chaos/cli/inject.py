@@ -23,7 +23,9 @@ from chaos.cli.resource_names import complete_faults
     "--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set a field of the fault. Repeatable."
 )
 @click.option("--zone", help="Target this zone.")
-@click.option("--engine", type=int, help="Target the engine with this index, from 0.")
+@click.option("--region", help="Target this region.")
+@click.option("--fallback", type=int, help="Target engines of the fallback pool with this index, from 0.")
+@click.option("--engine", type=int, help="Target the engine with this index in its pool, from 0.")
 @click.option("--proxy", type=int, help="Target the Envoy with this index, from 0.")
 @click.option("--fraction", type=float, help="Target this fraction of them, 0 to 1.")
 @click.option("--count", type=int, help="Target this number of them.")

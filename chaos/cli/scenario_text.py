@@ -1,10 +1,10 @@
 """Scenarios as text and as records, for ``get`` and ``describe``."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chaos.scenario.scenario_library import scenarios_labelled
-from chaos.scenario.scenario_model import FaultSpec
+from chaos.scenario.scenario_model import EngineGroupSpec, FaultSpec
 from chaos.scenario.scenario_reader import LoadedScenario
 from command_line.table import Role, TableColumn, table_lines
 from policies.quantity import format_duration
@@ -26,8 +26,13 @@ def scenario_description(one: LoadedScenario) -> str:
         f"Suite:     {scenarios_labelled(one) or '-'}",
         f"File:      {one.file}",
         f"Duration:  {format_duration(spec.lasts)}",
-        f"Engines:   {', '.join(f'{group.count} x {group.slots} slots' for group in spec.topology.engines)}",
+        f"Engines:   {_engines_text(spec.topology.engines)}",
+        *(
+            f"Fallback:  {number}: {_engines_text(one.engines)}"
+            for number, one in enumerate(spec.topology.fallbacks)
+        ),
         f"Zones:     {', '.join(spec.topology.zones)}",
+        *(f"Region:    {one.name}: {', '.join(one.zones)}" for one in spec.topology.regions),
         f"Load:      {spec.load.percent:g} % of capacity, {experiment.rate_per_s:.0f} requests/s",
         f"Incident:  {' '.join(spec.incident.split())}",
     ]
@@ -53,6 +58,10 @@ def scenario_description(one: LoadedScenario) -> str:
             *(f"  {name}: {value}" for name, value in promises.items()),
         )
     )
+
+
+def _engines_text(groups: Sequence[EngineGroupSpec]) -> str:
+    return ", ".join(f"{group.count} x {group.slots} slots" for group in groups)
 
 
 def _fault_row(strike: FaultSpec) -> tuple[str, ...]:

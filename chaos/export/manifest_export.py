@@ -97,6 +97,12 @@ def target_remarks(strike: FaultSpec, number: int) -> Iterator[ManifestRemark]:
     name, target = fault_name(strike, number), strike.target
     if target.engine is not None or target.proxy is not None:
         yield ManifestRemark(about=name, why="pods have no index; one is selected at random", mapped=True)
+    if target.fallback is not None:
+        yield ManifestRemark(
+            about=name, why="it selects engines of the pool under test, not of the fallback", mapped=True
+        )
+    if target.region is not None:
+        yield ManifestRemark(about=name, why="it selects engines of all regions", mapped=True)
     if target.skip:
         yield ManifestRemark(
             about=name, why="skip is not supported; it may hit the pods of another fault", mapped=True

@@ -21,7 +21,7 @@ from chaos.fake_engine.engine_config import EngineConfig
 from chaos.fake_engine.engine_faults import EngineSigterm
 from chaos.fake_engine.fake_engine import FakeEngine
 
-_NOT_FLAGS = {"name", "max_unfinished", "first_token_gate"}
+_NOT_FLAGS = {"name", "max_unfinished", "first_token_gate", "enable_prefix_caching"}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -61,6 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-unfinished", type=int, help="limit on running and waiting calls; more get 503")
     parser.add_argument(
         "--first-token-gate", action="store_true", help="hold stream headers until the first token"
+    )
+    parser.add_argument(
+        "--enable-prefix-caching", action="store_true", help="find blocks of prompts that were computed before"
     )
     for field in fields(EngineConfig):
         if field.name not in _NOT_FLAGS:

@@ -31,6 +31,7 @@ class EngineConfig:
     max_num_batched_tokens: int = 2048  # vLLM: --max-num-batched-tokens, per step
     kv_cache_tokens: int = 0  # 0 for slots x max_model_len, which never fills up
     block_size: int = 16  # vLLM: --block-size
+    enable_prefix_caching: bool = False  # vLLM: --enable-prefix-caching, there on by default
     max_model_len: int = 4096
     # vLLM: --max-num-queued-reqs, a limit on unfinished calls, running and waiting; None for no limit.
     max_unfinished: int | None = None

@@ -35,6 +35,7 @@ from chaos.fake_engine.engine_faults import (
 from chaos.fake_engine.engine_port import EnginePort
 from chaos.fake_engine.metrics_page import FakeVllmMetrics
 from chaos.fake_engine.openai_api import Generation
+from chaos.fake_engine.prefix_cache import block_hashes
 from chaos.fake_engine.simulated_gpu import JobProgress
 from chaos.fake_engine.step_scheduler import StepCosts, StepRequest, StepScheduler
 from chaos.fake_engine.vllm_routes import application
@@ -270,7 +271,11 @@ class FakeEngine:
             self._enter(call, CallOutcome.SHED, plan.message)
             return plan
         job = StepRequest(
-            latency_s=self.config.prefill_s + self.config.prefill_token_s * generation.prompt_tokens,
+            latency_s=self.config.prefill_s,
+            latency_token_s=self.config.prefill_token_s,
+            blocks=block_hashes(generation.prompt, self.config.block_size)
+            if self.config.enable_prefix_caching
+            else (),
             prompt_tokens=generation.prompt_tokens,
             tokens=call.job_tokens,
             report_every=self.config.stream_interval if generation.streaming else 0,

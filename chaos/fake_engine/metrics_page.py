@@ -59,9 +59,13 @@ class FakeVllmMetrics:
         shown.waiting_for_capacity.set(now.waiting)
         shown.kv_cache.set(1.0 if kv_cache_full else now.kv_cache_ratio)
         shown.prompt_tokens.inc(now.prompt_tokens - before.prompt_tokens)
-        shown.prompt_tokens_computed.inc(now.prompt_tokens - before.prompt_tokens)
+        cached = now.prompt_tokens_cached - before.prompt_tokens_cached
+        shown.prompt_tokens_computed.inc(now.prompt_tokens - before.prompt_tokens - cached)
+        shown.prompt_tokens_hit.inc(cached)
+        shown.prompt_tokens_cached.inc(cached)
         shown.generation_tokens.inc(now.generation_tokens - before.generation_tokens)
         shown.prefix_queries.inc(now.prefix_queries - before.prefix_queries)
+        shown.prefix_hits.inc(now.prefix_hits - before.prefix_hits)
         shown.preemptions.inc(now.preemptions - before.preemptions)
         for tokens, steps in iterations.items():
             for _ in range(steps):
@@ -103,6 +107,7 @@ class _Families:
         self.prompt_tokens_by_source = self._counter(
             "prompt_tokens_by_source", "Prefill tokens by source.", "source"
         )
+        self.prompt_tokens_cached = self._counter("prompt_tokens_cached", "Cached prompt tokens.")
         self.prefix_queries = self._counter("prefix_cache_queries", "Prefix cache queries, in tokens.")
         self.prefix_hits = self._counter("prefix_cache_hits", "Prefix cache hits, in tokens.")
         self.iterations = Histogram(
@@ -145,8 +150,10 @@ class _RankMetrics:
         self.prompt_tokens = families.prompt_tokens.labels(model, rank)
         self.generation_tokens = families.generation_tokens.labels(model, rank)
         self.prompt_tokens_computed = families.prompt_tokens_by_source.labels(model, rank, "local_compute")
+        self.prompt_tokens_hit = families.prompt_tokens_by_source.labels(model, rank, "local_cache_hit")
+        self.prompt_tokens_cached = families.prompt_tokens_cached.labels(model, rank)
         self.prefix_queries = families.prefix_queries.labels(model, rank)
-        families.prefix_hits.labels(model, rank)
+        self.prefix_hits = families.prefix_hits.labels(model, rank)
         self.iterations = families.iterations.labels(model, rank)
         self.preemptions = families.preemptions.labels(model, rank)
         self.success = {reason: families.success.labels(model, rank, reason) for reason in _FINISHED_REASONS}

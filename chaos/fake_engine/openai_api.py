@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-CHARACTERS_PER_TOKEN = 4
+from chaos.fake_engine.prefix_cache import CHARACTERS_PER_TOKEN
 
 
 class RequestError(Exception):
@@ -30,6 +30,7 @@ class Generation:
     model: str
     streaming: bool
     include_usage: bool
+    prompt: str | tuple[int, ...]
     prompt_tokens: int
     max_tokens: int
 
@@ -82,11 +83,12 @@ def parse_generation(body: bytes, *, chat: bool, model: str, max_model_len: int)
     asked = request.max_tokens
     if isinstance(request, _Chat):
         asked = request.max_completion_tokens or asked
-        prompt_tokens = _tokens("".join(_content(message) for message in request.messages))
+        prompt: str | tuple[int, ...] = "".join(_content(message) for message in request.messages)
     elif isinstance(request, _Completion) and isinstance(request.prompt, list):
-        prompt_tokens = len(request.prompt)
+        prompt = tuple(request.prompt)
     else:
-        prompt_tokens = _tokens(str(getattr(request, "prompt", "")))
+        prompt = str(getattr(request, "prompt", ""))
+    prompt_tokens = _tokens(prompt) if isinstance(prompt, str) else len(prompt)
     max_tokens = 16 if asked is None else asked
     if prompt_tokens + max_tokens > max_model_len:
         raise RequestError(
@@ -100,6 +102,7 @@ def parse_generation(body: bytes, *, chat: bool, model: str, max_model_len: int)
         model=model,
         streaming=request.stream,
         include_usage=request.stream_options is not None and request.stream_options.include_usage,
+        prompt=prompt,
         prompt_tokens=prompt_tokens,
         max_tokens=max_tokens,
     )

@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from chaos.fake_engine.prefix_cache import PrefixCache
 from chaos.fake_engine.simulated_gpu import JobProgress, SlotUse
 
 # 0.5 µs: a timer that fires at the computed time must find its step ended despite rounding.
@@ -39,14 +40,18 @@ class StepCosts:
 class StepRequest:
     """GPU work of one call.
 
-    ``latency_s`` is the shortest time to the first token; it overlaps with other calls and takes no step.
-    ``tokens`` is at least 1. After ``stall_after`` tokens the request holds its slot without progress until
-    released. It reports its first token, then every ``report_every`` tokens; 0 reports only the end.
+    ``latency_s`` is the shortest time to the first token, with ``latency_token_s`` more per prompt token to
+    compute; it overlaps with other calls and takes no step. ``blocks`` are hashes of the prompt's blocks for the
+    prefix cache; empty without it. ``tokens`` is at least 1. After ``stall_after`` tokens the request holds its
+    slot without progress until released. It reports its first token, then every ``report_every`` tokens; 0 reports
+    only the end.
     """
 
     prompt_tokens: int
     tokens: int
     latency_s: float = 0.0
+    latency_token_s: float = 0.0
+    blocks: tuple[int, ...] = ()
     report_every: int = 1
     stall_after: int | None = None
 
@@ -61,6 +66,8 @@ class StepCounters:
     prompt_tokens: int = 0
     generation_tokens: int = 0
     prefix_queries: int = 0
+    prefix_hits: int = 0
+    prompt_tokens_cached: int = 0
     preemptions: int = 0
 
 
@@ -74,7 +81,10 @@ class _Request:
     tokens: int = 0
     reported: int = 0
     computed: int = 0  # tokens in the KV cache
-    blocks: int = 0
+    blocks: int = 0  # its own and those it uses in the prefix cache
+    cached: list[int] = field(default_factory=list)  # the latter
+    looked_up: int = 0  # blocks of its prompt that are in the cache, or were when it computed them
+    hit_tokens: int = 0  # prompt tokens that it found
     queried: bool = False
     preempted: int = 0  # preemptions since its newest token
     gone: bool = False
@@ -83,6 +93,11 @@ class _Request:
     def missing(self) -> int:
         """Tokens to compute until its next token exists: 1 for a decode."""
         return self.job.prompt_tokens + self.tokens - self.computed
+
+    @property
+    def latency_s(self) -> float:
+        """Shortest time to its first token."""
+        return self.job.latency_s + self.job.latency_token_s * (self.job.prompt_tokens - self.hit_tokens)
 
     @property
     def limit(self) -> int:
@@ -147,6 +162,9 @@ class StepScheduler:
     _prompt_tokens: int = field(default=0, init=False)
     _generation_tokens: int = field(default=0, init=False)
     _prefix_queries: int = field(default=0, init=False)
+    _prefix_hits: int = field(default=0, init=False)
+    _prompt_tokens_cached: int = field(default=0, init=False)
+    _cache: PrefixCache = field(default_factory=PrefixCache, init=False)
     _preemptions: int = field(default=0, init=False)
     _iterations: Counter[int] = field(default_factory=Counter, init=False)
 
@@ -223,7 +241,7 @@ class StepScheduler:
         progress = self.advance(now)
         for request in self._requests.values():
             if request.stall_after == 0 and request.started_at_s is not None:
-                request.ready = self._ready(request.job, self._work)
+                request.ready = self._ready(request, self._work)
             request.stall_after = None
         self._cut()
         return progress + self._continue(self._work)
@@ -272,9 +290,9 @@ class StepScheduler:
         if self._run is not None:
             self._run.count = min(self._run.count, self._run.done + 1)
 
-    def _ready(self, job: StepRequest, begin: float) -> float:
+    def _ready(self, request: _Request, begin: float) -> float:
         """Work at which the prefill may begin, so that a first step at the base time ends its latency."""
-        return begin + max(0.0, job.latency_s - self.costs.base_s)
+        return begin + max(0.0, request.latency_s - self.costs.base_s)
 
     def _next_ready(self, after: float) -> float:
         """Work at which the next latency ends; infinite if no request has one left."""
@@ -330,11 +348,14 @@ class StepScheduler:
     def _schedule_waiting(self, at: float, budget: int, chosen: list[tuple[_Request, int]]) -> None:
         while self._waiting and len(self._running) < self.slots:
             request = self._waiting[0]
+            self._find_prefix(request)
             if self._begins_idle(request, at):
                 self._running.append(self._waiting.popleft())
                 continue
             number = min(request.missing, budget)
             if not number or not self._fits(request):
+                self._release(request)
+                request.computed = 0
                 return
             self._allocate(request, number)
             self._running.append(self._waiting.popleft())
@@ -345,15 +366,33 @@ class StepScheduler:
         """Whether it gets a slot but no step yet: it has a latency, or stalls."""
         if request.started_at_s is not None:
             return not request.can_run
-        if request.can_run and request.job.latency_s <= self.costs.base_s:
+        if request.can_run and request.latency_s <= self.costs.base_s:
             return False
         request.started_at_s = self._at_s(at)
-        request.ready = self._ready(request.job, at)
+        request.ready = self._ready(request, at)
         return True
+
+    def _find_prefix(self, request: _Request) -> None:
+        """Use the cached blocks of its prompt; before its first token, and again after a preemption."""
+        if request.blocks or request.computed or not request.job.blocks:
+            return
+        found = self._cache.cached(request.job.blocks, request.job.prompt_tokens, self.block_size)
+        self._free -= self._cache.use(found)
+        request.cached, request.looked_up = list(found), len(found)
+        request.blocks, request.computed = len(found), len(found) * self.block_size
+        if not request.tokens:
+            request.hit_tokens = request.computed
+
+    def _release(self, request: _Request) -> None:
+        """Free its blocks; those in the prefix cache stay there until their places are needed."""
+        self._free += request.blocks - len(request.cached) + self._cache.release(request.cached)
+        request.blocks, request.cached, request.looked_up = 0, [], 0
 
     def _fits(self, request: _Request) -> bool:
         """Whether its prefill may begin: the KV cache must have room for all of it."""
-        return request.blocks > 0 or -(-request.missing // self.block_size) <= self._free
+        if request.blocks > len(request.cached):
+            return True
+        return -(-(request.computed + request.missing) // self.block_size) - request.blocks <= self._free
 
     def _allocate(self, request: _Request, number: int) -> bool:
         blocks = -(-(request.computed + number) // self.block_size) - request.blocks
@@ -361,12 +400,19 @@ class StepScheduler:
             return False
         self._free -= blocks
         request.blocks += blocks
+        self._cache.shrink(self._free)
+        # As in vLLM, blocks can be found from the step on that computes them.
+        whole = (request.computed + number) // self.block_size
+        for one in request.job.blocks[request.looked_up : whole]:
+            if self._cache.add(one):
+                request.cached.append(one)
+        request.looked_up = max(request.looked_up, whole)
         return True
 
     def _preempt(self, request: _Request) -> None:
         """Free its blocks; all its tokens are computed again later."""
-        self._free += request.blocks
-        request.blocks = request.computed = 0
+        self._release(request)
+        request.computed = 0
         request.preempted += 1
         self._running.remove(request)
         self._waiting.appendleft(request)
@@ -409,9 +455,12 @@ class StepScheduler:
             if not request.queried:
                 request.queried = True
                 self._prefix_queries += request.job.prompt_tokens
+                self._prefix_hits += request.hit_tokens
             if not output_due:
                 continue
-            prompts += 0 if request.tokens else request.job.prompt_tokens
+            if not request.tokens:
+                prompts += request.job.prompt_tokens
+                self._prompt_tokens_cached += request.hit_tokens
             request.tokens += steps
             output += 1
             # As in vLLM, a preemption counts with the next token.
@@ -461,8 +510,7 @@ class StepScheduler:
     def _leave_gone(self) -> None:
         for request in self._running:
             if request.gone:
-                self._free += request.blocks
-                request.blocks = 0
+                self._release(request)
         self._running = [one for one in self._running if not one.gone]
         self._waiting = deque(one for one in self._waiting if not one.gone)
 
@@ -474,5 +522,7 @@ class StepScheduler:
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
             prefix_queries=self._prefix_queries,
+            prefix_hits=self._prefix_hits,
+            prompt_tokens_cached=self._prompt_tokens_cached,
             preemptions=self._preemptions,
         )

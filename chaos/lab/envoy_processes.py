@@ -43,6 +43,7 @@ def xds_bootstrap(spot: ProxyPlacement, address: str, xds_port: int, *, own_sour
         Bootstrap(
             node=spot.name,
             zone=spot.zone,
+            region=spot.region,
             servers=[("127.0.0.1", xds_port)],
             admin_port=admin,
             listen_address=address,

@@ -26,7 +26,7 @@ from chaos.lab.scratch_folder import scratch_folder
 from chaos.load.running_load import RunningLoad
 from chaos.processes import ChildProcesses
 from chaos.scenario.experiment_plan import CONTROL_PLANE, Experiment, PlannedOutage
-from chaos.scenario.placement import selected_targets
+from chaos.scenario.placement import every_engine, selected_targets
 from chaos.scenario.scenario_model import FaultSpec, FaultTarget
 from chaos.testbed.blueprint import LabBlueprint, lab_blueprint
 from chaos.testbed.subjects import Subject
@@ -218,7 +218,7 @@ class Lab:
         radius, experiment = self.plan.experiment.spec.blast_radius, self.plan.experiment
         hit = {name for name, count in self._hit.items() if count > 0} | set(targets)
         for what, spots, percent in (
-            ("engines", experiment.engines, radius.engines_percent),
+            ("engines", every_engine(experiment.spec), radius.engines_percent),
             ("proxies", experiment.proxies, radius.proxies_percent),
         ):
             count = sum(one.name in hit for one in spots)

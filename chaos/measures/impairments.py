@@ -49,13 +49,13 @@ _LOST_PERCENT: Final = 50.0
 class ImpairmentKind:
     """Effect of a fault on an engine, for the measures.
 
-    ``capacity_left``: usable share of its capacity. ``stands_still``: it accepts calls but gives out no slots.
+    ``capacity_left``: usable share of its capacity. ``is_at_standstill``: it accepts calls but gives out no slots.
     ``unseen``: calls do not reach its log, so proxy counters are used. ``flaps``: it is healthy in between.
     ``takes_streams``: the fault itself cuts running streams.
     """
 
     capacity_left: float = 0.0
-    stands_still: bool = False
+    is_at_standstill: bool = False
     unseen: bool = False
     flaps: bool = False
     takes_streams: bool = True
@@ -142,7 +142,7 @@ def impairment_kind(pulls: Sequence[FaultAction], capacity_left: float) -> Impai
     cut_off = any(isinstance(one, ShapeLink) and one.end == "engine" and _carries_nothing(one) for one in pulls)
     return ImpairmentKind(
         capacity_left=capacity_left,
-        stands_still=any(one.stands_still for one in of_engine),
+        is_at_standstill=any(one.is_at_standstill for one in of_engine),
         unseen=gone or cut_off or bool(restarts) or any(one.unseen for one in of_engine),
         flaps=any(one.flaps for one in of_engine)
         or any(isinstance(one, FreezeProcess) and one.on_share < 1.0 for one in pulls),
@@ -174,7 +174,7 @@ def _of_engine_fault(fault: EngineFault) -> ImpairmentKind:
         | EngineKvCacheFull,
     ) or (isinstance(fault, EngineSigterm) and fault.shutdown_timeout_s > 0)
     return ImpairmentKind(
-        stands_still=gpu_rate(fault) == 0.0,
+        is_at_standstill=gpu_rate(fault) == 0.0,
         unseen=isinstance(fault, EngineCrash | EngineSigterm),
         takes_streams=not lets_end,
     )

@@ -79,7 +79,7 @@ def wasted_calls(history: History, troubles: Sequence[Impairment]) -> Iterator[W
             )
     slots = history.slots
     for trouble in troubles:
-        if trouble.nature.stands_still:
+        if trouble.nature.is_at_standstill:
             for attempt, start_s, held_s in _held(history.attempts, trouble, slots[trouble.engine]):
                 if id(attempt) not in useful:
                     yield WastedCall(attempt=attempt, start_s=start_s, slot_s=held_s, destroyed=False)

@@ -118,7 +118,7 @@ def pool_from_server(pools: Sequence[PoolStatus], engines: Iterable[EngineStatus
             zone=one.zone,
             slots=one.slots or 0.0,
             service_s=_service_s(one) or usual_s,
-            up=one.health == "HEALTHY" and bool(one.slots),
+            up=one.health in ("HEALTHY", None) and bool(one.slots),  # None: in rotation, never reported on
         )
         for one in mine
     )

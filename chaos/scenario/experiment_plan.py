@@ -1,7 +1,7 @@
 """A resolved scenario: placements, and the targets and times of each fault. Values only.
 
-Names: engines ``e0``, ``e1``, ..., proxies ``p0``, ``p1``, ..., and ``control-plane``. Times are seconds from the
-earliest first request.
+Names: engines ``e0``, ``e1``, ..., those of the first fallback ``f0-e0``, ``f0-e1``, ..., proxies ``p0``, ``p1``,
+..., and ``control-plane``. Times are seconds from the earliest first request.
 """
 
 from dataclasses import dataclass
@@ -15,21 +15,23 @@ CLIENTS = "clients"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePlacement:
-    """One engine of the pool under test. ``slowness`` multiplies all of its service times."""
+    """One engine of a pool. ``slowness`` multiplies all of its service times; ``region`` may be empty."""
 
     name: str
     zone: str
     slots: int
     slowness: float = 1.0
+    region: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyPlacement:
-    """One proxy. ``demand`` is its relative share of the requests."""
+    """One proxy. ``demand`` is its relative share of the requests; ``region`` may be empty."""
 
     name: str
     zone: str
     demand: float = 1.0
+    region: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,7 @@ class PlannedOutage:
 class Experiment:
     """One scenario with all choices made.
 
+    ``engines`` are those of the pool under test, ``fallbacks`` those of each fallback pool, in chain order.
     ``service_s`` is the mean time a request holds a slot at slowness 1; ``rate_per_s`` is the request rate outside
     surges.
     """
@@ -60,10 +63,11 @@ class Experiment:
     rate_per_s: float
     seconds: float
     seed: int
+    fallbacks: tuple[tuple[EnginePlacement, ...], ...] = ()
 
     @property
     def slots(self) -> int:
-        """Slots of all engines."""
+        """Slots of all engines of the pool under test."""
         return sum(one.slots for one in self.engines)
 
     @property

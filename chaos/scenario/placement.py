@@ -1,12 +1,12 @@
 """Placement of engines and proxies, and target selection. Pure: the seed decides all random choices."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from chaos.faults.target_kind import TargetKind
 from chaos.scenario.experiment_plan import CLIENTS, CONTROL_PLANE, EnginePlacement, ProxyPlacement
-from chaos.scenario.scenario_model import FaultSpec, FaultTarget, ScenarioSpec
+from chaos.scenario.scenario_model import EngineGroupSpec, FaultSpec, FaultTarget, ScenarioSpec, Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,16 +18,42 @@ class SelectedTargets:
 
 
 def engine_placements(spec: ScenarioSpec) -> tuple[EnginePlacement, ...]:
-    """All engines, in group order; those without a zone are spread over the zones round robin."""
-    zones = spec.topology.zones
+    """Engines of the pool under test, in group order; those without a zone go to the zones round robin."""
+    return _placed(spec.topology, spec.topology.engines, "e")
+
+
+def fallback_placements(spec: ScenarioSpec) -> tuple[tuple[EnginePlacement, ...], ...]:
+    """Engines of each fallback pool, in chain order."""
+    chain = spec.topology.fallbacks
+    return tuple(_placed(spec.topology, one.engines, f"f{number}-e") for number, one in enumerate(chain))
+
+
+def every_engine(spec: ScenarioSpec) -> tuple[EnginePlacement, ...]:
+    """Engines of all pools."""
+    return (*engine_placements(spec), *(one for pool in fallback_placements(spec) for one in pool))
+
+
+def zone_regions(topology: Topology) -> Mapping[str, str]:
+    """Region by zone, without zones of no region."""
+    return {zone: region.name for region in topology.regions for zone in region.zones}
+
+
+def _placed(topology: Topology, groups: Sequence[EngineGroupSpec], prefix: str) -> tuple[EnginePlacement, ...]:
+    zones, regions = topology.zones, zone_regions(topology)
     found: list[EnginePlacement] = []
     dealt = 0
-    for group in spec.topology.engines:
+    for group in groups:
         for _ in range(group.count):
             zone = group.zone or zones[dealt % len(zones)]
             dealt += not group.zone
             found.append(
-                EnginePlacement(name=f"e{len(found)}", zone=zone, slots=group.slots, slowness=group.slowness)
+                EnginePlacement(
+                    name=f"{prefix}{len(found)}",
+                    zone=zone,
+                    slots=group.slots,
+                    slowness=group.slowness,
+                    region=regions.get(zone, ""),
+                )
             )
     return tuple(found)
 
@@ -35,9 +61,11 @@ def engine_placements(spec: ScenarioSpec) -> tuple[EnginePlacement, ...]:
 def proxy_placements(spec: ScenarioSpec) -> tuple[ProxyPlacement, ...]:
     """All proxies, in group order; those without a zone are in the first one."""
     groups = [group for group in spec.topology.proxies for _ in range(group.count)]
+    regions = zone_regions(spec.topology)
     return tuple(
-        ProxyPlacement(name=f"p{number}", zone=group.zone or spec.topology.zones[0], demand=group.demand)
+        ProxyPlacement(name=f"p{number}", zone=zone, demand=group.demand, region=regions.get(zone, ""))
         for number, group in enumerate(groups)
+        for zone in (group.zone or spec.topology.zones[0],)
     )
 
 
@@ -54,25 +82,32 @@ def selected_targets(spec: ScenarioSpec, strike: FaultSpec) -> SelectedTargets:
         case TargetKind.CLIENTS:
             return SelectedTargets(names=(CLIENTS,), left=1)
         case TargetKind.ENGINES:
-            return _cut(engine_placements(spec), target, target.engine, spec.seed)
+            return _cut(_engines(spec, target.fallback), target, target.engine, spec.seed)
         case TargetKind.PROXIES:
             return _cut(proxy_placements(spec), target, target.proxy, spec.seed)
         case TargetKind.ZONES:
-            spots: tuple[EnginePlacement | ProxyPlacement, ...] = (
-                *engine_placements(spec),
-                *proxy_placements(spec),
-            )
-            names = tuple(one.name for one in spots if target.zone in {None, one.zone})
+            spots: tuple[EnginePlacement | ProxyPlacement, ...] = (*every_engine(spec), *proxy_placements(spec))
+            names = tuple(one.name for one in spots if _is_inside(one, target))
             return SelectedTargets(names=names, left=len(names))
+
+
+def _engines(spec: ScenarioSpec, fallback: int | None) -> tuple[EnginePlacement, ...]:
+    """Engines of the pool under test, or of this fallback; empty if there is none."""
+    if fallback is None:
+        return engine_placements(spec)
+    chain = fallback_placements(spec)
+    return chain[fallback] if fallback < len(chain) else ()
+
+
+def _is_inside(one: EnginePlacement | ProxyPlacement, target: FaultTarget) -> bool:
+    return target.zone in {None, one.zone} and target.region in {None, one.region}
 
 
 def _cut(
     spots: Sequence[EnginePlacement | ProxyPlacement], target: FaultTarget, number: int | None, seed: int
 ) -> SelectedTargets:
     left = {
-        place
-        for place, one in enumerate(spots)
-        if (number is None or place == number) and (target.zone is None or one.zone == target.zone)
+        place for place, one in enumerate(spots) if (number is None or place == number) and _is_inside(one, target)
     }
     if target.fraction is None and target.count is None and not target.skip:
         return SelectedTargets(names=tuple(spots[place].name for place in sorted(left)), left=len(left))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from chaos.scenario.experiment_plan import Experiment
 from chaos.scenario.fault_timeline import fault_timeline
-from chaos.scenario.placement import engine_placements, proxy_placements
+from chaos.scenario.placement import engine_placements, fallback_placements, proxy_placements
 from chaos.scenario.scenario_model import Scenario, ScenarioSpec
 from chaos.scenario.scenario_rules import scenario_problems
 from policies.findings import PolicyError, PolicyErrors
@@ -49,6 +49,7 @@ def resolve_experiment(scenario: Scenario, folder: Path = Path()) -> Experiment:
         rate_per_s=capacity_per_s * spec.load.percent / 100 if asked_per_s is None else asked_per_s,
         seconds=spec.lasts,
         seed=spec.seed,
+        fallbacks=fallback_placements(spec),
     )
 
 

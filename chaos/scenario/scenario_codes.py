@@ -13,17 +13,17 @@ from policies.codes.code import Code
 _ALL: Final = (
     Code(
         code="SC001",
-        title="unknown zone",
-        meaning="Engines, proxies or a target name a zone that is not in the topology.",
+        title="unknown zone or region",
+        meaning="Engines, proxies, a region or a target name a zone or region that is not in the topology.",
         example="faults:\n- {fault: {kind: crash}, target: {zone: b}, at: 8s, lasts: 9s}\n",
-        fix="Add the zone to the topology, or use one of its zones.",
+        fix="Add the zone or region to the topology, or use one of the topology's.",
     ),
     Code(
         code="SC002",
-        title="unknown engine or proxy",
-        meaning="The index is too high. Engines and proxies count from 0, in topology order.",
+        title="unknown engine, proxy or fallback",
+        meaning="The index is too high. Engines, proxies and fallback pools count from 0, in topology order.",
         example="faults:\n- {fault: {kind: crash}, target: {engine: 8}, at: 8s, lasts: 9s}\n",
-        fix="Use a lower index, or add engines or proxies to the topology.",
+        fix="Use a lower index, or add engines, proxies or fallbacks to the topology.",
     ),
     Code(
         code="SC003",
@@ -97,7 +97,7 @@ _ALL: Final = (
     Code(
         code="SC012",
         title="duplicate name",
-        meaning="Two scenarios, faults or zones share a name; reports could not distinguish them.",
+        meaning="Two scenarios, faults, zones or regions share a name, or a zone is in two regions.",
         example=(
             "faults:\n- {name: out, fault: {kind: crash}, target: {engine: 1}, at: 8s, lasts: 9s}\n"
             "- {name: out, fault: {kind: crash}, target: {engine: 2}, at: 8s, lasts: 9s}\n"

@@ -28,6 +28,21 @@ class EngineGroupSpec(Spec):
     slowness: float = documented_field(1.0, "Factor on all service times; 2 takes twice as long.", gt=0, le=100)
 
 
+class RegionSpec(Spec):
+    """A region: zones that fail over together."""
+
+    name: Zone = documented_field(..., "Name of the region.", min_length=1)
+    zones: list[Zone] = documented_field(..., "Zones of the region.", min_length=1, max_length=16)
+
+
+class FallbackSpec(Spec):
+    """A fallback pool."""
+
+    engines: list[EngineGroupSpec] = documented_field(
+        [EngineGroupSpec(count=2)], "Engines of the fallback pool.", min_length=1
+    )
+
+
 class ProxyGroupSpec(Spec):
     """A group of proxies in one zone."""
 
@@ -40,7 +55,15 @@ class Topology(Spec):
     """The simulated site before any fault."""
 
     zones: list[Zone] = documented_field(["a"], "Failure domains.", min_length=1, max_length=16)
-    engines: list[EngineGroupSpec] = documented_field([EngineGroupSpec(count=8)], "The engines.", min_length=1)
+    regions: list[RegionSpec] = documented_field([], "Regions; zones of none have no region.", max_length=16)
+    engines: list[EngineGroupSpec] = documented_field(
+        [EngineGroupSpec(count=8)], "Engines of the pool under test.", min_length=1
+    )
+    fallbacks: list[FallbackSpec] = documented_field(
+        [],
+        "Fallback pools, in the order of the route's fallbacks; policies with fewer cannot be rehearsed.",
+        max_length=8,
+    )
     proxies: list[ProxyGroupSpec] = documented_field(
         [ProxyGroupSpec()], "The Envoy proxies, each on its own loopback address.", min_length=1
     )
@@ -126,10 +149,17 @@ class LoadSpec(Spec):
 
 
 class FaultTarget(Spec):
-    """Targets of a fault. All fields must match; without any, the fault hits every target of its kind."""
+    """Targets of a fault. All fields must match.
+
+    Without any, the fault hits every target of its kind; engines are those of the pool under test.
+    """
 
     zone: Zone | None = documented_field(None, "Only targets in this zone.")
-    engine: int | None = documented_field(None, "Engine index, from 0.", ge=0)
+    region: Zone | None = documented_field(None, "Only targets in this region.")
+    fallback: int | None = documented_field(
+        None, "Engines of this fallback pool, from 0, instead of those of the pool under test.", ge=0
+    )
+    engine: int | None = documented_field(None, "Engine index within its pool, from 0.", ge=0)
     proxy: int | None = documented_field(None, "Proxy index, from 0.", ge=0)
     fraction: float | None = documented_field(None, "Fraction of the matching targets.", gt=0, le=1)
     count: int | None = documented_field(None, "Number of the matching targets.", ge=1)

@@ -1,6 +1,6 @@
 """Rules across the fields of a scenario. Pure; reports all problems at once."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -19,9 +19,16 @@ from chaos.faults.actions import (
     SetGpuState,
     ShapeLink,
 )
+from chaos.faults.partition import PartitionFault
 from chaos.faults.target_kind import TargetKind
 from chaos.scenario.fault_timeline import fault_name, planned_outages
-from chaos.scenario.placement import engine_placements, proxy_placements, selected_targets
+from chaos.scenario.placement import (
+    engine_placements,
+    every_engine,
+    fallback_placements,
+    proxy_placements,
+    selected_targets,
+)
 from chaos.scenario.scenario_model import FaultSpec, ScenarioSpec
 from policies.findings import did_you_mean, format_value
 from policies.origin import Step
@@ -103,15 +110,14 @@ def blast_radius_problems(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
         for name in outage.targets
     ]
     sorts = (
-        ("e", len(engine_placements(spec)), radius.engines_percent, "engines", "enginesPercent"),
-        ("p", len(proxy_placements(spec)), radius.proxies_percent, "proxies", "proxiesPercent"),
+        (every_engine(spec), radius.engines_percent, "engines", "enginesPercent"),
+        (proxy_placements(spec), radius.proxies_percent, "proxies", "proxiesPercent"),
     )
-    for letter, there, allowed, word, field in sorts:
+    for spots, allowed, word, field in sorts:
+        there, names = len(spots), {one.name for one in spots}
         for at_s, _, _, number in sorted(hits, key=lambda hit: hit[0]):
             bad = {
-                name
-                for start, end, name, _ in hits
-                if start <= at_s < end - _COLLISION_SLACK_S and name[0] == letter and name[1:].isdigit()
+                name for start, end, name, _ in hits if start <= at_s < end - _COLLISION_SLACK_S and name in names
             }
             if 100 * len(bad) / there > allowed + _COLLISION_SLACK_S:
                 yield ScenarioProblem(
@@ -142,9 +148,9 @@ _WORDS: Final = {
     TargetKind.CLIENTS: "callers",
 }
 _FIELDS: Final = {
-    TargetKind.ENGINES: frozenset({"zone", "engine", "fraction", "count", "skip"}),
-    TargetKind.PROXIES: frozenset({"zone", "proxy", "fraction", "count", "skip"}),
-    TargetKind.ZONES: frozenset({"zone"}),
+    TargetKind.ENGINES: frozenset({"zone", "region", "fallback", "engine", "fraction", "count", "skip"}),
+    TargetKind.PROXIES: frozenset({"zone", "region", "proxy", "fraction", "count", "skip"}),
+    TargetKind.ZONES: frozenset({"zone", "region"}),
     TargetKind.CONTROL_PLANE: frozenset[str](),
     TargetKind.CLIENTS: frozenset[str](),
 }
@@ -160,13 +166,18 @@ def scenario_problems(spec: ScenarioSpec) -> tuple[ScenarioProblem, ...]:
 
 def _in_topology(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
     zones = spec.topology.zones
-    groups = (
+    groups: tuple[tuple[DocumentPath, str], ...] = (
         *((("engines", number), one.zone) for number, one in enumerate(spec.topology.engines)),
+        *(
+            (("fallbacks", pool, "engines", number), one.zone)
+            for pool, fallback in enumerate(spec.topology.fallbacks)
+            for number, one in enumerate(fallback.engines)
+        ),
         *((("proxies", number), one.zone) for number, one in enumerate(spec.topology.proxies)),
     )
-    for (sort, number), zone in groups:
+    for steps, zone in groups:
         if zone and zone not in zones:
-            yield _no_zone(spec, ("spec", "topology", sort, number, "zone"), zone)
+            yield _no_zone(spec, ("spec", "topology", *steps, "zone"), zone)
     for number, zone in enumerate(zones):
         if zone in zones[:number]:
             yield ScenarioProblem(
@@ -175,6 +186,7 @@ def _in_topology(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
                 message=f"duplicate zone {format_value(zone)}",
                 hint="list each zone once",
             )
+    yield from _in_regions(spec)
     if all(group.demand == 0 for group in spec.topology.proxies):
         yield ScenarioProblem(
             code="SC008",
@@ -184,15 +196,49 @@ def _in_topology(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
         )
 
 
+def _in_regions(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
+    named: set[str] = set()
+    region_of: dict[str, str] = {}
+    for number, region in enumerate(spec.topology.regions):
+        steps: DocumentPath = ("spec", "topology", "regions", number)
+        if region.name in named:
+            yield ScenarioProblem(
+                code="SC012",
+                steps=(*steps, "name"),
+                message=f"duplicate region {format_value(region.name)}",
+                hint="list each region once",
+            )
+        named.add(region.name)
+        for place, zone in enumerate(region.zones):
+            if zone not in spec.topology.zones:
+                yield _no_zone(spec, (*steps, "zones", place), zone)
+            elif zone in region_of:
+                yield ScenarioProblem(
+                    code="SC012",
+                    steps=(*steps, "zones", place),
+                    message=f"zone {format_value(zone)} is in region {format_value(region_of[zone])} too",
+                    hint="list each zone in one region",
+                )
+            region_of.setdefault(zone, region.name)
+
+
+def _no_region(spec: ScenarioSpec, steps: DocumentPath, region: str) -> ScenarioProblem:
+    return _unknown(steps, "region", region, [one.name for one in spec.topology.regions])
+
+
 def _no_zone(spec: ScenarioSpec, steps: DocumentPath, zone: str) -> ScenarioProblem:
-    zones = spec.topology.zones
+    return _unknown(steps, "zone", zone, spec.topology.zones)
+
+
+def _unknown(steps: DocumentPath, kind: str, name: str, known: Sequence[str]) -> ScenarioProblem:
+    """The problem that the topology has no ``kind`` (region, zone) of this name."""
     return ScenarioProblem(
         code="SC001",
         steps=steps,
-        message=f"the topology has no zone {format_value(zone)}",
-        found=zone,
-        allowed=", ".join(map(format_value, zones)),
-        hint=did_you_mean(zone, zones) or "add it to spec.topology.zones",
+        message=f"the topology has no {kind} {format_value(name)}",
+        found=name,
+        allowed=", ".join(map(format_value, known)),
+        hint=did_you_mean(name, known) or f"add it to spec.topology.{kind}s",
     )
 
 
@@ -282,7 +328,15 @@ def _in_time(spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> Iter
 
 
 def _in_target(spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> Iterator[ScenarioProblem]:
+    """Problems of the first check that finds any; later ones would only repeat them."""
     steps = (*steps, "target")
+    for check in (_in_fields, _in_place, _in_indexes, _in_number, _in_zones):
+        if found := tuple(check(spec, strike, steps)):
+            yield from found
+            return
+
+
+def _in_fields(_spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> Iterator[ScenarioProblem]:
     target, aim = strike.target, strike.fault.aim
     given = {name for name in target.model_fields_set if getattr(target, name) is not None}
     for name in sorted(given - _FIELDS[aim]):
@@ -294,38 +348,51 @@ def _in_target(spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> It
             allowed=", ".join(sorted(_FIELDS[aim])) or "no target",
             hint="remove the field, or use another fault",
         )
-    if given - _FIELDS[aim]:
-        return
-    if target.zone is not None and target.zone not in spec.topology.zones:
-        yield _no_zone(spec, (*steps, "zone"), target.zone)
-        return
-    for name, there in (("engine", len(engine_placements(spec))), ("proxy", len(proxy_placements(spec)))):
-        number = getattr(target, name)
-        if number is not None and number >= there:
-            yield ScenarioProblem(
-                code="SC002",
-                steps=(*steps, name),
-                message=f"unknown {name} {number}",
-                allowed=f"0 to {there - 1}",
-                hint="counted from 0, in topology order",
-            )
-            return
-    if target.fraction is not None and target.count is not None:
+    if not given - _FIELDS[aim] and target.fraction is not None and target.count is not None:
         yield ScenarioProblem(
             code="SC008",
             steps=(*steps, "count"),
             message="the number of targets is set by both fraction and count",
             hint="keep one of them",
         )
-        return
-    if aim is TargetKind.ZONES and target.zone is None and len(spec.topology.zones) > 1:
-        yield ScenarioProblem(
-            code="SC004",
-            steps=steps,
-            message=f"{strike.fault.kind} needs a zone",
-            allowed=f"zone: one of {', '.join(map(format_value, spec.topology.zones))}",
-            hint="to hit all zones, add one fault per zone",
+
+
+def _in_place(spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> Iterator[ScenarioProblem]:
+    target = strike.target
+    if target.zone is not None and target.zone not in spec.topology.zones:
+        yield _no_zone(spec, (*steps, "zone"), target.zone)
+    if target.region is not None and target.region not in {one.name for one in spec.topology.regions}:
+        yield _no_region(spec, (*steps, "region"), target.region)
+
+
+def _in_indexes(spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> Iterator[ScenarioProblem]:
+    target, chain = strike.target, fallback_placements(spec)
+    if target.fallback is not None and target.fallback >= len(chain):
+        yield _no_index(
+            (*steps, "fallback"),
+            target.fallback,
+            len(chain),
+            hint="counted from 0, in chain order" if chain else "add the fallback pool to spec.topology.fallbacks",
         )
+        return
+    engines = engine_placements(spec) if target.fallback is None else chain[target.fallback]
+    for name, there in (("engine", len(engines)), ("proxy", len(proxy_placements(spec)))):
+        number = getattr(target, name)
+        if number is not None and number >= there:
+            yield _no_index((*steps, name), number, there, hint="counted from 0, in topology order")
+
+
+def _in_number(spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> Iterator[ScenarioProblem]:
+    target = strike.target
+    if strike.fault.aim is TargetKind.ZONES and target.zone is target.region is None:
+        if len(spec.topology.zones) > 1:
+            yield ScenarioProblem(
+                code="SC004",
+                steps=steps,
+                message=f"{strike.fault.kind} needs a zone or region",
+                allowed=f"zone: one of {', '.join(map(format_value, spec.topology.zones))}",
+                hint="to hit all zones, add one fault per zone",
+            )
         return
     found = selected_targets(spec, strike)
     if not found.names:
@@ -342,6 +409,27 @@ def _in_target(spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> It
             message=f"count {target.count} exceeds the {found.left} matching targets",
             allowed=f"at most {found.left}",
         )
+
+
+def _in_zones(spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> Iterator[ScenarioProblem]:
+    region = next((one for one in spec.topology.regions if one.name == strike.target.region), None)
+    if isinstance(strike.fault, PartitionFault) and region is not None and len(region.zones) > 1:
+        yield ScenarioProblem(
+            code="SC003",
+            steps=(*steps, "region"),
+            message=f"partition cuts zones, and region {format_value(region.name)} has {len(region.zones)}",
+            hint="use zone, or black_hole on the region's engines",
+        )
+
+
+def _no_index(steps: DocumentPath, number: int, there: int, *, hint: str) -> ScenarioProblem:
+    return ScenarioProblem(
+        code="SC002",
+        steps=steps,
+        message=f"unknown {steps[-1]} {number}",
+        allowed=f"0 to {there - 1}" if there else "",
+        hint=hint,
+    )
 
 
 def _in_reach(spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> Iterator[ScenarioProblem]:
@@ -390,12 +478,15 @@ def _in_hypothesis(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
                     message=f"{name} needs streaming requests, but the load has none",
                     hint="set load.streamingPercent, or remove the field",
                 )
-    breaks = any(strike.fault.breaks and strike.fault.aim is TargetKind.ENGINES for strike in spec.faults)
+    breaks = any(
+        strike.fault.breaks and strike.fault.aim is TargetKind.ENGINES and strike.target.fallback is None
+        for strike in spec.faults
+    )
     for name, value in (("leftAloneWithin", asked.left_alone_within), ("backWithin", asked.back_within)):
         if value is not None and not breaks:
             yield ScenarioProblem(
                 code="SC011",
                 steps=("spec", "hypothesis", name),
-                message=f"{name} needs a fault that breaks engines, but there is none",
+                message=f"{name} needs a fault that breaks engines of the pool under test, but there is none",
                 hint="remove the field, or add such a fault",
             )

@@ -27,7 +27,7 @@ class AccessLogEntry:
 def attempt_entry(one: UpstreamAttempt, *, flags: frozenset[str], complete: bool, now_s: float) -> AccessLogEntry:
     """Entry of an attempt that ends now."""
     return AccessLogEntry(
-        pool=one.ask.pool,
+        pool=one.pool,
         engine=one.engine,
         code=one.status,
         flags=flags,

@@ -1,7 +1,7 @@
 """Translate decisions into a simulated proxy's configuration, with the functions that configure Envoy. Pure."""
 
-import re
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -12,17 +12,18 @@ from chaos.simulator.proxy_config import (
     ProxyConfig,
     RequestLimits,
     RouteConfig,
+    RouteEntries,
     UpstreamHost,
 )
-from chaos.testbed.request_shape import RequestShape
+from chaos.testbed.request_shape import RequestShape, meets
 from policies.model import PolicySet
 from policies.resilience import ResilienceSpec
-from policies.route import HeaderMatch, ModelRoute, PriorityClass
-from xds_server.decide.decisions import Decisions, Health
+from policies.route import ModelRoute, PriorityClass
+from xds_server.decide.decisions import Decisions, DegradationState, Health
 from xds_server.model.fleet import Fleet
 from xds_server.model.memo import Memo
 from xds_server.model.pool_traffic import Proxy
-from xds_server.translate.cluster_weights import live_weights, ready_pools
+from xds_server.translate.cluster_weights import barred_fallbacks, live_weights, ready_pools
 from xds_server.translate.effective_spec import at_most_once_spec, effective_spec, route_decisions
 from xds_server.translate.endpoints import ENGINE_LABEL, HEALTH_STATUS, load_assignment
 from xds_server.translate.internal_listeners import uses_internal_listeners
@@ -30,9 +31,13 @@ from xds_server.translate.pool_clusters import CHOICE_COUNT, outlier_detection
 from xds_server.translate.retry_policy import hedge_delay_s, try_timers
 from xds_server.translate.route_configuration import (
     by_specificity,
+    entries_with_exit,
     fallback_variants,
     reachable_pools,
+    retries_may_leave,
+    retries_suffice_to_leave,
     route_pools,
+    weights_with_exit,
 )
 from xds_server.translate.runtime import with_hedge_budget
 
@@ -59,9 +64,7 @@ class ProxyConfigTranslator:
         pools = self._policies.pools
         return ProxyConfig(
             clusters=MappingProxyType({name: self._clusters[name][proxy.cuts] for name in pools}),
-            localities=MappingProxyType(
-                {name: self._localities(name, fleet, decisions, proxy.zone) for name in pools}
-            ),
+            localities=MappingProxyType({name: self._localities(name, fleet, decisions, proxy) for name in pools}),
             limits=MappingProxyType({name: self._limits(name, decisions, proxy) for name in pools}),
             rules=MappingProxyType(
                 {
@@ -79,8 +82,10 @@ class ProxyConfigTranslator:
             ),
         )
 
-    def _localities(self, pool: str, fleet: Fleet, decisions: Decisions, zone: str) -> tuple[LocalityConfig, ...]:
-        spec = load_assignment(pool, fleet.pools[pool], decisions, zone, self._memo)
+    def _localities(
+        self, pool: str, fleet: Fleet, decisions: Decisions, proxy: Proxy
+    ) -> tuple[LocalityConfig, ...]:
+        spec = load_assignment(pool, fleet.pools[pool], decisions, proxy.zone, self._memo, region=proxy.region)
         return tuple(
             LocalityConfig(
                 zone=one.zone,
@@ -93,6 +98,8 @@ class ProxyConfigTranslator:
                     )
                     for host in one.endpoints
                 ),
+                priority=one.priority,
+                overprovisioning=(spec.overprovisioning_percent or 100) / 100,
             )
             for one in spec.localities
         )
@@ -116,14 +123,8 @@ class ProxyConfigTranslator:
         self, fleet: Fleet, decisions: Decisions, proxy: Proxy, *, batch: bool, streaming: bool
     ) -> RouteConfig | None:
         """Configuration of the route that matches such a request; None without a match."""
-        headers = {**self._shape.headers, **(self._shape.batch_headers if batch else {})}
         route = next(
-            (
-                one
-                for one in self._routes
-                if _meets(one, self._shape.path, self._shape.model, headers, streaming=streaming)
-            ),
-            None,
+            (one for one in self._routes if meets(one, self._shape, batch=batch, streaming=streaming)), None
         )
         return None if route is None else self._of_route(route, fleet, decisions, proxy, streaming=streaming)
 
@@ -142,16 +143,28 @@ class ProxyConfigTranslator:
         # Simulated callers never accept another model; the last variant is for those that do.
         pools = reachable_pools(route, fallback_variants(route, models)[-1])
         ladders = {name: one.degradation for name, one in decisions.pools.items() if one.degradation is not None}
-        return _rules(
+        ready = ready_pools(fleet, decisions)
+        weights = live_weights(route, pools, ready, ladders)
+        barred = barred_fallbacks(route, self._policies, fleet, decisions)
+        rules = _rules(
             spec,
-            live_weights(route, pools, ready_pools(fleet, decisions), ladders),
+            weights,
             batch=route.spec.priority is PriorityClass.BATCH,
             streaming=streaming,
             gated=gated,
-            refuse="maintenance" if level is not None and level.maintenance else "",
-            max_tokens=None if level is None else level.max_tokens,
+            level=level,
             other_models=_other_models(route, models),
         )
+        if rules.hedges or not (
+            retries_may_leave(route, pools, models, barred) and retries_suffice_to_leave(rules.attempts)
+        ):
+            return rules
+        usable = next((tier for tier in ready if tier), {})
+        exits = {
+            pool: RouteEntries(entries=entries_with_exit(route, pool), weight=weight)
+            for pool, weight in weights_with_exit(route, weights, usable).items()
+        }
+        return replace(rules, exits=MappingProxyType(exits))
 
 
 def _rules(
@@ -161,8 +174,7 @@ def _rules(
     batch: bool,
     streaming: bool,
     gated: bool,
-    refuse: str,
-    max_tokens: int | None,
+    level: DegradationState | None,
     other_models: frozenset[str],
 ) -> RouteConfig:
     timers = try_timers(spec, streaming=streaming, gated=gated)
@@ -187,8 +199,9 @@ def _rules(
         backoff_base_s=retries.backoff.base,
         backoff_max_s=max(retries.backoff.base, retries.backoff.max),
         retry_after_most_s=retries.retry_after.max if retries.retry_after.honour else None,
-        refuse=refuse,
-        max_tokens=max_tokens,
+        refuse="maintenance" if level is not None and level.maintenance else "",
+        max_tokens=None if level is None else level.max_tokens,
+        reduces_answers=level is not None and level.reduces_answers,
         other_models=other_models,
     )
 
@@ -230,29 +243,3 @@ def _other_models(route: ModelRoute, models: Mapping[str, str]) -> frozenset[str
     """Fallbacks that answer with another model and are marked as such."""
     model = models.get(route.spec.pools[0].pool)
     return frozenset(pool for pool in route.spec.fallbacks if models.get(pool) != model)
-
-
-def _meets(
-    route: ModelRoute, path: str, model: str | None, headers: Mapping[str, str], *, streaming: bool
-) -> bool:
-    match = route.spec.match
-    return (
-        path.startswith(match.path_prefix)
-        and match.model in {None, model}
-        and match.stream in {None, streaming}
-        and all(_holds(one, headers) for one in match.headers)
-    )
-
-
-def _holds(match: HeaderMatch, headers: Mapping[str, str]) -> bool:
-    name = match.name.lower()
-    value = headers.get("host" if name == ":authority" else name)
-    if match.exact is not None:
-        met = value == match.exact
-    elif match.prefix is not None:
-        met = value is not None and value.startswith(match.prefix)
-    elif match.regex is not None:
-        met = value is not None and re.fullmatch(match.regex, value) is not None
-    else:
-        met = (value is not None) is (match.present is not False)
-    return met is not match.invert

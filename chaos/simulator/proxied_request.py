@@ -1,5 +1,6 @@
 """One request in a proxy, with its attempts at engines, as in Envoy's router."""
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -33,7 +34,11 @@ class DownstreamCaller(Protocol):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ProxiedRequest:
-    """A request. ``final`` is the attempt whose answer goes to the caller."""
+    """A request. ``final`` is the attempt whose answer goes to the caller.
+
+    Retries count against the budget of ``pool``, where it began. ``entries`` are the used entries of its route by
+    pool.
+    """
 
     request_id: str
     streaming: bool
@@ -54,6 +59,7 @@ class ProxiedRequest:
     timers: list[TimerHandle] = field(default_factory=list)
     idle: TimerHandle | None = None
     tried: set[str] = field(default_factory=set)
+    entries: Counter[str] = field(default_factory=Counter)
 
 
 class AttemptRouter(Protocol):
@@ -80,12 +86,14 @@ class UpstreamAttempt:
     """One attempt, called back by the engine; the proxy decides what follows."""
 
     __slots__ = (
-        "ask", "call", "done", "engine", "first_byte_s", "idle", "number", "proxy", "started_s", "status", "timer",
+        "ask", "call", "done", "engine", "first_byte_s", "idle", "number", "pool", "proxy", "started_s", "status",
+        "timer",
     )  # fmt: skip
 
-    def __init__(self, proxy: AttemptRouter, ask: ProxiedRequest, engine: str, number: int) -> None:
+    def __init__(self, proxy: AttemptRouter, ask: ProxiedRequest, pool: str, engine: str, number: int) -> None:
         self.proxy = proxy
         self.ask = ask
+        self.pool = pool
         self.engine = engine
         self.number = number
         self.started_s = proxy.now_s

@@ -53,11 +53,16 @@ class UpstreamHost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalityConfig:
-    """Hosts of one zone; ``weight`` None: no traffic."""
+    """Hosts of one zone; ``weight`` None: no traffic.
+
+    A lower ``priority`` is used first, as far as its share of healthy hosts times ``overprovisioning`` reaches.
+    """
 
     zone: str
     weight: int | None
     hosts: tuple[UpstreamHost, ...]
+    priority: int = 0
+    overprovisioning: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +94,20 @@ class ClusterConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RouteEntries:
+    """Entries of one pool in a route whose retries may leave their pool; ``weight`` is that of each."""
+
+    entries: int
+    weight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouteConfig:
     """Configuration of one route and kind of request. A time of None or 0 is off.
 
-    ``refuse`` is why all are refused, empty if they are not; ``max_tokens`` is the longest answer allowed.
-    ``weights`` is by pool; answers of ``other_models`` are marked. ``retried`` uses Envoy's names.
+    ``refuse`` is why all are refused, empty if they are not; ``max_tokens`` is the longest answer allowed,
+    and ``reduces_answers`` whether longer ones are shortened to it. ``weights`` is by pool, and so is ``exits``,
+    empty if retries stay in their pool; answers of ``other_models`` are marked. ``retried`` uses Envoy's names.
     """
 
     weights: Mapping[str, int]
@@ -113,7 +127,9 @@ class RouteConfig:
     retry_after_most_s: float | None = None
     refuse: str = ""
     max_tokens: int | None = None
+    reduces_answers: bool = False
     other_models: frozenset[str] = frozenset()
+    exits: Mapping[str, RouteEntries] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

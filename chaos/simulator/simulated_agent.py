@@ -17,7 +17,7 @@ from engine.agent.agent_report import report as agent_report
 from engine.agent.probe_schedule import COUNT_INTERVAL_S, canary_due, is_idle, metrics_due, pause_s
 from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure, ProbeFailureReason
 from engine.report import EngineReport, Verdict
-from engine.watch_server import HEARTBEAT_S, is_urgent
+from engine.watch_server import HEARTBEAT_S, has_new_speed, is_urgent
 
 
 class SimulatedAgent:
@@ -48,6 +48,7 @@ class SimulatedAgent:
         self._asked_at_s: float | None = None
         self._counts = False
         self._told: EngineReport | None = None
+        self._paced: EngineReport | None = None
         self._sequence = 0
         self._boot = 0
         self._verdict: Verdict | None = None
@@ -189,7 +190,10 @@ class SimulatedAgent:
                     evidence=told.evidence,
                 )
             )
-        if before is None or before.boot_id != told.boot_id or is_urgent(before, told):
+        known, faster = self._paced, has_new_speed(self._paced, told)
+        if known is None or faster or now_s - known.observed_at_s >= HEARTBEAT_S:
+            self._paced = told
+        if faster or before is None or before.boot_id != told.boot_id or is_urgent(before, told):
             self._say()
 
     def _say(self) -> None:

@@ -162,7 +162,7 @@ class _Try:
 
     def ended(self) -> None:
         if self._status == 200:
-            self._tokens = self._arrival.max_tokens
+            self._tokens = (self._ask or self._arrival).max_tokens
             self._end(OutcomeReason.OK)
         else:
             self._end(OutcomeReason.SHED if self._status in _BUSY else OutcomeReason.HTTP_ERROR)

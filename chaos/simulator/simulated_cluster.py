@@ -2,15 +2,18 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from chaos.simulator.envoy_health import ActiveHealthChecker, OutlierDetector
 from chaos.simulator.proxied_request import UpstreamAttempt
 from chaos.simulator.proxy_config import ClusterConfig, LocalityConfig, RequestLimits, UpstreamHost
 from chaos.simulator.simulated_clock import SimulatedClock
 from chaos.simulator.simulated_engine import SimulatedEngine
+
+_ZoneHosts: TypeAlias = tuple[float, list[UpstreamHost], bool]
+"""Share of the requests, usable hosts, and whether these have equal weights."""
 
 _ATTEMPTS = 100
 """Picks after which a retry accepts an engine that was already tried."""
@@ -22,12 +25,23 @@ class HostPicker:
 
     cluster: ClusterConfig
     rng: random.Random
-    _zones: list[tuple[float, list[UpstreamHost], bool]] = field(default_factory=list)
+    _levels: list[tuple[float, list[_ZoneHosts]]] = field(default_factory=list)
     _turn: int = 0
 
     def update_hosts(self, localities: tuple[LocalityConfig, ...], out: Collection[str]) -> None:
         """Set the hosts, and those that the proxy itself ejects."""
-        self._zones = []
+        self._levels, left = [], 1.0
+        for priority in sorted({one.priority for one in localities}):
+            level = [one for one in localities if one.priority == priority]
+            zones = self._zones(level, out)
+            if zones and left > 0:
+                healthy = sum(len(hosts) for _, hosts, _ in zones)
+                share = healthy * level[0].overprovisioning / sum(len(one.hosts) for one in level)
+                self._levels.append((min(left, share), zones))
+                left -= share
+
+    def _zones(self, localities: Sequence[LocalityConfig], out: Collection[str]) -> list[_ZoneHosts]:
+        found: list[_ZoneHosts] = []
         for one in localities:
             if one.weight is None or not one.hosts:
                 continue
@@ -37,13 +51,14 @@ class HostPicker:
                 well = list(one.hosts)
             if well:
                 # A zone's weight shrinks with its share of healthy hosts; decisions take that into account.
-                share = one.weight * len(well) / len(one.hosts)
+                share = one.weight * min(1.0, one.overprovisioning * len(well) / len(one.hosts))
                 alike = len({host.weight for host in well}) == 1
-                self._zones.append((share, well, alike))
+                found.append((share, well, alike))
+        return found
 
     def choose(self, active: Mapping[str, int], avoid: Collection[str]) -> str | None:
         """Host for one attempt; None if none is healthy."""
-        if not self._zones:
+        if not self._levels:
             return None
         for _ in range(_ATTEMPTS if avoid else 1):
             found = self._once(active)
@@ -52,10 +67,13 @@ class HostPicker:
         return found
 
     def _once(self, active: Mapping[str, int]) -> str:
+        _, zones = (
+            self._levels[0]
+            if len(self._levels) == 1
+            else self.rng.choices(self._levels, [share for share, _ in self._levels])[0]
+        )
         _, hosts, alike = (
-            self._zones[0]
-            if len(self._zones) == 1
-            else self.rng.choices(self._zones, [share for share, _, _ in self._zones])[0]
+            zones[0] if len(zones) == 1 else self.rng.choices(zones, [share for share, _, _ in zones])[0]
         )
         if self.cluster.round_robin:
             self._turn += 1

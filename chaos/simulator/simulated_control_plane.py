@@ -63,7 +63,12 @@ class SimulatedControlPlane:
         self._seen = MappingProxyType(
             {
                 one.name: Proxy(
-                    node=one.name, zone=one.zone, role=GATEWAY, cuts=True, pools=frozenset(policies.pools)
+                    node=one.name,
+                    zone=one.zone,
+                    role=GATEWAY,
+                    cuts=True,
+                    pools=frozenset(policies.pools),
+                    region=one.region,
                 )
                 for one in self._proxies
             }
@@ -233,4 +238,4 @@ def _weights(told: ProxyConfig) -> Mapping[tuple[bool, bool], Mapping[str, int]]
 
 def _limits_of(told: ProxyConfig) -> Mapping[tuple[bool, bool], object]:
     """The rules' settings that are in routes; weights are in the runtime layer."""
-    return {kind: replace(rules, weights={}) for kind, rules in told.rules.items()}
+    return {kind: replace(rules, weights={}, exits={}) for kind, rules in told.rules.items()}

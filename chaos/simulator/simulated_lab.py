@@ -210,7 +210,12 @@ class _Building:
             by_pool.setdefault(pool, {})[name] = engine
         return {
             one.name: SimulatedProxy(
-                self._timeline, one.name, one.zone, by_pool, rng=self._rng(f"proxy {one.name}")
+                self._timeline,
+                one.name,
+                one.zone,
+                by_pool,
+                rng=self._rng(f"proxy {one.name}"),
+                region=one.region,
             )
             for one in self._plan.experiment.proxies
         }

@@ -41,9 +41,11 @@ class SimulatedProxy:
         engines: Mapping[str, Mapping[str, SimulatedEngine]],
         *,
         rng: random.Random,
+        region: str = "",
     ) -> None:
         self.name = name
         self.zone = zone
+        self.region = region
         self.entries: list[AccessLogEntry] = []
         self.retries = 0
         self.refused = 0
@@ -89,9 +91,8 @@ class SimulatedProxy:
             caller.headers(404, refusal="no-route")
             caller.ended()
             return None
-        refuse = rules.refuse or (
-            "too-long-now" if rules.max_tokens is not None and max_tokens > rules.max_tokens else ""
-        )
+        too_long = rules.max_tokens is not None and max_tokens > rules.max_tokens
+        refuse = rules.refuse or ("too-long-now" if too_long and not rules.reduces_answers else "")
         if refuse:
             caller.headers(503, refusal=refuse)
             caller.ended()
@@ -101,7 +102,7 @@ class SimulatedProxy:
             streaming=streaming,
             batch=rules.batch,
             prompt_tokens=prompt_tokens,
-            max_tokens=max_tokens,
+            max_tokens=rules.max_tokens if too_long and rules.max_tokens is not None else max_tokens,
             caller=caller,
             rules=rules,
             pool=self._pool(rules),
@@ -130,15 +131,29 @@ class SimulatedProxy:
         weights = [rules.weights[pool] for pool in pools]
         return pools[0] if len(pools) == 1 or not any(weights) else self._rng.choices(pools, weights)[0]
 
+    def _next_pool(self, ask: ProxiedRequest) -> str:
+        """Pool of the next attempt: for a retry, Envoy draws among the unused entries of the current route."""
+        rules = self._told.rules.get((ask.batch, ask.streaming), ask.rules)
+        if not ask.made or not rules.exits:
+            return ask.pool
+        left = {
+            pool: entry.weight * (entry.entries - ask.entries[pool])
+            for pool, entry in rules.exits.items()
+            if entry.entries > ask.entries[pool]
+        }
+        return self._rng.choices(list(left), list(left.values()))[0] if left else ask.pool
+
     def _try(self, ask: ProxiedRequest) -> None:
-        cluster, first = self._clusters[ask.pool], not ask.made
+        pool = self._next_pool(ask)
+        ask.entries[pool] += 1
+        cluster, first = self._clusters[pool], not ask.made
         engine = cluster.choose(ask.tried if ask.rules.elsewhere else ())
         if engine is None:
             self._refuse(ask, "no-engine", NO_HOST)
             return
         ask.made += 1
         ask.tried.add(engine)
-        one = UpstreamAttempt(self, ask, engine, ask.made)
+        one = UpstreamAttempt(self, ask, pool, engine, ask.made)
         if cluster.full(batch=ask.batch) or cluster.no_connection(engine):
             self._log(one, flags=frozenset({OVERFLOW}), complete=False)
             self._refuse(ask, "overload", "")
@@ -161,7 +176,7 @@ class SimulatedProxy:
         cluster.connection(one, lambda: self._send(one, asked))
 
     def _send(self, one: UpstreamAttempt, asked: EngineRequest) -> None:
-        cluster = self._clusters[one.ask.pool]
+        cluster = self._clusters[one.pool]
         try:
             one.call = cluster.engines[one.engine].call(asked, one)
         except CallRefusedError:
@@ -182,7 +197,7 @@ class SimulatedProxy:
     def on_headers(self, one: UpstreamAttempt, retry_after_s: float | None) -> None:
         """Response headers of an engine."""
         ask = one.ask
-        self._clusters[ask.pool].answered(one.engine, one.status)
+        self._clusters[one.pool].answered(one.engine, one.status)
         if one.timer is not None:
             one.timer.cancel()
             one.timer = None
@@ -199,7 +214,7 @@ class SimulatedProxy:
                 if other is not one:
                     self._drop(other, flags=_LATE)
             self._release_retry(ask)
-        ask.caller.headers(one.status, fallback=ask.pool if ask.pool in ask.rules.other_models else "")
+        ask.caller.headers(one.status, fallback=one.pool if one.pool in ask.rules.other_models else "")
 
     def on_data(self, one: UpstreamAttempt) -> None:
         """Data arrived."""
@@ -258,7 +273,7 @@ class SimulatedProxy:
         ask, answered = one.ask, one.status
         # A failure after the headers does not count against the host, except a stall.
         if not answered or flags is _SILENT:
-            self._clusters[ask.pool].failed(one.engine)
+            self._clusters[one.pool].failed(one.engine)
         self._end(one, flags=flags)
         if ask.final is one:
             self._finish(ask)
@@ -358,7 +373,7 @@ class SimulatedProxy:
 
     def _cancel(self, one: UpstreamAttempt) -> None:
         if one.call is not None:
-            self._engines[one.ask.pool][one.engine].leave(one.call)
+            self._engines[one.pool][one.engine].leave(one.call)
 
     def _end(self, one: UpstreamAttempt, *, flags: frozenset[str] = _NO_FLAGS, complete: bool = False) -> None:
         if one.done:
@@ -368,7 +383,7 @@ class SimulatedProxy:
         ask = one.ask
         if one in ask.tries:
             ask.tries.remove(one)
-            self._clusters[ask.pool].closed(one)
+            self._clusters[one.pool].closed(one)
         self._log(one, flags=flags, complete=complete)
 
     # -- reporting -------------------------------------------------------------------------------------------

@@ -65,6 +65,7 @@ class TelemetryFeed:
             outcome=outcome,
             first=one.number == 1 or (facts.hedged and TIMEOUT in one.flags),
             asks=not 400 <= one.code < 500 or one.code in RETRYABLE_CLIENT_ERRORS,
+            complete=one.complete,
             priority=PriorityClass.BATCH if one.batch else PriorityClass.INTERACTIVE,
             streaming=one.streaming,
             duration_s=one.duration_s,

@@ -8,7 +8,7 @@ from chaos.history.history_events import EngineRecord, ExperimentBegan, ProxyRec
 from chaos.load.request_sender import RequestTemplate
 from chaos.real_vllm.vllm_replica import MODEL as REAL_MODEL
 from chaos.scenario.experiment_plan import EnginePlacement, Experiment
-from chaos.testbed.policy_fit import PolicyFit, policy_fit
+from chaos.testbed.policy_fit import MissingFallbackError, PolicyFit, policy_fit
 from chaos.testbed.static_envoy import POOL
 from chaos.testbed.subjects import PolicySubject, StaticSubject, Subject
 from policies.resilience import ResilienceSpec
@@ -92,6 +92,11 @@ def lab_blueprint(experiment: Experiment, subject: Subject) -> LabBlueprint:
     real = topology.engine == "vllm"
     deadline_s = experiment.spec.load.deadline
     if isinstance(subject, StaticSubject):
+        if experiment.fallbacks:
+            raise MissingFallbackError(
+                f"scenario {experiment.name} needs fallback pools, and preset {subject.name} has none; "
+                "use policies"
+            )
         gate = bool(topology.first_token_gate) or real
         model = REAL_MODEL if real else SIMULATED_MODEL
         own = PoolBlueprint(model=model, gate=gate, service_s=experiment.service_s, engines=experiment.engines)

@@ -30,6 +30,11 @@ REQUEST_TIMES: Final = (
 )
 """Fields of a ResiliencePolicy that depend on the duration of requests."""
 
+OBJECTIVE_TIMES: Final = tuple(
+    ("objectives", latency, share) for latency in ("firstToken", "total") for share in ("p95", "p99")
+)
+"""The same of a ModelRoute."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabEngineAddress:
@@ -71,7 +76,7 @@ def policy_documents(
         )
         for side in fitting.side_pools
     ]
-    said += [_route(one, ports) for one in fitting.routes]
+    said += [_route(one, ports, fitting.time_scale) for one in fitting.routes]
     said += _policies(fitting, kept)
     return yaml.safe_dump_all([{"apiVersion": API_VERSION, **one} for one in said], sort_keys=False)
 
@@ -100,8 +105,8 @@ def _pool(
     for one in engines:
         at = addresses[one.name]
         agent = {} if at.agent_port is None else {"agentPort": at.agent_port}
-        zone = {"zone": one.zone} if one.zone else {}
-        where = {"name": one.name, "address": "127.0.0.1", "port": at.port, **agent, **zone}
+        place = {name: said for name, said in (("zone", one.zone), ("region", one.region)) if said}
+        where = {"name": one.name, "address": "127.0.0.1", "port": at.port, **agent, **place}
         endpoints.append({**where, "slots": one.slots})
     changed = {
         "model": model,
@@ -117,9 +122,14 @@ def _pool(
     return _document("EnginePool", pool.metadata.name, {**written, **changed})
 
 
-def _route(route: ModelRoute, ports: Mapping[int, int]) -> dict[str, Any]:
+def _route(route: ModelRoute, ports: Mapping[int, int], scale: float) -> dict[str, Any]:
     listener = {"port": ports[route.spec.listener.port], "address": LISTEN_ADDRESS}
-    return _document("ModelRoute", route.metadata.name, {**_written(route), "listener": listener})
+    written = _written(route)
+    for path in OBJECTIVE_TIMES:
+        value = _got(written, path)
+        if value is not None:
+            _put(written, path, _text(parse_duration(value) / scale))
+    return _document("ModelRoute", route.metadata.name, {**written, "listener": listener})
 
 
 def _policies(fitting: PolicyFit, kept: set[str]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from chaos.scenario.experiment_plan import EnginePlacement, Experiment
+from chaos.scenario.placement import zone_regions
 from chaos.testbed.request_shape import RequestShape, RequestShapeError, request_shape
 from policies.model import PolicySet
 from policies.pool import EnginePool
@@ -29,9 +30,16 @@ class PolicyFitError(Exception):
     """The policies cannot be rehearsed; the message has the cause and the fix."""
 
 
+class MissingFallbackError(PolicyFitError):
+    """The scenario has more fallback pools than the policies."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidePool:
-    """A pool not under test that gets some engines, because a route uses it."""
+    """A pool not under test that gets some engines, because a route uses it.
+
+    A fallback of the tested route gets those of the scenario's topology, if it has any.
+    """
 
     name: str
     model: str
@@ -84,6 +92,7 @@ def policy_fit(
         route, asked = request_shape(routes, tested, streaming)
     except RequestShapeError as problem:
         raise PolicyFitError(str(problem)) from problem
+    chain = _chain(route, experiment)
     names = {said.model: model or said.model}
     others = sorted({name for one in routes for name in _reached(one)} - {tested})
     return PolicyFit(
@@ -94,7 +103,7 @@ def policy_fit(
         gate=said.first_token_gate if gate is None else gate,
         time_scale=scale,
         max_wait_s=_wait_s(policies.effective[tested], policies.pools[tested], fitted, scale),
-        side_pools=tuple(_side(policies.pools[name], scale, fitted) for name in others),
+        side_pools=tuple(_side(policies.pools[name], scale, fitted, chain.get(name)) for name in others),
         routes=tuple(_renamed(one, names) for one in routes),
         shape=replace(asked, model=names.get(asked.model or said.model, asked.model)),
         port=route.spec.listener.port,
@@ -162,15 +171,34 @@ def _wait_s(spec: ResilienceSpec, pool: EnginePool, experiment: Experiment, scal
     return max(0.0, per_slot - 1.0) * experiment.service_s
 
 
-def _side(pool: EnginePool, scale: float, experiment: Experiment) -> SidePool:
-    zones = experiment.spec.topology.zones
+def _chain(route: ModelRoute, experiment: Experiment) -> Mapping[str, tuple[EnginePlacement, ...]]:
+    """The scenario's fallback engines by pool; raises MissingFallbackError."""
+    wanted, there = len(experiment.fallbacks), len(route.spec.fallbacks)
+    if there < wanted:
+        pools = "1 fallback pool" if wanted == 1 else f"{wanted} fallback pools"
+        raise MissingFallbackError(
+            f"scenario {experiment.name} needs {pools}, and route {route.metadata.name} has {there or 'none'}; "
+            "add pools to its fallbacks"
+        )
+    return dict(zip(route.spec.fallbacks, experiment.fallbacks, strict=False))
+
+
+def _side(
+    pool: EnginePool, scale: float, experiment: Experiment, engines: tuple[EnginePlacement, ...] | None
+) -> SidePool:
+    topology = experiment.spec.topology
+    zones, regions = topology.zones, zone_regions(topology)
+    usual = (
+        EnginePlacement(
+            name=f"{pool.metadata.name}-{place}", zone=zone, slots=SIDE_SLOTS, region=regions.get(zone, "")
+        )
+        for place in range(SIDE_ENGINES)
+        for zone in (zones[place % len(zones)],)
+    )
     return SidePool(
         name=pool.metadata.name,
         model=pool.spec.model,
-        engines=tuple(
-            EnginePlacement(name=f"{pool.metadata.name}-{place}", zone=zones[place % len(zones)], slots=SIDE_SLOTS)
-            for place in range(SIDE_ENGINES)
-        ),
+        engines=tuple(usual) if engines is None else engines,
         service_s=pool.spec.service_time / scale,
         gate=pool.spec.first_token_gate,
     )

@@ -62,6 +62,32 @@ def request_shape(
     raise RequestShapeError(f"no request matches a route of pool {pool}: {'; '.join(refusals)}")
 
 
+def meets(route: ModelRoute, shape: RequestShape, *, batch: bool, streaming: bool) -> bool:
+    """Whether the route matches requests of this shape and class."""
+    match = route.spec.match
+    headers = {**shape.headers, **(shape.batch_headers if batch else {})}
+    return (
+        shape.path.startswith(match.path_prefix)
+        and match.model in {None, shape.model}
+        and match.stream in {None, streaming}
+        and all(_holds(one, headers) for one in match.headers)
+    )
+
+
+def _holds(match: HeaderMatch, headers: Mapping[str, str]) -> bool:
+    name = match.name.lower()
+    value = headers.get("host" if name == ":authority" else name)
+    if match.exact is not None:
+        met = value == match.exact
+    elif match.prefix is not None:
+        met = value is not None and value.startswith(match.prefix)
+    elif match.regex is not None:
+        met = value is not None and re.fullmatch(match.regex, value) is not None
+    else:
+        met = (value is not None) is (match.present is not False)
+    return met is not match.invert
+
+
 def _shape(route: ModelRoute) -> RequestShape:
     match = route.spec.match
     path = next((one for one in PATHS if one.startswith(match.path_prefix)), None)
