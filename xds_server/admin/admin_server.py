@@ -31,9 +31,11 @@ from xds_server.admin.json_http import (
     require_json,
     require_line,
 )
+from xds_server.admin.tap_stream import TapSource, add_tap
 from xds_server.admin.views.context import UnknownNameError
 from xds_server.admin_api import endpoints
 from xds_server.admin_api.answers import (
+    ConditionList,
     EngineList,
     EventList,
     Liveness,
@@ -45,8 +47,11 @@ from xds_server.admin_api.answers import (
     ShrinkRelease,
     ZoneList,
 )
+from xds_server.admin_api.objective_types import ObjectiveList, ObjectiveStatus
 from xds_server.admin_api.parse import adapter
+from xds_server.admin_api.pool_history_types import PoolHistoryList
 from xds_server.admin_api.status_types import (
+    Condition,
     EngineStatus,
     EventStatus,
     Explanation,
@@ -104,6 +109,10 @@ class AdminBackend(Protocol):
 
     def canary(self) -> CanaryStatus | None: ...
 
+    def conditions(self) -> Sequence[Condition]: ...
+
+    def recent_conditions(self) -> Sequence[Condition]: ...
+
     def snapshot(self, zone: str, role: str) -> SnapshotStatus: ...
 
     def release_shrink(self) -> str:
@@ -116,7 +125,11 @@ class AdminBackend(Protocol):
 
     def pools(self) -> Sequence[PoolStatus]: ...
 
+    def pool_history(self, pool: str) -> PoolHistoryList: ...
+
     def zones(self) -> Sequence[ZoneStatus]: ...
+
+    def objectives(self) -> Sequence[ObjectiveStatus]: ...
 
     def shadow(self) -> ShadowStatus: ...
 
@@ -135,12 +148,15 @@ def application(
     door: AdminAuth | None = None,
     inside: ConfigDumpBackend | None = None,
     changer: VersionsBackend | None = None,
+    *,
+    tap: TapSource | None = None,
 ) -> web.Application:
     """aiohttp application that answers from ``facts``, for clients that ``door`` admits."""
     door = door or AdminAuth()
     app = web.Application(middlewares=[door.middleware, _answer_refusals], client_max_size=MAX_BODY_BYTES)
     door.add_routes(app)
     _add_state(app, facts, metrics)
+    _add_conditions(app, facts)
     _add_reasons(app, facts)
     _add_orders(app, facts)
     add_dashboard(app, facts, door.still_authorized)
@@ -148,6 +164,8 @@ def application(
         add_config_dump(app, inside)
     if changer is not None:
         add_history(app, changer, signed=_signed)
+    if tap is not None:
+        add_tap(app, tap, door.still_authorized)
     return app
 
 
@@ -179,12 +197,6 @@ def _add_state(app: web.Application, facts: AdminBackend, metrics: Metrics) -> N
         query_of(request, endpoints.POLICIES)
         return json_response(facts.policies())
 
-    async def troubles(request: web.Request) -> web.Response:
-        query_of(request, endpoints.PROBLEMS)
-        return json_response(
-            ProblemList(troubles=tuple(facts.file_problems()), rolled_back=tuple(facts.rolled_back()))
-        )
-
     async def snapshot(request: web.Request) -> web.Response:
         query = query_of(request, endpoints.SNAPSHOT)
         role = query.get("role", "gateway")
@@ -205,9 +217,25 @@ def _add_state(app: web.Application, facts: AdminBackend, metrics: Metrics) -> N
     add_endpoint(app, endpoints.PROXIES, proxies)
     add_endpoint(app, endpoints.ENGINES, engines)
     add_endpoint(app, endpoints.POLICIES, policies)
-    add_endpoint(app, endpoints.PROBLEMS, troubles)
     add_endpoint(app, endpoints.SNAPSHOT, snapshot)
     add_endpoint(app, endpoints.ALLOW_SHRINK, allow_shrink)
+
+
+def _add_conditions(app: web.Application, facts: AdminBackend) -> None:
+    """Add the routes for conditions and what they are computed from."""
+
+    async def troubles(request: web.Request) -> web.Response:
+        query_of(request, endpoints.PROBLEMS)
+        return json_response(
+            ProblemList(troubles=tuple(facts.file_problems()), rolled_back=tuple(facts.rolled_back()))
+        )
+
+    async def conditions(request: web.Request) -> web.Response:
+        query_of(request, endpoints.CONDITIONS)
+        return json_response(ConditionList(conditions=tuple(facts.conditions())))
+
+    add_endpoint(app, endpoints.PROBLEMS, troubles)
+    add_endpoint(app, endpoints.CONDITIONS, conditions)
 
 
 def _add_reasons(app: web.Application, facts: AdminBackend) -> None:
@@ -227,9 +255,17 @@ def _add_reasons(app: web.Application, facts: AdminBackend) -> None:
         query_of(request, endpoints.POOLS)
         return json_response(PoolList(pools=tuple(facts.pools())))
 
+    async def pool_history(request: web.Request) -> web.Response:
+        pool = query_of(request, endpoints.POOL_HISTORY).get("pool", "")
+        return json_response(facts.pool_history(pool))
+
     async def zones(request: web.Request) -> web.Response:
         query_of(request, endpoints.ZONES)
         return json_response(ZoneList(zones=tuple(facts.zones())))
+
+    async def objectives(request: web.Request) -> web.Response:
+        query_of(request, endpoints.OBJECTIVES)
+        return json_response(ObjectiveList(objectives=tuple(facts.objectives())))
 
     async def shadow(request: web.Request) -> web.Response:
         query_of(request, endpoints.SHADOW)
@@ -238,7 +274,9 @@ def _add_reasons(app: web.Application, facts: AdminBackend) -> None:
     add_endpoint(app, endpoints.WHY, why)
     add_endpoint(app, endpoints.EVENTS, events)
     add_endpoint(app, endpoints.POOLS, pools)
+    add_endpoint(app, endpoints.POOL_HISTORY, pool_history)
     add_endpoint(app, endpoints.ZONES, zones)
+    add_endpoint(app, endpoints.OBJECTIVES, objectives)
     add_endpoint(app, endpoints.SHADOW, shadow)
 
 
@@ -277,12 +315,13 @@ class AdminServer:
         tls: ssl.SSLContext | None = None,
         inside: ConfigDumpBackend | None = None,
         changer: VersionsBackend | None = None,
+        tap: TapSource | None = None,
     ) -> None:
         self._address = address
         self._tls = tls
         self._door = door or AdminAuth()
         self._runner = web.AppRunner(
-            application(facts, metrics, self._door, inside, changer),
+            application(facts, metrics, self._door, inside, changer, tap=tap),
             access_log=None,
             logger=http_logger(),
             shutdown_timeout=1.0,

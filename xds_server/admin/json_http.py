@@ -48,6 +48,14 @@ def add_endpoint(
     add(endpoint.path, handler)
 
 
+STREAM_HEADERS: Final = {
+    "Content-Type": "text/event-stream",
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",
+}
+"""Headers of a stream of events."""
+
+
 def query_of(request: web.Request, endpoint: AdminEndpoint[Any]) -> dict[str, str]:
     """Parse the query; ``AdminRequestError`` for an unknown or repeated parameter."""
     known = [one.name for one in endpoint.parameters if f"{{{one.name}}}" not in endpoint.path]

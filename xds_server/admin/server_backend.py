@@ -1,5 +1,6 @@
 """Answers about the running server, read from the parts that hold the data."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,11 +11,21 @@ from prometheus_client.core import Metric
 from engine.report import GpuSummary
 from xds_server.admin.status_builders import engine_status, policy_problem, proxy_status, resource_status
 from xds_server.admin.views.context import UnknownNameError, ViewContext, event_status, subject_named
-from xds_server.admin.views.get_tables import order_rows, pool_rows, shadow_report, with_decision_status, zone_rows
+from xds_server.admin.views.get_tables import (
+    order_rows,
+    pool_rows,
+    shadow_report,
+    silent_proxies,
+    with_decision_status,
+    zone_rows,
+)
 from xds_server.admin.views.pool_metrics import pool_metrics
 from xds_server.admin.views.why_subject import why
+from xds_server.admin_api.objective_types import ObjectiveStatus
+from xds_server.admin_api.pool_history_types import PoolHistoryList
 from xds_server.admin_api.status_types import (
     AgentStatus,
+    Condition,
     EngineStatus,
     EventStatus,
     Explanation,
@@ -24,27 +35,33 @@ from xds_server.admin_api.status_types import (
     PoliciesStatus,
     PoolStatus,
     ProxyStatus,
+    ReachedLimit,
     Readiness,
+    RejectedObject,
     RolledBackResource,
     ShadowStatus,
     SnapshotStatus,
     SyncState,
     ZoneStatus,
 )
-from xds_server.admin_api.version_types import CanaryStatus
+from xds_server.admin_api.version_types import CanaryStatus, HistoryStatus
+from xds_server.diagnosis.condition_log import ConditionLog
+from xds_server.diagnosis.conditions import ServerState, applied_version, objects_by_code
 from xds_server.ledger.event import ClockReading
 from xds_server.ledger.ledger import Ledger
 from xds_server.ledger.operator_orders import Orders, RefusedOrderError, floor_violation
-from xds_server.metrics.control_metrics import ProxyMetrics
+from xds_server.metrics.control_metrics import ControlPlaneMetrics, ProxyMetrics
 from xds_server.metrics.fleet_metrics import EngineMetrics, PoolMetrics
 from xds_server.model.fleet import EngineId
 from xds_server.model.order import Order, OrderAction
 from xds_server.model.snapshot import Snapshot
 from xds_server.model.view import ROLES, View
-from xds_server.publish import Publisher
+from xds_server.publish import ProxyState, Publisher
 from xds_server.publish.rollback_status import rolled_back_metric, rolled_back_resources
 from xds_server.reconcile.reconciler import Reconciler
-from xds_server.xds import XdsVariant
+from xds_server.telemetry.pool_recorder import INTERVAL_S, PoolGauges, PoolRecorder
+from xds_server.telemetry.traffic_store import TrafficStore
+from xds_server.xds import Sync, XdsVariant
 
 _NOTHING: Final = Snapshot()
 _EJECTING: Final = frozenset({OrderAction.EJECT, OrderAction.DRAIN})
@@ -65,6 +82,11 @@ class BackendSources:
     lost_s: Callable[[], Mapping[str, float]] = dict
     file_problems: Callable[[], Sequence[FileProblem]] = tuple
     canary: Callable[[], CanaryStatus | None] = lambda: None
+    objectives: Callable[[], Sequence[ObjectiveStatus]] = tuple
+    history: Callable[[], HistoryStatus | None] = lambda: None
+    rejected: Callable[[], Sequence[RejectedObject]] = tuple
+    limits: Callable[[], Sequence[ReachedLimit]] = tuple
+    recorder: PoolRecorder | None = None
 
 
 class ServerBackend:
@@ -86,6 +108,8 @@ class ServerBackend:
         self._orders = self._sources.orders or Orders(clock=clock, wall=wall)
         self._clock = clock
         self._wall = wall
+        self._recorder = self._sources.recorder or PoolRecorder(TrafficStore(), clock, wall)
+        self.condition_log = ConditionLog(self._server_state, clock=clock)
         self.listening = False
         """Whether the xDS port is open."""
 
@@ -105,22 +129,38 @@ class ServerBackend:
 
     def proxies(self) -> Sequence[ProxyStatus]:
         """Every connected proxy."""
-        now_s, scene = self._clock(), self._scene()
-        return [proxy_status(state, self._publisher.desired, scene, now_s) for state in self._publisher.proxies()]
+        return self._proxy_statuses(self._publisher.proxies(), self._scene())
+
+    def _noticed_proxies(self) -> Sequence[ProxyStatus]:
+        """Proxies that are not in sync, or report no traffic; all of them would cost a large fleet too much."""
+        scene = self._scene()
+        nodes = dict.fromkeys(
+            one.node.id
+            for one in self._publisher.sync_states()
+            if any(kind.state is not Sync.SYNCED for kind in one.types)
+        )
+        if scene is not None:
+            nodes.update(dict.fromkeys(silent_proxies(scene)))
+        return self._proxy_statuses(self._publisher.proxies(nodes), scene)
+
+    def _proxy_statuses(self, states: Iterable[ProxyState], scene: ViewContext | None) -> Sequence[ProxyStatus]:
+        now_s = self._clock()
+        return [proxy_status(state, self._publisher.desired, scene, now_s) for state in states]
 
     def engines(self) -> Sequence[EngineStatus]:
         """Every declared engine."""
+        gpu = self._sources.gpu
+        return [
+            replace(one, gpu=gpu(EngineId(one.pool, one.engine)) or one.gpu) for one in self._decided_engines()
+        ]
+
+    def _decided_engines(self) -> Sequence[EngineStatus]:
+        """Like ``engines``, without GPU summaries."""
         scene = self._scene()
-        statuses = []
-        for engine in self._engines():
-            key = EngineId(engine.pool, engine.engine)
-            statuses.append(
-                replace(with_decision_status(engine, key, scene), gpu=self._sources.gpu(key) or engine.gpu)
-            )
-        return statuses
+        return [with_decision_status(one, EngineId(one.pool, one.engine), scene) for one in self._engines()]
 
     def _engines(self) -> Sequence[EngineStatus]:
-        """Like ``engines``, without GPU summaries, which only people read."""
+        """Their reports and health; decisions in full cost more."""
         fleet = self._reconciler.fleet
         if fleet is None:
             return []
@@ -161,6 +201,32 @@ class ServerBackend:
         """Resources that a proxy refused and that are served in an earlier version."""
         return rolled_back_resources(self._publisher, self._wall())
 
+    def conditions(self) -> Sequence[Condition]:
+        """Conditions now, the most severe first."""
+        return self.condition_log.current()
+
+    def recent_conditions(self) -> Sequence[Condition]:
+        """Conditions of a moment ago, for views that are drawn often."""
+        return self.condition_log.recent()
+
+    def _server_state(self) -> ServerState:
+        readiness = self.readiness()
+        return ServerState(
+            now_unix_s=self._wall(),
+            policies=self.policies(),
+            proxies=self._noticed_proxies(),
+            connected=sum(self._publisher.proxies_by_view.values()),
+            engines=self._decided_engines(),
+            pools=self.pools(),
+            file_problems=self.file_problems(),
+            rolled_back=self.rolled_back(),
+            canary=self.canary(),
+            rejected=self._sources.rejected(),
+            limits=self._sources.limits(),
+            not_ready="" if readiness.ready else readiness.reason,
+            applied=applied_version(self._sources.history()),
+        )
+
     def snapshot(self, zone: str, role: str) -> SnapshotStatus:
         """Resources served to proxies of this zone and role."""
         view = View(zone=zone, role=role)
@@ -192,6 +258,7 @@ class ServerBackend:
             event_store=self._ledger.book,
             now=now,
             orders=self._orders.active(now.s),
+            objectives=self._sources.objectives,
         )
 
     def why(self, name: str) -> Explanation:
@@ -221,12 +288,34 @@ class ServerBackend:
         scene = self._scene()
         return [] if scene is None else pool_rows(scene)
 
+    def pool_history(self, pool: str) -> PoolHistoryList:
+        """Recent history of every pool, or of one."""
+        return self._recorder.history(pool)
+
+    async def record_pools(self) -> None:
+        """Record the history of pools until cancelled."""
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            self._recorder.sample(
+                {
+                    one.pool: PoolGauges(
+                        ceiling=one.ceiling, in_flight=one.in_flight, heard=one.telemetry_age_s is not None
+                    )
+                    for one in self.pools()
+                },
+                {one.node.id: one.node.zone for one in self._publisher.sync_states()},
+            )
+
     def zones(self) -> Sequence[ZoneStatus]:
         """Statistics of every pool by zone; the empty zone only if it has an engine or a proxy."""
         scene = self._scene()
-        rows = [] if scene is None else zone_rows(scene)
-        nowhere = any(not one.node.zone for one in self._publisher.proxies())
+        rows = [] if scene is None else zone_rows(scene, self._recorder.flows())
+        nowhere = any(not one.node.zone for one in self._publisher.sync_states())
         return [row for row in rows if row.zone or row.engines or nowhere]
+
+    def objectives(self) -> Sequence[ObjectiveStatus]:
+        """Every objective of every route."""
+        return self._sources.objectives()
 
     def shadow(self) -> ShadowStatus:
         """What decisions in shadow mode would have done."""
@@ -305,6 +394,7 @@ class ServerBackend:
         yield ProxyMetrics.xds_streams.family(states)
         yield ProxyMetrics.xds_behind_seconds.family(behind)
         yield rolled_back_metric(self.rolled_back())
+        yield ControlPlaneMetrics.condition.family(objects_by_code(self.recent_conditions()))
         ages: dict[tuple[str, ...], float] = {}
         healths: dict[tuple[str, ...], float] = {}
         for engine in self._engines():

@@ -25,6 +25,7 @@ NEEDED_EXTENSIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "envoy.access_loggers.stdout",
             "envoy.filters.http.lua",
             "envoy.filters.http.router",
+            "envoy.filters.http.set_filter_state",
             "envoy.filters.network.http_connection_manager",
             "envoy.formatter.req_without_query",
             "envoy.http.early_header_mutation.header_mutation",

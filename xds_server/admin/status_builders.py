@@ -16,6 +16,7 @@ from xds_server.admin_api.status_types import (
     SyncState,
     TypeStatus,
 )
+from xds_server.decide.decisions import Health
 from xds_server.model.fleet import Engine
 from xds_server.model.snapshot import Resource, Snapshot
 from xds_server.model.type_urls import SHORT_NAMES
@@ -25,6 +26,9 @@ from xds_server.reconcile.pipeline import BuildResult
 from xds_server.xds import SubscriptionStatus
 
 _NOTHING: Final = Snapshot()
+
+UNKNOWN: Final = "in rotation, but unknown: no report and no request yet"
+"""Reason of an engine's missing health."""
 
 
 def proxy_status(
@@ -53,6 +57,13 @@ def engine_status(
     decision = built.decisions.engines.get(engine.id) if built else None
     resolved = built.inputs.fleet.engine(engine.id) if built else None
     report = engine.report
+    unknown = (
+        built is not None
+        and decision is not None
+        and decision.health is Health.HEALTHY
+        and not built.inputs.fleet.is_known(engine)
+    )
+    reason = decision.reason if decision else f"{engine.address} is not resolved yet" if built else ""
     return EngineStatus(
         pool=engine.id.pool,
         engine=engine.id.engine,
@@ -62,8 +73,8 @@ def engine_status(
         verdict=report.verdict.value if report else None,
         evidence=report.evidence if report else "",
         report_age_s=None if engine.received_at_s is None else round(now_s - engine.received_at_s, 3),
-        health=decision.health.value if decision else None,
-        reason=decision.reason if decision else f"{engine.address} is not resolved yet" if built else "",
+        health=decision.health.value if decision and not unknown else None,
+        reason=UNKNOWN if unknown else reason,
         health_age_s=round(now_s - decision.since_s, 3) if decision else None,
         requests_in_flight=report.requests_in_flight if report else None,
         requests_waiting=report.requests_waiting if report else None,

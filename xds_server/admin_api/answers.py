@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xds_server.admin_api.status_types import (
+    Condition,
     EngineStatus,
     EventStatus,
     FileProblem,
@@ -71,6 +72,13 @@ class ProblemList:
 
     troubles: tuple[FileProblem, ...] = ()
     rolled_back: tuple[RolledBackResource, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionList:
+    """Every condition of the server, the most severe first."""
+
+    conditions: tuple[Condition, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode
 from xds_server.admin_api.access_types import AccessStatus, AuditLog
 from xds_server.admin_api.answers import (
     ChangeRefusal,
+    ConditionList,
     EngineList,
     EventList,
     Liveness,
@@ -23,6 +24,8 @@ from xds_server.admin_api.answers import (
     ZoneList,
 )
 from xds_server.admin_api.live_types import LiveChange, LiveFrame
+from xds_server.admin_api.objective_types import ObjectiveList
+from xds_server.admin_api.pool_history_types import PoolHistoryList
 from xds_server.admin_api.server_types import ServerInfo
 from xds_server.admin_api.status_types import (
     Explanation,
@@ -33,6 +36,7 @@ from xds_server.admin_api.status_types import (
     ShadowStatus,
     SnapshotStatus,
 )
+from xds_server.admin_api.tap_types import TapBatch
 from xds_server.admin_api.version_types import (
     ApplyRequest,
     CanaryStatus,
@@ -133,6 +137,9 @@ ALLOW_SHRINK: Final = AdminEndpoint(
     answer=ShrinkRelease,
     text="Release policies held by the shrink guard.",
 )
+CONDITIONS: Final = AdminEndpoint(
+    path="/v1/conditions", answer=ConditionList, text="Conditions of the server, the most severe first."
+)
 ENGINES: Final = AdminEndpoint(
     path="/v1/engines",
     answer=EngineList,
@@ -164,6 +171,11 @@ LIVE: Final = AdminEndpoint(
     messages=(("frame", LiveFrame), ("change", LiveChange)),
     text="Server-sent events: one full frame, then changes each second.",
 )
+OBJECTIVES: Final = AdminEndpoint(
+    path="/v1/objectives",
+    answer=ObjectiveList,
+    text="Objectives of routes: share of good calls, burn rates and budget left, as this replica measured them.",
+)
 ORDERS: Final = AdminEndpoint(path="/v1/orders", answer=OrderList, text="Operator orders in force.")
 ORDER: Final = AdminEndpoint(
     method="POST",
@@ -182,6 +194,12 @@ END_ORDER: Final = AdminEndpoint(
 )
 POLICIES: Final = AdminEndpoint(
     path="/v1/policies", answer=PoliciesStatus, text="State of the policy files, and the served version."
+)
+POOL_HISTORY: Final = AdminEndpoint(
+    path="/v1/pool-history",
+    answer=PoolHistoryList,
+    parameters=(Parameter(name="pool", text="Only this pool."),),
+    text="Rates, percentiles and load of pools over the last 15 minutes, as this replica recorded them.",
 )
 POOLS: Final = AdminEndpoint(
     path="/v1/pools", answer=PoolList, text="Pools: engines, admission limit, traffic, degradation level."
@@ -232,6 +250,19 @@ SNAPSHOT: Final = AdminEndpoint(
 PROBLEMS: Final = AdminEndpoint(
     path="/v1/troubles", answer=ProblemList, text="Problems with files, and rolled-back resources."
 )
+TAP_FILTERS: Final = ("refused", "slow", "failed")
+TAP: Final = AdminEndpoint(
+    path="/v1/tap",
+    answer=str,
+    media_type=EVENT_STREAM,
+    messages=(("tries", TapBatch),),
+    parameters=(
+        Parameter(name="pool", text="Only tries of this pool."),
+        Parameter(name="only", text="Only these, separated by commas: `refused`, `slow`, `failed`."),
+        Parameter(name="slower_than", text="Slow are answers that took longer than this, such as `2s`."),
+    ),
+    text="Server-sent events: tries of requests as their access logs arrive.",
+)
 WHY: Final = AdminEndpoint(
     path="/v1/why", answer=Explanation, parameters=(_NAME,), text="Explain the state of an engine, zone or pool."
 )
@@ -250,21 +281,25 @@ ENDPOINTS: Final[tuple[AdminEndpoint[Any], ...]] = (
     APPLY,
     END_CANARY,
     AUDIT,
+    CONDITIONS,
     ENGINES,
     EVENTS,
     HISTORY,
     VERSION,
     LIVE,
+    OBJECTIVES,
     ORDERS,
     ORDER,
     END_ORDER,
     POLICIES,
+    POOL_HISTORY,
     POOLS,
     PROXIES,
     RESOURCES,
     ROLLBACK,
     SHADOW,
     SNAPSHOT,
+    TAP,
     PROBLEMS,
     WHY,
     ZONES,

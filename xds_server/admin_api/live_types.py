@@ -1,6 +1,6 @@
 """Types of the stream ``/v1/live``: a full frame, then changes. Read by dashboard and `switchgear top`.
 
-A frame holds five tables of named rows. Wire names are camel case, for JavaScript. Rows have no ages, which would
+A frame holds six tables of named rows. Wire names are camel case, for JavaScript. Rows have no ages, which would
 change every row every second.
 """
 
@@ -24,7 +24,7 @@ _CAMEL: Final = ConfigDict(alias_generator=_wire_name)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerRow:
-    """The server: readiness, policies, and problems."""
+    """The server: readiness and policies. The last four fields are for `switchgear top` of earlier versions."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _CAMEL
 
@@ -37,6 +37,27 @@ class ServerRow:
     held: str = ""
     lost: tuple[str, ...] = ()
     troubles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionRow:
+    """One condition, keyed by code, subject and a number. ``rank``: 0 for the most severe.
+
+    ``since`` is a Unix time. ``name``: what ``/v1/why`` explains, empty if nothing. ``runbook``: its page.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CAMEL
+
+    code: str
+    severity: str = "critical"
+    rank: int = 0
+    subject: str = ""
+    sentence: str = ""
+    fix: str = ""
+    since: float | None = None
+    name: str = ""
+    count: int = 1
+    runbook: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +87,15 @@ class PoolRow:
     answer_p99_s: float | None = None
     first_byte_p99_s: float | None = None
     shadow: tuple[str, ...] = ()
+    fallback: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneRow:
-    """One pool in one zone, keyed by ``pool/zone``; ``sends``: percent by engine zone."""
+    """One pool in one zone, keyed by ``pool/zone``; ``sends``: percent by engine zone.
+
+    ``calls_per_s``: measured calls of the last minute, by engine zone.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = _CAMEL
 
@@ -80,11 +105,15 @@ class ZoneRow:
     engines: int
     sends: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
+    calls_per_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRow:
-    """One engine, keyed by ``pool/engine``. ``share_percent``: its share of the pool's answers."""
+    """One engine, keyed by ``pool/engine``. ``share_percent``: its share of the pool's answers.
+
+    ``heard_at``: Unix time of its last report if that is old, and its figures are gone; otherwise null.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = _CAMEL
 
@@ -110,6 +139,7 @@ class EngineRow:
     share_percent: float | None = None
     error_percent: float | None = None
     shunned: int = 0
+    heard_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +170,8 @@ class EventRow:
     subject: str = ""
     pool: str = ""
     engine: str = ""
+    zone: str = ""
+    proxy: str = ""
     before: str = ""
     after: str = ""
     evidence: str = ""
@@ -147,7 +179,7 @@ class EventRow:
     times: int = 1
 
 
-Row: TypeAlias = ServerRow | PoolRow | ZoneRow | EngineRow | ProxyRow
+Row: TypeAlias = ServerRow | ConditionRow | PoolRow | ZoneRow | EngineRow | ProxyRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +187,7 @@ class LiveTables:
     """Tables of a frame; ``server`` has one row with that key."""
 
     server: Mapping[str, ServerRow] = field(default_factory=dict)
+    conditions: Mapping[str, ConditionRow] = field(default_factory=dict)
     pools: Mapping[str, PoolRow] = field(default_factory=dict)
     zones: Mapping[str, ZoneRow] = field(default_factory=dict)
     engines: Mapping[str, EngineRow] = field(default_factory=dict)
@@ -192,7 +225,7 @@ def wire_row(row: Row | EventRow) -> dict[str, Any]:
 
 _NAMES: Final[Mapping[type[Any], tuple[tuple[str, str], ...]]] = {
     kind: tuple((one.name, _wire_name(one.name)) for one in fields(kind))
-    for kind in (ServerRow, PoolRow, ZoneRow, EngineRow, ProxyRow, EventRow)
+    for kind in (ServerRow, ConditionRow, PoolRow, ZoneRow, EngineRow, ProxyRow, EventRow)
 }
 """Wire name of each field, by row type."""
 

@@ -134,7 +134,8 @@ class AgentStatus:
 class EngineStatus:
     """One engine: last report, its source, and decisions.
 
-    ``verdict``, ``source`` and ``report_age_s`` are None before the first report. ``address`` is empty while a
+    ``verdict``, ``source`` and ``report_age_s`` are None before the first report. ``health`` is None before the
+    first decision, and while neither agent, probe nor proxy ever reported on it. ``address`` is empty while a
     host name is unresolved. ``agent`` is None if the policy declares none. ``ejector``: the decision that would
     eject it; ``floor``: the capacity floor keeps it in rotation. ``shadow``: its health if shadow-mode decisions
     were enforced. ``slow_start_percent``: part of its share while it ramps up, full in ``slow_start_left_s``.
@@ -299,6 +300,70 @@ class RolledBackResource:
     held_from: tuple[str, ...] = ()
 
 
+class Severity(StrEnum):
+    """Severity of a condition."""
+
+    INFO = "info"  # normal for a while
+    WARNING = "warning"  # needs a look
+    CRITICAL = "critical"  # the policies are not in force, or requests fail
+
+
+SeverityName: TypeAlias = Annotated[Severity | str, Field(union_mode="left_to_right")]
+"""A ``Severity``, or an unknown one from a newer server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """A state of the server that operators should know, the same in every view.
+
+    ``subject``: the object, for people; ``pool``, ``engine`` and ``proxy`` name it if it is one. ``origins``: the
+    policy lines concerned. ``sentence`` has no age: ``since_unix_s`` tells it, None if unknown. ``count``: objects
+    that it stands for. ``runbook``: page in ``docs/runbooks``, empty without one.
+    """
+
+    code: str
+    severity: SeverityName
+    subject: str
+    sentence: str
+    fix: str
+    since_unix_s: float | None = None
+    pool: str = ""
+    engine: str = ""
+    proxy: str = ""
+    origins: tuple[str, ...] = ()
+    count: int = 1
+    runbook: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What makes it the same condition later."""
+        return self.code, self.subject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedObject:
+    """A custom resource whose latest spec is rejected; ``file``: its name among the policy files."""
+
+    kind: str
+    namespace: str
+    name: str
+    file: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReachedLimit:
+    """A limit that peers reached within the last minute, with the code of its condition.
+
+    ``peers``: the latest, by host and node id; ``count`` of all.
+    """
+
+    code: str
+    peers: tuple[str, ...]
+    count: int
+    age_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
     """Whether the server serves proxies, and the reason if not."""
@@ -388,7 +453,7 @@ class PoolStatus:
 
     ``ceiling`` and ``held`` are requests in flight; ``shed_per_s`` is by priority class. ``shadow``: decisions in
     shadow mode. ``revisions``: engines by region and model revision. ``regions`` is empty if all engines are in
-    one region.
+    one region. ``fallback``: whether a route declares a pool that takes over.
     """
 
     pool: str
@@ -418,11 +483,15 @@ class PoolStatus:
     shadow: tuple[str, ...]
     revisions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     regions: tuple[RegionStatus, ...] = ()
+    fallback: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneStatus:
-    """One pool in one zone: its engines, and the zones that serve callers there, by ``sends_percent``."""
+    """One pool in one zone: its engines, and the zones that serve callers there, by ``sends_percent``.
+
+    ``calls_per_s``: calls of the last minute from proxies of this zone, by zone of the engines, from load reports.
+    """
 
     pool: str
     zone: str
@@ -433,6 +502,7 @@ class ZoneStatus:
     sends_percent: Mapping[str, float]
     reason: str
     age_s: float | None
+    calls_per_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

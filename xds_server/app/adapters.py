@@ -1,6 +1,7 @@
 """Adapters from publisher, telemetry, orders and certificates to the ports of the reconciler."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping
 from types import MappingProxyType
 
@@ -23,6 +24,7 @@ class PublisherAdapter:
         self._publisher = publisher
         self._views: LastResult[Mapping[str, View]] = LastResult()
         self._envoys: LastResult[frozenset[str]] = LastResult()
+        self._by_view: LastResult[Mapping[View, int]] = LastResult()
 
     def views(self) -> frozenset[View]:
         return frozenset(view for view in self._publisher.views if isinstance(view, View))
@@ -57,8 +59,9 @@ class PublisherAdapter:
         return self._counts(lambda view: view.zone)
 
     def by_view(self) -> Mapping[View, int]:
-        """Number of proxies by view."""
-        return {view: count for view, count in self._publisher.proxies_by_view.items() if isinstance(view, View)}
+        """Number of node ids by view: a proxy with many streams takes no larger part of a limit than others."""
+        views = self.nodes()
+        return self._by_view.of((views,), lambda: MappingProxyType(Counter(views.values())))
 
     def _counts(self, key_of: Callable[[View], str]) -> Mapping[str, int]:
         counts: dict[str, int] = {}

@@ -7,6 +7,7 @@ from typing import Self
 from xds_server.admin.admin_server import AdminServer
 from xds_server.admin.published_config import PublishedConfig
 from xds_server.admin.server_backend import BackendSources, ServerBackend
+from xds_server.admin.tap_stream import TapSource
 from xds_server.app.engine_parts import EngineParts
 from xds_server.app.operator_parts import OperatorParts
 from xds_server.app.policy_parts import PolicyParts
@@ -14,6 +15,7 @@ from xds_server.app.proxy_parts import ProxyParts
 from xds_server.diagnosis.file_problems import FileProblems
 from xds_server.metrics.metric_registry import Metrics
 from xds_server.serve_config import ServeConfig
+from xds_server.telemetry.pool_recorder import PoolRecorder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,11 @@ class AdminPort:
                 lost_s=policies.feed.lost_s,
                 file_problems=file_problems.current,
                 canary=policies.versions.canary,
+                objectives=proxies.telemetry.objectives,
+                history=policies.versions.history,
+                rejected=policies.feed.rejected,
+                limits=lambda: (*proxies.reached.current(), *admin_auth.reached.current()),
+                recorder=PoolRecorder(proxies.telemetry.traffic_store),
             ),
         )
         for measured in (
@@ -83,9 +90,16 @@ class AdminPort:
             tls=auth.ssl_context(),
             changer=policies.versions,
             inside=published,
+            tap=TapSource(
+                tap=proxies.telemetry.traffic_store.tap,
+                pools=lambda: tuple(proxies.telemetry.traffic_store.directory.pools),
+                sampling_ratio=lambda: min(proxies.telemetry.sampling.values(), default=1.0),
+            ),
         )
         return cls(server=server, backend=backend, file_problems=file_problems)
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
-        """Track file problems in this task group; the server itself is a context manager."""
+        """Track file problems, conditions and pools in this task group; the server itself is a context manager."""
         tasks.create_task(self.file_problems.run(), name="troubles")
+        tasks.create_task(self.backend.condition_log.run(), name="conditions")
+        tasks.create_task(self.backend.record_pools(), name="pool-history")

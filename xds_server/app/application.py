@@ -36,6 +36,7 @@ from xds_server.model.snapshot import Snapshot
 from xds_server.model.view import View
 from xds_server.publish.free_port import check_port_free
 from xds_server.publish.grpc_ads import GrpcAdsServer
+from xds_server.publish.h2_ads import H2AdsServer
 from xds_server.reconcile.pipeline import BuildResult
 from xds_server.serve_config import ConfigError, ServeConfig
 from xds_server.state.write_failures import WriteFailures
@@ -205,6 +206,7 @@ class ControlPlane:
             publisher=proxies.publisher,
             connected=proxies.connected,
             ledger=operators.ledger,
+            conditions=self.admin.backend.recent_conditions,
         )
         async with self.admin.server as admin, operators.tracing, asyncio.TaskGroup() as tasks:
             tasks.create_task(wait_for_stop(stop), name="signals")
@@ -232,20 +234,39 @@ class ControlPlane:
 
     async def _transport(self, admin: ListenAddress, on_listening: Callable[[BoundAddresses], None]) -> None:
         listen, proxies = self.config.listen, self.proxies
-        transport = GrpcAdsServer(
-            proxies.publisher,
-            host=listen.host,
-            port=listen.port,
-            credentials=proxies.auth.server_credentials(),
-            handlers=proxies.telemetry.handlers(),
-            on_flaw=self.metrics.count_stream_flaw,
-            limits=StreamLimits(
-                pacer=PeerPacer(
-                    DISCOVERY_CPU, "discovery", self.metrics.peer_waits.labels(signal="discovery").inc
-                ),
-                memory=proxies.memory,
+        limits = StreamLimits(
+            pacer=PeerPacer(
+                DISCOVERY_CPU,
+                "discovery",
+                self.metrics.peer_waits.labels(signal="discovery").inc,
+                proxies.reached,
+                proxies.host_time,
             ),
+            memory=proxies.memory,
+            reached=proxies.reached,
         )
+        on_flaw = self.metrics.count_stream_flaw
+        transport: GrpcAdsServer | H2AdsServer
+        if self.config.transport == "h2":
+            transport = H2AdsServer(
+                proxies.publisher,
+                host=listen.host,
+                port=listen.port,
+                tls=proxies.auth.h2_context(),
+                services=proxies.telemetry.services(),
+                on_flaw=on_flaw,
+                limits=limits,
+            )
+        else:
+            transport = GrpcAdsServer(
+                proxies.publisher,
+                host=listen.host,
+                port=listen.port,
+                credentials=proxies.auth.server_credentials(),
+                handlers=proxies.telemetry.handlers(),
+                on_flaw=on_flaw,
+                limits=limits,
+            )
         try:
             port = await transport.start()
         except OSError as error:
@@ -253,7 +274,7 @@ class ControlPlane:
         try:
             self.admin.backend.listening = True
             listening = BoundAddresses(xds=ListenAddress(listen.host, port), admin=admin)
-            _log.info("serve.listening", xds=str(listening.xds), admin=str(admin))
+            _log.info("serve.listening", xds=str(listening.xds), admin=str(admin), transport=self.config.transport)
             on_listening(listening)
             await transport.run()
         finally:

@@ -6,7 +6,7 @@ Without the API server no request fails: the last known state stays in force.
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -17,12 +17,14 @@ import structlog
 from prometheus_client.core import Metric
 
 from policies.engine_tls import SecretError
+from xds_server.admin_api.status_types import RejectedObject
 from xds_server.app.policy_feed import ServerContext
 from xds_server.app.replica_reporter import ReplicaReporter
 from xds_server.decide.diff.change import Change, ChangeKind, Subject
 from xds_server.k8s.api_resources import ENDPOINT_SLICES, NODES, PODS, POLICY_RESOURCES
 from xds_server.k8s.client_config import ClientConfig, open_kube_api
 from xds_server.k8s.kube_api import ApiError, KubeApi
+from xds_server.k8s.policy_object import PolicyObject
 from xds_server.k8s.replica_registry import ReplicaIdentity, ReplicaRegistry
 from xds_server.k8s.source import ClusterSource, WatchScope
 from xds_server.k8s.status.status_writer import LeaderElectionConfig, StatusWriter
@@ -64,6 +66,7 @@ class ClusterFeed:
         self._reading = asyncio.Event()
         self._first = asyncio.Event()
         self._told: frozenset[str] = frozenset()
+        self._objects: Sequence[PolicyObject] = ()
 
     async def states(self) -> AsyncGenerator[PolicyState, None]:
         await self._reading.wait()
@@ -91,7 +94,7 @@ class ClusterFeed:
             api,
             WatchScope(namespaces=tuple(config.namespaces), policy_selector=config.selector),
             on_pod_states=context.reconciler.on_pod_states,
-            on_objects=self._objects_changed,
+            on_objects=partial(self._objects_changed, context),
             secret_error=self._secret_error,
         )
         self._replicas = replicas = ReplicaRegistry(
@@ -120,7 +123,11 @@ class ClusterFeed:
             released = {one.released for one in self._replicas.peer_statuses().values()} - {""}
             context.reconciler.release_with_peers(released)
 
-    def _objects_changed(self) -> None:
+    def _objects_changed(self, context: ServerContext) -> None:
+        objects = () if self._reader is None else self._reader.policy_objects
+        for change in _rejections(self._objects, objects):
+            context.ledger.record(change)
+        self._objects = objects
         if self._writer is not None:
             self._writer.request_write()
 
@@ -132,6 +139,15 @@ class ClusterFeed:
         if self._reader is None:
             return _NOTHING
         return {name: round(lost_s, 3) for name, lost_s in self._reader.stale.items() if lost_s >= LOST_S}
+
+    def rejected(self) -> Sequence[RejectedObject]:
+        return [
+            RejectedObject(
+                kind=one.kind, namespace=one.namespace, name=one.name, file=one.file, sentence=one.rejection
+            )
+            for one in self._objects
+            if one.rejection
+        ]
 
     def pods(self) -> Mapping[EngineId, PodRef]:
         return _NO_PODS if self._reader is None else self._reader.pods
@@ -184,6 +200,23 @@ def _own_namespace() -> str:
         return _NAMESPACE_FILE.read_text(encoding="utf-8").strip() or "default"
     except OSError:
         return "default"
+
+
+def _rejections(before: Sequence[PolicyObject], after: Sequence[PolicyObject]) -> Iterator[Change]:
+    """Objects that become rejected, are rejected for other reasons, or are accepted again."""
+    known = {one.uid: one.rejection for one in before}
+    for one in after:
+        earlier = known.get(one.uid, "")
+        if one.rejection != earlier:
+            yield Change(
+                kind=ChangeKind.OBJECT,
+                subject=Subject(),
+                before="rejected" if earlier else "accepted",
+                after="rejected" if one.rejection else "accepted",
+                reason=f"{one.file}: {one.rejection or 'the latest spec is in force'}",
+                returns="a corrected spec" if one.rejection else "",
+                alarm=bool(one.rejection),
+            )
 
 
 def _contact(before: frozenset[str], lost: Mapping[str, float]) -> Change:

@@ -1,12 +1,13 @@
 """Interface of policy sources: files or a cluster."""
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from prometheus_client.core import Metric
 
+from xds_server.admin_api.status_types import Condition, RejectedObject
 from xds_server.app.adapters import PublisherAdapter
 from xds_server.ledger.ledger import Ledger
 from xds_server.model.fleet import EngineId
@@ -29,6 +30,7 @@ class ServerContext:
     publisher: Publisher
     connected: PublisherAdapter
     ledger: Ledger
+    conditions: Callable[[], Sequence[Condition]]
 
 
 class PolicyFeed(Protocol):
@@ -51,6 +53,10 @@ class PolicyFeed(Protocol):
 
     def lost_s(self) -> Mapping[str, float]:
         """Seconds without contact by kind of object; only kinds without contact."""
+        ...
+
+    def rejected(self) -> Sequence[RejectedObject]:
+        """Custom resources whose latest spec is rejected."""
         ...
 
     def pods(self) -> Mapping[EngineId, PodRef]:
@@ -93,6 +99,9 @@ class FilesFeed:
 
     def lost_s(self) -> Mapping[str, float]:
         return _NOTHING
+
+    def rejected(self) -> Sequence[RejectedObject]:
+        return ()
 
     def pods(self) -> Mapping[EngineId, PodRef]:
         return _NO_PODS

@@ -8,8 +8,12 @@ from typing import Self
 from engine.allocator import release_memory
 from xds_server.app.adapters import PublisherAdapter
 from xds_server.app.server_events import ServerEvents
+from xds_server.auth.log_budget import EventLines
 from xds_server.auth.memory_guard import MemoryGuard
+from xds_server.auth.peer_budget import HostTime
+from xds_server.auth.reached_limits import ReachedLimits
 from xds_server.auth.server_auth import ServerAuth
+from xds_server.auth.unfinished_messages import tcp_bytes
 from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.snapshot import Snapshot
 from xds_server.model.view import View
@@ -65,6 +69,8 @@ class ProxyParts:
     secrets: SecretDistributor
     telemetry: Telemetry
     memory: MemoryGuard
+    reached: ReachedLimits
+    host_time: HostTime
     eject_latency: EjectLatency
 
     @classmethod
@@ -82,6 +88,7 @@ class ProxyParts:
         auth = ServerAuth(config)
         views = ViewSource(auth)
         eject_latency = EjectLatency(metrics, traffic_store.began_at_s)
+        reached = ReachedLimits()
         publisher = Publisher(
             view_of=views.view_of,
             snapshot_for=views.snapshot_for,
@@ -92,12 +99,20 @@ class ProxyParts:
                 events.ack,
                 eject_latency,
                 following=change_tracer,
+                lines=EventLines(metrics.log_lines_suppressed.inc, reached),
             ),
             epoch=epoch,
             identifier="switchgear",
         )
         connected = PublisherAdapter(publisher)
-        memory = MemoryGuard(on_shed=metrics.streams_shed.inc, release=release_memory)
+        host_time = HostTime()
+        memory = MemoryGuard(
+            on_shed=metrics.streams_shed.inc,
+            release=release_memory,
+            reached=reached,
+            # Our own transport counts unfinished messages itself.
+            sockets=tcp_bytes if config.transport == "grpc" else dict,
+        )
         return cls(
             auth=auth,
             views=views,
@@ -110,8 +125,12 @@ class ProxyParts:
                 speaks_for=connected.speaks_for,
                 traffic_store=traffic_store,
                 memory=memory,
+                reached=reached,
+                host_time=host_time,
             ),
             memory=memory,
+            reached=reached,
+            host_time=host_time,
             eject_latency=eject_latency,
         )
 

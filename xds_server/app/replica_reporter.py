@@ -65,6 +65,7 @@ class ReplicaReporter:
             hold_reason=files.reason if files.state == "held" else "",
             pods=reader.pods,
             events=self._context.ledger.book.since(since),
+            conditions=self._context.conditions(),
         )
 
     def _published(self) -> str:

@@ -34,6 +34,7 @@ from xds_server.admin_api.access_types import AccessStatus, AuditLog, AuditRecor
 from xds_server.admin_api.endpoints import ACCESS, AUDIT
 from xds_server.auth.access_rules import AdminRole
 from xds_server.auth.authorization import Principal, principal_of
+from xds_server.auth.reached_limits import PeerLimit, ReachedLimits
 from xds_server.auth.rules_watcher import RulesWatcher
 from xds_server.metrics.control_metrics import ControlPlaneMetrics
 from xds_server.model.token_bucket import RateLimit, TokenBucket, take_token
@@ -106,6 +107,7 @@ class AdminAuth:
         self._wall = wall
         self._buckets: BoundedDict[tuple[str, str], TokenBucket] = BoundedDict(MAX_BUCKETS)
         self._sessions: BoundedDict[str, tuple[str, float]] = BoundedDict(MAX_SESSIONS)
+        self.reached = ReachedLimits(clock)
         self._refused: dict[str, int] = {"unknown": 0, "role": 0, "rate": 0, "host": 0, "crowd": 0}
 
     def add_routes(self, app: web.Application) -> None:
@@ -157,11 +159,11 @@ class AdminAuth:
             return self._judge_open(request, writes=writes)
         token, cookie = _token(request), request.cookies.get(COOKIE, "")
         if token and not self._left("failure", peer, FAILURE_LIMIT):
-            return None, self._too_many()
+            return None, self._too_many(peer)
         caller = self._caller(request, token, cookie)
         if caller is None:
             if (token or writes) and not self._take("failure", peer, FAILURE_LIMIT):
-                return None, self._too_many()
+                return None, self._too_many(peer)
             if request.method == "GET" and "text/html" in request.headers.get("Accept", "") and self._rules:
                 self._refused["unknown"] += 1
                 return None, web.Response(status=302, headers={"Location": LOGIN})
@@ -171,10 +173,12 @@ class AdminAuth:
     def _judge_open(self, request: web.Request, *, writes: bool) -> tuple[Principal | None, web.Response | None]:
         identities = _identities(request)
         caller = Principal(name=identities[0], role=AdminRole.WRITE) if identities else ANONYMOUS
-        refusal = self._foreign(request)
+        refusal, peer = self._foreign(request), source_network(request.remote or "")
+        if refusal is not None and writes and not self._take("failure", peer, FAILURE_LIMIT):
+            return None, self._too_many(peer)
         if refusal is None and writes and self._certified_writes and not identities:
-            if not self._take("failure", source_network(request.remote or ""), FAILURE_LIMIT):
-                return None, self._too_many()
+            if not self._take("failure", peer, FAILURE_LIMIT):
+                return None, self._too_many(peer)
             return None, self._refuse(
                 "unknown",
                 401,
@@ -192,6 +196,7 @@ class AdminAuth:
     def _bounded(self, caller: Principal, *, writes: bool) -> web.Response | None:
         """Refusal of a known caller who exceeds the rate or the role."""
         if not self._take("call", caller.name, CALL_LIMIT):
+            self.reached.add(PeerLimit.ADMIN, caller.name)
             return self._refuse("rate", 429, f"{caller.name} exceeds {CALL_LIMIT.per_s:g} requests per second")
         if writes and caller.role is not AdminRole.WRITE:
             return self._refuse("role", 403, self._why_not(caller))
@@ -223,7 +228,8 @@ class AdminAuth:
         answer.headers["WWW-Authenticate"] = "Bearer"
         return answer
 
-    def _too_many(self) -> web.Response:
+    def _too_many(self, peer: str) -> web.Response:
+        self.reached.add(PeerLimit.ADMIN, peer)
         return self._refuse("rate", 429, "too many wrong tokens from this address: wait a minute")
 
     def _refuse(self, reason: str, status: int, message: str) -> web.Response:
@@ -233,9 +239,10 @@ class AdminAuth:
             answer.headers["Retry-After"] = "5"
         return answer
 
-    def count_rejected_connection(self) -> None:
+    def count_rejected_connection(self, host: str) -> None:
         """Count a connection refused at the limit."""
         self._refused["crowd"] += 1
+        self.reached.add(PeerLimit.ADMIN, host)
 
     def still_authorized(self, request: web.Request) -> bool:
         """Whether the caller of this request may continue to read; rules can change during a stream."""

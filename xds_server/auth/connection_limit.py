@@ -5,11 +5,17 @@ separately, and so do machines that share one identity. IPv6 counts by /64, with
 address freely.
 """
 
+import resource
+from typing import Final
 from urllib.parse import unquote
 
 import structlog
 
 from engine.address import source_network
+
+_MOST_INT32: Final = 2**31 - 1
+_OTHERS: Final = 1024
+"""Descriptors reserved for admin port, agents and files, if there are plenty."""
 
 _log = structlog.get_logger()
 
@@ -62,3 +68,10 @@ def host_of(peer: str, identities: tuple[str, ...]) -> str:
     if kind in ("ipv4", "ipv6"):
         at = source_network(rest.rpartition(":")[0].strip("[]"))
     return " ".join((at, *identities))
+
+
+def most_connections(descriptors: int) -> int:
+    """Connection limit for this many descriptors: half of few, all but some of many."""
+    if descriptors == resource.RLIM_INFINITY:
+        return _MOST_INT32
+    return min(_MOST_INT32, max(descriptors // 2, descriptors - _OTHERS))

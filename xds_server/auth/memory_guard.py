@@ -20,6 +20,7 @@ from typing import Final
 import structlog
 
 from engine.bounded_dict import BoundedDict
+from xds_server.auth.reached_limits import PeerLimit, ReachedLimits
 from xds_server.auth.unfinished_messages import TcpBytes, UnfinishedMessages, tcp_bytes
 
 HIGH: Final = 0.85
@@ -46,6 +47,13 @@ COUNT_PAUSE: Final = 10.0
 
 RELEASE_AFTER_S: Final = 0.3
 """Pause until the memory of unfinished messages is released; gRPC frees it meanwhile."""
+
+RELEASE_EACH_S: Final = 10.0
+RELEASE_EACH_BYTES: Final = 16 * 1024 * 1024
+"""Free memory also returns to the system whenever memory has grown by this much since the last time, at most this
+often: large messages leave it between small objects, and on a busy machine gRPC frees them for seconds. Takes 1 ms
+for each MB of small free parts.
+"""
 
 _LOG_EACH_S: Final = 60.0
 _MOST_LOGGED: Final = 1024
@@ -78,6 +86,7 @@ class MemoryGuard:
         sockets: Callable[[], Mapping[str, TcpBytes]] = tcp_bytes,
         on_shed: Callable[[int], object] = lambda _: None,
         release: Callable[[], object] = lambda: None,
+        reached: ReachedLimits | None = None,
     ) -> None:
         self._memory_bytes = memory_bytes or own_memory_bytes
         self._limit_bytes = memory_limit_bytes() if limit_bytes is None else limit_bytes
@@ -85,6 +94,7 @@ class MemoryGuard:
         self._sockets = sockets
         self._on_shed = on_shed
         self._release = release
+        self._reached = reached or ReachedLimits()
         self._streams: dict[_Stream, None] = {}
         self._sizes: deque[tuple[float, int]] = deque()
         self._shedding = False
@@ -93,6 +103,8 @@ class MemoryGuard:
         self._counted_at_s = float("-inf")
         self._count_from_s = float("-inf")
         self._release_at_s: float | None = None
+        self._release_from_s = float("-inf")
+        self._released_bytes = 0
         self._logged_at_s: BoundedDict[str, float] = BoundedDict(_MOST_LOGGED)
 
     def enter(self, host: str, *, connection: str = "", proven: bool, end: Callable[[], object]) -> object:
@@ -114,15 +126,22 @@ class MemoryGuard:
         self._streams.pop(ticket, None)
         self._unfinished.close(ticket.connection)
 
+    def end_unfinished(self, ticket: object, unfinished_bytes: int, now_s: float) -> None:
+        """End a stream whose transport counts its unfinished messages, and found too many."""
+        assert isinstance(ticket, _Stream)  # noqa: S101 -- from enter()
+        if ticket in self._streams:
+            self._report_unfinished(ticket.connection, ticket.host, unfinished_bytes, now_s)
+            self._end([ticket])
+
     def check(self, now_s: float) -> None:
         """End streams if memory is short, or messages stay unfinished; call often: 20 us."""
         size = self._memory_bytes()
         self._end_unfinished(size, now_s)
+        size = self._release_free(size, now_s)
         if now_s < self._next_at_s:
             return
         if self._shedding:
-            self._release()
-            size = self._memory_bytes()
+            size = self._release_now(now_s)
         self._sizes.append((now_s, size))
         while self._sizes[0][0] < now_s - FAST_S:
             self._sizes.popleft()
@@ -139,13 +158,13 @@ class MemoryGuard:
             _log.error("peers.memory_short", memory_bytes=size, limit_bytes=limit, grown_bytes=grown)
         self._next_at_s = now_s + PAUSE_S
         self._sizes.clear()  # what grew before is answered
-        self._end(self._suspects()[:AT_ONCE])
+        doomed = self._suspects()[:AT_ONCE]
+        for stream in doomed:
+            self._reached.add(PeerLimit.MEMORY, stream.host)
+        self._end(doomed)
 
     def _end_unfinished(self, size: int, now_s: float) -> None:
         """End the streams of connections with too many unfinished bytes."""
-        if self._release_at_s is not None and now_s >= self._release_at_s:
-            self._release_at_s = None
-            self._release()
         self._counted_bytes = min(size, self._counted_bytes)
         due = size >= self._counted_bytes + COUNT_EACH_BYTES or now_s >= self._counted_at_s + COUNT_EACH_S
         if not due or now_s < self._count_from_s:
@@ -158,13 +177,29 @@ class MemoryGuard:
             return
         self._release_at_s = now_s + RELEASE_AFTER_S
         for connection, host, unfinished_bytes in excess:
-            if now_s - self._logged_at_s.get(host, float("-inf")) >= _LOG_EACH_S:
-                self._logged_at_s[host] = now_s
-                _log.warning(
-                    "peers.unfinished", host=host, connection=connection, unfinished_bytes=unfinished_bytes
-                )
+            self._report_unfinished(connection, host, unfinished_bytes, now_s)
         connections = {one.connection for one in excess}
         self._end([stream for stream in self._streams if stream.connection in connections])
+
+    def _report_unfinished(self, connection: str, host: str, unfinished_bytes: int, now_s: float) -> None:
+        self._reached.add(PeerLimit.MESSAGES, host)
+        if now_s - self._logged_at_s.get(host, float("-inf")) >= _LOG_EACH_S:
+            self._logged_at_s[host] = now_s
+            _log.warning("peers.unfinished", host=host, connection=connection, unfinished_bytes=unfinished_bytes)
+
+    def _release_free(self, size: int, now_s: float) -> int:
+        """Return free memory to the system, if it is due; returns what this process holds then."""
+        self._released_bytes = min(size, self._released_bytes)
+        asked = self._release_at_s is not None and now_s >= self._release_at_s
+        grown = size >= self._released_bytes + RELEASE_EACH_BYTES and now_s >= self._release_from_s
+        return self._release_now(now_s) if asked or grown else size
+
+    def _release_now(self, now_s: float) -> int:
+        self._release()
+        self._release_at_s = None
+        self._release_from_s = now_s + RELEASE_EACH_S
+        self._released_bytes = self._memory_bytes()
+        return self._released_bytes
 
     def _end(self, doomed: list[_Stream]) -> None:
         for stream in doomed:

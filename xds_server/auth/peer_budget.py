@@ -22,6 +22,18 @@ MAX_WAIT_S: Final = 5.0
 FLOOR_CPU: Final = RateLimit(burst=0.1, per_s=0.005)
 """Of a node that never waits for its host: 25 ACKs a second."""
 
+NEW_FLOOR_S: Final = 0.01
+"""What an unknown node has of that: its first requests take 1 to 3 ms. A host may make up any number of nodes."""
+
+OPENING_CPU: Final = RateLimit(burst=1.5, per_s=0.1)
+"""Of a host's new streams and large first messages, even if it has used up its time: 1 500 streams at once."""
+
+ALL_CPU: Final = RateLimit(burst=2.0, per_s=0.5)
+"""Of a host, for messages of all kinds: each kind has a limit, and they share one event loop."""
+
+MOST_CPU: Final = RateLimit(burst=4.0, per_s=0.75)
+"""The same, including nodes that use little."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuLimits:
@@ -42,29 +54,74 @@ ACCESS_LOG_CPU: Final = CpuLimits(node=RateLimit(burst=1.0, per_s=0.4), host=Rat
 """The whole budget of access log entries takes a quarter of a core, and may come from one gateway."""
 
 
-class CpuBudget:
-    """What nodes and hosts have used."""
+class HostTime:
+    """What hosts have used for messages of all kinds: one object for all services of a port."""
 
-    def __init__(self, limits: CpuLimits) -> None:
+    def __init__(self, limit: RateLimit = ALL_CPU, most: RateLimit = MOST_CPU) -> None:
+        self._limit = limit
+        self._most = most
+        self._used: BoundedDict[str, tuple[TokenBucket, TokenBucket]] = BoundedDict(MAX_REMEMBERED)
+
+    def spend(self, host: str, cpu_s: float, now_s: float, *, factor: float = 1.0) -> None:
+        """Charge this time; ``factor`` as in ``CpuBudget.spend``."""
+        limited, most = self._used.get(host, (None, None))
+        self._used[host] = (
+            _spent(limited, self._limit, factor * cpu_s, now_s),
+            _spent(most, self._most, cpu_s, now_s),
+        )
+
+    def wait_s(self, host: str, now_s: float, *, frugal: bool) -> float:
+        """Seconds until a message of this host may be read; ``frugal``: of a node that uses little."""
+        limited, most = self._used.get(host, (None, None))
+        return _debt_s(most, self._most, now_s) if frugal else _debt_s(limited, self._limit, now_s)
+
+
+class CpuBudget:
+    """What nodes and hosts have used of one service."""
+
+    def __init__(self, limits: CpuLimits, hosts: HostTime | None = None) -> None:
         self._limits = limits
+        self._all = hosts or HostTime()
         self._nodes: BoundedDict[tuple[str, str], TokenBucket] = BoundedDict(MAX_REMEMBERED)
         self._floors: BoundedDict[tuple[str, str], TokenBucket] = BoundedDict(MAX_REMEMBERED)
         self._hosts: BoundedDict[str, TokenBucket] = BoundedDict(MAX_REMEMBERED)
+        self._openings: BoundedDict[str, TokenBucket] = BoundedDict(MAX_REMEMBERED)
 
-    def spend(self, host: str, node: str, cpu_s: float, now_s: float) -> None:
-        """Charge this time."""
+    def spend(self, host: str, node: str, cpu_s: float, now_s: float, *, factor: float = 1.0) -> None:
+        """Charge this time; nodes that use little are charged without ``factor``."""
         limits, key = self._limits, (host, node)
-        self._nodes[key] = _spent(self._nodes.get(key), limits.node, cpu_s, now_s)
-        self._floors[key] = _spent(self._floors.get(key), limits.floor, cpu_s, now_s)
-        self._hosts[host] = _spent(self._hosts.get(host), limits.host, cpu_s, now_s)
+        floor = self._floors.get(key)
+        if floor is None:
+            floor = TokenBucket(tokens=min(NEW_FLOOR_S, limits.floor.burst), at_s=now_s)
+        self._floors[key] = _spent(floor, limits.floor, cpu_s, now_s)
+        self._nodes[key] = _spent(self._nodes.get(key), limits.node, factor * cpu_s, now_s)
+        self._spend_of_host(host, cpu_s, now_s, factor)
 
     def wait_s(self, host: str, node: str, now_s: float) -> float:
         """Seconds until the next message may be read, at most ``MAX_WAIT_S``; 0: now."""
         limits, key = self._limits, (host, node)
         wait_s = _debt_s(self._nodes.get(key), limits.node, now_s)
-        if available_tokens(self._floors.get(key), limits.floor, now_s) <= 0:
+        frugal = available_tokens(self._floors.get(key), limits.floor, now_s) > 0
+        wait_s = max(wait_s, self._all.wait_s(host, now_s, frugal=frugal))
+        if not frugal:
             wait_s = max(wait_s, _debt_s(self._hosts.get(host), limits.host, now_s))
         return min(wait_s, MAX_WAIT_S)
+
+    def spend_opening(self, host: str, cpu_s: float, now_s: float, *, factor: float = 1.0) -> None:
+        """Charge a stream or first message whose node is unknown."""
+        self._openings[host] = _spent(self._openings.get(host), OPENING_CPU, cpu_s, now_s)
+        self._spend_of_host(host, cpu_s, now_s, factor)
+
+    def opening_wait_s(self, host: str, now_s: float) -> float:
+        """Seconds until this host may open a stream, or send a large first message; 0: now."""
+        used_s = max(
+            _debt_s(self._hosts.get(host), self._limits.host, now_s), self._all.wait_s(host, now_s, frugal=False)
+        )
+        return min(used_s, _debt_s(self._openings.get(host), OPENING_CPU, now_s), MAX_WAIT_S)
+
+    def _spend_of_host(self, host: str, cpu_s: float, now_s: float, factor: float) -> None:
+        self._hosts[host] = _spent(self._hosts.get(host), self._limits.host, factor * cpu_s, now_s)
+        self._all.spend(host, cpu_s, now_s, factor=factor)
 
 
 def _spent(bucket: TokenBucket | None, rate: RateLimit, cpu_s: float, now_s: float) -> TokenBucket:

@@ -25,6 +25,7 @@ from xds_server.admin_api.status_types import FileDefect, FileProblem
 from xds_server.auth.access_rules import Access
 from xds_server.auth.admin_auth import AdminAuth
 from xds_server.auth.authorization import Denial, authorize_proxy, expected_proxy_grant
+from xds_server.auth.log_budget import LogBudget
 from xds_server.auth.node_view import view_of
 from xds_server.auth.rules_watcher import RulesWatcher
 from xds_server.diagnosis.file_problems import expiry_problem
@@ -39,7 +40,6 @@ EXPIRES_SOON_S: Final = 3600.0
 """Warn about certificates that expire within this time, repeatedly; some meshes issue them for a day."""
 
 _TELL_SOON_EACH_S: Final = 600.0
-_TELL_AGAIN_S: Final = 60.0
 _MOST_TOLD: Final = 1024
 
 _STILL_COMES_S: Final = 45.0
@@ -62,7 +62,7 @@ class ServerAuth:
         self._wall = wall
         self._local = config.listen.is_loopback
         self._refused: dict[str, int] = {"identity": 0, "node": 0}
-        self._told_at_s: BoundedDict[tuple[str, str], float] = BoundedDict(_MOST_TOLD)
+        self._lines = LogBudget(clock)
         self._turned_away: BoundedDict[str, tuple[float, str]] = BoundedDict(_MOST_TOLD)
         self._soon_told_s = float("-inf")
         try:
@@ -100,6 +100,10 @@ class ServerAuth:
     def ssl_context(self) -> ssl.SSLContext | None:
         """TLS context of an HTTP port; None for plaintext."""
         return None if self.keys is None else server_context(self.keys)
+
+    def h2_context(self) -> ssl.SSLContext | None:
+        """TLS context of the xDS port on our own transport, which requires certificates; None for plaintext."""
+        return None if self.keys is None else server_context(self.keys, only_proved=True, protocols=("h2",))
 
     def admin_auth(self, config: ServeConfig) -> AdminAuth:
         """Authentication of the admin port."""
@@ -256,11 +260,8 @@ class ServerAuth:
         """Count a refusal, and log it occasionally: refused proxies retry every second."""
         self._refused[refused.kind] += 1
         self._turned_away[node.id] = (self._clock(), refused.reason)
-        who, now_s = (" ".join(node.identities), node.id), self._clock()
-        if now_s - self._told_at_s.get(who, float("-inf")) < _TELL_AGAIN_S:
-            return
-        self._told_at_s[who] = now_s
-        _log.warning("xds.peer_refused", node=node.id, zone=node.zone, reason=refused.reason)
+        if self._lines.take(node.host, f"{' '.join(node.identities)} {node.id}"):
+            _log.warning("xds.peer_refused", node=node.id, zone=node.zone, reason=refused.reason)
 
 
 def _changed(pair: KeyPair) -> None:

@@ -29,6 +29,7 @@ _COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
         "get": _entry("get", "List engines, pools, zones, proxies, orders, events and more."),
         "describe": _entry("describe", "Show the details of one engine, pool, zone or proxy."),
         "top": _entry("top", "Watch pools, engines and proxies in the terminal."),
+        "tap": _entry("tap", "Watch requests as they end: refused, slow, failed, or all."),
         "eject": _entry("orders", "Remove an engine from rotation temporarily.", name="eject"),
         "drain": _entry("orders", "Stop sending new requests to an engine temporarily.", name="drain"),
         "degrade": _entry("orders", "Hold a pool at a degradation level temporarily.", name="degrade"),

@@ -1,9 +1,10 @@
 """Requests to the admin port of a running server, and one error for a server that cannot answer them."""
 
+import contextlib
 import http.client
 import json
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -101,6 +102,42 @@ def request_json(admin: str, path: str, *, method: str = "GET", body: Any = None
         kind = UnknownPathError if answer.status == http.client.NOT_FOUND else NoAnswerError
         raise kind(f"{admin}{path} answered {answer.status}: is it the admin port of a Switchgear?")
     raise AdminApiError(answer.status, message, found)
+
+
+def event_stream(admin: str, path: str, *, timeout_s: float) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Names and JSON of server-sent events until the server closes the stream.
+
+    ``AdminApiError`` where it refuses; ``NoAnswerError`` for another server, one that is gone, or one silent for
+    ``timeout_s``.
+    """
+    connection, headers = admin_connection(admin, timeout_s=timeout_s)
+    try:
+        with contextlib.closing(connection):
+            connection.request("GET", path, None, headers | {"Accept": "text/event-stream"})
+            answer = connection.getresponse()
+            if answer.status != http.client.OK:
+                raise _stream_refusal(admin, path, answer)
+            event = ""
+            while line := answer.readline():
+                field, _, value = line.decode().rstrip("\n").partition(": ")
+                if field == "event":
+                    event = value
+                elif field == "data":
+                    yield event, json.loads(value)
+    except (http.client.HTTPException, ValueError, RecursionError) as error:
+        raise NoAnswerError(_not_ours(admin)) from error
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        raise NoAnswerError(f"no server answers at {admin}: {reason}") from error
+
+
+def _stream_refusal(admin: str, path: str, answer: http.client.HTTPResponse) -> click.ClickException:
+    """The error of a stream that was not opened."""
+    with contextlib.suppress(ValueError):
+        found = json.loads(answer.read())
+        if isinstance(found, dict) and isinstance(found.get("error"), str):
+            return AdminApiError(answer.status, found["error"], found)
+    return NoAnswerError(f"{admin}{path} answered {answer.status} {answer.reason}")
 
 
 def _no_tls(admin: str, error: ssl.SSLError) -> str:

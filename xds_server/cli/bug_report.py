@@ -21,6 +21,7 @@ from policies.findings import PolicyErrors
 from policies.model import PolicySet
 from xds_server.admin.server_info import libraries
 from xds_server.admin_api.endpoints import (
+    CONDITIONS,
     ENGINES,
     EVENTS,
     ORDERS,
@@ -64,6 +65,7 @@ _STATE: Final[Mapping[str, AdminEndpoint[Any]]] = MappingProxyType(
         "orders": ORDERS,
         "shadow": SHADOW,
         "troubles": PROBLEMS,
+        "conditions": CONDITIONS,
     }
 )
 

@@ -25,7 +25,7 @@ command = completion_command(
 
 
 def complete_names(*kinds: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Complete an argument by names of these kinds (engines, pools, zones, proxies)."""
+    """Complete an argument by names of these kinds (engines, pools, zones, proxies, objectives)."""
 
     def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from xds_server.cli.connection_options import connection_settings  # noqa: PLC0415 - reads no server
@@ -45,11 +45,19 @@ def complete_names(*kinds: str) -> Callable[[click.Context, click.Parameter, str
 def _known(admin: str, kind: str) -> Sequence[str]:
     answer = _answer(admin, f"/v1/{kind}")
     rows = answer.get(kind) if isinstance(answer, dict) else None
-    fields = {"engines": ("pool", "engine"), "pools": ("pool",), "zones": ("zone",), "proxies": ("node",)}[kind]
+    fields = {
+        "engines": ("pool", "engine"),
+        "pools": ("pool",),
+        "zones": ("zone",),
+        "proxies": ("node",),
+        "objectives": ("route", "objective"),
+    }[kind]
     found = []
     for one in rows if isinstance(rows, list) else ():
         # Another server may listen there: a key press shows no error.
         parts = [one.get(field) for field in fields] if isinstance(one, dict) else [None]
+        if kind == "objectives" and isinstance(one, dict) and one.get("pool"):
+            parts = ["pool", one["pool"], one.get("objective")]
         if all(isinstance(part, str) and part for part in parts):
             # Bash ends a word at a colon, so a zone stands alone.
             found.append("/".join(map(str, parts)))

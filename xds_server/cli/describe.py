@@ -1,6 +1,7 @@
 """``switchgear describe``: one engine, pool, zone or proxy in detail."""
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -9,15 +10,15 @@ from command_line.output_format import DATA, as_data, output_option
 from command_line.wrapping import wrapped
 from policies.findings import did_you_mean
 from xds_server.admin_api.endpoints import EVENTS, PROXIES, WHY
-from xds_server.admin_api.status_types import ProxyPoolStatus, ProxyStatus, TypeStatus
+from xds_server.admin_api.status_types import Condition, ProxyPoolStatus, ProxyStatus, TypeStatus
 from xds_server.cli.admin_client import fetch
 from xds_server.cli.connection_options import connection_options
 from xds_server.cli.diagnostics import printable
-from xds_server.cli.output_format import check_line
+from xds_server.cli.output_format import condition_line
 from xds_server.cli.resource_types import complete_resources, parse_resources
+from xds_server.cli.server_conditions import conditions_document
 from xds_server.cli.why import as_text, event_line
-from xds_server.diagnosis.check_result import Check
-from xds_server.diagnosis.status_findings import on_proxies, on_telemetry
+from xds_server.diagnosis.conditions import of_proxies
 from xds_server.model.text import age_text, count_text
 
 _EXPLAINED: Final = {"engines": "engine", "pools": "pool", "zones": "zone"}
@@ -74,22 +75,22 @@ def _describe_proxy(admin: str, node: str, output: str) -> int:
         for event, document in zip(listed.value.events, listed.document["events"], strict=True)
         if event.proxy == node
     ]
-    remarks = [*on_proxies([proxy]), *on_telemetry([proxy])]
+    conditions = list(of_proxies([proxy], time.time()))
     if output in DATA:
         told: dict[str, Any] = {
             **document,
-            "remarks": [dict(one.record()) for one in remarks],
+            **conditions_document(conditions),
             "events": [document for _, document in events],
         }
         click.echo(as_data(told, output), nl=False)
     else:
-        lines = [*_lines(proxy, remarks), "", "Before:" if events else "Before: no events."]
+        lines = [*_lines(proxy, conditions), "", "Before:" if events else "Before: no events."]
         lines += [f"  {event_line(event)}" for event, _ in reversed(events[-_PAST:])]
         click.echo(wrapped(printable("\n".join(lines))))
     return 0
 
 
-def _lines(proxy: ProxyStatus, remarks: list[Check]) -> Iterator[str]:
+def _lines(proxy: ProxyStatus, conditions: Sequence[Condition]) -> Iterator[str]:
     yield f"Name:       {proxy.node}"
     yield f"Role:       {proxy.role}"
     yield f"Zone:       {proxy.zone or '-'}"
@@ -106,8 +107,8 @@ def _lines(proxy: ProxyStatus, remarks: list[Check]) -> Iterator[str]:
     yield "Traffic:" if proxy.traffic else "Traffic:    not reported"
     for part in proxy.traffic:
         yield f"  {_traffic_line(part)}"
-    for one in remarks:
-        yield check_line(one)
+    for one in conditions:
+        yield condition_line(one, time.time())
         yield f"  {one.fix}"
 
 

@@ -46,7 +46,7 @@ from xds_server.diagnosis.check_result import Check, CheckState, failed
 def command(*, admin: str, output: str, **named: Any) -> int:
     """Check versions, ports, clocks, engines, agents, proxies, files, disk, policies and cluster permissions.
 
-    Changes nothing. Each result is ok, warn or fail; `switchgear explain CODE` explains a code.
+    Changes nothing. Each result is ok, info, warn or fail; `switchgear explain CODE` explains a code.
 
     Exit code: 0, 1 when a check failed, 2 on a usage error.
     """

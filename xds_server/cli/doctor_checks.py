@@ -5,7 +5,7 @@ import http.client
 import platform
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -19,11 +19,12 @@ from engine.address import ListenAddress
 from policies.findings import PolicyErrors
 from policies.lints.lint import lint
 from policies.load import load
+from policies.model import PolicySet
 from xds_server.admin.server_info import libraries
-from xds_server.admin_api.endpoints import CANARY, ENGINES, POLICIES, PROBLEMS, PROXIES, SERVER_INFO
+from xds_server.admin_api.endpoints import ENGINES, PROXIES, SERVER_INFO
 from xds_server.admin_api.server_types import ServerInfo
 from xds_server.admin_api.status_types import EngineStatus
-from xds_server.cli.admin_client import AdminApiError, NoAnswerError, UnknownPathError, fetch
+from xds_server.cli.admin_client import AdminApiError, NoAnswerError, fetch
 from xds_server.cli.diagnostics import from_errors
 from xds_server.cli.peer_certificates import (
     certificate_validity,
@@ -32,8 +33,9 @@ from xds_server.cli.peer_certificates import (
     on_unexpected_tls,
     unverified_context,
 )
-from xds_server.diagnosis import process_checks, status_findings
-from xds_server.diagnosis.check_result import Check, fail, ok, warn
+from xds_server.cli.server_conditions import fetch_conditions
+from xds_server.diagnosis import process_checks
+from xds_server.diagnosis.check_result import Check, fail, of_condition, ok, warn
 from xds_server.diagnosis.cluster_checks import (
     GATES,
     NODES,
@@ -176,39 +178,37 @@ def _server(admin: str, about: ServerInfo, asked_s: float, answered_s: float) ->
     yield process_checks.on_files(about, len(proxies) + agents)
     if disk := process_checks.on_disk(about.disk):
         yield disk
-    served = fetch(admin, POLICIES).value
-    policies = list(status_findings.on_policies(served))
-    yield from policies or [ok("policies", "accepted and served")]
-    yield from _canary(admin)
-    yield from _trust(admin)
-    said = [*status_findings.on_proxies(proxies), *status_findings.on_telemetry(proxies)]
-    yield from said or [ok("proxies", f"{len(proxies)} connected, all in sync")]
+    found = fetch_conditions(admin)
+    yield from map(of_condition, found)
+    yield from _passed(frozenset(one.code for one in found), len(proxies), len(engines))
     yield from process_checks.on_envoys(about.proxies)
-    yield from status_findings.on_pools(served.pools, engines)
-    heard = list(status_findings.on_engines(engines))
-    yield from heard or [ok("engines", f"{len(engines)} reporting, all in rotation")]
     yield from on_agents(engines, time.time())
     by_tls = about.tls_pools  # None from an older server
     yield from _engines(engines, frozenset(about.gated_pools), None if by_tls is None else frozenset(by_tls))
 
 
-def _canary(admin: str) -> Iterator[Check]:
-    """A canary that was rolled back recently; nothing from an older server."""
-    try:
-        yield from status_findings.on_canary(fetch(admin, CANARY).value)
-    except UnknownPathError:
-        return
+_PARTS: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
+    "policies": (
+        "accepted and served",
+        frozenset({"SG200", "SG201", "SG202", "SG203", "SG207", "SG217", "SG219", "SG229"}),
+    ),
+    "proxies": ("{proxies} connected, all in sync", frozenset({"SG204", "SG205", "SG206", "SG224"})),
+    "engines": (
+        "{engines} reporting, all in rotation",
+        frozenset({"SG208", "SG222", "SG223", "SG227", "SG228", "SG272", "SG273"}),
+    ),
+    "certificates and access": (
+        "all files of the server are usable",
+        frozenset({"SG210", "SG211", "SG212", "SG213", "SG214", "SG215", "SG216", "SG218", "SG225"}),
+    ),
+}
+"""What is ok without these conditions."""
 
 
-def _trust(admin: str) -> Iterator[Check]:
-    """Certificates, access rules, tokens, secrets, and rolled-back resources; nothing from an older server."""
-    try:
-        answer = fetch(admin, PROBLEMS).value
-    except UnknownPathError:
-        return
-    yield from status_findings.on_rolled_back(answer.rolled_back)
-    found = list(status_findings.on_file_problems(answer.troubles))
-    yield from found or [ok("certificates and access", "all files of the server are usable")]
+def _passed(codes: frozenset[str], proxies: int, engines: int) -> Iterator[Check]:
+    for subject, (sentence, spoiled_by) in _PARTS.items():
+        if not codes & spoiled_by:
+            yield ok(subject, sentence.format(proxies=proxies, engines=engines))
 
 
 def _without_server(admin: str, why: str) -> Iterator[Check]:
@@ -326,6 +326,24 @@ def policy_file_checks(paths: Sequence[Path]) -> Iterator[Check]:
     else:
         pools, routes = count_text(len(policies.pools), "pool"), count_text(len(policies.routes), "route")
         yield ok("policy files", f"{pools} and {routes}, no findings")
+    yield from external_service_checks(policies)
+
+
+def external_service_checks(policies: PolicySet) -> Iterator[Check]:
+    """Services that Envoys call for listeners, as seen from this machine; Envoys may be in another network."""
+    fields: dict[tuple[str, int], set[str]] = {}
+    for route in policies.routes.values():
+        for one in route.spec.listener.external_services():
+            place = one.service.address, one.service.port
+            fields.setdefault(place, set()).add(f"{one.field} of {route.metadata.name}")
+    with ThreadPoolExecutor(16) as pool:
+        answers = pool.map(lambda place: _connects(*place), fields)
+        for (place, named), trouble in zip(fields.items(), answers, strict=True):
+            subject, users = f"service {ListenAddress(*place)}", names_text(sorted(named))
+            if trouble:
+                yield warn(subject, "SG262", f"{trouble}, from this machine ({users})")
+            else:
+                yield ok(subject, f"accepts connections from this machine ({users})")
 
 
 def _connects(host: str, port: int) -> str | None:

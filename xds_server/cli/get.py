@@ -1,4 +1,4 @@
-"""``switchgear get``: lists of engines, pools, zones, proxies, orders, events, versions, audit and shadow."""
+"""``switchgear get``: lists of engines, pools, zones, proxies, objectives, orders, events and more."""
 
 import json
 import sys
@@ -43,7 +43,15 @@ from xds_server.cli.watch import LiveScreen
 _BY_NAME: Final = tuple(name for name, table in TABLES.items() if table.by)
 _BY_TIME: Final = tuple(name for name, table in TABLES.items() if table.age_s)
 _BY_POOL: Final = tuple(name for name, table in TABLES.items() if table.belongs)
-_STYLES: Final = {"UNHEALTHY": "bold red", "DRAINING": "yellow", "HEALTHY": "green"}
+_STYLES: Final = {
+    "UNHEALTHY": "bold red",
+    "DRAINING": "yellow",
+    "HEALTHY": "green",
+    "burns-fast": "bold red",
+    "burns-slowly": "yellow",
+    "missed": "yellow",
+    "met": "green",
+}
 
 
 def _duration(_context: click.Context, _option: click.Parameter, text: str) -> float | None:
@@ -108,7 +116,7 @@ def command(
     pools (pool, po)          versions (version, ver): policy versions
     zones (zone, zo)          audit (aud): attempted changes
     proxies (proxy, px)       shadow (sh): what shadowed decisions would do
-    orders (order, ord)
+    orders (order, ord)       objectives (objective, obj): of routes and pools
 
     NAME is what the first column shows; an engine may go without its pool. SELECTOR names fields of -o json.
     With one NAME, json, yaml and jsonpath have the object itself. In jsonpath a list is also `.items`, and each

@@ -13,7 +13,9 @@ from xds_server.admin_api import endpoints
 from xds_server.admin_api.access_types import AuditLog, AuditRecord
 from xds_server.admin_api.answers import EngineList, EventList, OrderList, PoolList, ProxyList, ZoneList
 from xds_server.admin_api.endpoints import AdminEndpoint
+from xds_server.admin_api.objective_types import ObjectiveList, ObjectiveStatus
 from xds_server.admin_api.status_types import (
+    Condition,
     EngineStatus,
     EventStatus,
     OrderStatus,
@@ -27,9 +29,8 @@ from xds_server.admin_api.status_types import (
     ZoneStatus,
 )
 from xds_server.admin_api.version_types import HistoryStatus, VersionStatus
-from xds_server.diagnosis.check_result import Check
+from xds_server.diagnosis.conditions import of_engines, of_proxies
 from xds_server.diagnosis.event_text import kind_text, transition_text
-from xds_server.diagnosis.status_findings import on_engines, on_proxies, on_telemetry
 from xds_server.model.text import age_text
 
 _A = TypeVar("_A")
@@ -193,6 +194,10 @@ def _percents(shares: Mapping[str, float]) -> str:
     return ", ".join(f"{zone or 'no zone'} {share:g} %" for zone, share in shares.items()) or "-"
 
 
+def _rates(calls: Mapping[str, float]) -> str:
+    return ", ".join(f"{zone or 'no zone'} {rate:.1f}" for zone, rate in calls.items()) or "-"
+
+
 def _transition(item: EventStatus) -> str:
     times = f" x{item.times}" if item.times > 1 else ""
     return f"{transition_text(item.kind, item.before, item.after)}{times}"
@@ -210,11 +215,11 @@ def _outcome(status: int) -> str:
     return words.get(status, "failed" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "bad request")
 
 
-def _codes(remarks: Callable[[Sequence[_T]], Iterable[Check]]) -> Column[_T]:
-    """The codes of remarks on an item, for ``switchgear explain``."""
+def _codes(conditions: Callable[[Sequence[_T], float], Iterable[Condition]]) -> Column[_T]:
+    """The codes of an item's conditions, for ``switchgear explain``."""
     return Column(
         title="codes",
-        cell=lambda item: ",".join(dict.fromkeys(one.code for one in remarks([item]))) or "-",
+        cell=lambda item: ",".join(dict.fromkeys(one.code for one in conditions([item], time.time()))) or "-",
         wide=True,
     )
 
@@ -234,7 +239,7 @@ _ENGINES_COLUMNS: Final[tuple[Column[EngineStatus], ...]] = (
     _figure("service s", lambda item: item.service_s, "{:.2f}", wide=True),
     _figure("ttft p99 s", _p99(lambda item: item.time_to_first_token), "{:.3f}", wide=True),
     _figure("tpot p99 s", _p99(lambda item: item.time_per_output_token), "{:.3f}", wide=True),
-    _codes(on_engines),
+    _codes(of_engines),
     _free("why", _why),
 )
 _POOLS_COLUMNS: Final[tuple[Column[PoolStatus], ...]] = (
@@ -266,6 +271,7 @@ _ZONES_COLUMNS: Final[tuple[Column[ZoneStatus], ...]] = (
     _figure("slots", lambda item: item.slots),
     _figure("busy", lambda item: item.in_flight),
     _free("sends to", lambda item: _percents(item.sends_percent), state=True),
+    _free("calls/s to", lambda item: _rates(item.calls_per_s), wide=True),
     _age("since", lambda item: item.age_s, wide=True),
     _free("why", lambda item: item.reason, wide=True),
 )
@@ -282,7 +288,7 @@ _PROXIES_COLUMNS: Final[tuple[Column[ProxyStatus], ...]] = (
     _figure("retry/s", _sum_of(lambda part: part.retries_per_s), "{:.1f}", wide=True),
     Column(title="limit (interactive/batch)", cell=_ceilings, wide=True),
     _free("avoids", _shuns, state=True),
-    _codes(lambda items: (*on_proxies(items), *on_telemetry(items))),
+    _codes(of_proxies),
     _word("peer", lambda item: item.peer, wide=True),
 )
 _ORDERS_COLUMNS: Final[tuple[Column[OrderStatus], ...]] = (
@@ -320,6 +326,44 @@ _VERSIONS_COLUMNS: Final[tuple[Column[VersionStatus], ...]] = (
     _figure("files", lambda item: item.files),
     Column(title="time", cell=lambda item: _clock(item.at_unix_s), wide=True),
     _free("reason", lambda item: item.reason),
+)
+
+
+def _good(window: str, *, wide: bool = False) -> Column[ObjectiveStatus]:
+    return _figure(
+        f"good% {window}",
+        lambda item: None if (one := item.windows.get(window)) is None else one.good_percent,
+        "{:.5g}",
+        wide=wide,
+    )
+
+
+def _burn(window: str, *, wide: bool = False) -> Column[ObjectiveStatus]:
+    return _figure(
+        f"burn {window}",
+        lambda item: None if (one := item.windows.get(window)) is None else one.burn_rate,
+        "{:.1f}",
+        wide=wide,
+    )
+
+
+_OBJECTIVES_COLUMNS: Final[tuple[Column[ObjectiveStatus], ...]] = (
+    _identity("name", lambda item: item.name),
+    _word("state", lambda item: item.state, state=True),
+    _figure("limit", lambda item: item.limit_s, "{:g}s"),
+    _figure("target%", lambda item: item.target_percent),
+    _good("5m"),
+    _good("1h"),
+    _burn("5m"),
+    _burn("1h"),
+    _figure("budget%", lambda item: item.budget_left_percent, "{:.0f}"),
+    _good("30m", wide=True),
+    _good("6h", wide=True),
+    _burn("30m", wide=True),
+    _burn("6h", wide=True),
+    _figure("calls 1h", lambda item: one.calls if (one := item.windows.get("1h")) else None, "{:.0f}", wide=True),
+    _age("measured", lambda item: item.measured_s, wide=True),
+    _free("pools", lambda item: item.pools, wide=True),
 )
 _ShadowRow: TypeAlias = ShadowEngineStatus | ShadowPoolStatus
 
@@ -407,6 +451,18 @@ _PROXIES: Final[TableSpec[ProxyList, ProxyStatus]] = TableSpec(
     # A proxy that is served all pools names none.
     belongs=lambda item, pool: not item.pools or pool in item.pools,
 )
+_OBJECTIVES: Final[TableSpec[ObjectiveList, ObjectiveStatus]] = TableSpec(
+    singular="objective",
+    short="obj",
+    endpoint=endpoints.OBJECTIVES,
+    rows=lambda answer: answer.objectives,
+    parts=("objectives",),
+    name=lambda item: item.name,
+    columns=_OBJECTIVES_COLUMNS,
+    none="no route or pool has spec.objectives",
+    named=_by_name(lambda item: item.name, lambda item: item.route or item.pool),
+    belongs=lambda item, pool: pool in item.pools,
+)
 _ORDERS: Final[TableSpec[OrderList, OrderStatus]] = TableSpec(
     singular="order",
     short="ord",
@@ -485,6 +541,7 @@ TABLES: Final[Mapping[str, TableSpec[Any, Any]]] = MappingProxyType(
         "pools": _POOLS,
         "zones": _ZONES,
         "proxies": _PROXIES,
+        "objectives": _OBJECTIVES,
         "orders": _ORDERS,
         "events": _EVENTS,
         "versions": _VERSIONS,

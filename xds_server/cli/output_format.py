@@ -10,10 +10,17 @@ from rich.console import Console
 from rich.segment import Segment, Segments
 from rich.table import Table
 
-from xds_server.diagnosis.check_result import Check, CheckState
+from xds_server.admin_api.status_types import Condition
+from xds_server.diagnosis.check_result import CheckState
+from xds_server.model.text import age_text
 
 _UNBOUNDED: Final = 10_000
-_STYLES: Final = {CheckState.OK: "green", CheckState.WARN: "yellow", CheckState.FAIL: "bold red"}
+_STYLES: Final = {
+    CheckState.OK: "green",
+    CheckState.INFO: "cyan",
+    CheckState.WARN: "yellow",
+    CheckState.FAIL: "bold red",
+}
 
 
 def console(*, whole_lines: bool = False) -> Console:
@@ -51,6 +58,8 @@ def style_of(state: CheckState) -> str:
     return _STYLES[state]
 
 
-def check_line(check: Check) -> str:
-    """One line: ``SG204 proxy n1: RDS refused: ...``."""
-    return f"{check.code} {check.subject}: {check.sentence}".lstrip()
+def condition_line(one: Condition, now_unix_s: float) -> str:
+    """One line: ``critical SG204 proxy n1: RDS refused: ... (for 5m)``."""
+    since = one.since_unix_s
+    age = "" if since is None else f" (for {age_text(max(0.0, now_unix_s - since))})"
+    return f"{one.severity} {one.code} {one.subject}: {one.sentence}{age}"

@@ -67,6 +67,6 @@ def complete_resources(context: click.Context, parameter: click.Parameter, begin
 
 def _names(kind: str, context: click.Context, parameter: click.Parameter, begin: str) -> list[CompletionItem]:
     listed = {"orders": "engines", "events": "engines"}.get(kind, kind)
-    if listed not in ("engines", "pools", "zones", "proxies"):
+    if listed not in ("engines", "pools", "zones", "proxies", "objectives"):
         return []
     return complete_names(listed)(context, parameter, begin)

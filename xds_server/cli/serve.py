@@ -9,6 +9,7 @@ import dataclasses
 import gc
 import json
 import sys
+import time
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ import structlog
 
 from engine.address import ListenAddress
 from engine.allocator import limit_arenas
+from engine.grpc_operations import GrpcEventLoop
 from policies.quantity import format_duration, parse_duration
 from xds_server.app import log_config
 from xds_server.app.application import BoundAddresses, serve
@@ -32,6 +34,14 @@ CRASHED: Final = 70
 
 COLLECT_EACH_S: Final = 60.0
 """Interval of garbage collection; one takes a few milliseconds."""
+
+FULL_SHARE: Final = 5e-4
+"""Share of time for full collections: one of 30 ms each minute, or of 100 ms each 3 minutes.
+What is alive during any collection and then becomes garbage waits for the next full one.
+"""
+
+FULL_EACH_S: Final = 3_600.0
+"""Longest time between full collections."""
 
 
 def _address(text: str) -> ListenAddress:
@@ -98,18 +108,24 @@ def _settled(listening: BoundAddresses) -> None:
     # Reports come and go by the thousand without cycles. By default every few hundred start a collection: a third
     # of the work of reading 1 000 agents (benchmarks/agents.py).
     gc.set_threshold(50_000, 20, 50)
-    asyncio.get_running_loop().call_later(COLLECT_EACH_S, _collect, 1)
+    asyncio.get_running_loop().call_later(COLLECT_EACH_S, _collect, 0.0)
     _announce(listening)
 
 
-def _collect(minute: int) -> None:
-    """Collect recent garbage each minute, older generations every 10 and 60 minutes.
+def _collect(full_from_s: float) -> None:
+    """Collect recent garbage each minute, and all of it as often as ``FULL_SHARE`` allows.
 
     gRPC and asyncio leave cycles for each call and connection. Without this, memory grows by 5 MB in the 15
     minutes until 50 000 objects start a collection, and not all of it is returned.
     """
-    gc.collect(2 if minute % 60 == 0 else 1 if minute % 10 == 0 else 0)
-    asyncio.get_running_loop().call_later(COLLECT_EACH_S, _collect, minute + 1)
+    now_s = time.monotonic()
+    if now_s < full_from_s:
+        gc.collect(0)
+    else:
+        began_s = time.thread_time()
+        gc.collect()
+        full_from_s = now_s + min((time.thread_time() - began_s) / FULL_SHARE, FULL_EACH_S)
+    asyncio.get_running_loop().call_later(COLLECT_EACH_S, _collect, full_from_s)
 
 
 def _settled_in_text(listening: BoundAddresses) -> None:
@@ -148,7 +164,8 @@ def run(settings: Mapping[str, Any], outlets: Sequence[Outlet] = ()) -> int:
         limit_arenas()
         text = config.log_format == "text"
         on_listening = _settled_in_text if text else _settled
-        asyncio.run(serve(config, on_listening, outlets, on_waiting=_print_waiting if text else _log_waiting))
+        with asyncio.Runner(loop_factory=GrpcEventLoop) as runner:
+            runner.run(serve(config, on_listening, outlets, on_waiting=_print_waiting if text else _log_waiting))
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     except Exception:  # noqa: BLE001 - logs the reason of the exit

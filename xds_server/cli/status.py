@@ -4,9 +4,9 @@ import contextlib
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, Final
 
 import click
@@ -17,27 +17,31 @@ from command_line.wrapping import wrapped
 from engine.report import GpuSummary
 from xds_server.admin_api.answers import ProblemList
 from xds_server.admin_api.endpoints import CANARY, ENGINES, HISTORY, POLICIES, PROBLEMS, PROXIES
-from xds_server.admin_api.status_types import EngineStatus, PoliciesStatus, ProxyStatus, SyncState, TypeStatus
+from xds_server.admin_api.status_types import (
+    Condition,
+    EngineStatus,
+    PoliciesStatus,
+    ProxyStatus,
+    Severity,
+    SyncState,
+    TypeStatus,
+)
 from xds_server.admin_api.version_types import CanaryStatus, HistoryStatus, VersionStatus
 from xds_server.cli.admin_client import AdminAnswer, UnknownPathError, fetch
 from xds_server.cli.completion import complete_names
 from xds_server.cli.connection_options import connection_options
 from xds_server.cli.diagnostics import printable
-from xds_server.cli.output_format import check_line, redrawn, style_of
+from xds_server.cli.output_format import condition_line, redrawn, style_of
+from xds_server.cli.server_conditions import conditions_document, fetch_conditions
 from xds_server.cli.watch import LiveScreen
-from xds_server.diagnosis.check_result import Check, CheckState, failed
-from xds_server.diagnosis.status_findings import (
-    on_canary,
-    on_engines,
-    on_file_problems,
-    on_policies,
-    on_pools,
-    on_proxies,
-    on_rolled_back,
-)
+from xds_server.diagnosis.check_result import state_of
+from xds_server.diagnosis.conditions import severity_rank
 from xds_server.model.text import age_text, count_text
 
 MOST_ROWS: Final = 20
+MOST_OF_CODE: Final = 5
+"""Conditions of one code that are shown."""
+
 _PAUSE_S: Final = 1.0
 _HEALTH_STYLES: Final = {"HEALTHY": "green", "DRAINING": "yellow", "UNHEALTHY": "bold red"}
 _SYNC_STYLES: Final = {"SYNCED": "green", "STALE": "yellow", "NACK": "bold red"}
@@ -54,22 +58,14 @@ _ENGINE_COLUMNS: Final = (
 )
 
 
-class FailOn(StrEnum):
-    """The least severity that makes the answer "no" (exit code 1)."""
-
-    INFO = "info"
-    WARNING = "warning"
-    CRITICAL = "critical"
-
-
 @click.command(name="status", short_help="Show proxies, policies and engines, and what is wrong.")
 @click.argument("proxy", metavar="[PROXY]", default="", shell_complete=complete_names("proxies"))
 @connection_options
 @click.option("--watch", "-w", is_flag=True, help="Keep watching; on a pipe, print again at each change.")
 @click.option(
     "--fail-on",
-    type=click.Choice([one.value for one in FailOn]),
-    default=FailOn.CRITICAL.value,
+    type=click.Choice([one.value for one in Severity]),
+    default=Severity.CRITICAL.value,
     show_default=True,
     help="Least severity that gives exit code 1.",
 )
@@ -78,10 +74,12 @@ def command(*, proxy: str, admin: str, watch: bool, fail_on: str, output: str) -
     """Show policies, engines and proxies of a running server, and what is wrong; with PROXY, of that proxy only.
 
     \b
-    critical  your policies are not in force: a proxy refuses a resource (NACK) or one is rolled back; policies are
-              refused or held back; certificates, access rules, tokens or secrets are unusable or expired; the disk
-              refuses state; an engine refuses its probe; a pool has no engine
-    warning   engines or agents need a look, a proxy lags, a certificate expires soon
+    critical  your policies are not in force: a proxy refuses a resource (NACK) or one is rolled back; policies
+              or a custom resource are refused or held back, or not read since the start; certificates, access
+              rules, tokens or secrets are unusable or expired; the disk refuses state; an engine refuses its
+              probe; a pool has no engine, or none in rotation; memory is short
+    warning   engines or agents need a look, a proxy lags, a limit is reached, a certificate expires soon, a
+              source that was read does not answer now
     info      a push or a canary is in progress, an engine is not ready, applied policies replace the files
 
     -o wide shows every engine, and cuts nothing.
@@ -95,32 +93,18 @@ def command(*, proxy: str, admin: str, watch: bool, fail_on: str, output: str) -
         click.echo(f"proxy {printable(proxy)!r} is not connected", err=True)
         return 1
     click.echo(_answer(state, output), nl=False)
-    return 1 if _severe(state, FailOn(fail_on)) else 0
+    return 1 if _severe(state, Severity(fail_on)) else 0
 
 
 def _answer(state: "_State", output: str) -> str:
     if output in DATA:
-        return as_data({**state.document, "remarks": [dict(one.record()) for one in _remarks(state)]}, output)
+        return as_data({**state.document, **conditions_document(state.conditions)}, output)
     return "".join(f"{line}\n" for line in _lines(state, wide=output == "wide"))
 
 
-def _severe(state: "_State", fail_on: FailOn) -> bool:
-    remarks = _remarks(state)
-    if failed(remarks) or state.policies.state != "accepted":
-        return True
-    if fail_on is FailOn.CRITICAL:
-        return False
-    if any(one.state is CheckState.WARN for one in remarks):
-        return True
-    return fail_on is FailOn.INFO and any(_infos(state))
-
-
-def _infos(state: "_State") -> Iterator[bool]:
-    """What is normal for a while: pushes, canaries, engines that are not ready, applied policies."""
-    yield any(kind.state == SyncState.STALE for proxy in state.proxies for kind in proxy.types)
-    yield any(engine.verdict not in ("ready", "busy") for engine in state.engines)
-    yield state.canary is not None and state.canary.state == "running"
-    yield state.history is not None and bool(state.history.stands)
+def _severe(state: "_State", fail_on: Severity) -> bool:
+    least = tuple(Severity)[::-1].index(fail_on)
+    return any(severity_rank(one) <= least for one in state.conditions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +119,7 @@ class _State:
     engines: Sequence[EngineStatus]
     history: HistoryStatus | None
     canary: CanaryStatus | None
-    troubles: ProblemList
+    conditions: Sequence[Condition]
     document: Mapping[str, Any]
     proxy: str = ""
 
@@ -150,7 +134,8 @@ def _state(admin: str, proxy: str = "") -> _State:
         "engines": [],
     }
     proxies = [one for one in state.proxies if one.node == proxy]
-    return replace(state, proxies=proxies, engines=(), document=document, proxy=proxy)
+    found = [one for one in state.conditions if one.proxy == proxy or one.subject in ("policies", "server")]
+    return replace(state, proxies=proxies, engines=(), conditions=found, document=document, proxy=proxy)
 
 
 def _whole_state(admin: str) -> _State:
@@ -169,7 +154,7 @@ def _whole_state(admin: str) -> _State:
         engines=engines.value.engines,
         history=None if history is None else history.value,
         canary=None if canary is None else canary.value,
-        troubles=troubles.value,
+        conditions=fetch_conditions(admin),
         document={
             "proxies": proxies.document["proxies"],
             "policies": policies.document,
@@ -186,30 +171,6 @@ def _served_document(history: AdminAnswer[HistoryStatus], canary: AdminAnswer[Ca
     versions: list[dict[str, Any]] = history.document["versions"]
     version = next((one for one in reversed(versions) if one["serving"]), None)
     return {"version": version, "stands": history.value.stands, "canary": canary.document}
-
-
-def _remarks(state: _State) -> list[Check]:
-    if state.proxy:
-        return [*on_policies(state.policies), *on_proxies(state.proxies)]
-    remarks = [
-        *on_policies(state.policies),
-        *_first_remarks(state),
-        *on_proxies(state.proxies),
-        *on_pools(state.policies.pools, state.engines),
-        *on_engines(state.engines),
-    ]
-    return sorted(remarks, key=lambda one: one.state is not CheckState.FAIL)
-
-
-def _first_remarks(state: _State) -> list[Check]:
-    """What keeps the operator's policies from being in force."""
-    if state.proxy:
-        return []
-    return [
-        *on_rolled_back(state.troubles.rolled_back),
-        *on_file_problems(state.troubles.troubles),
-        *on_canary(state.canary),
-    ]
 
 
 def _watch(admin: str, proxy: str, output: str) -> None:
@@ -251,23 +212,32 @@ def _essence(state: _State) -> Any:
         [(one.node, [(kind.type, str(kind.state)) for kind in one.types]) for one in state.proxies],
         [(one.pool, one.engine, one.health, one.verdict) for one in state.engines],
         None if state.canary is None else state.canary.state,
-        [(one.code, one.subject) for one in _remarks(state)],
+        [one.key for one in state.conditions],
     )
 
 
 def _lines(state: _State, *, wide: bool) -> Iterator[str]:
     width = None if wide else terminal_width()
     yield from _policy_lines(state)
-    for one in _first_remarks(state):
-        yield styled(wrapped(_plain(check_line(one))), style_of(one.state))
-        yield styled(wrapped(f"  {printable(one.fix)}"), "dim")
+    yield from _condition_lines(state.conditions, every=wide)
     if not state.proxy:
         yield from _engine_lines(state.engines, width, every=wide)
     yield from _proxy_lines(state.proxies, width)
-    # Refusals and their places are in the table above.
-    for one in on_proxies(state.proxies):
-        if one.code == "SG205":
-            yield styled(wrapped(_plain(check_line(one))), style_of(one.state))
+
+
+def _condition_lines(conditions: Sequence[Condition], *, every: bool) -> Iterator[str]:
+    """Each condition with its fix; the first of a code, unless ``every`` is set."""
+    now_unix_s = time.time()
+    shown: Counter[str] = Counter()
+    for one in conditions:
+        shown[one.code] += 1
+        if shown[one.code] > MOST_OF_CODE and not every:
+            continue
+        yield styled(wrapped(_plain(condition_line(one, now_unix_s))), style_of(state_of(one.severity)))
+        yield styled(wrapped(f"  {printable(one.fix)}"), "dim")
+    for code, count in shown.items():
+        if count > MOST_OF_CODE and not every:
+            yield f"... and {count - MOST_OF_CODE} more of {code} (-o wide shows all)"
 
 
 def _plain(text: str) -> str:
@@ -276,22 +246,11 @@ def _plain(text: str) -> str:
 
 def _policy_lines(state: _State) -> Iterator[str]:
     policies = state.policies
-    code = "SG200 " if policies.state == "refused" else ""
     word = _POLICY_STATES.get(policies.state, policies.state)
     serving = _serving(state)
     if policies.state != "accepted":
         serving = f"serving {serving}"
-    stale = "; SG203 stale: from the last run of the server" if policies.stale else ""
-    yield _plain(f"{code}Policies: {word} {age_text(policies.age_s)} ago, {serving}{stale}")
-    if policies.lost_s:
-        since, what = age_text(max(policies.lost_s.values())), ", ".join(sorted(policies.lost_s))
-        serves = (
-            "serving the last known state" if policies.serving_digest else "nothing is served until it answers"
-        )
-        yield styled(f"  SG202 Kubernetes API not reached for {since} ({what}): {serves}", "yellow")
-    if policies.held:
-        yield styled(_plain(f"  SG201 held back: {policies.held}"), "bold red")
-        yield styled("  To serve it anyway: switchgear release", "dim")
+    yield _plain(f"Policies: {word} {age_text(policies.age_s)} ago, {serving}")
     for problem in policies.errors:
         where = f"{problem.place}: {problem.code} {problem.path}".rstrip()
         yield _plain(f"  {where}: {problem.message}")
@@ -381,7 +340,6 @@ def _gpu(gpu: GpuSummary | None) -> str:
 
 def _proxy_lines(proxies: Sequence[ProxyStatus], width: int | None) -> Iterator[str]:
     if not proxies:
-        yield "SG206 no proxies are connected"
         return
     types = list(dict.fromkeys(kind.type for proxy in proxies for kind in proxy.types))
     columns = [
@@ -394,12 +352,6 @@ def _proxy_lines(proxies: Sequence[ProxyStatus], width: int | None) -> Iterator[
     yield from table_lines(
         columns, [_proxy_row(one, types) for one in sorted(proxies, key=lambda one: one.node)], width=width
     )
-    for proxy in proxies:
-        for kind in proxy.types:
-            for refused in kind.refused:
-                places = ", ".join(refused.origins) or "built-in defaults"
-                subject = f"SG204 NACK {proxy.node} {kind.type} {refused.name} ({places})"
-                yield _plain(f"{subject}: {refused.reason}")
 
 
 def _proxy_row(proxy: ProxyStatus, types: Sequence[str]) -> list[Cell]:

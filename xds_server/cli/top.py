@@ -1,8 +1,6 @@
 """``switchgear top``: the dashboard in a terminal, live over ``/v1/live``; on a pipe one snapshot."""
 
 import contextlib
-import http.client
-import json
 import os
 import select
 import sys
@@ -19,7 +17,7 @@ from rich.text import Text
 from command_line.output_format import DATA, as_data, output_option
 from policies.findings import did_you_mean
 from xds_server.admin_api.endpoints import LIVE, POLICIES, WHY
-from xds_server.cli.admin_client import admin_connection, fetch
+from xds_server.cli.admin_client import event_stream, fetch
 from xds_server.cli.completion import complete_names
 from xds_server.cli.connection_options import connection_options
 from xds_server.cli.output_format import console, redrawn
@@ -31,10 +29,8 @@ SILENT_S: Final = 6.0
 """Frames come each second; after this silence the server counts as gone."""
 
 AGAIN_S: Final = 1.0
-_NOT_OURS: Final = (
-    OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError, RecursionError,
-)  # fmt: skip
-"""Errors of a peer that goes away, or is not a Switchgear."""
+_NOT_OURS: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""Errors of messages that are not those of a Switchgear."""
 
 _KEYS: Final = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "\x1b": "esc", "\r": "enter"}
 
@@ -102,8 +98,7 @@ class _Feed(threading.Thread):
                 except click.ClickException as error:
                     self._say(error.format_message())
                 except _NOT_OURS as error:
-                    reason = getattr(error, "strerror", "") or str(error) or type(error).__name__
-                    self._say(f"no server answers at {self._admin}: {reason}")
+                    self._say(f"{self._admin} does not answer as Switchgear does: {error!r}")
                 pause.wait(AGAIN_S)
 
     def first(self) -> LiveState:
@@ -142,19 +137,7 @@ class _Feed(threading.Thread):
         return data
 
     def _messages(self) -> Iterator[tuple[str, dict[str, object]]]:
-        connection, headers = admin_connection(self._admin, timeout_s=SILENT_S)
-        with contextlib.closing(connection):
-            connection.request("GET", LIVE.path, None, headers | {"Accept": "text/event-stream"})
-            answer = connection.getresponse()
-            if answer.status != http.client.OK:
-                raise click.ClickException(f"{self._admin}{LIVE.path} answered {answer.status} {answer.reason}")
-            event = ""
-            while line := answer.readline():
-                field, _, value = line.decode().rstrip("\n").partition(": ")
-                if field == "event":
-                    event = value
-                elif field == "data":
-                    yield event, json.loads(value)
+        return event_stream(self._admin, LIVE.path, timeout_s=SILENT_S)
 
     def _say(self, trouble: str) -> None:
         with self.lock:

@@ -8,7 +8,10 @@ from typing import Final
 from rich.text import Text
 
 from xds_server.admin_api.live_types import EngineRow, ServerRow
+from xds_server.admin_api.status_types import Severity
 from xds_server.cli.diagnostics import printable
+from xds_server.cli.output_format import style_of
+from xds_server.diagnosis.check_result import state_of
 from xds_server.diagnosis.event_text import change_text
 from xds_server.diagnosis.live_state import LiveState, bar, utilization, window
 from xds_server.model.text import age_text, count_text
@@ -20,7 +23,7 @@ _HEALTHS: Final = {"HEALTHY": "green", "DRAINING": "yellow", "UNHEALTHY": "bold 
 _NAME: Final = 24
 _POOL: Final = 16
 _MOST_POOLS: Final = 6
-_MOST_BEHIND: Final = 4
+_MOST_CONDITIONS: Final = 6
 _EVENTS: Final = 6
 _KEYS: Final = "q quit  p pool  s sort  up/down select  enter explain"
 
@@ -42,7 +45,7 @@ def render_screen(board: LiveState, choice: TopSelection, width: int, height: in
         lines += [Text(""), *map(Text, choice.explanation.splitlines())]
         lines = lines[: height - 1] if height else lines
         return _joined([*lines, Text("esc back  q quit", style="dim")] if height else lines, width)
-    lines += [Text(""), *_pools(board, choice, width), *_troubles(board), *_behind(board)]
+    lines += [Text(""), *_pools(board, choice, width), *_conditions(board)]
     events = _events(board, choice)
     rows = board.engines(choice.pool, choice.sort)
     if height:
@@ -70,21 +73,15 @@ def _head(board: LiveState, choice: TopSelection, trouble: str) -> Text:
         known = "; last known state:" if board.server else ""
         return Text(f"switchgear top  {printable(trouble)}{known}", style="bold red")
     server = board.server or ServerRow()
-    state = "serving" if server.ready else f"SG207 not ready: {server.reason}"
-    codes = {"refused": "SG200 ", "held": "SG201 "}
     policies = server.policies
     parts = [
         time.strftime("%H:%M:%S", time.localtime(board.at_unix_s)),
-        state,
-        f"{codes.get(policies, '')}policies {policies} {server.digest}".rstrip(),
+        "serving" if server.ready else "not ready",
+        f"policies {policies} {server.digest}".rstrip(),
         f"{count_text(len(board.tables.engines), 'engine')}, {count_text(len(board.tables.proxies), 'proxy')}",
         f"pool {choice.pool or 'all'}, sort {choice.sort}",
     ]
-    if server.stale:
-        parts.insert(3, "SG203 stale")
-    if server.lost:
-        parts.insert(3, f"SG202 lost: {', '.join(server.lost)}")
-    calm = server.ready and policies == "accepted" and not server.lost
+    calm = server.ready and policies == "accepted"
     return Text(printable("  ".join(parts)), style="bold" if calm else "bold yellow")
 
 
@@ -111,24 +108,17 @@ def _pools(board: LiveState, choice: TopSelection, width: int) -> Iterator[Text]
         yield Text("no pools are served")
 
 
-def _troubles(board: LiveState) -> Iterator[Text]:
-    """Rolled-back resources, and problems with certificates, access rules and the like."""
-    troubles = () if board.server is None else board.server.troubles
-    for said in troubles[:_MOST_BEHIND]:
-        yield Text(printable(said).replace("\n", " "), style="bold red")
-    if len(troubles) > _MOST_BEHIND:
-        yield Text(f"... and {len(troubles) - _MOST_BEHIND} more: `switchgear status`", style="bold red")
-
-
-def _behind(board: LiveState) -> Iterator[Text]:
-    behind = board.behind()
-    for name, said in behind[:_MOST_BEHIND]:
-        code = "SG204" if "NACK" in said else "SG205"
-        yield Text(printable(f"{code} proxy {name}: {said}"), style="bold red" if code == "SG204" else "yellow")
-    if len(behind) > _MOST_BEHIND:
-        yield Text(f"... and {len(behind) - _MOST_BEHIND} more proxies out of sync", style="yellow")
-    if not board.tables.proxies:
-        yield Text("SG206 no proxies are connected", style="yellow")
+def _conditions(board: LiveState) -> Iterator[Text]:
+    """Conditions of the server; those of info severity, which pass, are in ``switchgear status``."""
+    found = [one for one in board.conditions() if one.severity != Severity.INFO]
+    if not found and board.server is not None:  # an earlier version of the server sends these instead
+        yield from (Text(printable(one).replace("\n", " "), style="bold red") for one in board.server.troubles)
+    for one in found[:_MOST_CONDITIONS]:
+        age = "" if one.since is None else f" (for {age_text(max(0.0, board.at_unix_s - one.since))})"
+        line = f"{one.severity} {one.code} {one.subject}: {one.sentence}{age}"
+        yield Text(printable(line).replace("\n", " "), style=style_of(state_of(one.severity)))
+    if len(found) > _MOST_CONDITIONS:
+        yield Text(f"... and {len(found) - _MOST_CONDITIONS} more: `switchgear status`", style="yellow")
 
 
 def _engines(rows: Sequence[tuple[str, EngineRow]], choice: TopSelection, width: int, room: int) -> Iterator[Text]:

@@ -29,8 +29,8 @@ def command(name: str, admin: str, output: str) -> int:
     Name an engine POOL/ENGINE, or ENGINE where the name is unique. pool:NAME, zone:NAME and engine:NAME tell equal
     names apart.
 
-    Exit code: 0 when healthy, 1 when not (an engine is ejected, draining or kept in rotation by the capacity
-    floor; a pool is full or degraded), 2 when there is no such name, more than one, or no server answers.
+    Exit code: 0 when healthy, 1 when not (an engine is ejected, draining, unknown or kept in rotation by the
+    capacity floor; a pool is full or degraded), 2 when there is no such name, more than one, or no server answers.
     """
     answer = fetch(admin, WHY, query=[("name", name)])
     story = answer.value

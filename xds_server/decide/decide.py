@@ -12,10 +12,10 @@ from policies.route import ModelChange
 from xds_server.decide.admission.ceiling import classes_by_pool
 from xds_server.decide.admission.degradation_level import FallbackView
 from xds_server.decide.decision_memory import NO_POOL_MEMORY, DecisionMemory
-from xds_server.decide.decisions import Decisions, EngineDecision, Health, PoolDecisions
+from xds_server.decide.decisions import Decisions, EngineDecision, PoolDecisions
 from xds_server.decide.ejection.removed_engines import removed_engines
 from xds_server.decide.pool_decisions import PoolInputs, any_admitted, pool_decisions
-from xds_server.decide.pool_inputs import ConnectedProxies, PoolPolicy
+from xds_server.decide.pool_inputs import ConnectedProxies, PoolPolicy, able_per_s
 from xds_server.model.fleet import EngineId, Fleet
 from xds_server.model.order import Order
 
@@ -33,7 +33,7 @@ def decide(
 
     ``memory`` is that of the last round, ``NO_MEMORY`` at the start; ``orders`` are the operator orders in force.
     """
-    classes = classes_by_pool(policies)
+    classes, residency = classes_by_pool(policies), _residency_by_pool(policies)
     fallbacks = _fallbacks(policies)
     ordered: dict[str, dict[EngineId, Order]] = {}
     for key, order in orders.items():
@@ -45,6 +45,7 @@ def decide(
                     spec=policies.pools[name].spec,
                     resilience=policies.effective[name],
                     classes=classes.get(name, frozenset()),
+                    residency=residency.get(name, frozenset()),
                 ),
                 engines=engines,
                 traffic=fleet.traffic.get(name),
@@ -78,6 +79,16 @@ def decide(
         leaving=leaving,
     )
     return decisions, DecisionMemory(pools=MappingProxyType(pools), leaving=leaving)
+
+
+def _residency_by_pool(policies: PolicySet) -> Mapping[str, frozenset[frozenset[str]]]:
+    """The sets of regions that routes to each pool are limited to."""
+    found: dict[str, set[frozenset[str]]] = {}
+    for route in policies.routes.values():
+        if route.spec.allowed_regions:
+            for pool in (*(share.pool for share in route.spec.pools), *route.spec.fallbacks):
+                found.setdefault(pool, set()).add(frozenset(route.spec.allowed_regions))
+    return {pool: frozenset(sets) for pool, sets in found.items()}
 
 
 def _fallbacks(policies: PolicySet) -> Mapping[str, tuple[str, ...]]:
@@ -129,11 +140,11 @@ def _last_decisions(memory: DecisionMemory, name: str) -> PoolDecisions:
 
 
 def _served_per_s(pool: PoolDecisions) -> float:
-    """Calls per second that the engines in rotation can serve."""
+    """Answers per second that the engines yield."""
     if pool.admission is None:
         return 0.0
     return sum(
-        able.per_s
-        for key, able in pool.admission.capacities.items()
-        if (decision := pool.engines.get(key)) is not None and decision.health is Health.HEALTHY
+        able_per_s(decision, capacity)
+        for key, capacity in pool.admission.capacities.items()
+        if (decision := pool.engines.get(key)) is not None
     )

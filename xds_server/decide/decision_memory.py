@@ -81,7 +81,8 @@ class StragglerState:
     ``ejected``: since ``since_s``; ``trial``: returned with a share of its traffic. ``until_s`` ends either.
     ``slow_since_s`` is since when it looks slow, None if it does not. ``ejections`` counts since it was last
     healthy for long, ``proofs`` measurements in a row that showed it as fast as its peers, the newest at
-    ``proof_at_s``. ``times`` is its slowness ratio, and ``why`` the reason.
+    ``proof_at_s``. ``times`` is its slowness ratio, and ``why`` the reason. ``running`` requests made the tokens
+    up to its ejection, then up to ``proof_at_s``.
     """
 
     ejected: bool = False
@@ -93,6 +94,7 @@ class StragglerState:
     proofs: int = 0
     proof_at_s: float = 0.0
     times: float = 0.0
+    running: int = 0
     why: str = ""
     sample: WorkSample | None = None
 
@@ -117,6 +119,21 @@ class PastSpeed:
     slow_canaries: int = 0
     slow_since_s: float | None = None
     at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresentSpeed:
+    """How many times slower than its peers a busy engine is now, seen last at ``seen_at_s``.
+
+    ``began_s``: since when (monotonic) it has been slower; ``confirmed``: not because the pool begins to slow
+    down. ``better_since_s``: since when it has looked faster than that; None if it does not.
+    """
+
+    times: float
+    seen_at_s: float
+    began_s: float
+    confirmed: bool = False
+    better_since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +200,19 @@ class PromptWatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JointStandstill:
+    """Engines of a pool that stand still with work, and since when (monotonic).
+
+    ``together``: those that began to in the same moment, and count as hung. ``began_s``: when the last such event
+    began.
+    """
+
+    since_s: Mapping[EngineId, float] = field(default_factory=dict)
+    together: frozenset[EngineId] = frozenset()
+    began_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineAnswers:
     """How one engine's newest calls ended, as means that forget old calls.
 
@@ -224,7 +254,8 @@ class EjectionMemory:
     """The states of breakers, slow engines and flapping engines.
 
     ``lost_since_s``: engines whose requests look lost, and since when (monotonic). ``prompts``: engines that
-    stand still in a prefill.
+    stand still in a prefill. ``standing``: all that stand still with work. ``speeds``: busy engines that are
+    slower than their peers now.
     """
 
     breakers: Mapping[EngineId, BreakerState] = field(default_factory=dict)
@@ -233,6 +264,8 @@ class EjectionMemory:
     flaps: Mapping[EngineId, FlapState] = field(default_factory=dict)
     lost_since_s: Mapping[EngineId, float] = field(default_factory=dict)
     prompts: PromptWatch = field(default_factory=PromptWatch)
+    standing: JointStandstill = field(default_factory=JointStandstill)
+    speeds: Mapping[EngineId, PresentSpeed] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,9 +61,10 @@ class EngineDecision:
     ``verdict`` is its last reported verdict; None without reports. It may differ from the decision: a verdict is
     evidence, a decision considers the whole pool. ``ejector`` is what asks for the ejection, even if the capacity
     floor keeps the engine in rotation (``floor``). ``traffic_percent`` below 100: on trial, with that part of its
-    normal share. ``cut``: its requests are cut now. ``until_s``: monotonic time of the next evaluation without new
-    evidence; None if only evidence changes the decision. ``returns`` says what would reverse it. ``pod_state`` is
-    the orchestrator's evidence. ``shadow`` is the decision that is not enforced.
+    normal share; if ``paced``, its speed relative to its peers, so that it gets what it can serve. ``cut``: its
+    requests are cut now. ``until_s``: monotonic time of the next evaluation without new evidence; None if only
+    evidence changes the decision. ``returns`` says what would reverse it. ``pod_state`` is the orchestrator's
+    evidence. ``shadow`` is the decision that is not enforced.
     """
 
     health: Health
@@ -74,6 +75,7 @@ class EngineDecision:
     ejector: Ejector | None = None
     floor: bool = False
     traffic_percent: float = 100.0
+    paced: bool = False
     cut: bool = False
     until_s: float | None = None
     returns: str = ""
@@ -245,7 +247,8 @@ class DegradationState:
     """A pool's degradation level, 0 to 4, and its actions.
 
     ``since_s`` is when the pool entered the level. ``fallback_percent`` is the fallback's share of requests.
-    ``ordered``: author and reason of an operator's order for this level, if any. ``shadow`` is the same level with
+    ``ordered``: author and reason of an operator's order for this level, if any. ``reduces_answers``: requests for
+    more than ``max_tokens`` are lowered to it, not refused. ``shadow`` is the same level with
     its actions, if they are not enforced.
     """
 
@@ -258,6 +261,7 @@ class DegradationState:
     fallback_percent: float = 0.0
     shed_batch: bool = False
     max_tokens: int | None = None
+    reduces_answers: bool = False
     maintenance: str = ""
     shadow: "DegradationState | None" = None
 

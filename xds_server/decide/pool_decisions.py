@@ -51,6 +51,7 @@ from xds_server.decide.routing.region_shares import region_routing, regions_due_
 from xds_server.decide.routing.retry_statuses import retries_due_s, retry_statuses
 from xds_server.decide.routing.slow_start import share_ramps, slow_start, slow_start_due_s
 from xds_server.decide.routing.time_limits import limits_due_s, time_limits
+from xds_server.decide.routing.zone_relief import zone_relief
 from xds_server.decide.routing.zone_shares import MIN_INTERVAL_S, zone_shares
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.order import Order
@@ -114,6 +115,7 @@ def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemo
         orders=pool.orders,
         before=before,
         now_s=now_s,
+        relief=lambda: zone_relief(resilience, pool.engines, pool.policy.residency, before, now_s),
     )
     let_in = _admission_step(pool, proxies, outcome.engines, before, now_s)
     ramps = slow_start(
@@ -147,7 +149,12 @@ def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemo
         limits=routed.limits.decided,
         degradation=let_in.degradation.decided,
         serves_percent=let_in.serves_percent,
-        weight_factors=weight_factors(routed.endpoint_weights),
+        weight_factors=weight_factors(
+            routed.endpoint_weights,
+            engines,
+            wait_s=let_in.admission.decided.wait_s,
+            proxies=sum(proxies.by_role.values()),
+        ),
         ramps=engines.ramps,
         regions=routed.regions.shares,
         region_zones={region: zones.shares for region, zones in routed.regions.zones.items()},
@@ -334,6 +341,7 @@ def _inputs(pool: PoolInputs, proxies: ConnectedProxies) -> tuple[object, ...]:
         tuple(sorted(proxies.by_role.items())),
         proxies.calling_zones,
         pool.policy.classes,
+        pool.policy.residency,
         pool.orders,
         pool.fallback,
     )

@@ -9,7 +9,7 @@ from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
 from policies.route import PriorityClass
 from xds_server.decide.decision_memory import Demand
-from xds_server.decide.decisions import EngineCapacity, EngineDecision, ShareRamp
+from xds_server.decide.decisions import EngineCapacity, EngineDecision, Health, ShareRamp
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.pool_traffic import Proxy
 
@@ -18,11 +18,23 @@ _NO_PROXIES: Final[Mapping[str, Proxy]] = MappingProxyType({})  # one object: de
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPolicy:
-    """A pool's policies; ``classes`` are the priority classes of the routes that lead to it."""
+    """A pool's policies, and of the routes that lead to it: their priority classes, and the sets of regions that
+    limit some of them."""
 
     spec: EnginePoolSpec
     resilience: ResilienceSpec
     classes: frozenset[PriorityClass]
+    residency: frozenset[frozenset[str]] = frozenset()
+
+
+def able_per_s(decision: EngineDecision, capacity: EngineCapacity) -> float:
+    """Answers per second that an engine yields: its capacity by its share; 0 out of rotation.
+
+    The one measure of ability: limits, zones, regions and fallbacks add it up.
+    """
+    if decision.health is not Health.HEALTHY:
+        return 0.0
+    return capacity.per_s * decision.traffic_percent / 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +45,10 @@ class PoolEngines:
     decisions: Mapping[EngineId, EngineDecision]
     capacities: Mapping[EngineId, EngineCapacity]
     ramps: Mapping[EngineId, ShareRamp] = field(default_factory=dict)
+
+    def able_per_s(self, engine: EngineId) -> float:
+        """Answers per second that an engine yields now."""
+        return able_per_s(self.decisions[engine], self.capacities[engine])
 
     def ramp_ratio(self, engine: EngineId) -> float:
         """The part, 0..1, of its share that an engine gets in slow start; 1 for all others."""

@@ -19,8 +19,11 @@ _LABELS: Final[Mapping[str, str]] = MappingProxyType(
         "order": "operator order",
         "zones": "zone split",
         "kept": "capacity floor",
+        "object": "custom resource",
+        "source": "policy source",
     }
 )
+_UNITS: Final[Mapping[str, str]] = MappingProxyType({"ceiling": " requests"})
 _HEALTH: Final[Mapping[str, str]] = MappingProxyType(
     {"UNHEALTHY": "ejected", "DRAINING": "draining", "HEALTHY": "returned to rotation"}
 )
@@ -34,6 +37,7 @@ def kind_text(kind: str) -> str:
 def transition_text(kind: str, before: str, after: str) -> str:
     """``old -> new``, or the field's own verb, without the field."""
     change = f"{before} -> {after}" if before else after
+    change += _UNITS.get(kind, "")
     match kind, after:
         case "health", "UNHEALTHY" | "DRAINING" | "HEALTHY" if before:
             text = _HEALTH[after]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from xds_server.admin_api.live_types import (
+    ConditionRow,
     EngineRow,
     EventRow,
     LiveChange,
@@ -65,16 +66,9 @@ class LiveState:
             return sorted(found, key=lambda one: (-(utilization(one[1]) or 0.0), one[0]))
         return sorted(found, key=lambda one: (health_rank(one[1]), -(utilization(one[1]) or 0.0), one[0]))
 
-    def behind(self) -> list[tuple[str, str]]:
-        """Proxies without their intended configuration, refusals first, each with its state."""
-        found = []
-        for name, row in self.tables.proxies.items():
-            states = {kind: state for kind, state in row.types.items() if state != "SYNCED"}
-            if states:
-                said = ", ".join(f"{kind} {state}" for kind, state in states.items())
-                why = f": {row.refused[0]}" if row.refused else ""
-                found.append(("NACK" not in states.values(), name, f"{said}{why}"))
-        return [(name, said) for _, name, said in sorted(found)]
+    def conditions(self) -> list[ConditionRow]:
+        """Conditions, the most severe first."""
+        return [row for _, row in sorted(self.tables.conditions.items(), key=lambda one: (one[1].rank, one[0]))]
 
     def latest(self, most: int, only: str = "") -> list[EventRow]:
         """The newest events, newest first."""
@@ -83,6 +77,7 @@ class LiveState:
 
 _ROWS: Final[Mapping[str, type[Row]]] = {
     "server": ServerRow,
+    "conditions": ConditionRow,
     "pools": PoolRow,
     "zones": ZoneRow,
     "engines": EngineRow,

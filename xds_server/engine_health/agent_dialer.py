@@ -43,8 +43,8 @@ FIRST_S: Final = 1.0
 
 _BACKOFF: Final = ExponentialBackoff(first_s=0.1, most_s=1.0)
 _ANSWER_WITHIN_S: Final = 2.0
-RESTARTS_LOGGED: Final = RateLimit(burst=5, per_s=1 / 60)
-"""Of one agent."""
+LINES_OF_AGENT: Final = RateLimit(burst=10, per_s=1 / 60)
+"""Log lines of one event of one agent."""
 
 _MOST_PER_S: Final = 50
 """Messages per second that an agent may send: ten changes are a storm; a broken agent is throttled."""
@@ -65,7 +65,7 @@ class _Link:
     trouble: str = ""
     second: int = 0
     in_second: int = 0
-    restarts: TokenBucket | None = None
+    lines: dict[str, TokenBucket] = field(default_factory=dict)
     uncover: asyncio.TimerHandle | None = None
     channel: grpc.aio.Channel | None = None
     progress: DrainProgress | None = None
@@ -293,23 +293,26 @@ class AgentDialer:
             self._on_error(error.flaw)
             if link.trouble != str(error):
                 link.trouble = str(error)
-                _log.warning("agent.report_dropped", engine=str(key), reason=link.trouble)
+                if self._may_log("agent.report_dropped", link):
+                    _log.warning("agent.report_dropped", engine=str(key), reason=link.trouble)
             return
         link.data, link.heard_at_s = data, now_s
         if report.drain is None:
             link.told = link.progress = None
         if not link.connected or not link.covered:
             self._found(link, report)
-        elif known is not None and known.boot_id != report.boot_id:
-            self._log_restart(link, report, now_s)
+        elif (
+            known is not None and known.boot_id != report.boot_id and self._may_log("agent.engine_restarted", link)
+        ):
+            _log.warning("agent.engine_restarted", engine=str(key), boot_id=report.boot_id)
         self._on_report(report)
 
-    def _log_restart(self, link: _Link, report: EngineReport, now_s: float) -> None:
-        """Log a restart of the engine; an agent that claims one with every report cannot fill the log."""
-        left = take_token(link.restarts, RESTARTS_LOGGED, now_s)
+    def _may_log(self, event: str, link: _Link) -> bool:
+        """Whether a line of this event may be written now: an agent may cause it with every report."""
+        left = take_token(link.lines.get(event), LINES_OF_AGENT, self._clock())
         if left is not None:
-            link.restarts = left
-            _log.warning("agent.engine_restarted", engine=str(link.target.key), boot_id=report.boot_id)
+            link.lines[event] = left
+        return left is not None
 
     async def _hold_back(self, link: _Link) -> None:
         """Limit the reading rate; flow control then slows the agent down."""
@@ -328,11 +331,12 @@ class AgentDialer:
         if link.uncover is not None:
             link.uncover.cancel()
             link.uncover = None
-        _log.info("agent.found", engine=str(link.target.key), boot_id=report.boot_id)
+        if self._may_log("agent.found", link):
+            _log.info("agent.found", engine=str(link.target.key), boot_id=report.boot_id)
         self._cover(link, covered=True)
 
     def _lost(self, link: _Link, why: str) -> None:
-        if link.connected:
+        if link.connected and self._may_log("agent.lost", link):
             _log.warning("agent.lost", engine=str(link.target.key), reason=why)
         link.connected, link.trouble = False, why
         if link.covered and link.uncover is None:
@@ -387,16 +391,20 @@ class AgentDialer:
                     drain_deadline_s=deadline_s,
                 )
                 acknowledge: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = link.channel.unary_unary(ACKNOWLEDGE)
+                # Noted before the call: a report that ends the drain during it clears this, and the same progress
+                # of the next drain is sent.
+                link.told = said
                 try:
                     await acknowledge(message.SerializeToString(), timeout=_ANSWER_WITHIN_S)
                 except grpc.aio.AioRpcError as error:
                     # Sent again with the next report.
-                    _log.warning(
-                        "agent.not_told",
-                        engine=str(link.target.key),
-                        reason=f"{error.code().name}: {error.details()}",
-                    )
+                    link.told = None
+                    if self._may_log("agent.not_told", link):
+                        _log.warning(
+                            "agent.not_told",
+                            engine=str(link.target.key),
+                            reason=f"{error.code().name}: {error.details()}",
+                        )
                     return
-                link.told = said
         finally:
             link.telling = False

@@ -8,6 +8,8 @@ from policies.findings import PolicyError
 ACCEPTED: Final = "Accepted"
 """Status condition: whether the latest spec is in force."""
 
+_SHOWN: Final = 10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyObject:
@@ -28,3 +30,15 @@ class PolicyObject:
     problems: tuple[PolicyError, ...] = ()
     serving: bool = True
     last_accepted: str = ""
+
+    @property
+    def rejection(self) -> str:
+        """What is served instead of the latest spec, and its errors; empty if it is in force."""
+        if not self.problems:
+            return ""
+        sentences = [f"{error.path or self.kind}: {error.message}" for error in self.problems[:_SHOWN]]
+        more = len(self.problems) - len(sentences)
+        if more:
+            sentences.append(f"and {more} more")
+        instead = "the last accepted spec is served" if self.serving else "it is not served"
+        return f"{instead}; " + "; ".join(sentences)

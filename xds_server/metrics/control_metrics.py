@@ -3,6 +3,7 @@
 from typing import Final
 
 from engine.process_metrics import BUILD_INFO_HELP, CONTROL_PLANE
+from policies.codes import REMARKS
 from xds_server.admin_api.status_types import SyncState
 from xds_server.metrics.metric_spec import (
     LabelSet,
@@ -25,6 +26,16 @@ _WATCHED: Final = ("enginepools", "modelroutes", "resiliencepolicies", "endpoint
 """Kubernetes resources that a server watches; a test compares them with its reflectors."""
 
 _BY_TYPE: Final = LabelSet(labels={"type": _TYPES})
+
+
+_CONDITIONS: Final = LabelSet(
+    labels={
+        "code": tuple(one.code for one in REMARKS.values() if one.severity),
+        "severity": ("info", "warning", "critical"),
+    },
+    given=("severity",),
+)
+"""A code has one severity, so each code is one series. Objects have no label: proxies and peers are unbounded."""
 
 
 class ProxyMetrics(MetricChapter):
@@ -108,6 +119,12 @@ class ProxyMetrics(MetricChapter):
         "Streams of proxies ended because memory was short, or for unfinished messages of their connection.",
         "Log line peers.unfinished: it names the host. Log line peers.memory_short: raise the memory limit.",
     )
+    log_lines_suppressed = counter(
+        "log_lines_suppressed_total",
+        "lines",
+        "Log lines of proxies' events (connects, disconnects, refusals) beyond what a proxy or host may cause.",
+        "Log line peers.lines_suppressed: it names the host.",
+    )
     xds_refused_peers = counter_family(
         "xds_refused_peers_total",
         "streams",
@@ -168,6 +185,9 @@ class TelemetryMetrics(MetricChapter):
                     "host",
                     "silent",
                     "size",
+                    "protocol",
+                    "memory",
+                    "stalled",
                 ),
             }
         ),
@@ -189,6 +209,13 @@ class TelemetryMetrics(MetricChapter):
 class ControlPlaneMetrics(MetricChapter):
     title = "Control plane"
 
+    condition = gauge_family(
+        "condition",
+        "objects",
+        "Objects in a condition, by its code; 0 while there is none. `switchgear status` names them.",
+        "Each code has its meaning, fix and runbook in docs/codes.md.",
+        _CONDITIONS,
+    )
     snapshot_build_seconds = histogram(
         "snapshot_build_seconds",
         "seconds",

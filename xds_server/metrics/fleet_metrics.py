@@ -41,7 +41,9 @@ _BY_OUTCOME: Final = LabelSet(labels={"pool": (), "outcome": _RESULTS}, per=("po
 _BY_ROUTE: Final = LabelSet(
     labels={"pool": (), "route": (), "class": _CLASSES, "outcome": _RESULTS}, per=("route",)
 )
-_BY_OBJECTIVE: Final = LabelSet(labels={"route": (), "objective": OBJECTIVE_NAMES}, per=("route",))
+_BY_OBJECTIVE: Final = LabelSet(
+    labels={"pool": (), "route": (), "objective": OBJECTIVE_NAMES}, per=("pool", "route")
+)
 
 
 class CallerMetrics(MetricChapter):
@@ -105,15 +107,15 @@ class CallerMetrics(MetricChapter):
     objective_calls = counter_family(
         "objective_calls_total",
         "calls",
-        "Calls that an objective of a route (spec.objectives) judges: `good` all requests, the latency objectives "
-        "complete answers.",
+        "Calls that an objective of a route or a pool (spec.objectives) judges: `good` all requests, the latency "
+        "objectives complete answers. Either `route` or `pool` is empty.",
         "Compare with switchgear_objective_good_calls_total.",
         _BY_OBJECTIVE,
     )
     objective_good_calls = counter_family(
         "objective_good_calls_total",
         "calls",
-        "Calls within an objective of a route. Both are absent for objectives that are not set.",
+        "Calls within an objective. Both are absent for objectives that are not set.",
         "Runbook SwitchgearObjectiveBurnsFast.",
         _BY_OBJECTIVE,
     )
@@ -121,7 +123,7 @@ class CallerMetrics(MetricChapter):
         "objective_target_ratio",
         "ratio",
         "Share of calls that must be good by an objective; the rest is its error budget.",
-        "spec.objectives of the ModelRoute.",
+        "spec.objectives of the ModelRoute or EnginePool.",
         _BY_OBJECTIVE,
     )
     attempt_gpu_seconds = counter_family(
@@ -196,10 +198,17 @@ class EngineMetrics(MetricChapter):
         "Runbook SwitchgearGpuErrors.",
         _BY_ENGINE,
     )
+    engine_drain_left_seconds = gauge_family(
+        "engine_drain_left_seconds",
+        "seconds",
+        "Time until the deadline of a drain that an engine's agent carries out; 0: beyond it. Absent without one.",
+        "Runbook SwitchgearDrainOverdue.",
+        _BY_ENGINE,
+    )
     engines = gauge_family(
         "engines",
         "engines",
-        "Engines by decided health; UNKNOWN: no decision yet.",
+        "Engines by decided health; UNKNOWN: no report and no request yet, or no decision.",
         "`switchgear get engines`.",
         LabelSet(
             labels={"pool": (), "zone": (), "health": (*(one.value for one in Health), "UNKNOWN")},

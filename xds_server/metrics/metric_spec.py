@@ -46,11 +46,12 @@ class LabelSet:
     """Ordered labels of a metric, each with its closed set; empty for labels in ``OPEN``.
 
     ``per`` names the open labels that bound the number of series: ``engine`` where pool and zone follow from the
-    engine.
+    engine. ``given`` names closed labels that follow from another one, and add no series.
     """
 
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _NONE)
     per: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
 
 
 NO_LABELS: Final = LabelSet()
@@ -93,8 +94,8 @@ class MetricSpec(ABC):
     def most_series(self, sizes: Mapping[str, int]) -> int:
         """Maximum number of series; ``sizes``: number of values of each open label (engines of all pools)."""
         found = self.samples_per_label_set
-        for values in self.labels.values():
-            found *= len(values) or 1
+        for name, values in self.labels.items():
+            found *= 1 if name in self.by.given else len(values) or 1
         for name in self.per:
             found *= sizes[name]
         return found

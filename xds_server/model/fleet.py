@@ -89,6 +89,14 @@ class Fleet:
         place = self.places.get(key.pool, _NOWHERE).get(key.engine)
         return None if place is None else self.pools[key.pool][place]
 
+    def is_known(self, engine: Engine) -> bool:
+        """Whether an agent, a probe or a proxy ever reported on it. An unknown engine is served anyway."""
+        if engine.report is not None:
+            return True
+        traffic = self.traffic.get(engine.id.pool)
+        calls = None if traffic is None else traffic.engines.get(engine.id.engine)
+        return calls is not None and calls.succeeded + calls.failed + calls.neutral > 0
+
 
 _NOWHERE: Mapping[str, int] = MappingProxyType({})
 

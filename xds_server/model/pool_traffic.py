@@ -69,12 +69,13 @@ class EngineTraffic:
 
     ``window_calls`` and ``window_failures`` are the newest relevant calls, at most the breaker's window and none
     older than ``WINDOW_S``; ``failures_in_a_row`` is how many of the newest failed, ``newest_failed`` has a bit
-    for each failure among the newest ``NEWEST_CALLS``, the newest lowest. ``succeeded``, ``failed`` and
-    ``neutral`` only grow; the extrapolated of them have no entry, because their proxies sample. ``shed`` are the
-    neutral entries of calls that the engine had no room for. Rates cover the last ``RATE_S``: ``done_per_s`` are
-    successful calls, ``busy`` is the mean number of calls that these held open (their durations summed, per
-    second); ``service_s`` their mean duration. ``in_flight`` is the sum of the newest load reports of all proxies,
-    None if no proxy reports load.
+    for each failure among the newest ``NEWEST_CALLS``, the newest lowest. ``newest_answers`` are the newest calls
+    that succeeded, failed or were shed, at most ``NEWEST_ANSWERS`` and none older than ``WINDOW_S``;
+    ``newest_spoiled`` of them have no good answer. ``succeeded``, ``failed`` and ``neutral`` only grow; the
+    extrapolated of them have no entry, because their proxies sample. ``shed`` are the neutral entries of calls
+    that the engine had no room for. Rates cover the last ``RATE_S``: ``done_per_s`` are successful calls, ``busy``
+    is the mean number of calls that these held open (their durations summed, per second); ``service_s`` their mean
+    duration. ``in_flight`` is the sum of the newest load reports of all proxies, None if no proxy reports load.
     Times are monotonic seconds.
     """
 
@@ -82,6 +83,8 @@ class EngineTraffic:
     window_failures: int = 0
     failures_in_a_row: int = 0
     newest_failed: int = 0
+    newest_answers: int = 0
+    newest_spoiled: int = 0
     succeeded: int = 0
     failed: int = 0
     neutral: int = 0
@@ -146,6 +149,9 @@ WINDOW_S = 30.0
 
 NEWEST_CALLS = 32
 """Number of newest calls whose individual results are kept."""
+
+NEWEST_ANSWERS = 8
+"""Number of newest calls that show what an engine yields now: more of them would hide a new fault."""
 
 RATE_S = 2.0
 """Rates cover this many seconds."""

@@ -24,12 +24,36 @@ _FEW: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResourcePart:
+    """The encoded part of a resource that comes from one policy document, ``name``.
+
+    ``content``: hash of the value. ``rank``: sorts the parts, before the name. ``instead``: encoded reply for its
+    requests where a proxy refuses the part, and no earlier form of it was accepted; empty if there is none.
+    """
+
+    name: str
+    value: bytes = field(repr=False)
+    content: str
+    origins: tuple[str, ...] = ()
+    rank: tuple[int, ...] = ()
+    instead: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceParts:
+    """The parts of a resource, in order, and the encoded ``frame`` around them."""
+
+    frame: tuple[bytes, ...] = field(repr=False)
+    parts: tuple[ResourcePart, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
     """One encoded xDS resource.
 
     ``value`` is the serialised message named by ``type_url``; ``version`` is its hex content hash, for endpoints
     followed by ``.`` and the hash of the clusters that read them; ``origins`` are the ``file:line`` places of the
-    policies behind it, most specific first.
+    policies behind it, most specific first. ``parts``: of a resource that is isolated by parts.
     """
 
     type_url: str
@@ -37,12 +61,22 @@ class Resource:
     value: bytes = field(repr=False)  # may be a secret
     version: str
     origins: tuple[str, ...] = ()
+    parts: ResourceParts | None = field(default=None, compare=False, repr=False)
 
 
-def resource(type_url: str, name: str, value: bytes, origins: Iterable[str] = ()) -> Resource:
+def resource(
+    type_url: str, name: str, value: bytes, origins: Iterable[str] = (), parts: ResourceParts | None = None
+) -> Resource:
     """The resource with its content-hash version."""
-    version = blake2b(value, digest_size=8).hexdigest()
-    return Resource(type_url=type_url, name=name, value=value, version=version, origins=tuple(origins))
+    version = content_hash(value)
+    return Resource(
+        type_url=type_url, name=name, value=value, version=version, origins=tuple(origins), parts=parts
+    )
+
+
+def content_hash(value: bytes) -> str:
+    """The hash that identifies content."""
+    return blake2b(value, digest_size=8).hexdigest()
 
 
 def content_of(version: str) -> str:

@@ -14,6 +14,8 @@ class View:
     routes' address, for a proxy that shares its host with others; empty keeps it. ``region`` is empty if the proxy
     does not state one: its zone's engines then decide. ``allowed`` are the pools that its identity may see;
     None means all. ``canary``: it tries new policies first. ``keys``: it may get private keys.
+    ``listener_buffers``: its Envoy (before 1.37) limits bodies by the listener's buffer, not by the route.
+    ``no_prompt_keys``: its Envoy (before 1.38) cannot balance by the hash of a prompt.
     """
 
     zone: str = ""
@@ -25,6 +27,8 @@ class View:
     allowed: frozenset[str] | None = None
     canary: bool = False
     keys: bool = False
+    listener_buffers: bool = False
+    no_prompt_keys: bool = False
 
     def may_see(self, pools: Collection[str]) -> bool:
         """Whether all of these pools are visible."""

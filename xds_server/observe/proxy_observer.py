@@ -1,10 +1,11 @@
-"""Logs and counts proxy activity: one line per state change, none per push."""
+"""Logs and counts proxy activity: one line per state change, none per push; limited by proxy and host."""
 
 from collections.abc import Callable
 from typing import Final
 
 import structlog
 
+from xds_server.auth.log_budget import EventLines
 from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.type_urls import SHORT_NAMES
 from xds_server.observe.eject_latency import EjectLatency
@@ -21,23 +22,26 @@ _log = structlog.get_logger()
 class ProxyObserver:
     """A ``publish.Observer`` that logs and counts."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, lines: EventLines | None = None) -> None:
         self._metrics = metrics
+        self._lines = lines or EventLines(metrics.log_lines_suppressed.inc)
 
     def on_connect(self, node: NodeInfo, mode: XdsVariant) -> None:
         """A stream sent its node."""
-        _log.info(
-            "xds.connected",
-            node=node.id,
-            zone=node.zone,
-            protocol=mode.value,
-            agent=f"{node.user_agent_name} {node.user_agent_version}".strip(),
-        )
+        if self._logs("xds.connected", node):
+            _log.info(
+                "xds.connected",
+                node=node.id,
+                zone=node.zone,
+                protocol=mode.value,
+                agent=f"{node.user_agent_name} {node.user_agent_version}".strip(),
+            )
 
     def on_disconnect(self, node: NodeInfo, mode: XdsVariant, reason: str) -> None:
         """A stream has ended."""
         log = _log.warning if reason else _log.info
-        log("xds.disconnected", node=node.id, zone=node.zone, protocol=mode.value, reason=reason)
+        if self._logs("xds.disconnected", node):
+            log("xds.disconnected", node=node.id, zone=node.zone, protocol=mode.value, reason=reason)
 
     def on_push(self, node: NodeInfo, type_url: str, size_bytes: int) -> None:
         """A response is sent."""
@@ -56,20 +60,21 @@ class ProxyObserver:
         """A response was refused (NACK): the log line gives the origin in the policies."""
         label = _label(nack.type_url)
         self._metrics.nacks.labels(type=label).inc()
-        if not nack.resources:
+        if not nack.resources and self._logs("xds.nack", nack.node):
             _log.error("xds.nack", node=nack.node.id, zone=nack.node.zone, type=label, reason=nack.reason)
         for item in nack.resources:
-            _log.error(
-                "xds.nack",
-                node=nack.node.id,
-                zone=nack.node.zone,
-                type=label,
-                resource=item.name,
-                version=item.version,
-                policy=list(item.origins),
-                rolled_back_for=nack.scope.value,
-                reason=nack.reason,
-            )
+            if self._logs("xds.nack", nack.node):
+                _log.error(
+                    "xds.nack",
+                    node=nack.node.id,
+                    zone=nack.node.zone,
+                    type=label,
+                    resource=item.name,
+                    version=item.version,
+                    policy=list(item.origins),
+                    rolled_back_for=nack.scope.value,
+                    reason=nack.reason,
+                )
 
     def on_refusals_cleared(self) -> None:
         """A proxy accepted content that others had refused."""
@@ -78,17 +83,22 @@ class ProxyObserver:
         """A response has had no ACK or NACK for long."""
         label = _label(stuck.type_url)
         self._metrics.stuck.labels(type=label).inc()
-        _log.warning(
-            "xds.stuck",
-            node=node.id,
-            type=label,
-            waiting_s=round(stuck.waiting_s, 1),
-            resources=[item.name for item in stuck.resources][:10],
-        )
+        if self._logs("xds.stuck", node):
+            _log.warning(
+                "xds.stuck",
+                node=node.id,
+                type=label,
+                waiting_s=round(stuck.waiting_s, 1),
+                resources=[item.name for item in stuck.resources][:10],
+            )
 
     def on_unknown_type(self, node: NodeInfo, type_url: str) -> None:
         """A peer requests an unknown type."""
-        _log.info("xds.unknown_type", node=node.id, type=type_url)
+        if self._logs("xds.unknown_type", node):
+            _log.info("xds.unknown_type", node=node.id, type=type_url)
+
+    def _logs(self, event: str, node: NodeInfo) -> bool:
+        return self._lines.take(event, node.host, node.id)
 
 
 def _label(type_url: str) -> str:
@@ -107,8 +117,9 @@ class NotifyingObserver(ProxyObserver):
         departures: EjectLatency,
         *,
         following: ChangeTracer | None = None,
+        lines: EventLines | None = None,
     ) -> None:
-        super().__init__(metrics)
+        super().__init__(metrics, lines)
         self._following = following
         self._departures = departures
         self._changed = changed

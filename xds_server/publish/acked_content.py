@@ -12,9 +12,8 @@ from typing import Final
 from xds_server.model.snapshot import Resource, Snapshot, content_of
 from xds_server.model.type_urls import CLUSTER, ENDPOINT, RUNTIME, SECRET
 from xds_server.model.view import View
-
-ResourceKey = tuple[str, str]
-"""Type URL and name."""
+from xds_server.publish.part_isolation import ResourceKey, part_keys
+from xds_server.xds import ContentKey
 
 FORGET_AFTER_S: Final = 600.0
 """Keep unused accepted content this long, for a rollback that still names it."""
@@ -38,6 +37,11 @@ class _ViewContent:
     former: dict[ResourceKey, tuple[Resource, ...]] = field(default_factory=dict)
     unwanted_since_s: dict[ResourceKey, float] = field(default_factory=dict)
 
+    def all_of(self, key: ResourceKey) -> tuple[Resource, ...]:
+        """Accepted contents of a name, newest first."""
+        newest = self.accepted.get(key)
+        return () if newest is None else (newest, *self.former.get(key, ()))
+
 
 class AckedContent:
     """Last accepted content of each resource, by view and by visibility."""
@@ -45,6 +49,7 @@ class AckedContent:
     def __init__(self) -> None:
         self._views: dict[Hashable, _ViewContent] = {}
         self._by_audience: dict[ResourceKey, dict[Hashable, Resource]] = {}
+        self._restored: dict[ResourceKey, Resource] = {}
 
     def record(self, view: Hashable, resources: Iterable[Resource]) -> list[Resource]:
         """Record that a proxy of ``view`` accepted these; returns those that are new."""
@@ -65,8 +70,8 @@ class AckedContent:
         return new
 
     def restore(self, item: Resource) -> None:
-        """Restore content accepted in an earlier run; any later ACK overrides it."""
-        self._by_audience.setdefault(key_of(item), {}).setdefault(None, item)
+        """Restore content accepted in an earlier run; later ACKs take precedence."""
+        self._restored[key_of(item)] = item
 
     def of_view(self, view: Hashable) -> Mapping[ResourceKey, Resource]:
         """Content last accepted by proxies of a view."""
@@ -75,24 +80,30 @@ class AckedContent:
 
     def for_everyone(self, key: ResourceKey) -> Resource | None:
         """Content last accepted by a proxy that may see everything."""
-        return self._by_audience.get(key, _NONE).get(None)
+        return self._by_audience.get(key, _NONE).get(None) or self._restored.get(key)
 
-    def is_acked(self, item: Resource) -> bool:
-        """Whether a proxy last accepted this content."""
-        key, content = key_of(item), content_of(item.version)
+    def has_content(self, key: ContentKey) -> bool:
+        """Whether a proxy last accepted this content of a resource, or not long ago this content of a part."""
+        accepted = [known.all_of(key[:2]) for known in self._views.values()]
         return any(
-            content_of(accepted.version) == content
-            for known in self._views.values()
-            if (accepted := known.accepted.get(key))
+            content_of(items[0].version) == key[2] or any(key in part_keys(item) for item in items)
+            for items in accepted
+            if items
         )
 
     def fallback(self, view: Hashable, key: ResourceKey, rejected: Collection[str]) -> Resource | None:
         """Replacement for a resource whose content hashes ``rejected`` must not be served to a view."""
-        # Reading must not create an entry for a view without proxies.
-        known = self._views.get(view) or _ViewContent()
-        shared = self._by_audience.get(key, _NONE).get(_audience(view, key))
-        choices = (known.accepted.get(key), *known.former.get(key, ()), shared)
-        return next((item for item in choices if item and content_of(item.version) not in rejected), None)
+        return next((item for item in self.all_of(view, key) if content_of(item.version) not in rejected), None)
+
+    def all_of(self, view: Hashable, key: ResourceKey) -> tuple[Resource, ...]:
+        """Accepted contents that may be served to a view, newest first."""
+        known, audience = self._views.get(view), _audience(view, key)
+        shared = self._by_audience.get(key, _NONE).get(audience)
+        restored = self._restored.get(key) if audience is None else None
+        return (
+            *(() if known is None else known.all_of(key)),
+            *(item for item in (shared, restored) if item is not None),
+        )
 
     def expire(self, desired: Collection[Snapshot], now_s: float) -> None:
         """Forget content that has long been in no desired snapshot."""
@@ -104,6 +115,7 @@ class AckedContent:
                     del known.accepted[key], known.unwanted_since_s[key]
                     known.former.pop(key, None)
                     self._by_audience.pop(key, None)
+                    self._restored.pop(key, None)
 
     def forget(self, view: Hashable) -> None:
         """Forget a view without proxies."""

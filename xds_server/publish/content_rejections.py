@@ -12,7 +12,8 @@ from typing import Final
 
 from engine.bounded_dict import BoundedDict
 from xds_server.model.snapshot import Resource, Snapshot, content_of
-from xds_server.publish.acked_content import ResourceKey, key_of
+from xds_server.publish.acked_content import key_of
+from xds_server.publish.part_isolation import ResourceKey, part_keys
 from xds_server.xds import ContentKey
 
 NACK_QUORUM: Final = 3
@@ -40,7 +41,10 @@ class RecordedNack:
 
 @dataclass(slots=True, kw_only=True)
 class RejectedContent:
-    """One refused content of a resource, with the last refusal of each host (first one first)."""
+    """One refused content of a resource or of a part of it, with the last refusal of each host.
+
+    Hosts are in the order of their first refusals.
+    """
 
     type_url: str
     name: str
@@ -82,9 +86,9 @@ class ContentRejections:
         """Content hashes held back from proxies of this version, by type and name."""
         return self._held.get(agent, _NONE)
 
-    def is_held(self, item: Resource) -> bool:
+    def is_held(self, key: ContentKey) -> bool:
         """Whether this content is held back from proxies of some version."""
-        known = self._known.get(_content_key(item))
+        known = self._known.get(key)
         return known is not None and bool(known.agents_of_quorum())
 
     def add(self, key: ContentKey, refusal: RecordedNack) -> bool:
@@ -103,21 +107,13 @@ class ContentRejections:
 
     def clear(self, items: Iterable[Resource]) -> bool:
         """Record an ACK of these; returns whether any had been refused."""
-        gone = [key for item in items if (key := _content_key(item)) in self._known]
+        gone = [key for item in items for key in content_keys(item) if key in self._known]
         self._forget(gone)
         return bool(gone)
 
     def retain(self, desired: Collection[Snapshot]) -> bool:
         """Forget content that is in no desired snapshot; returns whether any was held back."""
-        return self._forget(
-            [
-                key
-                for key in self._known
-                if not any(
-                    (item := one.of(key[0]).get(key[1])) and content_of(item.version) == key[2] for one in desired
-                )
-            ]
-        )
+        return self._forget([key for key in self._known if not any(_has(one, key) for one in desired)])
 
     def _forget(self, keys: Iterable[ContentKey]) -> bool:
         gone = [self._known.pop(key) for key in keys]
@@ -137,5 +133,17 @@ class ContentRejections:
                 self._held.setdefault(agent, {}).setdefault(key[:2], set()).add(key[2])
 
 
-def _content_key(item: Resource) -> ContentKey:
+def content_key(item: Resource) -> ContentKey:
+    """Identity of a resource's content."""
     return (*key_of(item), content_of(item.version))
+
+
+def content_keys(item: Resource) -> tuple[ContentKey, ...]:
+    """Identity of a resource's content, and of its parts."""
+    return (content_key(item), *part_keys(item))
+
+
+def _has(desired: Snapshot, key: ContentKey) -> bool:
+    """Whether the snapshot has this content of a resource or part."""
+    item = desired.of(key[0]).get(key[1])
+    return item is not None and key in content_keys(item)

@@ -17,39 +17,19 @@ from urllib.parse import unquote
 
 import grpc
 
+from engine.grpc_operations import end_stream, read_message
 from engine.tls.grpc_credentials import auth_context_identities
-from xds_server.auth.connection_limit import ConnectionLimiter, host_of
+from xds_server.auth.connection_limit import ConnectionLimiter, host_of, most_connections
 from xds_server.auth.stream_limits import MAX_FIRST_BYTES, PeerPacer, StreamLimits
 from xds_server.publish import Publisher, Session
-from xds_server.xds import DeniedPeerError, StreamError, StreamErrorKind, XdsVariant
-from xds_server.xds.messages import EXHAUSTED
+from xds_server.publish.ads_service import MAX_REQUEST_BYTES, METHODS, status_of, tick
+from xds_server.transport.rpc_stream import MAX_CHARGED_POLL_S
+from xds_server.xds import StreamError, StreamErrorKind, XdsVariant
 
 __all__ = ("GrpcAdsServer", "StreamLimits")
 
-_SERVICE: Final = "/envoy.service.discovery.v3.AggregatedDiscoveryService"
-_MODES: Final = {
-    f"{_SERVICE}/DeltaAggregatedResources": XdsVariant.DELTA,
-    f"{_SERVICE}/StreamAggregatedResources": XdsVariant.SOTW,
-}
-
-TICK_S: Final = 0.5
-"""Tick interval; timeouts are seconds long."""
-
-MEMORY_CHECK_S: Final = 0.1
-"""A host can send some hundred MB a second."""
-
 STOP_GRACE_S: Final = 2.0
 """Time at shutdown to flush the last bytes."""
-
-MAX_REQUEST_BYTES: Final = 2 * 1024 * 1024
-"""Limit of any message on the port. Ten thousand names of a hundred characters have 1 MB."""
-
-MAX_CHARGED_POLL_S: Final = 0.01
-"""Most that a peer is charged for a response: a large one is encoded once, for all proxies."""
-
-_MOST_INT32: Final = 2**31 - 1
-_OTHERS: Final = 1024
-"""Descriptors reserved for admin port, agents and files, if there are plenty."""
 
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
@@ -129,13 +109,7 @@ class GrpcAdsServer:
 
     async def run(self) -> None:
         """Tick the publisher and watch the memory until cancelled."""
-        next_tick_s = self._clock() + TICK_S
-        while True:
-            await asyncio.sleep(MEMORY_CHECK_S)
-            self._limits.memory.check(self._clock())
-            if self._clock() >= next_tick_s:
-                next_tick_s = self._clock() + TICK_S
-                self._publisher.tick(self._clock())
+        await tick(self._publisher, self._limits.memory, self._clock)
 
     async def stop(self) -> None:
         """Close the port and all streams with status OK: peers see no error."""
@@ -158,7 +132,8 @@ class GrpcAdsServer:
         ):
             if full:
                 self._on_flaw(flaw)
-                await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, full)
+                self._limits.reached.add_stream_error(flaw, host)
+                end_stream(context, grpc.StatusCode.RESOURCE_EXHAUSTED, full)
                 return
         call = _Call(
             self._publisher,
@@ -180,7 +155,7 @@ class GrpcAdsServer:
             # Before any response: gRPC sends no status on a stream whose first write was cancelled in flight.
             with contextlib.suppress(grpc.aio.InternalError):  # reading finds the peer gone
                 await context.send_initial_metadata(())
-            await self._limits.pacer.open(host)
+            await self._limits.pacer.open(host, context.peer())
             # No local variable: it would keep the message as long as the stream.
             await call.read(
                 await call.read_first(self._limits.first_message_s), lambda size: memory.read(ticket, size)
@@ -199,26 +174,8 @@ class GrpcAdsServer:
             await call.close("" if ended is None else str(ended))
         if ended is not None:
             self._on_flaw(ended.flaw)
-            await _abort(context, _status_of(ended), str(ended))
-
-
-async def _abort(context: Context, code: grpc.StatusCode, text: str) -> None:
-    """End a stream with this status; no-op if its peer is gone."""
-    with contextlib.suppress(grpc.aio.InternalError):
-        await context.abort(code, text)
-
-
-def _status_of(error: StreamError) -> grpc.StatusCode:
-    if isinstance(error, DeniedPeerError):
-        return grpc.StatusCode.PERMISSION_DENIED
-    return grpc.StatusCode.RESOURCE_EXHAUSTED if error.flaw in EXHAUSTED else grpc.StatusCode.INVALID_ARGUMENT
-
-
-def most_connections(descriptors: int) -> int:
-    """Connection limit for this many descriptors: half of few, all but some of many."""
-    if descriptors == resource.RLIM_INFINITY:
-        return _MOST_INT32
-    return min(_MOST_INT32, max(descriptors // 2, descriptors - _OTHERS))
+            self._limits.reached.add_stream_error(ended.flaw, host, call.node_id)
+            end_stream(context, grpc.StatusCode[status_of(ended).name], str(ended))
 
 
 class _Discovery(grpc.GenericRpcHandler):
@@ -232,7 +189,7 @@ class _Discovery(grpc.GenericRpcHandler):
             made: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(behave)
             return made
 
-        self._methods = {method: handler(mode) for method, mode in _MODES.items()}
+        self._methods = {method: handler(mode) for method, mode in METHODS.items()}
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
         """Handler of one of our two methods."""
@@ -270,15 +227,23 @@ class _Call:
             mode, context.peer(), self._wake, identities=identities, end=self._end
         )
 
+    @property
+    def node_id(self) -> str:
+        """Node id of the peer; empty until it is known."""
+        return self._session.node_id
+
     async def read_first(self, within_s: float) -> object:
         """The first request; ``StreamError`` if it is late or too large."""
         try:
             async with asyncio.timeout(within_s):
-                data = await self._context.read()
+                data = await read_message(self._context)
         except TimeoutError:
             raise StreamError(f"no request within {within_s:g} s", StreamErrorKind.SILENT) from None
         if isinstance(data, bytes) and len(data) > MAX_FIRST_BYTES:
             raise StreamError(f"first message of {len(data)} bytes; limit {MAX_FIRST_BYTES}", StreamErrorKind.SIZE)
+        size = len(data) if isinstance(data, bytes) else 0
+        if not await self._pacer.admit_first(self._session.host, self._session.peer, size):
+            raise StreamError("too many large first messages of this host wait", StreamErrorKind.SIZE)
         return data
 
     async def read(self, data: object, on_message: Callable[[int], None]) -> None:
@@ -289,7 +254,7 @@ class _Call:
             self._take(data)
             data = None  # freed before the next one arrives
             await self._pacer.wait(session.host, session.node_id)
-            data = await self._context.read()
+            data = await read_message(self._context)
 
     def _take(self, data: bytes) -> None:
         """Process one request, at the expense of its peer."""

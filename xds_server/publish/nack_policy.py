@@ -3,8 +3,8 @@
 A proxy gets the last accepted content instead of what it rejected, else nothing of that name. From proxies that
 have not tried it, content is held back only once a quorum rejected it, and only if accepted content can replace
 it. While a listener or route is rolled back, accepted clusters, endpoints and secrets that are no longer wanted
-stay; while a cluster is, secrets stay: the rolled-back resource may still name them. A rollback ends with the next
-different content of that name.
+stay, and routes while a listener is; while a cluster is, secrets stay: the rolled-back resource may still name
+them. A rollback ends with the next different content of that name.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
@@ -13,8 +13,9 @@ from typing import Final
 
 from xds_server.model.snapshot import Resource, Snapshot, content_of, snapshot
 from xds_server.model.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET
-from xds_server.publish.acked_content import AckedContent, ResourceKey, key_of
+from xds_server.publish.acked_content import AckedContent, key_of
 from xds_server.publish.content_rejections import ContentRejections, RecordedNack, RejectedContent
+from xds_server.publish.part_isolation import PartChoice, PartChoices, ResourceKey, with_choice
 from xds_server.xds import ContentKey
 
 _NOTHING: Final[frozenset[ContentKey]] = frozenset()
@@ -65,13 +66,13 @@ class NackPolicy:
             if known.instead is not None:
                 self._acked.restore(known.instead)
 
-    def is_acked(self, item: Resource) -> bool:
-        """Whether a proxy last accepted this content."""
-        return self._acked.is_acked(item)
+    def has_acked(self, content: ContentKey) -> bool:
+        """Whether a proxy accepted this content of a resource or part."""
+        return self._acked.has_content(content)
 
-    def is_held(self, item: Resource) -> bool:
+    def is_held(self, content: ContentKey) -> bool:
         """Whether this content is held back from proxies that have not tried it."""
-        return self._rejections.is_held(item)
+        return self._rejections.is_held(content)
 
     def has_held_from(self, agent: str) -> bool:
         """Whether any content is held back from proxies of this version."""
@@ -81,14 +82,14 @@ class NackPolicy:
         """Record an ACK by a proxy of ``view``; returns whether other proxies had refused any of it."""
         return self._rejections.clear(self._acked.record(view, resources))
 
-    def record_nack(self, items: Iterable[Resource], refusal: RecordedNack) -> bool:
+    def record_nack(self, contents: Iterable[ContentKey], refusal: RecordedNack) -> bool:
         """Record what a proxy refused; returns whether other proxies are served other content now."""
-        news = [
-            self._rejections.add((item.type_url, item.name, content_of(item.version)), refusal)
-            for item in items
-            if not self._acked.is_acked(item)
-        ]
+        news = [self._rejections.add(key, refusal) for key in contents if not self._acked.has_content(key)]
         return any(news)
+
+    def accepted(self, view: Hashable, key: ResourceKey) -> tuple[Resource, ...]:
+        """Accepted contents of a resource that may be served to a view, newest first."""
+        return self._acked.all_of(view, key)
 
     def prune(self, desired: Collection[Snapshot], now_s: float) -> bool:
         """Forget refusals of removed content, and accepted content unused for long; returns as ``record_nack``."""
@@ -103,25 +104,29 @@ class NackPolicy:
         desired: Snapshot,
         rejected: Collection[ContentKey] = _NOTHING,
         agent: str = "",
+        choices: PartChoices = (),
     ) -> Snapshot:
         """Snapshot for a proxy: ``desired`` itself if nothing in it is rolled back.
 
-        ``rejected``: what this proxy itself has rejected. ``agent``: its version.
+        ``rejected``: what this proxy itself has rejected; ``choices`` where it is judged by parts. ``agent``: its
+        version.
         """
         own: dict[ResourceKey, set[str]] = {}
         for type_url, name, content in rejected:
             own.setdefault((type_url, name), set()).add(content)
-        held = self._rejections.held_from(agent)
+        held, by_parts = self._rejections.held_from(agent), dict(choices)
         replaced: dict[ResourceKey, Resource | None] = {}
-        for key in own.keys() | held.keys():
+        for key in own.keys() | held.keys() | by_parts.keys():
             item = desired.of(key[0]).get(key[1])
             if item is None:
                 continue
-            content, refused = content_of(item.version), own.get(key, set())
-            if content in refused or content in held.get(key, ()):
-                fallback = self._acked.fallback(view, key, {content, *refused})
-                if fallback is not None or content in refused:
-                    replaced[key] = fallback
+            refused, held_here = own.get(key, set()), held.get(key, ())
+            if key in by_parts:
+                found = with_choice(item, by_parts[key], self._acked.all_of(view, key), held_here)
+            else:
+                found = self._unless_refused(view, item, refused, held_here)
+            if found is not item:
+                replaced[key] = found
         if not replaced:
             return desired
         served = {key_of(item): item for by_name in desired.resources.values() for item in by_name.values()}
@@ -138,6 +143,16 @@ class NackPolicy:
                 served.setdefault(key, item)
         return snapshot(served.values(), assignments=desired.assignments, rolled_back=rolled_back)
 
+    def _unless_refused(
+        self, view: Hashable, item: Resource, refused: Collection[str], held: Collection[str]
+    ) -> Resource | None:
+        """The resource, or accepted content in place of it or of its parts; ``None`` for nothing."""
+        content = content_of(item.version)
+        if content in refused or content in held:
+            fallback = self._acked.fallback(view, key_of(item), {content, *refused})
+            return fallback if fallback or content in refused else item
+        return with_choice(item, PartChoice(), self._acked.all_of(view, key_of(item)), held)
+
     def forget(self, view: Hashable) -> None:
         """Forget a view without proxies."""
         self._acked.forget(view)
@@ -145,6 +160,8 @@ class NackPolicy:
 
 def _named_by(rolled_back: Collection[str]) -> Collection[str]:
     """Types that rolled-back resources of these types may name."""
-    if LISTENER in rolled_back or ROUTE in rolled_back:
+    if LISTENER in rolled_back:
+        return (CLUSTER, ENDPOINT, SECRET, ROUTE)
+    if ROUTE in rolled_back:
         return (CLUSTER, ENDPOINT, SECRET)
     return (SECRET,) if CLUSTER in rolled_back else ()

@@ -9,15 +9,18 @@ Single-threaded; every call returns at once.
 
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from xds_server.model.snapshot import Resource, Snapshot, SnapshotDiffs
+from xds_server.model.snapshot import Resource, Snapshot, SnapshotDiffs, content_of
 from xds_server.model.type_urls import SECRET
-from xds_server.publish.content_rejections import RecordedNack
+from xds_server.publish.content_rejections import RecordedNack, content_key
+from xds_server.publish.held_names import HeldNames
 from xds_server.publish.nack_decision import NackDecision, NackReport, RollbackScope, decide_nack
 from xds_server.publish.nack_policy import NackPolicy
 from xds_server.publish.observer import Nack, NullObserver, PublisherObserver
+from xds_server.publish.part_isolation import PartChoices, ResourceKey
 from xds_server.publish.session import ProxyState, ProxySync, Session, SessionView
 from xds_server.publish.suspect_trials import SuspectTrials
 from xds_server.publish.view_registry import ViewRegistry
@@ -66,6 +69,7 @@ class Publisher:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.nack_policy = NackPolicy()
+        self.held_names = HeldNames()
         self._view_of = view_of
         self._snapshot_for = snapshot_for
         self._observer: PublisherObserver = observer or NullObserver()
@@ -79,6 +83,7 @@ class Publisher:
         self._sessions_of: dict[str, dict[Session, None]] = {}
         self._sequence = 0
         self._wall = wall
+        self._ticking: dict[Session, None] = {}
         self._review_at_s = float("-inf")
 
     # For the application
@@ -214,13 +219,19 @@ class Publisher:
 
     def tick(self, now_s: float) -> None:
         """Process timeouts of all sessions; call about twice a second."""
-        for view in list(self._views.values()):
-            for session in list(view.sessions):
-                session.tick(now_s)
+        # Most have none: five thousand idle proxies cost nothing.
+        for session in list(self._ticking):
+            session.tick(now_s)
+            if not session.has_timeouts:
+                del self._ticking[session]
         if now_s >= self._review_at_s:
             self._review(now_s)
 
     # For sessions
+
+    def tick_later(self, session: Session) -> None:
+        """Tick this session from now on, until it has no timeouts."""
+        self._ticking[session] = None
 
     def attach(self, session: Session, node: NodeInfo, now_s: float) -> tuple[SessionView, Stream]:
         """View of ``node`` and a new stream on it."""
@@ -279,14 +290,30 @@ class Publisher:
             self._founding.add(view)
         return view
 
-    def offer(self, stream: Stream, view: SessionView) -> None:
+    def offer(self, session: Session, stream: Stream, view: SessionView) -> None:
         """Update a stream to the latest snapshot of its view, with the proxy's own resources."""
-        stream.offer(self._snapshot(view, stream.node, stream.rejected), self._sequence)
+        rejected, parts = stream.rejected, session.parts
+        if parts is None or not (rejected or parts.choices):
+            stream.offer(self._snapshot(view, stream.node, rejected), self._sequence)
+            return
+        parts.desire(view.desired, partial(self.nack_policy.accepted, view.key))
+        by_parts = {one for one in rejected if parts.knows(one[:2])}
+        snapshot = self._snapshot(view, stream.node, rejected - by_parts, parts.choices)
+        stream.offer(snapshot, self._sequence)
+        for type_url, name, content in by_parts:
+            item = snapshot.of(type_url).get(name)
+            if item is not None and content_of(item.version) == content:
+                # The choices leave out what this proxy refused: the search needs this again.
+                stream.clear_nack(type_url, _pairs([item]))
 
     def _snapshot(
-        self, view: SessionView, node: NodeInfo, rejected: Collection[ContentKey] = _NOTHING_REJECTED
+        self,
+        view: SessionView,
+        node: NodeInfo,
+        rejected: Collection[ContentKey] = _NOTHING_REJECTED,
+        choices: PartChoices = (),
     ) -> Snapshot:
-        return view.snapshot_for(self._own.get(node.id), _agent(node), rejected, self.nack_policy)
+        return view.snapshot_for(self._own.get(node.id), _agent(node), rejected, self.nack_policy, choices)
 
     def encode(self, stream: Stream, now_s: float) -> bytes | None:
         """Next due response as bytes, shared by all streams that need the same."""
@@ -303,11 +330,11 @@ class Publisher:
         match event:
             case Acked():
                 self._observer.on_ack(node, event.type_url, event.latency_s)
-                self._accept(view, stream, session.with_co_rejected(event.resources))
+                self._accept(session, view, stream, session.with_co_rejected(event.resources))
                 if trials := session.trials.get(event.type_url):
-                    trials.remove(event.resources)
+                    trials.remove(_pairs(event.resources))
             case Confirmed():
-                self._accept(view, stream, event.resources)
+                self._accept(session, view, stream, event.resources)
             case Nacked():
                 self._apply(session, view, stream, decide_nack(self._nack_report(view, stream, event)))
             case StuckResponse():
@@ -316,12 +343,24 @@ class Publisher:
             case _:
                 self._observer.on_unknown_type(node, event.type_url)
         self.advance_trials(session, view, stream)
+        if session.parts is not None and (settled := session.parts.take_settled(self.nack_policy.has_acked)):
+            self._record_ack(view, settled)
 
-    def _accept(self, view: SessionView, stream: Stream, resources: tuple[Resource, ...]) -> None:
+    def _accept(
+        self, session: Session, view: SessionView, stream: Stream, resources: tuple[Resource, ...]
+    ) -> None:
         if own := self._own.get(stream.node.id):
             # An own resource says nothing about its view, and must never be served to another proxy.
             resources = tuple(item for item in resources if item.type_url != own.type_url)
-        if self.nack_policy.record_ack(view.key, [item for item in resources if not _is_fallback(item, stream)]):
+        by_parts = [item for item in resources if item.parts is not None]
+        if by_parts:
+            session.judge_parts().acked(by_parts)
+        self._record_ack(
+            view, [item for item in resources if item.parts is None and not _is_fallback(item, stream)]
+        )
+
+    def _record_ack(self, view: SessionView, resources: Collection[Resource]) -> None:
+        if self.nack_policy.record_ack(view.key, resources):
             self._observer.on_refusals_cleared()
             self._serve_all()
 
@@ -350,15 +389,12 @@ class Publisher:
             (item,) = report.suspects
             session.co_rejected_secrets[item.name] = report.co_rejected
             stream.reattribute_nack(item, report.co_rejected)
-        stream.clear_nack(decision.resend)
-        if decision.tried and self._may_try_again(session, view):
-            trials = session.trials.setdefault(report.type_url, SuspectTrials())
-            trials.add(decision.tried, self.nack_policy.is_acked)
-        elif report.type_url in session.trials:
-            session.trials[report.type_url].remove(decision.at_fault)
-        own = self._own.get(node.id)
+        stream.clear_nack(report.type_url, _pairs(decision.resend))
+        refused = self._judge_parts(session, view, decision)
+        if refused is None:
+            refused = self._judge_resources(session, view, stream, decision)
         held_more = self.nack_policy.record_nack(
-            [item for item in decision.at_fault if item is not own],
+            refused,
             RecordedNack(
                 host=session.host,
                 node=node.id,
@@ -368,7 +404,7 @@ class Publisher:
             ),
         )
         scope = RollbackScope.SUSPECT if decision.tried else RollbackScope.PEER
-        if any(map(self.nack_policy.is_held, decision.at_fault)):
+        if any(map(self.nack_policy.is_held, refused)):
             scope = RollbackScope.EVERYONE
         self._observer.on_nack(
             Nack(
@@ -383,28 +419,67 @@ class Publisher:
             self._serve_all()
         session.wake()
 
+    def _judge_parts(
+        self, session: Session, view: SessionView, decision: NackDecision
+    ) -> Collection[ContentKey] | None:
+        """Contents refused by a NACK of resources that are judged by parts; ``None`` for other resources."""
+        items = decision.at_fault or decision.tried
+        if not items or any(item.parts is None for item in items):
+            return None
+        accepted = partial(self.nack_policy.accepted, view.key)
+        return session.judge_parts().nacked(items, view.desired, accepted)
+
+    def _judge_resources(
+        self, session: Session, view: SessionView, stream: Stream, decision: NackDecision
+    ) -> Collection[ContentKey]:
+        """Contents refused by a NACK; several suspects are tried again."""
+        type_url, own = decision.report.type_url, self._own.get(stream.node.id)
+        if decision.tried and self._may_try_again(session, view):
+            self._try_again(session, decision.tried)
+        elif type_url in session.trials:
+            session.trials[type_url].remove(_pairs(decision.at_fault))
+        return [content_key(item) for item in decision.at_fault if item is not own]
+
+    def _try_again(self, session: Session, suspects: Collection[Resource]) -> None:
+        trials = session.trials.setdefault(next(iter(suspects)).type_url, SuspectTrials())
+        trials.add(
+            _pairs(suspects), _pairs([item for item in suspects if self.nack_policy.has_acked(content_key(item))])
+        )
+
     def _end_stuck_trial(self, session: Session, stream: Stream, stuck: StuckResponse) -> None:
         """Treat suspects on trial in a response without answer as refused by this proxy."""
         if not (trials := session.trials.get(stuck.type_url)):
             return
-        waiting = [item for item in stuck.resources if item in trials.on_trial]
+        waiting = [item for item in stuck.resources if (item.name, item.version) in trials.on_trial]
         for item in waiting:
             stream.reject(item)
         if len(waiting) > 1:
-            trials.add(waiting, self.nack_policy.is_acked)
+            self._try_again(session, waiting)
         else:
-            trials.remove(waiting)
+            trials.remove(_pairs(waiting))
 
     def advance_trials(self, session: Session, view: SessionView, stream: Stream) -> None:
         """Let the next suspects be sent again to this proxy, once those on trial are settled."""
+        if not session.is_searching:
+            return
+        self.offer(session, stream, view)
         for type_url, trials in list(session.trials.items()):
-            self.offer(stream, view)
-            while group := trials.advance(stream.is_wanted):
-                stream.clear_nack(group)
-                self.offer(stream, view)
+            while group := trials.advance(partial(_is_wanted, stream, type_url)):
+                stream.clear_nack(type_url, group)
+                self.offer(session, stream, view)
                 session.wake()
             if not trials:
                 del session.trials[type_url]
+        while session.parts is not None:
+            wanted = [item for key, _ in session.parts.choices if (item := _wanted(stream, key))]
+            # A proxy that reconnected may hold exactly what is on trial: nothing is sent then.
+            session.parts.acked(
+                item for item in wanted if stream.acked_version(item.type_url, item.name) == item.version
+            )
+            if not session.parts.advance(wanted):
+                return
+            self.offer(session, stream, view)
+            session.wake()
 
     def _serve(self, view: SessionView, desired: Snapshot) -> None:
         """Serve this snapshot to the proxies of a view."""
@@ -446,6 +521,20 @@ def _same_peer(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
 def _agent(node: NodeInfo) -> str:
     """Name and version of the proxy: its refusals count for proxies of the same only."""
     return f"{node.user_agent_name} {node.user_agent_version}"
+
+
+def _is_wanted(stream: Stream, type_url: str, one: tuple[str, str]) -> bool:
+    return stream.is_wanted(type_url, *one)
+
+
+def _wanted(stream: Stream, key: ResourceKey) -> Resource | None:
+    """Resource that this proxy is subscribed to, and served now."""
+    item = stream.snapshot.of(key[0]).get(key[1])
+    return item if item and stream.acked_version(*key) is not None else None
+
+
+def _pairs(items: Collection[Resource]) -> list[tuple[str, str]]:
+    return [(item.name, item.version) for item in items]
 
 
 def _is_fallback(item: Resource, stream: Stream) -> bool:

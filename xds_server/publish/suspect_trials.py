@@ -1,50 +1,53 @@
-"""Finds the resources that one proxy refuses, among those of a response whose NACK names none.
+"""Finds what one proxy refuses among several suspects, when its NACK names none.
 
-One stream's suspects of one type are sent again in groups, one group at a time. An ACK clears a group; a NACK
-halves it, or finds the fault if the group is a single resource.
+Suspects are sent again in groups, one group at a time. An ACK clears a group; a NACK halves it, or finds the fault
+if the group is a single suspect.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
+from typing import Generic, TypeVar
 
-from xds_server.model.snapshot import Resource
+K = TypeVar("K", bound=Hashable)
+"""Identity of a suspect's content."""
 
-_Group = tuple[Resource, ...]
 
-
-class SuspectTrials:
-    """Suspects of one type on one stream. ``on_trial``: the group that is sent again now."""
+class SuspectTrials(Generic[K]):
+    """Suspects on one stream. ``on_trial``: the group that is sent again now."""
 
     def __init__(self) -> None:
-        self.on_trial: _Group = ()
-        self._waiting: list[_Group] = []
+        self.on_trial: tuple[K, ...] = ()
+        self._groups: list[tuple[K, ...]] = []
 
     def __bool__(self) -> bool:
-        return bool(self.on_trial or self._waiting)
+        return bool(self.on_trial or self._groups)
 
-    def add(self, suspects: Collection[Resource], accepted: Callable[[Resource], bool]) -> None:
-        """Try these next: those that other proxies accepted apart from the others, else in halves."""
+    @property
+    def all(self) -> frozenset[K]:
+        """All suspects: on trial, or waiting for it."""
+        return frozenset(self.on_trial).union(*self._groups)
+
+    def add(self, suspects: Collection[K], accepted: Collection[K] = ()) -> None:
+        """Try these next, in halves; first those ``accepted`` by other proxies, if not all or none are."""
         self.remove(suspects)
-        fine = tuple(item for item in suspects if accepted(item))
-        groups = (fine, tuple(item for item in suspects if item not in fine))
+        whole, accepted = tuple(suspects), frozenset(accepted)
+        groups = [
+            tuple(one for one in whole if one in accepted),
+            tuple(one for one in whole if one not in accepted),
+        ]
         if not all(groups):
-            whole = tuple(suspects)
-            groups = (whole[: len(whole) // 2], whole[len(whole) // 2 :])
-        self._waiting[:0] = [group for group in groups if group]
+            groups = [whole[: len(whole) // 2], whole[len(whole) // 2 :]]
+        self._groups[:0] = [group for group in groups if group]
 
-    def remove(self, settled: Collection[Resource]) -> None:
+    def remove(self, settled: Collection[K]) -> None:
         """Take these out: answered, or tried in another group."""
-        gone = {(item.name, item.version) for item in settled}
+        gone = frozenset(settled)
+        self.on_trial = tuple(one for one in self.on_trial if one not in gone)
+        self._groups = [rest for group in self._groups if (rest := tuple(one for one in group if one not in gone))]
 
-        def left(group: _Group) -> _Group:
-            return tuple(item for item in group if (item.name, item.version) not in gone)
-
-        self.on_trial = left(self.on_trial)
-        self._waiting = [rest for group in self._waiting if (rest := left(group))]
-
-    def advance(self, is_served: Callable[[Resource], bool]) -> _Group:
-        """The next group if it begins now; ``is_served`` tells which resources are still desired."""
-        self.on_trial = tuple(item for item in self.on_trial if is_served(item))
-        if self.on_trial or not self._waiting:
+    def advance(self, is_wanted: Callable[[K], bool]) -> tuple[K, ...]:
+        """The next group if it begins now; ``is_wanted`` tells which suspects are still desired."""
+        self.on_trial = tuple(one for one in self.on_trial if is_wanted(one))
+        if self.on_trial or not self._groups:
             return ()
-        self.on_trial = self._waiting.pop(0)
+        self.on_trial = self._groups.pop(0)
         return self.on_trial

@@ -7,6 +7,7 @@ from typing import Final, Generic, TypeVar
 from engine.bounded_dict import BoundedDict
 from xds_server.model.snapshot import Resource, Snapshot, with_resource
 from xds_server.publish.nack_policy import NackPolicy
+from xds_server.publish.part_isolation import PartChoices
 from xds_server.xds import ContentKey
 
 S = TypeVar("S")
@@ -15,8 +16,8 @@ S = TypeVar("S")
 MAX_ROLLED_BACK: Final = 64
 """Cached snapshots of a view with different content rolled back."""
 
-_Refused = tuple[str, Collection[ContentKey]]
-"""Proxy version, and content that the proxy refused."""
+_Refused = tuple[str, Collection[ContentKey], PartChoices]
+"""Proxy version, content that the proxy refused, and what it is sent of resources that are judged by parts."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -42,15 +43,20 @@ class ViewState(Generic[S]):
         self.personal.clear()
 
     def snapshot_for(
-        self, own: Resource | None, agent: str, rejected: Collection[ContentKey], nack_policy: NackPolicy
+        self,
+        own: Resource | None,
+        agent: str,
+        rejected: Collection[ContentKey],
+        nack_policy: NackPolicy,
+        choices: PartChoices = (),
     ) -> Snapshot:
-        """Snapshot of a proxy of this version that has rejected this content.
+        """Snapshot of a proxy of this version that has rejected this content, with its ``choices`` of parts.
 
         Its ``own`` replaces the view's resource of that name; not if there is none, nor before the first snapshot.
         """
         served = self.desired
-        if rejected or nack_policy.has_held_from(agent):
-            served = self._without_rejected(agent, rejected, nack_policy)
+        if rejected or choices or nack_policy.has_held_from(agent):
+            served = self._without_rejected(agent, rejected, choices, nack_policy)
         if own is None or own.name not in served.of(own.type_url):
             return served
         key = id(own), id(served)
@@ -59,11 +65,14 @@ class ViewState(Generic[S]):
             known = self.personal[key] = (own, served, with_resource(served, own))
         return known[2]
 
-    def _without_rejected(self, agent: str, rejected: Collection[ContentKey], nack_policy: NackPolicy) -> Snapshot:
-        key = (agent, rejected)
+    def _without_rejected(
+        self, agent: str, rejected: Collection[ContentKey], choices: PartChoices, nack_policy: NackPolicy
+    ) -> Snapshot:
+        key = (agent, rejected, choices)
         known = self.rolled_back.get(key)
         if known is None:
-            known = self.rolled_back[key] = nack_policy.effective(self.key, self.desired, rejected, agent)
+            known = nack_policy.effective(self.key, self.desired, rejected, agent, choices)
+            self.rolled_back[key] = known
         return known
 
     def keep_personal(self, wanted: Mapping[int, Resource]) -> None:

@@ -2,7 +2,8 @@
 
 Inputs arrive by method calls and are only recorded; a round then turns all of them into snapshots. The latest
 wins: ten edits during a round are one edit afterwards. A report that can change a decision starts a round at once,
-at least ``SPACING_S`` after the previous one; reports that only confirm wait for the tick.
+at least ``SPACING_S`` after the previous one; reports that only confirm wait for the tick. Proxies that come or go
+are gathered, since a newcomer is served from the last round at once.
 
 New policies are served only once snapshots could be built from them and do not drop too much. Until then, and
 whenever a round fails, the served state stays as it is. Only this module catches ``Exception``: a bug must not
@@ -11,6 +12,7 @@ take configuration away from proxies.
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
@@ -52,7 +54,7 @@ from xds_server.reconcile.policy_gate import (
 )
 from xds_server.reconcile.ports import PublisherPort, SignalsPort
 from xds_server.reconcile.proxy_counts import ProxyCounts, RemoteProxySource
-from xds_server.reconcile.round_interval import SPACING_S, TICK_S, TRAFFIC_TICK_S
+from xds_server.reconcile.round_interval import GATHER_MOST_S, GATHER_REST, SPACING_S, TICK_S, TRAFFIC_TICK_S
 from xds_server.reconcile.snapshot_builder import SnapshotBuilder
 from xds_server.reconcile.startup_gate import StartupGate, StartupWait, unreported_engines, unresolved_hosts
 
@@ -129,6 +131,8 @@ class Reconciler:
         self._opening = StartupGate(options.first_reports_s)
         self._words = OrchestratorStates()
         self._wake = asyncio.Event()
+        self._gathering: asyncio.TimerHandle | None = None
+        self._gather_until_s = -math.inf
         self._offered: AcceptedPolicies | None = None
         self._held: AcceptedPolicies | None = None
         self._released = ""
@@ -219,7 +223,15 @@ class Reconciler:
         self._wake.set()
 
     def proxies_changed(self) -> None:
-        """Record that a proxy connected, left, or changed its view."""
+        """Record that a proxy connected, left, or changed its view; a round follows within ``GATHER_MOST_S``."""
+        left_s = self._gather_until_s - self.clock()
+        if left_s <= 0:
+            self._wake.set()
+        elif self._gathering is None:
+            self._gathering = asyncio.get_running_loop().call_later(left_s, self._gathered)
+
+    def _gathered(self) -> None:
+        self._gathering = None
         self._wake.set()
 
     def request_round(self) -> None:
@@ -317,6 +329,10 @@ class Reconciler:
                 async with asyncio.timeout(TRAFFIC_TICK_S if self.fleet and self.fleet.traffic else TICK_S):
                     await self._wake.wait()
             self._wake.clear()
+            if self._gathering is not None:
+                # This round is theirs, too.
+                self._gathering.cancel()
+                self._gathering = None
             started_s = self.clock()
             try:
                 self._round()
@@ -327,6 +343,7 @@ class Reconciler:
                     _log.info("reconcile.recovered")
                     self._failure = ""
             took_s = self.clock() - started_s
+            self._gather_until_s = started_s + took_s + min(GATHER_MOST_S, GATHER_REST * took_s)
             # After a long round, leave as long again to the streams: waiting proxies would start the next one.
             await asyncio.sleep(max(took_s, SPACING_S - took_s))
 

@@ -10,3 +10,10 @@ TICK_S: Final = 0.5
 
 TRAFFIC_TICK_S: Final = 0.1
 """The same while proxies report traffic: ceilings and breakers follow it, and ten evaluations a second suffice."""
+
+GATHER_REST: Final = 9.0
+"""Time without rounds for proxies that come or go, in multiples of the last round: a thousand proxies that connect
+are tens of rounds, not hundreds."""
+
+GATHER_MOST_S: Final = 0.5
+"""Limit of that time: until the round, newcomers share the admission limits of the last one."""

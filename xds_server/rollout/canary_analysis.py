@@ -13,6 +13,8 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Final
 
+from xds_server.telemetry.objective_counts import ObjectivesCount
+
 MIN_REQUESTS: Final = 50
 """On each side. With fewer, a single failure makes most of the difference."""
 
@@ -52,13 +54,17 @@ def _hashed(node: str) -> bytes:
 
 @dataclass(slots=True)
 class CohortMetrics:
-    """Metrics of a group of proxies: requests that ended, failed or were shed, and times of successful ones."""
+    """Metrics of a group of proxies: requests that ended, failed or were shed, and times of successful ones.
+
+    ``objectives``: by route, those that have any.
+    """
 
     done: float = 0.0
     failed: float = 0.0
     shed: float = 0.0
     first_bytes_s: deque[float] = field(default_factory=lambda: deque(maxlen=_TIMES_KEPT))
     answers_s: deque[float] = field(default_factory=lambda: deque(maxlen=_TIMES_KEPT))
+    objectives: Mapping[str, ObjectivesCount] = field(default_factory=dict)
 
     @property
     def arrived(self) -> float:
@@ -101,6 +107,7 @@ def analyze_canary(
         *_more("are shed", (canary.shed, canary.arrived), (others.shed, others.arrived), _WORSE_SHED),
         *_slower("first bytes", canary.first_bytes_s, others.first_bytes_s),
         *_slower("answers", canary.answers_s, others.answers_s),
+        *_missed_objectives(canary, others),
     ]
     if against:
         return CanaryAnalysis(verdict=CanaryVerdict.BAD, reasons=tuple(against))
@@ -143,13 +150,46 @@ def _more(what: str, here: tuple[float, float], there: tuple[float, float], poin
     if min(of, of_there) < MIN_REQUESTS:
         return
     share, share_there = bad / of, bad_there / of_there
-    mean = (bad + bad_there) / (of + of_there)
-    spread = math.sqrt(mean * (1 - mean) * (1 / of + 1 / of_there)) if 0 < mean < 1 else 0.0
-    if (share - share_there) * 100 >= points and share - share_there >= _SURE_Z * spread:
+    if (share - share_there) * 100 >= points and _surely_more(here, there):
         yield (
             f"{100 * share:.3g} % of {of:.0f} requests {what}, "
             f"{100 * share_there:.3g} % of {of_there:.0f} elsewhere"
         )
+
+
+def _surely_more(here: tuple[float, float], there: tuple[float, float]) -> bool:
+    """Whether a share (part, total) is larger than elsewhere beyond chance."""
+    (bad, of), (bad_there, of_there) = here, there
+    mean = (bad + bad_there) / (of + of_there)
+    spread = math.sqrt(mean * (1 - mean) * (1 / of + 1 / of_there)) if 0 < mean < 1 else 0.0
+    return bad / of - bad_there / of_there >= _SURE_Z * spread
+
+
+def _missed_objectives(canary: CohortMetrics, others: CohortMetrics) -> Iterable[str]:
+    """A reason for each objective that the canary misses and the others keep or miss by less, beyond chance.
+
+    Without enough calls of the others the canary is judged alone.
+    """
+    for route, objectives in canary.objectives.items():
+        elsewhere = others.objectives.get(route)
+        for name, one in objectives.counts.items():
+            bad, budget = max(0.0, one.calls - one.good), 1 - one.objective.target
+            if one.calls < MIN_REQUESTS:
+                continue
+            missed = bad / one.calls - budget
+            if missed <= _ROUNDING or missed < _SURE_Z * math.sqrt(budget * (1 - budget) / one.calls):
+                continue
+            told = ""
+            there = None if elsewhere is None else elsewhere.counts.get(name)
+            if there is not None and there.calls >= MIN_REQUESTS:
+                bad_there = max(0.0, there.calls - there.good)
+                if not _surely_more((bad, one.calls), (bad_there, there.calls)):
+                    continue
+                told = f", {100 * bad_there / there.calls:.3g} % of {there.calls:.0f} elsewhere"
+            yield (
+                f"route {route} misses objective {name}: {100 * bad / one.calls:.3g} % of {one.calls:.0f} calls "
+                f"are beyond it (limit {100 * budget:.3g} %){told}"
+            )
 
 
 def _slower(what: str, here_s: Iterable[float], there_s: Iterable[float]) -> Iterable[str]:

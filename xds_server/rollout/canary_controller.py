@@ -6,7 +6,7 @@ proxies the previous version.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -28,6 +28,7 @@ from xds_server.rollout.canary_analysis import (
     canary_proxies,
 )
 from xds_server.rollout.history.policy_version import Provenance
+from xds_server.telemetry.objective_counts import ObjectivesCount
 from xds_server.telemetry.traffic_store import TrafficStore
 from xds_server.xds.messages import Sync
 
@@ -85,8 +86,7 @@ class CanaryRun:
         self.plan = plan
         self.nodes = nodes
         self.began_at_s = now_s
-        self.mine = CohortMetrics()
-        self.others = CohortMetrics()
+        self.mine, self.others = (CohortMetrics(objectives=_objectives(plan.accepted.policies)) for _ in range(2))
         self.connected = len(nodes)
         self.analysis = _NOTHING_SAID
         self._moved = moved
@@ -111,6 +111,21 @@ class CanaryRun:
     def on_request_shed(self, node: str, weight: float) -> None:  # noqa: ARG002 - the same
         """Count a request that was shed."""
         (self.mine if node in self.nodes else self.others).shed += 1
+
+    def on_request(self, node: str, route: str) -> None:
+        """Count a request for the objectives of its route."""
+        objectives = self._objectives(node, route)
+        if objectives is not None:
+            objectives.add_request(1)
+
+    def on_answer(self, node: str, route: str, duration_s: float, first_byte_s: float) -> None:
+        """Count a complete answer for the objectives of its route."""
+        objectives = self._objectives(node, route)
+        if objectives is not None:
+            objectives.add_answer(duration_s, first_byte_s, 1)
+
+    def _objectives(self, node: str, route: str) -> ObjectivesCount | None:
+        return (self.mine if node in self.nodes else self.others).objectives.get(route)
 
     def is_other_engine(self, node: str, pool: str, engine: str) -> bool:
         """Whether this proxy's calls are for another engine than the one known by this name."""
@@ -250,6 +265,12 @@ class CanaryController:
                 if step is not CanaryStep.WAIT:
                     await on_end(run, step is CanaryStep.ON, reasons)
                 await asyncio.sleep(CHECK_EACH_S)
+
+
+def _objectives(policies: PolicySet) -> Mapping[str, ObjectivesCount]:
+    """Fresh counts for the objectives of these policies, by route."""
+    declared = {name: tuple(route.spec.objectives.all()) for name, route in policies.routes.items()}
+    return {name: ObjectivesCount(objectives) for name, objectives in declared.items() if objectives}
 
 
 def _moved(new: PolicySet, old: PolicySet) -> frozenset[tuple[str, str]]:

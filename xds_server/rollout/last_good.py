@@ -18,7 +18,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-from xds_server.model.snapshot import Resource
+from xds_server.model.snapshot import Resource, ResourcePart, ResourceParts
 from xds_server.publish import KeptRejection, RecordedNack
 from xds_server.state.atomic_file import remove_leftovers
 from xds_server.state.versioned_file import VersionedFile
@@ -47,6 +47,29 @@ class LastGood:
     certified: tuple[str, ...] = ()
 
 
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_bytes="base64", val_json_bytes="base64")
+
+    name: str
+    value: bytes
+    content: str
+    origins: tuple[str, ...]
+    rank: tuple[int, ...]
+    instead: bytes
+
+
+class _Parts(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_bytes="base64", val_json_bytes="base64")
+
+    frame: tuple[bytes, ...]
+    parts: tuple[_Part, ...]
+
+    def restored(self) -> ResourceParts:
+        return ResourceParts(
+            frame=self.frame, parts=tuple(ResourcePart(**part.model_dump()) for part in self.parts)
+        )
+
+
 class _Resource(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -55,6 +78,17 @@ class _Resource(BaseModel):
     value: bytes
     version: str
     origins: tuple[str, ...]
+    parts: _Parts | None = None
+
+    def restored(self) -> Resource:
+        return Resource(
+            type_url=self.type_url,
+            name=self.name,
+            value=self.value,
+            version=self.version,
+            origins=self.origins,
+            parts=None if self.parts is None else self.parts.restored(),
+        )
 
 
 class _Refusal(BaseModel):
@@ -123,6 +157,8 @@ class LastGoodStore:
         for park in payload["parked"]:
             if not park["refusals"]:
                 del park["refusals"]  # unknown to servers that judged content by one refusal
+            if park["instead"] and park["instead"]["parts"] is None:
+                del park["instead"]["parts"]  # unknown to servers that judged no parts
         _FILE.write(self._path, payload)
 
     def read(self) -> LastGood | None:
@@ -143,7 +179,7 @@ class LastGoodStore:
                     name=park.name,
                     content=content,
                     refusals=tuple(RecordedNack(**refusal.model_dump()) for refusal in park.refusals),
-                    instead=Resource(**park.instead.model_dump()) if park.instead else None,
+                    instead=None if park.instead is None else park.instead.restored(),
                 )
                 for park in payload.parked
                 for content in park.contents

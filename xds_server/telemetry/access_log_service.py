@@ -6,6 +6,7 @@ every call of the fleet.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from envoy_data_plane.envoy.data.accesslog.v3 import AccessLogType
@@ -13,6 +14,7 @@ from envoy_data_plane.envoy.service.accesslog.v3 import StreamAccessLogsMessage
 from google.protobuf.message import DecodeError
 
 from policies.route import PriorityClass
+from xds_server.admin_api.tap_types import TappedTry
 from xds_server.model.pool_traffic import TelemetrySignal
 from xds_server.telemetry.attempt_outcome import (
     NO_FLAGS,
@@ -23,6 +25,17 @@ from xds_server.telemetry.attempt_outcome import (
     request_outcome,
 )
 from xds_server.telemetry.entry_budget import Reporter
+from xds_server.telemetry.pool_directory import PoolFacts, RouteFacts
+from xds_server.telemetry.pool_totals import call_result
+from xds_server.telemetry.request_tap import (
+    MAX_ID_CHARACTERS,
+    REFUSED,
+    TIMED_OUT,
+    failure_reason,
+    limit_reason,
+    refusal_reason,
+    slowness,
+)
 from xds_server.telemetry.stream_service import (
     MaySee,
     TelemetryLimitError,
@@ -64,6 +77,9 @@ MAX_ENTRIES: Final = 4_096
 MAX_MESSAGE_BYTES: Final = 256 * 1024
 """Limit of a message: Envoy's buffer of 16 KiB, and one entry beyond it with headers of 60 KiB."""
 
+UNREAD_PRICE: Final = 4.0
+"""Times its CPU time that a dropped or refused message is charged: a flood of them gets 0.1 of a core, not 0.4."""
+
 _HTTP_LOGS: Final = (2,)
 
 LONGEST_S: Final = 86_400.0
@@ -100,9 +116,11 @@ class AccessLogHandler:
         self._host = host
         self._news = news
         self.node = ""
+        self.price = 1.0
 
     def take(self, data: bytes, now_s: float) -> None:
         """Count the entries of a message; messages over the node's budget are not decoded."""
+        self.price = UNREAD_PRICE
         count = count_entries(data)
         message = None
         if not self.node:
@@ -114,6 +132,7 @@ class AccessLogHandler:
         reporter = Reporter(self._host, self.node)
         if may_see is None or not self._desk.admitted(reporter, count, len(data), now_s):
             return
+        self.price = 1.0
         entries = (message or _decoded(data)).http_logs.log_entry
         if entries:
             weight = 1 / self._desk.logged(reporter, len(entries), now_s)
@@ -152,7 +171,7 @@ def record_entries(
     """Count ``entries`` of visible pools, each for ``weight`` calls; returns whether any is bad news."""
     pools, route_of = book.directory.pools, book.directory.route
     note = book.record_attempt
-    bad = False
+    bad, tapped = False, bool(book.tap)
     # Without a receiver Envoy queues entries and then sends them all at once: they must not count as if they ended
     # now. Both times are from the proxy's clock, so its offset does not matter.
     newest_s = _ended_s(entries[-1].common_properties)
@@ -199,6 +218,8 @@ def record_entries(
             began_s=began_s,
         )
         note(node, facts, ended, weight=weight, now_s=now_s)
+        if tapped:
+            _tap_attempt(book, node, entry, facts, ended, weight=weight)
         bad |= outcome is _FAILURE or outcome is _NOT_SENT
     return bad
 
@@ -210,7 +231,10 @@ def _request(book: TrafficStore, node: str, entry: Any, weight: float, now_s: fl
         return False
     header = entry.request.request_headers.get(ATTEMPT_HEADER, "0")
     attempt = int(header) if header.isdecimal() and len(header) < 4 else 0
-    outcome = request_outcome(_flags(common), entry.response.response_code_details, attempt)
+    details = entry.response.response_code_details
+    outcome = request_outcome(_flags(common), details, attempt)
+    if book.tap and (outcome is AttemptOutcome.NOT_SENT or limit_reason(details)):
+        _tap_request(book, node, entry, route, attempt, weight=weight, may_see=may_see)
     if outcome is AttemptOutcome.NOT_SENT:
         facts = book.directory.pools.get(route.pool)
         if facts is not None and may_see(facts.name):
@@ -231,6 +255,74 @@ def _request(book: TrafficStore, node: str, entry: Any, weight: float, now_s: fl
             )
             return True
     return False
+
+
+def _tap_attempt(
+    book: TrafficStore, node: str, entry: Any, facts: PoolFacts, ended: Attempt, *, weight: float
+) -> None:
+    """Show a try to the watchers of the tap."""
+    common, code = entry.common_properties, entry.response.response_code.value
+    header = entry.request.request_headers.get(ATTEMPT_HEADER, "1")
+    number = int(header) if header.isdecimal() and len(header) < 4 else 1
+    request, route = entry.request.request_id, book.directory.route(common.route_name)
+    result = (
+        REFUSED
+        if ended.outcome is _NOT_SENT
+        else call_result(ended.outcome, complete=ended.complete, asks=ended.asks).value
+    )
+    earlier_s = book.earlier_s(node, request, ended.began_s) if number > 1 else 0.0
+    seen = TappedTry(
+        at_unix_s=book.tap.ended_unix_s(ended.late_s),
+        request=request[:MAX_ID_CHARACTERS],
+        proxy=node,
+        route=ended.route,
+        priority=ended.priority.value,
+        pool=facts.name,
+        engine="" if ended.outcome is _NOT_SENT else ended.engine,
+        number=number,
+        result=result,
+        status=code,
+        duration_s=round(ended.duration_s, 6),
+        total_s=round(ended.duration_s + earlier_s, 6),
+        first_byte_s=round(ended.first_byte_s + earlier_s, 6) if ended.streaming and ended.first_byte_s else None,
+        slow=False,
+        reason=failure_reason(result, code, _flags(common)),
+        calls=round(weight, 3),
+    )
+    slow = slowness(seen, route, book.tails(facts.name))
+    book.tap.record(replace(seen, slow=True, reason=slow) if slow else seen)
+
+
+def _tap_request(
+    book: TrafficStore, node: str, entry: Any, route: RouteFacts, attempts: int, *, weight: float, may_see: MaySee
+) -> None:
+    """Show a request to the watchers of the tap that was refused without a try, or ended by its route's limit."""
+    common = entry.common_properties
+    late = limit_reason(entry.response.response_code_details)
+    facts = book.directory.pools.get((late and common.upstream_cluster) or route.pool)
+    if facts is None or not may_see(facts.name):
+        return
+    duration_s = round(_seconds(common.duration), 6)
+    book.tap.record(
+        TappedTry(
+            at_unix_s=book.tap.ended_unix_s(),
+            request=entry.request.request_id[:MAX_ID_CHARACTERS],
+            proxy=node,
+            route=route.name,
+            priority=route.priority.value,
+            pool=facts.name,
+            engine=(late and _engine(facts, common.upstream_remote_address)) or "",
+            number=attempts if late else 0,
+            result=TIMED_OUT if late else REFUSED,
+            status=entry.response.response_code.value,
+            duration_s=duration_s,
+            total_s=duration_s,
+            first_byte_s=None,
+            slow=False,
+            reason=late or refusal_reason(common.route_name, _flags(common)),
+            calls=round(weight, 3),
+        )
+    )
 
 
 def _engine(facts: Any, address: Any) -> str | None:

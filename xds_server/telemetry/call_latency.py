@@ -11,6 +11,7 @@ Bounds are the same for all histograms, so that they can be added up over routes
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Final
 
 from prometheus_client.core import Metric
@@ -18,7 +19,8 @@ from prometheus_client.core import Metric
 from policies.route import PriorityClass
 from xds_server.metrics.fleet_metrics import LATENCY_BOUNDS_S, CallerMetrics
 from xds_server.model.pool_traffic import CallResult
-from xds_server.telemetry.objective_counts import RouteObjectives
+from xds_server.telemetry.objective_counts import ObjectivesCount, same_counts
+from xds_server.telemetry.objective_history import ObjectiveKey, ObjectiveTotals
 from xds_server.telemetry.pool_directory import RouteFacts
 
 MAX_FIRST_TRIES: Final = 4_096
@@ -52,7 +54,7 @@ class RouteLatency:
 
     __slots__ = ("durations", "first_bytes", "objectives", "priority")
 
-    def __init__(self, priority: PriorityClass, objectives: RouteObjectives | None = None) -> None:
+    def __init__(self, priority: PriorityClass, objectives: ObjectivesCount | None = None) -> None:
         self.priority = priority
         self.objectives = objectives
         self.durations: dict[str, CallHistogram] = {CallResult.SUCCESS.value: CallHistogram()}
@@ -94,10 +96,7 @@ class FirstTries:
 def route_latency(facts: RouteFacts, before: RouteLatency | None) -> RouteLatency:
     """Latency of a route; ``before`` is kept as far as class and objectives are the same."""
     found = before if before is not None and before.priority is facts.priority else RouteLatency(facts.priority)
-    if () != facts.objectives != (() if found.objectives is None else found.objectives.objectives):
-        found.objectives = RouteObjectives(facts.objectives)
-    elif not facts.objectives:
-        found.objectives = None
+    found.objectives = same_counts(facts.objectives, found.objectives)
     return found
 
 
@@ -105,7 +104,13 @@ RoutesOfPools = Mapping[str, Mapping[str, RouteLatency]]
 """Latency by pool and route."""
 
 
-def families(pools: RoutesOfPools) -> Iterator[Metric]:
+ObjectivesOfPools = Mapping[str, ObjectivesCount]
+"""Counts of the pools that have objectives of their own."""
+
+_NO_POOLS: Final[ObjectivesOfPools] = MappingProxyType({})
+
+
+def families(pools: RoutesOfPools, own: ObjectivesOfPools = _NO_POOLS) -> Iterator[Metric]:
     """All histograms, and calls within and beyond objectives, for a scrape."""
     routes = [(pool, name, route) for pool, routes in pools.items() for name, route in routes.items()]
     yield CallerMetrics.attempt_duration_seconds.family(
@@ -122,15 +127,30 @@ def families(pools: RoutesOfPools) -> Iterator[Metric]:
             for outcome, one in route.first_bytes.items()
         }
     )
-    calls: dict[tuple[str, ...], float] = {}
-    good: dict[tuple[str, ...], float] = {}
-    targets: dict[tuple[str, ...], float] = {}
-    for _pool, name, route in routes:
-        for one in () if route.objectives is None else route.objectives.counts.values():
-            key = (name, one.objective.name)
-            targets[key] = one.objective.target
-            calls[key] = calls.get(key, 0.0) + one.calls
-            good[key] = good.get(key, 0.0) + one.good
-    yield CallerMetrics.objective_calls.family(calls)
-    yield CallerMetrics.objective_good_calls.family(good)
-    yield CallerMetrics.objective_target_ratio.family(targets)
+    totals = objective_totals(pools, own)
+    yield CallerMetrics.objective_calls.family({key: one.calls for key, one in totals.items()})
+    yield CallerMetrics.objective_good_calls.family({key: one.good for key, one in totals.items()})
+    yield CallerMetrics.objective_target_ratio.family({key: one.objective.target for key, one in totals.items()})
+
+
+def objective_totals(
+    pools: RoutesOfPools, own: ObjectivesOfPools = _NO_POOLS
+) -> Mapping[ObjectiveKey, ObjectiveTotals]:
+    """Calls within and beyond objectives, over all pools of a route, and of pools by themselves (``own``)."""
+    totals: dict[ObjectiveKey, ObjectiveTotals] = {
+        (pool, "", name): ObjectiveTotals(objective=one.objective, pools=(pool,), calls=one.calls, good=one.good)
+        for pool, counts in own.items()
+        for name, one in counts.counts.items()
+    }
+    for pool, routes in pools.items():
+        for name, route in routes.items():
+            for one in () if route.objectives is None else route.objectives.counts.values():
+                key = ("", name, one.objective.name)
+                known = totals.get(key)
+                totals[key] = ObjectiveTotals(
+                    objective=one.objective,
+                    pools=(pool,) if known is None else (*known.pools, pool),
+                    calls=one.calls + (0.0 if known is None else known.calls),
+                    good=one.good + (0.0 if known is None else known.good),
+                )
+    return totals

@@ -117,8 +117,8 @@ class EntryBudget:
         """The share of calls to report, by node; absent: all. The same object until it changes."""
         return self._shares
 
-    def review(self, passed_s: float, now_s: float) -> Iterator[tuple[str, float, float]]:
-        """Divide the budget again; returns the nodes whose share changed, with the new and the previous share."""
+    def review(self, passed_s: float, now_s: float) -> Iterator[tuple[Reporter, float, float]]:
+        """Divide the budget again; returns reporters whose share changed, with the new and the previous one."""
         by_host: dict[str, dict[Reporter, _Account]] = {}
         for reporter, account in list(self._accounts.items()):
             if now_s - account.heard_at_s > QUIET_S:
@@ -141,7 +141,7 @@ class EntryBudget:
                 account.sent = 0.0
                 share = account.sampling.share
                 if share != before.share:
-                    yield reporter.node, share, before.share
+                    yield reporter, share, before.share
                 if share != 1.0 and reporter.node:
                     shares[reporter.node] = min(share, shares.get(reporter.node, 1.0))
         if shares != self._shares:

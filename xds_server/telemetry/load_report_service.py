@@ -43,11 +43,14 @@ MOST: Final = 10_000_000
 MAX_MESSAGE_BYTES: Final = 2 * 1024 * 1024
 """Limit of a report: 10 000 engines of 70 bytes each, and the node."""
 
-MAX_FIELDS: Final = 32_768
-"""Limit of clusters, localities and engines in one report, with the other fields of clusters and localities."""
+MIN_FIELDS: Final = 2_048
+"""Clusters, localities and engines in one report, with their other fields, that is always read."""
 
-_UNCOUNTED_BYTES: Final = 64 * 1024
-"""Smaller reports are decoded without counting: at two bytes each, MAX_FIELDS is not exceeded."""
+FIELDS_PER_ENGINE: Final = 64
+"""As many more for each pool and engine of the policies: an engine has 7, and its own locality and cluster 15."""
+
+_FIELD_BYTES: Final = 2
+"""Least size of a field: shorter reports are decoded without counting."""
 
 _ENGINES: Final = (2, 2, 7)
 """Field numbers of cluster_stats, upstream_locality_stats and upstream_endpoint_stats."""
@@ -69,8 +72,8 @@ class LoadReportPort(Protocol):
     def visible_pools(self, node: str, signal: TelemetrySignal, identities: tuple[str, ...]) -> MaySee | None:
         """The pools on which ``node`` may report; None unless it is connected for xDS with the same identity."""
 
-    def reported(self, node: str, issued: int, now_s: float) -> None:
-        """``node`` reported, and has issued this many requests since its last report."""
+    def reported(self, node: str, pools: int, issued: int, now_s: float) -> None:
+        """``node`` reported on this many pools, and has issued this many requests since its last report."""
 
     def opened(self, by: int) -> None:
         """Change the number of open streams of known proxies (1 or -1)."""
@@ -83,14 +86,16 @@ class LoadReportHandler:
         self._desk = desk
         self._identities = identities
         self.node = ""
+        self.price = 1.0
         self._told_s = 0.0
         self._counted = False
 
     def take(self, data: bytes, now_s: float) -> bytes | None:
         """Handle a report; returns the order with a new interval, if it changed."""
         try:
-            if len(data) > _UNCOUNTED_BYTES and count_fields(data, _ENGINES, MAX_FIELDS) > MAX_FIELDS:
-                raise TelemetryLimitError("size", f"more than {MAX_FIELDS} clusters and engines in one report")
+            most = MIN_FIELDS + FIELDS_PER_ENGINE * self._desk.traffic_store.directory.size
+            if len(data) > most * _FIELD_BYTES and count_fields(data, _ENGINES, most) > most:
+                raise TelemetryLimitError("size", f"more than {most} clusters and engines in one report")
             message = LoadReport.FromString(data)
             if not self.node:
                 self.node = validated_node_id(Node.FromString(message.node).id)
@@ -116,15 +121,16 @@ class LoadReportHandler:
         if not self._counted:  # not before: this number sets the interval of all others
             self._counted = True
             self._desk.opened(1)
-        book, issued = self._desk.traffic_store, 0
+        book, pools, issued = self._desk.traffic_store, 0, 0
         for cluster in message.cluster_stats:
             facts = book.directory.pools.get(cluster.cluster_name)
             if facts is None or not may_see(facts.name):
                 continue
             counts = by_engine(facts, cluster)
+            pools += 1
             issued += sum(new for _, new in counts.values())
             book.record_load(self.node, facts, counts, now_s)
-        self._desk.reported(self.node, issued, now_s)
+        self._desk.reported(self.node, pools, issued, now_s)
 
 
 def report_order(wanted_s: float) -> bytes:

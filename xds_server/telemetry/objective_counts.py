@@ -1,4 +1,4 @@
-"""Calls of a route within and beyond its objectives, since the server started.
+"""Calls of a route or a pool within and beyond its objectives, since the server started.
 
 Requests are counted by their result: a complete answer is good; refused, failed and timed-out requests are bad.
 Callers who leave and their own errors do not count. A failed first try counts its request and a successful retry
@@ -25,8 +25,8 @@ class ObjectiveCounts:
         self.calls = self.good = 0.0
 
 
-class RouteObjectives:
-    """All objectives of a route."""
+class ObjectivesCount:
+    """All objectives of a route or a pool."""
 
     __slots__ = ("_requests", "_times", "counts")
 
@@ -55,3 +55,10 @@ class RouteObjectives:
                 one.calls += weight
                 if took_s <= one.objective.limit_s:
                     one.good += weight
+
+
+def same_counts(objectives: tuple[Objective, ...], before: ObjectivesCount | None) -> ObjectivesCount | None:
+    """Counts of these objectives, None without any; ``before`` if it has the same ones."""
+    if not objectives:
+        return None
+    return before if before is not None and before.objectives == objectives else ObjectivesCount(objectives)

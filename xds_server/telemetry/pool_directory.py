@@ -25,7 +25,7 @@ class PoolFacts:
     """A pool: its engines by address, by listener, by zone; the statuses that count; its usual class.
 
     ``fewest``: number of engines of its smallest zone. ``gpus_per_slot`` is by engine, ``routes`` are
-    those that may send it requests.
+    those that may send it requests; ``objectives`` judge all of these.
     """
 
     name: str
@@ -40,6 +40,7 @@ class PoolFacts:
     priority: PriorityClass
     gpus_per_slot: Mapping[str, float] = field(default_factory=dict)
     routes: Mapping[str, "RouteFacts"] = field(default_factory=dict)
+    objectives: tuple[Objective, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +56,12 @@ class RouteFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolDirectory:
-    """All pools, and the routes by ModelRoute name: as matched, and for streams."""
+    """All pools, and the routes by ModelRoute name: as matched, and for streams. ``size``: pools and engines."""
 
     pools: Mapping[str, PoolFacts]
     routes: Mapping[str, RouteFacts]
     streams: Mapping[str, RouteFacts]
+    size: int = 0
 
     def route(self, name: str) -> RouteFacts | None:
         """The Envoy route of this name; None if it is not ours."""
@@ -88,6 +90,7 @@ def build_directory(policies: PolicySet, addresses: Mapping[str, str]) -> PoolDi
         pools=MappingProxyType({name: _pool(policies, name, addresses, routes) for name in policies.pools}),
         routes=MappingProxyType(routes),
         streams=MappingProxyType({name: replace(route, streaming=True) for name, route in routes.items()}),
+        size=len(policies.pools) + sum(len(one.spec.endpoints) for one in policies.pools.values()),
     )
 
 
@@ -121,4 +124,5 @@ def _pool(
         if {one.priority for one in routes.values()} == {PriorityClass.BATCH}
         else PriorityClass.INTERACTIVE,
         routes=MappingProxyType(routes),
+        objectives=tuple(policies.pools[name].spec.objectives.all()),
     )

@@ -7,7 +7,8 @@ beyond a proxy's part of the budget are dropped and counted (``entry_budget``).
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import grpc
@@ -15,8 +16,11 @@ import structlog
 from prometheus_client.core import Metric
 
 from policies.model import PolicySet
+from xds_server.admin_api.objective_types import ObjectiveStatus
+from xds_server.auth.log_budget import LogBudget
 from xds_server.auth.memory_guard import MemoryGuard
-from xds_server.auth.peer_budget import ACCESS_LOG_CPU, LOAD_REPORT_CPU, CpuLimits
+from xds_server.auth.peer_budget import ACCESS_LOG_CPU, LOAD_REPORT_CPU, CpuLimits, HostTime
+from xds_server.auth.reached_limits import PeerLimit, ReachedLimits
 from xds_server.auth.stream_limits import PeerPacer, StreamLimits
 from xds_server.metrics.control_metrics import TelemetryMetrics
 from xds_server.metrics.metric_registry import Metrics
@@ -24,10 +28,12 @@ from xds_server.model.pool_traffic import PoolTraffic, TelemetrySignal
 from xds_server.telemetry import access_log_service, call_latency, load_report_service, pool_totals
 from xds_server.telemetry.entry_budget import EntryBudget, Reporter
 from xds_server.telemetry.loss_monitor import TelemetryLossMonitor
+from xds_server.telemetry.objective_history import ObjectiveHistory, ObjectiveKey, ObjectiveTotals
 from xds_server.telemetry.pool_directory import build_directory
 from xds_server.telemetry.sampling import MESSAGE_COST
 from xds_server.telemetry.stream_service import MaySee, StreamService
 from xds_server.telemetry.traffic_store import TrafficStore
+from xds_server.transport import RpcService
 
 BAD_NEWS_S: Final = 0.01
 """How long a failure may wait for others before listeners are called."""
@@ -64,16 +70,22 @@ class Telemetry:
         speaks_for: Callable[[str, tuple[str, ...]], MaySee | None] = lambda _node, _identities: _everything,
         traffic_store: TrafficStore | None = None,
         memory: MemoryGuard | None = None,
+        reached: ReachedLimits | None = None,
+        host_time: HostTime | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._host_time = host_time or HostTime()
         self.traffic_store = traffic_store or TrafficStore()
         self._speaks_for = speaks_for
         self.on_news = on_news
         self._metrics = metrics
         self._clock = clock
+        self._reached = reached or ReachedLimits(clock)
         self._losses = TelemetryLossMonitor()
+        self._objectives = ObjectiveHistory()
         self._known: Collection[str] | None = None
         self._budget = EntryBudget()
+        self._lines = LogBudget()
         self._streams = 0
         self._checked_at_s = clock()
         self._timer: asyncio.TimerHandle | None = None
@@ -102,6 +114,10 @@ class Telemetry:
     def handlers(self) -> list[grpc.GenericRpcHandler]:
         """The services, for the port that proxies use."""
         return list(self._intakes)
+
+    def services(self) -> list[RpcService]:
+        """The services, for the same port on our own transport."""
+        return [one.rpc_service() for one in self._intakes]
 
     def stop(self) -> None:
         """End every stream: a stopping server waits for open ones."""
@@ -133,6 +149,10 @@ class Telemetry:
         """When each signal of each proxy last arrived, in monotonic seconds; absent if never."""
         return {node: dict(heard.at_s) for node, heard in self._losses.signals.items()}
 
+    def objectives(self) -> Sequence[ObjectiveStatus]:
+        """Every objective of every route and pool, over the last minutes and hours."""
+        return tuple(self._objectives.statuses(self._objective_totals(), self._clock()))
+
     @property
     def lost(self) -> Mapping[str, frozenset[str]]:
         """By signal, the connected proxies that do not send it."""
@@ -141,7 +161,7 @@ class Telemetry:
     def families(self) -> Iterable[Metric]:
         """Ages, losses and totals, for a scrape."""
         yield from pool_totals.families(self.traffic_store.totals())
-        yield from call_latency.families(self.traffic_store.latency())
+        yield from call_latency.families(self.traffic_store.latency(), self.traffic_store.objectives_of_pools())
         now_s = self._clock()
         yield TelemetryMetrics.telemetry_age_seconds.family(
             {
@@ -173,8 +193,9 @@ class Telemetry:
         """Whether a message of ``size`` bytes with this many entries is read."""
         if self._budget.admits(reporter, max(entries, size / _ENTRY_BYTES) + MESSAGE_COST, now_s):
             return True
+        self._reached.add(PeerLimit.TELEMETRY, reporter.host, reporter.node)
         self._metrics.telemetry_dropped.labels(signal=TelemetrySignal.ACCESS_LOG.value).inc(entries)
-        if self._budget.begins_to_drop(reporter):
+        if self._budget.begins_to_drop(reporter) and self._lines.take(reporter.host, f"budget {reporter.node}"):
             _log.warning("telemetry.over_budget", node=reporter.node, host=reporter.host)
         return False
 
@@ -192,24 +213,53 @@ class Telemetry:
         """Change the number of load report streams by 1 or -1."""
         self._streams += by
 
-    def reported(self, node: str, issued: int, now_s: float) -> None:
-        """``node`` reported its load."""
+    def reported(self, node: str, pools: int, issued: int, now_s: float) -> None:
+        """``node`` reported the load of this many pools."""
         self._metrics.telemetry_load_reports.inc()
         self._losses.record(node, TelemetrySignal.LOAD_REPORT, now_s).unlogged += issued * self.sampling.get(
             node, 1.0
         )
-        self._news(False)
+        if pools:
+            self._news(False)
 
     def _limits(self, cpu: CpuLimits, signal: TelemetrySignal, memory: MemoryGuard | None) -> StreamLimits:
         waits = self._metrics.peer_waits.labels(signal=signal.value)
-        return StreamLimits(pacer=PeerPacer(cpu, signal.value, waits.inc), memory=memory or MemoryGuard())
+        return StreamLimits(
+            pacer=PeerPacer(cpu, signal.value, waits.inc, self._reached, self._host_time),
+            memory=memory or MemoryGuard(),
+            reached=self._reached,
+        )
 
-    def _flaw(self, signal: TelemetrySignal) -> Callable[[str], None]:
-        def count(flaw: str) -> None:
+    def _flaw(self, signal: TelemetrySignal) -> Callable[[str, str], None]:
+        def count(flaw: str, host: str) -> None:
             self._metrics.telemetry_errors.labels(signal=signal.value, flaw=flaw).inc()
-            _log.warning("telemetry.refused", signal=signal.value, flaw=flaw)
+            if self._lines.take(host, f"{signal.value} {flaw}"):
+                _log.warning("telemetry.refused", signal=signal.value, flaw=flaw, host=host)
 
         return count
+
+    def _objective_totals(self) -> Mapping[ObjectiveKey, ObjectiveTotals]:
+        """Calls by pool, route and objective; zero for those without calls."""
+        directory = self.traffic_store.directory
+        idle = {
+            ("", name, one.name): ObjectiveTotals(
+                objective=one,
+                pools=tuple(pool for pool, facts in directory.pools.items() if name in facts.routes),
+                calls=0.0,
+                good=0.0,
+            )
+            for name, route in directory.routes.items()
+            for one in route.objectives
+        }
+        idle |= {
+            (name, "", one.name): ObjectiveTotals(objective=one, pools=(name,), calls=0.0, good=0.0)
+            for name, facts in directory.pools.items()
+            for one in facts.objectives
+        }
+        counted = call_latency.objective_totals(
+            self.traffic_store.latency(), self.traffic_store.objectives_of_pools()
+        )
+        return {key: replace(counted.get(key, none), pools=none.pools) for key, none in idle.items()}
 
     # -- timers --------------------------------------------------------------------------------------------
 
@@ -232,5 +282,7 @@ class Telemetry:
             return
         self._checked_at_s = now_s
         self._losses.check(now_s)
-        for node, share, before in self._budget.review(passed_s, now_s):
-            _log.info("telemetry.sampling", node=node, share=share, before=before)
+        self._objectives.sample(self._objective_totals(), now_s)
+        for reporter, share, before in self._budget.review(passed_s, now_s):
+            if self._lines.take(reporter.host, f"sampling {reporter.node}"):
+                _log.info("telemetry.sampling", node=reporter.node, share=share, before=before)

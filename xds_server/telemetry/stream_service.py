@@ -1,4 +1,4 @@
-"""Receive-only streams: one gRPC method whose peer keeps sending, with bytes in and out.
+"""Receive-only streams: one gRPC method whose peer keeps sending, with bytes in and out, for both transports.
 
 Messages beyond a node's budget are dropped and counted. Invalid and oversized messages end only their own stream.
 """
@@ -6,7 +6,6 @@ Messages beyond a node's budget are dropped and counted. Invalid and oversized m
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -14,9 +13,12 @@ from urllib.parse import unquote
 
 import grpc
 
+from engine.grpc_operations import end_stream, read_message
 from engine.tls.grpc_credentials import auth_context_identities
 from xds_server.auth.connection_limit import ConnectionLimiter, host_of
 from xds_server.auth.stream_limits import MAX_FIRST_BYTES, StreamLimits
+from xds_server.transport import RpcError, RpcHandler, RpcPeer, RpcService
+from xds_server.transport.h2.grpc_messages import GrpcCode
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -58,6 +60,10 @@ class StreamHandler(Protocol):
     def node(self) -> str:
         """Node id of the peer; empty until it is known."""
 
+    @property
+    def price(self) -> float:
+        """Times its own CPU time that the last message is charged."""
+
     def take(self, data: bytes, now_s: float) -> bytes | None:
         """Handle one message; returns a response, if due. ``TelemetryStreamError`` ends the stream."""
 
@@ -68,14 +74,14 @@ class StreamHandler(Protocol):
 class StreamService(grpc.GenericRpcHandler):
     """Serves one bidirectional ``method``; ``sit`` makes a stream's handler from the peer's identities and host.
 
-    ``max_bytes``: limit of a message after the first.
+    ``max_bytes``: limit of a message after the first. ``on_flaw`` gets each error and its host.
     """
 
     def __init__(
         self,
         method: str,
         sit: Callable[[tuple[str, ...], str], StreamHandler],
-        on_flaw: Callable[[str], None],
+        on_flaw: Callable[[str, str], None],
         clock: Callable[[], float] = time.monotonic,
         *,
         max_bytes: int,
@@ -99,6 +105,20 @@ class StreamService(grpc.GenericRpcHandler):
         """The handler, if it is our method."""
         return self._handler if str(handler_call_details.method) == self._method else None
 
+    def rpc_service(self) -> RpcService:
+        """The same service for our own transport, which stops its streams itself."""
+        return RpcService(
+            method=self._method,
+            connect=self._connect,
+            limits=self._limits,
+            limiter=self._crowd,
+            max_bytes=self._max_bytes,
+            on_flaw=self._on_flaw,
+        )
+
+    def _connect(self, peer: RpcPeer, _wake: Callable[[], None], _end: Callable[[RpcError], None]) -> RpcHandler:
+        return _ReceiveHandler(self._sit(peer.identities, peer.host), self._clock)
+
     def stop(self) -> None:
         """End every stream, as a stopping server would."""
         self._stopping = True
@@ -110,8 +130,8 @@ class StreamService(grpc.GenericRpcHandler):
         host = host_of(context.peer(), identities)
         for flaw, full in (("crowd", self._crowd.full()), ("host", self._crowd.full_for(host))):
             if full:
-                self._on_flaw(flaw)
-                await _say_why(context, grpc.StatusCode.RESOURCE_EXHAUSTED, full)
+                self._refused(flaw, host)
+                end_stream(context, grpc.StatusCode.RESOURCE_EXHAUSTED, full)
                 return
         stream = asyncio.current_task()
         assert stream is not None, "a coroutine runs in a task"  # noqa: S101  # for the type checker
@@ -126,7 +146,8 @@ class StreamService(grpc.GenericRpcHandler):
         most = MAX_FIRST_BYTES
         data: object = None
         try:
-            data = await self._first(context)
+            await self._limits.pacer.open(host, context.peer())
+            data = await self._first(context, host)
             while isinstance(data, bytes):  # anything else is the end of the stream
                 self._limits.memory.read(ticket, len(data))
                 if len(data) > most:
@@ -138,17 +159,16 @@ class StreamService(grpc.GenericRpcHandler):
                 if answer is not None and (answering is None or answering.done()):
                     answering = asyncio.create_task(_answer(context, answer))
                 await self._limits.pacer.wait(host, sitting.node)
-                data = await context.read()
+                data = await read_message(context)
         except TelemetryStreamError as error:
             reason = str(error)
             if isinstance(error, TelemetryLimitError):
                 code = grpc.StatusCode.RESOURCE_EXHAUSTED
-            self._on_flaw(error.flaw)
+            self._refused(error.flaw, host, sitting.node)
         except asyncio.CancelledError:
             if not self._stopping:
                 raise
         finally:
-            data = None  # AbortError keeps this frame
             self._streams.discard(stream)
             self._crowd.release(host)
             self._limits.memory.leave(ticket)
@@ -157,16 +177,24 @@ class StreamService(grpc.GenericRpcHandler):
                 # gRPC cannot set a stream's status while it still writes to it, even if the write was cancelled.
                 await asyncio.wait([answering], timeout=WRITE_LIMIT_S)
         if reason:
-            await _say_why(context, code, reason)
+            end_stream(context, code, reason)
 
-    async def _first(self, context: Context) -> object:
-        """The first message; ``TelemetryStreamError`` if none arrives in time."""
+    def _refused(self, flaw: str, host: str, node: str = "") -> None:
+        self._on_flaw(flaw, host)
+        self._limits.reached.add_stream_error(flaw, host, node)
+
+    async def _first(self, context: Context, host: str) -> object:
+        """The first message, when its host has time for it; ``TelemetryStreamError`` if none arrives in time."""
         within_s = self._limits.first_message_s
         try:
             async with asyncio.timeout(within_s):
-                return await context.read()
+                data = await read_message(context)
         except TimeoutError:
             raise TelemetryStreamError("silent", f"no message within {within_s:g} s") from None
+        size = len(data) if isinstance(data, bytes) else 0
+        if not await self._limits.pacer.admit_first(host, context.peer(), size):
+            raise TelemetryLimitError("size", "too many large first messages of this host wait")
+        return data
 
     def _take(self, sitting: StreamHandler, host: str, data: bytes) -> bytes | None:
         """Handle one message, at the expense of its peer."""
@@ -174,17 +202,53 @@ class StreamService(grpc.GenericRpcHandler):
         try:
             return sitting.take(data, self._clock())
         finally:
-            self._limits.pacer.spend(host, sitting.node, time.thread_time() - began_s, time.monotonic())
+            cpu_s = sitting.price * (time.thread_time() - began_s)
+            self._limits.pacer.spend(host, sitting.node, cpu_s, time.monotonic())
 
 
-async def _say_why(context: Context, code: grpc.StatusCode, text: str) -> None:
-    """End a stream with this status; ignored if the peer has gone."""
-    with contextlib.suppress(grpc.aio.InternalError):
-        await context.abort(code, text)
+class _ReceiveHandler:
+    """One stream on our own transport. Of responses, the latest waits until the peer takes it."""
+
+    __slots__ = ("_answer", "_clock", "_stream")
+
+    def __init__(self, stream: StreamHandler, clock: Callable[[], float]) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._answer: bytes | None = None
+
+    @property
+    def node(self) -> str:
+        """Node id of the peer; empty until it is known."""
+        return self._stream.node
+
+    @property
+    def price(self) -> float:
+        """Times its own CPU time that the last message is charged."""
+        return self._stream.price
+
+    def take(self, data: bytes, _now_s: float) -> None:
+        """Handle one message."""
+        try:
+            answer = self._stream.take(data, self._clock())
+        except TelemetryLimitError as error:
+            raise RpcError(GrpcCode.RESOURCE_EXHAUSTED, str(error), error.flaw) from None
+        except TelemetryStreamError as error:
+            raise RpcError(GrpcCode.INVALID_ARGUMENT, str(error), error.flaw) from None
+        if answer is not None:
+            self._answer = answer
+
+    def poll(self, _now_s: float) -> bytes | None:
+        """The response that waits."""
+        answer, self._answer = self._answer, None
+        return answer
+
+    def close(self, _reason: str) -> None:
+        """The stream has ended."""
+        self._stream.close()
 
 
 async def _answer(context: Context, answer: bytes) -> None:
     try:
         await context.write(answer)
-    except (grpc.aio.InternalError, grpc.aio.UsageError, grpc.aio.AbortError):
+    except (grpc.aio.InternalError, grpc.aio.UsageError):
         return  # the peer left during the write; the reader notices, too

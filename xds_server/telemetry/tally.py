@@ -7,7 +7,14 @@ from types import MappingProxyType
 from typing import Final
 
 from policies.route import PriorityClass
-from xds_server.model.pool_traffic import NEWEST_CALLS, RATE_S, WINDOW_S, EngineTraffic, ProxyTraffic
+from xds_server.model.pool_traffic import (
+    NEWEST_ANSWERS,
+    NEWEST_CALLS,
+    RATE_S,
+    WINDOW_S,
+    EngineTraffic,
+    ProxyTraffic,
+)
 from xds_server.telemetry.pool_directory import PoolFacts
 from xds_server.telemetry.sliding_windows import RateWindow
 
@@ -53,6 +60,7 @@ class EngineTally:
     """Calls to one engine, from all proxies."""
 
     __slots__ = (
+        "answers",
         "began_at_s",
         "done",
         "failed",
@@ -73,6 +81,7 @@ class EngineTally:
 
     def __init__(self, window_calls: int) -> None:
         self.window: deque[tuple[float, bool]] = deque(maxlen=window_calls)
+        self.answers: deque[tuple[float, bool]] = deque(maxlen=NEWEST_ANSWERS)
         self.failures = 0
         self.in_a_row = 0
         self.newest_failed = 0
@@ -90,7 +99,9 @@ class EngineTally:
         window = self.window
         if len(window) == window.maxlen and window[0][1]:
             self.failures -= 1
-        window.append((now_s, failed))
+        entry = (now_s, failed)
+        window.append(entry)
+        self.answers.append(entry)
         self.newest_failed = (self.newest_failed << 1 | failed) & _NEWEST
         if failed:
             self.failures += 1
@@ -98,10 +109,12 @@ class EngineTally:
         else:
             self.in_a_row = 0
 
-    def count_neutral(self, weight: float, *, shed: bool) -> None:
-        """Count a call that proves nothing about the engine; ``shed``: it had no room."""
+    def count_neutral(self, weight: float, now_s: float, *, shed: bool) -> None:
+        """Count a call that proves no fault of the engine; ``shed``: it had no room."""
         self.neutral += weight
-        self.shed += shed
+        if shed:
+            self.shed += 1
+            self.answers.append((now_s, True))
 
     def resize(self, window_calls: int) -> None:
         """Change the number of calls kept."""
@@ -111,10 +124,12 @@ class EngineTally:
 
     def traffic(self, now_s: float, load_known: bool) -> EngineTraffic:
         """The engine's traffic now; ``load_known``: whether any proxy reports load for the pool."""
-        window = self.window
+        window, answers = self.window, self.answers
         oldest = now_s - WINDOW_S
         while window and window[0][0] < oldest:
             self.failures -= window.popleft()[1]
+        while answers and answers[0][0] < oldest:
+            answers.popleft()
         calls = len(window)
         rates = self.done.rates(now_s)
         done_per_s, busy = rates if rates is not None else (0.0, 0.0)
@@ -123,6 +138,8 @@ class EngineTally:
             window_failures=self.failures,
             failures_in_a_row=min(self.in_a_row, calls),
             newest_failed=self.newest_failed & ((1 << calls) - 1),
+            newest_answers=len(answers),
+            newest_spoiled=sum(spoiled for _, spoiled in answers),
             succeeded=int(self.succeeded),
             failed=int(self.failed),
             neutral=int(self.neutral),
@@ -153,6 +170,7 @@ class ProxyTally:
         "recent",
         "silent",
         "value",
+        "zone_calls",
     )
 
     def __init__(self) -> None:
@@ -165,6 +183,7 @@ class ProxyTally:
         self.load_at_s: float | None = None
         self.heard_at_s = 0.0
         self.value = ProxyTraffic()
+        self.zone_calls: dict[str, int] = {}
 
     def issue(self, counts: Mapping[str, int], now_s: float) -> None:
         """Requests issued since the last load report, by engine."""

@@ -22,10 +22,11 @@ from typing import Final, NamedTuple, Protocol
 from policies.route import PriorityClass
 from xds_server.model.pool_traffic import STALE_S, WINDOW_S, CallResult, LatencyTail, PoolTraffic
 from xds_server.telemetry.attempt_outcome import AttemptOutcome
-from xds_server.telemetry.call_latency import FirstTries, RoutesOfPools, route_latency
-from xds_server.telemetry.objective_counts import COUNTED
+from xds_server.telemetry.call_latency import FirstTries, ObjectivesOfPools, RoutesOfPools, route_latency
+from xds_server.telemetry.objective_counts import COUNTED, same_counts
 from xds_server.telemetry.pool_directory import EMPTY_DIRECTORY, PoolDirectory, PoolFacts
 from xds_server.telemetry.pool_totals import PoolTotals, call_result
+from xds_server.telemetry.request_tap import RequestTap
 from xds_server.telemetry.sliding_windows import LatencyHistogram
 from xds_server.telemetry.tally import NOTHING, EngineTally, ProxyTally, coarse_time, silent_engines
 
@@ -73,14 +74,20 @@ class CallListener(Protocol):
     def on_request_shed(self, node: str, weight: float) -> None:
         """A request was shed."""
 
+    def on_request(self, node: str, route: str) -> None:
+        """A request of this route counts for its objectives."""
+
+    def on_answer(self, node: str, route: str, duration_s: float, first_byte_s: float) -> None:
+        """A request of this route got a complete answer; ``first_byte_s`` 0: not a stream."""
+
     def is_other_engine(self, node: str, pool: str, engine: str) -> bool:
         """Whether this proxy knows another engine, at another address, by this name."""
 
 
 class _Pool:
     __slots__ = (
-        "answer", "built_at_s", "engines", "facts", "first_byte", "heard_at_s", "latency", "proxies", "tails",
-        "tails_at_s", "totals", "urgent", "value",
+        "answer", "built_at_s", "engines", "facts", "first_byte", "heard_at_s", "latency", "objectives", "proxies",
+        "tails", "tails_at_s", "totals", "urgent", "value",
     )  # fmt: skip
 
     def __init__(self, facts: PoolFacts) -> None:
@@ -91,6 +98,7 @@ class _Pool:
         self.first_byte = LatencyHistogram()
         self.totals = PoolTotals()
         self.latency = {name: route_latency(route, None) for name, route in facts.routes.items()}
+        self.objectives = same_counts(facts.objectives, None)
         self.tails: tuple[LatencyTail | None, LatencyTail | None] = (None, None)
         self.tails_at_s = float("-inf")
         self.heard_at_s = float("-inf")
@@ -103,6 +111,7 @@ class _Pool:
         self.facts, self.urgent = facts, True
         before = self.latency
         self.latency = {name: route_latency(route, before.get(name)) for name, route in facts.routes.items()}
+        self.objectives = same_counts(facts.objectives, self.objectives)
 
     def engine(self, name: str) -> EngineTally:
         engine = self.engines.get(name)
@@ -124,6 +133,7 @@ class TrafficStore:
         self.directory: PoolDirectory = EMPTY_DIRECTORY
         self.listener: CallListener | None = None
         """Called for each call, in addition to the counts here."""
+        self.tap = RequestTap()
         self._pools: dict[str, _Pool] = {}
         self._first_tries = FirstTries()
         self._swept_at_s = float("-inf")
@@ -214,13 +224,13 @@ class TrafficStore:
             record.failed_requests.add(request, now_s)
             pool.urgent = True
         else:
-            record.count_neutral(weight, shed=result is CallResult.SHED)
+            record.count_neutral(weight, now_s, shed=result is CallResult.SHED)
 
     def _record_unsent(self, pool: _Pool, node: str, attempt: Attempt, slot: list[float], weight: float) -> None:
         first, batch = attempt.first, attempt.priority is not _INTERACTIVE
         if first:
             slot[1 + batch] += weight
-            _count_request(pool, attempt.route, weight)
+            self._count_request(pool, node, attempt.route, weight)
         # A refused retry ends the request, unless it is a hedge: then the first try continues.
         ended = first or not pool.facts.hedged
         if ended:
@@ -243,15 +253,30 @@ class TrafficStore:
                 first_byte_s = attempt.first_byte_s + earlier_s
             duration_s = attempt.duration_s + earlier_s
             latency.add(result.value, duration_s, first_byte_s, weight)
-            objectives = latency.objectives
-            if objectives is not None:
+            objectives, own, listener = latency.objectives, pool.objectives, self.listener
+            if objectives is not None or own is not None or listener is not None:
                 success = result is CallResult.SUCCESS
                 # A hedge that won: its first try counted as abandoned, so nothing counted the request.
                 won = success and pool.facts.hedged and not counted
                 if (attempt.first and result in COUNTED) or (won and not attempt.first):
-                    objectives.add_request(weight)
+                    self._count_request(pool, node, attempt.route, weight)
                 if success:
-                    objectives.add_answer(duration_s, first_byte_s, weight)
+                    if objectives is not None:
+                        objectives.add_answer(duration_s, first_byte_s, weight)
+                    if own is not None:
+                        own.add_answer(duration_s, first_byte_s, weight)
+                    if listener is not None:
+                        listener.on_answer(node, attempt.route, duration_s, first_byte_s)
+
+    def _count_request(self, pool: _Pool, node: str, route: str, weight: float) -> None:
+        """Count a request for the objectives of its route and pool."""
+        latency = pool.latency.get(route)
+        if latency is not None and latency.objectives is not None:
+            latency.objectives.add_request(weight)
+        if latency is not None and pool.objectives is not None:
+            pool.objectives.add_request(weight)
+        if self.listener is not None:
+            self.listener.on_request(node, route)
 
     def record_failure(
         self,
@@ -266,7 +291,7 @@ class TrafficStore:
     ) -> None:
         """Record that an attempt counted as neutral was the engine's failure."""
         pool = self._pool(facts)
-        _count_request(pool, route, weight)
+        self._count_request(pool, node, route, weight)
         pool.heard_at_s = now_s
         pool.urgent = True
         pool.totals.timed_out += weight
@@ -289,7 +314,7 @@ class TrafficStore:
     ) -> None:
         """Record a request that was refused before it became an attempt."""
         pool = self._pool(facts)
-        _count_request(pool, route, weight)
+        self._count_request(pool, node, route, weight)
         pool.heard_at_s = now_s
         pool.urgent = True
         proxy = pool.proxy(node)
@@ -322,7 +347,11 @@ class TrafficStore:
         )
         proxy.loaded(sum(proxy.in_flight_on.values()), now_s)
         proxy.load_at_s = now_s
-        proxy.issue({engine: new for engine, (_, new) in counts.items() if new > 0}, now_s)
+        issued = {engine: new for engine, (_, new) in counts.items() if new > 0}
+        proxy.issue(issued, now_s)
+        for engine, new in issued.items():
+            zone = facts.zone_of.get(engine, "")
+            proxy.zone_calls[zone] = proxy.zone_calls.get(zone, 0) + new
         proxy.silent = silent_engines(facts, proxy)
 
     def _replace_load(self, pool: _Pool, proxy: ProxyTally, fresh: Mapping[str, int]) -> None:
@@ -367,6 +396,29 @@ class TrafficStore:
         """Latency by pool and route since the start."""
         return {name: pool.latency for name, pool in self._pools.items()}
 
+    def take_zone_calls(self) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
+        """Calls since the last time by pool, proxy and zone of the engine, from load reports."""
+        found: dict[str, dict[str, dict[str, int]]] = {}
+        for name, pool in self._pools.items():
+            for node, proxy in pool.proxies.items():
+                if proxy.zone_calls:
+                    found.setdefault(name, {})[node] = proxy.zone_calls
+                    proxy.zone_calls = {}
+        return found
+
+    def objectives_of_pools(self) -> ObjectivesOfPools:
+        """Counts of pools with objectives of their own, since the start."""
+        return {name: pool.objectives for name, pool in self._pools.items() if pool.objectives is not None}
+
+    def tails(self, pool: str) -> tuple[LatencyTail | None, LatencyTail | None]:
+        """Recent quantiles of this pool: of whole answers, and of first bytes of streams."""
+        known = self._pools.get(pool)
+        return (None, None) if known is None else known.tails
+
+    def earlier_s(self, node: str, request: str, began_s: float) -> float:
+        """How long before ``began_s`` the first try of this request began; 0 if unknown."""
+        return self._first_tries.find(node, request, began_s)[0]
+
     def began_at_s(self, pool: str, engine: str) -> float | None:
         """When the newest ended call to this engine began; None without calls.
 
@@ -390,13 +442,6 @@ class TrafficStore:
                 proxy.forget_load()
             if now_s - proxy.heard_at_s > _FORGET_S:
                 del pool.proxies[node]
-
-
-def _count_request(pool: _Pool, route: str, weight: float) -> None:
-    """Count a request without an answer for the objectives of its route."""
-    latency = pool.latency.get(route)
-    if latency is not None and latency.objectives is not None:
-        latency.objectives.add_request(weight)
 
 
 def _traffic(pool: _Pool, now_s: float) -> PoolTraffic | None:

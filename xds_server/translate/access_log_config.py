@@ -10,7 +10,7 @@ Both use the same runtime key, so that the control plane can lower the sampling 
 Nothing here depends on a policy.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from envoy_data_plane.envoy.config.accesslog.v3 import (
@@ -46,8 +46,8 @@ from envoy_data_plane.envoy.type.v3 import FractionalPercent, FractionalPercentD
 from envoy_data_plane.google.protobuf import Struct, Value
 from envoy_data_plane.opentelemetry.proto.common.v1 import AnyValue, KeyValue, KeyValueList
 
+from policies.route import MODEL_HEADER, Listener
 from policies.route import AccessLog as AccessLogTarget
-from policies.route import Listener
 from xds_server.translate.envoy_values import pack_any, seconds
 from xds_server.translate.external_clusters import external_cluster_name
 from xds_server.translate.request_fields import REQUEST_METADATA
@@ -129,8 +129,9 @@ def operator_log(spec: Listener) -> Iterator[AccessLog]:
     formatter = TypedExtensionConfig(
         name="envoy.formatter.req_without_query", typed_config=pack_any(ReqWithoutQuery())
     )
+    fields = _log_fields(spec)
     line = SubstitutionFormatString(
-        json_format=Struct(fields={key: Value(string_value=value) for key, value in OPERATOR_LOG_FIELDS.items()}),
+        json_format=Struct(fields={key: Value(string_value=value) for key, value in fields.items()}),
         formatters=[formatter],
     )
     if spec.access_log is AccessLogTarget.STDOUT:
@@ -147,13 +148,19 @@ def operator_log(spec: Listener) -> Iterator[AccessLog]:
             typed_config=pack_any(FileAccessLog(path=spec.access_log_file, log_format=line)),
         )
     if spec.access_log_collector is not None:
-        yield _otlp_logger(external_cluster_name(spec.port, "accessLogCollector"), formatter)
+        yield _otlp_logger(external_cluster_name(spec.port, "accessLogCollector"), formatter, fields)
 
 
-def _otlp_logger(cluster: str, formatter: TypedExtensionConfig) -> AccessLog:
+def _log_fields(spec: Listener) -> Mapping[str, str]:
+    return (
+        {**OPERATOR_LOG_FIELDS, "model": f"%REQ({MODEL_HEADER})%"} if spec.reads_headers else OPERATOR_LOG_FIELDS
+    )
+
+
+def _otlp_logger(cluster: str, formatter: TypedExtensionConfig, logged: Mapping[str, str]) -> AccessLog:
     fields = [
         KeyValue(key=key, value=AnyValue(string_value=value))
-        for key, value in OPERATOR_LOG_FIELDS.items()
+        for key, value in logged.items()
         if key != "time"  # every record has its time
     ]
     return AccessLog(

@@ -51,7 +51,13 @@ class RouteDecisions:
                 limits.per_try_s,
                 limits.total_s,
             ),
-            degradation and (degradation.hedging_off, degradation.max_tokens, degradation.maintenance),
+            degradation
+            and (
+                degradation.hedging_off,
+                degradation.max_tokens,
+                degradation.reduces_answers,
+                degradation.maintenance,
+            ),
         )
 
 

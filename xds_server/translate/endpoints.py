@@ -60,12 +60,13 @@ class EndpointForm:
 
     With ``hop`` every engine is a listener inside the proxy that forwards to its address. ``allowed``: sets of
     regions that routes to the pool are limited to. ``names``: host names required in engine certificates, by
-    engine.
+    engine. ``hashed``: Envoy picks by hash (``affinity``), in proportion to weights.
     """
 
     hop: bool = False
     allowed: tuple[AllowedRegions, ...] = ()
     names: Mapping[str, str] = field(default_factory=lambda: _NO_NAMES)
+    hashed: bool = False
 
 
 _PLAIN: Final = EndpointForm()
@@ -97,7 +98,8 @@ def load_assignment(
     for place, there in peers.items():
         # Computed from all declared engines, so that weights do not change when an engine comes or goes.
         shares = [_traffic_percent(engine, decisions, ramps) for engine in there]
-        for engine, weight in zip(there, trial_weights(engine_weights(there, factors), shares), strict=True):
+        equal = engine_weights(there, factors, hashed=form.hashed)
+        for engine, weight in zip(there, trial_weights(equal, shares, hashed=form.hashed), strict=True):
             decision = decisions.engines.get(engine.id)
             if decision is None or not decision.gone:
                 health = _health(engine, decisions)
@@ -109,6 +111,8 @@ def load_assignment(
     if in_tiers is not None:
         return _tiered(pool, in_tiers, by_place, memo, hop=hop)
     weights = zone_weights(pool, engines, decisions, zone)
+    if form.hashed and not decisions.zone_weights.keys().isdisjoint(((pool, zone), (pool, ""))):
+        weights = _of_healthy(weights, by_place)
     return AssignmentSpec(
         cluster=pool,
         localities=tuple(
@@ -151,17 +155,35 @@ def _tiered(
     )
 
 
-def engine_weights(engines: Sequence[Engine], factors: Mapping[EngineId, float] = _NO_FACTORS) -> tuple[int, ...]:
+def _of_healthy(
+    weights: Mapping[str, int], by_place: Mapping[LocalityId, Sequence[EndpointSpec]]
+) -> Mapping[str, int]:
+    """Decided weights times the healthy share of each zone, which Envoy does itself except where it hashes."""
+    listed: dict[str, list[bool]] = {}
+    for (_, zone), there in by_place.items():
+        listed.setdefault(zone, []).extend(one.health == HEALTH_STATUS[Health.HEALTHY] for one in there)
+    if all(all(healthy) for healthy in listed.values()):
+        return weights
+    return {
+        zone: max(1, round(weight * _FINENESS * sum(healthy) / len(healthy)))
+        for zone, weight in weights.items()
+        if (healthy := listed.get(zone)) is not None
+    }
+
+
+def engine_weights(
+    engines: Sequence[Engine], factors: Mapping[EngineId, float] = _NO_FACTORS, *, hashed: bool = False
+) -> tuple[int, ...]:
     """Weight of each engine among its peers in a zone, in input order; all 1 if equal.
 
     With equal weights Envoy picks the engine with fewer requests, so all hold the same number, whatever their
     slots. With unequal weights it picks by weight / (requests in flight + 1): the requests of an engine then
     follow the square root of its weight (measured: 10:20:30:40 gives 16:23:28:33 %). Weights proportional to the
     square of the slots therefore fill engines in proportion to their slots. ``factors`` lower the weights of
-    slower engines (``decide.routing.picking``).
+    slower engines (``decide.routing.endpoint_weights``). ``hashed``: requests follow the weights themselves.
     """
     alike = len({engine.slots for engine in engines}) == 1
-    declared = [engine.weight * (1 if alike else engine.slots**2) for engine in engines]
+    declared = [engine.weight * (1 if alike else engine.slots ** (1 if hashed else 2)) for engine in engines]
     scaled = any(engine.id in factors for engine in engines)
     if alike and not scaled:
         return tuple(declared)
@@ -175,19 +197,20 @@ def engine_weights(engines: Sequence[Engine], factors: Mapping[EngineId, float] 
     return tuple(max(1, round(weight * scale)) for weight in weights)
 
 
-def trial_weights(weights: Sequence[int], percents: Sequence[float]) -> tuple[int, ...]:
+def trial_weights(weights: Sequence[int], percents: Sequence[float], *, hashed: bool = False) -> tuple[int, ...]:
     """Lower the weights of engines on trial or in slow start, to get these shares of their normal traffic.
 
     Otherwise the weights are unchanged. With unequal weights Envoy picks by weight / (requests in flight + 1): a
     weight lowered to 25 % gives 25 % of the traffic in an idle pool, and 50 % in a busy one. So it is
     lowered to give the wanted share where the others have ``TYPICAL_IN_FLIGHT`` each. Measured for 25 %: 14 % for
-    an idle engine, 34 % in a pool with 30 in flight on each.
+    an idle engine, 34 % in a pool with 30 in flight on each. ``hashed``: the share is the weight.
     """
     if all(percent >= _ALL_PERCENT for percent in percents):
         return tuple(weights)
     scaled = [
-        max(1, round(weight * _FINENESS * _weight_for(min(percent, _ALL_PERCENT) / _ALL_PERCENT)))
+        max(1, round(weight * _FINENESS * (share if hashed else _weight_for(share))))
         for weight, percent in zip(weights, percents, strict=True)
+        for share in (min(percent, _ALL_PERCENT) / _ALL_PERCENT,)
     ]
     common = math.gcd(*scaled)
     return tuple(weight // common for weight in scaled)
@@ -270,8 +293,10 @@ def _traffic_percent(engine: Engine, decisions: Decisions, ramps: Mapping[Engine
     decision = decisions.engines.get(engine.id)
     if decision is None or decision.health is not Health.HEALTHY:
         return _ALL_PERCENT
+    # A paced engine has a weight factor instead.
+    percent = _ALL_PERCENT if decision.paced else decision.traffic_percent
     ramp = ramps.get(engine.id)
-    return decision.traffic_percent if ramp is None else min(decision.traffic_percent, ramp.percent)
+    return percent if ramp is None else min(percent, ramp.percent)
 
 
 def _health(engine: Engine, decisions: Decisions) -> Health:

@@ -50,7 +50,7 @@ from envoy_data_plane.envoy.extensions.http.early_header_mutation.header_mutatio
 from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
 from envoy_data_plane.google.protobuf import Any, Struct, Value
 
-from policies.route import ENVOYS_HEADERS, RequestId
+from policies.route import ENVOYS_HEADERS, STATED_HEADERS, RequestId
 from policies.route import Listener as ListenerSpec
 from xds_server.translate.access_log_config import attempt_log, listener_log, operator_log
 from xds_server.translate.caller_auth_filters import (
@@ -61,6 +61,7 @@ from xds_server.translate.caller_auth_filters import (
 )
 from xds_server.translate.envoy_values import ads_config_source, pack_any, seconds
 from xds_server.translate.lua_scripts import FIELDS_FILTER, LUA_FILTER, fields_filter, lua_filter
+from xds_server.translate.prompt_prefix import PREFIX_FILTER, prefix_state_filter
 from xds_server.translate.route_configuration import route_configuration_name
 from xds_server.translate.upstream_tls import downstream_tls_socket
 
@@ -118,14 +119,17 @@ def listener_name(port: int) -> str:
     return f"port-{port}"
 
 
-def connection_manager(spec: ListenerSpec) -> Any:
-    """Packed connection manager of a port's listener; the same at every address."""
+def connection_manager(spec: ListenerSpec, prefix_lengths: tuple[int, ...] = ()) -> Any:
+    """Packed connection manager of a port's listener; the same at every address.
+
+    ``prefix_lengths``: of the begin of prompts that routes of the port have affinity by.
+    """
     manager = HttpConnectionManager(
         stat_prefix=listener_name(spec.port),
-        rds=Rds(config_source=ads_config_source(), route_config_name=route_configuration_name(spec.port)),
+        rds=Rds(config_source=ads_config_source(), route_config_name=route_configuration_name(spec)),
         http_filters=[
             *caller_auth_filters(spec),
-            HttpFilter(name=FIELDS_FILTER, typed_config=fields_filter()),
+            *_fields_filter(spec, prefix_lengths),
             HttpFilter(name=LUA_FILTER, typed_config=lua_filter()),
             HttpFilter(
                 name="envoy.filters.http.router", typed_config=pack_any(Router(upstream_log=[attempt_log()]))
@@ -174,8 +178,13 @@ def connection_manager(spec: ListenerSpec) -> Any:
     return pack_any(manager)
 
 
-def listener(port: int, address: str, manager: Any, *, secret: str | None = None) -> Listener:
-    """Listener on ``address``:``port`` with the port's ``connection_manager``; ``secret``: TLS certificate."""
+def listener(
+    port: int, address: str, manager: Any, *, secret: str | None = None, buffer_bytes: int | None = None
+) -> Listener:
+    """Listener on ``address``:``port`` with the port's ``connection_manager``; ``secret``: TLS certificate.
+
+    ``buffer_bytes``: what a connection may buffer, if not Envoy's 1 MiB.
+    """
     return Listener(
         name=listener_name(port),
         # `::` alone accepts IPv6 only: Envoy ignores the system's default.
@@ -188,17 +197,35 @@ def listener(port: int, address: str, manager: Any, *, secret: str | None = None
                 transport_socket=None if secret is None else downstream_tls_socket(secret),
             )
         ],
+        per_connection_buffer_limit_bytes=buffer_bytes,
     )
 
 
+def _fields_filter(spec: ListenerSpec, prefix_lengths: tuple[int, ...]) -> Iterator[HttpFilter]:
+    """The filters that read bodies; none if callers state the fields in headers."""
+    if not spec.reads_headers:
+        yield HttpFilter(name=FIELDS_FILTER, typed_config=fields_filter(prefix_lengths))
+    if prefix_lengths:
+        yield HttpFilter(name=PREFIX_FILTER, typed_config=prefix_state_filter(prefix_lengths))
+
+
 def _removed_headers(spec: ListenerSpec) -> HeaderMutation:
-    """Removes headers of Envoy and of claims from each request, before any filter reads them."""
+    """Removes headers of Envoy and of claims, and repetitions of stated fields, before any filter reads them."""
     envoys = StringMatcher(prefix=ENVOYS_HEADERS)
     return HeaderMutation(
         mutations=[
             MutationRule(remove_on_match=MutationRuleRemoveOnMatch(key_matcher=envoys)),
             *(MutationRule(remove=name) for name in claim_headers(spec)),
+            *(MutationRule(append=_only_first(name)) for name in STATED_HEADERS if spec.reads_headers),
         ]
+    )
+
+
+def _only_first(name: str) -> HeaderValueOption:
+    # Envoy 1.40 matches each value of a repeated header by itself, earlier ones match them joined by commas.
+    return HeaderValueOption(
+        header=HeaderValue(key=name, value=f"%REQ({name})%"),
+        append_action=HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS,
     )
 
 

@@ -1,13 +1,13 @@
-"""Routes that reply locally: no match, maintenance, too many tokens requested.
+"""Routes that reply locally: no match, maintenance, too many tokens requested, refused configuration.
 
 They forward to a missing cluster instead of replying directly: the body is read before its route is known, and
 only a forwarding route allows bodies above 1 MiB.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 from envoy_data_plane.envoy.config.route.v3 import (
+    HeaderMatcher,
     Route,
     RouteAction,
     RouteActionClusterNotFoundResponseCode,
@@ -17,10 +17,11 @@ from envoy_data_plane.envoy.type.matcher.v3 import DoubleMatcher, MetadataMatche
 from envoy_data_plane.envoy.type.v3 import DoubleRange
 
 from policies.route import ModelRoute
-from xds_server.translate.lua_scripts import lua_local_reply
+from xds_server.translate.lua_scripts import AnswerLimit, LuaReply, lua_local_reply
 from xds_server.translate.public_routes import unchecked
 from xds_server.translate.request_fields import TOKEN_LIMIT_FIELDS
 from xds_server.translate.route_match import body_field_matcher, route_match
+from xds_server.translate.stated_fields import tokens_above
 
 NO_ROUTE: Final = "no_route"
 """Catch-all route and its cluster. No pool can have this name, so the cluster is always missing."""
@@ -31,19 +32,13 @@ MAINTENANCE_RETRY_AFTER_S: Final = 30
 TOKEN_LIMIT_RETRY_AFTER_S: Final = 5
 """Minimum time before the degradation level falls, unless the policy sets another."""
 
+HELD_BACK_RETRY_AFTER_S: Final = 30
+"""The route stays held back until its policy is edited."""
+
 REGION_UNAVAILABLE_RETRY_AFTER_S: Final = 5
 """No engine left in the allowed regions; that lasts longer than a full pool."""
 
 _MORE_THAN_ANYONE_ASKS: Final = 1e18
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LocalReply:
-    """Reply to the caller: ``reason`` as header, ``message`` in the body."""
-
-    reason: str
-    message: str
-    retry_after_s: int
 
 
 def no_route_reply() -> Route:
@@ -62,7 +57,7 @@ def maintenance_reply(route: ModelRoute, message: str) -> Route:
     return _local_reply_route(
         route,
         "maintenance",
-        _LocalReply(reason="maintenance", message=message, retry_after_s=MAINTENANCE_RETRY_AFTER_S),
+        LuaReply(reason="maintenance", message=message, retry_after_s=MAINTENANCE_RETRY_AFTER_S),
     )
 
 
@@ -72,7 +67,7 @@ def region_unavailable_reply(route: ModelRoute) -> Route:
     return _local_reply_route(
         route,
         "outside",
-        _LocalReply(
+        LuaReply(
             reason="no-engine-in-region",
             message=f"this route may only be served in {regions}, where no engine is available now",
             retry_after_s=REGION_UNAVAILABLE_RETRY_AFTER_S,
@@ -80,13 +75,42 @@ def region_unavailable_reply(route: ModelRoute) -> Route:
     )
 
 
-def token_limit_replies(route: ModelRoute, max_tokens: int) -> tuple[Route, ...]:
-    """Reply to requests above the token limit; one route per body field."""
-    refusal = _LocalReply(
-        reason="too-long-now",
-        message=f"answers are limited to {max_tokens} tokens while the model is overloaded",
-        retry_after_s=TOKEN_LIMIT_RETRY_AFTER_S,
+def held_back_reply(route: ModelRoute) -> Route:
+    """Reply where a proxy refused a route's configuration; the last route of its port but one.
+
+    It has no regular expression, the likely fault, so it matches more requests than the route.
+    """
+    headers = tuple(header for header in route.spec.match.headers if header.regex is None)
+    match = route.spec.match.model_copy(update={"headers": headers})
+    plain = route.model_copy(update={"spec": route.spec.model_copy(update={"match": match})})
+    return _local_reply_route(
+        plain,
+        "held-back",
+        LuaReply(
+            reason="route-held-back",
+            message="this proxy refused the configuration of the route; see switchgear status",
+            retry_after_s=HELD_BACK_RETRY_AFTER_S,
+        ),
     )
+
+
+def answer_limit(max_tokens: int) -> AnswerLimit:
+    """Limit of answers at a degradation level, and the reply to requests that exceed it."""
+    return AnswerLimit(
+        tokens=max_tokens,
+        refusal=LuaReply(
+            reason="too-long-now",
+            message=f"answers are limited to {max_tokens} tokens while the model is overloaded",
+            retry_after_s=TOKEN_LIMIT_RETRY_AFTER_S,
+        ),
+    )
+
+
+def token_limit_replies(route: ModelRoute, max_tokens: int) -> tuple[Route, ...]:
+    """Reply to requests above the token limit; one route per body field, or for the header that states it."""
+    refusal = answer_limit(max_tokens).refusal
+    if route.spec.listener.reads_headers:
+        return (_local_reply_route(route, f"too-long/{TOKEN_LIMIT_FIELDS[0]}", refusal, tokens_above(max_tokens)),)
     above = ValueMatcher(
         double_match=DoubleMatcher(range=DoubleRange(start=float(max_tokens + 1), end=_MORE_THAN_ANYONE_ASKS))
     )
@@ -96,11 +120,19 @@ def token_limit_replies(route: ModelRoute, max_tokens: int) -> tuple[Route, ...]
     )
 
 
-def _local_reply_route(route: ModelRoute, name: str, refusal: _LocalReply, *fields: MetadataMatcher) -> Route:
+def _local_reply_route(
+    route: ModelRoute, name: str, refusal: LuaReply, *conditions: MetadataMatcher | HeaderMatcher
+) -> Route:
     full_name = f"{route.metadata.name}/{name}"
     return Route(
         name=full_name,
-        match=route_match(route.spec.match, streaming=bool(route.spec.match.stream), fields=fields),
+        match=route_match(
+            route.spec.match,
+            streaming=bool(route.spec.match.stream),
+            headers=[one for one in conditions if isinstance(one, HeaderMatcher)],
+            fields=[one for one in conditions if isinstance(one, MetadataMatcher)],
+            stated=route.spec.listener.reads_headers,
+        ),
         # If the script failed, the missing cluster would still refuse the request.
         route=RouteAction(
             cluster=NO_ROUTE,
@@ -108,7 +140,7 @@ def _local_reply_route(route: ModelRoute, name: str, refusal: _LocalReply, *fiel
         ),
         typed_per_filter_config={
             **unchecked(route),
-            **lua_local_reply(refusal.reason, refusal.message, refusal.retry_after_s),
+            **lua_local_reply(refusal),
         },
         request_body_buffer_limit=route.spec.max_body_bytes,
         stat_prefix=full_name.replace("/", "."),

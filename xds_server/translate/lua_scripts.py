@@ -1,4 +1,4 @@
-"""Lua scripts for cases without a plain setting: early refusals, and requests for another model.
+"""Lua scripts for cases without a plain setting: early refusals, requests for another model, shorter answers.
 
 Every listener has Envoy's Lua filter without a default script, so it costs other requests nothing. A route, or
 one cluster of a route, names a script and passes values. Scripts are in the listener because scripts in routes
@@ -7,6 +7,7 @@ would be compiled again at every edit.
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from envoy_data_plane.envoy.config.core.v3 import DataSource
@@ -14,7 +15,8 @@ from envoy_data_plane.envoy.extensions.filters.http.lua.v3 import Lua, LuaPerRou
 from envoy_data_plane.google.protobuf import Any, Struct, Value
 
 from xds_server.translate.envoy_values import pack_any
-from xds_server.translate.request_fields import READ_FIELDS_LUA, RENAME_MODEL_LUA
+from xds_server.translate.prompt_prefix import read_prefix_lua
+from xds_server.translate.request_fields import READ_FIELDS_LUA, REWRITE_LUA
 
 LUA_FILTER: Final = "envoy.filters.http.lua"
 
@@ -22,6 +24,9 @@ FIELDS_FILTER: Final = "switchgear.request_fields"
 """Name of the filter that reads the body; a Lua filter of its own, for a route names one script of each."""
 
 _RENAME_MODEL: Final = "rename-model"
+_LIMIT_ANSWERS: Final = "limit-answers"
+"""A name of its own: a draining listener of an earlier version has only the other one, which knows no limit."""
+
 _REFUSE: Final = "refuse"
 
 _REFUSE_LUA: Final = """\
@@ -37,14 +42,17 @@ end
 """
 
 
-def fields_filter() -> Any:
-    """The configuration of the filter that reads the fields of ``request_fields`` from each body."""
-    return pack_any(Lua(default_source_code=DataSource(inline_string=READ_FIELDS_LUA), clear_route_cache=False))
+def fields_filter(prefix_lengths: tuple[int, ...] = ()) -> Any:
+    """The configuration of the filter that reads the fields of ``request_fields`` from each body, and the hash of
+    a prompt's begin for each of these lengths.
+    """
+    script = read_prefix_lua(prefix_lengths) if prefix_lengths else READ_FIELDS_LUA
+    return pack_any(Lua(default_source_code=DataSource(inline_string=script), clear_route_cache=False))
 
 
 def lua_filter() -> Any:
     """Filter configuration, equal in every listener."""
-    sources = {_RENAME_MODEL: RENAME_MODEL_LUA, _REFUSE: _REFUSE_LUA}
+    sources = {_RENAME_MODEL: REWRITE_LUA, _LIMIT_ANSWERS: REWRITE_LUA, _REFUSE: _REFUSE_LUA}
     return pack_any(
         Lua(
             source_codes={name: DataSource(inline_string=text) for name, text in sources.items()},
@@ -54,14 +62,49 @@ def lua_filter() -> Any:
     )
 
 
-def rewrite_model(model: str) -> Mapping[str, Any]:
-    """Per-filter configuration that changes the requested model to ``model``."""
-    return _script(_RENAME_MODEL, quoted=json.dumps(model), plain=model)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LuaReply:
+    """Reply 503 to the caller: ``reason`` as header, ``message`` in the body."""
+
+    reason: str
+    message: str
+    retry_after_s: int
+
+    @property
+    def values(self) -> Mapping[str, str]:
+        """Values for a script that replies."""
+        return {"reason": self.reason, "message": self.message, "retry_after": str(self.retry_after_s)}
 
 
-def lua_local_reply(reason: str, message: str, retry_after_s: int) -> Mapping[str, Any]:
-    """Per-filter configuration that replies 503 with this reason and message."""
-    return _script(_REFUSE, reason=reason, message=message, retry_after=str(retry_after_s))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerLimit:
+    """Most tokens of an answer; ``refusal`` of requests that cannot be changed."""
+
+    tokens: int
+    refusal: LuaReply
+
+
+def rewrite_model(model: str, limit: AnswerLimit | None = None) -> Mapping[str, Any]:
+    """Per-filter configuration that changes the requested model to ``model``, and limits answers.
+
+    That of a cluster replaces that of its route, so it does both.
+    """
+    values = {"quoted": json.dumps(model), "plain": model}
+    return _script(_RENAME_MODEL, **values) if limit is None else _limit_answers(limit, **values)
+
+
+def limit_answers(limit: AnswerLimit | None) -> Mapping[str, Any]:
+    """Per-filter configuration that limits answers; empty without a limit."""
+    return {} if limit is None else _limit_answers(limit)
+
+
+def lua_local_reply(reply: LuaReply) -> Mapping[str, Any]:
+    """Per-filter configuration that gives this reply."""
+    return _script(_REFUSE, **reply.values)
+
+
+def _limit_answers(limit: AnswerLimit, **values: str) -> Mapping[str, Any]:
+    return _script(_LIMIT_ANSWERS, limit=str(limit.tokens), **limit.refusal.values, **values)
 
 
 def _script(name: str, **values: str) -> Mapping[str, Any]:

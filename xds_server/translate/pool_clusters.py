@@ -42,6 +42,7 @@ from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
 from envoy_data_plane.envoy.type.v3 import Percent
 
 from policies.resilience import Breaker, ResilienceSpec
+from xds_server.translate.affinity import bounded_load
 from xds_server.translate.envoy_values import EDS_FETCH_TIMEOUT_S, ads_config_source, pack_any, seconds
 from xds_server.translate.internal_listeners import internal_upstream_socket
 from xds_server.translate.residency import AllowedRegions, subset_config
@@ -68,21 +69,23 @@ def pool_cluster(
     hop: bool = False,
     allowed: tuple[AllowedRegions, ...] = (),
     tls: TransportSocket | None = None,
+    slack_percent: float | None = None,
 ) -> Cluster:
     """Envoy cluster of a pool; with ``hop`` its endpoints are internal listeners.
 
     ``allowed``: sets of regions that routes to it are limited to. ``tls``: TLS to the engines, also through a
-    hop, which forwards the bytes unchanged.
+    hop, which forwards the bytes unchanged. ``slack_percent``: of routes with affinity; None without.
     """
+    hashed = slack_percent is not None
     return Cluster(
         name=pool,
         type=ClusterDiscoveryType.EDS,
         eds_cluster_config=ClusterEdsClusterConfig(eds_config=ads_config_source(EDS_FETCH_TIMEOUT_S)),
         # Through a hop it covers the engine's TCP connection as well.
         connect_timeout=seconds(spec.timeouts.connection_s(tls=tls is not None)),
-        lb_policy=ClusterLbPolicy.LEAST_REQUEST,
+        lb_policy=ClusterLbPolicy.MAGLEV if hashed else ClusterLbPolicy.LEAST_REQUEST,
         # No slow_start_config: it ignores engines that EDS returns; see ``decide.routing.slow_start``.
-        least_request_lb_config=ClusterLeastRequestLbConfig(choice_count=CHOICE_COUNT),
+        least_request_lb_config=None if hashed else ClusterLeastRequestLbConfig(choice_count=CHOICE_COUNT),
         lb_subset_config=subset_config(allowed),
         common_lb_config=ClusterCommonLbConfig(
             # Ejection is decided centrally; Envoy sends nothing to ejected engines, however many.
@@ -91,6 +94,7 @@ def pool_cluster(
             # By default Envoy batches health changes for 1 s. An engine returned and ejected again at once
             # received requests for all of that second (measured).
             update_merge_window=seconds(0),
+            consistent_hashing_lb_config=None if slack_percent is None else bounded_load(slack_percent),
         ),
         ignore_health_on_host_removal=True,
         circuit_breakers=CircuitBreakers(

@@ -20,6 +20,12 @@ REQUEST_METADATA: Final = "switchgear.request"
 TOKEN_LIMIT_FIELDS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 """Fields that limit the tokens of an answer: Completions and Chat, Chat, Responses."""
 
+LIMITED_TO_KEY: Final = "limited_to"
+"""Key of the metadata with the tokens that an answer was limited to; absent if its request was not changed."""
+
+COMPLETIONS_DEFAULT_TOKENS: Final = 16
+"""Tokens of a Completions answer whose request has no ``max_tokens``. Source: OpenAI API reference; vLLM 0.32."""
+
 MAX_FIELD_BYTES: Final = 4096
 """Longest key or value that is read; a longer one is not a model's name."""
 
@@ -27,6 +33,12 @@ MAX_STEPS: Final = 1_000_000
 """Structural characters, and quotes at a quarter each, after which a body is refused: 30 to 50 ms of a worker."""
 
 REFUSED_BODY_REASON: Final = "body-too-complex"
+
+BODY_ENCODING_REASON: Final = "body-encoding"
+"""JSON in UTF-16 or UTF-32, with or without a byte order mark.
+
+vLLM's Python front end would read it (``json.loads`` of bytes). RFC 8259, section 8.1, requires UTF-8.
+"""
 
 _WINDOW_BYTES: Final = 65536
 
@@ -140,11 +152,18 @@ local function short_string(text, at)
   return last and last - at < FIELD and decoded(sub(text, at + 1, last - 1)) or nil
 end
 
+-- Whether JSON that begins so is in UTF-16 or UTF-32: a byte order mark, or an ASCII character with a NUL.
+local function is_wide(text)
+  local first, second = byte(text, 1, 2)
+  return first == 0 or second == 0 or (first == 254 and second == 255) or (first == 255 and second == 254)
+end
+
 -- Calls field(key, value, first, last, quoted) for each field at the top level; value is nil for another type.
--- first and last are offsets of the value in the body, from 0. Returns false when it takes more than STEPS.
+-- first and last are offsets of the value in the body, from 0. Returns the reason of a refusal, or nil.
 local function scan_json(body, field)
   local length, base, at, depth, steps, taken = body:length(), 0, 1, 0, 0, 0
   local text = window(body, 0, length)
+  if is_wide(text) then return "$encoding_reason" end
   local quote, open, close, array, close_array = 0, 0, 0, 0, 0
   while steps <= STEPS do
     local before = base
@@ -192,12 +211,12 @@ local function scan_json(body, field)
       depth, at = depth - 1, up + 1
     else
       base, at = base + #text, 1
-      if base >= length then return true end
+      if base >= length then return nil end
       text = window(body, base, length)
     end
     if base ~= before then quote, open, close, array, close_array = 0, 0, 0, 0, 0 end
   end
-  return false
+  return "$reason"
 end
 
 -- The same for a multipart form, whose parts are between lines with the boundary.
@@ -230,7 +249,12 @@ local function is_json(content_type)
   return match(content_type:lower(), "^%s*application/json%s*%f[;%z]")
 end
 
--- Reads the fields of a body, if it is of a kind that has them; false when it is refused.
+local REFUSALS = {
+  ["$reason"] = "the body has too many JSON values to route it; send fewer in one request",
+  ["$encoding_reason"] = "the JSON body is not UTF-8; send it in UTF-8",
+}
+
+-- Reads the fields of a body, if it is of a kind that has them. Replies and returns false when it is refused.
 local function scan(handle, field)
   local content_type = handle:headers():get("content-type") or ""
   local boundary
@@ -244,7 +268,9 @@ local function scan(handle, field)
     scan_form(body:getBytes(0, body:length()), boundary, field)
     return true
   end
-  return scan_json(body, field)
+  local refused = scan_json(body, field)
+  if refused then handle:respond({[":status"] = "400", ["$reason_header"] = refused}, REFUSALS[refused]) end
+  return not refused
 end
 """
 
@@ -255,39 +281,141 @@ function envoy_on_request(handle)
     -- The last of duplicate keys counts. A stream that is false is one that is not there.
     found[key] = value or nil
   end)
-  if not accepted then
-    handle:respond({[":status"] = "400", ["$reason_header"] = "$reason"},
-      "the body has too many JSON values to route it; send fewer in one request")
-    return
-  end
-  if not next(found) then return end
+  if not accepted or not next(found) then return end
   local metadata = handle:streamInfo():dynamicMetadata()
   for key, value in pairs(found) do metadata:set("$namespace", key, value) end
   handle:clearRouteCache()
 end
 """
 
-_RENAME: Final = """
--- Replaces the model of the request by the one that the chosen pool serves. Every other byte stays.
-function envoy_on_request(handle)
-  local read = handle:streamInfo():dynamicMetadata():get("$namespace")
-  if not read or type(read["model"]) ~= "string" then return end
-  local places = {}
-  scan(handle, function(key, _, first, last, quoted)
-    if key == "model" then places[#places + 1] = {first, last, quoted} end
-  end)
-  local body, context = handle:body(), handle:filterContext()
+_REWRITE: Final = """
+-- Replaces the model by the one that the chosen pool serves, and lowers limits of tokens. Every other byte stays.
+FIELDS.min_tokens, FIELDS.thinking = "number", "string"
+
+-- The field that limits answers at this path, another that does, and the limit that holds without any.
+local function limiting_fields(path)
+  path = match(path, "^[^?]*")
+  if find(path, "/chat/completions", 1, true) then return "max_tokens", "max_completion_tokens", NONE end
+  if match(path, "/completions/*$") then return "max_tokens", nil, $default_tokens end
+  if match(path, "/responses/*$") then return "max_output_tokens", nil, NONE end
+  return nil, nil, 0
+end
+
+-- The number that engines read, also in quotes with blanks or underscores; nil if it is none.
+local function number_in(text, quoted)
+  if quoted then text = decoded(sub(text, 2, -2)) end
+  return tonumber((text:gsub("[_%s]", "")))
+end
+
+local function digits(number) return string.format("%.0f", number) end
+
+-- Whether the budget for thinking does not fit below the limit; Messages refuse such a request.
+local function thinks_longer(body, first, limit)
+  local text = body:getBytes(first, math.min(FIELD, body:length() - first))
+  local budget = tonumber(match(text, '^{[^{}]-"budget_tokens"%s*:%s*(%d+)') or "")
+  return budget ~= nil and budget >= limit
+end
+
+-- Where the first field of the body's object belongs, and what follows it; nil for another body.
+local function object_start(body)
+  local length = body:length()
+  local text = window(body, 0, length)
+  local start = match(text, "^\\239?\\187?\\191?()")
+  local base, at, char
+  text, base, at, char = skip_space(body, length, text, 0, start)
+  if char ~= 123 then return nil end
+  local offset = base + at
+  text, base, at, char = skip_space(body, length, text, base, at + 1)
+  return offset, char == 125 and "" or ","
+end
+
+local function apply(body, edits)
   local text, copied, pieces = body:getBytes(0, body:length()), 1, {}
-  local form = form_boundary(handle:headers():get("content-type") or "")
-  for _, place in ipairs(places) do
-    if form or place[3] then
-      pieces[#pieces + 1] = sub(text, copied, place[1])
-      pieces[#pieces + 1] = context:get(form and "plain" or "quoted")
-      copied = place[2] + 2
-    end
+  for _, edit in ipairs(edits) do
+    pieces[#pieces + 1] = sub(text, copied, edit.first)
+    pieces[#pieces + 1] = edit.text
+    copied = edit.last + 2
   end
   pieces[#pieces + 1] = sub(text, copied)
   body:setBytes(table.concat(pieces))
+end
+
+-- Edits of the limits: the list, what the answer is limited to if that changed, and whether to refuse instead.
+local function limits_of(handle, limit, edits, found)
+  local own, other, default = limiting_fields(handle:headers():get(":path") or "")
+  local body, form, numbers, nulls, least = handle:body(), found.form, {}, {}, nil
+  local messages = match(handle:headers():get(":path") or "", "/messages/*%f[?%z]")
+  for _, place in ipairs(found) do
+    -- A body that ends after the colon has no value.
+    local size = math.min(place.last - place.first + 1, body:length() - place.first)
+    local raw = size < FIELD and (size > 0 and body:getBytes(place.first, size) or "") or nil
+    if place.key == "thinking" then
+      if messages and thinks_longer(body, place.first, limit) then return nil, true end
+    elseif not raw and not place.quoted then
+      return nil, true
+    elseif raw == "null" and not form then
+      numbers[place.key] = nil
+      if place.key == own then nulls[#nulls + 1] = place end
+    else
+      local number = raw and number_in(raw, place.quoted) or (not raw and NONE or nil)
+      numbers[place.key] = number
+      if number and number > limit then
+        place.text, least = digits(limit), limit
+        edits[#edits + 1] = place
+      end
+    end
+  end
+  if own and not form and not numbers[own] and not (other and numbers[other]) then
+    local most = math.min(default, limit)
+    for _, place in ipairs(nulls) do
+      place.text, least = digits(most), most
+      edits[#edits + 1] = place
+    end
+    if #nulls == 0 and default > limit then
+      local offset, comma = object_start(body)
+      if offset then
+        least = limit
+        local text = '"' .. own .. '":' .. digits(limit) .. comma
+        edits[#edits + 1] = {first = offset, last = offset - 1, text = text}
+      end
+    end
+  end
+  return least, false
+end
+
+function envoy_on_request(handle)
+  local form = form_boundary(handle:headers():get("content-type") or "")
+  local model = handle:filterContext():get(form and "plain" or "quoted")
+  local limit = tonumber(handle:filterContext():get("limit") or "")
+  local edits, found = {}, {form = form}
+  local accepted = scan(handle, function(key, _, first, last, quoted)
+    local place = {key = key, first = first, last = last, quoted = quoted}
+    if key == "model" then
+      place.text = model
+      if model and (form or quoted) then edits[#edits + 1] = place end
+    elseif key ~= "stream" then
+      found[#found + 1] = place
+    end
+  end)
+  -- Not earlier: Envoy's objects from before the body has arrived are dead.
+  local body = handle:body()
+  if not accepted or not body then return end
+  if limit and (form or is_json(handle:headers():get("content-type") or "")) then
+    local least, refused = limits_of(handle, limit, edits, found)
+    if refused then
+      local context = handle:filterContext()
+      handle:respond({
+        [":status"] = "503",
+        ["$reason_header"] = context:get("reason"),
+        ["retry-after"] = context:get("retry_after"),
+      }, context:get("message"))
+      return
+    end
+    if least then handle:streamInfo():dynamicMetadata():set("$namespace", "$limited_key", digits(least)) end
+  end
+  if #edits == 0 then return end
+  table.sort(edits, function(one, other) return one.first < other.first end)
+  apply(body, edits)
 end
 """
 
@@ -299,8 +427,11 @@ def _filled(script: str) -> str:
         "$steps": str(MAX_STEPS),
         "$token_limits": ", ".join(f'{name} = "number"' for name in TOKEN_LIMIT_FIELDS),
         "$namespace": REQUEST_METADATA,
+        "$default_tokens": str(COMPLETIONS_DEFAULT_TOKENS),
+        "$limited_key": LIMITED_TO_KEY,
         "$reason_header": "x-switchgear-reason",
         "$reason": REFUSED_BODY_REASON,
+        "$encoding_reason": BODY_ENCODING_REASON,
     }
     # Longest first: one name begins another.
     for name in sorted(values, key=len, reverse=True):
@@ -314,5 +445,9 @@ READER_LUA: Final = _filled(_READER)
 READ_FIELDS_LUA: Final = READER_LUA + _filled(_READ)
 """Leaves the fields in the dynamic metadata ``REQUEST_METADATA``, after which Envoy chooses the route again."""
 
-RENAME_MODEL_LUA: Final = READER_LUA + _filled(_RENAME)
-"""Replaces the model by ``quoted`` (JSON) or ``plain`` (a form) of the filter context."""
+REWRITE_LUA: Final = READER_LUA + _filled(_REWRITE)
+"""Replaces the model by ``quoted`` (JSON) or ``plain`` (a form) of the filter context; limits answers.
+
+``limit`` is the most tokens. Requests that cannot be changed are refused with ``reason``, ``message`` and
+``retry_after``: a number of more than 4 KiB, a budget for thinking above the limit.
+"""

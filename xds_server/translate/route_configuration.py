@@ -30,7 +30,8 @@ from envoy_data_plane.envoy.config.route.v3 import (
 )
 
 from policies.resilience import ResilienceSpec
-from policies.route import ModelChange, ModelRoute, PriorityClass
+from policies.route import Listener, ModelChange, ModelRoute, PriorityClass
+from xds_server.translate.affinity import hash_policy
 from xds_server.translate.effective_spec import (
     NO_ROUTE_DECISIONS,
     RouteDecisions,
@@ -39,17 +40,20 @@ from xds_server.translate.effective_spec import (
 )
 from xds_server.translate.envoy_values import seconds
 from xds_server.translate.local_reply_routes import (
+    answer_limit,
     maintenance_reply,
     no_route_reply,
     region_unavailable_reply,
     token_limit_replies,
 )
-from xds_server.translate.lua_scripts import rewrite_model
+from xds_server.translate.lua_scripts import AnswerLimit, limit_answers, rewrite_model
 from xds_server.translate.public_routes import unchecked
+from xds_server.translate.request_fields import LIMITED_TO_KEY, REQUEST_METADATA
 from xds_server.translate.residency import metadata_match
 from xds_server.translate.retry_policy import hedge_policy, retry_policy, try_timers
 from xds_server.translate.route_match import header_absent, header_is_true, header_present, route_match
 from xds_server.translate.runtime import weights_prefix
+from xds_server.translate.stated_fields import stated_field_refusals, well_formed
 
 ROUTING_PRIORITY: Final = {
     PriorityClass.INTERACTIVE: RoutingPriority.HIGH,
@@ -62,6 +66,8 @@ IDEMPOTENCY_KEY_HEADER: Final = "idempotency-key"
 ALLOW_MODEL_CHANGE_HEADER: Final = "x-switchgear-allow-model-change"
 SERVED_MODEL_HEADER: Final = "x-switchgear-served-model"
 FALLBACK_HEADER: Final = "x-switchgear-fallback"
+ANSWER_LIMIT_HEADER: Final = "x-switchgear-answer-limit"
+"""On answers whose request a degradation level changed: the most tokens that it asked the engine for."""
 
 TRIES_IN_A_POOL: Final = 2
 """Tries in the pools that a request was routed to before a retry may leave for a fallback.
@@ -78,44 +84,51 @@ _SCALE: Final = 100_000_000
 _EXIT_WEIGHT: Final = 100
 """Weight of the fallback that a retry leaves for; others have 1. It gets one in two million first tries."""
 
+_LIMITED_TO: Final = (
+    f"%CEL(response.flags == 0 ? metadata.filter_metadata['{REQUEST_METADATA}'].{LIMITED_TO_KEY} : '')%"
+)
+"""Without a value Envoy adds no header: in local replies, and if the request was not changed."""
+
 _NO_MODELS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def route_configuration_name(port: int) -> str:
-    """Name of the routes of this port."""
+def route_configuration_name(listener: Listener) -> str:
+    """Name of the routes of this listener.
+
+    Another one if callers state fields in headers: while a port changes between the two, Envoy serves the old
+    listener with its own routes until the new one has those it needs.
+    """
+    return f"{_host_name(listener.port)}{'-headers' if listener.reads_headers else ''}"
+
+
+def _host_name(port: int) -> str:
     return f"port-{port}"
 
 
 def by_specificity(routes: Iterable[ModelRoute]) -> list[ModelRoute]:
     """Routes in Envoy's matching order: more conditions first, then by name."""
-
-    def rank(route: ModelRoute) -> tuple[int, int, bool, bool, str]:
-        match = route.spec.match
-        return (
-            -len(match.path_prefix),
-            -len(match.headers),
-            match.model is None,
-            match.stream is None,
-            route.metadata.name,
-        )
-
-    return sorted(routes, key=rank)
+    return sorted(routes, key=lambda route: (specificity(route), route.metadata.name))
 
 
-def route_configuration(port: int, routes: Sequence[Route], body_limit_bytes: int) -> RouteConfiguration:
-    """Routes of a port in this order, with a reply for unmatched requests.
+def specificity(route: ModelRoute) -> tuple[int, ...]:
+    """Rank of a route in Envoy's matching order, without its name."""
+    match = route.spec.match
+    return (-len(match.path_prefix), -len(match.headers), int(match.model is None), int(match.stream is None))
 
-    ``body_limit_bytes``: the largest limit of the routes, since a body is read before its route is known.
-    """
+
+def route_configuration(of: Sequence[ModelRoute], routes: Sequence[Route]) -> RouteConfiguration:
+    """Routes of a port in this order, with replies for unmatched requests. ``of``: the ModelRoutes of the port."""
+    listener = of[0].spec.listener
     return RouteConfiguration(
-        name=route_configuration_name(port),
+        name=route_configuration_name(listener),
         virtual_hosts=[
             VirtualHost(
-                name=route_configuration_name(port),
+                name=_host_name(listener.port),
                 domains=["*"],
-                routes=[*routes, no_route_reply()],
+                routes=[*routes, *stated_field_refusals(of), no_route_reply()],
                 include_request_attempt_count=True,
-                request_body_buffer_limit=body_limit_bytes,
+                # The largest: a body may be read before its route is known.
+                request_body_buffer_limit=max(route.spec.max_body_bytes for route in of),
             )
         ],
         # A cluster may arrive after its route; Envoy then replies 503 and names it.
@@ -158,7 +171,10 @@ def envoy_routes(
         return (maintenance_reply(route, level.maintenance),)
     if nobody_left:
         return (region_unavailable_reply(route),)
-    refused = () if level is None or level.max_tokens is None else token_limit_replies(route, level.max_tokens)
+    most = None if level is None else level.max_tokens
+    reduces = level is not None and level.reduces_answers
+    refused = () if most is None or reduces else token_limit_replies(route, most)
+    limit = answer_limit(most) if most is not None and reduces else None
     wanted = route.spec.match.stream
     rules = {
         streaming: effective_spec(spec, decided, streaming=streaming)
@@ -167,24 +183,29 @@ def envoy_routes(
     return (
         *refused,
         *(
-            _envoy_route(route, variant, action, streaming=streaming)
+            _envoy_route(route, variant, action, streaming=streaming, limit=limit)
             for who in fallback_variants(route, models)
             for streaming, now in rules.items()
             for variant, action in _idempotency_variants(
-                route, now, who, models=models, streaming=streaming, gated=gated, barred=barred
+                route, now, who, models=models, streaming=streaming, gated=gated, barred=barred, limit=limit
             )
         ),
     )
 
 
-def _envoy_route(route: ModelRoute, variant: RouteVariant, action: RouteAction, *, streaming: bool) -> Route:
+def _envoy_route(
+    route: ModelRoute, variant: RouteVariant, action: RouteAction, *, streaming: bool, limit: AnswerLimit | None
+) -> Route:
     kind = "streaming" if streaming else "non-streaming"
     name = f"{route.metadata.name}/{kind}{variant.name}"
+    match, stated = route.spec.match, route.spec.listener.reads_headers
+    checks = well_formed(match, streaming=streaming) if stated else ()
     return Route(
         name=name,
-        match=route_match(route.spec.match, streaming=streaming, headers=variant.headers),
+        match=route_match(match, streaming=streaming, headers=(*variant.headers, *checks), stated=stated),
         route=action,
-        typed_per_filter_config=dict(unchecked(route)),
+        typed_per_filter_config={**unchecked(route), **limit_answers(limit)},
+        response_headers_to_add=[] if limit is None else [_header(ANSWER_LIMIT_HEADER, _LIMITED_TO)],
         request_body_buffer_limit=route.spec.max_body_bytes,
         stat_prefix=name.replace("/", "."),
     )
@@ -212,6 +233,7 @@ def _idempotency_variants(
     streaming: bool,
     gated: bool,
     barred: Collection[str],
+    limit: AnswerLimit | None,
 ) -> Iterator[tuple[RouteVariant, RouteAction]]:
     """Variants that may and may not run twice; a single one if there is no difference."""
     pools = reachable_pools(route, who)
@@ -222,10 +244,10 @@ def _idempotency_variants(
             made.cluster = pools[0]
         elif retries_may_leave(route, pools, models, barred):
             made.weighted_clusters = _weighted_with_exit(route, pools)
-            if made.retry_policy is not None and (made.retry_policy.num_retries or 0) >= TRIES_IN_A_POOL:
+            if made.retry_policy is not None and retries_suffice_to_leave(made.retry_policy.num_retries):
                 made.retry_policy.refresh_cluster_on_retry = True
         else:
-            made.weighted_clusters = _weighted(route, pools, models)
+            made.weighted_clusters = _weighted(route, pools, models, limit)
         return made
 
     freely = action(spec, gate=gated)
@@ -250,6 +272,7 @@ def _action(route: ModelRoute, spec: ResilienceSpec, *, streaming: bool, gated: 
     return RouteAction(
         priority=ROUTING_PRIORITY[route.spec.priority],
         metadata_match=metadata_match(route),
+        hash_policy=hash_policy(route),
         # Zero disables Envoy's default of 15 s.
         timeout=seconds(0 if streaming else timeouts.non_streaming.total),
         idle_timeout=seconds(timers.idle_s or 0),
@@ -289,11 +312,13 @@ def weights_name(route: ModelRoute, pools: Sequence[str]) -> str:
     return name if len(pools) == len(route_pools(route)) else f"{name}/stay"
 
 
-def _weighted(route: ModelRoute, pools: Sequence[str], models: Mapping[str, str]) -> WeightedCluster:
+def _weighted(
+    route: ModelRoute, pools: Sequence[str], models: Mapping[str, str], limit: AnswerLimit | None
+) -> WeightedCluster:
     first_model = models.get(route.spec.pools[0].pool)
     return WeightedCluster(
         clusters=[
-            _weight(pool, weight, models[pool], is_fallback=pool in route.spec.fallbacks)
+            _weight(pool, weight, models[pool], is_fallback=pool in route.spec.fallbacks, limit=limit)
             if first_model is not None and models[pool] != first_model
             else WeightedClusterClusterWeight(name=pool, weight=weight)
             for pool, weight in declared_weights(route, pools).items()
@@ -316,6 +341,11 @@ def retries_may_leave(
     )
 
 
+def retries_suffice_to_leave(retries: int | None) -> bool:
+    """Whether a request has a retry left after its tries in a pool."""
+    return (retries or 0) >= TRIES_IN_A_POOL
+
+
 def weights_with_exit(route: ModelRoute, live: Mapping[str, int], usable: Collection[str]) -> dict[str, int]:
     """These weights for ``_weighted_with_exit``; a retry leaves for the first usable fallback.
 
@@ -329,11 +359,12 @@ def weights_with_exit(route: ModelRoute, live: Mapping[str, int], usable: Collec
         # Shares do not depend on the number of entries.
         pool: max(least.get(pool, 0), round(weight / total * _SCALE * _MOST_TRIES * TRIES_IN_A_POOL / entries))
         for pool, weight in live.items()
-        for entries in (_entries(route, pool),)
+        for entries in (entries_with_exit(route, pool),)
     }
 
 
-def _entries(route: ModelRoute, pool: str) -> int:
+def entries_with_exit(route: ModelRoute, pool: str) -> int:
+    """How often ``_weighted_with_exit`` lists a pool."""
     return _MOST_TRIES if pool in route.spec.fallbacks else TRIES_IN_A_POOL
 
 
@@ -348,26 +379,29 @@ def _weighted_with_exit(route: ModelRoute, pools: Sequence[str]) -> WeightedClus
         clusters=[
             WeightedClusterClusterWeight(name=pool, weight=weight)
             for pool, weight in weights.items()
-            for _ in range(_entries(route, pool))
+            for _ in range(entries_with_exit(route, pool))
         ],
         runtime_key_prefix=weights_prefix(weights_name(route, pools)),
     )
 
 
-def _weight(pool: str, weight: int, model: str, *, is_fallback: bool) -> WeightedClusterClusterWeight:
+def _weight(
+    pool: str, weight: int, model: str, *, is_fallback: bool, limit: AnswerLimit | None
+) -> WeightedClusterClusterWeight:
     """A pool with another model than the route's first: requests must name its model."""
     told = {SERVED_MODEL_HEADER: model, FALLBACK_HEADER: pool} if is_fallback else {}
     return WeightedClusterClusterWeight(
         name=pool,
         weight=weight,
-        typed_per_filter_config=dict(rewrite_model(model)),
-        response_headers_to_add=[
-            HeaderValueOption(
-                header=HeaderValue(key=name, value=_of_an_engine(value)),
-                append_action=HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD,
-            )
-            for name, value in told.items()
-        ],
+        typed_per_filter_config=dict(rewrite_model(model, limit)),
+        response_headers_to_add=[_header(name, _of_an_engine(value)) for name, value in told.items()],
+    )
+
+
+def _header(name: str, value: str) -> HeaderValueOption:
+    return HeaderValueOption(
+        header=HeaderValue(key=name, value=value),
+        append_action=HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD,
     )
 
 

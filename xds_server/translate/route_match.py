@@ -1,4 +1,4 @@
-"""Match conditions of an Envoy route: path, headers and fields of the JSON body."""
+"""Match conditions of an Envoy route: path, headers, and fields of the body, read there or stated in headers."""
 
 from collections.abc import Sequence
 
@@ -13,6 +13,7 @@ from envoy_data_plane.envoy.type.matcher.v3 import (
 
 from policies.route import HeaderMatch, Match
 from xds_server.translate.request_fields import REQUEST_METADATA
+from xds_server.translate.stated_fields import stated_matchers
 
 
 def route_match(
@@ -21,8 +22,15 @@ def route_match(
     streaming: bool,
     headers: Sequence[HeaderMatcher] = (),
     fields: Sequence[MetadataMatcher] = (),
+    stated: bool = False,
 ) -> RouteMatch:
-    """Conditions of ``match`` for one kind of request, plus these."""
+    """Conditions of ``match`` for one kind of request, plus these. ``stated``: in headers, not read in bodies."""
+    written = [matcher for header in match.headers for matcher in _header(header)]
+    if stated:
+        # The model first: it excludes most routes of a port.
+        return RouteMatch(
+            prefix=match.path_prefix, headers=[*stated_matchers(match, streaming=streaming), *written, *headers]
+        )
     metadata: list[MetadataMatcher] = []
     if match.model is not None:
         metadata.append(body_field_matcher("model", ValueMatcher(string_match=StringMatcher(exact=match.model))))
@@ -33,7 +41,7 @@ def route_match(
         metadata.append(body_field_matcher("stream", ValueMatcher(bool_match=True), invert=True))
     return RouteMatch(
         prefix=match.path_prefix,
-        headers=[*(matcher for header in match.headers for matcher in _header(header)), *headers],
+        headers=[*written, *headers],
         dynamic_metadata=[*metadata, *fields],
     )
 

@@ -6,6 +6,7 @@ the same items.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from envoy_data_plane.envoy.config.route.v3 import Route
 
@@ -18,6 +19,7 @@ from xds_server.model.memo import Memo
 from xds_server.model.secret import UNKNOWN_CERTIFICATES, Certificates
 from xds_server.model.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME
 from xds_server.model.view import GRPC_ROLE, View
+from xds_server.translate.affinity import prefix_lengths, slack_by_pool
 from xds_server.translate.cluster_weights import barred_fallbacks
 from xds_server.translate.effective_spec import route_decisions
 from xds_server.translate.endpoints import EndpointForm, load_assignment, zone_weights
@@ -31,6 +33,7 @@ from xds_server.translate.internal_listeners import (
     uses_internal_listeners,
 )
 from xds_server.translate.listeners import connection_manager, listener, listener_name
+from xds_server.translate.local_reply_routes import held_back_reply
 from xds_server.translate.origins import cluster_origins, pool_origins, route_origins
 from xds_server.translate.pool_clusters import pool_cluster
 from xds_server.translate.priorities import locality_priorities
@@ -41,9 +44,10 @@ from xds_server.translate.route_configuration import (
     route_configuration,
     route_configuration_name,
     route_pools,
+    specificity,
 )
 from xds_server.translate.runtime_layers import runtime_resource
-from xds_server.translate.translated_resource import TranslatedResource
+from xds_server.translate.translated_resource import TranslatedPart, TranslatedResource
 from xds_server.translate.upstream_tls import engine_host_names, secret_resources, upstream_tls_socket
 from xds_server.translate.visibility import visible_policies
 
@@ -64,11 +68,20 @@ def translate(
     memo = memo or Memo()
     here = visible_policies(policies, view)
     bounds = memo.of(("bounds",), (policies.routes,), lambda: allowed_by_pool(policies.routes, route_pools))
+    slacks = memo.of(("slacks",), (policies.routes,), lambda: slack_by_pool(policies.routes))
     if view.role == GRPC_ROLE:
         return (
             *(_plain_cluster(policies, pool, memo) for pool in here.pools),
             *(
-                _assignment(policies, fleet, decisions, view, pool, memo=memo, allowed=bounds.get(pool, ()))
+                _assignment(
+                    policies,
+                    fleet,
+                    decisions,
+                    view,
+                    pool,
+                    memo=memo,
+                    form=EndpointForm(allowed=bounds.get(pool, ())),
+                )
                 for pool in here.pools
             ),
             *(_api_listener(policies, pool, memo) for pool in here.pools),
@@ -86,6 +99,7 @@ def translate(
                 hop=pool in hops,
                 allowed=bounds.get(pool, ()),
                 certified=_certified(policies, pool, certificates),
+                slack_percent=slacks.get(pool),
             )
             for pool in here.pools
         ),
@@ -100,8 +114,7 @@ def translate(
                 view,
                 pool,
                 memo=memo,
-                hop=pool in hops,
-                allowed=bounds.get(pool, ()),
+                form=EndpointForm(hop=pool in hops, allowed=bounds.get(pool, ()), hashed=pool in slacks),
             )
             for pool in here.pools
         ),
@@ -134,13 +147,20 @@ def _runtime(
 
 
 def _cluster(
-    policies: PolicySet, pool: str, memo: Memo, *, hop: bool, allowed: tuple[AllowedRegions, ...], certified: bool
+    policies: PolicySet,
+    pool: str,
+    memo: Memo,
+    *,
+    hop: bool,
+    allowed: tuple[AllowedRegions, ...],
+    certified: bool,
+    slack_percent: float | None,
 ) -> TranslatedResource:
     spec, tls = policies.effective[pool], policies.pools[pool].spec.tls
     origins = cluster_origins(policies, pool)
     return memo.of(
         (CLUSTER, pool, hop),
-        (spec, origins, allowed, tls, certified),
+        (spec, origins, allowed, tls, certified, slack_percent),
         lambda: TranslatedResource(
             type_url=CLUSTER,
             name=pool,
@@ -150,6 +170,7 @@ def _cluster(
                 hop=hop,
                 allowed=allowed,
                 tls=None if tls is None else upstream_tls_socket(tls, certified=certified),
+                slack_percent=slack_percent,
             ),
             origins=origins,
         ),
@@ -259,19 +280,19 @@ def _assignment(
     pool: str,
     *,
     memo: Memo,
-    hop: bool = False,
-    allowed: tuple[AllowedRegions, ...],
+    form: EndpointForm,
 ) -> TranslatedResource:
     engines, zone, region = fleet.pools.get(pool, ()), view.zone, view.region
+    hop, allowed, hashed = form.hop, form.allowed, form.hashed
     decided = decisions.pools.get(pool)
     names = memo.of(("names", pool), (policies.pools[pool],), lambda: engine_host_names(policies.pools[pool]))
-    form = EndpointForm(hop=hop, allowed=allowed, names=names)
+    form = replace(form, names=names)
     if decided is None:
         spec = load_assignment(pool, engines, decisions, zone, memo, region=region, form=form)
     else:
         # Inputs of the endpoints in a form that compares in microseconds: most pools are unchanged.
         spec = memo.of(
-            ("assignment", pool, zone, region, hop),
+            ("assignment", pool, zone, region, hop, hashed),
             (
                 policies.pools[pool],
                 tuple([engine.address for engine in engines]),
@@ -286,7 +307,7 @@ def _assignment(
         )
     origins = pool_origins(policies, pool)
     return memo.of(
-        (ENDPOINT, pool, zone, region, hop),
+        (ENDPOINT, pool, zone, region, hop, hashed),
         (spec, origins),
         lambda: TranslatedResource(type_url=ENDPOINT, name=pool, message=spec, origins=origins),
     )
@@ -300,14 +321,19 @@ def _listener(
     origins = route_origins(policies, (route.metadata.name for route in routes))
     spec = routes[0].spec.listener
     # Each proxy may have its own bind address; packing this for each took 10 ms.
-    manager = memo.of((LISTENER, port), (spec,), lambda: connection_manager(spec))
+    # An Envoy that cannot read such keys balances requests as without one.
+    lengths = () if view.no_prompt_keys else prefix_lengths(routes)
+    manager = memo.of(
+        (LISTENER, port, view.no_prompt_keys), (spec, lengths), lambda: connection_manager(spec, lengths)
+    )
+    buffer_bytes = max(route.spec.max_body_bytes for route in routes) if view.listener_buffers else None
     return memo.of(
-        (LISTENER, port, address),
-        (address, origins, spec),
+        (LISTENER, port, address, view.listener_buffers, view.no_prompt_keys),
+        (address, origins, spec, buffer_bytes, lengths),
         lambda: TranslatedResource(
             type_url=LISTENER,
             name=listener_name(port),
-            message=listener(port, address, manager, secret=spec.secret),
+            message=listener(port, address, manager, secret=spec.secret, buffer_bytes=buffer_bytes),
             origins=origins,
         ),
     )
@@ -325,16 +351,27 @@ def _routes(
 ) -> TranslatedResource:
     names = tuple(route.metadata.name for route in routes)
     origins = route_origins(policies, names)
-    limit = max(route.spec.max_body_bytes for route in routes)
+    places = tuple(route_origins(policies, (name,)) for name in names)
+    limits = tuple(route.spec.max_body_bytes for route in routes)
     ready = tuple(_envoy_routes(policies, fleet, decisions, route, memo, cuts=cuts) for route in routes)
     return memo.of(
         (ROUTE, port, names, cuts),
-        (ready, limit, origins),
+        (ready, limits, places),
         lambda: TranslatedResource(
             type_url=ROUTE,
-            name=route_configuration_name(port),
-            message=route_configuration(port, [one for some in ready for one in some], limit),
+            name=route_configuration_name(routes[0].spec.listener),
+            message=route_configuration(routes, [one for some in ready for one in some]),
             origins=origins,
+            parts=tuple(
+                TranslatedPart(
+                    name=route.metadata.name,
+                    count=len(mine),
+                    rank=specificity(route),
+                    instead=held_back_reply(route),
+                    origins=place,
+                )
+                for route, mine, place in zip(routes, ready, places, strict=True)
+            ),
         ),
     )
 

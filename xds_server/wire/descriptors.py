@@ -71,7 +71,12 @@ def decoder(cls: type[Any], opaque: Collection[str] = ()) -> type[Any]:
         pool.AddSerializedFile(well_known.serialized_pb)
     pool.AddSerializedFile(derivation.file().SerializeToString())
     derived: type[Any] = message_factory.GetMessageClass(pool.FindMessageTypeByName(name.removeprefix(".")))
+    # Without a reference to the class of a map's values, protobuf makes it at each use: a cycle each time.
+    _held.append(message_factory.GetMessageClass(pool.FindMessageTypeByName("google.protobuf.Any")))
     return derived
+
+
+_held: Final[list[type[Any]]] = []
 
 
 class _Derivation:

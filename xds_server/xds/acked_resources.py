@@ -57,6 +57,12 @@ class AckedResources:
         """Record that the peer holds nothing of this name."""
         self.versions.pop(name, None)
 
+    def forget_all(self, names: Iterable[str]) -> None:
+        """Record that the peer has dropped these names."""
+        for name in names:
+            self.versions.pop(name, None)
+            self.content.pop(name, None)
+
     def replace_content(self, resources: Mapping[str, Resource]) -> None:
         """Record that a SOTW peer holds exactly this content."""
         self.content = dict(resources)

@@ -1,8 +1,8 @@
 """Parsing of discovery requests, the only protobuf messages that a stream decodes."""
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
@@ -28,8 +28,14 @@ MAX_METADATA_BYTES: Final = 64 * 1024
 
 MAX_USER_AGENT_CHARACTERS: Final = 64
 
+METADATA: Final = ("cuts", "listen_address", "pools", "role")
+"""What is used of it; the rest is not kept."""
+
 MAX_EXTENSIONS_BYTES: Final = 512 * 1024
-"""An Envoy lists about 600, in 60 KB; those of a few builds are cached."""
+"""An Envoy lists about 600, in 60 KB."""
+
+MAX_BUILDS: Final = 64
+"""Limit of different lists of extensions at once; a proxy with a further one counts as listing none."""
 
 
 def node_info(node: NodeMessage) -> NodeInfo:
@@ -68,10 +74,17 @@ def _extensions(node: NodeMessage) -> tuple[bytes, ...]:
     return tuple(node.extensions)
 
 
-@lru_cache(maxsize=16)
+_builds: WeakValueDictionary[tuple[bytes, ...], frozenset[str]] = WeakValueDictionary()
+
+
 def _names(extensions: tuple[bytes, ...]) -> frozenset[str]:
     """Names in ``NodeMessage.extensions``: 60 KB, equal for all Envoys of one build, so they are shared."""
-    return frozenset(map(_name, extensions))
+    if (known := _builds.get(extensions)) is not None:
+        return known
+    if not extensions or len(_builds) >= MAX_BUILDS:
+        return frozenset()
+    _builds[extensions] = names = frozenset(map(_name, extensions))
+    return names
 
 
 def _name(extension: bytes) -> str:
@@ -89,7 +102,7 @@ def _metadata(node: NodeMessage) -> Mapping[str, object]:
         metadata: Mapping[str, object] = MessageToDict(node.metadata)
     except ValueError as error:
         raise StreamError("node.metadata has an invalid number", StreamErrorKind.NODE) from error
-    return metadata
+    return {key: metadata[key] for key in METADATA if key in metadata}
 
 
 def _short(text: str) -> str:

@@ -57,6 +57,8 @@ class StreamErrorKind(StrEnum):
     HOST_LIMIT = "host"  # more streams than one host may open
     SIZE = "size"  # a message with too many bytes or names
     MEMORY = "memory"  # the server is short of memory
+    STALLED = "stalled"  # a response was not read in time
+    HTTP2 = "http2"  # a connection that violates HTTP/2, or floods it
 
 
 EXHAUSTED: Final = frozenset({StreamErrorKind.SIZE, StreamErrorKind.MEMORY})
@@ -90,7 +92,8 @@ class NodeInfo:
     """The peer; ``metadata``: Envoy's ``node.metadata`` as plain Python.
 
     ``extensions``: names of the extensions built in; empty if not listed. ``identities``: URIs and DNS names
-    proven by its certificate; all else is unverified.
+    proven by its certificate; ``host``: the address and identities by which limits count it. The rest is
+    unverified.
     """
 
     id: str
@@ -102,6 +105,7 @@ class NodeInfo:
     metadata: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
     extensions: frozenset[str] = frozenset()
     identities: tuple[str, ...] = ()
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

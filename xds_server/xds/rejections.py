@@ -35,7 +35,12 @@ class Rejections:
 
     def current(self, resources: Mapping[str, Resource], rolled_back: Collection[str]) -> dict[str, str]:
         """Rejections that still keep the peer from its desired resources."""
-        return {
+        refused_fallbacks = {
+            name: version
+            for name, version in self.fallbacks
+            if name in rolled_back and is_version(resources.get(name), version)
+        }
+        return refused_fallbacks | {
             name: version
             for name, version in self.versions.items()
             if name in rolled_back or is_version(resources.get(name), version)

@@ -108,16 +108,20 @@ class Stream:
         """Record a NACK of ``unaffected``, which the peer stores next to what it uses, as one of ``item``."""
         self._types[item.type_url].reattribute_nack(item, unaffected)
 
-    def clear_nack(self, items: Iterable[Resource]) -> None:
-        """Allow sending these again unchanged: another resource of the response may be at fault."""
-        for item in items:
-            if state := self._types.get(item.type_url):
-                state.clear_nack([(item.name, item.version)])
+    def clear_nack(self, type_url: str, pairs: Iterable[tuple[str, str]]) -> None:
+        """Allow sending these (name, version) again: another resource of the response may be at fault."""
+        if state := self._types.get(type_url):
+            state.clear_nack(pairs)
 
     def reject(self, item: Resource) -> None:
         """Record that the peer never answered this resource, as if it had rejected it."""
         if state := self._types.get(item.type_url):
             state.reject(item)
+
+    @property
+    def held_bytes(self) -> int:
+        """Estimated memory for the names of this peer."""
+        return sum(state.held_bytes for state in self._order)
 
     @property
     def is_waiting(self) -> bool:
@@ -163,10 +167,18 @@ class Stream:
         version = state.acked.version(name)
         return UNKNOWN if version is None else version
 
-    def is_wanted(self, item: Resource) -> bool:
+    @property
+    def has_timeouts(self) -> bool:
+        """Whether time alone may change the stream; without, ``tick`` does nothing until a request or response."""
+        return (
+            any(state.dirty or state.in_flight.responses or state.first_response_due for state in self._order)
+            or next(self._missing(), None) is not None
+        )
+
+    def is_wanted(self, type_url: str, name: str, version: str) -> bool:
         """Whether the peer is subscribed to this resource, and the snapshot has this version."""
-        return self.acked_version(item.type_url, item.name) is not None and is_version(
-            self.snapshot.of(item.type_url).get(item.name), item.version
+        return self.acked_version(type_url, name) is not None and is_version(
+            self.snapshot.of(type_url).get(name), version
         )
 
     @property

@@ -1,10 +1,10 @@
-"""Subscription of a peer to one resource type: names or wildcard. Pure.
+"""Subscription of a peer to one resource type: names or wildcard.
 
-Independent of what was sent or accepted. Each change returns a new value.
+Independent of what was sent or accepted. A delta request costs as much as the names in it, however many there are.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from xds_server.model.snapshot import Resource
@@ -20,19 +20,20 @@ In such a response, absence means removal.
 WILDCARD: Final = "*"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Subscription:
     """What the peer wants of one type.
 
     ``has_named`` is true once the peer has named a resource: an empty list of names then means none, not all.
-    ``implicit`` marks a subscription that the peer did not send.
+    ``implicit`` marks a subscription that the peer did not send. ``characters``: sum of the names' lengths.
     """
 
     type_url: str
-    names: frozenset[str] = frozenset()
+    names: set[str] = field(default_factory=set)
     wildcard: bool = False
     has_named: bool = False
     implicit: bool = False
+    characters: int = 0
 
     def wants(self, name: str) -> bool:
         """Whether the peer is subscribed to ``name``."""
@@ -53,7 +54,7 @@ class Subscription:
 
         ``resources``: the number of resources of the type, which allows as many names more.
         """
-        requested = frozenset(names)
+        requested = set(names)
         has_named = self.has_named or bool(requested)
         # An empty first request means everything, for historical reasons and for these types only:
         # https://www.envoyproxy.io/docs/envoy/latest/api-docs/xds_protocol#how-the-client-specifies-what-resources-to-return
@@ -62,25 +63,25 @@ class Subscription:
         if (wanted, wildcard, has_named) == (self.names, self.wildcard, self.has_named):
             return self
         check_names(wanted - self.names, len(wanted), resources)
-        return replace(self, names=wanted, wildcard=wildcard, has_named=has_named)
+        characters = sum(map(len, wanted))
+        return replace(self, names=wanted, wildcard=wildcard, has_named=has_named, characters=characters)
 
-    def extended(self, names: Iterable[str], resources: int = 0) -> "Subscription":
-        """The subscription to these names too (delta); ``resources`` as in ``replaced``."""
-        requested = frozenset(names)
-        added = requested - self.names - {WILDCARD}
+    def add(self, names: Collection[str], resources: int = 0) -> None:
+        """Subscribe to these names too (delta); ``resources`` as in ``replaced``."""
+        added = set(names).difference(self.names, (WILDCARD,))
         check_names(added, len(self.names) + len(added), resources)
-        return replace(
-            self,
-            names=self.names | added if added else self.names,
-            wildcard=self.wildcard or WILDCARD in requested,
-            has_named=self.has_named or bool(requested),
-        )
+        self.names |= added
+        self.characters += sum(map(len, added))
+        self.wildcard = self.wildcard or WILDCARD in names
+        self.has_named = self.has_named or bool(names)
 
-    def reduced(self, names: Iterable[str]) -> "Subscription":
-        """The subscription without these names (delta); the subscription ignores names that it does not have."""
-        dropped = frozenset(names)
-        left = self.names if self.names.isdisjoint(dropped) else self.names - dropped
-        return replace(self, names=left, wildcard=self.wildcard and WILDCARD not in dropped)
+    def remove(self, names: Collection[str]) -> Set[str]:
+        """Drop these names (delta); returns those that it had."""
+        dropped = self.names.intersection(names)
+        self.names -= dropped
+        self.characters -= sum(map(len, dropped))
+        self.wildcard = self.wildcard and WILDCARD not in names
+        return dropped
 
 
 def check_names(added: Iterable[str], total: int, resources: int) -> None:

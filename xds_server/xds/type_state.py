@@ -39,6 +39,9 @@ unchecked, and the next good one of the same TLS context is rejected in its plac
 secret.
 """
 
+NAME_BYTES: Final = 200
+"""Memory for a name beyond its characters: a text, and its places in a set and a dictionary."""
+
 _NO_REJECTIONS: Final = Rejections()
 
 
@@ -94,6 +97,7 @@ class TypeState:
 
     ``dirty`` holds the names to look at: of all others, the peer has or has been sent what the snapshot has.
     ``forced`` are those to send even if the peer has them. ``changed_at_s`` is the clock of the last change.
+    ``unknown_bytes``: memory for resources that the peer held before and that do not exist.
     """
 
     type_url: str
@@ -106,6 +110,7 @@ class TypeState:
     forced: set[str] = field(default_factory=set)
     first_response_due: bool = True
     changed_at_s: float = 0.0
+    unknown_bytes: int = 0
 
     @classmethod
     def new(cls, type_url: str, variant: XdsVariant, now_s: float) -> "TypeState":
@@ -126,6 +131,12 @@ class TypeState:
         return self.variant is XdsVariant.SOTW and self.type_url in FULL_STATE
 
     # Requests
+
+    @property
+    def held_bytes(self) -> int:
+        """Estimated memory for the names that the peer sent."""
+        subscription = self.subscription
+        return subscription.characters + NAME_BYTES * len(subscription.names) + self.unknown_bytes
 
     def begin(self, request: Request, resources: Mapping[str, Resource]) -> Confirmed:
         """Process the first request for this type; returns what the peer still holds from an earlier stream."""
@@ -148,6 +159,9 @@ class TypeState:
         held = {name: version for name, version in initial_versions.items() if wanted.wants(name)}
         check_names(held, len(held), len(resources))
         self.acked.versions = held
+        self.unknown_bytes = sum(
+            NAME_BYTES + len(name) + len(version) for name, version in held.items() if name not in resources
+        )
         self.dirty = {*wanted.names, *held, *(resources if wanted.wildcard else ())}
         return tuple(item for name in held if (item := resources.get(name)) and self.acked.is_acked(item))
 
@@ -170,7 +184,7 @@ class TypeState:
         """Process a further request; returns its answer to a response in flight, if any."""
         is_current = request.nonce == self.in_flight.last_nonce
         error = None if request.error is None else reason_tail(request.error)
-        event = self._answer(request.nonce, error, served.rolled_back, now_s) if request.nonce else None
+        event = self._answer(request.nonce, error, served, now_s) if request.nonce else None
         if isinstance(request, DeltaRequest):
             # Subscription changes count whatever the nonce: only SOTW may drop a request as stale.
             self.subscribe(request.subscribe, served.resources)
@@ -183,8 +197,9 @@ class TypeState:
         """Add names (delta). A name that the peer had is sent again: the peer may have lost the resource."""
         if not names:
             return
-        before, self.subscription = self.subscription, self.subscription.extended(names, len(resources))
-        if self.subscription.wildcard and not before.wildcard:
+        was_wildcard = self.subscription.wildcard
+        self.subscription.add(names, len(resources))
+        if self.subscription.wildcard and not was_wildcard:
             self.first_response_due = True
             self.dirty |= resources.keys()
         requested = set(names) - {WILDCARD}
@@ -195,11 +210,17 @@ class TypeState:
         """Drop names (delta)."""
         if not names:
             return
-        before, self.subscription = self.subscription, self.subscription.reduced(names)
+        was_wildcard = self.subscription.wildcard
+        dropped = self.subscription.remove(names)
         if self.subscription.wildcard:
             # The peer cannot know whether the wildcard still covers a name that it dropped: send it again.
-            self.send_again(before.names.intersection(names))
-        self._retain_wanted()
+            self.send_again(dropped)
+        elif was_wildcard:
+            self._retain_wanted()
+        elif dropped:
+            self.acked.forget_all(dropped)
+            self.rejections = self.rejections.retained(self.subscription.wants)
+            self._settle(dropped)
 
     def replace_names(self, names: Iterable[str], resources: Mapping[str, Resource]) -> None:
         """Set the names (SOTW)."""
@@ -251,6 +272,8 @@ class TypeState:
     def clear_nack(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Allow sending these (name, version) again: another resource of the response may be at fault."""
         before, self.rejections = self.rejections, self.rejections.cleared(pairs)
+        if self.rejections is before:
+            return  # a peer that refuses removals, too, would be sent them without end
         self.dirty |= {name for name, _ in before.pairs} - {name for name, _ in self.rejections.pairs}
         self._repeat_removals()
 
@@ -397,9 +420,7 @@ class TypeState:
 
     # Answers
 
-    def _answer(
-        self, nonce: str, error: str | None, rolled_back: Collection[str], now_s: float
-    ) -> Acked | Nacked | None:
+    def _answer(self, nonce: str, error: str | None, served: ServedType, now_s: float) -> Acked | Nacked | None:
         """Process an ACK or NACK; ``None`` if it answers no response in flight."""
         answered = self.in_flight.answer(nonce)
         if answered is None:
@@ -415,7 +436,7 @@ class TypeState:
             latency_s = max(0.0, now_s - response.sent_at_s)
             return Acked(type_url=self.type_url, resources=response.resources, latency_s=latency_s)
         nacked = self._nacked(response, error)
-        self._reject(nacked, response, rolled_back, now_s)
+        self._reject(nacked, response, served, now_s)
         return nacked
 
     def _nacked(self, response: PendingResponse, reason: str) -> Nacked:
@@ -424,14 +445,16 @@ class TypeState:
         new = tuple(item for item in resources if not self.acked.is_acked(item))
         return Nacked(type_url=self.type_url, suspects=new or response.resources, reason=reason)
 
-    def _reject(
-        self, nacked: Nacked, response: PendingResponse, rolled_back: Collection[str], now_s: float
-    ) -> None:
+    def _reject(self, nacked: Nacked, response: PendingResponse, served: ServedType, now_s: float) -> None:
+        # A fallback is rejected as one even by a peer that never got what others rejected.
+        fallbacks = {
+            item.name for item in nacked.suspects if is_version(served.resources.get(item.name), item.version)
+        }
         if self.type_url in SENT_SINGLY:
             self.acked.mark_unknown(item.name for item in nacked.suspects)
         self.rejections = self.rejections.nacked(
             nacked.suspects,
-            fallbacks_of=self.rejections.versions.keys() & set(rolled_back),
+            fallbacks_of=(fallbacks | self.rejections.versions.keys()) & set(served.rolled_back),
             removals=[name for name, item in response.content.items() if item is None],
             reason=nacked.reason,
             now_s=now_s,

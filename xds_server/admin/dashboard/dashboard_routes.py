@@ -4,14 +4,20 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import Final
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from xds_server.admin.dashboard.frame import DashboardSource
 from xds_server.admin.dashboard.frame_stream import FrameStream, stream_response
-from xds_server.admin.json_http import add_endpoint
+from xds_server.admin.json_http import STREAM_HEADERS, add_endpoint
 from xds_server.admin_api.endpoints import LIVE
 
-_TYPES: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_TYPES: Final = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+}
 _HEADERS: Final = {
     # No external content, no foreign scripts, no framing: engine names are untrusted text.
     "Content-Security-Policy": (
@@ -48,6 +54,8 @@ def add_dashboard(
         return web.Response(status=302, headers={"Location": "/dashboard/"})
 
     async def watch(request: web.Request) -> web.StreamResponse:
+        if request.method == hdrs.METH_HEAD:
+            return web.Response(headers=STREAM_HEADERS)
         return await stream_response(request, live, still)
 
     app.router.add_get("/", home)

@@ -5,11 +5,12 @@ second, so after the first frame only changed fields are sent.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from xds_server.admin_api.live_types import (
     TABLES,
+    ConditionRow,
     EngineRow,
     EventRow,
     LiveTables,
@@ -21,18 +22,23 @@ from xds_server.admin_api.live_types import (
     wire_row,
 )
 from xds_server.admin_api.status_types import (
+    Condition,
     EngineStatus,
     EventStatus,
-    FileProblem,
     PoliciesStatus,
     PoolStatus,
     ProxyStatus,
     Readiness,
-    RolledBackResource,
+    Severity,
     ZoneStatus,
 )
-from xds_server.admin_api.version_types import CanaryStatus
-from xds_server.diagnosis.status_findings import on_canary, on_file_problems, on_rolled_back
+from xds_server.diagnosis.conditions import SILENT_S, severity_rank
+
+MOST_CONDITIONS: Final = 200
+"""Conditions in a frame, the most severe first."""
+
+_KNOWN_BEFORE: Final = frozenset(f"SG{number}" for number in range(200, 209))
+"""What `switchgear top` of earlier versions finds by itself."""
 
 MOST_EVENTS: Final = 400
 """Events in a first frame: enough to fill the timeline on a bad day."""
@@ -45,12 +51,8 @@ class DashboardSource(Protocol):
 
     def policies(self) -> PoliciesStatus: ...
 
-    def file_problems(self) -> Sequence[FileProblem]: ...
-
-    def rolled_back(self) -> Sequence[RolledBackResource]: ...
-
-    def canary(self) -> CanaryStatus | None:
-        """The running or latest canary, as in ``/v1/apply``; None if canaries are unavailable."""
+    def recent_conditions(self) -> Sequence[Condition]:
+        """Conditions of a moment ago, the most severe first."""
         ...
 
     def engines(self) -> Sequence[EngineStatus]: ...
@@ -80,16 +82,17 @@ class DashboardFrame:
 
 def frame(shown: DashboardSource, at_unix_s: float) -> DashboardFrame:
     """The current state."""
-    pools = shown.pools()
+    pools, conditions = shown.pools(), shown.recent_conditions()
     done = {pool.pool: pool.done_per_s for pool in pools}
     return DashboardFrame(
         at_unix_s=round(at_unix_s, 1),
         tables=LiveTables(
-            server={"server": _server(shown)},
+            server={"server": _server(shown, conditions)},
+            conditions=_conditions(conditions),
             pools={pool.pool: _pool(pool) for pool in pools},
             zones={f"{zone.pool}/{zone.zone}": _zone(zone) for zone in shown.zones()},
             engines={
-                f"{engine.pool}/{engine.engine}": _engine(engine, done.get(engine.pool))
+                f"{engine.pool}/{engine.engine}": _engine(engine, done.get(engine.pool), at_unix_s)
                 for engine in shown.engines()
             },
             proxies={proxy.node: _proxy(proxy) for proxy in shown.proxies()},
@@ -132,7 +135,7 @@ def _different(before: Row | None, now: Row) -> dict[str, Any]:
     return {name: value for name, value in wire_row(now).items() if had[name] != value}
 
 
-def _server(shown: DashboardSource) -> ServerRow:
+def _server(shown: DashboardSource, conditions: Sequence[Condition]) -> ServerRow:
     readiness, policies = shown.readiness(), shown.policies()
     return ServerRow(
         ready=readiness.ready,
@@ -143,21 +146,34 @@ def _server(shown: DashboardSource) -> ServerRow:
         problems=tuple(f"{one.place}: {one.message}" for one in policies.errors[:5]),
         held=policies.held,
         lost=tuple(sorted(policies.lost_s)),
-        troubles=tuple(_troubles(shown)),
+        troubles=tuple(
+            f"{one.code} {one.subject}: {one.sentence}"
+            for one in conditions[:MOST_CONDITIONS]
+            if one.severity != Severity.INFO and one.code not in _KNOWN_BEFORE
+        ),
     )
 
 
-def _troubles(shown: DashboardSource) -> list[str]:
-    """Reasons why the operator's policies are not fully in force, as in ``switchgear status``.
-
-    Without ages, which change every second.
-    """
-    found = [
-        *on_rolled_back(shown.rolled_back(), aged=False),
-        *on_file_problems(shown.file_problems(), aged=False),
-        *on_canary(shown.canary(), aged=False),
-    ]
-    return [f"{one.code} {one.subject}: {one.sentence}" for one in found]
+def _conditions(found: Sequence[Condition]) -> Mapping[str, ConditionRow]:
+    rows: dict[str, ConditionRow] = {}
+    for one in found[:MOST_CONDITIONS]:
+        number = 0
+        while (key := f"{one.code} {one.subject} {number}") in rows:
+            number += 1
+        name = f"{one.pool}/{one.engine}" if one.engine else f"pool:{one.pool}" if one.pool else ""
+        rows[key] = ConditionRow(
+            code=one.code,
+            severity=str(one.severity),
+            rank=severity_rank(one),
+            subject=one.subject,
+            sentence=one.sentence,
+            fix=one.fix,
+            since=one.since_unix_s,
+            name=name,
+            count=one.count,
+            runbook=one.runbook,
+        )
+    return rows
 
 
 def _pool(pool: PoolStatus) -> PoolRow:
@@ -183,6 +199,7 @@ def _pool(pool: PoolStatus) -> PoolRow:
         answer_p99_s=_short(pool.answer_p99_s),
         first_byte_p99_s=_short(pool.first_byte_p99_s),
         shadow=pool.shadow,
+        fallback=pool.fallback,
     )
 
 
@@ -194,14 +211,26 @@ def _zone(zone: ZoneStatus) -> ZoneRow:
         engines=zone.engines,
         sends=dict(zone.sends_percent),
         reason=zone.reason,
+        calls_per_s={to: float(f"{rate:.3g}") for to, rate in zone.calls_per_s.items()},
     )
 
 
-def _engine(engine: EngineStatus, pool_done_per_s: float | None) -> EngineRow:
+def _engine(engine: EngineStatus, pool_done_per_s: float | None, at_unix_s: float) -> EngineRow:
     """Fields shown on the map; details are fetched on demand.
 
     Without ages: they would change every row every second.
     """
+    age_s = engine.report_age_s
+    heard_at = None if age_s is None or age_s <= SILENT_S else round(at_unix_s - age_s, -1)
+    if heard_at is not None:
+        engine = replace(
+            engine,
+            requests_in_flight=None,
+            requests_waiting=None,
+            kv_cache_usage_ratio=None,
+            tokens_per_s=None,
+            gpu=None,
+        )
     held = engine.in_flight if engine.in_flight is not None else engine.requests_in_flight
     gpus = engine.gpu.gpus if engine.gpu is not None else ()
     share = (
@@ -230,6 +259,7 @@ def _engine(engine: EngineStatus, pool_done_per_s: float | None) -> EngineRow:
         share_percent=_short(share),
         error_percent=_short(engine.error_percent),
         shunned=len(engine.shunned_by),
+        heard_at=heard_at,
     )
 
 
@@ -254,6 +284,8 @@ def _event(event: EventStatus) -> EventRow:
         subject=event.subject,
         pool=event.pool,
         engine=event.engine,
+        zone=event.zone,
+        proxy=event.proxy,
         before=event.before,
         after=event.after,
         evidence=event.evidence,

@@ -13,6 +13,7 @@ from typing import Final
 from aiohttp import web
 
 from xds_server.admin.dashboard.frame import DashboardFrame, DashboardSource, delta_message, frame, full_message
+from xds_server.admin.json_http import STREAM_HEADERS
 
 EVERY_S: Final = 1.0
 MOST_WATCHERS: Final = 64
@@ -90,9 +91,7 @@ async def stream_response(
             first = await anext(messages)
         except TooManyWatchersError:
             raise web.HTTPServiceUnavailable(reason="too many dashboard watchers") from None
-        response = web.StreamResponse(
-            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        )
+        response = web.StreamResponse(headers=STREAM_HEADERS)
         await response.prepare(request)
         with contextlib.suppress(ConnectionResetError, TimeoutError):
             await _written(response, first)

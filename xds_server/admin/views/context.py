@@ -1,7 +1,7 @@
 """State that explanations are computed from, and resolution of names."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 from policies.document import declaration
 from policies.model import PolicySet
 from policies.quantity import format_duration
+from xds_server.admin_api.objective_types import ObjectiveStatus
 from xds_server.admin_api.status_types import EventStatus, RuleStatus
 from xds_server.decide.decisions import Decisions
 from xds_server.decide.diff.change import Subject
@@ -30,6 +31,7 @@ class ViewContext:
     event_store: EventStore
     now: ClockReading
     orders: Mapping[EngineId, Order] = field(default_factory=lambda: _NO_ORDERS)
+    objectives: Callable[[], Sequence[ObjectiveStatus]] = tuple
 
 
 class UnknownNameError(Exception):

@@ -1,8 +1,10 @@
 """Statistics of pools, zones, engines and proxies: the tables of ``switchgear get``."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
+from policies.model import PolicySet
 from xds_server.admin.views.context import ViewContext
 from xds_server.admin_api.status_types import (
     EngineStatus,
@@ -24,7 +26,20 @@ from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic, ProxyTraff
 
 def pool_rows(scene: ViewContext) -> Sequence[PoolStatus]:
     """One row per pool with decisions."""
-    return [_pool(name, pool, scene) for name, pool in scene.decisions.pools.items()]
+    backed = _with_fallback(scene.policies)
+    return [
+        replace(_pool(name, pool, scene), fallback=name in backed) for name, pool in scene.decisions.pools.items()
+    ]
+
+
+def _with_fallback(policies: PolicySet) -> frozenset[str]:
+    """Pools for which another one may take over."""
+    found: set[str] = set()
+    for route in policies.routes.values():
+        if fallbacks := route.spec.fallbacks:
+            found.update(share.pool for share in route.spec.pools)
+            found.update(fallbacks[:-1])
+    return frozenset(found)
 
 
 def _pool(name: str, pool: PoolDecisions, scene: ViewContext) -> PoolStatus:
@@ -96,14 +111,22 @@ def _revisions(pool: PoolDecisions) -> dict[str, dict[str, int]]:
     return {region: dict(sorted(counts.items())) for region, counts in sorted(found.items())}
 
 
-def zone_rows(scene: ViewContext) -> Sequence[ZoneStatus]:
-    """One row per pool and zone with engines or callers."""
+def zone_rows(
+    scene: ViewContext, flows: Mapping[str, Mapping[tuple[str, str], float]] = MappingProxyType({})
+) -> Sequence[ZoneStatus]:
+    """One row per pool and zone with engines or callers; ``flows``: calls/s by pool, from zone to zone."""
     rows: list[ZoneStatus] = []
     for name, pool in scene.decisions.pools.items():
-        by_zone: dict[str, list[Engine]] = {zone: [] for zone in pool.zones}
+        calls: dict[str, dict[str, float]] = {}
+        for (here, to), rate in sorted(flows.get(name, {}).items()):
+            calls.setdefault(here, {})[to] = round(rate, 3)
+        by_zone: dict[str, list[Engine]] = {zone: [] for zone in (*pool.zones, *calls)}
         for engine in pool.declared:
             by_zone.setdefault(engine.zone, []).append(engine)
-        rows.extend(_zone(name, zone, engines, pool, scene) for zone, engines in sorted(by_zone.items()))
+        rows.extend(
+            replace(_zone(name, zone, engines, pool, scene), calls_per_s=calls.get(zone, {}))
+            for zone, engines in sorted(by_zone.items())
+        )
     return rows
 
 
@@ -146,11 +169,23 @@ def proxy_rows(node: str, scene: ViewContext) -> tuple[ProxyPoolStatus, ...]:
                 in_flight=sum(proxy.in_flight_on.values()),
                 ceiling_interactive=None if part is None else part.interactive,
                 ceiling_batch=None if part is None else part.batch,
-                telemetry_age_s=_age(scene.now.s, max(proxy.heard_at_s, proxy.load_at_s or 0.0)),
+                telemetry_age_s=_telemetry_age_s(proxy, scene.now.s),
                 shuns=tuple(sorted(engine for engine, missed in proxy.silent.items() if missed)),
             )
         )
     return tuple(rows)
+
+
+def silent_proxies(scene: ViewContext) -> Iterator[str]:
+    """Nodes with a pool that they report no traffic of; a node may come more than once."""
+    for traffic in scene.fleet.traffic.values():
+        for node, proxy in traffic.proxies.items():
+            if _telemetry_age_s(proxy, scene.now.s) is None:
+                yield node
+
+
+def _telemetry_age_s(proxy: ProxyTraffic, now_s: float) -> float | None:
+    return _age(now_s, max(proxy.heard_at_s, proxy.load_at_s or 0.0))
 
 
 def order_rows(orders: Mapping[EngineId, Order], now_s: float) -> Sequence[OrderStatus]:

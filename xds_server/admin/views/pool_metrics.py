@@ -15,6 +15,7 @@ from xds_server.admin_api.status_types import PoolStatus
 from xds_server.decide.decisions import DegradationState, Ejector, Health
 from xds_server.metrics.fleet_metrics import EngineMetrics, PoolMetrics
 from xds_server.metrics.metric_spec import GaugeFamilySpec
+from xds_server.model.fleet import Engine
 from xds_server.model.pod_state import PodPhase
 
 _FIGURES: Final[tuple[tuple[GaugeFamilySpec, Callable[[PoolStatus], float | None]], ...]] = (
@@ -31,6 +32,10 @@ _FIGURES: Final[tuple[tuple[GaugeFamilySpec, Callable[[PoolStatus], float | None
     (PoolMetrics.pool_hedging, lambda one: one.hedging),
 )
 """Column of ``get pools`` behind each metric."""
+
+
+_FRESH_S: Final = 30.0
+"""Age up to which a report shows a drain; agents report each second."""
 
 
 def pool_metrics(scene: ViewContext) -> Iterator[Metric]:
@@ -80,6 +85,14 @@ def _capacity(pool: str, scene: ViewContext) -> float | None:
     return inside / declared if declared else None
 
 
+def _drain_left_s(engine: Engine, now_s: float) -> float | None:
+    """Time until the deadline of the engine's drain, by a fresh report: a process that ended drains no more."""
+    report, at_s = engine.report, engine.received_at_s
+    if report is None or report.drain is None or report.drain.deadline_in_s is None or at_s is None:
+        return None
+    return max(0.0, report.drain.deadline_in_s - (now_s - at_s)) if now_s - at_s <= _FRESH_S else None
+
+
 def _engines(scene: ViewContext) -> Iterator[Metric]:
     """Per-engine metrics for comparison with peers."""
     inside: dict[tuple[str, ...], float] = {}
@@ -88,6 +101,7 @@ def _engines(scene: ViewContext) -> Iterator[Metric]:
     kv: dict[tuple[str, ...], float] = {}
     per_token: dict[tuple[str, ...], float] = {}
     xids: dict[tuple[str, ...], float] = {}
+    drains: dict[tuple[str, ...], float] = {}
     for pool, engines in scene.fleet.pools.items():
         traffic = scene.fleet.traffic.get(pool)
         for engine in engines:
@@ -102,6 +116,9 @@ def _engines(scene: ViewContext) -> Iterator[Metric]:
                 per_token[*key, "p99"] = engine.report.time_per_output_token.p99_s
             if engine.report is not None and engine.report.gpu is not None:
                 xids[key] = float(len({xid for gpu in engine.report.gpu.gpus for xid in gpu.xids}))
+            left_s = _drain_left_s(engine, scene.now.s)
+            if left_s is not None:
+                drains[key] = left_s
             calls = None if traffic is None else traffic.engines.get(engine.id.engine)
             if calls is not None and calls.in_flight is not None:
                 busy[key] = float(calls.in_flight)
@@ -113,6 +130,7 @@ def _engines(scene: ViewContext) -> Iterator[Metric]:
     yield EngineMetrics.engine_kv_cache_usage_ratio.family(kv)
     yield EngineMetrics.engine_time_per_output_token_seconds.family(per_token)
     yield EngineMetrics.engine_xids.family(xids)
+    yield EngineMetrics.engine_drain_left_seconds.family(drains)
 
 
 def _standings(scene: ViewContext) -> dict[tuple[str, ...], float]:

@@ -57,6 +57,7 @@ class _Case:
     pool_traffic: PoolTraffic | None
     failed: tuple[str, ...]
     now_s: float
+    is_known: bool
 
     @property
     def traffic(self) -> EngineTraffic | None:
@@ -82,6 +83,7 @@ def why_engine(key: EngineId, scene: ViewContext) -> Explanation:
         pool_traffic=scene.fleet.traffic.get(key.pool),
         failed=_failed_requests(decision, events),
         now_s=scene.now.s,
+        is_known=scene.fleet.is_known(engine),
     )
     why_not = tuple(_why_not(case))
     rules = [engine_rule(decision)]
@@ -92,7 +94,10 @@ def why_engine(key: EngineId, scene: ViewContext) -> Explanation:
     return Explanation(
         subject=str(key),
         kind="engine",
-        well=decision.health is Health.HEALTHY and decision.ejector is None and decision.traffic_percent >= 100,
+        well=case.is_known
+        and decision.health is Health.HEALTHY
+        and decision.ejector is None
+        and decision.traffic_percent >= 100,
         now=_headline(case),
         because=tuple(_because(case)),
         why_not=why_not,
@@ -108,6 +113,8 @@ def _headline(case: _Case) -> str:
     zone = f" (zone {engine.zone})" if engine.zone else ""
     since = duration_text(case.now_s - decision.since_s)
     text = f"{engine.id}{zone} has been {_STATES[decision.health]} for {since}"
+    if decision.health is Health.HEALTHY and not case.is_known:
+        text += ", but its state is unknown: no report and no request yet"
     if decision.health is Health.HEALTHY and decision.traffic_percent < 100:
         text += f", on trial with {decision.traffic_percent:g} % of its share"
     if case.ramp is not None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from xds_server.admin.views.context import UnknownNameError, ViewContext, event_status, rule_status
 from xds_server.admin.views.why_engine import MOST_PAST
+from xds_server.admin_api.objective_types import OBJECTIVE_TROUBLES, objective_sentence
 from xds_server.admin_api.status_types import Explanation, RuleStatus
 from xds_server.decide.decisions import AdmissionDecision, Health, PoolDecisions
 from xds_server.decide.diff import policy_fields
@@ -67,6 +68,10 @@ def _pool_because(name: str, pool: PoolDecisions, out: Sequence[str], scene: Vie
     if pool.degradation is not None:
         since = duration_text(scene.now.s - pool.degradation.since_s)
         yield f"Degradation level {pool.degradation.level} for {since}: {pool.degradation.reason}."
+    for one in scene.objectives():
+        if name in one.pools and one.state in OBJECTIVE_TROUBLES:
+            sentence = objective_sentence(one)
+            yield f"{sentence[0].upper()}{sentence[1:]}."
     if pool.hedge is not None:
         yield f"Hedging: {pool.hedge.reason}."
     if pool.retries is not None:

@@ -157,7 +157,15 @@ def admission_decision(
         if before.decided.capacities is capacities and before.decided.utilization == utilization:
             return before
         return replace(before, decided=replace(before.decided, capacities=capacities, utilization=utilization))
-    around = _sharers(engines, traffic=traffic, proxies=proxies, before=before, now_s=now_s)
+    around = _sharers(
+        engines,
+        room=(total, ready.slots),
+        retried=resilience.retries.attempts > 0,
+        traffic=traffic,
+        proxies=proxies,
+        before=before,
+        now_s=now_s,
+    )
     pressure = _pressure(around, ready)
     was_crowded = before is not None and before.decided.crowded
     crowded = pressure is not None and pressure >= (_CALM if was_crowded else 1.0)
@@ -268,12 +276,17 @@ def ceiling_for_role(
 def _sharers(
     engines: PoolEngines,
     *,
+    room: tuple[int, float],
+    retried: bool,
     traffic: PoolTraffic | None,
     proxies: ConnectedProxies,
     before: AdmissionMemory | None,
     now_s: float,
 ) -> Sharers:
-    """The proxies that share the pool, their demand, and what each holds on ejected engines."""
+    """The proxies that share the pool, their demand, and what each holds on ejected engines above the ceiling.
+
+    ``room``: ceiling and slots in rotation, between which failing requests come back if they are ``retried``.
+    """
     name = engines.engines[0].id.pool if engines.engines else ""
     serving = {node: one for node, one in proxies.by_node.items() if not one.pools or name in one.pools}
     gateways = tuple(node for node, one in serving.items() if one.role == GATEWAY)
@@ -285,19 +298,20 @@ def _sharers(
         serving,
         engines,
         traffic=traffic,
+        per_slot=room[0] / room[1] if room[1] else 0.0,
         gateways=frozenset(gateways),
         sharers=gateway_count,
         now_s=now_s,
     )
     return Sharers(
         gateways=gateways,
-        others=tuple(node for node in {**demand, **held} if serving[node].role != GATEWAY),
+        others=tuple(node for node in {**demand, **held.all} if serving[node].role != GATEWAY),
         gateway_count=gateway_count,
         other_count=max(len(serving) - len(gateways), sum(proxies.by_role.values()) - remembered),
         demand=demand,
         silent_gateways=sum(node not in demand and node not in told for node in gateways),
-        stuck=held,
-        in_flight=in_flight_by_proxy(demand, traffic, held, now_s),
+        stuck=held.above(*(room if retried else (0, 0.0))),
+        in_flight=in_flight_by_proxy(demand, traffic, held.all, now_s),
     )
 
 

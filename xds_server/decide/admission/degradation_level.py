@@ -202,6 +202,7 @@ def _next(
             fallback_percent=share,
             shed_batch=level >= 3 and on[2],
             max_tokens=policy.shed.max_tokens if level >= 3 and on[2] else None,
+            reduces_answers=level >= 3 and on[2] and policy.shed.reduces_answers,
             maintenance=policy.maintenance.message if level >= TOP_LEVEL and on[3] else "",
         ),
         towards_s=towards_s,
@@ -355,6 +356,7 @@ def _reason_inputs(memory: DegradationMemory) -> tuple[object, ...]:
         state.fallback_percent,
         state.shed_batch,
         state.max_tokens,
+        state.reduces_answers,
         state.maintenance,
     )
 
@@ -377,7 +379,7 @@ def _reason(
         "no hedging, minimal retries" if state.hedging_off else "",
         f"{state.fallback_percent:g} % of requests go to the fallback" if state.fallback_percent else "",
         "batch gets only idle capacity" if state.shed_batch else "",
-        f"requests for more than {state.max_tokens} tokens are refused" if state.max_tokens is not None else "",
+        _long_answers(state),
         "all requests get the maintenance response" if state.maintenance else "",
     ]
     done = ", ".join(action for action in actions if action)
@@ -386,3 +388,11 @@ def _reason(
     if not state.ordered and state.level < TOP_LEVEL and math.isfinite(thresholds[state.level]):
         reason += f"; level {state.level + 1} at {thresholds[state.level]:g} %"
     return reason
+
+
+def _long_answers(state: DegradationState) -> str:
+    if state.max_tokens is None:
+        return ""
+    if state.reduces_answers:
+        return f"answers get at most {state.max_tokens} tokens"
+    return f"requests for more than {state.max_tokens} tokens are refused"

@@ -27,9 +27,10 @@ from typing import Final
 
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
-from xds_server.decide.admission.pool_slowdown import RecentWork, next_work_snapshots, slowed_work
+from xds_server.decide.admission.pool_slowdown import next_work_snapshots, slowed_work
 from xds_server.decide.decision_memory import CapacityEstimate, CapacityMemory
 from xds_server.decide.decisions import AS_PEERS, DECLARED, MEASURED, EngineCapacity, EngineDecision, Health
+from xds_server.decide.recent_work import RecentWork
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.memo import reuse_equal, reuse_mapping
 from xds_server.model.pool_traffic import RATE_S, EngineTraffic, PoolTraffic

@@ -50,7 +50,7 @@ def ready_capacity(pool: EnginePoolSpec, engines: PoolEngines, traffic: PoolTraf
             continue
         capacity, part = engines.capacities[engine.id], decision.traffic_percent / 100
         slots += capacity.slots * part
-        per_s += capacity.per_s * part
+        per_s += engines.able_per_s(engine.id)
         count += 1
         by += (engine.id.engine, engine.slots, part)
         calls = seen.get(engine.id.engine)

@@ -4,22 +4,18 @@ Learned service times remember ten seconds of calls, so after a slowdown of ever
 disk, throttled GPUs) the ceiling would let the wait grow for as long. Here, ended calls are compared with what the
 work in slots should have ended at the learned service time. If clearly fewer ended on most engines, the memory is
 replaced by recent work. One engine's slowdown is left to the ejectors.
-
-A burst fills slots before it ends calls, so work that began within the window does not count.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 from xds_server.decide.decision_memory import EngineWork, WorkSnapshot
 from xds_server.decide.decisions import EngineDecision, Health
+from xds_server.decide.recent_work import SPACING_S, RecentWork, recent_work
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.pool_traffic import EngineTraffic
 
-SPACING_S: Final = 0.25
 _WINDOWS_S: Final = (1.0, 2.0)
 _SLOWER: Final = 1.25
 """Smaller slowdowns are left to the average."""
@@ -55,19 +51,8 @@ def next_work_snapshots(
     }
     if not work:
         return ()
-    kept = [one for one in before if now_s - one.at_s <= _WINDOWS_S[-1] + SPACING_S]
-    if kept and kept[-1].engines.keys() != work.keys():
-        kept = []
+    kept = (one for one in before if now_s - one.at_s <= _WINDOWS_S[-1] + SPACING_S)
     return (*kept, WorkSnapshot(at_s=now_s, engines=work))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecentWork:
-    """One engine's slot-seconds of work and ended calls in a window."""
-
-    work_s: float
-    ended: int
-    span_s: float
 
 
 def slowed_work(
@@ -75,7 +60,7 @@ def slowed_work(
 ) -> Mapping[EngineId, RecentWork]:
     """Recent work by engine if the pool became slower than ``service_s``; empty if not."""
     for window_s in _WINDOWS_S:
-        recent = _recent_work(snapshots, service_s, window_s)
+        recent = recent_work(snapshots, service_s, window_s)
         expected = {key: one.work_s / service_s[key] for key, one in recent.items()}
         total, ended = sum(expected.values()), sum(one.ended for one in recent.values())
         if not ended:
@@ -86,27 +71,3 @@ def slowed_work(
         if slower >= _MOST * total:
             return recent
     return {}
-
-
-def _recent_work(
-    snapshots: Sequence[WorkSnapshot], service_s: Mapping[EngineId, float], window_s: float
-) -> dict[EngineId, RecentWork]:
-    if not snapshots:
-        return {}
-    last = snapshots[-1]
-    window = [one for one in snapshots if one.at_s >= last.at_s - window_s - SPACING_S / 2]
-    first, span_s = window[0], last.at_s - window[0].at_s
-    if span_s < window_s - SPACING_S:
-        return {}
-    found = {}
-    for key, now in last.engines.items():
-        if key not in service_s:
-            continue
-        work_s = sum(before.engines[key].in_use * (after.at_s - before.at_s) for before, after in pairwise(window))
-        begun = max(0, now.in_use - first.engines[key].in_use)
-        found[key] = RecentWork(
-            work_s=max(0.0, work_s - begun * service_s[key]),
-            ended=max(0, now.ended - first.engines[key].ended),
-            span_s=span_s,
-        )
-    return found

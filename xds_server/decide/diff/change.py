@@ -30,6 +30,7 @@ class ChangeKind(StrEnum):
     ORDER = "order"  # an operator order
     TELEMETRY = "telemetry"  # a proxy's reports are missing or back
     POLICIES = "policies"  # another policy version is served
+    OBJECT = "object"  # a custom resource is rejected or accepted again
     SOURCE = "source"  # contact with the cluster that policies and engines are read from
 
 

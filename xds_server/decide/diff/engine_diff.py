@@ -67,7 +67,9 @@ def _flag_changes(template: Change, known: EngineDecision | None, now: EngineDec
             kind=ChangeKind.TRIAL,
             before=f"{part_before:g} %",
             after=f"{part:g} %",
-            rule=policy_fields.TRIAL_SHARE,
+            rule=policy_fields.SLOWER_THAN
+            if (now.paced or (known and known.paced))
+            else policy_fields.TRIAL_SHARE,
             numbers={"traffic_percent": part},
         )
     cut_before = known is not None and known.cut

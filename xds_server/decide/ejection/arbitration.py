@@ -26,7 +26,7 @@ Envoy's own panic mode is off; this replaces it.
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Final
 
@@ -70,10 +70,14 @@ FILL: Final = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneRelief:
-    """How zones can help each other: answers per second of each engine, requests per second of all callers."""
+    """How zones can help each other: answers per second of each engine, requests per second of all callers.
+
+    ``apart``: by region, the engines that may not serve all of its callers.
+    """
 
     per_s: Mapping[EngineId, float]
     asked_per_s: float
+    apart: Mapping[str, frozenset[EngineId]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +118,11 @@ def granted_requests(
     if not asked:
         return asked
     decided = dict(asked)
-    soft = [place for place, one in asked.items() if one.soft or one.traffic_percent < 100 * one.ability]
+    soft = [
+        place
+        for place, one in asked.items()
+        if one.soft or (one.traffic_percent < 100 * one.ability and not one.paced)
+    ]
     room = _remaining_capacity(engines, asked, floor)
     if room.events:
         for place, one in asked.items():
@@ -149,10 +157,16 @@ def granted_requests(
                 soft=False,
                 floor=True,
                 traffic_percent=room.kept_percent(engines[place]),
+                paced=one.ejector is Ejector.SLOWNESS,
                 reason=f"kept in rotation: {refusal}; {one.reason}",
                 returns=f"other engines recover, or {one.returns}" if one.returns else "other engines recover",
             )
     return decided
+
+
+def share_percent(ability: float) -> float:
+    """Share of its traffic for an engine of this ability, in steps."""
+    return SHARE_STEP_PERCENT * max(1, round(100 * ability / SHARE_STEP_PERCENT))
 
 
 def strongest_request(wishes: Sequence[EjectionRequest]) -> EjectionRequest:
@@ -273,8 +287,8 @@ class _RemainingCapacity:
     """Ability, in slots, and engines left in rotation, in total and by zone; updated as units are granted.
 
     ``abilities`` are relative to the best engine's, 1 for engines that it lacks. ``good`` are the places with an
-    engine that has no evidence against it. ``load`` is the requests of all callers over what such engines serve;
-    infinite if zones do not help.
+    engine that has no evidence against it. ``loads``: by zone, the requests of all callers over what such engines
+    serve that may help the zone; absent if none may.
     """
 
     floor: CapacityFloor
@@ -284,7 +298,7 @@ class _RemainingCapacity:
     abilities: Mapping[EngineId, float]
     good: frozenset[str]
     events: Mapping[str, str]
-    load: float
+    loads: Mapping[str, float]
 
     def ability(self, engine: Engine) -> float:
         """Ability of an engine as a share of the best one's."""
@@ -292,8 +306,7 @@ class _RemainingCapacity:
 
     def kept_percent(self, engine: Engine) -> float:
         """Share of its traffic that an engine gets that the floor keeps."""
-        steps = round(100 * self.ability(engine) / SHARE_STEP_PERCENT)
-        return SHARE_STEP_PERCENT * max(1, steps)
+        return share_percent(self.ability(engine))
 
     def floor_violation(self, unit: Sequence[Engine], *, out: bool) -> str:
         """Why the unit may not be ejected; empty if it may. ``out``: it is already."""
@@ -306,7 +319,7 @@ class _RemainingCapacity:
         if self._adds_little(unit, zones, fill, NEGLIGIBLE_OUTSIDE if out else NEGLIGIBLE):
             return ""
         for place in ("", *zones):
-            if place in self.events or (place and self.load <= fill):
+            if place in self.events or self._helped(place, fill):
                 continue
             leaving = sum(engine.slots * self.ability(engine) for engine in unit if place in ("", _zone(engine)))
             share = 100 * (self.left[place] - leaving) / self.total[place]
@@ -317,12 +330,16 @@ class _RemainingCapacity:
                 )
         return ""
 
+    def _helped(self, zone: str, fill: float) -> bool:
+        """Whether engines without evidence against them, in all zones, can serve the callers of this one."""
+        return self.loads.get(zone, math.inf) <= fill
+
     def _adds_little(self, unit: Sequence[Engine], zones: Sequence[str], fill: float, least: float) -> bool:
         """Whether the unit yields next to nothing, and good engines serve its callers."""
         return (
             self.floor.percent < _WHOLE_PERCENT
             and all(self.ability(engine) <= least for engine in unit)
-            and all(place in self.good or self.load <= fill for place in zones)
+            and all(place in self.good or self._helped(place, fill) for place in zones)
         )
 
     def eject(self, unit: Sequence[Engine]) -> None:
@@ -361,7 +378,7 @@ def _remaining_capacity(
         abilities=abilities,
         good=frozenset(good),
         events=_zone_events(engines, wishes),
-        load=_load_elsewhere(engines, wishes, floor.relief),
+        loads=_loads_with_help(engines, wishes, floor.relief),
     )
 
 
@@ -381,14 +398,24 @@ def _relative_abilities(engines: Sequence[Engine], wishes: Mapping[int, Ejection
     return {engines[place].id: min(1.0, able / best) for place, able in known.items() if able < best}
 
 
-def _load_elsewhere(
+def _loads_with_help(
     engines: Sequence[Engine], wishes: Mapping[int, EjectionRequest], relief: ZoneRelief | None
-) -> float:
-    """All requests over what engines without evidence against them serve; infinite if they may not help."""
+) -> dict[str, float]:
+    """By zone: all requests over what engines without evidence against them serve that may help its callers."""
     if relief is None:
-        return math.inf
-    per_s = sum(relief.per_s.get(engine.id, 0.0) for place, engine in enumerate(engines) if place not in wishes)
-    return relief.asked_per_s / per_s if per_s else math.inf
+        return {}
+    loads: dict[str, float] = {}
+    for region, zone in {(engine.region, _zone(engine)) for engine in engines}:
+        apart = relief.apart.get(region, frozenset())
+        per_s = sum(
+            relief.per_s.get(engine.id, 0.0)
+            for place, engine in enumerate(engines)
+            if place not in wishes and engine.id not in apart
+        )
+        load = relief.asked_per_s / per_s if per_s else math.inf
+        # Regions may have zones of the same name.
+        loads[zone] = max(load, loads.get(zone, 0.0))
+    return loads
 
 
 def _zone_events(engines: Sequence[Engine], wishes: Mapping[int, EjectionRequest]) -> dict[str, str]:

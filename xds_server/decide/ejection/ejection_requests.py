@@ -12,13 +12,22 @@ from typing import Final
 from engine.report import ReportSource, Verdict
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
-from xds_server.decide.decision_memory import BreakerState, EjectionMemory, PromptWatch
-from xds_server.decide.decisions import BreakerPhase, Ejector, EngineDecision, Health
+from xds_server.decide.decision_memory import (
+    BreakerState,
+    EjectionMemory,
+    JointStandstill,
+    PresentSpeed,
+    PromptWatch,
+    WorkSnapshot,
+)
+from xds_server.decide.decisions import BreakerPhase, Ejector, EngineCapacity, EngineDecision, Health
 from xds_server.decide.ejection import circuit_breaker, peer_failures, straggler
-from xds_server.decide.ejection.arbitration import strongest_request
+from xds_server.decide.ejection.arbitration import share_percent, strongest_request
+from xds_server.decide.ejection.joint_standstill import joint_standstills, standstill_since_s
 from xds_server.decide.ejection.moved_requests import NO_WATCH, prefill_stalled_since_s, watched_engines
 from xds_server.decide.ejection.peer_failures import PeerFailures
 from xds_server.decide.ejection.pod_evidence import orchestrator_requests
+from xds_server.decide.ejection.present_speed import CONFIRM_S, RISES_S, present_speeds
 from xds_server.decide.ejection.report_evidence import EjectionRequest, fresh_for_s, report_request
 from xds_server.decide.ejection.straggler import StragglerRound
 from xds_server.model.fleet import Engine, EngineId
@@ -33,7 +42,11 @@ _WORKING_SHARE: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EjectionInputs:
-    """One pool's inputs of a round. ``calls`` is the traffic by engine name, if it is fresh."""
+    """One pool's inputs of a round.
+
+    ``calls``: fresh traffic by engine name; ``capacities`` and ``work``: of the last round. ``streams``: some
+    recent answers were streams, or that is unknown.
+    """
 
     pool: EnginePoolSpec
     resilience: ResilienceSpec
@@ -42,7 +55,10 @@ class EjectionInputs:
     orders: Mapping[EngineId, Order]
     known: Mapping[EngineId, EngineDecision]
     memory: EjectionMemory
+    capacities: Mapping[EngineId, EngineCapacity]
     now_s: float
+    work: Sequence[WorkSnapshot] = ()
+    streams: bool = True
 
 
 @dataclass(slots=True)
@@ -58,11 +74,15 @@ class NextDeadline:
 
 @dataclass(slots=True, kw_only=True)
 class EjectionRequests:
-    """Requests of the enforced ejectors, and of all of them; by place in the pool."""
+    """Requests of the enforced ejectors, and of all of them; by place in the pool.
+
+    ``standing``: engines that stand still with work.
+    """
 
     verdicts: dict[int, EjectionRequest] = field(default_factory=dict)
     enforced: dict[int, list[EjectionRequest]] = field(default_factory=dict)
     all: dict[int, list[EjectionRequest]] = field(default_factory=dict)
+    standing: JointStandstill = field(default_factory=JointStandstill)
 
     def add(self, place: int, one: EjectionRequest, *, shadowed: bool) -> None:
         self.all.setdefault(place, []).append(one)
@@ -75,12 +95,12 @@ def verdict_requests(this: EjectionInputs, declared: Sequence[Engine], due: Next
     asked = EjectionRequests()
     probe, now_s, known = this.pool.probe, this.now_s, this.known
     fresh_s = {source: fresh_for_s(source, probe) for source in ReportSource}
-    shadowed = this.resilience.shadowed(None)
-    cuts = this.resilience.breaker.cut_hung
+    stalls: dict[EngineId, float] = {}
+    places: dict[EngineId, int] = {}
     same = len(declared) == len(this.engines)
     for place, engine in enumerate(this.engines):
         before = known.get(engine.id)
-        quiet = before is not None and _unsuspected(before) and engine.id not in this.memory.prompts.began_s
+        quiet = before is not None and _unsuspected(before) and not _stood_still(this.memory, engine.id)
         if same and quiet and declared[place] is engine:
             if engine.report is None or engine.received_at_s is None:
                 continue
@@ -90,25 +110,68 @@ def verdict_requests(this: EjectionInputs, declared: Sequence[Engine], due: Next
                 continue
         one = report_request(engine, probe, before, now_s)
         due.by(one.until_s)
-        if one.health is Health.HEALTHY and one.traffic_percent == 100:
-            asked.verdicts[place] = one
-            continue
-        if one.verdict is Verdict.HUNG and not one.soft and cuts:
-            one = replace(one, cut=one.health is Health.UNHEALTHY and _is_mostly_hung(engine))
-        unenforced = shadowed and not one.ordered
-        asked.add(place, one, shadowed=unenforced)
-        asked.verdicts[place] = replace(
-            one,
-            health=Health.HEALTHY,
-            soft=False,
-            ejector=None,
-            cut=False,
-            doubt=None,
-            returns="",
-            traffic_percent=100.0,
-            reason=f"kept in rotation: shadow mode; {one.reason}" if unenforced else one.reason,
-        )
+        asked.verdicts[place] = one
+        if one.reported and (since_s := standstill_since_s(engine)) is not None:
+            stalls[engine.id], places[engine.id] = since_s, place
+        if one.health is not Health.HEALTHY or one.traffic_percent != 100:
+            _add_verdict(this, asked, place, one)
+    prompts = this.memory.prompts
+    moved_s = None if prompts.origin is None else prompts.origin_began_s
+    asked.standing = joint_standstills(this.memory.standing, stalls, len(this.engines), moved_s=moved_s)
+    together = asked.standing.together
+    for key in together:
+        one = asked.verdicts[places[key]]
+        if one.health is Health.HEALTHY and one.verdict is not None and one.verdict.good:
+            _add_verdict(this, asked, places[key], _hung_together(one, len(together)))
     return asked
+
+
+def _stood_still(memory: EjectionMemory, key: EngineId) -> bool:
+    return key in memory.prompts.began_s or key in memory.standing.since_s
+
+
+def _hung_together(one: EjectionRequest, engines: int) -> EjectionRequest:
+    """The request for an engine that stands still with others, and would count as busy alone."""
+    reason = one.reason.removeprefix(f"{one.verdict}: ")
+    return replace(
+        one,
+        health=Health.UNHEALTHY,
+        verdict=Verdict.HUNG,
+        reason=f"{Verdict.HUNG}: {engines} engines stand still since the same moment; {reason}",
+        ejector=Ejector.VERDICT,
+        returns="a token",
+    )
+
+
+def _add_verdict(this: EjectionInputs, asked: EjectionRequests, place: int, one: EjectionRequest) -> None:
+    """Add what a report asks for; shadow mode enforces only orders."""
+    if one.verdict is Verdict.HUNG and not one.soft and this.resilience.breaker.cut_hung:
+        one = replace(one, cut=one.health is Health.UNHEALTHY and _is_mostly_hung(this.engines[place]))
+    report = this.engines[place].report
+    if one.soft and report is not None and report.fails_probe:
+        one = replace(one, ability=_ability_with_probe(this.calls.get(this.engines[place].id.engine)))
+    unenforced = this.resilience.shadowed(None) and not one.ordered
+    asked.add(place, one, shadowed=unenforced)
+    asked.verdicts[place] = replace(
+        one,
+        health=Health.HEALTHY,
+        soft=False,
+        ejector=None,
+        cut=False,
+        doubt=None,
+        returns="",
+        traffic_percent=100.0,
+        reason=f"kept in rotation: shadow mode; {one.reason}" if unenforced else one.reason,
+    )
+
+
+def _ability_with_probe(calls: EngineTraffic | None) -> float:
+    """Ability of an engine that fails its probe: its newest answers, and the probe as one that failed.
+
+    Sheds count, too: an engine that does nothing else yields nothing, whatever it answered before.
+    """
+    answers, spoiled = (0, 0) if calls is None else (calls.newest_answers, calls.newest_spoiled)
+    return (answers - spoiled) / (answers + 1)
 
 
 def watch_moved_requests(this: EjectionInputs, asked: EjectionRequests, due: NextDeadline) -> PromptWatch:
@@ -117,7 +180,8 @@ def watch_moved_requests(this: EjectionInputs, asked: EjectionRequests, due: Nex
     places: dict[EngineId, int] = {}
     for place, one in asked.verdicts.items():
         began_s = prefill_stalled_since_s(this.engines[place])
-        if one.verdict is Verdict.HUNG and place in asked.all and began_s is not None:
+        explained = this.engines[place].id in asked.standing.together
+        if one.verdict is Verdict.HUNG and place in asked.all and began_s is not None and not explained:
             stalls[this.engines[place].id], places[this.engines[place].id] = began_s, place
     if not stalls and this.memory.prompts == NO_WATCH:
         return NO_WATCH
@@ -313,6 +377,56 @@ def add_straggler_requests(this: EjectionInputs, asked: EjectionRequests, due: N
         )
         asked.add(place, one, shadowed=shadowed)
     return found
+
+
+def add_speed_requests(
+    this: EjectionInputs, asked: EjectionRequests, due: NextDeadline
+) -> dict[EngineId, PresentSpeed]:
+    """The engines that are slower now; adds requests for their shares."""
+    policy = this.resilience.straggler
+    if not policy.enabled:
+        return {}
+    shadowed = this.resilience.shadowed(policy.mode)
+    compared = {
+        place: engine
+        for place, engine in enumerate(this.engines)
+        if (before := this.known.get(engine.id)) is not None
+        and before.health is Health.HEALTHY
+        and not any(one.health is not Health.HEALTHY for one in asked.all.get(place, ()))
+    }
+    speeds: dict[EngineId, PresentSpeed] = {}
+    for slots in {engine.slots for engine in compared.values()}:
+        speeds |= present_speeds(
+            [engine for engine in compared.values() if engine.slots == slots],
+            this.calls,
+            this.capacities,
+            min_peers=policy.min_peers,
+            work=this.work,
+            before=this.memory.speeds,
+            now_s=this.now_s,
+        )
+    for place, engine in compared.items():
+        state = speeds.get(engine.id)
+        if state is None:
+            continue
+        if not state.confirmed:
+            due.by(state.began_s + CONFIRM_S)
+            continue
+        due.by(this.now_s + RISES_S)
+        percent = share_percent(1 / state.times)
+        one = EjectionRequest(
+            health=Health.HEALTHY,
+            reason=f"{Ejector.SLOWNESS}: gets {percent:g} % of its traffic while it makes tokens "
+            f"{state.times:.1f} times more slowly than its peers",
+            verdict=None if engine.report is None else engine.report.verdict,
+            until_s=_NEVER,
+            ejector=Ejector.SLOWNESS,
+            traffic_percent=percent,
+            paced=True,
+            returns="it is as fast as its peers",
+        )
+        asked.add(place, one, shadowed=shadowed)
+    return speeds
 
 
 def add_operator_requests(this: EjectionInputs, asked: EjectionRequests, due: NextDeadline) -> None:

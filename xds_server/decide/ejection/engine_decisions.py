@@ -19,6 +19,8 @@ from xds_server.decide.decision_memory import EjectionMemory, FlapState, PoolMem
 from xds_server.decide.decisions import AFTER_WAIT, BreakerStatus, Ejector, EngineDecision, Health
 from xds_server.decide.ejection import flap_damping
 from xds_server.decide.ejection.arbitration import (
+    NEGLIGIBLE,
+    NEGLIGIBLE_OUTSIDE,
     CapacityFloor,
     ZoneRelief,
     credible_requests,
@@ -32,6 +34,7 @@ from xds_server.decide.ejection.ejection_requests import (
     add_breaker_requests,
     add_operator_requests,
     add_orchestrator_requests,
+    add_speed_requests,
     add_straggler_requests,
     verdict_requests,
     watch_moved_requests,
@@ -71,8 +74,9 @@ def engine_decisions(
     orders: Mapping[EngineId, Order],
     before: PoolMemory,
     now_s: float,
+    relief: Callable[[], ZoneRelief | None] = lambda: None,
 ) -> EjectionOutcome:
-    """The decision for each engine of one pool, given the last round's state."""
+    """The decision for each engine of one pool, given the last round's state. ``relief``: how its zones help."""
     due = NextDeadline()
     fresh = traffic is not None and now_s - traffic.heard_at_s < STALE_S
     if traffic is not None and fresh:
@@ -85,7 +89,10 @@ def engine_decisions(
         orders=orders,
         known=before.decided.engines,
         memory=before.ejection,
+        capacities=before.capacity.capacities,
         now_s=now_s,
+        work=before.capacity.work,
+        streams=traffic is None or not fresh or traffic.first_byte is not None,
     )
     same = bool(before.inputs) and before.inputs[0] is pool
     asked = verdict_requests(this, before.decided.declared if same else (), due)
@@ -93,11 +100,12 @@ def engine_decisions(
     add_orchestrator_requests(this, asked)
     breakers = add_breaker_requests(this, asked, due)
     stragglers = add_straggler_requests(this, asked, due)
+    speeds = add_speed_requests(this, asked, due)
     add_operator_requests(this, asked, due)
     floor = CapacityFloor(
         percent=resilience.breaker.capacity_floor_percent,
         engines=resilience.breaker.capacity_floor_engines,
-        relief=_zone_relief(resilience, engines, before),
+        relief=relief() if asked.all else None,
     )
     lost = _lost_contact(this, asked, before.ejection.lost_since_s)
     longest_s = longest_try_s(pool, before.decided.limits, before.decided.admission)
@@ -136,25 +144,10 @@ def engine_decisions(
             flaps=comebacks,
             lost_since_s=lost,
             prompts=prompts,
+            standing=asked.standing,
+            speeds=speeds,
         ),
         until_s=due.at_s,
-    )
-
-
-def _zone_relief(resilience: ResilienceSpec, engines: Sequence[Engine], before: PoolMemory) -> ZoneRelief | None:
-    """What zones can do for each other, as of the last round; None if they must not, or demand is unknown.
-
-    Zones of several regions do not help each other: which regions may serve a caller is decided elsewhere.
-    """
-    zones, admission = resilience.zones, before.admission
-    crossing = zones.max_cross_zone_percent >= 100 and (zones.spill or not zones.prefer_local)
-    if not crossing or resilience.shadowed(zones.mode) or admission is None or not admission.demand:
-        return None
-    if len({engine.region for engine in engines}) > 1 or len({engine.zone for engine in engines}) < 2:
-        return None
-    return ZoneRelief(
-        per_s={key: one.per_s for key, one in before.capacity.capacities.items()},
-        asked_per_s=sum(one.per_s for one in admission.demand.values()),
     )
 
 
@@ -203,14 +196,35 @@ def _credible_requests(
         ]
 
     found = credible_requests(this.engines, wishes, heard)
-    if not long_lost:
+    useless = _useless_engines(this, wishes) if len(found) < len(this.engines) else frozenset()
+    if not long_lost and not useless:
         return found
     return {
         place: replace(one, cut=True)
-        if one.health is Health.UNHEALTHY and not one.ordered and this.engines[place].id in long_lost
+        if one.health is Health.UNHEALTHY
+        and not one.ordered
+        and (place in useless or this.engines[place].id in long_lost)
         else one
         for place, one in found.items()
     }
+
+
+def _useless_engines(this: EjectionInputs, wishes: Mapping[int, list[EjectionRequest]]) -> frozenset[int]:
+    """Engines, by place, that fail nearly every call: those that they hold are better tried elsewhere.
+
+    Slow ones finish theirs. Not where answers are streams: a retry cannot continue one that has begun.
+    """
+    if this.streams or not this.resilience.breaker.cut_hung or not this.resilience.retries.attempts:
+        return frozenset()
+
+    def useless(one: EjectionRequest, key: EngineId) -> bool:
+        known = this.known.get(key)
+        least = NEGLIGIBLE_OUTSIDE if known is not None and known.cut else NEGLIGIBLE
+        return one.soft and one.ejector is not Ejector.SLOWNESS and one.ability <= least
+
+    return frozenset(
+        place for place, those in wishes.items() if any(useless(one, this.engines[place].id) for one in those)
+    )
 
 
 def _flap_states(
@@ -306,6 +320,7 @@ def _engine_decision(
         ejector=one.ejector,
         floor=one.floor,
         traffic_percent=one.traffic_percent,
+        paced=one.paced,
         cut=one.cut and one.health is Health.UNHEALTHY,
         until_s=one.due_s,
         returns=one.returns,

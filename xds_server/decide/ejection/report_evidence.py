@@ -8,7 +8,7 @@ ones, counts as ready: losing sight of the fleet must not eject it, and Envoy's 
 from dataclasses import dataclass
 from typing import Final
 
-from engine.report import Doubt, EngineReport, ReportSource, Verdict
+from engine.report import STANDSTILL_READING, Doubt, EngineReport, ReportSource, Verdict
 from policies.pool import Probe
 from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.model.fleet import Engine
@@ -29,7 +29,7 @@ class EjectionRequest:
     evidence. ``until_s``: monotonic time at which age alone changes the request; ``due_s`` the same where time is
     part of the decision, None where only evidence is. ``ordered``: an order, not evidence. ``floor``: the engine
     is kept in rotation by the capacity floor. ``ability``: the good answers that it yields, as a share of a good
-    engine's; 1 where the evidence does not measure it.
+    engine's; 1 where the evidence does not measure it. ``paced`` as in ``EngineDecision``.
     """
 
     health: Health
@@ -45,6 +45,7 @@ class EjectionRequest:
     floor: bool = False
     traffic_percent: float = 100.0
     ability: float = 1.0
+    paced: bool = False
     cut: bool = False
     returns: str = ""
     due_s: float | None = None
@@ -59,7 +60,14 @@ def can_change(before: EngineReport | None, now: EngineReport, decision: EngineD
     """Whether a report may change the decision: it is news, or the decision still lags behind."""
     if before is None or decision is None or before.verdict is not now.verdict:
         return True
+    if is_at_standstill(before) != is_at_standstill(now):
+        return True
     return (decision.health is Health.HEALTHY) != now.verdict.good
+
+
+def is_at_standstill(report: EngineReport) -> bool:
+    """Whether the engine stands still longer than its recent prompts explain."""
+    return any(one.reading == STANDSTILL_READING for one in report.reasons)
 
 
 def stale_after_s(probe: Probe) -> float:

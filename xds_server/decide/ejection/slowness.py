@@ -165,12 +165,15 @@ def peer_medians(
     )
 
 
-def tokens_per_running(report: EngineReport | None, slots: int, now_s: float) -> float | None:
-    """Tokens per second per running request; None if unknown, stale, or if hardly any request runs."""
+def tokens_per_running(report: EngineReport | None, slots: int, now_s: float, *, ran: int = 0) -> float | None:
+    """Tokens per second per running request; None if unknown, stale, or if hardly any request runs.
+
+    ``ran``: requests that ran at the report before; those that ended since made tokens, too.
+    """
     running = running_requests(report, slots, now_s)
     if report is None or running is None or report.tokens_per_s is None:
         return None
-    return report.tokens_per_s / running if running >= _LEAST_RUNNING else None
+    return report.tokens_per_s / max(running, ran) if running >= _LEAST_RUNNING else None
 
 
 def running_requests(report: EngineReport | None, slots: int, now_s: float) -> int | None:
@@ -203,18 +206,16 @@ def slowness(
         and cohort.tokens_per_s <= RECOVERED_RATIO * tokens_per_s
     ):
         return NOT_SLOW
-    by_calls = _by_calls(book, cohort, policy, sure=sure)
-    if by_calls[0]:
-        return by_calls
+    by_tokens, shown = 0.0, ""
     if tokens_per_s is not None and cohort.tokens_per_s is not None:
-        times = cohort.tokens_per_s / max(tokens_per_s, 1e-9)
-        if times >= policy.slower_than:
-            return (
-                min(MOST_TIMES, times),
-                f"{tokens_per_s:.1f} tokens/s per running request, peers {cohort.tokens_per_s:.1f} "
-                f"(limit: {policy.slower_than:g} times slower)",
-                None,
-            )
+        by_tokens = min(MOST_TIMES, cohort.tokens_per_s / max(tokens_per_s, 1e-9))
+        shown = f"{tokens_per_s:.1f} tokens/s per running request, peers {cohort.tokens_per_s:.1f}"
+    times, why, since_s = _by_calls(book, cohort, policy, sure=sure)
+    if times:
+        # That it is slow, calls show first; how slow, tokens show better: equal calls end in bursts.
+        return by_tokens or times, why, since_s
+    if by_tokens >= policy.slower_than:
+        return by_tokens, f"{shown} (limit: {policy.slower_than:g} times slower)", None
     if traffic is not None and traffic.service_s and cohort.service_s:
         times = traffic.service_s / cohort.service_s
         enough = traffic.done_per_s * RATE_S >= MIN_EXPECTED_CALLS

@@ -33,6 +33,7 @@ from xds_server.decide.ejection.slowness import (
     median_rate,
     next_work_sample,
     peer_medians,
+    running_requests,
     slowness,
     tokens_per_running,
 )
@@ -54,11 +55,15 @@ NEW_STRAGGLER: Final = StragglerState()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedEvidence:
-    """How many times slower than its peers an ejected engine is, and whether that is as fast as they are."""
+    """How many times slower than its peers an ejected engine is, and whether that is as fast as they are.
+
+    ``running`` requests are on it; None if unknown.
+    """
 
     at_s: float
     times: float
     fast: bool
+    running: int | None = None
 
 
 def next_straggler_state(
@@ -90,6 +95,7 @@ def next_straggler_state(
                 until_s=now_s + cooldown_s(COOLDOWN_S, MAX_COOLDOWN_S, outs),
                 ejections=outs,
                 times=times,
+                running=0 if book is None else book.in_use,
                 why=why,
             )
         return replace(state, slow_since_s=since_s, sample=book)
@@ -117,7 +123,8 @@ def _recovering_state(
         if not times <= seen * _ALIKE <= _ALIKE * _ALIKE * times:
             times += _NEWS * (seen - times)
         proofs = state.proofs + 1 if speed.fast else 0
-        state = replace(state, proofs=proofs, proof_at_s=speed.at_s, times=times)
+        running = state.running if speed.running is None else speed.running
+        state = replace(state, proofs=proofs, proof_at_s=speed.at_s, times=times, running=running)
     if kept_out:
         return state
     if state.proofs >= proofs_needed(state.ejections):
@@ -303,11 +310,13 @@ def _recovery_evidence(
         return SpeedEvidence(
             at_s=canary.at_s, times=canary.took_s / usual_s if canary.in_row else state.times, fast=fast
         )
-    running = tokens_per_running(report, one.engine.slots, now_s)
-    if running is not None and cohort.tokens_per_s is not None:
+    # While it drains, few requests are left of those that made its tokens.
+    tokens_per_s = tokens_per_running(report, one.engine.slots, now_s, ran=state.running)
+    if tokens_per_s is not None and cohort.tokens_per_s is not None:
         return SpeedEvidence(
             at_s=report.observed_at_s,
-            times=cohort.tokens_per_s / max(running, 1e-9),
-            fast=running * RECOVERED_RATIO >= cohort.tokens_per_s,
+            times=cohort.tokens_per_s / max(tokens_per_s, 1e-9),
+            fast=tokens_per_s * RECOVERED_RATIO >= cohort.tokens_per_s,
+            running=running_requests(report, one.engine.slots, now_s),
         )
     return None

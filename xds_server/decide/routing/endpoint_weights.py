@@ -12,7 +12,8 @@ long-run rate is what it serves, ``slots / s``. The weight that keeps a number i
 **Stability.** Each change makes Envoy rebuild its balancer, and unequal weights cost it its accurate mode. So
 speeds are compared with the zone's median in steps of a quarter. An engine leaves its step when it is off by a
 whole one, by more than chance explains, for five seconds; within half a step of the others it counts as equal. An
-ejected engine, or one on trial, keeps its step: a change of health moves no weight.
+ejected engine, or one on trial, keeps its step: a change of health moves no weight. A *paced* engine is slower
+than that for now: its factor follows its share at once.
 """
 
 import math
@@ -23,7 +24,7 @@ from types import MappingProxyType
 from typing import Final
 
 from xds_server.decide.decision_memory import CapacityEstimate, EndpointWeight
-from xds_server.decide.decisions import MEASURED, EngineDecision, Health
+from xds_server.decide.decisions import MEASURED, EngineCapacity, EngineDecision, Health
 from xds_server.decide.pool_inputs import PoolEngines
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.memo import reuse_equal
@@ -38,6 +39,10 @@ SPACING_S: Final = 0.5
 """Distance from moves of zone weights, which happen twice a second: together they must not move more often."""
 
 MIN_FACTOR: Final = 1 / 16
+MIN_PACE: Final = 1 / 64
+
+_LONGEST: Final = 1.5
+"""Longest calls of an engine, as a multiple of its mean."""
 
 _LEAVE: Final = 1.0
 _RETURN: Final = 0.5
@@ -148,9 +153,32 @@ def weights_moved_at_s(known: Mapping[EngineId, EndpointWeight]) -> float:
     return max((one.moved_at_s for one in known.values() if one.moved_at_s is not None), default=-math.inf)
 
 
-def weight_factors(known: Mapping[EngineId, EndpointWeight]) -> dict[EngineId, float]:
-    """The factors other than 1."""
-    return {key: one.factor for key, one in known.items() if one.factor != 1}
+def weight_factors(
+    known: Mapping[EngineId, EndpointWeight], engines: PoolEngines, *, wait_s: float, proxies: int
+) -> dict[EngineId, float]:
+    """The factors other than 1; those of paced engines are lower."""
+    factors = {key: one.factor for key, one in known.items()}
+    for engine in engines.engines:
+        decision = engines.decisions[engine.id]
+        if decision.paced and decision.health is Health.HEALTHY:
+            pace = _pace_factor(engines.capacities[engine.id], decision.traffic_percent / 100, wait_s, proxies)
+            factors[engine.id] = round(max(MIN_PACE, factors.get(engine.id, 1.0) * pace), 4)
+    return {key: factor for key, factor in factors.items() if factor != 1}
+
+
+def _pace_factor(capacity: EngineCapacity, share: float, wait_s: float, proxies: int) -> float:
+    """The factor, in steps, that gives an engine this share of requests.
+
+    Of requests in flight it gets at most as large a part, so its callers spend no longer there than elsewhere. Its
+    longest calls are longer by more than its mean: for them, fewer wait, down to its slots.
+    """
+    each = max(1, proxies)
+    held = capacity.slots * (1 + wait_s / capacity.service_s) / each
+    longest_s = _LONGEST * capacity.service_s
+    left_s = max(0.0, wait_s + longest_s - longest_s / share)
+    fewer = capacity.slots * (1 + left_s * share / capacity.service_s) / each
+    wanted = share * (min(share * held, fewer) + 1) / (held + 1)
+    return float(STEP ** round(math.log(wanted) / math.log(STEP)))
 
 
 def _zone_weights(

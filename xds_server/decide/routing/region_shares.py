@@ -2,7 +2,8 @@
 
 Home is the caller's own region, or with ``active-standby`` the one region that serves all callers. Another region
 adds its latency to each request, so failover needs a lasting shortage, and failback needs more than its end. Two
-things are immediate: failover when home has no engine in rotation, and the return of the only region that has any.
+things are immediate: failover when home has no engine in rotation that yields answers, and the return of the only
+region that has any.
 
 Regions differ from zones in what Envoy gets (``translate.priorities``): a region without part in ``shares`` gets
 no request while one with a part is available, and takes over at once when none is, even without a control plane.
@@ -18,6 +19,7 @@ from typing import Final
 from policies.resilience import AcrossRevisions, Failback, Regions, ResilienceSpec, Serving
 from xds_server.decide.decision_memory import Demand, RegionMemory, RegionRevisions, RegionTimer, ZoneMemory
 from xds_server.decide.decisions import Health, RegionShares
+from xds_server.decide.ejection.arbitration import NEGLIGIBLE_OUTSIDE
 from xds_server.decide.pool_inputs import Callers, PoolEngines
 from xds_server.decide.routing.zone_shares import zone_shares
 from xds_server.model.fleet import Engine, EngineId
@@ -81,11 +83,13 @@ _STEP: Final = 0.05
 class _RegionInputs:
     """Inputs of one caller's shares; ``able`` and ``asked`` are requests per second by region.
 
-    ``able`` has only regions with an engine in rotation and not excluded. ``asked`` lacks regions without reports.
+    ``able`` has only regions with an engine in rotation and not excluded; ``failing`` are those of them where the
+    capacity floor alone keeps every such engine. ``asked`` lacks regions without reports.
     """
 
     policy: Regions
     able: Mapping[str, float]
+    failing: frozenset[str]
     asked: Mapping[str, float]
     now_s: float
 
@@ -188,7 +192,13 @@ def region_shares(
         out = excluded_engines(
             engines.engines, _reference_region(policy.order, revisions) if standby else caller, revisions, policy
         )
-        inputs = _RegionInputs(policy=policy, able=_able(engines, out), asked=asked, now_s=now_s)
+        inputs = _RegionInputs(
+            policy=policy,
+            able=_able(engines, out),
+            failing=_failing_regions(engines, out),
+            asked=asked,
+            now_s=now_s,
+        )
         last = None
         if (known := before.shares.get(caller)) is not None:
             last = _CallerShares(shares=known, timer=before.timers.get(caller, RegionTimer()))
@@ -223,12 +233,20 @@ def _reference_region(order: Sequence[str], revisions: Mapping[str, RegionRevisi
 def _able(engines: PoolEngines, out: frozenset[EngineId]) -> dict[str, float]:
     able: dict[str, float] = {}
     for engine in engines.engines:
+        if engines.decisions[engine.id].health is Health.HEALTHY and engine.id not in out:
+            able[engine.region] = able.get(engine.region, 0.0) + engines.able_per_s(engine.id)
+    return able
+
+
+def _failing_regions(engines: PoolEngines, out: frozenset[EngineId]) -> frozenset[str]:
+    """Regions with engines in rotation that all yield next to nothing."""
+    kept: dict[str, bool] = {}
+    for engine in engines.engines:
         decision = engines.decisions[engine.id]
         if decision.health is Health.HEALTHY and engine.id not in out:
-            capacity = engines.capacities[engine.id]
-            per_s = capacity.per_s * decision.traffic_percent / 100
-            able[engine.region] = able.get(engine.region, 0.0) + per_s
-    return able
+            useless = decision.floor and decision.traffic_percent <= 100 * NEGLIGIBLE_OUTSIDE
+            kept[engine.region] = kept.get(engine.region, True) and useless
+    return frozenset(region for region, useless in kept.items() if useless)
 
 
 def _active_active(inputs: _RegionInputs, caller: str, before: _CallerShares | None) -> _CallerShares:
@@ -250,7 +268,7 @@ def _active_active(inputs: _RegionInputs, caller: str, before: _CallerShares | N
             helped=True,
         )
     fits = _fits(own, inputs.asked.get(caller))
-    helped, towards_s = _failover(inputs, fits, before, policy.leave_after)
+    helped, towards_s = _failover(inputs, fits, before, at_once=caller in inputs.failing)
     if not helped or not others:
         reason = "every ready engine is in the region" if not others else f"{_percent(fits)} of demand fits"
         return _region_shares(inputs, caller, {caller: 1.0}, others, reason, helped=helped, towards_s=towards_s)
@@ -295,7 +313,8 @@ def _active(inputs: _RegionInputs, active: str, *, since_s: float) -> tuple[str,
     if active not in able or fits[active] < enough:
         more = [one for one in policy.order if able.get(one, 0.0) > able.get(active, 0.0)]
         better = next((one for one in more if fits[one] >= enough), next(iter(more), None))
-        if better is not None and active in able and lasted_s < policy.enter_after:
+        enter_after_s = 0.0 if active in inputs.failing else policy.enter_after
+        if better is not None and active in able and lasted_s < enter_after_s:
             return active, f"{told} of demand fits; {better} takes over if this lasts", since_s
         taken = "and no region has more" if better is None else f"so {better} takes over"
         return better or active, f"{told} of demand fits in {active}, {taken}", None
@@ -315,9 +334,9 @@ def _active(inputs: _RegionInputs, active: str, *, since_s: float) -> tuple[str,
 
 
 def _failover(
-    inputs: _RegionInputs, fits: float, before: _CallerShares | None, leave_after_s: float
+    inputs: _RegionInputs, fits: float, before: _CallerShares | None, *, at_once: bool
 ) -> tuple[bool, float | None]:
-    """Whether others help from now on, and since when the opposite is asked for."""
+    """Whether others help from now on, and since when the opposite is asked for. ``at_once``: without delay."""
     policy, helped = inputs.policy, before is not None and before.shares.failed_over
     towards_s = None if before is None else before.timer.towards_s
     enough = policy.below_percent / 100
@@ -325,7 +344,7 @@ def _failover(
     if not opposite:
         return helped, None
     since_s = inputs.now_s if towards_s is None else towards_s
-    wait_s = leave_after_s if helped else policy.enter_after
+    wait_s = policy.leave_after if helped else 0.0 if at_once else policy.enter_after
     return (not helped, None) if inputs.now_s - since_s >= wait_s else (helped, since_s)
 
 

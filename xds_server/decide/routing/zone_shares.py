@@ -119,8 +119,7 @@ def _zones(engines: PoolEngines) -> _Zones:
     for engine in engines.engines:
         decision = engines.decisions[engine.id]
         if decision.health is Health.HEALTHY:
-            capacity = engines.capacities[engine.id]
-            able = capacity.per_s * decision.traffic_percent / 100
+            able = engines.able_per_s(engine.id)
             ramp = engines.ramp_ratio(engine.id)
             full_per_s[engine.zone] = full_per_s.get(engine.zone, 0.0) + able
             per_s[engine.zone] = per_s.get(engine.zone, 0.0) + able * ramp

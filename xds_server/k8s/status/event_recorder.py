@@ -1,4 +1,4 @@
-"""Kubernetes Events for engines that are ejected, drained or returned to rotation.
+"""Kubernetes Events for engines that are ejected, drained or returned to rotation, and for rejected objects.
 
 Kubernetes keeps Events for people, for about an hour. Repeats raise the count of one Event. Token buckets per
 object and in total keep a flapping pool or a failing rack from flooding the API. Events without a token wait and
@@ -100,14 +100,39 @@ def _involved_object(
     pod, pool = pods.get(key), pools.get(key.pool)
     if pod is not None:
         return ObjectReference(api_version="v1", kind="Pod", namespace=pod.namespace, name=pod.name, uid=pod.uid)
-    if pool is None:
+    return None if pool is None else _reference(pool)
+
+
+def acceptance_event(
+    one: PolicyObject, before: Mapping[str, Any], after: Mapping[str, Any], unix_s: float
+) -> KubeEvent | None:
+    """Event for a new Accepted condition of an object; None if it was accepted before and is now, or is as before.
+
+    The condition in the cluster is the memory: another leader writes no second Event.
+    """
+    was, now = before.get("status"), after.get("status")
+    rejected = now == "False"
+    if (was, before.get("message")) == (now, after.get("message")) or not (rejected or was == "False"):
         return None
+    return KubeEvent(
+        involved_object=_reference(one),
+        engine="",
+        reason="SpecRejected" if rejected else "SpecAccepted",
+        warning=rejected,
+        message=str(after.get("message", "")),
+        times=1,
+        first_unix_s=unix_s,
+        last_unix_s=unix_s,
+    )
+
+
+def _reference(one: PolicyObject) -> ObjectReference:
     return ObjectReference(
         api_version=f"{ENGINE_POOLS.group}/{ENGINE_POOLS.version}",
-        kind=pool.kind,
-        namespace=pool.namespace,
-        name=pool.name,
-        uid=pool.uid,
+        kind=one.kind,
+        namespace=one.namespace,
+        name=one.name,
+        uid=one.uid,
     )
 
 

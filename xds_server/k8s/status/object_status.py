@@ -16,13 +16,17 @@ from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, Final
 
+from xds_server.admin_api.status_types import Condition, Severity
 from xds_server.decide.decisions import EngineDecision, Health
 from xds_server.k8s.kube_api import KubeObject
 from xds_server.k8s.policy_object import ACCEPTED, PolicyObject
 from xds_server.k8s.status.write_context import WriteContext
 
 PROGRAMMED: Final = "Programmed"
-_OURS: Final = (ACCEPTED, PROGRAMMED)
+HEALTHY: Final = "Healthy"
+"""Status condition: whether the server has a warning or a critical condition about the object."""
+
+_OURS: Final = (ACCEPTED, PROGRAMMED, HEALTHY)
 
 _SHOWN: Final = 10
 _MOST_CHARACTERS: Final = 2000
@@ -45,7 +49,7 @@ def status_of(one: PolicyObject, scene: WriteContext, known: KubeObject, unix_s:
     """Whole status of ``one``; ``known``: its present status, empty without one."""
     digest = digest_of(one, scene)
     generation = one.generation
-    words = (_accepted(one), _programmed(one, scene, known, digest))
+    words = (_accepted(one), _programmed(one, scene, known, digest), _healthy(one, scene))
     before = _conditions(known)
     conditions: list[Mapping[str, Any]] = [
         {
@@ -89,14 +93,7 @@ def _accepted(one: PolicyObject) -> _Condition:
         return _Condition(
             type=ACCEPTED, status="True", reason="Accepted", message="the spec is valid and in force"
         )
-    sentences = [f"{error.path or one.kind}: {error.message}" for error in one.problems[:_SHOWN]]
-    more = len(one.problems) - len(sentences)
-    if more:
-        sentences.append(f"and {more} more")
-    instead = "the last accepted spec is served" if one.serving else "it is not served"
-    return _Condition(
-        type=ACCEPTED, status="False", reason="Rejected", message=f"{instead}; " + "; ".join(sentences)
-    )
+    return _Condition(type=ACCEPTED, status="False", reason="Rejected", message=one.rejection)
 
 
 def _programmed(one: PolicyObject, scene: WriteContext, known: KubeObject, digest: str) -> _Condition:
@@ -117,6 +114,25 @@ def _programmed(one: PolicyObject, scene: WriteContext, known: KubeObject, diges
     return _Condition(type=PROGRAMMED, status=status, reason=reason, message=message)
 
 
+def _healthy(one: PolicyObject, scene: WriteContext) -> _Condition:
+    """The conditions of the server about this object, worst first, as ``switchgear status`` shows them."""
+    found = [each for each in scene.conditions if each.severity != Severity.INFO and _concerns(each, one)]
+    if not found:
+        return _Condition(
+            type=HEALTHY, status="True", reason="Healthy", message="no condition of the server is about it"
+        )
+    lines = [f"{each.severity} {each.code} {each.subject}: {each.sentence}. {each.fix}" for each in found[:_SHOWN]]
+    if len(found) > _SHOWN:
+        lines.append(f"and {len(found) - _SHOWN} more: `switchgear status`")
+    return _Condition(type=HEALTHY, status="False", reason=found[0].code, message="\n".join(lines))
+
+
+def _concerns(found: Condition, one: PolicyObject) -> bool:
+    if one.kind == "EnginePool" and one.serving and found.pool == one.name:
+        return True
+    return any(origin == one.file or origin.startswith(f"{one.file}:") for origin in found.origins)
+
+
 def _against(one: PolicyObject, scene: WriteContext) -> _Condition | None:
     """Why this object cannot be programmed, regardless of proxies; None if it can."""
     reason = message = ""
@@ -134,15 +150,27 @@ def _against(one: PolicyObject, scene: WriteContext) -> _Condition | None:
 
 
 def _engines(pool: str, scene: WriteContext) -> Mapping[str, Any]:
-    """Engine counts of a pool. Busy engines count as ready: under load they alternate all day."""
-    engines = () if scene.fleet is None else scene.fleet.pools.get(pool, ())
+    """Engine counts of a pool. Busy engines count as ready: under load they alternate all day.
+
+    An engine in rotation without a report and a request so far is unknown, not healthy, as in ``switchgear get``.
+    """
+    fleet = scene.fleet
+    engines = () if fleet is None else fleet.pools.get(pool, ())
     decided = [found for engine in engines if (found := scene.engines.get(engine.id)) is not None]
     healths = Counter(one.health for one in decided)
+    unknown = sum(
+        fleet is not None
+        and not fleet.is_known(engine)
+        and (found := scene.engines.get(engine.id)) is not None
+        and found.health is Health.HEALTHY
+        for engine in engines
+    )
     verdicts = Counter(map(_verdict, decided))
     return {
         "engines": {
             "total": len(engines),
-            "healthy": healths[Health.HEALTHY],
+            "healthy": healths[Health.HEALTHY] - unknown,
+            "unknown": unknown,
             "draining": healths[Health.DRAINING],
             "unhealthy": len(engines) - healths[Health.HEALTHY] - healths[Health.DRAINING],
         },

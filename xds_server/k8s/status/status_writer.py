@@ -20,9 +20,16 @@ import structlog
 from xds_server.k8s.api_resources import EVENTS, PODS, POLICY_RESOURCES
 from xds_server.k8s.kube_api import ApiError, KubeApi, KubeObject
 from xds_server.k8s.lease import DEADLINE_S, DURATION_S, POLL_S, LeaderElector
-from xds_server.k8s.policy_object import PolicyObject
-from xds_server.k8s.status.event_recorder import EventRecorder, KubeEvent, event_for, event_object, repeat_patch
-from xds_server.k8s.status.object_status import status_of
+from xds_server.k8s.policy_object import ACCEPTED, PolicyObject
+from xds_server.k8s.status.event_recorder import (
+    EventRecorder,
+    KubeEvent,
+    acceptance_event,
+    event_for,
+    event_object,
+    repeat_patch,
+)
+from xds_server.k8s.status.object_status import condition, status_of
 from xds_server.k8s.status.readiness_gate import ReadinessGate, condition_patch, is_current, readiness_gates
 from xds_server.k8s.status.write_context import WriteContext
 from xds_server.k8s.status.write_target import WriteTarget, backoff_after, retained_targets
@@ -211,6 +218,9 @@ class StatusWriter:
                 lambda: self._api.replace(resource, one.namespace, one.name, body, subresource="status")
             )
             self._targets[key] = target.refreshed(answer, one.resource_version, now_s, wrote=True)
+            event = acceptance_event(one, condition(known, ACCEPTED), condition(status, ACCEPTED), self._wall())
+            if event is not None:
+                self._tellings.add((event,))
         except ApiError as error:
             self._setback(key, resource.plural, error)
 

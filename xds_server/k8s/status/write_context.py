@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from xds_server.admin_api.status_types import Condition
 from xds_server.decide.decisions import EngineDecision
 from xds_server.k8s.policy_object import PolicyObject
 from xds_server.k8s.replica_status import NackSummary
@@ -28,6 +29,7 @@ class WriteContext:
     ``digest``: the served policies, empty if none; ``texts``: those policies by file. ``hold_reason``: why newer
     policies are held, empty if none. ``fleet`` and ``engines``: the latest decisions, at ``now_s``. ``events``:
     ledger events not yet written. ``programmed``: progress of the served policies in the proxies of all replicas.
+    ``conditions`` of this server, worst first.
     """
 
     objects: Sequence[PolicyObject]
@@ -40,3 +42,4 @@ class WriteContext:
     hold_reason: str = ""
     pods: Mapping[EngineId, PodRef] = field(default_factory=dict)
     events: Sequence[Event] = ()
+    conditions: Sequence[Condition] = ()

@@ -19,6 +19,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict
 
 from xds_server.rollout.history import digest_table
+from xds_server.rollout.history.announced_number import AnnouncedNumber
 from xds_server.rollout.history.policy_version import PolicyVersion, VersionSource
 from xds_server.state.atomic_file import RETRY_S, write_atomically
 from xds_server.state.versioned_file import StoreError, VersionedFile
@@ -76,6 +77,7 @@ class VersionArchive:
         self._unsaved: deque[PolicyVersion] = deque()
         self._wake = asyncio.Event()
         self._last = 0
+        self._announced = AnnouncedNumber(folder)
         self._says: Mapping[str, str] = {}
         self._needed: Mapping[str, str] = {}
         self.damaged: tuple[str, ...] = ()
@@ -111,13 +113,14 @@ class VersionArchive:
         if self._folder is None or not self._folder.is_dir():
             return
         damaged = []
+        self._announced.restore()
         self._says = digest_table.read(self._folder)
         for path in sorted(self._folder.iterdir()):
             named = _NAME.fullmatch(path.name)
             if named is None:
                 continue
             number = int(named[1])
-            self._last = max(self._last, number)  # numbers are never reused
+            self._last = max(self._last, number)
             try:
                 self._versions[number] = _known(read(path, number), self._says)
             except StoreError as error:
@@ -133,11 +136,12 @@ class VersionArchive:
         )
 
     def next_number(self) -> int:
-        """The number of the next version."""
-        return self._last + 1
+        """The number of the next version; numbers are never reused."""
+        return max(self._last, self._announced.number) + 1
 
     def add(self, version: PolicyVersion) -> None:
         """Add a version; ``run`` saves it."""
+        self._announced.announce(version.number)
         self._last = max(self._last, version.number)
         self._versions[version.number] = version
         for gone in surplus(self.versions, self._max_versions, self._max_bytes):

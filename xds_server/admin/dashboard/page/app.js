@@ -6,17 +6,17 @@ import { changeText, Timeline } from "./timeline.js";
 import { Live } from "./live.js";
 import { Pools } from "./pools.js";
 import { Proxies } from "./proxies.js";
-import { Problems } from "./problems.js";
+import { guideTo, Problems } from "./problems.js";
 
 const at = (id) => document.getElementById(id);
 let lostAt = null;
 
 const live = new Live(changed, linked);
 const fleet = new Fleet(live, at("zones"), at("fleet-note"), explain);
-const pools = new Pools(live, at("pools"));
+const pools = new Pools(live, at("pools"), at("pools-note"));
 const timeline = new Timeline(live, at("lanes"), at("events"));
 const proxies = new Proxies(live, at("proxies"), at("proxies-note"));
-const problems = new Problems(live, at("problems"), at("problems-note"), at("problem-list"), explain);
+const problems = new Problems(live, at("problems"), at("problems-note"), at("problem-list"), explain, showGuide);
 
 for (const [sign, words] of Object.values(STATES)) at("legend").append(make("span", {}, `${sign} ${words}`));
 
@@ -27,8 +27,8 @@ function changed(what) {
   if (what === null || what.tables.proxies) proxies.all();
   problems.all();
   if (!document.hidden) {
+    fleet.ages();
     fleet.lines();
-    pools.lines();
   }
   summary();
 }
@@ -46,15 +46,9 @@ function summary() {
   setText(at("rate"), `; ${number(good)} good answers/s; ${count(Object.keys(live.tables.proxies ?? {}).length, "proxy", "proxies")}`);
   document.title = out ? `(${out}) Switchgear` : "Switchgear";
   const badge = at("policies");
-  setText(badge, server.stale ? `policies ${server.policies}, stale` : `policies ${server.policies ?? "?"} ${server.digest ?? ""}`);
+  setText(badge, server.stale ? `policies ${server.policies}, stale` : `policies ${server.policies ?? "?"}`);
+  badge.title = server.digest ?? "";
   badge.className = `badge ${server.policies === "accepted" && !server.stale ? "good" : "bad"}`;
-  const troubles = [...(server.problems ?? [])];
-  troubles.push(...(server.troubles ?? []));
-  if (server.held) troubles.push(`policies held: ${server.held}`);
-  if (server.lost?.length) troubles.push(`no contact to ${server.lost.join(", ")}; serving the last known state`);
-  if (server.ready === false) troubles.push(server.reason);
-  at("alert").hidden = !troubles.length;
-  setText(at("alert"), troubles.join("\n"));
   const names = Object.keys(live.tables.pools ?? {}).sort();
   const choice = at("pool");
   if ([...choice.options].slice(1).map((option) => option.value).join("\n") !== names.join("\n")) {
@@ -66,6 +60,7 @@ function summary() {
 
 function linked(up) {
   lostAt = up ? null : (lostAt ?? (live.heardMs || Date.now()));
+  document.body.classList.toggle("lost", !up);
   const badge = at("link");
   badge.className = `badge ${up ? "good" : "bad"}`;
   setText(badge, up ? "live" : "no contact");
@@ -75,12 +70,28 @@ setInterval(() => {
   if (lostAt !== null) setText(at("link"), `no contact, ${ago((Date.now() - lostAt) / 1000)}`);
 }, 1000);
 
-async function explain(name) {
+function opened(name) {
   const dialog = at("story");
   setText(at("story-name"), name);
   const body = at("story-body");
   body.replaceChildren(make("p", {}, "loading"));
   if (!dialog.open) dialog.showModal();
+  return body;
+}
+
+async function showGuide(code) {
+  const body = opened(code);
+  try {
+    const answer = await fetch("guide.json", { signal: AbortSignal.timeout(10000) });
+    const guide = await answer.json();
+    if (at("story-name").textContent === code) body.replaceChildren(...guideTo(code, guide));
+  } catch (error) {
+    body.replaceChildren(make("p", {}, `no answer: ${error.message}`));
+  }
+}
+
+async function explain(name) {
+  const body = opened(name);
   try {
     const answer = await fetch(`/v1/why?name=${encodeURIComponent(name)}`, { signal: AbortSignal.timeout(10000) });
     const story = await answer.json();
@@ -109,4 +120,5 @@ document.addEventListener("keydown", (event) => {
   at("find").focus();
 });
 
+pools.follow();
 live.connect();

@@ -48,6 +48,24 @@ export function line(points, now, span, top) {
     .join("");
 }
 
+// SVG path through [time, value] points in a 300 x 60 box that shows from..to; a missing value or time is a gap.
+export function trace(points, from, to, top, gapS) {
+  let path = "";
+  let before = null;
+  for (const [at, value] of points) {
+    if (value === null || at < from) {
+      before = null;
+      continue;
+    }
+    const x = ((300 * (at - from)) / (to - from)).toFixed(1);
+    const y = (58 - (56 * value) / top).toFixed(1);
+    // A lone point is drawn as a short line.
+    path += before === null || at - before > gapS ? `M${x} ${y}h1` : `L${x} ${y}`;
+    before = at;
+  }
+  return path;
+}
+
 export function count(number, one, many = `${one}s`) {
   return `${number} ${number === 1 ? one : many}`;
 }
@@ -58,8 +76,11 @@ export function number(value, digits = 3) {
   return Number(value.toPrecision(digits)).toLocaleString("en", { maximumFractionDigits: 2 });
 }
 
-export function ago(seconds) {
-  if (seconds < 1.5) return "now";
-  if (seconds < 90) return `${Math.round(seconds)} s ago`;
-  return seconds < 5400 ? `${Math.round(seconds / 60)} min ago` : `${(seconds / 3600).toFixed(1)} h ago`;
+function span(seconds) {
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
 }
+
+export const ago = (seconds) => (seconds < 1.5 ? "now" : `${span(seconds)} ago`);
+
+export const lasting = (seconds) => (seconds < 1.5 ? "now" : `for ${span(seconds)}`);

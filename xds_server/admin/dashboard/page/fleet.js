@@ -2,7 +2,7 @@
 // values, and draws large fleets small, without sparklines.
 
 import { HISTORY_S } from "./live.js";
-import { count, line, make, number, setText, shape } from "./charts.js";
+import { ago, count, line, make, number, setText, shape } from "./charts.js";
 
 const DENSE = 160;
 
@@ -13,7 +13,7 @@ export const STATES = {
   trial: ["◔", "on trial"],
   drain: ["▽", "draining"],
   bad: ["✕", "ejected"],
-  none: ["○", "no report"],
+  none: ["○", "no report, or an old one"],
 };
 
 export function stateOf(row) {
@@ -21,11 +21,12 @@ export function stateOf(row) {
   if (row.health === "DRAINING") return "drain";
   if (row.floor) return "kept";
   if (row.trafficPercent < 100) return "trial";
-  if (row.verdict === null) return "none";
+  if (row.verdict === null || row.heardAt !== null) return "none";
   return row.verdict === "busy" ? "busy" : "good";
 }
 
-const CLASS = { good: "s-good", busy: "s-busy", kept: "s-bad", trial: "s-busy", drain: "s-drain", bad: "s-bad", none: "" };
+// A full engine works as it should: no warning colour.
+const CLASS = { good: "s-good", busy: "s-good", kept: "s-bad", trial: "s-warn", drain: "s-drain", bad: "s-bad", none: "" };
 
 export class Fleet {
   constructor(live, root, note, onPick) {
@@ -76,15 +77,26 @@ export class Fleet {
     const load = row.slots ? `${number(row.inFlight)}/${number(row.slots)}` : number(row.inFlight);
     const share = row.sharePercent === null ? "" : `, ${number(row.sharePercent, 2)} %`;
     setText(cell.parts.what, `${row.verdict ?? "?"} ${load}${share}`);
+    cell.parts.heardAt = row.heardAt;
     const parts = [];
     if (row.kvPercent !== null) parts.push(`KV ${row.kvPercent} %`);
     if (row.gpuPercent !== null) parts.push(`GPU ${row.gpuPercent} %`);
-    setText(cell.parts.share, parts.join(" "));
+    if (row.heardAt === null) setText(cell.parts.share, parts.join(" "));
+    else this.age(cell);
     const full = String(row.slots ? Math.min(1, (row.inFlight ?? 0) / row.slots) : 0);
     if (cell.full !== full) cell.parts.load.style.transform = `scaleX(${(cell.full = full)})`;
     const label = `${name}: ${words}; ${row.reason || row.verdict || ""}; ${load} in flight`;
     if (cell.getAttribute("aria-label") !== label) cell.setAttribute("aria-label", label);
     if (cell.title !== row.reason) cell.title = row.reason;
+  }
+
+  // An old report shows its age; its figures are gone.
+  age(cell) {
+    setText(cell.parts.share, `report ${ago(this.live.at - cell.parts.heardAt)}`);
+  }
+
+  ages() {
+    for (const cell of this.cells.values()) if (cell.parts.heardAt !== null) this.age(cell);
   }
 
   blank(name) {
@@ -134,7 +146,6 @@ export class Fleet {
   }
 
   tidy() {
-    const rows = this.live.tables.engines ?? {};
     const dense = this.cells.size > DENSE;
     if (dense !== this.dense) this.root.classList.toggle("dense", (this.dense = dense));
     let shown = 0;
@@ -148,7 +159,8 @@ export class Fleet {
       const visible = here.filter((cell) => !cell.hidden);
       shown += visible.length;
       map.parentNode.hidden = !visible.length;
-      const inRotation = here.filter((cell) => rows[cell.dataset.name]?.health === "HEALTHY").length;
+      const zones = Object.values(this.live.tables.zones ?? {}).filter((row) => (row.zone || "no zone") === zone);
+      const inRotation = zones.reduce((sum, row) => sum + row.healthy, 0);
       setText(map.zoneTitle, `${zone}: ${inRotation} of ${here.length} in rotation`);
     }
     setText(this.note, shown === this.cells.size ? count(shown, "engine") : `${shown} of ${count(this.cells.size, "engine")}`);

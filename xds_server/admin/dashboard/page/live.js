@@ -74,10 +74,6 @@ export class Live {
 
   // Keep two minutes of data for sparklines.
   remember() {
-    for (const [name, row] of Object.entries(this.tables.pools ?? {})) {
-      this.note(`pool ${name} ok`, row.donePerS);
-      this.note(`pool ${name} shed`, row.shedPerS);
-    }
     for (const [name, row] of Object.entries(this.tables.engines ?? {})) this.note(`engine ${name}`, row.inFlight);
   }
 

@@ -1,88 +1,81 @@
-// Active problems, worst first; each line opens its explanation.
+// Conditions of the server, worst first. A subject opens its explanation, a code its meaning, fix and runbook.
 
-import { stateOf, STATES } from "./fleet.js";
-import { count, keyed, make, number, setText } from "./charts.js";
-import { LEVELS } from "./pools.js";
+import { keyed, lasting, make, setText } from "./charts.js";
 
-const SHOWN = 6;
-const ALONE = 3;
+const SHOWN = 8;
+const SIGNS = { critical: "✕", warning: "!", info: "i" };
 
 export class Problems {
-  constructor(live, root, note, list, onPick) {
+  constructor(live, root, note, list, onPick, onCode) {
     this.live = live;
     this.root = root;
     this.note = note;
     this.list = list;
+    this.every = false;
     list.addEventListener("click", (event) => {
       const button = event.target.closest("button");
-      if (button) onPick(button.dataset.subject);
+      if (!button) return;
+      if (button.dataset.more) this.expand();
+      else if (button.dataset.code) onCode(button.dataset.code);
+      else onPick(button.dataset.subject);
     });
   }
 
+  expand() {
+    this.every = !this.every;
+    this.all();
+  }
+
   all() {
-    const { pools = {}, engines = {}, proxies = {} } = this.live.tables;
-    const lines = [...ofPools(pools), ...ofProxies(proxies), ...ofEngines(engines)];
-    this.root.hidden = !lines.length;
-    setText(this.note, lines.length > SHOWN ? `${SHOWN} of ${lines.length}` : "");
-    const shown = lines.slice(0, SHOWN);
-    const items = keyed(this.list, shown.map((line) => line.key), () => blank());
-    items.forEach((item, i) => fill(item, shown[i]));
+    const rows = Object.entries(this.live.tables.conditions ?? {}).sort(([a, one], [b, other]) => one.rank - other.rank || (a < b ? -1 : 1));
+    this.root.hidden = !rows.length;
+    this.root.classList.toggle("critical", rows.some(([, row]) => row.severity === "critical"));
+    setText(this.note, summary(rows.map(([, row]) => row.severity)));
+    const shown = this.every ? rows : rows.slice(0, SHOWN);
+    const keys = shown.map(([key]) => key);
+    if (rows.length > SHOWN) keys.push("more");
+    const items = keyed(this.list, keys, blank);
+    shown.forEach(([, row], i) => fill(items[i], row, this.live.at));
+    if (rows.length > SHOWN) setText(items.at(-1).firstChild, this.every ? "show fewer" : `show ${rows.length - SHOWN} more`);
   }
 }
 
-function* ofPools(pools) {
-  for (const [name, row] of Object.entries(pools)) {
-    const shed = row.shedPerS > 0 ? `; refusing ${number(row.shedPerS)} requests/s` : "";
-    const level = row.level ? `degradation level ${row.level} (${LEVELS[row.level] ?? ""}): ${row.levelReason}` : "";
-    if (row.engines && !row.healthy) yield { key: `pool ${name}`, sign: "✕", name: `pool:${name}`, head: name, text: `no engine in rotation${shed}` };
-    else if (level || shed) yield { key: `pool ${name}`, sign: "!", name: `pool:${name}`, head: name, text: `${level}${shed}`.replace(/^; /, "") };
-  }
+function summary(severities) {
+  const counts = Object.keys(SIGNS).map((severity) => [severity, severities.filter((one) => one === severity).length]);
+  return counts.filter(([, number]) => number).map(([severity, number]) => `${number} ${severity}`).join(", ");
 }
 
-function* ofProxies(proxies) {
-  const refusing = Object.entries(proxies).filter(([, row]) => row.refused.length);
-  if (!refusing.length) return;
-  const [node, row] = refusing[0];
-  const more = refusing.length > 1 ? ` and ${count(refusing.length - 1, "more proxy", "more proxies")}` : "";
-  yield { key: "proxies", sign: "✕", name: "", head: `${node}${more}`, text: `refused ${row.refused[0]}` };
+function blank(key) {
+  if (key === "more") return make("li", {}, make("button", { type: "button", "data-more": "1" }));
+  const sign = make("span", { class: "sign", "aria-hidden": "true" });
+  const code = make("button", { type: "button", class: "code" });
+  return make("li", {}, sign, code, make("span", { class: "word" }), make("button", { type: "button" }), make("b"), make("span"), make("small"));
 }
 
-// Group engines with equal state, pool, zone and verdict: a lost zone is one line.
-function ofEngines(engines) {
-  const groups = new Map();
-  for (const [name, row] of Object.entries(engines)) {
-    const state = stateOf(row);
-    if (state !== "bad" && state !== "kept") continue;
-    const key = `${state} ${row.pool} ${row.zone} ${row.verdict}`;
-    groups.has(key) ? groups.get(key).push([name, row]) : groups.set(key, [[name, row]]);
-  }
-  const lines = [];
-  for (const [key, members] of groups) {
-    const many = members.length > ALONE;
-    for (const [name, row] of many ? members.slice(0, 1) : members) {
-      const state = stateOf(row);
-      const what = state === "kept" ? "kept in rotation by the capacity floor:" : "ejected:";
-      const why = row.reason.replace(/^kept in rotation: /, "");
-      const head = many ? `${members.length} engines of ${row.pool}, ${row.zone || "no zone"}` : name;
-      const text = many ? `${what} ${row.verdict ?? "unknown"}, e.g. ${name}: ${why}` : `${what} ${why || row.verdict}`;
-      lines.push({ key: many ? key : name, sign: STATES[state][0], name, head, text, weight: members.length, out: state === "bad" });
-    }
-  }
-  return lines.sort((a, b) => b.out - a.out || b.weight - a.weight || (a.key < b.key ? -1 : 1));
+function fill(item, row, at) {
+  const [sign, code, word, button, plain, text, age] = item.children;
+  item.className = row.severity;
+  setText(sign, SIGNS[row.severity] ?? "✕");
+  setText(code, row.code);
+  code.dataset.code = row.code;
+  code.title = `${row.code}: meaning, fix and runbook`;
+  setText(word, ` ${row.severity} `);
+  // What has no explanation of its own is plain text.
+  button.hidden = !row.name;
+  plain.hidden = !!row.name;
+  button.dataset.subject = row.name;
+  button.title = "why";
+  setText(row.name ? button : plain, row.subject);
+  setText(text, `: ${row.sentence}. ${row.fix}`);
+  setText(age, row.since === null ? "" : ` ${lasting(at - row.since)}`);
 }
 
-function blank() {
-  const button = make("button", { type: "button" });
-  return make("li", {}, make("span", { class: "sign", "aria-hidden": "true" }), button, make("b"), make("span"));
-}
-
-function fill(item, line) {
-  const [sign, button, plain, text] = item.children;
-  setText(sign, line.sign);
-  // Proxies have no explanation; Envoy's message is the reason.
-  button.hidden = !line.name;
-  plain.hidden = !!line.name;
-  button.dataset.subject = line.name;
-  setText(line.name ? button : plain, line.head);
-  setText(text, ` ${line.text}`);
+// The meaning, fix and runbook of one code, as elements.
+export function guideTo(code, guide) {
+  const found = guide.codes[code];
+  if (!found) return [make("p", {}, `unknown code ${code}`)];
+  const parts = [make("p", {}, `${found.title} (${found.severity}). ${found.meaning}`), make("p", {}, `Fix: ${found.fix}`)];
+  const page = guide.runbooks[found.runbook];
+  if (page) parts.push(make("h3", {}, `Runbook ${found.runbook}`), make("pre", { class: "runbook" }, page));
+  return parts;
 }

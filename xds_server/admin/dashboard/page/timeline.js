@@ -17,17 +17,25 @@ const LANES = {
 const LABELS = {
   standing: "pod", ejector: "ejected for", trial: "traffic share", cut: "cutting requests", shadow: "shadow mode", straggler: "speed",
   ceiling: "admission limit", retries: "retried statuses", limits: "timeouts", ladder: "degradation", order: "operator order",
+  zones: "zone split", kept: "capacity floor", object: "custom resource", source: "policy source",
 };
+const UNITS = { ceiling: " requests" };
 const HEALTH = { HEALTHY: "returned to rotation", UNHEALTHY: "ejected", DRAINING: "draining" };
 
 export function changeText({ kind, before, after }) {
-  const change = before ? `${before} → ${after}` : after;
+  const change = `${before ? `${before} → ` : ""}${after}${UNITS[kind] ?? ""}`;
   if (kind === "health" && before && HEALTH[after]) return HEALTH[after];
   if (kind === "verdict" && after === "producing" && before && before !== "no report") return "recovered";
   if (kind === "kept") return `${after === "kept in rotation" ? "" : "no longer "}kept in rotation by the capacity floor`;
   if (kind === "demand") return `demand ${change.replace(" capacity →", " →")}`;
   if (kind === "zones") return `zone split ${change}`;
   return `${LABELS[kind] || kind}: ${change}`;
+}
+
+// With its kind, for equal names of different things.
+function subjectText({ subject, engine, zone, proxy, pool }) {
+  const kind = engine ? "engine" : proxy ? "proxy" : pool ? "pool" : zone ? "zone" : "";
+  return kind ? `${kind} ${subject}` : subject || "server";
 }
 
 export class Timeline {
@@ -65,7 +73,7 @@ export class Timeline {
         const times = event.times > 1 ? ` ×${event.times}` : "";
         const item = make("li");
         item.append(
-          make("span", { class: event.alarm ? "alarm" : "" }, `${event.subject}: ${changeText(event)}${times} `),
+          make("span", { class: event.alarm ? "alarm" : "" }, `${subjectText(event)}: ${changeText(event)}${times} `),
           make("small", {}, `${ago(this.live.at - event.at)}. ${event.evidence}`),
         );
         return item;
