@@ -1,4 +1,4 @@
-"""Objectives of a route: what its callers are promised, measured from access logs.
+"""Objectives of a route or a pool: what callers are promised, measured from access logs.
 
 An objective names a share of calls and, for latency, a limit. The rest of the calls is its error budget; the burn
 rate is the share of bad calls over that budget: 1 spends it exactly, 14.4 spends a month's within two days.
@@ -34,7 +34,7 @@ OBJECTIVE_NAMES: Final = (
         for share, _ in _SHARES
     ),
 )
-"""Names of all objectives that a route can have."""
+"""Names of all objectives that a route or a pool can have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,22 @@ class Objective:
     kind: ObjectiveKind
     target: float
     limit_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnAlert:
+    """Burn rate above ``factor`` over the long window; the short one resolves it."""
+
+    factor: float
+    long: str
+    short: str
+
+
+FAST_BURN: Final = BurnAlert(factor=14.4, long="1h", short="5m")
+"""2 % of a month's budget in an hour."""
+
+SLOW_BURN: Final = BurnAlert(factor=6, long="6h", short="30m")
+"""5 % of a month's budget in six hours."""
 
 
 class LatencyObjective(Spec):
@@ -59,7 +75,7 @@ class LatencyObjective(Spec):
 
 
 class Objectives(Spec):
-    """Objectives of a route."""
+    """Objectives of a route or a pool."""
 
     good_percent: float | None = documented_field(
         None,

@@ -15,7 +15,7 @@ from policies.origin import Step, line_of, origin, path_steps, path_text
 from policies.pool import EnginePool
 from policies.quantity import format_duration, is_ip
 from policies.resilience import DEFAULT, WAIT_SHARE, ResiliencePolicy, ResilienceSpec
-from policies.route import Listener, Match, ModelRoute
+from policies.route import MODEL_HEADER, Listener, Match, ModelRoute, can_be_stated
 from policies.validated_document import ValidatedDocument
 
 
@@ -158,6 +158,18 @@ def _in_route(route: ModelRoute, document: ValidatedDocument) -> Iterator[Proble
             )
 
     yield from _auth(route, document)
+    yield from _affinity(route, document)
+    model = route.spec.match.model
+    if route.spec.listener.reads_headers and model is not None and not can_be_stated(model):
+        yield _problem(
+            document,
+            "SG040",
+            ("spec", "match", "model"),
+            f"the header {MODEL_HEADER} cannot carry this model, and the listener has requestFields: headers",
+            found=model,
+            allowed="printable ASCII without a comma",
+            hint="serve the model under another name (--served-model-name), or set requestFields: body",
+        )
     for one in route.spec.listener.external_services():
         if nameless(one.service):
             yield _problem(
@@ -168,6 +180,31 @@ def _in_route(route: ModelRoute, document: ValidatedDocument) -> Iterator[Proble
                 allowed="serverName, or a host name as address",
                 hint="set serverName to the name in the certificate",
             )
+
+
+def _affinity(route: ModelRoute, document: ValidatedDocument) -> Iterator[Problem]:
+    """One key, and one that Envoy reads."""
+    affinity = route.spec.affinity
+    if affinity is None:
+        return
+    given = [name for name in ("header", "cookie", "prefix") if getattr(affinity, name) is not None]
+    if len(given) != 1:
+        yield _problem(
+            document,
+            "SG040",
+            ("spec", "affinity"),
+            f"{' and '.join(given)} exclude each other" if given else "no key of requests",
+            allowed="exactly one of header, cookie and prefix",
+            hint="keep one of them" if given else "set prefix: {} for engines with a prefix cache",
+        )
+    elif affinity.prefix is not None and route.spec.listener.reads_headers:
+        yield _problem(
+            document,
+            "SG040",
+            ("spec", "affinity", "prefix"),
+            "Envoy reads no prompts on this port: the listener has requestFields: headers",
+            hint="set requestFields: body, or let the caller that states the fields send a key: affinity.header",
+        )
 
 
 def _in_fallbacks(route: ModelRoute, document: ValidatedDocument) -> Iterator[Problem]:
@@ -209,17 +246,22 @@ def _auth(route: ModelRoute, document: ValidatedDocument) -> Iterator[Problem]:
         if one.local_jwks is not None and (one.local_jwks.inline is None) == (one.local_jwks.file is None):
             message = f"provider {one.name} needs exactly one of inline and file"
             yield _problem(document, "SG040", (*steps, number, "localJwks"), message, hint="name one key set")
-    if route.spec.public and _reads_body(route):
+    if route.spec.public and _matches_fields(route):
         yield _problem(
             document,
             "SG040",
             ("spec", "public"),
-            "a public route cannot match model or stream: callers are checked before Envoy reads bodies",
+            "a public route cannot match model or stream: "
+            + (
+                "callers would choose by a header whether they are checked"
+                if route.spec.listener.reads_headers
+                else "callers are checked before Envoy reads bodies"
+            ),
             hint="match the path or headers, or remove public",
         )
 
 
-def _reads_body(route: ModelRoute) -> bool:
+def _matches_fields(route: ModelRoute) -> bool:
     return route.spec.match.model is not None or route.spec.match.stream is not None
 
 
@@ -230,19 +272,20 @@ def _public(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
         if not route.spec.public:
             continue
         path = route.spec.match.path_prefix
+        only = "a stated header" if route.spec.listener.reads_headers else "the body"
         for there, other in routes:
             prefix = other.spec.match.path_prefix
             if (
                 other.spec.listener.port == route.spec.listener.port
                 and not other.spec.public
-                and _reads_body(other)
+                and _matches_fields(other)
                 and (prefix.startswith(path) or path.startswith(prefix))
             ):
                 yield _refusal(
                     placed,
                     "SG045",
                     ("spec", "public"),
-                    f"only the body tells its requests from those of route {other.metadata.name}, at "
+                    f"only {only} tells its requests from those of route {other.metadata.name}, at "
                     f"{there.place('spec', 'match')}, which is not public",
                     hint="use paths that do not begin with one another, or another port",
                 )
@@ -367,6 +410,7 @@ def _listeners(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
             ("receiveTimeout", f"{listener.receive_timeout:g}s", f"{known.receive_timeout:g}s"),
             ("trustedHops", listener.trusted_hops, known.trusted_hops),
             ("requestId", listener.request_id, known.request_id),
+            ("requestFields", listener.request_fields, known.request_fields),
             ("accessLog", listener.access_log, known.access_log),
             ("accessLogFile", listener.access_log_file or "none", known.access_log_file or "none"),
             ("accessLogCollector", listener.access_log_collector, known.access_log_collector),

@@ -1,11 +1,13 @@
 """ModelRoute: which requests go to which pools."""
 
+import re
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from policies.affinity import Affinity
 from policies.caller_auth import ExtAuth, ExtAuthProtocol, Jwt
 from policies.document import (
     API_VERSION,
@@ -36,6 +38,21 @@ SET_BEFORE_ROUTES: Final = frozenset({"x-envoy-external-address"})
 """Headers that Envoy itself writes before it chooses a route (1.40): the address of the caller."""
 
 
+MODEL_HEADER: Final = "x-switchgear-model"
+STREAM_HEADER: Final = "x-switchgear-stream"
+MAX_TOKENS_HEADER: Final = "x-switchgear-max-tokens"
+STATED_HEADERS: Final = (MODEL_HEADER, STREAM_HEADER, MAX_TOKENS_HEADER)
+"""Headers that state fields of the body: of listeners with ``requestFields: headers``, and of exports."""
+
+_STATED_MODEL: Final = re.compile(r"[!-+\--~]+( [!-+\--~]+)*")
+"""Printable ASCII with single spaces and without a comma, at which proxies may split or join headers."""
+
+
+def can_be_stated(model: str) -> bool:
+    """Whether a header can carry the name of the model."""
+    return _STATED_MODEL.fullmatch(model) is not None
+
+
 def is_removed_header(name: str) -> bool:
     """Whether listeners remove this header from requests: Envoy's own, and names with an underscore."""
     lower = name.lower()
@@ -62,6 +79,13 @@ class RequestId(StrEnum):
 
     GENERATE = "generate"
     KEEP = "keep"  # the caller's, if it sent one
+
+
+class RequestFields(StrEnum):
+    """Source of the fields that routes and limits need: model, stream, token limit."""
+
+    BODY = "body"
+    HEADERS = "headers"  # stated by a trusted caller
 
 
 class AccessLog(StrEnum):
@@ -165,7 +189,8 @@ class Match(Spec):
     headers: tuple[HeaderMatch, ...] = documented_field((), "Header conditions.", max_length=32)
     model: str | None = documented_field(
         None,
-        "Value of `model` in the JSON body, read by Envoy itself.",
+        "Value of `model` in the JSON body, read by Envoy itself, or of the header `x-switchgear-model` "
+        "(`listener.requestFields`).",
         targets=FieldTargets(
             live=Xds.RDS,
             istio=kept("any model matches", "VirtualService"),
@@ -179,7 +204,8 @@ class Match(Spec):
     )
     stream: bool | None = documented_field(
         None,
-        "Value of `stream` in the JSON body; absent in the body counts as false.",
+        "Value of `stream` in the JSON body, or of the header `x-switchgear-stream` (`listener.requestFields`); "
+        "absent counts as false.",
         targets=FieldTargets(
             live=Xds.RDS,
             istio=approximated(
@@ -273,6 +299,19 @@ class Listener(Spec):
             gateway_api=lost(f"{_OF_THE_GATEWAY}, headers.requestID"),
         ),
     )
+    request_fields: RequestFields = documented_field(
+        RequestFields.BODY,
+        "Source of model, stream and token limit. body: Envoy reads them in JSON bodies and forms. headers: a "
+        "trusted caller states them in `x-switchgear-model`, `x-switchgear-stream` and `x-switchgear-max-tokens`, "
+        "and Envoy reads no body to choose a route.",
+        why="reading a body costs Envoy up to twice the processor time; with headers a caller that states another "
+        "model than its body's chooses the pool",
+        targets=FieldTargets(
+            live=Xds.LDS | Xds.RDS,
+            istio=kept("Istio reads no bodies; conditions are on the same headers", "VirtualService"),
+            gateway_api=kept("gateways read no bodies; conditions are on headers", "HTTPRoute"),
+        ),
+    )
     access_log: AccessLog = documented_field(
         AccessLog.NONE,
         "Where Envoy writes a JSON line for each request.",
@@ -301,6 +340,11 @@ class Listener(Spec):
         "Service that must allow each request, without its body; default: none. It is asked after jwt, for all "
         "routes of the port that are not `public`.",
     )
+
+    @property
+    def reads_headers(self) -> bool:
+        """Whether callers state model, stream and token limit in headers."""
+        return self.request_fields is RequestFields.HEADERS
 
     @property
     def secret(self) -> str | None:
@@ -455,6 +499,11 @@ class ModelRouteSpec(Spec):
         ),
         max_length=16,
     )
+    affinity: Affinity | None = documented_field(
+        None,
+        "Send requests with the same key to the same engine of a target pool while it is healthy and has room. "
+        "Default: to the engine with the fewest requests.",
+    )
     objectives: Objectives = documented_field(
         Objectives,
         "What callers of this route are promised, measured from access logs. Alerts watch how fast the error "
@@ -462,7 +511,8 @@ class ModelRouteSpec(Spec):
     )
     max_body_bytes: int = documented_field(
         16 * 1024 * 1024,
-        "Largest request body that can be matched by model and retried.",
+        "Largest request body that can be matched by model and retried. With `requestFields: headers` a larger "
+        "one is sent on, and not retried.",
         why="Envoy's default of 1 MiB silently drops retries of long prompts",
         unit="bytes",
         targets=FieldTargets(

@@ -22,6 +22,7 @@ from istio.export.istio_objects import (
 )
 from istio.export.service_entries import REGION_LABEL, ZONE_LABEL, Destination, group_name, region_groups
 from istio.live.desired_state import SERVING_LABEL
+from policies.affinity import Affinity
 from policies.model import PolicySet
 from policies.pool import EnginePool
 from policies.resilience import Breaker, ResilienceSpec
@@ -53,7 +54,7 @@ def destination_rule(
             "tcp": {"connectTimeout": istio_duration(spec.timeouts.connect), "maxConnections": connections},
             "http": http,
         },
-        "loadBalancer": _balancing(pool, spec),
+        "loadBalancer": _balancing(pool, spec, exported_affinity(policies, to.pool)),
         "outlierDetection": outlier_detection(spec.breaker, hedged=spec.hedging.enabled),
     }
     if ceiling is not None:
@@ -124,14 +125,39 @@ def _seconds(value: timedelta | None) -> float:
     return 0.0 if value is None else value.total_seconds()
 
 
-def _balancing(pool: EnginePool, spec: ResilienceSpec) -> Object:
-    said: Object = {"simple": "LEAST_REQUEST"}
+def exported_affinity(policies: PolicySet, pool: str) -> Affinity | None:
+    """The affinity of all routes to this pool, if they have the same and Istio can read its key."""
+    found = {
+        route.spec.affinity
+        for route in policies.routes.values()
+        if any(share.pool == pool for share in route.spec.pools)
+    }
+    one = next(iter(found)) if len(found) == 1 else None
+    return one if one is not None and one.by_header_or_cookie else None
+
+
+def _consistent_hash(affinity: Affinity) -> Object:
+    cookie = affinity.cookie
+    if cookie is None:
+        return {"httpHeaderName": affinity.header, "maglev": {}}
+    said: Object = {"name": cookie.name}
+    if cookie.ttl is not None:
+        # Zero, a session cookie, is not the shortest duration.
+        said |= {"path": cookie.path, "ttl": istio_duration(cookie.ttl) if cookie.ttl else "0s"}
+    return {"httpCookie": said, "maglev": {}}
+
+
+def _balancing(pool: EnginePool, spec: ResilienceSpec, affinity: Affinity | None) -> Object:
+    said: Object = (
+        {"simple": "LEAST_REQUEST"} if affinity is None else {"consistentHash": _consistent_hash(affinity)}
+    )
     labels = list(locality_labels(pool))
     if spec.zones.prefer_local and labels:
         said["localityLbSetting"] = {"enabled": True, "failoverPriority": labels}
     else:
         said["localityLbSetting"] = {"enabled": False}
-    if spec.slow_start.window:
+    # Istio allows no warm-up with a consistent hash.
+    if spec.slow_start.window and affinity is None:
         said["warmup"] = {
             "duration": istio_duration(spec.slow_start.window),
             "minimumPercent": spec.slow_start.min_weight_percent,

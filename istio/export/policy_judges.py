@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from istio.export.destination_rules import locality_labels
+from istio.export.destination_rules import exported_affinity, locality_labels
 from istio.export.field_context import FieldContext, Judge
 from istio.export.istio_objects import LARGEST_INT32
 from policies.fidelity import FieldOutcome, approximated, kept, lost
@@ -35,6 +35,11 @@ def _without(reason: str, is_off: str) -> Judge:
     return lambda seen: _when(not getattr(getattr(_spec(seen), part), field), kept(reason, ""))
 
 
+def _no_long_answers(seen: FieldContext) -> FieldOutcome | None:
+    unlimited = _spec(seen).degradation.shed.max_tokens is None
+    return _when(unlimited, kept("long answers are not limited", ""))
+
+
 def _first_token(seen: FieldContext) -> FieldOutcome | None:
     if seen.value is None:
         return kept("no such limit in Istio", "")
@@ -46,6 +51,12 @@ def _first_token(seen: FieldContext) -> FieldOutcome | None:
 
 def _per_try(seen: FieldContext) -> FieldOutcome | None:
     return _when(seen.value is None, kept("no such limit in Istio", ""))
+
+
+def _slow_start(seen: FieldContext) -> FieldOutcome | None:
+    if not _spec(seen).slow_start.window or exported_affinity(seen.policies, seen.name) is None:
+        return None
+    return lost("Istio allows no warm-up with a consistent hash")
 
 
 def _local_errors(seen: FieldContext) -> FieldOutcome | None:
@@ -125,9 +136,12 @@ JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
         "spec.hedging.maxPercent": _HEDGING_OFF,
         "spec.hedging.belowUtilizationPercent": _HEDGING_OFF,
         "spec.zones.preferLocal": _local,
+        "spec.slowStart.window": _slow_start,
+        "spec.slowStart.minWeightPercent": _slow_start,
         "spec.zones.spill": _spill,
         "spec.zones.maxCrossZonePercent": _off(100.0, "no limit on ejections"),
         "spec.degradation.shed.maxTokens": _absent("long answers are not limited"),
+        "spec.degradation.shed.longAnswers": _no_long_answers,
         "spec.degradation.maintenance.enabled": _off(False, "maintenance level is off"),
     }
 )

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from istio.export.destination_rules import exported_affinity
 from istio.export.field_context import FieldContext, Judge
 from istio.export.virtual_service_match import BODY_HEADERS
 from policies.fidelity import FieldOutcome, approximated, kept, lost
-from policies.route import ModelChange, PriorityClass
+from policies.route import ModelChange, PriorityClass, RequestFields
 from xds_server.decide.admission.ceiling import classes_by_pool
 
 _HEADER: Final = "headers; conditions Istio lacks are added by a patch of the route"
@@ -19,7 +20,18 @@ def _address(seen: FieldContext) -> FieldOutcome | None:
 
 
 def _body(field: str) -> Judge:
-    return lambda seen: None if seen.value is None else lost(_BODY.format(BODY_HEADERS[field]))
+    def judged(seen: FieldContext) -> FieldOutcome | None:
+        if seen.policies.routes[seen.name].spec.listener.reads_headers:
+            return kept(f"a condition on the same header, {BODY_HEADERS[field]}", "VirtualService")
+        return None if seen.value is None else lost(_BODY.format(BODY_HEADERS[field]))
+
+    return judged
+
+
+def _request_fields(seen: FieldContext) -> FieldOutcome | None:
+    if seen.value != RequestFields.HEADERS:
+        return None
+    return approximated("conditions on the same headers; no 400 for a missing or malformed one", "VirtualService")
 
 
 def _pool(seen: FieldContext) -> FieldOutcome | None:
@@ -69,14 +81,31 @@ def _regions(seen: FieldContext) -> FieldOutcome | None:
     return None
 
 
+def _affinity(seen: FieldContext) -> FieldOutcome | None:
+    if seen.value is None:
+        return kept("not set")
+    route = seen.policies.routes[seen.name]
+    affinity = route.spec.affinity
+    if affinity is None or not affinity.by_header_or_cookie:
+        return None
+    if all(exported_affinity(seen.policies, share.pool) == affinity for share in route.spec.pools):
+        return None
+    return lost("Istio has one key per service; routes to the pool with another key, or without one, exclude it")
+
+
 JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
     {
         "spec.listener.address": _address,
         "spec.match.headers[].invert": lambda seen: None if seen.value else kept(_HEADER, "VirtualService"),
+        "spec.listener.requestFields": _request_fields,
         "spec.match.model": _body("model"),
         "spec.match.stream": _body("stream"),
         "spec.pools[].pool": _pool,
         "spec.priority": _priority,
+        "spec.affinity.header": _affinity,
+        "spec.affinity.cookie.name": _affinity,
+        "spec.affinity.cookie.ttl": _affinity,
+        "spec.affinity.cookie.path": _affinity,
         "spec.fallbacks": _fallback,
         "spec.modelChange": _model_change,
         "spec.allowedRegions": _regions,

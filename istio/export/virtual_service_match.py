@@ -14,8 +14,9 @@ from envoy_data_plane.envoy.config.route.v3 import HeaderMatcher, RouteMatch
 from envoy_data_plane.envoy.type.matcher.v3 import MetadataMatcher, StringMatcher
 
 from istio.export.istio_objects import Object
+from policies.route import MODEL_HEADER, STREAM_HEADER
 
-BODY_HEADERS: Final = {"model": "x-switchgear-model", "stream": "x-switchgear-stream"}
+BODY_HEADERS: Final = {"model": MODEL_HEADER, "stream": STREAM_HEADER}
 """Which header stands for a field of the body."""
 
 _PSEUDO_HEADERS: Final = {":method": "method", ":authority": "authority", ":scheme": "scheme"}

@@ -30,7 +30,7 @@ from istio.export.service_entries import Destination, group_name
 from istio.export.virtual_service_match import match_conditions, patched_headers
 from policies.model import PolicySet
 from policies.resilience import ResilienceSpec
-from policies.route import ModelRoute, PriorityClass
+from policies.route import ModelRoute, PriorityClass, RequestFields
 from xds_server.translate.route_configuration import by_specificity, envoy_routes
 
 _STATUS_CODES: Final = "retriable-status-codes"
@@ -147,8 +147,12 @@ def _rules(
     first = route.spec.pools[0].pool
     spec, gated = policies.effective[first], policies.pools[first].spec.first_token_gate
     models = {name: pool.spec.model for name, pool in policies.pools.items()}
-    # Without fallbacks: nothing in Istio takes over when a pool has no engine left.
-    alone = route.model_copy(update={"spec": route.spec.model_copy(update={"fallbacks": ()})})
+    # Without fallbacks: nothing in Istio takes over when a pool has no engine left. Conditions on the body become
+    # conditions on headers in any case; Istio cannot say "absent or false" of those that are stated.
+    listener = route.spec.listener.model_copy(update={"request_fields": RequestFields.BODY})
+    alone = route.model_copy(
+        update={"spec": route.spec.model_copy(update={"fallbacks": (), "listener": listener})}
+    )
     around = _RuleContext(route=route, spec=spec, pools=pools, port=port, fault=faults.get(route.metadata.name))
     for envoy in envoy_routes(alone, spec, gated=gated, models=models):
         if envoy.route is None or envoy.match is None:

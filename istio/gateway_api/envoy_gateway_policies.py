@@ -18,6 +18,7 @@ from istio.gateway_api.gateway_objects import (
     object_reference,
 )
 from istio.gateway_api.http_routes import HttpRouteExport, per_try_s, statuses
+from policies.affinity import Affinity
 from policies.model import PolicySet
 from policies.resilience import Breaker, ResilienceSpec, RetryCondition
 from policies.route import ModelRoute, PriorityClass
@@ -41,7 +42,7 @@ def backend_traffic_policy(found: HttpRouteExport, ceiling: Ceiling | None, poli
         "targetRefs": [object_reference(ROUTES, "HTTPRoute", route.metadata.name)],
         "circuitBreaker": _limits(route, spec, ceiling),
         "healthCheck": {"panicThreshold": 0, "passive": _outliers(spec.breaker, hedged=spec.hedging.enabled)},
-        "loadBalancer": _balancing(spec),
+        "loadBalancer": _balancing(route, spec),
         "requestBuffer": {"limit": route.spec.max_body_bytes},
         "retry": _retry(route, spec),
         "timeout": {
@@ -115,13 +116,25 @@ def _outliers(breaker: Breaker, *, hedged: bool) -> Object:
     return said
 
 
-def _balancing(spec: ResilienceSpec) -> Object:
+def _balancing(route: ModelRoute, spec: ResilienceSpec) -> Object:
+    affinity = route.spec.affinity
+    if affinity is not None and affinity.by_header_or_cookie:
+        # Envoy Gateway refuses slow start and zones with a consistent hash.
+        return {"type": "ConsistentHash", "consistentHash": _consistent_hash(affinity)}
     said: Object = {"type": "LeastRequest"}
     if spec.slow_start.window:
         said["slowStart"] = {"window": gateway_duration(spec.slow_start.window)}
     if spec.zones.prefer_local:
         said["zoneAware"] = {"preferLocal": {"minEndpointsThreshold": 1}}
     return said
+
+
+def _consistent_hash(affinity: Affinity) -> Object:
+    cookie = affinity.cookie
+    if cookie is None:
+        return {"type": "Header", "header": {"name": affinity.header}}
+    ttl: Object = {} if cookie.ttl is None else {"ttl": gateway_duration(cookie.ttl)}
+    return {"type": "Cookie", "cookie": {"name": cookie.name, **ttl}}
 
 
 def _retry(route: ModelRoute, spec: ResilienceSpec) -> Object:

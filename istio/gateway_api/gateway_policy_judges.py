@@ -96,6 +96,21 @@ _NO_HEDGES: Final = _where(lambda spec: not spec.hedging.enabled, "no hedging")
 _NO_STRAGGLERS: Final = _where(lambda spec: not spec.straggler.enabled, "straggler ejection is off")
 _NO_WINDOW: Final = _where(lambda spec: not spec.slow_start.window, "slow start is off")
 
+
+def _hashed(seen: GatewayFieldContext) -> FieldOutcome | None:
+    """Envoy Gateway allows neither slow start nor zones with a consistent hash."""
+    routes = [
+        name
+        for name, route in seen.policies.routes.items()
+        if route.spec.pools[0].pool == seen.name
+        and route.spec.affinity is not None
+        and route.spec.affinity.by_header_or_cookie
+    ]
+    if not routes or seen.site.plain:
+        return None
+    return lost(f"not with the consistent hash of route {routes[0]}")
+
+
 _LEAVES: Final = leaf_targets("ResiliencePolicy")
 JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
     {
@@ -140,9 +155,17 @@ JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
         "spec.zones.maxCrossZonePercent": _where(
             lambda spec: spec.zones.max_cross_zone_percent == 100, "no limit on ejections"
         ),
-        "spec.slowStart.window": _either(_NO_WINDOW, _duration(lambda spec: spec.slow_start.window)),
-        "spec.slowStart.minWeightPercent": _NO_WINDOW,
+        "spec.slowStart.window": _either(
+            _either(_NO_WINDOW, _hashed), _duration(lambda spec: spec.slow_start.window)
+        ),
+        "spec.slowStart.minWeightPercent": _either(_NO_WINDOW, _hashed),
+        "spec.zones.preferLocal": _either(
+            _where(lambda spec: not spec.zones.prefer_local, "zones are not preferred"), _hashed
+        ),
         "spec.degradation.shed.maxTokens": _absent(
+            lambda spec: spec.degradation.shed.max_tokens, "long answers are not limited"
+        ),
+        "spec.degradation.shed.longAnswers": _absent(
             lambda spec: spec.degradation.shed.max_tokens, "long answers are not limited"
         ),
         "spec.degradation.maintenance.enabled": _where(

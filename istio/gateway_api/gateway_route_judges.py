@@ -8,7 +8,7 @@ from istio.gateway_api.gateway_field_context import GatewayFieldContext, Judge
 from istio.gateway_api.http_route_match import path_match
 from policies.fidelity import FieldOutcome, approximated, kept, lost
 from policies.model import PolicySet
-from policies.route import HeaderMatch, ModelChange, PriorityClass
+from policies.route import MODEL_HEADER, STREAM_HEADER, HeaderMatch, ModelChange, PriorityClass
 
 
 def _address(seen: GatewayFieldContext) -> FieldOutcome | None:
@@ -41,13 +41,28 @@ def _judge_header(name: str) -> Judge:
     return lambda seen: _header(seen, name)
 
 
-def _unless(field: str) -> Judge:
-    """The field's declared outcome, only if the match sets it."""
-    return lambda seen: (
-        None
-        if getattr(seen.policies.routes[seen.name].spec.match, field) is not None
-        else kept("any is taken", "")
-    )
+def _field(field: str, stated: FieldOutcome) -> Judge:
+    """The field's declared outcome, only if the match sets it; ``stated`` if callers state it in a header."""
+
+    def judged(seen: GatewayFieldContext) -> FieldOutcome | None:
+        route = seen.policies.routes[seen.name].spec
+        if getattr(route.match, field) is None:
+            return kept("any is taken", "")
+        return stated if route.listener.reads_headers else None
+
+    return judged
+
+
+_MODEL: Final = kept(f"a condition on the same header, {MODEL_HEADER}", "HTTPRoute")
+_STREAM: Final = approximated(
+    f"the header {STREAM_HEADER} must be there, in lower case: absent does not count as false", "HTTPRoute"
+)
+
+
+def _request_fields(seen: GatewayFieldContext) -> FieldOutcome | None:
+    if not seen.policies.routes[seen.name].spec.listener.reads_headers:
+        return None
+    return approximated("conditions on the same headers; no 400 for a missing or malformed one", "HTTPRoute")
 
 
 def _pools(seen: GatewayFieldContext) -> FieldOutcome | None:
@@ -114,6 +129,12 @@ def _regions(seen: GatewayFieldContext) -> FieldOutcome | None:
     return lost("backends have no regions: requests may go anywhere") if regions else None
 
 
+def _affinity(seen: GatewayFieldContext) -> FieldOutcome | None:
+    if seen.policies.routes[seen.name].spec.affinity is None:
+        return kept("not set")
+    return lost("session persistence of the Gateway API has no key of the caller") if seen.site.plain else None
+
+
 def _body(seen: GatewayFieldContext) -> FieldOutcome | None:
     return lost("the Gateway API has no body limit") if seen.site.plain else None
 
@@ -125,14 +146,18 @@ JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
         **{
             f"spec.match.headers[].{name}": _judge_header(name) for name in ("exact", "prefix", "regex", "present")
         },
-        "spec.match.model": _unless("model"),
-        "spec.match.stream": _unless("stream"),
+        "spec.listener.requestFields": _request_fields,
+        "spec.match.model": _field("model", _MODEL),
+        "spec.match.stream": _field("stream", _STREAM),
         "spec.pools[].pool": _pools,
         "spec.priority": _priority,
         "spec.fallbacks": _fallback,
         "spec.modelChange": _model_change,
         "spec.sideEffects": _side_effects,
         "spec.allowedRegions": _regions,
+        "spec.affinity.header": _affinity,
+        "spec.affinity.cookie.name": _affinity,
+        "spec.affinity.cookie.ttl": _affinity,
         "spec.maxBodyBytes": _body,
     }
 )

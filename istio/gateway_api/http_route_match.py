@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from istio.export.istio_objects import Object
-from policies.route import HeaderMatch, Match
+from policies.route import MODEL_HEADER, STREAM_HEADER, HeaderMatch, Match
 
-MODEL_HEADER: Final = "x-gateway-model-name"
+GATEWAY_MODEL_HEADER: Final = "x-gateway-model-name"
 """Set by the body-based router of the Gateway API's inference extension."""
-
-STREAM_HEADER: Final = "x-switchgear-stream"
 
 _PATH: Final = re.compile(r"(?:[-A-Za-z0-9/._~!$&'()*+,;=:@]|%[0-9a-fA-F]{2})+")
 _NOT_IN_PATHS: Final = ("//", "/./", "/../", "%2f", "%2F", "#")
@@ -40,8 +38,11 @@ class HttpRouteMatch:
     host: str = ""
 
 
-def http_route_match(match: Match) -> HttpRouteMatch:
-    """The match; raises ``UnsupportedMatchError`` for an unsupported condition."""
+def http_route_match(match: Match, *, stated: bool = False) -> HttpRouteMatch:
+    """The match; raises ``UnsupportedMatchError`` for an unsupported condition.
+
+    ``stated``: callers state model and stream in Switchgear's headers.
+    """
     headers: dict[str, Object] = {}
     found: Object = {"path": path_match(match.path_prefix)}
     host = ""
@@ -57,7 +58,7 @@ def http_route_match(match: Match) -> HttpRouteMatch:
             raise UnsupportedMatchError(f"HTTPRoute accepts one condition per header; {one.name} has two")
         else:
             headers[name] = {"name": one.name, **_condition(one)}
-    for name, value in _of_the_body(match):
+    for name, value in _of_the_body(match, MODEL_HEADER if stated else GATEWAY_MODEL_HEADER):
         if name in headers:
             raise UnsupportedMatchError(f"HTTPRoute accepts one condition per header; {name} has two")
         headers[name] = {"name": name, "type": "Exact", "value": _value(value)}
@@ -68,8 +69,8 @@ def http_route_match(match: Match) -> HttpRouteMatch:
     return HttpRouteMatch(match=found, host=host)
 
 
-def _of_the_body(match: Match) -> list[tuple[str, str]]:
-    said_of = [] if match.model is None else [(MODEL_HEADER, match.model)]
+def _of_the_body(match: Match, model_header: str) -> list[tuple[str, str]]:
+    said_of = [] if match.model is None else [(model_header, match.model)]
     return said_of if match.stream is None else [*said_of, (STREAM_HEADER, "true" if match.stream else "false")]
 
 

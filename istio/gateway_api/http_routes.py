@@ -32,7 +32,7 @@ def http_route(
     """The HTTPRoute, or why there is none."""
     spec = policies.effective[route.spec.pools[0].pool]
     try:
-        wanted = http_route_match(route.spec.match)
+        wanted = http_route_match(route.spec.match, stated=route.spec.listener.reads_headers)
         refs, used = _refs(route, site, pools)
     except UnsupportedMatchError as reason:
         return reason

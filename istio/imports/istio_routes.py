@@ -13,8 +13,8 @@ from istio.imports.source_documents import SourceNode
 from istio.imports.source_values import duration, flag, integer, text
 from policies.quantity import format_duration, parse_duration
 from policies.resilience import RetryCondition
+from policies.route import MODEL_HEADER, STREAM_HEADER
 
-_MODEL_HEADER, _STREAM_HEADER = "x-switchgear-model", "x-switchgear-stream"
 _CONDITIONS = frozenset(RetryCondition)
 _STATUSES = "retriable-status-codes"
 _MOST_MATCHES = 1000
@@ -245,9 +245,9 @@ def _headers(block: SourceNode, into: RouteConditions, *, there: bool) -> None:
 
 def _of_the_body(name: str, one: SourceNode, into: RouteConditions, *, there: bool) -> bool:
     """Whether the header stands for a field of the body, as in what ``switchgear export istio`` writes."""
-    if name == _MODEL_HEADER and there and into.model is None and (model := one.get("exact")) is not None:
+    if name == MODEL_HEADER and there and into.model is None and (model := one.get("exact")) is not None:
         into.model = SourcedValue(value=model.text_value, node=one)
-    elif name == _STREAM_HEADER and into.stream is None:
+    elif name == STREAM_HEADER and into.stream is None:
         into.stream = SourcedValue(value=there, node=one)
     else:
         return False

@@ -221,6 +221,15 @@ def _not_of_connections(part: SourceNode) -> None:
             found.refuse(why)
 
 
+def _affinity(sticky: SourceNode) -> str:
+    """What to write: affinity belongs to routes, and a rule of Istio to a service."""
+    name = text(sticky.get("httpHeaderName")) or text(sticky.at("httpCookie", "name"))
+    if name is None:
+        return "affinity is by header, cookie or prompt: set spec.affinity of the ModelRoutes"
+    key = f"header: {name}" if sticky.get("httpHeaderName") is not None else f"cookie: {{name: {name}}}"
+    return f"affinity belongs to routes: set affinity: {{{key}}} in the ModelRoutes to this pool"
+
+
 def _balancing(part: SourceNode, policy: PolicyDraft) -> None:
     if (simple := part.get("simple")) is not None:
         if simple.text_value in {"LEAST_REQUEST", "LEAST_CONN", "UNSPECIFIED"}:
@@ -228,7 +237,7 @@ def _balancing(part: SourceNode, policy: PolicyDraft) -> None:
         else:
             simple.refuse("least-request load balancing is used; other methods fill slow engines")
     if (sticky := part.get("consistentHash")) is not None:
-        sticky.refuse("no session affinity in Switchgear")
+        sticky.refuse(_affinity(sticky))
     window = part.at("warmup", "duration") or part.get("warmupDurationSecs")
     policy.put("slowStart.window", duration(window))
     policy.put("slowStart.minWeightPercent", number(part.at("warmup", "minimumPercent")))

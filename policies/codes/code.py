@@ -5,7 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """One code. ``example`` is YAML that draws it; where no text can, ``situation`` describes one."""
+    """One code. ``example`` is YAML that draws it; where no text can, ``situation`` describes one.
+
+    ``severity`` (info, warning, critical) marks a condition of a running server; empty for other codes.
+    ``runbook``: its page in ``docs/runbooks``, if it has one.
+    """
 
     code: str
     title: str
@@ -13,6 +17,8 @@ class Code:
     fix: str
     example: str = ""
     situation: str = ""
+    severity: str = ""
+    runbook: str = ""
 
     @property
     def is_error(self) -> bool:

@@ -1,4 +1,4 @@
-"""Codes of remarks on a running server, shown by ``switchgear status``, ``why``, ``doctor`` and ``config-dump``."""
+"""Codes of a running server: its conditions, which have a severity, and results of ``doctor`` and ``config-dump``."""
 
 # ruff: noqa: E501 - a table of prose
 
@@ -13,6 +13,8 @@ _SERVING: Final = (
         meaning="The policy files have errors. The last accepted policies stay in force.",
         situation="a typing error in a file of a running server",
         fix="Fix the named problem; `switchgear validate` finds it before a rollout.",
+        severity="critical",
+        runbook="SwitchgearPoliciesRefused",
     ),
     Code(
         code="SG201",
@@ -20,6 +22,8 @@ _SERVING: Final = (
         meaning="The policies are valid, but would remove so much at once that it may be a mistake.",
         situation="a folder that lost half of its files",
         fix="Correct the files, or publish them with `switchgear release` or `serve --allow-shrink`.",
+        severity="critical",
+        runbook="SwitchgearPoliciesHeld",
     ),
     Code(
         code="SG202",
@@ -27,6 +31,8 @@ _SERVING: Final = (
         meaning="The Kubernetes API does not answer. The last known policies stay in force.",
         situation="an API server during an upgrade",
         fix="Restore the API; Switchgear needs no action. Without `--state-dir` a restart would wait for it.",
+        severity="warning",
+        runbook="SwitchgearSourceStale",
     ),
     Code(
         code="SG203",
@@ -34,6 +40,8 @@ _SERVING: Final = (
         meaning="The server could not read policies since its start, and serves those in `--state-dir`.",
         situation="a folder that is not mounted",
         fix="Make the policies readable.",
+        severity="critical",
+        runbook="SwitchgearPoliciesStale",
     ),
     Code(
         code="SG204",
@@ -41,6 +49,8 @@ _SERVING: Final = (
         meaning="A proxy refused a resource (NACK). It keeps the previous one; the same content is not sent again.",
         situation="an Envoy too old for a field that it receives",
         fix="Read the named policy line and Envoy's message.",
+        severity="critical",
+        runbook="SwitchgearConfigurationRefused",
     ),
     Code(
         code="SG205",
@@ -48,6 +58,8 @@ _SERVING: Final = (
         meaning="A proxy has not acknowledged an update for more than 30 seconds.",
         situation="an Envoy that is stopped, or waits for a cluster to warm",
         fix="Inspect the proxy: `switchgear config-dump PROXY --diff`, its log, its CPU.",
+        severity="warning",
+        runbook="SwitchgearProxiesBehind",
     ),
     Code(
         code="SG206",
@@ -55,6 +67,8 @@ _SERVING: Final = (
         meaning="No proxy is connected. Envoys that were connected keep their configuration.",
         situation="a firewall between the Envoys and the xDS port",
         fix="Check the address in their bootstrap, certificates and network policies.",
+        severity="warning",
+        runbook="SwitchgearProxiesGone",
     ),
     Code(
         code="SG207",
@@ -62,6 +76,7 @@ _SERVING: Final = (
         meaning="The xDS port is closed: the server has nothing to serve yet.",
         situation="a server whose first policies are refused",
         fix="Fix the named reason.",
+        severity="critical",
     ),
     Code(
         code="SG208",
@@ -69,6 +84,7 @@ _SERVING: Final = (
         meaning="An engine gets no new requests.",
         situation="an engine that is dead, hung, failing, draining or ejected by an operator order",
         fix="Run `switchgear why ENGINE` for the cause and what ends it.",
+        severity="warning",
     ),
     Code(
         code="SG209",
@@ -83,6 +99,8 @@ _SERVING: Final = (
         meaning="The named proxies refused a resource that no proxy has accepted. They keep the last accepted content, or none of that name; other proxies are still sent it. Once three hosts or identities of one proxy version refused it, others of that version get the last accepted content. This lasts until a proxy accepts it or the content changes.",
         situation="a regular expression that Envoy refuses",
         fix="If proxies of one version refuse it, upgrade them. Otherwise correct the named policy line as Envoy's message says; new content is tried at once.",
+        severity="critical",
+        runbook="SwitchgearConfigurationRolledBack",
     ),
     Code(
         code="SG219",
@@ -90,6 +108,7 @@ _SERVING: Final = (
         meaning="A canary of the last hour was rolled back, for the named reason: a proxy refused the policies, requests did worse, there was too little traffic, or an operator ended it. All proxies have the previous policies.",
         situation="`switchgear apply -f NEW --canary 10%`, and more requests fail",
         fix="Fix the policies if they did worse; if traffic was too low, use a longer `--for` or `--yes-if-unknown`. Then apply them again. `switchgear get events` shows start and end.",
+        severity="warning",
     ),
 )
 
@@ -100,6 +119,8 @@ _TRUST: Final = (
         meaning="The server's certificate files are unreadable or do not match. The previous pair stays in use; after a restart the server does not start.",
         situation="an interrupted rotation: a new certificate with the old key",
         fix="Restore files that match; they are reloaded without a restart.",
+        severity="critical",
+        runbook="SwitchgearCertificateRefused",
     ),
     Code(
         code="SG211",
@@ -107,6 +128,8 @@ _TRUST: Final = (
         meaning="A certificate expires within a week, or has less than a quarter of its life left if that is shorter. Its renewal has failed.",
         situation="cert-manager that cannot reach its issuer",
         fix="Renew it; the files are reloaded without a restart.",
+        severity="warning",
+        runbook="SwitchgearCertificateExpires",
     ),
     Code(
         code="SG212",
@@ -114,6 +137,8 @@ _TRUST: Final = (
         meaning="A certificate has expired. Existing connections continue; new ones are refused.",
         situation="a certificate of one year, a year later",
         fix="Renew it now; the files are reloaded without a restart.",
+        severity="critical",
+        runbook="SwitchgearCertificateExpires",
     ),
     Code(
         code="SG213",
@@ -121,6 +146,8 @@ _TRUST: Final = (
         meaning="The `--access` file has errors. The previous rules stay in force; after a restart the server does not start.",
         situation="a typing error in the rules",
         fix="Correct the named line; the file is reloaded without a restart.",
+        severity="critical",
+        runbook="SwitchgearAccessRefused",
     ),
     Code(
         code="SG214",
@@ -128,6 +155,7 @@ _TRUST: Final = (
         meaning="A token file of the access rules is unreadable or holds no token. It grants no access.",
         situation="a token of eight characters",
         fix="Write a token of at least 16 characters, as in docs/security.md.",
+        severity="critical",
     ),
     Code(
         code="SG215",
@@ -135,6 +163,7 @@ _TRUST: Final = (
         meaning="Users other than the owner can read a token file on the server's machine. The token works.",
         situation="a token written with the usual umask",
         fix="Run `chmod 600` on it (Kubernetes Secret: mount it with defaultMode 0440 and an fsGroup), and replace the token if others may have read it.",
+        severity="warning",
     ),
     Code(
         code="SG216",
@@ -142,6 +171,8 @@ _TRUST: Final = (
         meaning="A folder of `--secrets` is unusable. Proxies keep the previous secret; without one, pools that name it are unreachable.",
         situation="a key that does not match its certificate",
         fix="Restore files that match; they are reloaded without a restart.",
+        severity="critical",
+        runbook="SwitchgearSecretRefused",
     ),
     Code(
         code="SG218",
@@ -149,6 +180,8 @@ _TRUST: Final = (
         meaning="A pool names a secret with a private key, and some of its proxies are not authenticated. They do not get the key.",
         situation="an Envoy that connects in plaintext, and a pool whose engines require a client certificate",
         fix="Give those proxies certificates (`switchgear bootstrap --tls-cert`), and the server `--tls-cert` and `--tls-ca`.",
+        severity="critical",
+        runbook="SwitchgearSecretsWithheld",
     ),
 )
 
@@ -173,6 +206,7 @@ _REACH: Final = (
         meaning="A pool declares an agent for an engine, and the server is not connected to it. The probe takes over.",
         situation="a crashed agent",
         fix="Inspect the agent on the engine's machine; the server states why it is not connected.",
+        severity="warning",
     ),
     Code(
         code="SG223",
@@ -180,6 +214,7 @@ _REACH: Final = (
         meaning="An engine has no report, or only an old one.",
         situation="an engine whose host name does not resolve",
         fix="Check its address in the pool, and the network.",
+        severity="warning",
     ),
     Code(
         code="SG224",
@@ -187,6 +222,8 @@ _REACH: Final = (
         meaning="A proxy is connected, but reports no traffic. Admission limits then follow slots alone.",
         situation="a proxy that cannot reach the server for access logs",
         fix="Check the cluster `switchgear` in that proxy, and the network.",
+        severity="warning",
+        runbook="SwitchgearTelemetryLost",
     ),
     Code(
         code="SG225",
@@ -194,6 +231,7 @@ _REACH: Final = (
         meaning="A client with a valid certificate keeps connecting as a proxy, and the access rules refuse it. A proxy that was connected before keeps its configuration without updates.",
         situation="a rule removed while its gateways still run",
         fix="If the proxy is yours, add its identity, node and zone to the `--access` file; otherwise find out who has the certificate.",
+        severity="warning",
     ),
     Code(
         code="SG226",
@@ -208,6 +246,7 @@ _REACH: Final = (
         meaning="An engine is up and refuses the probe (HTTP 401, 403, 404), so its callers may be refused too. It is ejected while a peer answers the same probe, and kept in rotation while none does.",
         situation="vLLM restarted with `--api-key` or another `--served-model-name`",
         fix="HTTP 401 or 403: set the key of the probe and its agent, or start the engine without `--api-key`. HTTP 404: start the engine with the pool's `model`, or correct the policy.",
+        severity="critical",
     ),
     Code(
         code="SG228",
@@ -215,6 +254,154 @@ _REACH: Final = (
         meaning="A pool of the policies in force has no engine, so requests for it get 503, unless a fallback serves them.",
         situation="a selector that matches no pod, or a deployment scaled to zero",
         fix="Start engines, or correct `spec.endpoints` or `spec.kubernetes`. Remove the pool if nothing uses it.",
+        severity="critical",
+        runbook="SwitchgearPoolWithoutEngines",
+    ),
+)
+
+_FLEET: Final = (
+    Code(
+        code="SG229",
+        title="custom resource rejected",
+        meaning="The latest spec of an EnginePool, ModelRoute or ResiliencePolicy has errors. Its last accepted spec stays in force; without one it is not served. Other objects are not affected.",
+        situation="`kubectl apply` of a route to a pool that does not exist",
+        fix="Correct the named field and apply the object again; `switchgear validate` finds errors before.",
+        severity="critical",
+        runbook="SwitchgearObjectRejected",
+    ),
+    Code(
+        code="SG270",
+        title="pool degraded",
+        meaning="A pool is at a degradation level: hedging off (1), fallback (2), load shedding (3), or maintenance answers (4).",
+        situation="more load than the engines of a pool can take",
+        fix="Run `switchgear why POOL` for the cause and what ends it; add engines if it lasts.",
+        severity="warning",
+        runbook="SwitchgearDegraded",
+    ),
+    Code(
+        code="SG271",
+        title="requests refused",
+        meaning="Proxies refuse requests of a pool with 503, as it is at its admission limit or sheds load.",
+        situation="more concurrent requests than the slots of a pool",
+        fix="Run `switchgear why POOL`; add engines if it lasts.",
+        severity="warning",
+        runbook="SwitchgearSheddingLoad",
+    ),
+    Code(
+        code="SG272",
+        title="no engine in rotation",
+        meaning="A pool has engines, and all of them are ejected or draining.",
+        situation="the loss of every engine of a pool",
+        fix="Restore an engine: `switchgear why POOL` names the cause of each.",
+        severity="critical",
+        runbook="SwitchgearCapacityBelowFloor",
+    ),
+    Code(
+        code="SG273",
+        title="engine kept in rotation",
+        meaning="An engine should be ejected, and stays in rotation: without it the pool would fall below its capacity floor.",
+        situation="half of a pool that fails",
+        fix="Repair or replace the engine; it is ejected as soon as others return.",
+        severity="warning",
+        runbook="SwitchgearEnginesKeptIn",
+    ),
+    Code(
+        code="SG274",
+        title="push in progress",
+        meaning="Proxies have not acknowledged the latest resources yet. This takes milliseconds; after 30 seconds it is SG205.",
+        situation="an edit of a policy",
+        fix="No action.",
+        severity="info",
+    ),
+    Code(
+        code="SG275",
+        title="canary running",
+        meaning="New policies are in force for a share of the proxies, and are judged.",
+        situation="`switchgear apply -f NEW --canary 10%`",
+        fix="No action; `switchgear rollback` ends it.",
+        severity="info",
+    ),
+    Code(
+        code="SG276",
+        title="engine not ready",
+        meaning="An engine reports another verdict than ready or busy, and is in rotation.",
+        situation="an engine whose verdict has changed once",
+        fix="Run `switchgear why ENGINE` if it lasts.",
+        severity="info",
+    ),
+    Code(
+        code="SG277",
+        title="applied policies in force",
+        meaning="Policies that an operator applied or rolled back to are served. They replace the policy files until these change.",
+        situation="`switchgear apply -f NEW`",
+        fix="Write the change to the policy files as well.",
+        severity="info",
+    ),
+)
+
+_PEERS: Final = (
+    Code(
+        code="SG280",
+        title="stream limit reached",
+        meaning="A host has as many streams or kinds of proxies (zone, role, pools) as it may have, or the server has; further ones are refused. It is reported for a minute after the last refusal.",
+        situation="4,096 proxies behind one address",
+        fix="Find the host's proxies; give proxies behind one gateway identities of their own (certificates). docs/limits.md lists the limits.",
+        severity="warning",
+        runbook="SwitchgearPeerLimitReached",
+    ),
+    Code(
+        code="SG281",
+        title="peer paced",
+        meaning="A proxy or its host has used up its CPU time, so its messages wait. Others are not affected. It is reported for a minute after the last wait.",
+        situation="a proxy that subscribes to hundreds of thousands of names",
+        fix="Inspect the named proxy: its version, its configuration, and who runs it.",
+        severity="warning",
+        runbook="SwitchgearPeerLimitReached",
+    ),
+    Code(
+        code="SG282",
+        title="telemetry budget exceeded",
+        meaning="A proxy sends more access log entries than its part of the budget. Its excess is dropped, and it is asked to sample. It is reported for a minute after the last dropped entry.",
+        situation="a proxy that ignores the requested sampling",
+        fix="Inspect the named proxy if this lasts longer than a minute.",
+        severity="warning",
+        runbook="SwitchgearPeerLimitReached",
+    ),
+    Code(
+        code="SG283",
+        title="memory short",
+        meaning="The server is close to its memory limit and ends streams. Proxies reconnect. It is reported for a minute after the last ended stream.",
+        situation="a peer that begins many large messages and ends none",
+        fix="Raise the memory limit, or find the peer: the log line is `peers.memory_short`.",
+        severity="critical",
+        runbook="SwitchgearPeerLimitReached",
+    ),
+    Code(
+        code="SG284",
+        title="message limit exceeded",
+        meaning="A peer sends no first message in time, leaves too many bytes of messages unfinished, or sends a message with too many bytes, names or entries. Its streams end. It is reported for a minute after the last one.",
+        situation="a port scanner, or a client that is not a proxy",
+        fix="Find the named host; allow only proxies to reach the xDS port. docs/limits.md lists the limits.",
+        severity="warning",
+        runbook="SwitchgearPeerLimitReached",
+    ),
+    Code(
+        code="SG285",
+        title="admin port limit reached",
+        meaning="A host or caller has too many connections to the admin port, or sends too many requests or wrong tokens. Connections are closed, requests get 429. It is reported for a minute after the last refusal.",
+        situation="a script that calls the admin port in a loop",
+        fix="Find the named host or caller; allow only operators and Prometheus to reach the admin port.",
+        severity="warning",
+        runbook="SwitchgearPeerLimitReached",
+    ),
+    Code(
+        code="SG286",
+        title="log lines suppressed",
+        meaning="A proxy connects, disconnects or refuses so often that not every event is logged. It is served, and metrics count everything. It is reported for a minute after the last suppressed line.",
+        situation="a proxy that reconnects in a loop",
+        fix="Find out why the named proxy reconnects; the log line `peers.lines_suppressed` counts what is missing.",
+        severity="warning",
+        runbook="SwitchgearPeerLimitReached",
     ),
 )
 
@@ -253,6 +440,8 @@ _PROCESS: Final = (
         meaning="The server cannot persist state to disk: the last good policies, versions and orders.",
         situation="a full volume",
         fix="Free space, or set another folder with `--state-dir`.",
+        severity="critical",
+        runbook="SwitchgearStoreFailing",
     ),
     Code(
         code="SG235",
@@ -312,7 +501,7 @@ _ENVOY: Final = (
     Code(
         code="SG252",
         title="Envoy too old",
-        meaning="This Envoy is older than the tested versions. It may refuse resources or interpret them differently.",
+        meaning="This Envoy is older than the oldest supported version. It may refuse resources or interpret them differently.",
         situation="Envoy 1.30 from a distribution",
         fix="Run the version in docs/deploy.md.",
     ),
@@ -361,6 +550,23 @@ _FILES: Final = (
         situation="`switchgear doctor -f` of a folder with warnings",
         fix="Run `switchgear validate` for each warning with its location.",
     ),
+    Code(
+        code="SG262",
+        title="external service unreachable from here",
+        meaning="A service that a listener names (authorization, token keys, access logs) does not resolve, or refuses connections, as seen from this machine. Each Envoy resolves and calls it by itself, so proxies may still reach it.",
+        situation="`switchgear doctor -f` on a machine outside the cluster",
+        fix="Check its address and port. `/clusters` on the admin port of an Envoy shows its own view, as `port-PORT/FIELD`.",
+    ),
 )
 
-OPERATING: Final = (*_SERVING, *_TRUST, *_REACH, *_PROCESS, *_CLUSTER, *_ENVOY, *_FILES)
+OPERATING: Final = (
+    *_SERVING,
+    *_TRUST,
+    *_REACH,
+    *_PROCESS,
+    *_CLUSTER,
+    *_ENVOY,
+    *_FILES,
+    *_FLEET,
+    *_PEERS,
+)

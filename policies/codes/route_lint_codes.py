@@ -118,7 +118,7 @@ _DEGRADATION: Final = (
     Code(
         code="SG142",
         title="nothing to shed",
-        meaning="Level 3 refuses batch requests and long answers. The pool has no batch route, and shed.maxTokens is not set.",
+        meaning="Level 3 refuses batch requests and long answers. The pool has no batch route, and shed.maxTokens is not set. Or shed.longAnswers is set without shed.maxTokens.",
         example=policy_of("degradation: {shed: {abovePressurePercent: 120}}"),
         fix="Set shed.maxTokens, or priority: batch in routes that can wait.",
     ),
@@ -233,6 +233,58 @@ _REGIONS: Final = (
     ),
 )
 
+
+def _with_affinity(affinity: str, more: str = "") -> str:
+    engines = ", ".join(f"{{address: 10.1.0.{number}, port: 80}}" for number in (1, 2, 3))
+    return as_file(
+        f"kind: EnginePool\nmetadata: {{name: three}}\nspec: {{model: a, endpoints: [{engines}]}}\n---\n"
+        "kind: ModelRoute\n"
+        f"spec: {{listener: {{port: 80}}, pools: [{{pool: three}}], affinity: {{{affinity}}}}}\n{more}"
+    )
+
+
+_AFFINITY: Final = (
+    Code(
+        code="SG165",
+        title="affinity to few engines",
+        meaning="A target pool of a route with affinity has fewer than three engines. When one leaves, half of the keys move at once, or all.",
+        example=as_file(
+            "kind: EnginePool\nmetadata: {name: two}\n"
+            "spec: {model: a, endpoints: [{address: 10.1.0.1, port: 80}, {address: 10.1.0.2, port: 80}]}\n---\n"
+            "kind: ModelRoute\nspec: {listener: {port: 80}, pools: [{pool: two}], affinity: {prefix: {}}}\n"
+        ),
+        fix="Add engines, or remove affinity.",
+    ),
+    Code(
+        code="SG166",
+        title="affinity by a useless header",
+        meaning="The header of affinity never reaches Envoy's load balancer, or differs in each request. Requests are then balanced as without a key.",
+        example=_with_affinity("header: x-request-id"),
+        fix="Use a header that names the session.",
+    ),
+    Code(
+        code="SG167",
+        title="affinity with hedging",
+        meaning="A hedge runs on another engine, which has neither the session nor the prefix in its cache: it costs a full prefill.",
+        example=_with_affinity(
+            "prefix: {}",
+            "---\nkind: ResiliencePolicy\nmetadata: {name: three}\nspec: {pools: [three], hedging: {enabled: true, delay: 2s}}\n",
+        ),
+        fix="Disable hedging for the pool, or remove affinity.",
+    ),
+    Code(
+        code="SG168",
+        title="two bounds of one pool",
+        meaning="Routes with different slackPercent lead to one pool. Envoy has one bound for each pool: the smallest.",
+        example=_with_affinity(
+            "header: x-session, slackPercent: 50",
+            "---\nkind: ModelRoute\nmetadata: {name: other}\n"
+            "spec: {listener: {port: 80}, match: {pathPrefix: /other}, pools: [{pool: three}], affinity: {header: x-session}}\n",
+        ),
+        fix="Set the same slackPercent in these routes.",
+    ),
+)
+
 _JWKS: Final = "remoteJwks: {uri: 'https://idp.example.com/keys'}"
 
 
@@ -291,4 +343,4 @@ _CALLERS: Final = (
     ),
 )
 
-ON_ROUTES: Final = (*_ROUTES, *_DEGRADATION, *_CLUSTER, *_REGIONS, *_CALLERS)
+ON_ROUTES: Final = (*_ROUTES, *_DEGRADATION, *_CLUSTER, *_REGIONS, *_AFFINITY, *_CALLERS)

@@ -48,6 +48,7 @@ _COLUMNS: Final[Mapping[str, tuple[Schema, ...]]] = {
         _column("Model", ".spec.model"),
         _column("Engines", ".status.engines.total", "integer"),
         _column("Healthy", ".status.engines.healthy", "integer"),
+        _column("Unknown", ".status.engines.unknown", "integer", wide=True),
         _column("Draining", ".status.engines.draining", "integer", wide=True),
         _column("Unhealthy", ".status.engines.unhealthy", "integer", wide=True),
         *_CONDITIONS,
@@ -144,7 +145,8 @@ def _status(kind: str) -> Schema:
     if kind == "EnginePool":
         counts = {
             "total": "that the pool has",
-            "healthy": "with traffic",
+            "healthy": "in rotation, with a report or a request so far",
+            "unknown": "in rotation, without a report or a request so far",
             "draining": "that finish what they have",
             "unhealthy": "without traffic",
         }

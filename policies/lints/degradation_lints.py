@@ -7,6 +7,7 @@ from policies.findings import Finding
 from policies.lints.lint_context import LintContext, PoolRule
 from policies.quantity import format_duration as text
 from policies.resilience import Degradation
+from policies.resilience.degradation import LongAnswers
 from policies.route import ModelRoute, PriorityClass
 
 _STEPS: Final = (
@@ -77,6 +78,14 @@ def _fallback_without_one(one: LintContext) -> Iterator[Finding]:
 def _nothing_to_shed(one: LintContext) -> Iterator[Finding]:
     path, step = _wanted(one, "shed"), one.spec.degradation.shed
     if not path or not step.enabled or step.max_tokens is not None:
+        return
+    if step.long_answers is LongAnswers.REDUCE:
+        yield one.policy(
+            "SG142",
+            "spec.degradation.shed.longAnswers",
+            "shed.maxTokens is not set: level 3 shortens no answer",
+            "set shed.maxTokens",
+        )
         return
     if not any(route.spec.priority is PriorityClass.BATCH for route in _routes(one)):
         yield one.policy(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from policies.findings import Finding
+from policies.lints.affinity_lints import AFFINITY_RULES
 from policies.lints.auth_lints import AUTH_RULES
 from policies.lints.capacity_lints import CAPACITY_RULES, SHARED_RULES
 from policies.lints.degradation_lints import DEGRADATION_RULES
@@ -31,7 +32,14 @@ _POOL_RULES: Final[tuple[PoolRule, ...]] = (
     *VALUE_RULES,
     *LIMIT_RULES,
 )
-_SET_RULES: Final[tuple[SetRule, ...]] = (*SHARED_RULES, *ROUTE_RULES, *PORT_RULES, *REGION_SET_RULES, *AUTH_RULES)
+_SET_RULES: Final[tuple[SetRule, ...]] = (
+    *SHARED_RULES,
+    *ROUTE_RULES,
+    *PORT_RULES,
+    *REGION_SET_RULES,
+    *AUTH_RULES,
+    *AFFINITY_RULES,
+)
 _NOWHERE: Final = Origin(file="", line=0, column=0)
 
 

@@ -2,11 +2,13 @@
 
 import ipaddress
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from policies.findings import Finding
 from policies.lints.lint_context import LintContext, SetRule
 from policies.model import PolicySet
+from policies.objectives import Objectives
 from policies.quantity import format_duration
 from policies.route import ModelChange, is_removed_header
 
@@ -157,50 +159,76 @@ def _is_loopback(address: str) -> bool:
         return address == "localhost"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Promise:
+    """Objectives of the document ``kind`` ``name`` that calls to ``pool`` must meet."""
+
+    kind: str
+    name: str
+    objectives: Objectives
+    pool: str
+    weight: int = 1
+
+    @property
+    def whose(self) -> str:
+        return f"{'pool' if self.kind == 'EnginePool' else 'route'} {self.name}"
+
+
+def _promises(policies: PolicySet) -> Iterator[_Promise]:
+    for name, route in policies.routes.items():
+        for target in route.spec.pools:
+            if target.pool in policies.pools:
+                yield _Promise(
+                    kind="ModelRoute",
+                    name=name,
+                    objectives=route.spec.objectives,
+                    pool=target.pool,
+                    weight=target.weight,
+                )
+    for name, pool in policies.pools.items():
+        yield _Promise(kind="EnginePool", name=name, objectives=pool.spec.objectives, pool=name)
+
+
 def _impossible_objectives(policies: PolicySet) -> Iterator[Finding]:
     """Limits of ``spec.objectives`` below what the pools' policies allow."""
-    for name, route in policies.routes.items():
-        for target in filter(lambda one: one.weight and one.pool in policies.pools, route.spec.pools):
-            pool = LintContext(
-                policies=policies,
-                name=target.pool,
-                pool=policies.pools[target.pool].spec,
-                spec=policies.effective[target.pool],
-            )
-            answer_s, objectives = pool.pool.service_time, route.spec.objectives
-            for block, limits, least_s, what in (
-                ("firstToken", objectives.first_token, pool.wait_s, "requests may wait"),
-                ("total", objectives.total, answer_s, "an answer takes"),
-            ):
-                for share, limit_s in (("p95", limits.p95), ("p99", limits.p99)):
-                    if limit_s is not None and limit_s < least_s:
-                        path = f"spec.objectives.{block}.{share}"
-                        yield Finding(
-                            code="SG145",
-                            origin=policies.origin("ModelRoute", name, path),
-                            path=path,
-                            message=f"route {name}: the limit is {format_duration(limit_s)}, but {what} "
-                            f"{format_duration(least_s)} in pool {target.pool}",
-                            fix=f"raise it to at least {format_duration(least_s)}, or lower "
-                            + ("limits.maxWait" if block == "firstToken" else "serviceTime of the pool"),
-                        )
+    for one in filter(lambda promise: promise.weight, _promises(policies)):
+        pool = LintContext(
+            policies=policies,
+            name=one.pool,
+            pool=policies.pools[one.pool].spec,
+            spec=policies.effective[one.pool],
+        )
+        for block, limits, least_s, what in (
+            ("firstToken", one.objectives.first_token, pool.wait_s, "requests may wait"),
+            ("total", one.objectives.total, pool.pool.service_time, "an answer takes"),
+        ):
+            for share, limit_s in (("p95", limits.p95), ("p99", limits.p99)):
+                if limit_s is not None and limit_s < least_s:
+                    path = f"spec.objectives.{block}.{share}"
+                    yield Finding(
+                        code="SG145",
+                        origin=policies.origin(one.kind, one.name, path),
+                        path=path,
+                        message=f"{one.whose}: the limit is {format_duration(limit_s)}, but {what} "
+                        f"{format_duration(least_s)} in pool {one.pool}",
+                        fix=f"raise it to at least {format_duration(least_s)}, or lower "
+                        + ("limits.maxWait" if block == "firstToken" else "serviceTime of the pool"),
+                    )
 
 
 def _objectives_without_gate(policies: PolicySet) -> Iterator[Finding]:
-    for name, route in policies.routes.items():
-        limits = route.spec.objectives.first_token
-        for target in route.spec.pools:
-            pool = policies.pools.get(target.pool)
-            if pool is not None and not pool.spec.first_token_gate and (limits.p95 or limits.p99):
-                path = f"spec.objectives.firstToken.{'p95' if limits.p95 else 'p99'}"
-                yield Finding(
-                    code="SG146",
-                    origin=policies.origin("ModelRoute", name, path),
-                    path=path,
-                    message=f"route {name}: pool {target.pool} has no first-token gate, so the objective measures "
-                    "the response headers, which vLLM sends at once",
-                    fix="install the gate and set firstTokenGate: true on the pool, or use objectives.total",
-                )
+    for one in _promises(policies):
+        limits = one.objectives.first_token
+        if not policies.pools[one.pool].spec.first_token_gate and (limits.p95 or limits.p99):
+            path = f"spec.objectives.firstToken.{'p95' if limits.p95 else 'p99'}"
+            yield Finding(
+                code="SG146",
+                origin=policies.origin(one.kind, one.name, path),
+                path=path,
+                message=f"{one.whose}: pool {one.pool} has no first-token gate, so the objective measures "
+                "the response headers, which vLLM sends at once",
+                fix="install the gate and set firstTokenGate: true on the pool, or use objectives.total",
+            )
 
 
 ROUTE_RULES: Final[tuple[SetRule, ...]] = (

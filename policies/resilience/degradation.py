@@ -1,5 +1,6 @@
 """Degradation levels for demand above capacity."""
 
+from enum import StrEnum
 from typing import Final
 
 from policies.document import Spec, documented_field
@@ -71,19 +72,38 @@ class FallbackStep(Step):
     )
 
 
+class LongAnswers(StrEnum):
+    """What happens to requests for more than ``maxTokens``."""
+
+    REFUSE = "refuse"
+    REDUCE = "reduce"
+
+
 class ShedStep(Step):
-    """Level 3: refuse batch requests, and long answers if maxTokens is set."""
+    """Level 3: refuse batch requests, and refuse or shorten long answers if maxTokens is set."""
 
     above_pressure_percent: float = documented_field(
         130.0, "Pressure that enters the level.", unit="%", targets=_LADDER, ge=1, le=100_000
     )
     max_tokens: int | None = documented_field(
         None,
-        "Refuse requests for more tokens than this; absent: none.",
+        "Longest answer of this level; absent: no limit.",
         unit="tokens",
         targets=_LADDER,
         ge=1,
     )
+    long_answers: LongAnswers = documented_field(
+        LongAnswers.REFUSE,
+        "`refuse` requests for more than maxTokens, or `reduce` them to it; `reduce` also sets it where a request "
+        "has no limit.",
+        why="an answer that is cut short must be an operator's decision",
+        targets=_LADDER,
+    )
+
+    @property
+    def reduces_answers(self) -> bool:
+        """Whether requests for long answers are forwarded with the limit."""
+        return self.max_tokens is not None and self.long_answers is LongAnswers.REDUCE
 
 
 class MaintenanceStep(Step):

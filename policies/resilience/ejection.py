@@ -185,7 +185,7 @@ class Breaker(Spec):
     )
     cut_hung: bool = documented_field(
         True,
-        "Cut requests on a hung engine at once, and retry those without any output.",
+        "Cut requests on an engine that hangs or fails every call, and retry those without any output.",
         why="they occupy admission slots until the caller gives up; only proxies that support cuts do it",
         targets=exported_alike(Xds.EDS | Xds.LDS, lost("requests on a hung engine last until a timeout")),
     )

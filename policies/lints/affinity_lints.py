@@ -1,0 +1,92 @@
+"""Lint: affinity without effect, or against the rest of the policy."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from policies.findings import Finding
+from policies.lints.lint_context import SetRule
+from policies.model import PolicySet
+from policies.route import is_removed_header
+
+_UNIQUE: Final = frozenset({"x-request-id", "traceparent", "idempotency-key"})
+"""Headers with another value in each request."""
+
+
+_FEW: Final = (
+    "no engine",
+    "one engine, so affinity has no effect",
+    "2 engines: when one leaves, half of the keys move",
+)
+_FEWEST_ENGINES: Final = len(_FEW)
+
+
+def _few_engines(policies: PolicySet) -> Iterator[Finding]:
+    for name, route in policies.routes.items():
+        for share in route.spec.pools if route.spec.affinity is not None else ():
+            pool = policies.pools[share.pool].spec
+            if pool.kubernetes is None and len(pool.endpoints) < _FEWEST_ENGINES:
+                yield Finding(
+                    code="SG165",
+                    origin=policies.origin("ModelRoute", name, "spec.affinity"),
+                    path="spec.affinity",
+                    message=f"route {name}: pool {share.pool} has {_FEW[len(pool.endpoints)]}",
+                    fix=f"add engines, at least {_FEWEST_ENGINES}, or remove affinity",
+                )
+
+
+def _useless_headers(policies: PolicySet) -> Iterator[Finding]:
+    for name, route in policies.routes.items():
+        header = route.spec.affinity.header if route.spec.affinity is not None else None
+        if header is None:
+            continue
+        if is_removed_header(header):
+            why, fix = "listeners remove it, so no request has a key", "use a header with another name"
+        elif header.lower() in _UNIQUE:
+            why, fix = "it differs in each request, so no two have the same key", "use a header of the session"
+        else:
+            continue
+        yield Finding(
+            code="SG166",
+            origin=policies.origin("ModelRoute", name, "spec.affinity.header"),
+            path="spec.affinity.header",
+            message=f"route {name}: affinity by {header} has no effect: {why}",
+            fix=fix,
+        )
+
+
+def _hedged(policies: PolicySet) -> Iterator[Finding]:
+    for name, route in policies.routes.items():
+        first = route.spec.pools[0].pool
+        if route.spec.affinity is not None and policies.effective[first].hedging.enabled:
+            yield Finding(
+                code="SG167",
+                origin=policies.origin("ModelRoute", name, "spec.affinity"),
+                path="spec.affinity",
+                message=f"route {name}: pool {first} hedges: the second try runs on an engine without "
+                "session or prefix",
+                fix="disable hedging for the pool, or remove affinity",
+            )
+
+
+def _unequal_slack(policies: PolicySet) -> Iterator[Finding]:
+    least: dict[str, tuple[float, str]] = {}
+    for name, route in policies.routes.items():
+        if route.spec.affinity is not None:
+            for share in route.spec.pools:
+                mine = (route.spec.affinity.slack_percent, name)
+                least[share.pool] = min(mine, least.get(share.pool, mine))
+    for name, route in policies.routes.items():
+        for share in route.spec.pools if route.spec.affinity is not None else ():
+            slack, other = least[share.pool]
+            if route.spec.affinity is not None and slack < route.spec.affinity.slack_percent:
+                yield Finding(
+                    code="SG168",
+                    origin=policies.origin("ModelRoute", name, "spec.affinity.slackPercent"),
+                    path="spec.affinity.slackPercent",
+                    message=f"route {name}: pool {share.pool} has slackPercent {slack:g} by route {other}: a pool "
+                    "has one, the smallest",
+                    fix="set the same slackPercent in all routes to the pool",
+                )
+
+
+AFFINITY_RULES: Final[tuple[SetRule, ...]] = (_few_engines, _useless_headers, _hedged, _unequal_slack)
