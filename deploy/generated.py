@@ -7,6 +7,7 @@ Golden files and pictures are not listed: tests write them, and a reviewer check
 """
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from chaos.command_reference import commands_markdown
 from chaos.reference import reference_markdown
 from deploy import licences, render
 from istio.export.fidelity_tables import BEGIN, END, fidelity_tables
+from policies.codes import REMARKS
 from policies.crd.crd import PLURALS
 from policies.reference import codes_markdown, defaults_yaml, policies_markdown
 from xds_server.admin_api.api_schema import api_markdown
@@ -42,8 +44,29 @@ def reference_pages() -> Files:
         "docs/cli.md": commands_markdown,
         "docs/admin-api.md": api_markdown,
         "docs/chaos/reference.md": reference_markdown,
+        "xds_server/admin/dashboard/page/guide.json": guide_json,
     }
     return {ROOT / path: text() for path, text in pages.items()}
+
+
+def guide_json() -> str:
+    """What the dashboard shows of each condition: its code, and the page of its runbook."""
+    known = [one for one in REMARKS.values() if one.severity]
+    codes = {
+        one.code: {
+            "title": one.title,
+            "severity": one.severity,
+            "meaning": one.meaning,
+            "fix": one.fix,
+            "runbook": one.runbook,
+        }
+        for one in known
+    }
+    pages = {
+        name: ROOT / "docs" / "runbooks" / f"{name}.md" for name in sorted({one.runbook for one in known} - {""})
+    }
+    runbooks = {name: path.read_text(encoding="utf-8").partition("\n\n")[2] for name, path in pages.items()}
+    return json.dumps({"codes": codes, "runbooks": runbooks}, ensure_ascii=False, indent=1) + "\n"
 
 
 def istio_tables() -> Files:

@@ -109,7 +109,7 @@ _OVERVIEW: Final = Dashboard(
         ),
         Panel(
             title="Calls beyond objectives",
-            queries=((_here(objective_bad("5m")), "{{route}} {{objective}}"),), unit="percentunit",
+            queries=((_here(objective_bad("5m")), "{{pool}}{{route}} {{objective}}"),), unit="percentunit",
             alert="SwitchgearObjectiveBurnsFast", description="Share of calls that miss spec.objectives.",
         ),
         Panel(

@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 import yaml
 
+from policies.objectives import FAST_BURN, SLOW_BURN, BurnAlert
 from xds_server.metrics.metric_table import TABLE
 
 RUNBOOKS: Final = "docs/runbooks"
@@ -52,7 +53,7 @@ def latency_recorded(name: str, percentile: int) -> str:
 
 
 def objective_bad(window: str) -> str:
-    """Recorded share of calls beyond an objective, by route."""
+    """Recorded share of calls beyond an objective, by route or pool."""
     return f"route:switchgear_objective_bad:ratio_rate{window}"
 
 
@@ -94,7 +95,7 @@ def recordings() -> Iterator[Recording]:
                 expr=f"histogram_quantile({percentile / 100:g}, "
                 f"sum by (job, namespace, pool, le) ({buckets})) > 0",
             )
-    by_objective = "sum by (job, namespace, route, objective)"
+    by_objective = "sum by (job, namespace, pool, route, objective)"
     for window in WINDOWS:
         good, calls = (
             f"{by_objective} (rate({metric(name)}[{window}]))"
@@ -128,6 +129,12 @@ class Alert:
     run: str
 
 
+def _conditions(codes: str, by: str = "") -> str:
+    """Installations with a condition of these codes (``SG280|SG281``): any replica counts."""
+    match = "=~" if "|" in codes else "="
+    return f'max by (job, namespace{by}) ({metric("condition")}{{code{match}"{codes}"}}) > 0'
+
+
 def _nears_its_end(what: str, by: str) -> str:
     """Less than two days left, or a quarter of a lifetime shorter than eight days."""
     left, life = (
@@ -147,9 +154,23 @@ def _burns(long: str, short: str, factor: float) -> str:
     return f"(1 - {_recorded('goodput', long)}) > {most:g} and (1 - {_recorded('goodput', short)}) > {most:g}"
 
 
-def _objective_burns(long: str, short: str, factor: float) -> str:
-    budget = f"(1 - {_most('objective_target_ratio', 'route, objective')})"
+def _objective_burns(alert: BurnAlert) -> str:
+    long, short, factor = alert.long, alert.short, alert.factor
+    budget = f"(1 - {_most('objective_target_ratio', 'pool, route, objective')})"
     return f"{objective_bad(long)} / {budget} > {factor:g} and {objective_bad(short)} / {budget} > {factor:g}"
+
+
+def _not_retried() -> str:
+    """Over 5 % of calls fail without a retry, and fewer than half of the failed ones are retried.
+
+    From degradation level 1 on retries are closed on purpose.
+    """
+    calls, retries = _sum("attempts_total", "5m"), _sum("retries_total", "5m")
+    failed = _sum("attempts_total", "5m", '{outcome=~"failure|shed"}')
+    return (
+        f"({failed} - {retries}) / {calls} > 0.05 and {failed} > 2 * {retries} "
+        f"unless {_most('pool_degradation_level')} >= 1"
+    )
 
 
 def _doubled(p99: str) -> str:
@@ -166,7 +187,10 @@ def _without_spare() -> str:
 
 
 _POOL: Final = "pool {{ $labels.pool }}"
-_OBJECTIVE: Final = "route {{ $labels.route }}: objective {{ $labels.objective }}"
+_OBJECTIVE: Final = (
+    "{{ if $labels.pool }}pool {{ $labels.pool }}{{ else }}route {{ $labels.route }}{{ end }}: "
+    "objective {{ $labels.objective }}"
+)
 _STATUS: Final = "switchgear status"
 _ENGINES: Final = "switchgear get engines --pool {{ $labels.pool }}"
 _WHY_POOL: Final = "switchgear why {{ $labels.pool }}"
@@ -193,18 +217,18 @@ ALERTS: Final[Sequence[Alert]] = (
     ),
     Alert(
         # 2 % of a month's budget in an hour; the short window resolves the alert.
-        name="SwitchgearObjectiveBurnsFast", severity="page", expr=_objective_burns("1h", "5m", 14.4), held="2m",
+        name="SwitchgearObjectiveBurnsFast", severity="page", expr=_objective_burns(FAST_BURN), held="2m",
         summary=f"{_OBJECTIVE} burns its budget {{{{ $value | humanize }}}} times too fast (1 h, limit 14.4)",
         impact="At this rate the monthly error budget of the objective is spent within two days.",
-        run="switchgear get pools -o wide",
+        run="switchgear get objectives",
     ),
     Alert(
         # 5 % of a month's budget in six hours.
-        name="SwitchgearObjectiveBurnsSlowly", severity="ticket", expr=_objective_burns("6h", "30m", 6),
+        name="SwitchgearObjectiveBurnsSlowly", severity="ticket", expr=_objective_burns(SLOW_BURN),
         held="15m",
         summary=f"{_OBJECTIVE} burns its budget {{{{ $value | humanize }}}} times too fast (6 h, limit 6)",
         impact="At this rate the monthly error budget of the objective is spent within five days.",
-        run="switchgear get pools -o wide",
+        run="switchgear get objectives",
     ),
     Alert(
         # Short peaks above the admission limit are normal; autoscalers need some minutes.
@@ -232,6 +256,13 @@ ALERTS: Final[Sequence[Alert]] = (
         summary=f"{_POOL}: {{{{ $value | humanize }}}} calls per request (limit 1.5)",
         impact="Retries have added over 50 % load for 5 minutes; engines may overload.",
         run="switchgear get pools -o wide",
+    ),
+    Alert(
+        # A crash fills the budget for seconds, until the engine is ejected.
+        name="SwitchgearRetriesExhausted", severity="ticket", expr=_not_retried(), held="5m",
+        summary=f"{_POOL}: {{{{ $value | humanizePercentage }}}} of calls fail without a retry (limit 5 %)",
+        impact="Callers have got errors of engines for 5 minutes, because the retry budget is used up.",
+        run="switchgear tap {{ $labels.pool }} --failed",
     ),
     Alert(
         # The ladder waits before each level by itself; callers notice from level 3 on.
@@ -279,6 +310,14 @@ ALERTS: Final[Sequence[Alert]] = (
         held="5m",
         summary=f"{_POOL}: {{{{ $labels.engine }}}} serves with {{{{ $value }}}} XID errors",
         impact="The engine serves requests on a GPU with driver errors; its answers may become slow or fail.",
+        run="switchgear describe engine {{ $labels.engine }}",
+    ),
+    Alert(
+        # At the deadline open requests are cut, and the process ends within a minute.
+        name="SwitchgearDrainOverdue", severity="ticket",
+        expr=f"{_most('engine_drain_left_seconds', 'pool, engine')} == 0", held="5m",
+        summary=f"{_POOL}: {{{{ $labels.engine }}}} drains beyond its deadline",
+        impact="The engine serves no new requests and does not end: its GPUs are not free for the next one.",
         run="switchgear describe engine {{ $labels.engine }}",
     ),
     Alert(
@@ -336,14 +375,35 @@ ALERTS: Final[Sequence[Alert]] = (
     Alert(
         # 5 min leave the author time to correct the edit.
         name="SwitchgearPoliciesRefused", severity="ticket",
-        expr=f"max by (job, namespace) ({metric('policy_refused')}) == 1", held="5m",
+        expr=_conditions("SG200"), held="5m",
         summary="policies are refused; the last valid version is served",
         impact="The newest policies have had no effect for 5 minutes.", run=_STATUS,
     ),
     Alert(
+        # 5 min leave the author time to correct the edit.
+        name="SwitchgearObjectRejected", severity="ticket", expr=_conditions("SG229"), held="5m",
+        summary="{{ $value }} custom resources are rejected",
+        impact="Their latest specs have had no effect for 5 minutes; the last accepted ones are served.",
+        run=_STATUS,
+    ),
+    Alert(
+        # A rollout that replaces the only engine of a pool takes minutes.
+        name="SwitchgearPoolWithoutEngines", severity="page", expr=_conditions("SG228"), held="5m",
+        summary="{{ $value }} pools have no engine",
+        impact="Requests for these pools get 503, unless a fallback serves them.", run=_STATUS,
+    ),
+    Alert(
+        # Conditions of limits last a minute; a burst of reconnects is over by then.
+        name="SwitchgearPeerLimitReached", severity="ticket",
+        expr=_conditions("SG280|SG281|SG282|SG283|SG284|SG285|SG286", ", code"), held="10m",
+        summary="a peer has been at a limit for 10 minutes ({{ $labels.code }})",
+        impact="Its streams, messages or log entries are refused or delayed; others are not affected.",
+        run=_STATUS,
+    ),
+    Alert(
         # Engine deletions that explain the edit may still arrive within 2 min.
         name="SwitchgearPoliciesHeld", severity="page",
-        expr=f"max by (job, namespace) ({metric('shrink_held')}) == 1", held="2m",
+        expr=_conditions("SG201"), held="2m",
         summary="a policy edit that drops more than half is held back",
         impact="The edit waits for an operator to release or correct it; the version before it is served.",
         run=_STATUS,
@@ -351,7 +411,7 @@ ALERTS: Final[Sequence[Alert]] = (
     Alert(
         # A start without its source lasts minutes at most.
         name="SwitchgearPoliciesStale", severity="ticket",
-        expr=f"max by (job, namespace) ({metric('policy_stale')}) == 1", held="10m",
+        expr=_conditions("SG203"), held="10m",
         summary="policies of the last run are served; their source is unavailable",
         impact="Policy changes have not been read for 10 minutes.", run=_STATUS,
     ),
@@ -400,7 +460,7 @@ ALERTS: Final[Sequence[Alert]] = (
     Alert(
         # Writes are retried every 10 s.
         name="SwitchgearStoreFailing", severity="ticket",
-        expr=f"sum by (job, namespace) (increase({metric('store_failures_total')}[5m])) > 0", held="10m",
+        expr=_conditions("SG234"), held="10m",
         summary="cannot persist state to disk",
         impact="A restart would lose recent policies, versions and operator orders.", run=_STATUS,
     ),
@@ -414,14 +474,14 @@ ALERTS: Final[Sequence[Alert]] = (
     Alert(
         # A half-written rotation completes within seconds.
         name="SwitchgearCertificateRefused", severity="ticket",
-        expr=f"max by (job, namespace) ({metric('certificate_trouble')}) == 1", held="10m",
+        expr=_conditions("SG210"), held="10m",
         summary="certificate files of the control plane are unusable",
         impact="The previous certificate is in use until it expires.", run=_STATUS,
     ),
     Alert(
         # 5 min leave the author time to correct the edit.
         name="SwitchgearAccessRefused", severity="ticket",
-        expr=f"max by (job, namespace) ({metric('access_refused')}) == 1", held="5m",
+        expr=_conditions("SG213"), held="5m",
         summary="access rules are refused; the previous rules are in force",
         impact="Changes of access, including revocations, have had no effect for 5 minutes.", run=_STATUS,
     ),

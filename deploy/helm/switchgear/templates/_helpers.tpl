@@ -19,9 +19,20 @@ app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
 {{- define "switchgear.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
 {{ include "switchgear.selector" . }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+{{- end -}}
+
+{{- define "switchgear.controlPlaneAccount" -}}
+{{- $account := .Values.controlPlane.serviceAccount -}}
+{{- $account.name | default (ternary (include "switchgear.fullname" .) "default" $account.create) -}}
+{{- end -}}
+
+{{- define "switchgear.gatewayAccount" -}}
+{{- $account := .Values.gateway.serviceAccount -}}
+{{- $account.name | default (ternary (printf "%s-gateway" (include "switchgear.fullname" .)) "default" $account.create) -}}
 {{- end -}}
 
 {{- define "switchgear.image" -}}

@@ -33,6 +33,12 @@
 {{- if and $one.readinessGate (not .root.Values.policies.readinessGates) }}
 {{- fail (printf "%s.readinessGate: pods would never be ready, because policies.readinessGates is off; set it to true" $where) }}
 {{- end }}
+{{- if and $one.gpus (mod (int $one.gpus) (int $one.dataParallel)) }}
+{{- fail (printf "%s.dataParallel: %d ranks cannot share %d gpus evenly; set gpus to a multiple" $where (int $one.dataParallel) (int $one.gpus)) }}
+{{- end }}
+{{- if mod (int $one.slots) (int $one.dataParallel) }}
+{{- fail (printf "%s.dataParallel: %d ranks cannot share %d slots evenly; set slots to a multiple" $where (int $one.dataParallel) (int $one.slots)) }}
+{{- end }}
 {{- if and (eq (toString $one.maxSurge) "0") (eq (toString $one.maxUnavailable) "0") }}
 {{- fail (printf "%s: maxSurge and maxUnavailable are both 0, so no engine can be replaced; raise one" $where) }}
 {{- end }}
