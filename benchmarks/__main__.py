@@ -2,8 +2,8 @@
 
 Each prints a table, and all but ``source_tree`` write JSON to ``benchmarks/results/``. The exit code is 1 when one
 missed its target.
-``python -m benchmarks NAME --option ...`` passes options on to one of them; ``failover`` and
-``soak`` are long, and only run when they are named.
+``python -m benchmarks NAME --option ...`` passes options on to one of them; ``affinity``, ``failover``,
+``floods``, ``simulator``, ``soak`` and ``storm`` are long, and only run when they are named.
 """
 
 import importlib
@@ -29,7 +29,7 @@ NAMES: Final = (
     "resources",
     "source_tree",
 )
-LONG: Final = ("failover", "simulator", "soak")
+LONG: Final = ("affinity", "failover", "floods", "simulator", "soak", "storm")
 
 
 def main(argv: Sequence[str]) -> int:

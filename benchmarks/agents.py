@@ -6,8 +6,7 @@ report, ``idle`` ones the same.
 """
 
 import asyncio
-import json
-import os
+import functools
 import sys
 import tempfile
 import time
@@ -18,7 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.harness import ResultColumn, option_parser, publish, result_table
-from chaos.processes import ChildProcess, ChildProcesses
+from benchmarks.pool_documents import pool_documents
+from benchmarks.process_usage import cpu_s as cpu_seconds
+from benchmarks.process_usage import resident_bytes
+from chaos.processes import ChildProcesses
 
 AGENTS: Final = (100, 1000)
 HEARTBEAT_S: Final = 1.0
@@ -27,7 +29,6 @@ WINDOW_S: Final = 15.0
 SETTLE_S: Final = 3.0
 TARGET_PERCENT: Final = 25.0
 _LIMIT_S: Final = 120.0
-_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,9 @@ async def _served(
     """What a server needs for these engines, reports per second, and seconds until every agent was heard."""
     with tempfile.TemporaryDirectory(prefix="switchgear-bench-") as folder:
         policies = Path(folder) / "policies.yaml"
-        policies.write_text(_policies(ports))
+        policies.write_text(
+            pool_documents(POOLS, len(ports), functools.partial(_endpoint, ports), probe={"enabled": False})
+        )
         command = [str(Path(sys.executable).with_name("switchgear")), "serve", "-f", folder]
         command += ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--first-reports", "60s"]
         started_s = time.monotonic()
@@ -90,35 +93,20 @@ async def _served(
         if connected != wanted:
             raise RuntimeError(f"{connected:g} of {wanted} agents are connected")
         await asyncio.sleep(SETTLE_S)
-        reports, cpu_s, began_s = await _reports(admin), _cpu_s(server), time.monotonic()
+        reports, cpu_s, began_s = await _reports(admin), cpu_seconds(server.pid), time.monotonic()
         await asyncio.sleep(window_s)
-        cpu_s, elapsed_s = _cpu_s(server) - cpu_s, time.monotonic() - began_s
+        cpu_s, elapsed_s = cpu_seconds(server.pid) - cpu_s, time.monotonic() - began_s
         reports = await _reports(admin) - reports
-        load = ServerUsage(cpu_percent=100 * cpu_s / elapsed_s, rss_mib=_rss_mib(server))
+        load = ServerUsage(cpu_percent=100 * cpu_s / elapsed_s, rss_mib=resident_bytes(server.pid) / 2**20)
         await processes.stop(server)
     return load, reports / elapsed_s, connect_s
 
 
-def _policies(ports: Sequence[int | None]) -> str:
-    """Unreachable engines with reachable agents; JSON is YAML."""
-    documents: list[dict[str, object]] = []
-    for place in range(POOLS):
-        endpoints = [
-            {
-                "name": f"e{number}",
-                "address": "127.0.0.1",
-                "port": 1 + number,
-                "zone": f"z{number % 3}",
-                **({} if port is None else {"agentPort": port}),
-            }
-            for number, port in enumerate(ports)
-            if number % POOLS == place
-        ]
-        spec = {"model": "m", "endpoints": endpoints, "probe": {"enabled": False}}
-        documents.append({"kind": "EnginePool", "metadata": {"name": f"pool-{place}"}, "spec": spec})
-        route = {"listener": {"port": 20_000 + place}, "pools": [{"pool": f"pool-{place}"}]}
-        documents.append({"kind": "ModelRoute", "metadata": {"name": f"pool-{place}"}, "spec": route})
-    return "\n---\n".join(json.dumps({"apiVersion": "switchgear.dev/v1alpha1", **one}) for one in documents)
+def _endpoint(ports: Sequence[int | None], number: int) -> dict[str, object]:
+    """An unreachable engine, with a reachable agent where it has a port."""
+    port = ports[number]
+    agent = {} if port is None else {"agentPort": port}
+    return {"name": f"e{number}", "address": "127.0.0.1", "port": 1 + number, "zone": f"z{number % 3}", **agent}
 
 
 async def _reports(admin: str) -> float:
@@ -134,17 +122,6 @@ async def _metric(admin: str, prefix: str) -> float:
 
     lines = (await asyncio.to_thread(get)).splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(prefix))
-
-
-def _cpu_s(child: ChildProcess) -> float:
-    # Behind the name in parentheses: state is field 3, utime and stime are 14 and 15 (proc(5)).
-    fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-
-
-def _rss_mib(child: ChildProcess) -> float:
-    pages = int(Path(f"/proc/{child.pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 COLUMNS: Final[Sequence[ResultColumn[AgentCostRow]]] = (

@@ -22,14 +22,14 @@ from engine.report_wire import encode
 from engine.watch_server import WATCH
 
 
-def report(boot_id: str, sequence: int, rng: random.Random) -> bytes:
+def report(boot_id: str, sequence: int, rng: random.Random, verdict: Verdict = Verdict.READY) -> bytes:
     """A report of an engine under load on two GPUs."""
     in_flight = rng.randrange(32)
     return encode(
         EngineReport(
             pool="",
             engine="",
-            verdict=Verdict.READY,
+            verdict=verdict,
             evidence="",
             reasons=(Evidence(reading="tokens", sentence=f"tokens advance with {in_flight} requests in flight"),),
             observed_at_s=time.monotonic(),

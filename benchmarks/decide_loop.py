@@ -7,7 +7,6 @@ engines fail and later recover, which makes rounds most expensive.
 """
 
 import cProfile
-import json
 import pstats
 import random
 import sys
@@ -21,6 +20,7 @@ from typing import Final
 from rich.console import Console
 
 from benchmarks.harness import ResultColumn, option_parser, publish, result_table
+from benchmarks.pool_documents import pool_documents
 from chaos.history.request_outcomes import quantile
 from engine.report import EngineReport, ReportSource, Verdict
 from policies.load import load_contents
@@ -274,19 +274,12 @@ def _proxies(size: FleetSize) -> list[Proxy]:
 
 
 def _policies(size: FleetSize) -> PolicySet:
-    """Pools whose engines are never dialled; JSON is YAML."""
-    documents: list[dict[str, object]] = []
-    for place in range(size.pools):
-        endpoints = [
-            {"name": f"e{number}", "address": "127.0.0.1", "port": 1 + number, "zone": f"z{number % ZONES}"}
-            for number in range(size.engines)
-            if number % size.pools == place
-        ]
-        spec = {"model": "m", "endpoints": endpoints, "slotsPerEngine": SLOTS, "serviceTime": f"{SERVICE_S:g}s"}
-        documents.append({"kind": "EnginePool", "metadata": {"name": f"pool-{place}"}, "spec": spec})
-        route = {"listener": {"port": 20_000 + place}, "pools": [{"pool": f"pool-{place}"}]}
-        documents.append({"kind": "ModelRoute", "metadata": {"name": f"pool-{place}"}, "spec": route})
-    text = "\n---\n".join(json.dumps({"apiVersion": "switchgear.dev/v1alpha1", **one}) for one in documents)
+    """Pools whose engines are never dialled."""
+
+    def endpoint(number: int) -> dict[str, object]:
+        return {"name": f"e{number}", "address": "127.0.0.1", "port": 1 + number, "zone": f"z{number % ZONES}"}
+
+    text = pool_documents(size.pools, size.engines, endpoint, slotsPerEngine=SLOTS, serviceTime=f"{SERVICE_S:g}s")
     return load_contents({Path("bench.yaml"): text.encode()})
 
 

@@ -1,7 +1,8 @@
 """Push fan-out: how long until the last of N proxies has a change, and what a proxy costs the server.
 
-For each N the server runs in a process of its own (so that memory is counted from the same start) and the peers in
-another. One endpoint of the cluster changes per push; the clock runs from ``publish`` to the last peer's receipt.
+For each N and transport the server runs in a process of its own (memory counts from the same start), and
+the peers in another. One endpoint of the cluster changes per push; the clock runs from ``publish`` to the last
+peer's receipt.
 """
 
 from __future__ import annotations
@@ -15,23 +16,25 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
 from typing import Final
 
 from envoy_data_plane.envoy.config.cluster.v3 import Cluster
 
 from benchmarks.harness import ResultColumn, measured_in_child, option_parser, publish, result_table
+from benchmarks.process_usage import resident_bytes
 from xds_server.model.snapshot import Resource, Snapshot, resource, snapshot
 from xds_server.model.type_urls import CLUSTER, ENDPOINT
 from xds_server.publish import NullObserver, Publisher
 from xds_server.publish.grpc_ads import GrpcAdsServer
+from xds_server.publish.h2_ads import H2AdsServer
 from xds_server.wire.assignment import AssignmentSpec, EndpointSpec, HostPort, LocalitySpec
 from xds_server.wire.eds import encode_assignment
 from xds_server.wire.encode import encode
 from xds_server.xds import NodeInfo
 
 STREAMS: Final = (100, 500, 1_000)
+TRANSPORTS: Final = {"grpc": GrpcAdsServer, "h2": H2AdsServer}
 PUSHES: Final = 30
 ENDPOINTS: Final = 100
 TARGET_LAST_MS: Final = 70.0
@@ -41,8 +44,12 @@ _LIMIT_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FanoutRow:
-    """One N. ``last_ms``: from publish to the last stream; ``storm_ms``: from connect to configured."""
+    """One N and transport. ``last_ms``: from publish to the last stream; ``storm_ms``: from connect to configured.
 
+    ``storm_cpu_ms``: the server's, until all are configured.
+    """
+
+    transport: str
     streams: int
     pushes: int
     last_ms_p50: float
@@ -51,11 +58,7 @@ class FanoutRow:
     cpu_ms_per_push: float
     kb_per_stream: float
     storm_ms: float
-
-
-def _rss_kb() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1024
+    storm_cpu_ms: float
 
 
 def _snapshots() -> list[Snapshot]:
@@ -89,16 +92,17 @@ class _Acks(NullObserver):
             self.complete.set()
 
 
-async def measure(streams: int, pushes: int) -> FanoutRow:
+async def measure(transport: str, streams: int, pushes: int) -> FanoutRow:
     """One row, with the server in this process."""
     snapshots = _snapshots()
     acks = _Acks()
     publisher = Publisher(view_of=lambda _node: "all", snapshot_for=lambda _view: snapshots[0], observer=acks)
-    server = GrpcAdsServer(publisher)
+    server = TRANSPORTS[transport](publisher)
     port = await server.start()
     ticking = asyncio.create_task(server.run())
     gc.collect()
-    before_kb = _rss_kb()
+    before_bytes = resident_bytes(os.getpid())
+    before_s = time.process_time()
     peers = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -118,9 +122,10 @@ async def measure(streams: int, pushes: int) -> FanoutRow:
 
     try:
         connected = await told()
+        storm_cpu_ms = (time.process_time() - before_s) * 1e3
         await asyncio.sleep(1.0)
         gc.collect()
-        kb_per_stream = (_rss_kb() - before_kb) / streams
+        kb_per_stream = (resident_bytes(os.getpid()) - before_bytes) / 1024 / streams
         last_ms, median_ms, cpu_ms = [], [], []
         for push in range(pushes):
             acks.missing, acks.complete = streams, asyncio.Event()
@@ -138,6 +143,7 @@ async def measure(streams: int, pushes: int) -> FanoutRow:
         ticking.cancel()
         await server.stop()
     return FanoutRow(
+        transport=transport,
         streams=streams,
         pushes=pushes,
         last_ms_p50=median(last_ms),
@@ -146,10 +152,12 @@ async def measure(streams: int, pushes: int) -> FanoutRow:
         cpu_ms_per_push=median(cpu_ms),
         kb_per_stream=kb_per_stream,
         storm_ms=(connected["last_s"] - connected["started_s"]) * 1e3,
+        storm_cpu_ms=storm_cpu_ms,
     )
 
 
 COLUMNS: Final[Sequence[ResultColumn[FanoutRow]]] = (
+    ResultColumn(heading="transport", cell=lambda row: row.transport, left=True),
     ResultColumn(heading="streams", cell=lambda row: f"{row.streams}"),
     ResultColumn(heading="last p50", cell=lambda row: f"{row.last_ms_p50:.1f} ms"),
     ResultColumn(heading="last max", cell=lambda row: f"{row.last_ms_max:.1f} ms"),
@@ -157,6 +165,7 @@ COLUMNS: Final[Sequence[ResultColumn[FanoutRow]]] = (
     ResultColumn(heading="CPU/push", cell=lambda row: f"{row.cpu_ms_per_push:.1f} ms"),
     ResultColumn(heading="memory/stream", cell=lambda row: f"{row.kb_per_stream:.1f} KB"),
     ResultColumn(heading="storm", cell=lambda row: f"{row.storm_ms:.0f} ms"),
+    ResultColumn(heading="CPU/storm", cell=lambda row: f"{row.storm_cpu_ms:.0f} ms"),
 )
 
 
@@ -165,14 +174,20 @@ def main(argv: Sequence[str]) -> int:
     parser = option_parser("fanout", __doc__)
     parser.add_argument("--streams", type=int, nargs="+", default=list(STREAMS))
     parser.add_argument("--pushes", type=int, default=PUSHES)
+    parser.add_argument("--transport", choices=list(TRANSPORTS), nargs="+", default=list(TRANSPORTS))
     parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.measure:
-        print(json.dumps(asdict(asyncio.run(measure(options.measure, options.pushes)))))
+        print(json.dumps(asdict(asyncio.run(measure(options.transport[0], options.measure, options.pushes)))))
         return 0
     rows = [
-        FanoutRow(**measured_in_child("benchmarks.fanout", str(streams), "--pushes", str(options.pushes)))
+        FanoutRow(
+            **measured_in_child(
+                "benchmarks.fanout", str(streams), "--pushes", str(options.pushes), "--transport", transport
+            )
+        )
         for streams in options.streams
+        for transport in options.transport
     ]
     targets = {"last_ms_p50": TARGET_LAST_MS, "kb_per_stream": TARGET_KB_PER_STREAM}
     met = all(

@@ -2,8 +2,10 @@
 
 ``plain`` is an Envoy with one route, our retries and no filter of ours. ``fields`` adds the reading of request
 fields and our routes. ``served`` is an Envoy that a real control plane configures by ADS, at its defaults: engine
-listeners (hops) and access logs as well. All have one worker. CPU is that of Envoy's threads; the engine
-behind the Envoys answers at once. ``neighbour`` is the longest time of small requests while large ones arrive.
+listeners (hops) and access logs as well. ``headers`` and ``served-headers`` are the same with ``requestFields:
+headers``, and their requests state the fields. All have one worker. CPU is that of Envoy's threads; the engine
+behind the Envoys answers at once. Bodies differ from one request to the next, in text, length and order of
+fields. ``neighbour`` is the longest time of small requests while large ones arrive.
 """
 
 import argparse
@@ -16,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,18 +27,41 @@ from benchmarks.harness import ResultColumn, option_parser, percentile, publish,
 from benchmarks.testbed import LIMIT_S, ProcessLauncher, policy_text, until
 from chaos.processes import ChildProcess, ChildProcesses, envoy_command, free_ports
 
-CONTESTANTS: Final = ("plain", "fields", "served")
+CONTESTANTS: Final = ("plain", "fields", "headers", "served", "served-headers")
+BY_HEADERS: Final = frozenset({"headers", "served-headers"})
+JUDGED: Final = frozenset({"fields", "headers"})
+"""Contestants with a target: the request path alone."""
 CONNECTIONS: Final = 4
 TARGETS: Final = {"350B": 1.15, "16KB": 1.15, "128KB-chat": 1.5, "1MB-ids": 2.0}
-"""Processor time of ``fields`` over that of ``plain``, at most."""
+"""Processor time of ``fields`` and ``headers`` over that of ``plain``, at most."""
 NEIGHBOUR_TARGET_S: Final = 0.02
 """How much longer than with plain Envoy a small request may wait while a body of 16 MB arrives."""
 _BYTES_A_TURN: Final = 30_000_000
+_MOST_VARIANTS: Final = 64
+_BYTES_OF_VARIANTS: Final = 40_000_000
+"""How many different bodies of one size are sent in turn."""
 _POOL: Final = "chat"
 
 
-def bodies() -> Mapping[str, bytes]:
-    """Bodies by name: prose with code in it, and token ids, as callers send them."""
+SIZES: Final = {
+    "350B": ("chat", 250),
+    "16KB": ("chat", 16_000),
+    "128KB-chat": ("chat", 128_000),
+    "1MB-ids": ("ids", 150_000),
+    "1MB-text": ("text", 1_000_000),
+    "16MB": ("ids", 2_000_000),
+}
+"""Kind of each body, and its mean size: characters of prose, or token ids."""
+
+
+def bodies(name: str) -> list[bytes]:
+    """Different bodies of one kind: prose with code in it, or token ids, as callers send them."""
+    first = next(made := _bodies(name))
+    count = max(2, min(_MOST_VARIANTS, _BYTES_OF_VARIANTS // len(first)))
+    return [first, *itertools.islice(made, count - 1)]
+
+
+def _bodies(name: str) -> Iterator[bytes]:
     drawn = random.Random(20)
     words = [
         "the",
@@ -57,21 +82,25 @@ def bodies() -> Mapping[str, bytes]:
     def prose(size: int) -> str:
         return " ".join(drawn.choices(words, weights, k=size // 6))
 
+    def shuffled(document: Mapping[str, Any]) -> bytes:
+        items = [*document.items()]
+        drawn.shuffle(items)
+        return json.dumps(dict(items)).encode()
+
     def chat(size: int) -> bytes:
         messages = [{"role": "user", "content": prose(min(size, 2000))} for _ in range(max(1, size // 2000))]
-        return json.dumps({"model": "tiny", "messages": messages, "stream": False, "max_tokens": 16}).encode()
+        return shuffled({"model": "tiny", "messages": messages, "stream": False, "max_tokens": 16})
 
     def ids(count: int) -> bytes:
-        return json.dumps({"model": "tiny", "prompt": [drawn.randrange(100_000) for _ in range(count)]}).encode()
+        return shuffled({"model": "tiny", "prompt": drawn.choices(range(100_000), k=count)})
 
-    return {
-        "350B": chat(250),
-        "16KB": chat(16_000),
-        "128KB-chat": chat(128_000),
-        "1MB-ids": ids(150_000),
-        "1MB-text": json.dumps({"model": "tiny", "prompt": prose(1_000_000)}).encode(),
-        "16MB": ids(2_000_000),
-    }
+    def text(size: int) -> bytes:
+        return shuffled({"model": "tiny", "prompt": prose(size)})
+
+    kind, size = SIZES[name]
+    make = {"chat": chat, "ids": ids, "text": text}[kind]
+    while True:
+        yield make(round(size * drawn.uniform(0.9, 1.1)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +122,16 @@ class _Turn:
     cpu_us: float
     took_s: list[float]
     neighbour_s: list[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Envoy:
+    """A contestant; ``stated``: requests to it have the fields in headers."""
+
+    child: ChildProcess
+    host: str
+    port: int
+    stated: bool
 
 
 class _Sink(asyncio.Protocol):
@@ -153,7 +192,7 @@ async def _serve_sink() -> None:
     await server.serve_forever()
 
 
-def _policies(sink: int, port: int) -> str:
+def _policies(sink: int, port: int, source: str) -> str:
     return policy_text(
         {
             "EnginePool": {
@@ -161,7 +200,7 @@ def _policies(sink: int, port: int) -> str:
                 "endpoints": [{"name": "sink", "address": "127.0.0.1", "port": sink}],
             },
             "ModelRoute": {
-                "listener": {"port": port, "address": "127.0.0.1"},
+                "listener": {"port": port, "address": "127.0.0.1", "requestFields": source},
                 "match": {"model": "tiny"},
                 "maxBodyBytes": 20_000_000,
                 "pools": [{"pool": _POOL}],
@@ -216,10 +255,10 @@ def _peak_mb(child: ChildProcess) -> float:
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
-async def _ask(port: int, request: bytes, count: int, took_s: list[float]) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def _ask(envoy: _Envoy, requests: Iterator[bytes], count: int, took_s: list[float]) -> None:
+    reader, writer = await asyncio.open_connection(envoy.host, envoy.port)
     try:
-        for _ in range(count):
+        for request in itertools.islice(requests, count):
             began_s = time.monotonic()
             writer.write(request)
             await writer.drain()
@@ -233,23 +272,26 @@ async def _ask(port: int, request: bytes, count: int, took_s: list[float]) -> No
         writer.close()
 
 
-def _request(body: bytes) -> bytes:
-    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
-    return head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body
+def _requests(bodies: Sequence[bytes], *, stated: bool) -> Iterator[bytes]:
+    """Requests with these bodies, again and again; ``stated``: with the fields in headers."""
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+    if stated:
+        head += b"x-switchgear-model: tiny\r\nx-switchgear-stream: false\r\nx-switchgear-max-tokens: 16\r\n"
+    return itertools.cycle([head + b"content-length: %d\r\n\r\n" % len(body) + body for body in bodies])
 
 
-async def _turn(child: ChildProcess, port: int, body: bytes) -> _Turn:
+async def _turn(envoy: _Envoy, bodies: Sequence[bytes]) -> _Turn:
     """As many requests as fit into a turn, then a few with a neighbour that sends small ones."""
-    request, small = _request(body), _request(b'{"model":"tiny"}')
-    count = max(2, min(400, _BYTES_A_TURN // len(body) // CONNECTIONS))
+    requests, small = (_requests(some, stated=envoy.stated) for some in (bodies, [b'{"model":"tiny"}']))
+    count = max(2, min(400, _BYTES_A_TURN // len(bodies[0]) // CONNECTIONS))
     took_s: list[float] = []
-    began_us = _cpu_us(child)
-    await asyncio.gather(*(_ask(port, request, count, took_s) for _ in range(CONNECTIONS)))
-    cpu_us = (_cpu_us(child) - began_us) / len(took_s)
+    began_us = _cpu_us(envoy.child)
+    await asyncio.gather(*(_ask(envoy, requests, count, took_s) for _ in range(CONNECTIONS)))
+    cpu_us = (_cpu_us(envoy.child) - began_us) / len(took_s)
     neighbour_s: list[float] = []
-    large = asyncio.create_task(_ask(port, request, 3, []))
+    large = asyncio.create_task(_ask(envoy, requests, 3, []))
     while not large.done():
-        await _ask(port, small, 1, neighbour_s)
+        await _ask(envoy, small, 1, neighbour_s)
     await large
     return _Turn(cpu_us=cpu_us, took_s=took_s, neighbour_s=neighbour_s)
 
@@ -262,10 +304,10 @@ async def measure(names: Sequence[str], turns: int) -> list[CostRow]:
             envoys = await _start(folder, processes)
             rows = []
             for name in names:
-                body = bodies()[name]
+                sent = bodies(name)
                 turned: dict[str, list[_Turn]] = {one: [] for one in envoys}
-                for _, (contestant, (child, port)) in itertools.product(range(turns), envoys.items()):
-                    turned[contestant].append(await _turn(child, port, body))
+                for _, (contestant, envoy) in itertools.product(range(turns), envoys.items()):
+                    turned[contestant].append(await _turn(envoy, sent))
                 plain_us = percentile([turn.cpu_us for turn in turned["plain"]], 50)
                 for contestant, some in turned.items():
                     cpu_us = percentile([turn.cpu_us for turn in some], 50)
@@ -279,36 +321,38 @@ async def measure(names: Sequence[str], turns: int) -> list[CostRow]:
                             p50_ms=1e3 * percentile(took_s, 50),
                             p99_ms=1e3 * percentile(took_s, 99),
                             neighbour_ms=1e3 * percentile([max(turn.neighbour_s) for turn in some], 50),
-                            rss_mb=_peak_mb(envoys[contestant][0]),
+                            rss_mb=_peak_mb(envoys[contestant].child),
                         )
                     )
             return rows
 
 
-async def _start(folder: Path, processes: ChildProcesses) -> dict[str, tuple[ChildProcess, int]]:
+async def _start(folder: Path, processes: ChildProcesses) -> dict[str, _Envoy]:
     sink = await processes.start(
         "sink", [sys.executable, "-m", "benchmarks.request_cost", "--sink"], ready_within_s=LIMIT_S
     )
-    ports = free_ports(5)
-    policies = folder / "policies"
-    policies.mkdir()
-    (policies / "chat.yaml").write_text(_policies(sink.ready["port"], ports[2]))
-    envoys = {}
-    for contestant, port in zip(("plain", "fields"), ports, strict=False):
-        bootstrap = _static(policies)
-        path = folder / f"{contestant}.json"
-        path.write_text(_moved(_plain(bootstrap) if contestant == "plain" else bootstrap, port))
-        envoys[contestant] = (await processes.start(contestant, envoy_command(path)), port)
     launcher = ProcessLauncher(folder, processes)
-    server = await launcher.start_server("serve", ["-f", str(policies)])
-    xds = int(server.ready["xds"].rpartition(":")[2])
-    served = await launcher.start_envoy(0, "bench-0", xds, ports[3])
-    envoys["served"] = (served, ports[2])
-    for contestant, (_, port) in envoys.items():
+    envoys, ports = {}, free_ports(2 * len(CONTESTANTS))
+    for number, contestant in enumerate(CONTESTANTS):
+        stated, port, admin = contestant in BY_HEADERS, ports[2 * number], ports[2 * number + 1]
+        policies = folder / contestant
+        policies.mkdir()
+        (policies / "chat.yaml").write_text(_policies(sink.ready["port"], port, "headers" if stated else "body"))
+        if contestant.startswith("served"):
+            server = await launcher.start_server(f"server-{contestant}", ["-f", str(policies)])
+            xds = int(server.ready["xds"].rpartition(":")[2])
+            child, host = await launcher.start_envoy(number, contestant, xds, admin), f"127.0.0.{number + 1}"
+        else:
+            bootstrap = _static(policies)
+            path = folder / f"{contestant}.json"
+            path.write_text(_moved(_plain(bootstrap) if contestant == "plain" else bootstrap, port))
+            child, host = await processes.start(contestant, envoy_command(path)), "127.0.0.1"
+        envoys[contestant] = _Envoy(child=child, host=host, port=port, stated=stated)
+    for contestant, envoy in envoys.items():
 
-        async def answers(port: int = port) -> bool:
+        async def answers(envoy: _Envoy = envoy) -> bool:
             try:
-                await _ask(port, _request(b'{"model":"tiny"}'), 1, [])
+                await _ask(envoy, _requests([b'{"model":"tiny"}'], stated=envoy.stated), 1, [])
             except (OSError, RuntimeError, asyncio.IncompleteReadError):
                 return False
             return True
@@ -323,7 +367,7 @@ COLUMNS: Final[Sequence[ResultColumn[CostRow]]] = (
     ResultColumn(heading="CPU", cell=lambda row: f"{row.cpu_us:.0f} us"),
     ResultColumn(heading="of plain", cell=lambda row: f"{row.ratio:.2f}"),
     ResultColumn(
-        heading="target", cell=lambda row: f"{TARGETS.get(row.body, '')}" if row.contestant == "fields" else ""
+        heading="target", cell=lambda row: f"{TARGETS.get(row.body, '')}" if row.contestant in JUDGED else ""
     ),
     ResultColumn(heading="p50", cell=lambda row: f"{row.p50_ms:.1f} ms"),
     ResultColumn(heading="p99", cell=lambda row: f"{row.p99_ms:.1f} ms"),
@@ -333,17 +377,16 @@ COLUMNS: Final[Sequence[ResultColumn[CostRow]]] = (
 
 
 def missed(rows: Sequence[CostRow], bound: float | None = None) -> list[str]:
-    """The bodies that miss a target; with ``bound`` only those whose ratio is above it."""
+    """Envoys and bodies that miss a target; with ``bound`` only those whose ratio is above it."""
+    judged = [row for row in rows if row.contestant in JUDGED]
     if bound is not None:
-        return [row.body for row in rows if row.contestant == "fields" and row.ratio > bound]
-    wait_ms = {(row.body, row.contestant): row.neighbour_ms for row in rows}
-    late = [
-        "16MB"
-        for contestant in ("fields",)
-        if wait_ms.get(("16MB", contestant), 0.0) > wait_ms.get(("16MB", "plain"), 0.0) + 1e3 * NEIGHBOUR_TARGET_S
-    ]
-    return late + [
-        row.body for row in rows if row.contestant == "fields" and row.ratio > TARGETS.get(row.body, 1e9)
+        return [f"{row.contestant} {row.body}" for row in judged if row.ratio > bound]
+    plain_ms = {row.body: row.neighbour_ms for row in rows if row.contestant == "plain"}
+    return [
+        f"{row.contestant} {row.body}"
+        for row in judged
+        if row.ratio > TARGETS.get(row.body, 1e9)
+        or (row.body == "16MB" and row.neighbour_ms > plain_ms[row.body] + 1e3 * NEIGHBOUR_TARGET_S)
     ]
 
 
@@ -351,7 +394,7 @@ def main(argv: Sequence[str]) -> int:
     """Measure, print, write; 1 when a target is missed."""
     parser = option_parser("request_cost", __doc__)
     parser.add_argument("--turns", type=int, default=7, help="per body and Envoy")
-    parser.add_argument("--body", nargs="+", choices=list(bodies()), default=list(bodies()))
+    parser.add_argument("--body", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--bound", type=float, metavar="RATIO", help="fail above this ratio, not at the targets")
     parser.add_argument("--sink", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -23,6 +24,7 @@ POLL_S: Final = 0.01
 EJECTION_POLL_S: Final = 0.003
 LIMIT_S: Final = 90.0
 POOL: Final = "chat"
+DEFAULT_ENGINE: Final = EngineConfig(first_token_gate=True)
 
 
 def policy_text(specs: Mapping[str, Mapping[str, Any]], name: str) -> str:
@@ -82,7 +84,14 @@ class Testbed:
     """
 
     def __init__(
-        self, folder: Path, processes: ChildProcesses, *, engines: int, envoys: int = 1, agents: bool = False
+        self,
+        folder: Path,
+        processes: ChildProcesses,
+        *,
+        engines: int,
+        envoys: int = 1,
+        agents: bool = False,
+        engine: EngineConfig = DEFAULT_ENGINE,
     ) -> None:
         self.folder = folder
         self.engines: list[FakeEngine] = []
@@ -92,6 +101,7 @@ class Testbed:
         """URL of each engine's agent, by the engine's name."""
         self._agent_ports: dict[str, int] = {}
         self._count = engines
+        self._engine = engine
         self._with_agents = agents
         self._launcher = ProcessLauncher(folder, processes)
         self._listener = free_ports(1)[0]
@@ -104,7 +114,7 @@ class Testbed:
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LIMIT_S))
             )
             for number in range(self._count):
-                engine = FakeEngine(EngineConfig(name=f"e{number}", first_token_gate=True))
+                engine = FakeEngine(replace(self._engine, name=f"e{number}"))
                 await engine.start()
                 stack.push_async_callback(engine.stop)
                 self.engines.append(engine)

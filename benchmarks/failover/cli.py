@@ -18,7 +18,7 @@ from benchmarks.failover.contestants import CONTESTANTS
 from benchmarks.failover.experiment_setting import EngineKind, ExperimentSetting
 from benchmarks.failover.failover_experiment import ExperimentCell, run
 from benchmarks.failover.failover_page import page
-from benchmarks.failover.failover_scenarios import DEAD, DEAF, MORE, SCENARIOS, SIX
+from benchmarks.failover.failover_scenarios import DEAD, DEAF, MIXTURES, MORE, SCENARIOS, SIX
 from benchmarks.failover.result import FOLDER, counts, file_name, read, result, usual, write
 from benchmarks.failover.result_tables import missed, table
 from chaos.lab.envoy_processes import NotReadyError
@@ -27,6 +27,7 @@ from chaos.processes import ProcessError
 GROUPS: Final = {
     "six": tuple(one.name for one in SIX),
     "more": tuple(one.name for one in MORE),
+    "mixtures": tuple(one.name for one in MIXTURES),
     "dead": tuple(one.name for one in DEAD),
     "deaf": tuple(one.name for one in DEAF),
     "all": tuple(SCENARIOS),

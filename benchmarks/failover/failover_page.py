@@ -6,7 +6,15 @@ from types import MappingProxyType
 from typing import Final
 
 from benchmarks.failover.contestants import CONTESTANTS
-from benchmarks.failover.failover_scenarios import DEAD, DEAF, MORE, SCENARIOS, SIX, FailoverScenario
+from benchmarks.failover.failover_scenarios import (
+    DEAD,
+    DEAF,
+    MIXTURES,
+    MORE,
+    SCENARIOS,
+    SIX,
+    FailoverScenario,
+)
 from benchmarks.failover.plots import overview, timelines
 from benchmarks.failover.result import Result, counts
 from benchmarks.failover.result_tables import markdown, missed
@@ -15,6 +23,7 @@ _GROUPS: Final[Mapping[str, tuple[str, tuple[FailoverScenario, ...]]]] = Mapping
     {
         "six": ("Six failures", SIX),
         "more": ("Other failures", MORE),
+        "mixtures": ("Mixtures of faults", MIXTURES),
         "dead": ("Control plane outage at the moment of the fault", DEAD),
         "deaf": ("Telemetry lost during the fault", DEAF),
     }

@@ -49,7 +49,8 @@ class FailoverScenario:
 
     ``control_plane_dies``: killed when the fault begins, not restarted. ``telemetry_lost_at``: share of the fault
     window after which access logs and load reports are dropped. ``demand_turns_at``: share after which the
-    proxies' demand is reversed.
+    proxies' demand is reversed. ``mixed``: held to goodput and waits alone; ``slowness`` multiplies the longest
+    service that the latter allow.
     """
 
     name: str
@@ -59,6 +60,8 @@ class FailoverScenario:
     control_plane_dies: bool = False
     telemetry_lost_at: float | None = None
     demand_turns_at: float | None = None
+    mixed: bool = False
+    slowness: float = 1.0
 
     def setting(self, wanted: ExperimentSetting) -> ExperimentSetting:
         """The setting with what this scenario needs."""
@@ -178,6 +181,41 @@ MORE: Final = (
         changes={"engines": 1, "kinds": (EngineKind(slots=32),), "engine_processes": 1},
     ),
 )
+MIXTURES: Final = (
+    FailoverScenario(
+        name="most-fail",
+        title="six of eight answer 500 after the work",
+        hits=(FaultSelection(fault=EngineErrorAfterWork(), count=6),),
+        mixed=True,
+    ),
+    FailoverScenario(
+        name="mixed-restarts",
+        title="one hangs, two are 10x slow, the others restart in turn",
+        hits=(
+            FaultSelection(fault=EngineHang(), count=1),
+            FaultSelection(fault=EngineSlow(factor=10.0), count=2, skip=1),
+            FaultSelection(fault=EngineCrash(), count=5, skip=3, in_turn=True),
+        ),
+        mixed=True,
+    ),
+    FailoverScenario(
+        name="mixed-errors",
+        title="three answer 500 after the work, one hangs, one is 3x slow",
+        hits=(
+            FaultSelection(fault=EngineErrorAfterWork(), count=3),
+            FaultSelection(fault=EngineHang(), count=1, skip=3),
+            FaultSelection(fault=EngineSlow(factor=3.0), count=1, skip=4),
+        ),
+        mixed=True,
+    ),
+    FailoverScenario(
+        name="all-slow",
+        title="all engines are 3x slow",
+        hits=(FaultSelection(fault=EngineSlow(factor=3.0), share=1.0),),
+        mixed=True,
+        slowness=3.0,
+    ),
+)
 DEAD: Final = tuple(
     replace(
         one, name=f"dead-{one.name}", title=f"{one.title}; the control plane dies too", control_plane_dies=True
@@ -191,7 +229,7 @@ DEAF: Final = tuple(
     for one in SIX
 )
 SCENARIOS: Final[Mapping[str, FailoverScenario]] = MappingProxyType(
-    {one.name: one for one in (*SIX, *MORE, *DEAD, *DEAF)}
+    {one.name: one for one in (*SIX, *MORE, *MIXTURES, *DEAD, *DEAF)}
 )
 
 

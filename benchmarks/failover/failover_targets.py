@@ -2,7 +2,8 @@
 
 Goodput within 1 point of what the allowed wait makes possible; latency of *all* answers within wait plus longest
 service plus 10 %; little waste; bad engines quiet and recovered ones back within 1 s of the first observable sign.
-Checked for every set-up; binding for Switchgear.
+Mixtures: goodput within 2 points, latency plus 30 %, nothing else. Checked for every set-up; binding for
+Switchgear.
 """
 
 from collections.abc import Mapping
@@ -21,6 +22,8 @@ ROUNDS_TO_ALL: Final = 99.95
 """Where everything could be served, everything has to be, to a tenth of a percent."""
 
 LATENCY_FACTOR: Final = 1.1
+MIXED_GOODPUT_MARGIN: Final = 2.0
+MIXED_LATENCY_FACTOR: Final = 1.3
 WASTE_S: Final[Mapping[str, float]] = MappingProxyType({"S1": 20.0, "S5": 10.0})
 WASTE_ELSEWHERE_S: Final = 5.0
 QUIET_S: Final = 1.0
@@ -49,8 +52,10 @@ def checks(cell: ExperimentCell, measures: ExperimentMeasures, prediction: Predi
     scenario, setting = cell.scenario, cell.setting
     base = scenario.name.rpartition("-")[2] if scenario.name.startswith(("dead-", "deaf-")) else scenario.name
     found = [_goodput(cell, base, measures, prediction)]
+    if scenario.mixed:
+        return [*found, *_latency(cell, measures, MIXED_LATENCY_FACTOR)]
     if not scenario.control_plane_dies:
-        found += _latency(cell, measures)
+        found += _latency(cell, measures, LATENCY_FACTOR)
         waste_s = WASTE_S.get(base, WASTE_ELSEWHERE_S) * setting.fault_s / 19.0
         found.append(_at_most("wasted in fault", measures.waste.wasted_s, waste_s, "s", digits=0))
         found += _speed(cell, measures)
@@ -69,7 +74,7 @@ def _goodput(cell: ExperimentCell, base: str, measures: ExperimentMeasures, pred
         light = cell.setting.load_percent <= LIGHT_LOAD_PERCENT
         limit = LIGHT_LOAD_GOODPUT if light else ROUNDS_TO_ALL
     else:
-        limit = possible - GOODPUT_MARGIN
+        limit = possible - (MIXED_GOODPUT_MARGIN if cell.scenario.mixed else GOODPUT_MARGIN)
     return TargetCheck(
         what="goodput fault+after",
         limit=f">= {limit:.1f} %",
@@ -78,8 +83,8 @@ def _goodput(cell: ExperimentCell, base: str, measures: ExperimentMeasures, pred
     )
 
 
-def _latency(cell: ExperimentCell, measures: ExperimentMeasures) -> list[TargetCheck]:
-    limit_s = LATENCY_FACTOR * (cell.setting.max_wait_s + cell.setting.longest_service_s)
+def _latency(cell: ExperimentCell, measures: ExperimentMeasures, factor: float) -> list[TargetCheck]:
+    limit_s = factor * (cell.setting.max_wait_s + cell.setting.longest_service_s * cell.scenario.slowness)
     periods = (measures.fault, measures.after)
     good = [one.good_p99_s for one in periods if one.good_p99_s is not None]
     every = [one.all_p99_s for one in periods if one.all_p99_s is not None]

@@ -10,8 +10,11 @@ from typing import Final
 
 from benchmarks.failover.experiment_setting import ExperimentSetting
 from benchmarks.failover.failover_scenarios import EngineOutage
-from chaos.fake_engine import EngineErrorAfterWork, EngineFault
+from chaos.fake_engine import EngineErrorAfterWork, EngineFault, EngineSlow
 from chaos.measures.possible_goodput import RECOVERY_LAG_S, CapacityStretch, admitted_requests
+
+USEFUL_SLOWNESS: Final = 4.0
+"""A slower engine answers later (0.5 s x 5) than a wait of 2 s at a normal one would take."""
 
 _WARM_UP_S: Final = 60.0
 
@@ -50,7 +53,9 @@ def predicted(setting: ExperimentSetting, outages: Sequence[EngineOutage]) -> Pr
 
 
 def share_left(fault: EngineFault) -> float:
-    """Of a bad engine's capacity. A slow one has none: it is better left alone, and so is one that flaps."""
+    """Of a bad engine's capacity. A very slow one has none: it is better left alone, and so is one that flaps."""
+    if isinstance(fault, EngineSlow) and fault.factor <= USEFUL_SLOWNESS:
+        return 1 / fault.factor
     return 1.0 - fault.share if isinstance(fault, EngineErrorAfterWork) else 0.0
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.soak.growth_rate import BOUND_PERCENT_PER_H, GrowthVerdict
-from benchmarks.soak.soak_run import MeasureGrowth, SoakResult, soak
+from benchmarks.soak.soak_run import FULL, SMALL, MeasureGrowth, SoakResult, soak
 
 RESULTS: Final = Path(__file__).parents[1] / "results" / "soak.json"
 MOST_SAID: Final = 20
@@ -29,7 +29,14 @@ def main(argv: Sequence[str]) -> int:
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     with _folder(asked.evidence) as folder:
         seen = asyncio.run(
-            soak(asked.minutes * 60, asked.seed, folder, enemy=asked.enemy, verbose=asked.evidence is not None)
+            soak(
+                asked.minutes * 60,
+                asked.seed,
+                folder,
+                fleet=SMALL if asked.small else FULL,
+                enemy=asked.enemy,
+                verbose=asked.evidence is not None,
+            )
         )
     _say(seen, Console())
     asked.results.write_text(results_json(asdict(seen)))
@@ -52,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks soak")
     parser.add_argument("--minutes", type=float, default=15.0, help="(%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="decides what goes wrong, and when (%(default)s)")
+    parser.add_argument("--small", action="store_true", help="a fleet that takes about half a core")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file for what was seen")
     parser.add_argument(
         "--evidence", type=Path, help="folder to keep every log in, those of Envoys at length; it must be new"

@@ -30,11 +30,17 @@ from xds_server.wire.decode import DeltaDiscoveryRequest, DeltaDiscoveryResponse
 Call = grpc.aio.StreamStreamCall[bytes, bytes]
 
 ATTACK_S: Final = 5.0
+LASTING_S: Final = 3_600.0
 RETRY_S: Final = 0.02
 _OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 500))
 
+ALL: Final = "all"
+
 HALF: Final = (2, 120, 2 * 1024 * 1024)
 """Connections, streams of each, and bytes of each message."""
+
+HALF_AGAIN_S: Final = 1.0
+"""Until it begins again, with new connections."""
 
 REQUESTS: Final = (
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 20,
@@ -86,21 +92,21 @@ async def attack(target: str, one: ProxyAttack, lasts_s: float, pause_s: float =
 async def half_messages(target: str, lasts_s: float, *node: str) -> None:
     """Fill the server with half messages, again and again; this node sends a complete one first."""
     command = ("-m", "benchmarks.soak.half_messages", target, *map(str, HALF), *node)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(lasts_s):
-            while True:
-                # Its input ends with this process, and that ends it.
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable, *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-                )
-                try:
-                    assert process.stdout is not None
-                    await process.stdout.readline()
-                finally:
-                    with contextlib.suppress(ProcessLookupError):
-                        process.kill()
-                    await process.wait()
-                await asyncio.sleep(RETRY_S)
+    # Its input ends with this process, and that ends it.
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
+    )
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(lasts_s):
+                while process.returncode is None:
+                    await asyncio.sleep(HALF_AGAIN_S)
+                    assert process.stdin is not None
+                    process.stdin.write(b"\n")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
 
 
 async def hostile_host(admin: str, rng: random.Random) -> None:
@@ -149,17 +155,29 @@ async def run(asked: argparse.Namespace) -> None:
         agent.add_insecure_port(f"127.0.0.1:{asked.agent}")
         await agent.start()
     attacks = proxy_attacks(node)
+    every = [*sorted(attacks), HALF_FIRST_MESSAGES, HALF_MESSAGES]
+
+    async def play(name: str, lasts_s: float) -> None:
+        if name in attacks:
+            await attack(asked.xds, attacks[name], lasts_s, asked.pause)
+        else:
+            await half_messages(asked.xds, lasts_s, *((node,) if name == HALF_MESSAGES else ()))
+
+    async def repeat(name: str) -> None:
+        while True:
+            await play(name, LASTING_S)
+
     async with asyncio.TaskGroup() as group:
         group.create_task(connected_proxy(asked.xds, node))
         group.create_task(hostile_host(asked.admin, rng))
         sys.stdout.write('{"enemy": "ready"}\n')
         sys.stdout.flush()
+        if asked.only:
+            for name in every if asked.only == ALL else [asked.only]:
+                group.create_task(repeat(name))
+            return
         while True:
-            name = asked.only or rng.choice([*sorted(attacks), HALF_FIRST_MESSAGES, HALF_MESSAGES])
-            if name in attacks:
-                await attack(asked.xds, attacks[name], ATTACK_S, asked.pause)
-            else:
-                await half_messages(asked.xds, ATTACK_S, *((node,) if name == HALF_MESSAGES else ()))
+            await play(rng.choice(every), ATTACK_S)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -168,7 +186,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("xds", help="host:port of the discovery service")
     parser.add_argument("admin", help="host:port of the admin port")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="play this attack only")
+    parser.add_argument("--only", default="", help=f"play this attack only; {ALL}: every one at once")
     parser.add_argument("--agent", type=int, default=0, help="port of a hostile agent; 0: none")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds after each message")
     asyncio.run(run(parser.parse_args(argv)))

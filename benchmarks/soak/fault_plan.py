@@ -29,6 +29,8 @@ class SoakFault(StrEnum):
     AGENT_KILLED = "agent_killed"
     CONTROL_PLANE_KILLED = "control_plane_killed"
     ENVOY_KILLED = "envoy_killed"
+    NO_DESCRIPTORS = "no_descriptors"  # of the control plane
+    ENEMY_REPLACED = "enemy_replaced"  # by one with another seed
 
 
 ENGINE_FAULTS: Final = (SoakFault.HANG, SoakFault.CRASH, SoakFault.ERRORS, SoakFault.SLOW, SoakFault.SHED)
@@ -50,7 +52,8 @@ def fault_plan(
 ) -> Sequence[PlannedFault]:
     """All trouble of a soak, in order; the control plane is killed ``kills`` times, all of them early.
 
-    So often Envoys are, at any time. The last Envoy and the last agent never are: they are there to be measured.
+    So often Envoys are, at any time, and the control plane lacks descriptors, and the enemy is replaced. The last
+    Envoy and the last agent never are killed: they are there to be measured.
     """
     rng = random.Random(seed)
     found = [
@@ -66,6 +69,11 @@ def fault_plan(
             )
             for _ in range(kills)
         ]
+    rare = random.Random(f"rare {seed}")  # leaves the other draws of a seed as they were
+    for what in (SoakFault.NO_DESCRIPTORS, SoakFault.ENEMY_REPLACED):
+        for _ in range(kills):
+            at_s, lasts_s = rare.uniform(1.0, max(1.0, length_s - 2 * QUIET_S)), rare.uniform(1.0, QUIET_S)
+            found.append(PlannedFault(at_s=at_s, what=what, lasts_s=lasts_s))
     most = max(1, engines * BROKEN_PERCENT // 100)
     broken: dict[int, float] = {}
     at_s = 0.0

@@ -1,14 +1,15 @@
 """A process that begins gRPC messages and never ends them: ADDRESS CONNECTIONS STREAMS SIZE [NODE].
 
 Each stream sends all but the last byte of its message; with a node, after a complete first request. When that is
-done, or the server ended the streams, it prints the bytes sent and the streams ended, and waits for the end of its
-input.
+done, or the server ended the streams, it prints the bytes sent and the streams ended, and waits. A line of input
+begins again with new connections; the end of the input ends the process.
 """
 
 import selectors
 import socket
 import struct
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 from h2.config import H2Configuration
@@ -78,28 +79,37 @@ class Connection:
 
 
 def main(address: str, connections: int, streams: int, size: int, node: str = "") -> None:
-    """Attack, report, and wait."""
+    """Attack as often as the input has lines, and once before."""
     host, _, port = address.rpartition(":")
-    selector = selectors.DefaultSelector()
     first = subscription(node) if node else b""
-    made = [Connection(host, int(port), streams, size, first) for _ in range(connections)]
-    for one in made:
-        selector.register(one.socket, selectors.EVENT_READ, one)
-    reported = False
-    selector.register(sys.stdin, selectors.EVENT_READ, None)
-    while True:
-        events = selector.select(_SETTLE_S)
-        if not events and not reported:
-            # Neither answers nor room for more: what the server takes, it has.
-            reported = True
-            ended = sum(len(one.ended) for one in made)
-            sys.stdout.write(f"{sum(one.sent for one in made)} {ended}\n")
-            sys.stdout.flush()
-        for key, _ in events:
-            if key.data is None:
-                return
-            if not key.data.read():
-                selector.unregister(key.fileobj)
+    again = True
+    while again:
+        made = [Connection(host, int(port), streams, size, first) for _ in range(connections)]
+        again = attack(made)
+        for one in made:
+            one.socket.close()
+
+
+def attack(made: Sequence[Connection]) -> bool:
+    """Attack, report, and wait; returns whether to begin again."""
+    with selectors.DefaultSelector() as selector:
+        for one in made:
+            selector.register(one.socket, selectors.EVENT_READ, one)
+        selector.register(sys.stdin, selectors.EVENT_READ, None)
+        reported = False
+        while True:
+            events = selector.select(_SETTLE_S)
+            if not events and not reported:
+                # Neither answers nor room for more: what the server takes, it has.
+                reported = True
+                ended = sum(len(one.ended) for one in made)
+                sys.stdout.write(f"{sum(one.sent for one in made)} {ended}\n")
+                sys.stdout.flush()
+            for key, _ in events:
+                if key.data is None:
+                    return bool(sys.stdin.readline())
+                if not key.data.read():
+                    selector.unregister(key.fileobj)
 
 
 if __name__ == "__main__":

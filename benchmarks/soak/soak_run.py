@@ -20,15 +20,27 @@ from benchmarks.testbed import LIMIT_S
 from chaos.history.request_outcomes import quantile
 from chaos.processes import ChildProcesses
 
-ENGINES: Final = 30
-AGENTS: Final = 3
-ENVOYS: Final = 3
-RATE_PER_S: Final = 30.0
 LOOK_EACH_S: Final = 1.0
 SLOWEST: Final = 5
 COUNTS: Final = ("descriptors", "threads")
 ENGINES_OF_THE_BENCH: Final = "engines-"
 """Their books grow with each call, on purpose."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoakFleet:
+    """Size of the fleet, and requests a second."""
+
+    engines: int = 30
+    agents: int = 3
+    envoys: int = 3
+    rate_per_s: float = 30.0
+    streams_per_s: float = 2.0
+
+
+FULL: Final = SoakFleet()
+SMALL: Final = SoakFleet(engines=10, agents=2, envoys=2, rate_per_s=3.0, streams_per_s=0.3)
+"""For long soaks: about half a core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +95,19 @@ class _ProcessSamples:
 
 
 async def soak(
-    length_s: float, seed: int, folder: Path, *, enemy: bool = False, verbose: bool = False
+    length_s: float,
+    seed: int,
+    folder: Path,
+    *,
+    fleet: SoakFleet = FULL,
+    enemy: bool = False,
+    verbose: bool = False,
 ) -> SoakResult:
     """One soak of this length, if wanted with a standing enemy; logs, ledger and policies stay in the folder."""
     kills = max(1, round(length_s / 120))
-    troubles = fault_plan(seed, length_s, engines=ENGINES, agents=AGENTS, envoys=ENVOYS, kills=kills)
+    troubles = fault_plan(
+        seed, length_s, engines=fleet.engines, agents=fleet.agents, envoys=fleet.envoys, kills=kills
+    )
     seen = SoakResult(seed=seed, length_s=length_s, troubles=dict(Counter(one.what.value for one in troubles)))
     looks = _ProcessSamples()
     async with (
@@ -95,15 +115,15 @@ async def soak(
         SoakTestbed(
             folder / "site",
             processes,
-            engines=ENGINES,
-            agents=AGENTS,
-            envoys=ENVOYS,
+            engines=fleet.engines,
+            agents=fleet.agents,
+            envoys=fleet.envoys,
             enemy_seed=seed if enemy else None,
             verbose=verbose,
         ) as site,
     ):
         stop = asyncio.Event()
-        asking = asyncio.create_task(site.load(RATE_PER_S, seed, stop))
+        asking = asyncio.create_task(site.load(fleet.rate_per_s, fleet.streams_per_s, seed, stop))
         async with asyncio.TaskGroup() as group:
             group.create_task(_watch(site, seen, looks, length_s))
             for trouble in troubles:

@@ -6,6 +6,7 @@ simulation on a busy machine.
 
 import asyncio
 import contextlib
+import resource
 import signal
 import sys
 import time
@@ -33,10 +34,11 @@ ENGINE_PROCESSES: Final = 3
 ENEMY_PAUSE_S: Final = 0.01
 """Between two messages of the enemy: it shares the machine with the fleet."""
 
+SPARE_DESCRIPTORS: Final = 2
+
 PATIENCE_S: Final = 30.0
 """Of a caller: longer than any fault lasts, so that who gives up was forgotten and not just kept waiting."""
 
-STREAMS_PER_S: Final = 2.0
 STREAM_TOKENS: Final[Mapping[int, float]] = {100: 1.0, 200: 1.0, 400: 1.0}
 """One to four seconds each, so that several are under way whenever something goes wrong."""
 
@@ -55,7 +57,7 @@ _FAULTS: Final[Mapping[SoakFault, EngineFault]] = {
 class SoakTestbed:
     """``async with``: everything stands and serves. ``inject`` does one trouble, ``load`` makes requests.
 
-    ``enemy_seed``: seed of a standing enemy, if there is one.
+    ``enemy_seed``: first seed of a standing enemy, if there is one.
 
     ``spells`` is what was wrong and when, in seconds since the site stood.
     """
@@ -89,6 +91,7 @@ class SoakTestbed:
         self._edits = 0
         self._starts = 0
         self._enemy_seed = enemy_seed
+        self._enemy: ChildProcess | None = None
         self._listener, self._xds, self._admin, self._enemy_port, *rest = free_ports(4 + 2 * agents + envoys)
         self._agent_ports, self._envoy_admins = rest[: 2 * agents], rest[2 * agents :]
         self._server: ChildProcess | None = None
@@ -112,8 +115,7 @@ class SoakTestbed:
                 await self._start_envoy(number)
             for number in range(self.envoys):
                 await self._served(number)
-            if self._enemy_seed is not None:
-                await self._start_enemy(self._enemy_seed)
+            await self._start_enemy()
             self.began_s = time.monotonic()
             self._stack = stack.pop_all()
         return self
@@ -166,12 +168,16 @@ class SoakTestbed:
             number, _node(number), self._xds, self._envoy_admins[number], verbose if self._verbose else ()
         )
 
-    async def _start_enemy(self, seed: int) -> None:
-        """A hostile proxy, operator's host and agent, for as long as the soak lasts."""
+    async def _start_enemy(self) -> None:
+        """A hostile proxy, operator's host and agent, if there are any."""
+        if self._enemy_seed is None:
+            return
+        self._starts += 1
+        seed = self._enemy_seed + 1_000 * self._starts
         command = [sys.executable, "-m", "benchmarks.soak.enemy"]
         command += [f"127.0.0.1:{self._xds}", f"127.0.0.1:{self._admin}", "--seed", str(seed)]
         command += ["--agent", str(self._enemy_port), "--pause", str(ENEMY_PAUSE_S)]
-        await self._processes.start("enemy", command, ready_within_s=LIMIT_S)
+        self._enemy = await self._processes.start(f"enemy-{self._starts}", command, ready_within_s=LIMIT_S)
 
     async def _served(self, number: int) -> None:
         """Return once this Envoy answers through an engine."""
@@ -237,10 +243,7 @@ class SoakTestbed:
                     await asyncio.sleep(trouble.lasts_s)
                     self._edit()
             case SoakFault.AGENT_KILLED:
-                if (agent := self._agents[trouble.which]) is not None:
-                    self._agents[trouble.which] = None  # prevents a second start meanwhile
-                    await self._kill(agent)
-                    await self._start_agent(trouble.which)
+                await self._restart_agent(trouble.which)
             case SoakFault.ENVOY_KILLED:
                 if (envoy := self._envoys[trouble.which]) is not None:
                     proxy = _node(trouble.which)
@@ -249,11 +252,12 @@ class SoakTestbed:
                     await self._start_envoy(trouble.which)
                     await self._served(trouble.which)
             case SoakFault.CONTROL_PLANE_KILLED:
+                await self._restart_server()
+            case SoakFault.ENEMY_REPLACED:
+                await self._replace_enemy()
+            case SoakFault.NO_DESCRIPTORS:
                 if (server := self._server) is not None:
-                    self._server = None
-                    await self._kill(server)
-                    self.kills += 1
-                    await self._start_server()
+                    await _without_descriptors(server.pid, trouble.lasts_s)
             case fault:
                 control = self._controls[trouble.which]
                 await set_engine_fault(self._http, control, _FAULTS[fault])
@@ -263,12 +267,31 @@ class SoakTestbed:
             FaultInterval(what=trouble.what, from_s=began_s, to_s=self.now_s(), engine=engine, proxy=proxy)
         )
 
+    async def _restart_agent(self, number: int) -> None:
+        if (agent := self._agents[number]) is not None:
+            self._agents[number] = None  # prevents a second start meanwhile
+            await self._kill(agent)
+            await self._start_agent(number)
+
+    async def _restart_server(self) -> None:
+        if (server := self._server) is not None:
+            self._server = None
+            await self._kill(server)
+            self.kills += 1
+            await self._start_server()
+
+    async def _replace_enemy(self) -> None:
+        if (enemy := self._enemy) is not None:
+            self._enemy = None
+            await self._kill(enemy)
+            await self._start_enemy()
+
     async def _kill(self, child: ChildProcess) -> None:
         self._killed.add(child.pid)
         child.signal_group(signal.SIGKILL)
         await child.wait()
 
-    async def load(self, rate_per_s: float, seed: int, stop: asyncio.Event) -> None:
+    async def load(self, rate_per_s: float, streams_per_s: float, seed: int, stop: asyncio.Event) -> None:
         """Requests and streams to all Envoys in turn."""
         targets = tuple(
             LoadTarget(url=f"http://127.0.0.{number + 1}:{self._listener}", name=_node(number))
@@ -284,7 +307,7 @@ class SoakTestbed:
         )
         streams = replace(
             answers,
-            rate_per_s=STREAMS_PER_S,
+            rate_per_s=streams_per_s,
             max_tokens=STREAM_TOKENS,
             streaming_share=1.0,
             seed=seed + 1_000_000,  # it is in the ids of the requests
@@ -333,6 +356,20 @@ class SoakTestbed:
             for request_id, attempt in attempts_of(name, await call_log(self._http, control), self.began_s):
                 found.setdefault(request_id, []).append(attempt)
         return found
+
+
+async def _without_descriptors(pid: int, lasts_s: float) -> None:
+    """Let a process open few files more than it has, for this long; it may end meanwhile."""
+    with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        few = _open_files(pid) + SPARE_DESCRIPTORS
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (few, limits[1]))
+        await asyncio.sleep(lasts_s)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+
+
+def _open_files(pid: int) -> int:
+    return len([*Path(f"/proc/{pid}/fd").iterdir()])
 
 
 def _node(number: int) -> str:
