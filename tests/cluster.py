@@ -1,15 +1,11 @@
 """A cluster to test against: the double, or a real kube-apiserver with its etcd where both binaries are given.
 
-With ``KUBE_APISERVER`` and ``ETCD`` in the environment (paths of the two programs) the same tests run against a
-real API server; tests that need injected faults, ending pods or EndpointSlices need the fake and are skipped. The
-real path is untested: none of our machines has the binaries.
+With ``KUBE_APISERVER`` and ``ETCD`` in the environment (paths of the two programs), or with ``--api-server``, the
+same tests run against a real API server. Tests of faults that only the double can play are skipped there.
 """
 
-import asyncio
 import contextlib
 import json
-import os
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -22,8 +18,10 @@ import aiohttp
 import pytest
 import yaml
 
-from chaos.processes import ChildProcesses, free_ports
-from tests.cluster_double import ClusterDouble, kubeconfig
+from chaos.processes import ChildProcesses
+from tests.api_server import ApiServer, running_api_server
+from tests.cluster_double import ClusterDouble, Troubles
+from tests.cluster_parts import from_environment
 from tests.eventually import eventually
 from xds_server.k8s.api_resources import NODES, PODS, POLICY_RESOURCES, ApiResource
 from xds_server.k8s.client_config import ClientConfig, open_kube_api
@@ -44,12 +42,12 @@ _STARTS_WITHIN_S = 60.0
 
 @dataclass(kw_only=True)
 class Cluster:
-    """One cluster. ``double`` is the double itself, None where it is a real one with a process of its own."""
+    """One cluster: the ``double``, or a ``real`` API server."""
 
     kubeconfig: Path
     api: KubeApi
     double: ClusterDouble | None
-    pid: int | None = None
+    real: ApiServer | None = None
 
     @property
     def server(self) -> str:
@@ -61,11 +59,42 @@ class Cluster:
         """Client configuration for the control plane."""
         return ClientConfig(kubeconfig=self.kubeconfig)
 
-    def must_be_double(self) -> ClusterDouble:
-        """The double; the test skips where there is none."""
+    def must_be_double(self, why: str) -> ClusterDouble:
+        """The double; the test skips where there is none, with the reason why it needs one."""
         if self.double is None:
-            pytest.skip("needs the fake: a real API server alone has no fault injection and no controllers")
+            pytest.skip(f"needs the fake: {why}")
         return self.double
+
+    def must_have_controllers(self) -> None:
+        """Skip the test where no EndpointSlices are made from Services."""
+        if self.real is not None and self.real.parts.controllers is None:
+            pytest.skip("needs controllers: KUBE_CONTROLLER_MANAGER names no program")
+
+    async def down(self) -> None:
+        """Kill the API server; what it stored stays."""
+        await (self.double or self._real()).down()
+
+    async def up(self) -> None:
+        """Start it again, at the same address."""
+        await (self.double or self._real()).up()
+
+    def freeze(self) -> None:
+        """Have it accept requests and answer none, and send no events."""
+        if self.double is None:
+            self._real().freeze()
+        else:
+            self.double.trouble(Troubles(silent=True))
+
+    def thaw(self) -> None:
+        """End ``freeze``."""
+        if self.double is None:
+            self._real().thaw()
+        else:
+            self.double.trouble(Troubles())
+
+    def _real(self) -> ApiServer:
+        assert self.real is not None, "a cluster is the double or a real API server"
+        return self.real
 
     async def ask(
         self, method: str, path: str, body: Any = None, *, content_type: str = "application/json", **query: str
@@ -88,12 +117,21 @@ class Cluster:
             await self.api.create(DEFINITIONS, "", said)
             name = said["metadata"]["name"]
             await eventually(lambda name=name: self._established(name), f"{name} is established", _STARTS_WITHIN_S)
+            spec = said["spec"]
+            path = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+            await eventually(lambda path=path: self._served(path), f"{path} is served", _STARTS_WITHIN_S)
 
     async def _established(self, name: str) -> bool:
         status = (await self.api.get(DEFINITIONS, "", name)).get("status") or {}
-        return any(
-            one["type"] == "Established" and one["status"] == "True" for one in status.get("conditions", ())
-        )
+        # A real server says null at first.
+        conditions = status.get("conditions") or ()
+        return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+
+    async def _served(self, path: str) -> bool:
+        # A real server serves a kind a moment after it reports it.
+        with contextlib.suppress(ApiError):
+            return bool(await self.api.get_raw(path))
+        return False
 
     async def put(self, said: Mapping[str, Any], *, namespace: str = "default") -> Mapping[str, Any]:
         """Make or replace a policy document, as ``kubectl apply`` would."""
@@ -163,7 +201,8 @@ class Cluster:
     ) -> Mapping[str, Any]:
         """A headless service over the pods with these labels; a port by name, or the name of the pods' own."""
         said = [
-            {"name": key, "port": to if isinstance(to, int) else 80, "targetPort": to} for key, to in ports.items()
+            {"name": key, "port": to if isinstance(to, int) else 80 + number, "targetPort": to}
+            for number, (key, to) in enumerate(ports.items())
         ]
         body = {
             "apiVersion": "v1",
@@ -182,93 +221,27 @@ def _definitions(path: Path) -> tuple[Any, ...]:
 
 @asynccontextmanager
 async def running_cluster(folder: Path) -> AsyncIterator[Cluster]:
-    """A cluster with only its own namespaces."""
-    programs = [os.environ.get(name, "") for name in ("KUBE_APISERVER", "ETCD")]
-    at = folder / "kubeconfig"
-    if all(programs):
-        async with _real(*programs, folder, at) as pid, open_kube_api(ClientConfig(kubeconfig=at)) as api:
-            await eventually(lambda: _answers(api), "the API server is ready", _STARTS_WITHIN_S)
-            yield Cluster(kubeconfig=at, api=api, double=None, pid=pid)
+    """A cluster with only its own namespaces, and with processes of its own."""
+    parts = from_environment()
+    if parts is None:
+        at = folder / "kubeconfig"
+        async with (
+            ClusterDouble() as double,
+            open_kube_api(ClientConfig(kubeconfig=double.write_kubeconfig(at))) as api,
+        ):
+            yield Cluster(kubeconfig=at, api=api, double=double)
         return
-    async with (
-        ClusterDouble() as double,
-        open_kube_api(ClientConfig(kubeconfig=double.write_kubeconfig(at))) as api,
-    ):
-        yield Cluster(kubeconfig=at, api=api, double=double)
-
-
-async def _answers(api: KubeApi) -> bool:
-    with contextlib.suppress(ApiError):
-        return bool(await api.get(NAMESPACES, "", "default"))
-    return False
+    async with running_api_server(parts, folder) as real, cluster_of(real, folder) as cluster:
+        yield cluster
 
 
 @asynccontextmanager
-async def _real(apiserver: str, etcd: str, folder: Path, at: Path) -> AsyncIterator[int]:
-    """The process of a real API server over a real etcd, in ``folder``; who has the token may do everything."""
-    token = os.urandom(16).hex()
-    tokens = folder / "tokens.csv"
-    tokens.write_text(f'{token},tests,tests,"system:masters"\n')
-    key, public = folder / "accounts.key", folder / "accounts.pub"
-    await asyncio.to_thread(_key_pair, key, public)
-    client, peer, secure = free_ports(3)
-    async with ChildProcesses(log_dir=folder / "logs") as processes:
-        await processes.start(
-            "etcd",
-            [
-                etcd,
-                f"--data-dir={folder / 'etcd'}",
-                f"--listen-client-urls=http://127.0.0.1:{client}",
-                f"--advertise-client-urls=http://127.0.0.1:{client}",
-                f"--listen-peer-urls=http://127.0.0.1:{peer}",
-                f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}",
-                f"--initial-cluster=default=http://127.0.0.1:{peer}",
-                "--unsafe-no-fsync",
-            ],
-        )
-        await eventually(
-            lambda: _healthy(f"http://127.0.0.1:{client}/health"), "etcd is healthy", _STARTS_WITHIN_S
-        )
-        server = await processes.start(
-            "kube-apiserver",
-            [
-                apiserver,
-                f"--etcd-servers=http://127.0.0.1:{client}",
-                "--bind-address=127.0.0.1",
-                f"--secure-port={secure}",
-                # It makes its own certificate there.
-                f"--cert-dir={folder / 'certificates'}",
-                f"--token-auth-file={tokens}",
-                "--authorization-mode=AlwaysAllow",
-                "--service-account-issuer=https://kubernetes.default.svc",
-                f"--service-account-key-file={public}",
-                f"--service-account-signing-key-file={key}",
-                "--service-cluster-ip-range=10.0.0.0/24",
-                # No controller creates service accounts, and no kubelet runs the pods.
-                "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,Priority",
-                "--allow-privileged=true",
-            ],
-        )
-        at.write_text(
-            kubeconfig(
-                f"https://127.0.0.1:{secure}", user={"token": token}, cluster={"insecure-skip-tls-verify": True}
-            )
-        )
-        yield server.pid
-
-
-def _key_pair(key: Path, public: Path) -> None:
-    subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
-    subprocess.run(
-        ["openssl", "rsa", "-in", str(key), "-pubout", "-out", str(public)], check=True, capture_output=True
-    )
-
-
-async def _healthy(url: str) -> bool:
-    with contextlib.suppress(aiohttp.ClientError):
-        async with aiohttp.ClientSession() as session, session.get(url) as answer:
-            return answer.status == 200
-    return False
+async def cluster_of(real: ApiServer, folder: Path) -> AsyncIterator[Cluster]:
+    """An API server that runs already, with a kubeconfig of this caller's own in a folder."""
+    at = folder / "kubeconfig"
+    at.write_text(real.kubeconfig_text(real.token))
+    async with open_kube_api(ClientConfig(kubeconfig=at)) as api:
+        yield Cluster(kubeconfig=at, api=api, double=None, real=real)
 
 
 @asynccontextmanager

@@ -1,7 +1,9 @@
 """What every test may use."""
 
+import asyncio
 import os
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -9,7 +11,9 @@ import hypothesis
 import pytest
 from hypothesis.internal.conjecture import providers
 
-from tests.cluster import Cluster, running_cluster
+from tests import cluster_parts
+from tests.api_server import ApiServer, running_api_server
+from tests.cluster import Cluster, cluster_of, running_cluster
 
 # xdist sets it in workers; the commands under test would take their pipes for a terminal.
 os.environ.pop("COLUMNS", None)
@@ -36,13 +40,61 @@ def pytest_sessionstart() -> None:
         providers.is_local_module_file = lambda _path: False
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the programs of the release that ``--api-server`` asks for, so that children find them too."""
+    release = config.getoption("--api-server")
+    if release == "double":
+        for name in cluster_parts.VARIABLES:
+            os.environ.pop(name, None)
+    elif release != "environment" and cluster_parts.from_environment() is None:
+        try:
+            os.environ.update(cluster_parts.variables(release))
+        except cluster_parts.PartsError as why:
+            raise pytest.UsageError(str(why)) from None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
+    """Say which real API server the tests ran on."""
+    if (parts := cluster_parts.from_environment()) is not None:
+        verdict = "passed" if exitstatus == 0 else "failed"
+        terminalreporter.write_line(f"kubernetes API server {parts.version}: {verdict}")
+
+
+@pytest.fixture(scope="session")
+def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer | None]:
+    """The real API server of this test process, None where the double serves."""
+    parts = cluster_parts.from_environment()
+    if parts is None:
+        yield None
+        return
+    # Each test has a loop of its own, and this server outlives them.
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    running = running_api_server(parts, tmp_path_factory.mktemp("api-server"))
+    try:
+        yield asyncio.run_coroutine_threadsafe(running.__aenter__(), loop).result()
+    finally:
+        asyncio.run_coroutine_threadsafe(running.__aexit__(None, None, None), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """A Kubernetes API server of the test's own; see ``tests.cluster``."""
+async def cluster(tmp_path: Path, api_server: ApiServer | None) -> AsyncIterator[Cluster]:
+    """A Kubernetes API server with nothing in it, the test's own or swept afterwards; see ``tests.cluster``."""
     folder = tmp_path / "cluster"
     folder.mkdir()
-    async with running_cluster(folder) as found:
-        yield found
+    if api_server is None:
+        async with running_cluster(folder) as found:
+            yield found
+        return
+    async with cluster_of(api_server, folder) as found:
+        try:
+            yield found
+        finally:
+            await api_server.sweep()
 
 
 TESTS = Path(__file__).parent
@@ -105,6 +157,13 @@ def pictures(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--api-server",
+        choices=("environment", "double", *cluster_parts.RELEASES),
+        default="environment",
+        help="Kubernetes API: the double, a release built by `make cluster-parts`, or what KUBE_APISERVER and "
+        "ETCD name (default; the double where they name nothing)",
+    )
     parser.addoption(
         "--update-pictures", action="store_true", help="put the pictures that tests make into the documentation"
     )

@@ -57,7 +57,7 @@ FOREIGN: Final = {
         "--no-header",
         "--strip-extras",
     },
-    "pytest": {"--update-golden", "--update-pictures", "--hypothesis-profile"},
+    "pytest": {"--api-server", "--update-golden", "--update-pictures", "--hypothesis-profile"},
     "curl": {"--retry", "--retry-all-errors", "--retry-delay"},
     "all": {"--help", "--python"},
 }
@@ -225,3 +225,12 @@ def test_no_page_asks_for_anything_from_outside() -> None:
     """Pages are read where nothing outside can be reached: pictures, fonts and scripts are their own."""
     outside = re.compile(r"!\[[^\]]*\]\(https?:|<(?:img|script|link|iframe)[^>]+(?:src|href)=[\"']?https?:")
     assert [page.name for page in PAGES if outside.search(page.read_text())] == []
+
+
+def test_no_manifest_for_kubectl_begins_with_a_brace() -> None:
+    """kubectl up to 1.32 takes such a file for JSON, and its other documents for garbage."""
+    first = re.compile(r"(?:^```yaml\n|<<-?'?END'?[^\n]*\n)(?:> )?\{", re.MULTILINE)
+    assert [page.name for page in PAGES if first.search(page.read_text())] == []
+    for file in (*(ROOT / "deploy").rglob("*.yaml"), *(ROOT / "policies").rglob("*.yaml")):
+        lines = (line for line in file.read_text().splitlines() if line.strip() and line[0] not in "#-")
+        assert not re.match(r"\{(?!\{)", next(lines, "")), file

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.wheel import built_wheel
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -24,15 +26,7 @@ def test_envoy_binary_package_is_not_shadowed_by_our_envoy_folder() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-    )
-    (built,) = folder.glob("*.whl")
-    return zipfile.ZipFile(built)
+    return zipfile.ZipFile(built_wheel(tmp_path_factory.mktemp("wheel")))
 
 
 def test_the_wheel_carries_every_file_of_the_envoy_folder(wheel: zipfile.ZipFile) -> None:

@@ -100,7 +100,8 @@ def test_a_failing_parent_stops_its_children(tmp_path) -> None:
 
 
 async def test_a_child_says_that_it_is_ready_and_the_rest_goes_to_its_log(tmp_path) -> None:
-    code = "import sys, time; print('{\"port\": 7}', flush=True); print('more'); print('oops', file=sys.stderr)"
+    # One write each, whole lines: both streams end in one log.
+    code = "import os; os.write(1, b'{\"port\": 7}\\n'); os.write(1, b'more\\n'); os.write(2, b'oops\\n')"
     async with ChildProcesses(log_dir=tmp_path) as processes:
         child = await processes.start("talker", [PYTHON, "-c", code], ready_within_s=30)
         assert child.ready == {"port": 7}

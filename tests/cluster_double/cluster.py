@@ -280,7 +280,7 @@ class Cluster:
 
     def _changed(self, request: Request, which: Target, before: Object, said: Object, *, operation: str) -> Answer:
         kind = which.kind
-        shaped = changed(kind, before, said, subresource=which.subresource)
+        shaped = changed(kind, before, said, subresource=which.subresource, patched=request.method == "PATCH")
         warnings = strict(kind, shaped.dropped, request.query)
         after = shaped.value
         if kind is DEFINITIONS and not which.subresource:

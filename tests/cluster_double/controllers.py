@@ -93,9 +93,15 @@ def slices(objects: Mapping[Key, Object]) -> Iterator[Object]:
             if key[0] == PODS.storage and key[1] == namespace and matches(selector, one)
         ]
         publish = bool(at(service, "spec.publishNotReadyAddresses"))
-        # Pods without an address, or that have ended, are not endpoints.
+        # Pods without an address or a node that exists, or that have ended, are not endpoints.
         ended = {"Succeeded", "Failed"}
-        live = [one for one in pods if at(one, "status.podIP") and at(one, "status.phase") not in ended]
+        live = [
+            one
+            for one in pods
+            if at(one, "status.podIP")
+            and at(one, "status.phase") not in ended
+            and (publish or at(one, "spec.nodeName") in zones)
+        ]
         endpoints = [_endpoint(one, zones, publish=publish) for one in live]
         for number in range(0, max(1, len(endpoints)), _PER_SLICE):
             yield {
@@ -111,7 +117,8 @@ def slices(objects: Mapping[Key, Object]) -> Iterator[Object]:
                     ],
                 },
                 "addressType": "IPv4",
-                "endpoints": endpoints[number : number + _PER_SLICE],
+                # Null, not an empty list, of a Service without pods.
+                "endpoints": endpoints[number : number + _PER_SLICE] or None,
                 "ports": [_port(one, live) for one in at(service, "spec.ports") or ()],
             }  # fmt: skip
 

@@ -77,7 +77,7 @@ PODS: Final = _core(
     apply_keys=_POD_APPLY,
     selectable=frozenset(
         {"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "status.phase",
-         "status.podIP", "status.nominatedNodeName"}
+         "status.podIP", "status.nominatedNodeName", "spec.hostNetwork"}
     ),
 )  # fmt: skip
 NODES: Final = _core(

@@ -68,7 +68,12 @@ def _field(kind: Kind, text: str) -> Test:
     if key not in _ALWAYS and key not in kind.selectable:
         raise bad_request(f'Unable to find "{kind.api_version}, Resource={kind.plural}" that match label selector '
                           f'"", field selector "{text}": field label not supported: {key}')  # fmt: skip
-    return lambda one: (_text(at(one, key)) == value) is (sign != "!=")
+    return lambda one: (_text(_false_if_unset(one, key)) == value) is (sign != "!=")
+
+
+def _false_if_unset(one: Object, key: str) -> Any:
+    found = at(one, key)
+    return False if found is None and key in {"spec.hostNetwork", "spec.unschedulable"} else found
 
 
 def _text(value: Any) -> str:

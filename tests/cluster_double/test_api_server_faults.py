@@ -14,7 +14,7 @@ from tests.cluster_double.asking import Request
 from tests.cluster_double.troubles import troubles
 from tests.eventually import eventually
 from tests.kubernetes.conftest import watching
-from xds_server.k8s.api_resources import ENDPOINT_SLICES, ENGINE_POOLS, PODS
+from xds_server.k8s.api_resources import ENGINE_POOLS, PODS
 from xds_server.k8s.client_config import ClientConfig, open_kube_api
 from xds_server.k8s.kube_api import ApiError, ObjectSelector
 
@@ -23,7 +23,7 @@ SPACES = ObjectSelector(resource=NAMESPACES)
 
 
 async def test_compacted_resource_version_is_410_gone(cluster: Cluster) -> None:
-    double = cluster.must_be_double()
+    double = cluster.must_be_double("it forgets versions on order")
     page = await cluster.api.page(SPACES, limit=1)
     await cluster.namespace("one")
     double.expire()
@@ -40,7 +40,7 @@ async def test_compacted_resource_version_is_410_gone(cluster: Cluster) -> None:
 
 
 async def test_bookmark_carries_the_resource_version_of_a_watch(cluster: Cluster) -> None:
-    double = cluster.must_be_double()
+    double = cluster.must_be_double("it sends bookmarks on order")
     async with watching(cluster, ALL_PODS) as events:
         told = asyncio.ensure_future(events.bookmark())
         await eventually(lambda: double.watches == 1, "the watch is open", 60)
@@ -51,7 +51,7 @@ async def test_bookmark_carries_the_resource_version_of_a_watch(cluster: Cluster
 
 
 async def test_connection_reset_ends_watches(cluster: Cluster) -> None:
-    double = cluster.must_be_double()
+    double = cluster.must_be_double("it resets connections on order")
     version = (await cluster.api.page(ALL_PODS)).resource_version
     async with aclosing(cluster.api.watch(ALL_PODS, version, timeout_s=100)) as stream:  # type: ignore[type-var]
         asked = asyncio.ensure_future(anext(stream))
@@ -65,7 +65,7 @@ async def test_connection_reset_ends_watches(cluster: Cluster) -> None:
 
 
 async def test_unresponsive_api_server_answers_after_the_fault(cluster: Cluster) -> None:
-    double = cluster.must_be_double()
+    double = cluster.must_be_double("it stops answering for one path")
     double.trouble(Troubles(silent=True, only="/pods"))
     asked = asyncio.ensure_future(cluster.api.page(ALL_PODS))
     assert await cluster.api.page(SPACES)  # another path
@@ -75,7 +75,7 @@ async def test_unresponsive_api_server_answers_after_the_fault(cluster: Cluster)
 
 
 async def test_unresponsive_api_server_delivers_watch_events_afterwards(cluster: Cluster) -> None:
-    double = cluster.must_be_double()
+    double = cluster.must_be_double("it takes a write while it answers none")
     async with watching(cluster, SPACES) as events:
         first = asyncio.ensure_future(events.name())
         await eventually(lambda: double.watches == 1, "the watch is open", 60)
@@ -91,7 +91,7 @@ async def test_unresponsive_api_server_delivers_watch_events_afterwards(cluster:
 
 
 async def test_rate_limited_requests_get_429(cluster: Cluster) -> None:
-    double = cluster.must_be_double()
+    double = cluster.must_be_double("it answers 429 and 500 on order")
     double.trouble(Troubles(too_many=2))
     for _ in range(2):
         with pytest.raises(ApiError) as caught:
@@ -105,68 +105,14 @@ async def test_rate_limited_requests_get_429(cluster: Cluster) -> None:
     assert await cluster.api.page(ALL_PODS)
 
 
-async def test_server_that_is_gone_comes_back_with_all_it_had(cluster: Cluster) -> None:
-    double = cluster.must_be_double()
-    await cluster.namespace("one")
-    await double.down()
-    with pytest.raises(ApiError) as caught:
-        await cluster.api.page(ALL_PODS)
-    assert caught.value.status == 0
-    await double.up()
-    assert await cluster.api.get(NAMESPACES, "", "one")
-
-
-async def test_slices_follow_pods(cluster: Cluster) -> None:
-    cluster.must_be_double()
-    which = ObjectSelector(resource=ENDPOINT_SLICES, namespace="default", labels="kubernetes.io/service-name=chat")
-    await cluster.node("n", zone="zone-a")
-    await cluster.service("chat", selector={"app": "chat"}, ports={"http": "api", "agent": 9000})
-    async with watching(cluster, which) as events:
-        await cluster.pod("p", node="n", ip="10.0.0.1", labels={"app": "chat"}, ports={"api": 8000}, ready=False)
-
-        async def endpoints() -> list[tuple[bool, bool, bool]]:
-            said = (await events.next()).object
-            conditions = [one["conditions"] for one in said["endpoints"]]
-            return [(one["ready"], one["serving"], one["terminating"]) for one in conditions]
-
-        assert await endpoints() == [(False, False, False)]
-        await cluster.condition("p", "Ready", held=True)
-        assert await endpoints() == [(True, True, False)]
-        said = (await cluster.api.page(which)).items[0]
-        assert (said["endpoints"][0]["zone"], said["endpoints"][0]["targetRef"]["name"]) == ("zone-a", "p")
-        assert [(one["name"], one["port"]) for one in said["ports"]] == [("http", 8000), ("agent", 9000)]
-        await cluster.api.delete(PODS, "default", "p")
-        assert await endpoints() == [(False, True, True)]
-        await cluster.ask("DELETE", "/api/v1/namespaces/default/pods/p", gracePeriodSeconds="0")
-        assert await endpoints() == []
-
-
 async def test_pod_is_deleted_after_its_grace_period(cluster: Cluster) -> None:
-    cluster.must_be_double()
+    cluster.must_be_double("it ends pods as a kubelet does")
     await cluster.node("n")
     await cluster.pod("p", node="n", terminationGracePeriodSeconds=1)
     async with watching(cluster, ALL_PODS) as events:
         await cluster.api.delete(PODS, "default", "p")
         assert await events.name() == ("MODIFIED", "p")
         assert await events.name() == ("DELETED", "p")
-
-
-async def test_deleting_a_namespace_deletes_its_objects(cluster: Cluster) -> None:
-    cluster.must_be_double()
-    await cluster.namespace("one")
-    await cluster.pod("p", namespace="one")
-    await cluster.api.delete(NAMESPACES, "", "one")
-    assert (await cluster.api.page(ALL_PODS)).items == ()
-
-
-async def test_deleting_a_crd_deletes_its_objects(cluster: Cluster) -> None:
-    cluster.must_be_double()
-    await cluster.define()
-    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/enginepools.switchgear.dev"
-    assert (await cluster.ask("DELETE", path))[0] == 200
-    with pytest.raises(ApiError) as caught:
-        await cluster.api.page(ObjectSelector(resource=ENGINE_POOLS))
-    assert caught.value.missing
 
 
 async def test_process_says_what_it_is_and_takes_orders(tmp_path: Path) -> None:

@@ -81,10 +81,13 @@ def created(kind: Kind, said: Object, *, now: str) -> Shaped:
     return shaped
 
 
-def changed(kind: Kind, before: Object, said: Object, *, subresource: str) -> Shaped:
+def changed(kind: Kind, before: Object, said: Object, *, subresource: str, patched: bool = False) -> Shaped:
     """An object as it will be stored in place of ``before``; through a subresource only that part of it."""
     old, new = metadata(before), metadata(said)
     if new.get("uid") and new["uid"] != old["uid"]:
+        if patched:
+            cause = Cause(field="metadata.uid", message=f'Invalid value: "{new["uid"]}": field is immutable')
+            raise invalid(kind, old["name"], (cause,))
         raise _stale(kind, old["name"], "Precondition failed: UID in precondition differs from UID in object meta")
     version = new.get("resourceVersion")
     if version and version != old["resourceVersion"]:

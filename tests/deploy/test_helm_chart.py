@@ -1,6 +1,7 @@
 """With real Helm the chart renders valid manifests and refuses invalid values."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import jsonschema
@@ -200,6 +201,8 @@ def test_chart_and_wheel_have_the_same_version() -> None:
             "engines: [{name: a, model: m, autoscaling: {kind: hpa, minReplicas: 9}}]",
             "minReplicas 9 exceeds maxReplicas 8",
         ),
+        ("engines: [{name: a, model: m, gpus: 3, dataParallel: 2}]", "2 ranks cannot share 3 gpus evenly"),
+        ("engines: [{name: a, model: m, slots: 65, gpus: 2, dataParallel: 2}]", "cannot share 65 slots evenly"),
         ("controlPlane: {terminationGracePeriodSeconds: 5}", "must exceed preStopSeconds (5)"),
         ("controlPlane: {pdb: {minAvailable: 2}}", "2 of 2 replicas blocks every node drain"),
         ("gateway: {pdb: {minAvailable: 2}}", "2 of 2 replicas blocks every node drain"),
@@ -245,6 +248,44 @@ def test_zone_from_pod_labels_needs_kubernetes_1_35(tmp_path: Path) -> None:
     assert render.template(file).returncode == 0
     old = render.helm("template", "sg", str(render.CHART), "--kube-version", "1.34.0", "--values", str(file))
     assert "podLabels needs Kubernetes 1.35" in old.stderr
+
+
+@pytest.mark.parametrize("pdb", ["pdb: null", "pdb: {minAvailable: null}"])
+def test_null_disables_the_disruption_budget(pdb: str, tmp_path: Path) -> None:
+    found = _rendered(f"{{insecure: true, controlPlane: {{{pdb}}}, gateway: {{{pdb}}}}}", tmp_path)
+    assert not helm_rendering.of_kind(found, "PodDisruptionBudget")
+
+
+def test_data_parallel_ranks_share_gpus_and_slots(tmp_path: Path) -> None:
+    found = _rendered(
+        "{insecure: true, engines: [{name: a, model: m, gpus: 4, dataParallel: 2, slots: 64}]}", tmp_path
+    )
+    (vllm,) = helm_rendering.named(found, "Deployment", "a")["spec"]["template"]["spec"]["containers"]
+    assert {"--data-parallel-size=2", "--tensor-parallel-size=2", "--max-num-seqs=32"} <= set(vllm["args"])
+    assert vllm["resources"]["limits"]["nvidia.com/gpu"] == 4
+
+
+def test_rights_are_bound_to_a_given_service_account(tmp_path: Path) -> None:
+    given = "serviceAccount: {create: false, name: %s}"
+    found = _rendered(
+        f"{{insecure: true, controlPlane: {{{given % 'ours'}}}, gateway: {{{given % 'theirs'}}}}}", tmp_path
+    )
+    assert not helm_rendering.of_kind(found, "ServiceAccount")
+    accounts = {template["spec"]["serviceAccountName"] for _, template in helm_rendering.pods(found)}
+    bound = {
+        subject["name"]
+        for one in helm_rendering.of_kind(found, "RoleBinding", "ClusterRoleBinding")
+        for subject in one["subjects"]
+    }
+    assert accounts == bound == {"ours", "theirs"}
+
+
+def _rendered(values: str, folder: Path) -> Sequence[helm_rendering.Document]:
+    file = folder / "values.yaml"
+    file.write_text(values)
+    answer = render.template(file)
+    assert answer.returncode == 0, answer.stderr
+    return helm_rendering.parsed(answer.stdout)
 
 
 def test_values_and_schema_have_the_same_fields() -> None:

@@ -1,22 +1,23 @@
-"""The control plane as the chart starts it, behind a proxy that enforces the chart's RBAC.
+"""The control plane as the chart starts it, with no more rights than the chart's RBAC gives.
 
-The cluster double allows every request; the proxy in front of it evaluates the rendered Roles like an API server.
+A real API server judges by the applied Roles, for a token of the chart's service account, and its audit log shows
+what it refused. The cluster double allows every request; a proxy in front of it evaluates the rendered Roles.
 """
 
+import json
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import ClientSession, ClientTimeout, web
 
 from chaos.processes import ChildProcesses, free_ports
 from deploy import render
-from tests.cluster import Cluster, running_cluster
+from tests.cluster import Cluster
 from tests.cluster_double import kubeconfig
 from tests.deploy import helm_rendering
 from tests.deploy.helm_rendering import Document
@@ -30,6 +31,7 @@ _PATH = re.compile(
     r"/(?:api/(?P<core>[^/]+)|apis/(?P<group>[^/]+)/[^/]+)(?:/namespaces/(?P<namespace>[^/]+))?"
     r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+)(?:/(?P<part>[^/]+))?)?"
 )
+RBAC_KINDS = ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -116,34 +118,81 @@ class AuthorizingProxy:
             return response
 
 
+@dataclass(kw_only=True)
+class AuditLog:
+    """The same of a real API server: what an account asked, and what was refused to it."""
+
+    path: Path
+    account: str
+    before: int = field(init=False)
+    """Bytes of the log that earlier tests filled."""
+
+    def __post_init__(self) -> None:
+        self.before = self.path.stat().st_size
+
+    @property
+    def asked(self) -> set[tuple[str, str]]:
+        return {one for one, _ in self._events()}
+
+    @property
+    def refused(self) -> set[tuple[str, str]]:
+        return {one for one, code in self._events() if code == 403}
+
+    def _events(self) -> Iterator[tuple[tuple[str, str], int]]:
+        # The last line may be half written.
+        *lines, _ = self.path.read_bytes()[self.before :].split(b"\n")
+        for line in lines:
+            event = json.loads(line)
+            about = event.get("objectRef")
+            if about is not None and event["user"]["username"] == self.account:
+                resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))
+                yield (event["verb"], resource), event["responseStatus"]["code"]
+
+
 @pytest.fixture
-async def cluster(tmp_path: Path) -> Any:
+async def cluster(cluster: Cluster) -> Cluster:
     """A cluster with our CRDs, the example policies and a pod with a readiness gate."""
-    async with running_cluster(tmp_path) as one:
-        one.must_be_double()
-        await one.define()
-        await one.namespace(NAMESPACE)
-        await one.node("gpu-0", zone="z1")
-        (port,) = free_ports(1)
-        await one.pod(
-            "chat-0",
-            namespace=NAMESPACE,
-            labels={"app": "chat"},
-            node="gpu-0",
-            ip="127.0.0.1",
-            ports={"http": port, "agent-grpc": port},
-            readinessGates=[{"conditionType": GATE}],
-        )
-        ports = {"http": "http", "agent-grpc": "agent-grpc"}
-        await one.service("chat", namespace=NAMESPACE, selector={"app": "chat"}, ports=ports)
-        for document in helm_rendering.written("examples/policies.yaml"):
-            await one.put(document, namespace=NAMESPACE)
-        yield one
+    await cluster.define()
+    await cluster.namespace(NAMESPACE)
+    await cluster.node("gpu-0", zone="z1")
+    (port,) = free_ports(1)
+    await cluster.pod(
+        "chat-0",
+        namespace=NAMESPACE,
+        labels={"app": "chat"},
+        node="gpu-0",
+        ip="127.0.0.1",
+        ports={"http": port, "agent-grpc": port},
+        readinessGates=[{"conditionType": GATE}],
+    )
+    for document in helm_rendering.written("examples/policies.yaml"):
+        spec = dict(document["spec"])
+        if "kubernetes" in spec:
+            # EndpointSlices cannot list an address of this machine; pods can have one.
+            block = {key: value for key, value in spec["kubernetes"].items() if key != "service"}
+            spec["kubernetes"] = {**block, "selector": {"app": "chat"}}
+        await cluster.put({**document, "spec": spec}, namespace=NAMESPACE)
+    return cluster
 
 
 @asynccontextmanager
-async def _serving(cluster: Cluster, rights: Sequence[Document], folder: Path) -> AsyncIterator[AuthorizingProxy]:
-    """A control plane with the chart's arguments, except addresses and kubeconfig."""
+async def _judged(
+    cluster: Cluster, rights: Sequence[Document], at: Path
+) -> AsyncIterator[AuthorizingProxy | AuditLog]:
+    """Who judges the chart's account; ``at`` becomes that account's kubeconfig."""
+    if cluster.real is not None:
+        await _grant(cluster, rights)
+        asked = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 3600},
+        }
+        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/switchgear/token"
+        status, answer = await cluster.ask("POST", path, asked)
+        assert status == 201, answer
+        at.write_text(cluster.real.kubeconfig_text(answer["status"]["token"]))
+        yield AuditLog(path=cluster.real.audit_log, account=f"system:serviceaccount:{NAMESPACE}:switchgear")
+        return
     gatekeeper = AuthorizingProxy(server=cluster.server, rights=rights)
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", gatekeeper.answer)
@@ -151,8 +200,34 @@ async def _serving(cluster: Cluster, rights: Sequence[Document], folder: Path) -
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        at = folder / "limited"
         at.write_text(kubeconfig(f"http://127.0.0.1:{runner.addresses[0][1]}"))
+        yield gatekeeper
+    finally:
+        await runner.cleanup()
+
+
+async def _grant(cluster: Cluster, rights: Sequence[Document]) -> None:
+    """Apply the service accounts, Roles and bindings among the documents, as ``helm install`` does."""
+    for one in helm_rendering.of_kind(rights, "ServiceAccount", *RBAC_KINDS):
+        namespace = one["metadata"].get("namespace", "")
+        if namespace and (await cluster.ask("GET", f"/api/v1/namespaces/{namespace}"))[0] == 404:
+            await cluster.namespace(namespace)
+        where = f"/namespaces/{namespace}" if namespace else ""
+        group = "/api/v1" if one["kind"] == "ServiceAccount" else "/apis/rbac.authorization.k8s.io/v1"
+        path = f"{group}{where}/{one['kind'].lower()}s/{one['metadata']['name']}"
+        status, answer = await cluster.ask(
+            "PATCH", path, one, content_type="application/apply-patch+yaml", fieldManager="helm", force="true"
+        )
+        assert status in {200, 201}, answer
+
+
+@asynccontextmanager
+async def _serving(
+    cluster: Cluster, rights: Sequence[Document], folder: Path
+) -> AsyncIterator[AuthorizingProxy | AuditLog]:
+    """A control plane with the chart's arguments, except addresses and kubeconfig."""
+    at = folder / "limited"
+    async with _judged(cluster, rights, at) as gatekeeper:
         (container,) = helm_rendering.named(rights, "Deployment", "switchgear")["spec"]["template"]["spec"][
             "containers"
         ]
@@ -164,8 +239,6 @@ async def _serving(cluster: Cluster, rights: Sequence[Document], folder: Path) -
             command = [sys.executable, "-m", "xds_server", "serve", *body, *here, f"--kubeconfig={at}"]
             await processes.start("serve", command, ready_within_s=60)
             yield gatekeeper
-    finally:
-        await runner.cleanup()
 
 
 async def _told(cluster: Cluster) -> bool:
@@ -197,7 +270,7 @@ async def test_namespaced_installation_works_without_cluster_rights(cluster: Clu
     assert not {verb for verb, what in gatekeeper.asked if what != "leases"} - {"list", "watch"}
 
 
-async def test_authorizing_proxy_denies_what_no_role_grants(cluster: Cluster, tmp_path: Path) -> None:
+async def test_what_no_role_grants_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     rights = [one for one in helm_rendering.documents("engines") if one["metadata"]["name"] != "switchgear-lease"]
     async with _serving(cluster, rights, tmp_path) as gatekeeper:
         await eventually(lambda: ("get", "leases") in gatekeeper.refused, "the Lease is refused", 60)

@@ -11,7 +11,7 @@ from engine.engine_judgement import CONFIRM_S, EJECTED_INTERVAL_S, EngineJudgeme
 from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure, ProbeFailureReason
 from engine.probe_settings import PREFILL_STALL_S, ProbeSettings
 from engine.probe_state import RECOVERED_CANARIES, ProbeState
-from engine.report import PREFILL_READING, Doubt, Verdict
+from engine.report import PREFILL_READING, STANDSTILL_READING, Doubt, Verdict
 from engine.vllm_metrics import RankCounters, VllmCounters
 
 PROBE = ProbeSettings()
@@ -63,6 +63,13 @@ def ended(sent_at_s: float, failure: ProbeFailure) -> CanaryReading:
 
 
 READY = told([look(0.0), 0.0, token(0.0)])
+# First tokens in each reading, and prompts that wait; one step of LONG_STEP took 0.8 s.
+SHORT_PROMPTS = [look(at / 5, 4 * at + 1, 2, 2) for at in range(1, 26)]
+LONG_STEP = [
+    *SHORT_PROMPTS[:20],
+    look(4.3, 81, 2, 2),
+    *(look(at / 5 + 0.6, 4 * at + 1, 2, 2) for at in range(21, 26)),
+]
 HUNG_IDLE: list[MetricsReading | CanaryReading | float] = [
     look(0.5),
     0.5,
@@ -93,7 +100,7 @@ HUNG_IDLE: list[MetricsReading | CanaryReading | float] = [
         ([look(0.5, load=0), 0.5, look(0.8, load=1), look(1.0, load=3), look(1.5, load=4)], Verdict.HUNG),
         # Arrivals after the last step do not explain the standstill; a prompt before it does.
         ([look(0.5, 200, 2), look(1.0, 200, 2, load=9), 1.0, look(1.6, 200, 2, load=9)], Verdict.HUNG),
-        ([look(0.5, 200, 2, load=2), look(0.7, 201, 2, load=4), 0.7, look(1.8, 201, 2, load=5)], Verdict.READY),
+        ([look(0.5, 200, 2, load=2), look(0.7, 201, 2, load=4), 0.7, look(1.8, 201, 2, load=5)], Verdict.BUSY),
         # The same counters, but a token came: the gauge is stuck, the engine is not.
         ([look(0.5, 200, 3), look(1.0, 200, 3), 1.0, token(1.0), look(2.0, 200, 3)], Verdict.READY),
         ([MetricsReading(at_s=0.5, counters=GONE)], Verdict.DEAD),
@@ -528,3 +535,27 @@ def test_paused_engine_does_not_return_when_a_client_leaves() -> None:
     assert (
         told([seen(5.9, 4, 1, "")], now).after(look(6.0, 192, running=4, load=8), PROBE).verdict is Verdict.READY
     )
+
+
+def test_standstill_after_short_prompts_is_evidence_before_it_is_a_hang() -> None:
+    judgement = told([look(0.0, 1), 0.0, token(0.0), *SHORT_PROMPTS, 5.1, look(5.9, 101, 2, 2)])
+    assert judgement.finding is not None
+    assert judgement.finding.reading == "queue"
+    judgement = told([look(6.1, 101, 2, 2)], judgement)
+    report = judgement.report("pool", "e0", 6.1, 1)
+    assert report is not None
+    assert report.verdict is Verdict.BUSY
+    assert [(one.reading, round(one.age_s, 1)) for one in report.reasons] == [(STANDSTILL_READING, 1.1)]
+    moving = told([look(6.3, 105, 2)], judgement).report("pool", "e0", 6.3, 2)
+    assert moving is not None
+    assert moving.reasons == ()
+    assert told([look(8.1, 101, 2, 2)], judgement).verdict is Verdict.HUNG
+
+
+@pytest.mark.parametrize("readings", [SHORT_PROMPTS[:4], LONG_STEP])
+def test_few_prompts_or_a_long_step_explain_a_standstill(readings: list[MetricsReading]) -> None:
+    last_s = readings[-1].at_s
+    judgement = told([look(0.0, 1), 0.0, token(0.0), *readings])
+    judgement = told([last_s + 0.1, replace(readings[-1], at_s=last_s + 1.2)], judgement)
+    assert judgement.finding is not None
+    assert judgement.finding.reading == "queue"

@@ -78,7 +78,8 @@ class Port:
 async def opened(most: int, most_of_host: int, tls: ssl.SSLContext | None = None) -> AsyncIterator[Port]:
     port = Port()
 
-    def count() -> None:
+    def count(host: str) -> None:
+        assert host
         port.turned_away += 1
 
     made = LimitedListener(Echo, what="calls", most=most, most_of_host=most_of_host, turned_away=count, tls=tls)
@@ -106,6 +107,17 @@ async def test_connection_limit_closes_flooding_and_idle_connections_first() -> 
         assert await spoke.echo(b"still") == b"still", "silent ones go first"
         for one in (friend, elsewhere):
             assert await one.echo(b"here") == b"here"
+
+
+async def test_connection_limit_closes_the_oldest_half_request_before_a_fresh_silent_connection() -> None:
+    async with opened(most=100, most_of_host=4) as port:
+        halves = [await port.connect() for _ in range(4)]
+        assert [await one.echo(b"half") for one in halves] == [b"half"] * 4
+        fresh = await port.connect()
+        another = await port.connect()
+        assert [await one.is_closed() for one in halves[:2]] == [True] * 2
+        assert await another.echo(b"another") == b"another"
+        assert await fresh.echo(b"hello") == b"hello"
 
 
 async def test_connection_limit_closes_the_newest_if_all_are_active() -> None:

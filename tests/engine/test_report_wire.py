@@ -173,3 +173,12 @@ def test_no_bytes_do_more_than_be_dropped(data: bytes) -> None:
     assert report.boot_id
     assert report.sequence
     assert report.kv_cache_usage_ratio is None or 0 <= report.kv_cache_usage_ratio <= 1
+
+
+@pytest.mark.parametrize("count", [1_000_001, 2**32, 10**30])
+def test_impossible_counts_of_an_engine_are_left_out(count: int) -> None:
+    """An engine may state any number; the report's fields hold 32 bits."""
+    lying = dataclasses.replace(FULL, requests_in_flight=count, requests_waiting=count)
+    report = decode(encode(lying), pool="p", engine="e", received_at_s=7.0)
+    assert (report.requests_in_flight, report.requests_waiting) == (None, None)
+    assert report.verdict is Verdict.HUNG

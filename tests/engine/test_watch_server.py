@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import grpc
 import grpc.aio
@@ -11,7 +12,7 @@ import pytest
 from engine.proto import engine_report_pb2 as pb
 from engine.report import DrainRequest, EngineReport, Evidence, Verdict
 from engine.report_wire import decode
-from engine.watch_server import ACKNOWLEDGE, MAX_WATCHERS, WATCH, WatchServer
+from engine.watch_server import ACKNOWLEDGE, MAX_WATCHERS, WATCH, WatchServer, has_new_speed
 
 LIMIT_S = 60.0
 
@@ -77,6 +78,28 @@ async def test_watch_sends_a_change_at_once() -> None:
         server.publish(report(Verdict.HUNG))
         heard = await watching.next()
         assert (heard.sequence, heard.verdict) == (3, Verdict.HUNG), "long before the heartbeat"
+
+
+async def test_watch_sends_a_new_speed_at_once() -> None:
+    server = WatchServer(boot_id="b", heartbeat_s=3600.0)
+    server.publish(replace(report(in_flight=8), tokens_per_s=800.0))
+    async with served(server) as channel:
+        watching = Watcher(channel, "w")
+        assert (await watching.next()).sequence == 1
+        for rate in (750.0, 650.0, 550.0):  # slower by half in steps that are none
+            server.publish(replace(report(in_flight=8), tokens_per_s=rate))
+        server.publish(replace(report(in_flight=8), tokens_per_s=400.0))
+        assert (await watching.next()).tokens_per_s == 400.0, "long before the heartbeat"
+
+
+def test_new_speed_is_that_of_several_running_requests() -> None:
+    busy = replace(report(in_flight=8), tokens_per_s=800.0)
+    assert has_new_speed(busy, replace(busy, tokens_per_s=500.0))
+    assert has_new_speed(busy, replace(busy, tokens_per_s=1300.0))
+    assert not has_new_speed(busy, replace(busy, tokens_per_s=600.0))
+    assert not has_new_speed(busy, replace(busy, tokens_per_s=400.0, requests_in_flight=4)), "half of them ended"
+    assert not has_new_speed(busy, replace(busy, tokens_per_s=1.0, requests_in_flight=1))
+    assert not has_new_speed(None, busy)
 
 
 async def test_watch_repeats_unchanged_reports_with_the_heartbeat() -> None:

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from engine.agent.agent_config_file import file_settings
 from engine.agent.config_error import AgentConfigError
-from engine.engine_http import _counted, _json, _said, _without_token
+from engine.engine_http import MAX_MISCOUNT, RequestCount, _json, _said, _without_token
 from engine.first_token_gate import _error, _is_output
 from engine.gpu_check import _CheckProcess
 from engine.watch_server import CERTIFICATE_KEY, CLOCK_KEY
@@ -173,6 +173,7 @@ def test_the_first_event_of_a_stream(event: bytes, role_counts: bool) -> None:
 
 ANSWERS = (
     b'{"server_load":3}',
+    b'{"server_load":-3}',
     b'{"choices":[{"index":0,"text":"hello"}]}',
     b'{"error":{"message":"no","code":503}}',
     b'{"detail":"Not Found"}',
@@ -180,10 +181,23 @@ ANSWERS = (
 
 
 @FUZZ
+@given(contents=st.lists(broken(ANSWERS), min_size=1), started_at_s=st.sampled_from([None, 1.7e9]))
+def test_counts_of_an_engine(contents: list[bytes], started_at_s: float | None) -> None:
+    counts = RequestCount()
+    counts.started(started_at_s)
+    for content in contents:
+        answer = _json(content)
+        count = counts.of(answer)
+        assert count is None or count >= 0
+        if count is not None and started_at_s is None:
+            assert count == answer.get("server_load", answer.get("in_flight"))
+        elif count is not None and "server_load" in answer:
+            assert answer["server_load"] <= count <= answer["server_load"] + MAX_MISCOUNT
+
+
+@FUZZ
 @given(content=broken(ANSWERS))
 def test_json_of_an_engine(content: bytes) -> None:
-    count = _counted(_json(content))
-    assert count is None or count >= 0
     failure = _without_token("/v1/completions", content)
     said = _said(content) if failure is None else failure.detail
     assert said.isprintable()

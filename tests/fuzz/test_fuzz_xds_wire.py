@@ -160,7 +160,7 @@ KNOWN: PolicySet = load_contents({Path("p.yaml"): POLICIES.encode()})
 class Quiet(Telemetry):
     """Telemetry without an event loop to tell its news in."""
 
-    def reported(self, _node: str, issued: int, _now_s: float) -> None:
+    def reported(self, _node: str, _pools: int, issued: int, _now_s: float) -> None:
         assert 0 <= issued <= 10_000_000
 
 

@@ -1,13 +1,15 @@
 """A whole server in this process under months of churn in seconds: counts what is left behind.
 
 A *turn* adds a new proxy, engine, pool and zone, and removes those of the turn before: policies are edited and
-refused, engines fail, recover, are ejected and restored, proxies connect, report, refuse a resource and leave.
+refused, engines fail, recover, are ejected and restored, proxies connect, report, refuse a resource and leave,
+and the server ends streams for their errors.
 After many turns no more objects may exist than after a few.
 """
 
 import asyncio
 import gc
 import json
+import os
 import re
 import time
 from collections import Counter, deque
@@ -58,6 +60,8 @@ class Churn:
             first_reports_s=0.0,
             settle_s=0.01,
             poll_s=0.05,
+            # As for whole programs, which read the variable themselves.
+            transport="h2" if os.environ.get("SWITCHGEAR_TRANSPORT") == "h2" else "grpc",
         )
         self.write()
         self.server = ControlPlane(self.config)
@@ -129,6 +133,7 @@ class Churn:
             self._target, options=(("grpc.use_local_subchannel_pool", 1),)
         ) as channel:
             await self._proxy(channel)
+            await self._refused(channel)
         await eventually(lambda: not self.server.proxies.publisher.proxies(), "no proxy is connected", LIMIT_S)
         await self._engines()
 
@@ -177,6 +182,13 @@ class Churn:
         await eventually(told, f"{node} reports calls and load", LIMIT_S)
         for one in (call, logs, loads):
             one.cancel()
+
+    async def _refused(self, channel: grpc.aio.Channel) -> None:
+        """Streams that the server ends, for what they send first."""
+        for method in (DELTA, access_log_service.METHOD, load_report_service.METHOD):
+            call = channel.stream_stream(method)()
+            await call.write(b"\xff" * 100)
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT, method
 
     async def _engines(self) -> None:
         """An engine that dies, comes back, is ordered out and in again."""

@@ -82,39 +82,58 @@ class Server:
         await eventually(so, f"{name}{{{label}}} above {above}", LIMIT_S)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with tempfile.TemporaryDirectory() as made, started(Path(made)) as running:
-        yield running
+@pytest.fixture(scope="module", params=["grpc", "h2"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        tempfile.TemporaryDirectory() as made,
+    ):
+        patch.setenv("SWITCHGEAR_TRANSPORT", request.param)
+        with started(Path(made)) as running:
+            yield running
 
 
-@contextlib.contextmanager
-def started(folder: Path, *before: str) -> Iterator[Server]:
-    """A server; ``before`` is what starts it in turn (``prlimit``, say)."""
-    (folder / "policies").mkdir()
-    (folder / "policies" / "chat.yaml").write_text(POLICY.format(connect=300))
+def launched(folder: Path, *before: str) -> Server:
+    """A server on the policies in this folder; ``before`` is what starts it in turn (``prlimit``, say)."""
     command = [
         *before,
         *(sys.executable, "-m", "xds_server", "serve"),
         *("-f", str(folder / "policies"), "--state-dir", str(folder / "state")),
         *("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--first-reports", "0s"),
     ]
-    with (folder / "serve.log").open("wb") as log:
+    with (folder / "serve.log").open("ab") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, (folder / "serve.log").read_text()
-        said = json.loads(line)
-        yield Server(process=process, folder=folder, xds=said["xds"], admin=said["admin"])
-        assert process.poll() is None, (folder / "serve.log").read_text()[-4_000:]
-        process.terminate()
-        assert process.wait(LIMIT_S) == 0
-    finally:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
         process.kill()
         process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        raise AssertionError((folder / "serve.log").read_text())
+    said = json.loads(line)
+    return Server(process=process, folder=folder, xds=said["xds"], admin=said["admin"])
+
+
+def killed(server: Server) -> None:
+    """Kill it at once."""
+    server.process.kill()
+    server.process.wait()
+    if server.process.stdout is not None:
+        server.process.stdout.close()
+
+
+@contextlib.contextmanager
+def started(folder: Path, *before: str) -> Iterator[Server]:
+    """A server with policies of its own; see ``launched``."""
+    (folder / "policies").mkdir()
+    (folder / "policies" / "chat.yaml").write_text(POLICY.format(connect=300))
+    server = launched(folder, *before)
+    try:
+        yield server
+        assert server.process.poll() is None, (folder / "serve.log").read_text()[-4_000:]
+        server.process.terminate()
+        assert server.process.wait(LIMIT_S) == 0
+    finally:
+        killed(server)
 
 
 Call = grpc.aio.StreamStreamCall[bytes, bytes]

@@ -144,10 +144,14 @@ def history_is_whole(folder: Path, written: int) -> str:
     newest = archive.newest.number if archive.newest else 0
     if newest < written:
         return f"{written} was kept, and {newest} is the newest"
-    # Older files that remain are about to be deleted and are never restored.
-    stay = range(max(1, newest - KEPT_VERSIONS + 1), newest + 1)
     found = {one.number: one for one in archive.versions}
-    if archive.damaged or not found.keys() >= set(stay):
+    # Older files that remain are about to be deleted and are never restored.
+    stay = sorted(found)[-KEPT_VERSIONS:]
+    # A number announced by a killed child, and not saved, is not used again.
+    missing = set(range(stay[0] if stay else 1, newest + 1)) - found.keys()
+    most = KILLED["history"]
+    few = len(stay) < min(KEPT_VERSIONS, newest - most)
+    if archive.damaged or few or len(missing) > most or missing & {written}:
         return f"of {newest} versions there are {sorted(found)}, and {archive.damaged} damaged"
     halves = [number for number in stay if found[number] != version(number)]
     return f"versions {halves} are half of it" if halves else ""

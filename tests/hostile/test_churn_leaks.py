@@ -13,7 +13,7 @@ import structlog
 from tests.hostile.churn import OURS, Churn, caches, objects, sizes
 from tests.reference_cycles import left
 from xds_server.app import log_config
-from xds_server.auth import memory_guard, peer_budget
+from xds_server.auth import log_budget, memory_guard, peer_budget
 from xds_server.observe import eject_latency
 from xds_server.publish import content_rejections, view_registry
 from xds_server.reconcile import proxy_counts
@@ -48,8 +48,10 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.fixture
-def churn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Churn:
+def churn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Churn:
     """A server whose every limit is small, so that what has one is full, or over, after the warm-up."""
+    if hasattr(request, "param"):
+        monkeypatch.setenv("SWITCHGEAR_TRANSPORT", request.param)
     for module, name in (
         (proxy_counts, "HOLD_S"),
         (eject_latency, "FOLLOWED_S"),
@@ -66,6 +68,7 @@ def churn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Churn:
         (response_cache, "CACHED_RESPONSES"),
         (content_rejections, "MAX_REJECTED"),
         (peer_budget, "MAX_REMEMBERED"),
+        (log_budget, "MAX_REMEMBERED"),
     ):
         monkeypatch.setattr(module, name, MOST)
     made = Churn(tmp_path)
@@ -88,6 +91,7 @@ async def test_churn_leaks_no_memory(churn: Churn) -> None:
 
 
 @pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("churn", ["grpc", "h2"], indirect=True)
 async def test_churn_leaves_no_reference_cycles(churn: Churn) -> None:
     """Rings stay until the collector comes by, which is seldom; memory would climb by them meanwhile."""
     async with churn.running():

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import errno
+import json
 import os
 import resource
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,11 +15,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.eventually import eventually
-from tests.hostile.conftest import LIMIT_S
+from tests.hostile.conftest import LIMIT_S, POLICY, Server, killed, launched
 from tests.hostile.sigkill_writers import version
 from tests.xds_server.reconcile.fake_peers import Peers, accepted, running
 from xds_server.app import persistence
-from xds_server.diagnosis.status_findings import on_file_problems
+from xds_server.diagnosis.conditions import of_file_problems
 from xds_server.engine_health import address_store
 from xds_server.engine_health.resolver import Resolver
 from xds_server.ledger import operator_orders as ledger_orders
@@ -92,6 +94,48 @@ def test_lines_that_a_full_disk_cost_are_counted_and_the_next_begin_a_line(tmp_p
     assert len(found) <= 3, "half a line at most"
 
 
+async def newest(server: Server) -> tuple[int, str]:
+    """Number of the newest version, and why it is not on disk."""
+
+    def read() -> tuple[int, str]:
+        with urllib.request.urlopen(f"http://{server.admin}/v1/history", timeout=LIMIT_S) as answer:
+            history = json.loads(answer.read())
+        return max((one["number"] for one in history["versions"]), default=0), history["failure"]
+
+    return await asyncio.to_thread(read)
+
+
+async def test_version_numbers_continue_after_a_full_disk_and_a_kill(tmp_path: Path) -> None:
+    policies = tmp_path / "policies"
+    policies.mkdir()
+    (policies / "chat.yaml").write_text(POLICY.format(connect=300))
+    server = launched(tmp_path, "prlimit", f"--fsize={100 * 1024}")
+    try:
+        await eventually(lambda: _is_newest(server, 1), "the first version", LIMIT_S)
+        for number in (2, 3):
+            text = POLICY.format(connect=300 + number) + "# large\n" * 50_000
+            (policies / "chat.tmp").write_text(text)
+            (policies / "chat.tmp").replace(policies / "chat.yaml")
+            await eventually(
+                lambda number=number: _is_newest(server, number, "cannot write"), "it is unsaved", LIMIT_S
+            )
+    finally:
+        killed(server)
+    assert [path.name for path in (tmp_path / "state" / "history").glob("0*")] == ["00000001.json"]
+    (policies / "chat.yaml").write_text(POLICY.format(connect=400))
+    server = launched(tmp_path)
+    try:
+        await eventually(lambda: _is_newest(server, 4), "the next version", LIMIT_S)
+    finally:
+        killed(server)
+
+
+async def _is_newest(server: Server, number: int, failure: str = "") -> bool:
+    found, reason = await newest(server)
+    assert found <= number
+    return found == number and failure in reason
+
+
 async def test_refused_writes_are_retried_once_the_disk_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,8 +173,8 @@ async def test_refused_writes_are_retried_once_the_disk_has_room(
         )
         told_of = {Path(one.file).name: one for one in disk.file_problems()}
         assert {"last-good.json", "orders.json", "history", "addresses.json"} <= set(told_of)
-        remarks = list(on_file_problems(list(told_of.values())))
-        assert {(one.code, one.state) for one in remarks} == {("SG234", "fail")}
+        found = list(of_file_problems(list(told_of.values()), 0.0))
+        assert {(one.code, one.severity) for one in found} == {("SG234", "critical")}
         assert all("cannot write" in one.sentence for one in told_of.values())
         state.unlink()
         names = ("last-good.json", "orders.json", "history/00000001.json", "addresses.json")

@@ -12,11 +12,13 @@ import pytest
 from engine.allocator import release_memory
 from tests.hostile.conftest import LIMIT_S, connected
 from xds_server.auth.memory_guard import AT_ONCE, MemoryGuard, own_memory_bytes
+from xds_server.auth.reached_limits import ReachedLimits
 from xds_server.auth.stream_limits import StreamLimits
 from xds_server.auth.unfinished_messages import TcpBytes, UnfinishedMessages, tcp_bytes
 from xds_server.model.snapshot import snapshot
 from xds_server.publish import Publisher
-from xds_server.publish.grpc_ads import MAX_REQUEST_BYTES, TICK_S, GrpcAdsServer
+from xds_server.publish.ads_service import MAX_REQUEST_BYTES, TICK_S
+from xds_server.publish.grpc_ads import GrpcAdsServer
 from xds_server.xds import StreamErrorKind
 
 MIB = 1024 * 1024
@@ -97,7 +99,10 @@ async def test_half_messages_end_their_streams_before_memory_runs_out() -> None:
 @pytest.mark.parametrize("node", [(), ("enemy",)], ids=["as first messages", "after a complete one"])
 async def test_half_messages_are_bounded_without_a_memory_limit(node: tuple[str, ...]) -> None:
     unfinished = UnfinishedMessages(max_bytes_of_host=16 * MIB)
-    guard = MemoryGuard(limit_bytes=1024 * 1024 * MIB, unfinished=unfinished, release=release_memory)
+    reached = ReachedLimits()
+    guard = MemoryGuard(
+        limit_bytes=1024 * 1024 * MIB, unfinished=unfinished, release=release_memory, reached=reached
+    )
     base = own_memory_bytes()
     async with plane(guard) as (address, flaws), connected(address, "gw") as honest:
         await honest.subscribe()
@@ -107,6 +112,7 @@ async def test_half_messages_are_bounded_without_a_memory_limit(node: tuple[str,
         assert not honest.call.done(), "its connection has no unfinished messages"
     # Half of the limit may be left: on a busy machine one connection has not sent as much.
     assert flaws.count(StreamErrorKind.MEMORY) >= STREAMS, ended
+    assert [(one.code, one.peers) for one in reached.current()] == [("SG284", ("127.0.0.1",))]
     assert peak - base < STREAMS * CONNECTIONS * MAX_REQUEST_BYTES / 2, ((peak - base) // MIB, sent // MIB)
 
 
@@ -216,6 +222,34 @@ def test_memory_guard_tolerates_a_large_fleet_that_grows_slowly(sizes: list[int]
     guard.check(9.0)
     assert bool(ended) is ends
     assert shed == [1] * ends
+
+
+def test_free_memory_returns_to_the_system_when_memory_has_grown() -> None:
+    sizes, released = [100 * MIB], []
+    guard = MemoryGuard(
+        memory_bytes=lambda: sizes[-1], limit_bytes=2**40, sockets=dict, release=lambda: released.append(sizes[-1])
+    )
+    guard.check(0.0)
+    released.clear()
+    for now_s in range(1, 100):
+        guard.check(float(now_s))
+    assert released == [], "memory that does not grow is left alone"
+    sizes.append(115 * MIB)
+    guard.check(100.0)
+    assert released == []
+    sizes.append(116 * MIB)
+    guard.check(101.0)
+    assert released == [116 * MIB]
+    sizes.append(200 * MIB)
+    guard.check(102.0)
+    assert released == [116 * MIB], "not again at once"
+    guard.check(111.0)
+    assert released == [116 * MIB, 200 * MIB]
+    sizes += [50 * MIB]
+    guard.check(130.0)
+    sizes += [66 * MIB]
+    guard.check(131.0)
+    assert released[2:] == [66 * MIB], "counted from the least since"
 
 
 def test_memory_guard_forgets_streams_that_left() -> None:

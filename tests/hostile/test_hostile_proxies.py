@@ -16,7 +16,9 @@ from xds_server.auth.stream_limits import MAX_FIRST_BYTES, StreamLimits
 from xds_server.model.snapshot import snapshot
 from xds_server.model.type_urls import CLUSTER
 from xds_server.publish import Publisher
-from xds_server.publish.grpc_ads import MAX_REQUEST_BYTES, GrpcAdsServer
+from xds_server.publish.ads_service import MAX_REQUEST_BYTES
+from xds_server.publish.grpc_ads import GrpcAdsServer
+from xds_server.publish.h2_ads import H2AdsServer
 from xds_server.wire.decode import DeltaDiscoveryRequest
 from xds_server.xds import StreamErrorKind
 from xds_server.xds.messages import MAX_NAMES, MAX_TYPES, MAX_UNACKED
@@ -200,14 +202,19 @@ async def test_malformed_telemetry_is_counted(
     await neighbour.is_served()
 
 
-def _plane(limits: StreamLimits) -> tuple[GrpcAdsServer, list[StreamErrorKind]]:
+Plane = GrpcAdsServer | H2AdsServer
+each_transport = pytest.mark.parametrize("serve", [GrpcAdsServer, H2AdsServer])
+
+
+def _plane(serve: type[Plane], limits: StreamLimits) -> tuple[Plane, list[StreamErrorKind]]:
     flaws: list[StreamErrorKind] = []
     publisher = Publisher(view_of=lambda _: "v", snapshot_for=lambda _: snapshot(()))
-    return GrpcAdsServer(publisher, on_flaw=flaws.append, limits=limits), flaws
+    return serve(publisher, on_flaw=flaws.append, limits=limits), flaws
 
 
-async def test_stream_limit_is_resource_exhausted() -> None:
-    plane, flaws = _plane(StreamLimits(streams=2))
+@each_transport
+async def test_stream_limit_is_resource_exhausted(serve: type[Plane]) -> None:
+    plane, flaws = _plane(serve, StreamLimits(streams=2))
     port = await plane.start()
     try:
         async with (
@@ -251,8 +258,9 @@ async def elsewhere(port: int, host: str) -> AsyncIterator[str]:
         await asyncio.gather(*ways, return_exceptions=True)
 
 
-async def test_stream_limit_per_host() -> None:
-    plane, flaws = _plane(StreamLimits(streams=4, streams_per_host=2))
+@each_transport
+async def test_stream_limit_per_host(serve: type[Plane]) -> None:
+    plane, flaws = _plane(serve, StreamLimits(streams=4, streams_per_host=2))
     port = await plane.start()
     try:
         async with contextlib.AsyncExitStack() as all_of_it:
@@ -283,8 +291,9 @@ async def test_stream_limit_per_host() -> None:
         await plane.stop()
 
 
-async def test_silent_stream_times_out() -> None:
-    plane, flaws = _plane(StreamLimits(first_message_s=2.0))
+@each_transport
+async def test_silent_stream_times_out(serve: type[Plane]) -> None:
+    plane, flaws = _plane(serve, StreamLimits(first_message_s=2.0))
     port = await plane.start()
     try:
         async with connected(f"127.0.0.1:{port}", "b") as peer:

@@ -5,7 +5,6 @@ is named. How fast things are is for the benchmarks: here they only have to happ
 """
 
 import asyncio
-import os
 import shutil
 import sys
 from collections.abc import AsyncIterator
@@ -16,6 +15,7 @@ import pytest
 import yaml
 
 from tests.cluster import running_cluster
+from tests.cluster_parts import from_environment
 from tests.istio.istio_schemas import CRDS, complaints
 from tests.shell import ROOT, carry_out, shell
 from tests.walkthrough import steps
@@ -26,13 +26,14 @@ PAGE: Final = ROOT / "docs" / "kubernetes.md"
 @pytest.fixture
 async def real_cluster(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
     """What the page's shell knows of a real API server; nothing where there is none."""
-    if not (os.environ.get("KUBE_APISERVER") and os.environ.get("ETCD")):
+    if from_environment() is None:
         yield {}
         return
     folder = tmp_path / "cluster"
     folder.mkdir()
     async with running_cluster(folder) as cluster:
-        yield {"KUBECONFIG": str(cluster.kubeconfig), "APISERVER": str(cluster.pid)}
+        assert cluster.real is not None
+        yield {"KUBECONFIG": str(cluster.kubeconfig), "APISERVER": str(cluster.real.pid)}
 
 
 # Takes 60 s on an idle machine, longer on a busy one.

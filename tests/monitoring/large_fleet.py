@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from itertools import product
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from engine.engine_readings import ProbeFailureReason
-from engine.report import EngineReport, GpuSummary, GpuVitals, Quantiles, ReportSource, Verdict
+from engine.report import DrainRequest, EngineReport, GpuSummary, GpuVitals, Quantiles, ReportSource, Verdict
 from engine.report_wire import ReportDropReason
 from policies.load import load_contents
 from policies.route import PriorityClass
@@ -18,6 +18,7 @@ from xds_server.engine_health.engine_prober import ProbeKind
 from xds_server.metrics.fleet_metrics import HOPS
 from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.fleet import declared, with_report, with_traffic
+from xds_server.model.policy_state import SourceState
 from xds_server.model.pool_traffic import Proxy, TelemetrySignal
 from xds_server.model.type_urls import SHORT_NAMES
 from xds_server.model.view import View
@@ -81,7 +82,7 @@ def counted(sizes: Mapping[str, int]) -> Metrics:
     built = BuildResult(inputs=inputs, decisions=decisions, memory=memory, snapshots={}, stages_s={})
     departures = EjectLatency(metrics, clock=lambda: NOW_S)
     departures.on_round(decisions, fleet, {}, None)
-    reconciler = SimpleNamespace(built=built, fleet=fleet)
+    reconciler = SimpleNamespace(built=built, fleet=fleet, serving=None, source_state=ACCEPTED)
     publisher = connected([proxy(node) for node in nodes])
     facts = ServerBackend(cast("Reconciler", reconciler), publisher, clock=lambda: NOW_S)
     _touch(metrics)
@@ -96,6 +97,7 @@ def _report(pool: str, engine: str) -> EngineReport:
         source=ReportSource.AGENT,
         kv_cache_usage_ratio=0.5, time_per_output_token=Quantiles(p50_s=0.02, p99_s=0.05),
         gpu=GpuSummary(gpus=(GpuVitals(rank=0, xids=(79, 63)), GpuVitals(rank=1, xids=(79,)))),
+        drain=DrainRequest(deadline_in_s=60.0),
     )  # fmt: skip
 
 
@@ -137,10 +139,14 @@ def proxy(node: str) -> ProxyState:
     )
 
 
+ACCEPTED: Final = SourceState(state="accepted", digest="", since_s=0.0)
+
+
 def connected(states: Sequence[ProxyState]) -> Publisher:
     """A publisher to which these are connected, and that none has refused anything of."""
     told = SimpleNamespace(
-        proxies=lambda: states,
+        proxies=lambda nodes=None: [one for one in states if nodes is None or one.node.id in nodes],
+        sync_states=lambda: states,
         desired=lambda _: None,
         nack_policy=SimpleNamespace(rejected_contents={}),
         proxies_by_view={},

@@ -11,6 +11,7 @@ import yaml
 
 from deploy.monitoring.prometheus_rules import ALERTS, groups, metric, recordings, rules_yaml
 from deploy.render import DEPLOY
+from policies.codes import REMARKS
 from tests.monitoring.promtool import needed, promtool
 from xds_server.metrics.metric_table import TABLE
 
@@ -80,6 +81,12 @@ def switched(alert: str, name: str, good: int, bad: int, at: str, **labels: str)
     ]
 
 
+def in_condition(alert: str, code: str, at: str) -> list[Case]:
+    """Objects enter the condition after 10 minutes; see ``switched``."""
+    severity = REMARKS[code].severity
+    return switched(alert, "condition", 0, 2, at, code=code, severity=severity)
+
+
 def expires(alert: str, what: str, **labels: str) -> list[Case]:
     """Certificates near expiry: two days for long ones, a quarter of the lifetime for short ones."""
 
@@ -139,6 +146,16 @@ def engine_state(admitted: int, **others: int) -> dict[str, str]:
     return first | out
 
 
+def tries(failed: int, retried: int, level: int = 0) -> dict[str, str]:
+    """100 calls per minute; some fail, and some are retries."""
+    return {
+        labelled("attempts_total", pool="chat", outcome="success"): f"0+{100 - failed}x30",
+        labelled("attempts_total", pool="chat", outcome="failure"): f"0+{failed}x30",
+        labelled("retries_total", pool="chat"): f"0+{retried}x30",
+        labelled("pool_degradation_level", pool="chat"): f"{level}x30",
+    }
+
+
 def xids(count: int, admitted: int) -> dict[str, str]:
     """An engine whose agent reports XIDs."""
     return {
@@ -155,10 +172,15 @@ def engines_in_rotation(count: int, pressure: float) -> dict[str, str]:
 
 
 def objective(
-    bad: int, of: int = 1000, target: float = 0.99, minutes: int = 70, then: int | None = None
+    bad: int,
+    of: int = 1000,
+    target: float = 0.99,
+    minutes: int = 70,
+    then: int | None = None,
+    whose: tuple[str, str] = ("route", "talk"),
 ) -> dict[str, str]:
     """Calls per minute of an objective; ``then``: bad ones per minute in the last ten."""
-    labels = {"route": "talk", "objective": "first-token-p99"}
+    labels = {"pool": "", "route": "", **dict([whose]), "objective": "first-token-p99"}
     good, late = of - bad, of - (bad if then is None else then)
     return {
         labelled("objective_target_ratio", **labels): f"{target}x{minutes}",
@@ -210,6 +232,10 @@ CASES: Sequence[Case] = (
     ),
     Case(alert="SwitchgearAmplification", series=calls(100, failure=20, retries=20), at="20m", what="retries"),
     Case(alert="SwitchgearObjectiveBurnsFast", series=objective(200), at="69m", fires=ROUTE, what="20 % late"),
+    Case(
+        alert="SwitchgearObjectiveBurnsFast", series=objective(200, whose=("pool", "chat")), at="69m",
+        fires={**POOL, "objective": "first-token-p99"}, what="20 % of a pool late",
+    ),
     Case(alert="SwitchgearObjectiveBurnsFast", series=objective(100), at="69m", what="10 % late"),
     Case(alert="SwitchgearObjectiveBurnsFast", series=objective(200, then=0), at="69m", what="recovered"),
     Case(
@@ -251,6 +277,14 @@ CASES: Sequence[Case] = (
         alert="SwitchgearOrdersForgotten", series={labelled("orders", action="eject"): "1x300 0x1 1x500"},
         at="730m", what="ended between",
     ),
+    *switched(
+        "SwitchgearDrainOverdue", "engine_drain_left_seconds", 300, 0, "17m", pool="chat", engine="r1", zone="a"
+    ),
+    Case(alert="SwitchgearRetriesExhausted", series=tries(20, 5), at="20m", fires=POOL, what="15 % not retried"),
+    Case(alert="SwitchgearRetriesExhausted", series=tries(20, 5), at="3m", what="just begun"),
+    Case(alert="SwitchgearRetriesExhausted", series=tries(20, 15), at="20m", what="most are retried"),
+    Case(alert="SwitchgearRetriesExhausted", series=tries(4, 0), at="20m", what="few failures"),
+    Case(alert="SwitchgearRetriesExhausted", series=tries(20, 5, level=1), at="20m", what="closed on purpose"),
     *switched("SwitchgearDegraded", "pool_degradation_level", 2, 3, "14m", pool="chat"),
     Case(
         alert="SwitchgearCapacityBelowFloor", series={CAPACITY: "1x10 0.4x60", FLOOR: "0.5x70"}, at="14m",
@@ -299,9 +333,12 @@ CASES: Sequence[Case] = (
     *switched(
         "SwitchgearConfigurationRolledBack", "xds_rolled_back_resources", 0, 1, "17m", type="RDS"
     ),
-    *switched("SwitchgearPoliciesRefused", "policy_refused", 0, 1, "17m"),
-    *switched("SwitchgearPoliciesHeld", "shrink_held", 0, 1, "14m"),
-    *switched("SwitchgearPoliciesStale", "policy_stale", 0, 1, "25m"),
+    *in_condition("SwitchgearPoliciesRefused", "SG200", "17m"),
+    *in_condition("SwitchgearPoliciesHeld", "SG201", "14m"),
+    *in_condition("SwitchgearPoliciesStale", "SG203", "25m"),
+    *in_condition("SwitchgearObjectRejected", "SG229", "17m"),
+    *in_condition("SwitchgearPoolWithoutEngines", "SG228", "17m"),
+    *in_condition("SwitchgearPeerLimitReached", "SG281", "25m"),
     Case(alert="SwitchgearControlPlaneAbsent", series={}, at="10m", fires={}, what="no control plane"),
     Case(
         alert="SwitchgearControlPlaneAbsent", series={labelled("policy_refused"): "0x60"}, at="50m",
@@ -346,21 +383,10 @@ CASES: Sequence[Case] = (
         alert="SwitchgearReconcileFailing", series={labelled("reconcile_failures_total"): "0x10 1x30"}, at="30m",
         what="once, earlier",
     ),
-    Case(
-        alert="SwitchgearStoreFailing", series={labelled("store_failures_total"): "0x10 0+6x30"}, at="24m",
-        fires=WHOLE, what="each time",
-    ),
-    Case(
-        alert="SwitchgearStoreFailing", series={labelled("store_failures_total"): "0x10 1x30"}, at="17m",
-        what="once, then recovered",
-    ),
-    Case(
-        alert="SwitchgearStoreFailing",
-        series={labelled("store_failures_total"): "3x60"}, at="30m", what="long ago",
-    ),
+    *in_condition("SwitchgearStoreFailing", "SG234", "24m"),
     *expires("SwitchgearCertificateExpires", "certificate", use="server"),
-    *switched("SwitchgearCertificateRefused", "certificate_trouble", 0, 1, "22m"),
-    *switched("SwitchgearAccessRefused", "access_refused", 0, 1, "17m"),
+    *in_condition("SwitchgearCertificateRefused", "SG210", "22m"),
+    *in_condition("SwitchgearAccessRefused", "SG213", "17m"),
     *expires("SwitchgearSecretExpires", "secret", secret="engines"),
     *switched("SwitchgearSecretRefused", "secret_trouble", 0, 1, "22m", secret="engines"),
     *switched("SwitchgearSecretsWithheld", "secrets_withheld", 0, 2, "14m", reason="plaintext"),

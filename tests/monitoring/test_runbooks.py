@@ -9,6 +9,7 @@ import pytest
 
 from deploy.monitoring.prometheus_rules import ALERTS, Alert, groups
 from deploy.render import ROOT
+from engine.agent.orphaned_cores import OrphanedCore
 from xds_server.cli import group
 from xds_server.metrics.metric_table import TABLE
 
@@ -25,7 +26,7 @@ def commands(text: str) -> list[str]:
 def parses(command: str) -> None:
     """Raise click's usage error, if any."""
     words = shlex.split(command)[1:]
-    with click.Context(group) as context:
+    with click.Context(group, info_name="switchgear") as context:
         name, found, rest = group.resolve_command(context, words)
         assert found is not None
         if "--help" not in rest and rest:
@@ -90,3 +91,11 @@ def test_links_between_runbooks_resolve() -> None:
     for path in PAGES.values():
         for target in re.findall(r"\]\(([^)#]+)", path.read_text()):
             assert Path(path.parent / target).is_file(), f"{path.name}: {target}"
+
+
+def test_orphaned_engine_core_has_a_runbook_under_the_text_that_names_it() -> None:
+    shown = OrphanedCore(pid=7, title="VLLM::EngineCore").sentence.partition(";")[0].replace("7", "PID")
+    assert f"`Orphaned: {shown}`" in (ROOT / "docs/runbooks/index.md").read_text()
+    _, _, rest = (ROOT / "docs/engine.md").read_text().partition("\n## Orphaned engine cores\n")
+    section = rest.partition("\n## ")[0]
+    assert re.findall(r"^- \*\*(.*?)\*\*", section, re.MULTILINE) == SECTIONS

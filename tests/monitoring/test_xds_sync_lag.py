@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
-from tests.monitoring.large_fleet import connected, proxy
+from tests.monitoring.large_fleet import ACCEPTED, connected, proxy
 from xds_server.admin.server_backend import ServerBackend
 from xds_server.model.type_urls import ENDPOINT, ROUTE
 from xds_server.model.view import ROLES
@@ -26,7 +26,7 @@ def test_sync_lag_is_the_longest_of_each_xds_type() -> None:
             if one.type_url in types
         )
         states.append(replace(known, types=watches))
-    reconciler = SimpleNamespace(built=None, fleet=None)
+    reconciler = SimpleNamespace(built=None, fleet=None, serving=None, source_state=ACCEPTED)
     facts = ServerBackend(cast("Reconciler", reconciler), connected(states), clock=lambda: 100.0)
     found = {
         sample.labels["type"]: sample.value
@@ -38,7 +38,7 @@ def test_sync_lag_is_the_longest_of_each_xds_type() -> None:
 
 
 def test_connection_metrics_are_zero_without_proxies() -> None:
-    reconciler = cast("Reconciler", SimpleNamespace(built=None, fleet=None))
+    reconciler = cast("Reconciler", SimpleNamespace(built=None, fleet=None, serving=None, source_state=ACCEPTED))
     counts = []
     for states in ([proxy("n1"), proxy("n2")], []):
         families = {one.name: one.samples for one in ServerBackend(reconciler, connected(states)).families()}

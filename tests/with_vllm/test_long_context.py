@@ -6,7 +6,6 @@ on the same two engines, once with the first-token gate and once without.
 
 import asyncio
 import contextlib
-import functools
 import random
 import signal
 import string
@@ -35,6 +34,8 @@ LONG = (2000, 8000, 15000)
 LOOKS_S = 0.5
 # Longest step of each engine in these chapters.
 longest_steps_s: dict[str, float] = {}
+# Lowest request count of each engine, by URL.
+lowest_loads: dict[str, int] = {}
 
 pytestmark = [
     pytest.mark.vllm,
@@ -55,13 +56,26 @@ def note(site: Site, what: str, seconds: float) -> None:
 
 
 async def requests_held(site: Site, name: str) -> int:
-    async with site.session.get(f"{site.replicas[name].url}/load") as answer:
-        return int((await answer.json())["server_load"])
+    """Requests in an engine. Each client that leaves just as its answer ends lowers vLLM's count for good."""
+    url = site.replicas[name].url
+    async with site.session.get(f"{url}/load") as answer:
+        load = int((await answer.json())["server_load"])
+    lowest_loads[url] = min(lowest_loads.get(url, 0), load)
+    return load - lowest_loads[url]
 
 
-async def both_rest(site: Site) -> bool:
-    """Whether both engines are in rotation and nothing is left of an earlier chapter."""
-    return all([site.watch.now(name).works and not await requests_held(site, name) for name in BOTH])
+async def rest(site: Site) -> None:
+    """Wait until both engines are in rotation and nothing is left of an earlier chapter."""
+    held: dict[str, int] = {}
+
+    async def both_rest() -> bool:
+        held.update({name: await requests_held(site, name) for name in BOTH})
+        return all(site.watch.now(name).works and not held[name] for name in BOTH)
+
+    try:
+        await eventually(both_rest, "both engines are in rotation and idle")
+    except pytest.fail.Exception as failure:
+        pytest.fail(f"{failure}; held {held}\n" + "\n".join(site.watch.story(name) for name in BOTH))
 
 
 class StepClock:
@@ -112,7 +126,7 @@ async def step_clocks(site: Site) -> AsyncIterator[dict[str, StepClock]]:
 
     Skips a test that fails where a step exceeded the documented limit, as on a machine that stalls.
     """
-    await eventually(functools.partial(both_rest, site), "both engines are in rotation and idle")
+    await rest(site)
     clocks = {name: StepClock(site, name) for name in BOTH}
     tasks = [asyncio.create_task(clock.run()) for clock in clocks.values()]
     try:

@@ -5,16 +5,19 @@ The tests are chapters: they run in this order on the same two engines.
 
 import signal
 import time
+from typing import Any
 
 import pytest
 
 from chaos.real_vllm.vllm_replica import MODEL, START_LIMIT_S, wait_until_up
-from tests.with_vllm.conftest import LIMIT_S, Site, SiteSettings, eventually
+from tests.with_vllm.conftest import CROWDED, LIMIT_S, Site, SiteSettings, eventually
 from tests.with_vllm.traffic import Stream
 
 RESTART_AFTER_S = 3.0
 KEY = "correct-key"
+MOST_TOKENS = 20
 FEATURES = SiteSettings(
+    resilience={**CROWDED, "degradation": {"shed": {"maxTokens": MOST_TOKENS, "longAnswers": "reduce"}}},
     environment={"VLLM_SERVER_DEV_MODE": "1"},
     agent_flags=("--timeout", "5s", "--restart-after-hung", f"{RESTART_AFTER_S:g}s"),
     api_key="wrong-key",
@@ -66,6 +69,52 @@ async def test_pause_ejects_without_cutting_or_restarting(site: Site) -> None:
     back = await site.watch.back("a", after_s=resumed_at_s, limit_s=LIMIT_S)
     site.note("pause over: back in the Envoy", back.at_s - resumed_at_s)
     await served(under_way)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "tokens"),
+    [
+        ("/v1/chat/completions", {"max_tokens": 200, "min_tokens": 30}, MOST_TOKENS),
+        ("/v1/chat/completions", {"max_completion_tokens": 200, "ignore_eos": True}, MOST_TOKENS),
+        ("/v1/chat/completions", {"ignore_eos": True}, MOST_TOKENS),
+        ("/v1/chat/completions", {"max_tokens": 5, "ignore_eos": True}, 5),
+        ("/v1/completions", {"prompt": "one", "max_tokens": 200, "ignore_eos": True}, MOST_TOKENS),
+        ("/v1/completions", {"prompt": "one", "max_tokens": None, "ignore_eos": True}, 16),
+        ("/v1/completions", {"prompt": "one", "ignore_eos": True}, 16),
+        ("/v1/responses", {"input": "one", "max_output_tokens": 200}, MOST_TOKENS),
+        ("/v1/responses", {"input": "one"}, MOST_TOKENS),
+        ("/v1/messages", {"max_tokens": 200}, MOST_TOKENS),
+    ],
+)
+async def test_level_3_shortens_answers(site: Site, path: str, body: dict[str, Any], tokens: int) -> None:
+    messages = {} if "prompt" in body or "input" in body else {"messages": [{"role": "user", "content": "one"}]}
+
+    async def asked() -> tuple[int, str | None]:
+        whole = {"model": MODEL, "temperature": 0, **messages, **body}
+        async with site.session.post(site.url + path, json=whole) as answer:
+            found = await answer.json()
+            assert answer.status == 200, found
+            usage = found["usage"]
+            made = usage.get("completion_tokens", usage.get("output_tokens"))
+            return made, answer.headers.get("x-switchgear-answer-limit")
+
+    admin = ("--admin", f"127.0.0.1:{site.admin}")
+    order = ("switchgear", "degrade", MODEL, "--level", "3", "--for", "10m", "--reason", "test", *admin)
+    await site.succeeds(*order)
+    long = {"model": MODEL, "prompt": "one", "max_tokens": 200}
+
+    async def shortens() -> bool:
+        async with site.session.post(f"{site.url}/v1/completions", json=long) as answer:
+            return answer.headers.get("x-switchgear-answer-limit") == str(MOST_TOKENS)
+
+    await eventually(shortens, "an engine serves at level 3")
+    made, told = await asked()
+    await site.succeeds("switchgear", "restore", MODEL, *admin)
+    assert made <= tokens
+    if "ignore_eos" in body:
+        assert made == tokens
+    short = body.get("max_tokens") == 5 or (path == "/v1/completions" and "max_tokens" not in body)
+    assert told == (None if short else str(tokens))
 
 
 async def test_engine_restarted_with_an_api_key_is_misconfigured(site: Site) -> None:

@@ -2,6 +2,9 @@
 
 import asyncio
 
+import pytest
+
+from xds_server.metrics import metric_registry
 from xds_server.metrics.control_metrics import ProxyMetrics
 from xds_server.metrics.fleet_metrics import PoolMetrics
 from xds_server.metrics.metric_registry import Metrics
@@ -11,11 +14,9 @@ def without_process(page: bytes) -> list[bytes]:
     return [line for line in page.splitlines() if b"process_" not in line]
 
 
-async def test_metrics_page_yields_to_other_tasks() -> None:
-    metrics = Metrics()
-    metrics.nacks.labels(type="RDS").inc()
-    metrics.observe(lambda: [PoolMetrics.pool_slots.family({("a",): 1.0, ("b",): 2.0})])
-    families, turns = len(list(metrics.registry.collect())), 0
+async def turns_of_others(metrics: Metrics) -> tuple[bytes, int]:
+    """The page, and how often another task ran meanwhile."""
+    turns = 0
 
     async def other() -> None:
         nonlocal turns
@@ -23,12 +24,28 @@ async def test_metrics_page_yields_to_other_tasks() -> None:
             turns += 1
             await asyncio.sleep(0)
 
-    beside = asyncio.create_task(other())
+    running = asyncio.create_task(other())
     page = await metrics.page()
-    beside.cancel()
+    running.cancel()
+    return page, turns
+
+
+async def test_metrics_page_yields_to_other_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = Metrics()
+    metrics.nacks.labels(type="RDS").inc()
+    metrics.observe(lambda: [PoolMetrics.pool_slots.family({("a",): 1.0, ("b",): 2.0})])
+    monkeypatch.setattr(metric_registry, "SLICE_S", 0.0)
+    page, turns = await turns_of_others(metrics)
     assert without_process(page) == without_process(metrics.text())
     assert b'switchgear_pool_slots{pool="b"} 2.0' in page
-    assert turns >= families > 20
+    assert turns >= len(list(metrics.registry.collect())) > 20
+
+
+async def test_cheap_metrics_page_waits_for_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each turn takes as long as all that peers have ready."""
+    monkeypatch.setattr(metric_registry, "SLICE_S", 60.0)
+    _, turns = await turns_of_others(Metrics())
+    assert turns == 0
 
 
 async def test_metrics_page_is_consistent() -> None:

@@ -69,3 +69,16 @@ def test_six_scenarios_have_the_same_engines_with_and_without_a_control_plane() 
             assert outages(SCENARIOS[f"{kind}-{one.name}"], ExperimentSetting()) == outages(
                 one, ExperimentSetting()
             )
+
+
+def test_mixtures_break_as_many_engines_as_they_say() -> None:
+    broken = {
+        name: {one.engine for one in outages(SCENARIOS[name], ExperimentSetting())}
+        for name in ("most-fail", "mixed-restarts", "mixed-errors", "all-slow")
+    }
+    assert {name: len(engines) for name, engines in broken.items()} == {
+        "most-fail": 6,
+        "mixed-restarts": 8,
+        "mixed-errors": 5,
+        "all-slow": 8,
+    }

@@ -136,3 +136,16 @@ def test_proxies_must_not_drift_apart() -> None:
 
 def test_without_a_control_plane_only_collapse_is_a_miss() -> None:
     assert list(kept("dead-S5", measures(83.0, p99_s=9.0, wasted_s=140.0))) == ["goodput fault+after"]
+
+
+@pytest.mark.parametrize(("scenario", "limit_s"), [("mixed-errors", 1.3 * 2.72), ("all-slow", 1.3 * 4.16)])
+def test_mixtures_are_held_to_goodput_and_waits_alone(scenario: str, limit_s: float) -> None:
+    cell = ExperimentCell(
+        scenario=SCENARIOS[scenario], contestant=CONTESTANTS["switchgear"], setting=ExperimentSetting()
+    )
+    prediction = predicted(cell.setting, outages(cell.scenario, cell.setting))
+    good = measures(prediction.both_percent - 1.9, p99_s=limit_s - 0.01, wasted_s=500.0)
+    assert all(one.kept for one in checks(cell, good, prediction))
+    late = measures(prediction.both_percent - 2.1, p99_s=limit_s + 0.01)
+    assert [one.kept for one in checks(cell, late, prediction)] == [False, False, False]
+    assert len(checks(cell, good, prediction)) == 3

@@ -69,3 +69,13 @@ def test_more_wait_never_costs_and_more_damage_never_helps(wait_s: float, bad: i
     assert 0.0 <= now <= 100.001
     assert predicted(replace(setting, max_wait_s=wait_s + 1.0), hurt).both_percent >= now - 0.1
     assert predicted(setting, hurt[:-1]).both_percent >= now - 0.1
+
+
+def test_slow_engines_count_while_their_answers_come_in_time() -> None:
+    setting = ExperimentSetting(load_percent=30.0)
+    assert predicted(setting, outages(SCENARIOS["all-slow"], setting)).both_percent == pytest.approx(
+        100.0, abs=0.1
+    )
+    full = ExperimentSetting()
+    third, _ = formula(full, full.capacity_per_s / 3)
+    assert predicted(full, outages(SCENARIOS["all-slow"], full)).fault_percent == pytest.approx(third, abs=0.1)

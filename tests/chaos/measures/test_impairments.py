@@ -56,7 +56,7 @@ def test_remaining_capacity_per_fault(fault: Mapping[str, Any], left: float) -> 
 
 
 def test_hang_and_crash_impairments_differ() -> None:
-    assert trouble(history_builders.HANG).nature.stands_still
+    assert trouble(history_builders.HANG).nature.is_at_standstill
     assert not trouble(history_builders.HANG).nature.unseen
     for fault in (history_builders.CRASH, {"kind": "oom_kill"}, {"kind": "freeze"}, {"kind": "black_hole"}):
         assert trouble(fault).nature.unseen, fault

@@ -217,11 +217,66 @@ def test_route_conditions_are_exported(
     assert fate_of(result, path, "ModelRoute").fate is fate
 
 
+@pytest.mark.parametrize(
+    ("affinity", "path", "fate", "balancing"),
+    [
+        (
+            "{header: x-s}",
+            "spec.affinity.header",
+            Fidelity.EXACT,
+            {"consistentHash": {"httpHeaderName": "x-s", "maglev": {}}},
+        ),
+        (
+            "{cookie: {name: s, ttl: 0s, path: /a}}",
+            "spec.affinity.cookie.ttl",
+            Fidelity.EXACT,
+            {"consistentHash": {"httpCookie": {"name": "s", "path": "/a", "ttl": "0s"}, "maglev": {}}},
+        ),
+        ("{prefix: {}}", "spec.affinity.prefix.characters", Fidelity.LOST, {"simple": "LEAST_REQUEST"}),
+        (
+            "{header: x-s}",
+            "spec.affinity.slackPercent",
+            Fidelity.LOST,
+            {"consistentHash": {"httpHeaderName": "x-s", "maglev": {}}},
+        ),
+    ],
+)
+def test_affinity_is_exported_as_a_consistent_hash(
+    export: Callable[..., ExportResult], affinity: str, path: str, fate: Fidelity, balancing: dict[str, Any]
+) -> None:
+    result = export(POOL + ROUTE + f"  affinity: {affinity}\n" + policy("{slowStart: {window: 5s}}"))
+    rule = one_of(result, "DestinationRule")["spec"]["trafficPolicy"]["loadBalancer"]
+    assert {key: value for key, value in rule.items() if key not in ("localityLbSetting", "warmup")} == balancing
+    assert fate_of(result, path).fate is fate
+    lost = "consistentHash" in balancing
+    assert ("warmup" in rule) is not lost
+    assert fate_of(result, "spec.slowStart.window").fate is (Fidelity.LOST if lost else Fidelity.EXACT)
+
+
+def test_two_keys_of_one_pool_are_lost_in_istio(export: Callable[..., ExportResult]) -> None:
+    other = ROUTE.replace("front", "other") + "  match: {pathPrefix: /other}\n"
+    result = export(POOL + ROUTE + "  affinity: {header: x-s}\n" + other)
+    assert fate_of(result, "spec.affinity.header", "ModelRoute/front").fate is Fidelity.LOST
+    rule = one_of(result, "DestinationRule")["spec"]["trafficPolicy"]["loadBalancer"]
+    assert rule["simple"] == "LEAST_REQUEST"
+
+
 def test_a_model_in_the_body_becomes_a_header(export: Callable[..., ExportResult]) -> None:
     result = export(POOL + ROUTE + "  match: {model: llama}\n")
     matches = [rule["match"][0] for rule in one_of(result, "VirtualService")["spec"]["http"]]
     assert all(match["headers"]["x-switchgear-model"] == {"exact": "llama"} for match in matches)
     assert "x-switchgear-model" in fate_of(result, "spec.match.model").how
+
+
+def test_stated_fields_are_exported_as_their_headers(export: Callable[..., ExportResult]) -> None:
+    match = "  match: {model: llama, stream: false}\n"
+    read = export(POOL + ROUTE + match)
+    stated = export(POOL + ROUTE.replace("listener: {", "listener: {requestFields: headers, ") + match)
+    rules = [one_of(result, "VirtualService")["spec"]["http"] for result in (read, stated)]
+    assert rules[0] == rules[1]
+    assert fate_of(stated, "spec.listener.requestFields").fate is Fidelity.APPROXIMATED
+    for path in ("spec.match.model", "spec.match.stream"):
+        assert fate_of(stated, path).fate is Fidelity.EXACT
 
 
 def test_conditions_that_istio_cannot_hold_are_patched_in(export: Callable[..., ExportResult]) -> None:

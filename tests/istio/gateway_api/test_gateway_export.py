@@ -224,6 +224,22 @@ def test_a_body_is_lost_and_any_model_is_not() -> None:
     assert fates(asked)["ModelRoute spec.match.model"].fate is Fidelity.LOST
 
 
+def test_stated_fields_are_conditions_on_their_headers() -> None:
+    stated = ROUTE.replace("listener: {", "listener: {requestFields: headers, ")
+    asked = policies(POOL, ENGINES, stated, "  match: {model: m, stream: true}\n")
+    [found] = objects(asked)["HTTPRoute"]["spec"]["rules"][0]["matches"]
+    assert found["headers"] == [
+        {"name": "x-switchgear-model", "type": "Exact", "value": "m"},
+        {"name": "x-switchgear-stream", "type": "Exact", "value": "true"},
+    ]
+    fields = ("listener.requestFields", "match.model", "match.stream")
+    assert [fates(asked)[f"ModelRoute spec.{field}"].fate for field in fields] == [
+        Fidelity.APPROXIMATED,
+        Fidelity.EXACT,
+        Fidelity.APPROXIMATED,
+    ]
+
+
 def test_time_limits_are_those_of_the_requests_that_match() -> None:
     said = policy("{timeouts: {streaming: {total: 20m}, nonStreaming: {total: 2m, perTry: 3m}}}")
     for match, expected in (
@@ -347,3 +363,29 @@ def test_route_that_cannot_be_exported_is_exit_status_1(
     capsys.readouterr()
     assert main(["export", "gateway-api", "-f", str(path), "--plain"]) == 1
     assert "Error: ModelRoute/front was not exported: pool chat has no backend" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("affinity", "balancing"),
+    [
+        ("{header: x-s}", {"type": "Header", "header": {"name": "x-s"}}),
+        ("{cookie: {name: s, ttl: 1h}}", {"type": "Cookie", "cookie": {"name": "s", "ttl": "1h"}}),
+        ("{cookie: {name: s}}", {"type": "Cookie", "cookie": {"name": "s"}}),
+    ],
+)
+def test_affinity_is_a_consistent_hash_without_slow_start(affinity: str, balancing: dict[str, Any]) -> None:
+    said = policies(POOL, ENGINES, ROUTE, f"  affinity: {affinity}\n", policy("{slowStart: {window: 5s}}"))
+    found = objects(said)["BackendTrafficPolicy"]["spec"]["loadBalancer"]
+    assert found == {"type": "ConsistentHash", "consistentHash": balancing}
+    assert fates(said)["ResiliencePolicy spec.slowStart.window"].fate is Fidelity.LOST
+    assert fates(said)["ResiliencePolicy spec.zones.preferLocal"].fate is Fidelity.LOST
+    name = "header" if "header" in affinity else "cookie.name"
+    assert fates(said)[f"ModelRoute spec.affinity.{name}"].fate is Fidelity.EXACT
+    plain = GatewayTarget(plain=True)
+    assert fates(said, plain)[f"ModelRoute spec.affinity.{name}"].fate is Fidelity.LOST
+
+
+def test_affinity_by_prompt_keeps_least_request() -> None:
+    said = policies(POOL, ENGINES, ROUTE, "  affinity: {prefix: {}}\n")
+    assert objects(said)["BackendTrafficPolicy"]["spec"]["loadBalancer"]["type"] == "LeastRequest"
+    assert fates(said)["ModelRoute spec.affinity.prefix.characters"].fate is Fidelity.LOST

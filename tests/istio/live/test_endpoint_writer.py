@@ -182,7 +182,7 @@ async def test_a_pod_that_is_gone_is_not_made_again(cluster: Cluster, asked: Des
 async def test_api_errors_back_off_and_a_lost_api_server_delays_writes(
     cluster: Cluster, asked: DesiredFixture
 ) -> None:
-    double = cluster.must_be_double()
+    double = cluster.must_be_double("it answers 429 for one path")
     asked.entry("outside", serving=True)
     one = steward(cluster, asked)
     async with running(one):

@@ -82,9 +82,14 @@ async def test_pods_are_labelled_and_a_dry_run_only_reports(
 ) -> None:
     await cluster.define()
     await cluster.define(CRD)
+    await cluster.node("n")
     for engine in engines:
         await cluster.pod(
-            engine.config.name, labels={"app": "chat"}, ip=engine.config.host, ports={"http": engine.port}
+            engine.config.name,
+            labels={"app": "chat"},
+            node="n",
+            ip=engine.config.host,
+            ports={"http": engine.port},
         )
     await cluster.service("chat", selector={"app": "chat"}, ports={"http": "http"})
     found = {"service": "chat", "port": "http"}

@@ -72,7 +72,12 @@ async def test_returned_engine_gets_its_part_of_its_share(
     site: Site, zones: str, usual: float, most: float
 ) -> None:
     await started(site, zones)
-    assert (await shares(site))["e0"] / REQUESTS == pytest.approx(usual, abs=0.12)
+
+    async def usually() -> bool:
+        # On a busy machine the first round trips may leave the zone while engines are still being found.
+        return (await shares(site))["e0"] / REQUESTS == pytest.approx(usual, abs=0.12)
+
+    await eventually(usually, "the usual share")
     await returns(site, "e0")
     found = await shares(site)
     assert 0 < found["e0"] / REQUESTS <= most, found

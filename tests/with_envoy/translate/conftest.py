@@ -14,6 +14,8 @@ import yaml
 from chaos.fake_engine import EngineConfig, FakeEngine
 from policies.load import load
 from policies.model import PolicySet
+from tests.with_envoy.conftest import ENVOY_VERSION
+from xds_server.auth.node_view import view_of
 from xds_server.decide.decisions import Ceiling, Decisions, PoolDecisions
 from xds_server.envoy_bootstrap import Bootstrap, bootstrap_yaml
 from xds_server.model.fleet import Fleet, declared
@@ -22,6 +24,7 @@ from xds_server.model.view import View
 from xds_server.translate.envoy_json import as_json, static_bootstrap
 from xds_server.translate.translated_resource import TranslatedResource
 from xds_server.translate.view_resources import translate
+from xds_server.xds import NodeInfo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,13 +65,21 @@ class Rig:
         """Replaces the routes that Envoy reads from a file by those of these decisions for pool ``p``."""
         taken = "http.port-8080.rds.port-8080.config_reload"
         before = (await self.envoy.stats(taken))[taken]
-        items = translate(self.policies, self.fleet, with_pools({"p": decided}), View())
+        items = translate(self.policies, self.fleet, with_pools({"p": decided}), view())
         write_routes(self.routes_path, items)
 
         async def reloaded() -> bool:
             return bool((await self.envoy.stats(taken))[taken] > before)
 
         await self.envoy.wait_for(reloaded, "serving the new routes")
+
+
+def view(*, cuts: bool = False) -> View:
+    """View of the Envoy under test, as the server derives it from its node."""
+    node = NodeInfo(
+        id="n", user_agent_name="envoy", user_agent_version=ENVOY_VERSION, metadata={"cuts": cuts} if cuts else {}
+    )
+    return view_of(node)
 
 
 def with_pools(pools: Mapping[str, Mapping[str, Any]], **more: Any) -> Decisions:
@@ -153,7 +164,7 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
                 for pool, (interactive, batch) in (ceilings or {}).items()
             },
         )
-        items = translate(policies, fleet, decisions, View(cuts=cuts))
+        items = translate(policies, fleet, decisions, view(cuts=cuts))
         bootstrap = static_bootstrap(items)
         bootstrap["layered_runtime"]["layers"].append({"name": "admin", "admin_layer": {}})
         for listener in bootstrap["static_resources"]["listeners"]:
@@ -190,7 +201,9 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
         for prefix, path in (files or {}).items():
             text = text.replace(f'"{prefix}', f'"{path}')
         envoy = await start_envoy(json.loads(text))
-        client = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60))
+        client = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=60)
+        )
         sessions.append(client)
         port = await envoy.listener_port("port-8080")
         return Rig(

@@ -9,13 +9,16 @@ from aiohttp import web
 
 @dataclass
 class Hearing:
-    """``seen`` are the headers of each request, in lower case, ``paths`` its raw path. Answers take ``wait_s`` and
-    carry ``says``.
+    """``seen`` are the headers of each request, in lower case, ``paths`` its raw path. Answers take ``wait_s``,
+    carry ``says`` and have this ``status``;
+    they wait until ``open`` is set.
     """
 
     port: int = 0
     wait_s: float = 0.0
     says: Mapping[str, str] = field(default_factory=dict)
+    status: int = 200
+    open: asyncio.Event | None = None
     seen: list[Mapping[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
 
@@ -23,7 +26,9 @@ class Hearing:
         self.seen.append({name.lower(): value for name, value in request.headers.items()})
         self.paths.append(request.raw_path)
         await asyncio.sleep(self.wait_s)
-        return web.json_response({"choices": []}, headers=dict(self.says))
+        if self.open is not None:
+            await self.open.wait()
+        return web.json_response({"choices": []}, headers=dict(self.says), status=self.status)
 
     async def listen(self) -> web.AppRunner:
         """Take connections on a free port until the runner is cleaned up."""

@@ -8,11 +8,10 @@ import pytest
 
 from chaos.fake_engine import EngineCrash
 from policies.load import load_contents
-from tests.with_envoy.translate.conftest import write_routes
+from tests.with_envoy.translate.conftest import view, write_routes
 from xds_server.decide.decisions import NO_DECISIONS, EngineDecision, Health
 from xds_server.model.fleet import EngineId
 from xds_server.model.type_urls import ENDPOINT
-from xds_server.model.view import View
 from xds_server.translate.envoy_json import as_json
 from xds_server.translate.view_resources import translate
 
@@ -63,7 +62,7 @@ async def push(there: Any, health: Health, *, cuts: bool) -> None:
     before = (await there.envoy.stats(taken))[taken]
     said = EngineDecision(health=health, reason="", since_s=0.0)
     decided = replace(NO_DECISIONS, engines={EngineId("p", "in"): said})
-    items = translate(there.policies, there.fleet, decided, View(cuts=cuts))
+    items = translate(there.policies, there.fleet, decided, view(cuts=cuts))
     there.push_endpoints({item.name: as_json(item) for item in items if item.type_url == ENDPOINT})
 
     async def seen() -> bool:
@@ -116,7 +115,7 @@ async def test_a_route_that_becomes_bound_leaks_nothing_while_endpoints_and_clus
     assert reached > 0, "no request is bound yet"
 
     now = load_contents({Path("policy.yaml"): bound_policy.encode()})
-    items = translate(now, there.fleet, NO_DECISIONS, View())
+    items = translate(now, there.fleet, NO_DECISIONS, view())
     taken = "http.port-8080.rds.port-8080.config_reload"
     before = (await there.envoy.stats(taken))[taken]
     write_routes(there.routes_path, items)

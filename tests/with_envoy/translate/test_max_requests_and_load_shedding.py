@@ -12,7 +12,7 @@ from tests.eventually import eventually
 from xds_server.decide.decision_memory import CapacityEstimate, EndpointWeight
 from xds_server.decide.decisions import MEASURED, Decisions, EngineCapacity, EngineDecision, Health
 from xds_server.decide.pool_inputs import PoolEngines
-from xds_server.decide.routing.endpoint_weights import endpoint_weights, weight_factors
+from xds_server.decide.routing.endpoint_weights import endpoint_weights
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.memo import Memo
 from xds_server.model.type_urls import ENDPOINT
@@ -176,8 +176,8 @@ async def test_an_engine_that_is_twice_as_slow_holds_its_part_of_the_ceiling(rig
     engines = [await engine(slots=slots, prefill_s=service_s, token_s=0.0) for service_s in services_s]
     fast, slow = (slots * (1 + wait_s / service_s) for service_s in services_s)  # 12 and 8
     text = policy(pool("p", *engines, slots=(slots, slots)), route("r", "p"))
-    known = picked(slots, services_s, wait_s)
-    one = await rig(text, ceilings={"p": (100, 100)}, pools={"p": {"weight_factors": weight_factors(known)}})
+    factors = {key: weight.factor for key, weight in picked(slots, services_s, wait_s).items()}
+    one = await rig(text, ceilings={"p": (100, 100)}, pools={"p": {"weight_factors": factors}})
     held: list[tuple[int, int]] = []
 
     async def caller() -> None:

@@ -209,7 +209,7 @@ async def test_maintenance_response_is_served_until_the_decision_ends(rig, engin
     assert (await one.complete()).status == 200
 
 
-@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens", "max_output_tokens"])
 async def test_load_shedding_rejects_long_answers_first(rig, engine, field):
     sound = await engine(max_model_len=10_000_000)
     one = await rig(policy(sound), pools={"p": {"degradation": ladder(3, max_tokens=64)}})

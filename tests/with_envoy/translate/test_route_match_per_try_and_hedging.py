@@ -279,11 +279,12 @@ async def test_hedging_rescues_hung_requests_and_spares_slow_ones(rig, engine, s
     assert (await one.envoy.stats(ejections))[ejections] == 0
 
 
-@pytest.mark.parametrize("in_flight", [1, 12, 40, 90])
-async def test_hedges_stay_within_their_percentage_of_requests_in_flight(rig, engine, in_flight):
-    engines = [await engine(first_token_gate=True, slots=200) for _ in range(2)]
+@pytest.mark.parametrize("slots", [32, 200])
+@pytest.mark.parametrize("in_flight", [1, 12, 40, 90, 200])
+async def test_hedges_stay_within_their_percentage_of_requests_in_flight(rig, engine, in_flight, slots):
+    engines = [await engine(first_token_gate=True, slots=slots) for _ in range(2)]
     one = await rig(
-        pool("p", *engines, spec="firstTokenGate: true\n  slotsPerEngine: 200")
+        pool("p", *engines, spec=f"firstTokenGate: true\n  slotsPerEngine: {slots}")
         + route("r", "p")
         + resilience("default", "{hedging: {enabled: true, delay: 100ms, maxPercent: 5}, retries: {attempts: 3}}"),
         ceilings={"p": (400, 400)},

@@ -33,7 +33,7 @@ def test_zone_rows_are_zones_with_engines_or_callers(zones_of_proxies: tuple[str
     ]
     facts = ServerBackend(
         cast("Reconciler", SimpleNamespace(built=built, fleet=fleet)),
-        cast("Publisher", SimpleNamespace(proxies=lambda: states, desired=lambda _: None)),
+        cast("Publisher", SimpleNamespace(sync_states=lambda: states, desired=lambda _: None)),
         clock=lambda: NOW_S,
     )
     assert [row.zone for row in facts.zones()] == shown

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from xds_server.admin.json_http import as_json_dict
+from xds_server.admin_api.objective_types import ObjectiveStatus, ObjectiveWindow
 from xds_server.admin_api.status_types import (
     AgentStatus,
     EngineStatus,
@@ -69,6 +70,20 @@ def pool_status(pool: str = "chat", **fields: Any) -> PoolStatus:
         "first_byte_p99_s": None, "telemetry_age_s": None, "shadow": (),
     }  # fmt: skip
     return PoolStatus(**(known | fields))
+
+
+def objective_status(**fields: Any) -> ObjectiveStatus:
+    """An objective of route ``talk`` that burns fast since 15 minutes."""
+    rates = {"5m": 50.0, "30m": 25.0, "1h": 16.0, "6h": 2.5}
+    known: dict[str, Any] = {
+        "route": "talk", "objective": "total-p99", "pools": ("chat",), "target_percent": 99.0, "limit_s": 2.0,
+        "state": "burns-fast", "budget_left_percent": -150.0, "measured_s": 21_600.0,
+        "windows": {
+            name: ObjectiveWindow(calls=1000.0, good_percent=100 - rate, burn_rate=rate)
+            for name, rate in rates.items()
+        },
+    }  # fmt: skip
+    return ObjectiveStatus(**(known | fields))
 
 
 def version_status(number: int, **fields: Any) -> VersionStatus:

@@ -16,10 +16,13 @@ from xds_server.admin.admin_server import AdminServer
 from xds_server.admin.config_dump_routes import add_config_dump
 from xds_server.admin.history_routes import add_history
 from xds_server.admin.json_http import as_json_dict
+from xds_server.admin.tap_stream import TapSource, add_tap
 from xds_server.admin_api import endpoints
 from xds_server.admin_api.api_schema import api_schema
 from xds_server.admin_api.endpoints import ENDPOINTS, AdminEndpoint
+from xds_server.admin_api.live_types import TABLES
 from xds_server.metrics.metric_registry import Metrics
+from xds_server.telemetry.request_tap import RequestTap
 
 own = serving.own
 SCHEMA = api_schema()
@@ -97,6 +100,7 @@ def test_documented_endpoints_equal_routes() -> None:
     assert app is not None
     add_config_dump(app, NoVersions())  # type: ignore[arg-type]
     add_history(app, NoVersions())  # type: ignore[arg-type]
+    add_tap(app, TapSource(tap=RequestTap(), pools=tuple, sampling_ratio=lambda: 1.0))
     routes = {(one.method, one.resource.canonical) for one in app.router.routes() if one.resource is not None}
     pages = {"/", "/login"}
     served = {(method, path) for method, path in routes if path not in pages and not path.startswith("/dashboard")}
@@ -169,7 +173,8 @@ async def test_running_server_matches_the_published_schema(own: Any) -> None:
         for endpoint in (
             endpoints.HEALTHZ, endpoints.READYZ, endpoints.METRICS, endpoints.SERVER_INFO, endpoints.ACCESS,
             endpoints.CANARY, endpoints.LIVE, endpoints.POLICIES, endpoints.POOLS, endpoints.PROXIES,
-            endpoints.SHADOW, endpoints.PROBLEMS, endpoints.ZONES,
+            endpoints.OBJECTIVES, endpoints.SHADOW, endpoints.TAP, endpoints.PROBLEMS, endpoints.ZONES,
+            endpoints.CONDITIONS, endpoints.POOL_HISTORY,
         ):  # fmt: skip
             await ask(endpoint)
         # Refusals.
@@ -196,12 +201,20 @@ async def test_proxies_refusals_and_changes_match_the_schema() -> None:
             for kind in one["types"]
         )
         assert (await visit(session, endpoints.ENGINES, query=[("pool", "small")]))["engines"]
-        for endpoint in (endpoints.POOLS, endpoints.ZONES, endpoints.EVENTS, endpoints.PROBLEMS):
+        for endpoint in (
+            endpoints.POOLS,
+            endpoints.ZONES,
+            endpoints.EVENTS,
+            endpoints.PROBLEMS,
+            endpoints.OBJECTIVES,
+            endpoints.CONDITIONS,
+            endpoints.POOL_HISTORY,
+        ):
             await visit(session, endpoint)
         async with session.get(endpoints.LIVE.path) as answer:
             events = responses(endpoints.LIVE)["200"]["content"]["text/event-stream"]["x-events"]
             event, data = await read_event(answer)
-            assert (event, set(data["tables"])) == ("frame", {"server", "pools", "zones", "engines", "proxies"})
+            assert (event, set(data["tables"])) == ("frame", set(TABLES))
             validate(data, events[event])
             made.change("vllm-7", in_flight=99)
             event, data = await read_event(answer)

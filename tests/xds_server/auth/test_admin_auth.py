@@ -265,6 +265,7 @@ async def test_token_guessing_is_rate_limited(tmp_path: Path) -> None:
         document = [await status(f"{number:032}") for number in range(int(FAILURE_LIMIT.burst) + 5)]
         assert document == [401] * int(FAILURE_LIMIT.burst) + [429] * 5
         assert await status(READS) == 429, "this address waits, whatever it says"
+        assert [(one.code, one.peers) for one in door.reached.current()] == [("SG285", ("127.0.0.1",))]
         clock.now_s += 60
         assert await status(READS) == 200
         document = [await status(READS) for _ in range(int(CALL_LIMIT.burst) + 5)]

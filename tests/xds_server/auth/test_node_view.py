@@ -33,6 +33,30 @@ def test_only_declared_capability_enables_internal_listeners(value, cuts):
     assert view_of(node({"cuts": value})).cuts is cuts
 
 
+@pytest.mark.parametrize(
+    ("agent", "version", "expected"),
+    [
+        ("envoy", "1.36.4", True),
+        ("envoy", "1.37.0", False),
+        ("envoy", "2.0.0", False),
+        ("envoy", "", False),
+        ("envoy", "unknown", False),
+        ("gRPC Python", "1.30.0", False),
+    ],
+)
+def test_envoys_before_1_37_limit_bodies_by_the_listener(agent, version, expected):
+    one = NodeInfo(id="n", user_agent_name=agent, user_agent_version=version)
+    assert view_of(one).listener_buffers is expected
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"), [("1.36.4", True), ("1.37.9", True), ("1.38.0", False), ("unknown", False)]
+)
+def test_envoys_before_1_38_have_no_prompt_keys(version, expected):
+    one = NodeInfo(id="n", user_agent_name="envoy", user_agent_version=version)
+    assert view_of(one).no_prompt_keys is expected
+
+
 def test_grpc_client_has_no_internal_listeners():
     assert not view_of(node({"cuts": True, "role": "grpc"})).cuts
 

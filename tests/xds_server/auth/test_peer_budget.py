@@ -2,9 +2,38 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
-from xds_server.auth.peer_budget import MAX_REMEMBERED, MAX_WAIT_S, CpuBudget, CpuLimits
-from xds_server.auth.stream_limits import PeerPacer
+import pytest
+from structlog.testing import capture_logs
+
+from xds_server.auth.log_budget import (
+    AGAIN_S,
+    EVENTS_OF_HOST,
+    EVENTS_OF_NODE,
+    LINES_OF_HOST,
+    EventLines,
+    LogBudget,
+)
+from xds_server.auth.loop_time import MAX_FACTOR, LoopTime, scheduled_s
+from xds_server.auth.peer_budget import (
+    MAX_REMEMBERED,
+    MAX_WAIT_S,
+    NEW_FLOOR_S,
+    OPENING_CPU,
+    CpuBudget,
+    CpuLimits,
+    HostTime,
+)
+from xds_server.auth.reached_limits import ReachedLimits
+from xds_server.auth.stream_limits import (
+    LARGE_FIRST_BYTES,
+    MAX_FIRST_BYTES,
+    MAX_WAITING_BYTES_OF_HOST,
+    MESSAGE_S,
+    STREAM_S,
+    PeerPacer,
+)
 from xds_server.model.token_bucket import RateLimit
 
 LIMITS = CpuLimits(node=RateLimit(burst=0.5, per_s=0.1), host=RateLimit(burst=1.0, per_s=0.2))
@@ -26,9 +55,89 @@ def test_host_waits_for_all_of_its_nodes_except_those_that_use_little() -> None:
         budget.spend("h", f"greedy-{number}", 0.3, 0.0)
     assert budget.wait_s("h", "greedy-0", 0.0) == MAX_WAIT_S
     assert budget.wait_s("h", "modest", 0.0) == 0.0
-    budget.spend("h", "modest", 0.01, 0.0)
+    budget.spend("h", "modest", NEW_FLOOR_S / 2, 0.0)
     assert budget.wait_s("h", "modest", 0.0) == 0.0
     assert budget.wait_s("elsewhere", "greedy-0", 0.0) == 0.0
+
+
+def test_made_up_nodes_share_the_time_of_their_host() -> None:
+    budget = CpuBudget(LIMITS)
+    used_s = 0.0
+    for number in range(10_000):
+        while budget.wait_s("h", f"made-up-{number}", 0.0) == 0.0:
+            budget.spend("h", f"made-up-{number}", 0.001, 0.0)
+            used_s += 0.001
+    assert used_s < 5.0
+
+
+def test_host_has_one_limit_for_messages_of_all_kinds() -> None:
+    hosts = HostTime(limit=RateLimit(burst=1.0, per_s=0.5))
+    one, other = CpuBudget(LIMITS, hosts), CpuBudget(LIMITS, hosts)
+    for budget in (one, other):
+        budget.spend("h", "greedy", 0.4, 0.0)
+        assert budget.wait_s("h", "greedy", 0.0) == 0.0
+    one.spend("h", "another", 0.4, 0.0)
+    assert other.wait_s("h", "greedy", 0.0) == pytest.approx(0.4)
+    assert other.wait_s("h", "modest", 0.0) == 0.0
+
+
+def test_host_that_used_up_its_time_opens_streams_slowly() -> None:
+    budget = CpuBudget(LIMITS)
+    budget.spend("h", "greedy", 100.0, 0.0)
+    assert budget.opening_wait_s("h", 0.0) == 0.0
+    budget.spend_opening("h", OPENING_CPU.burst + 0.1 * OPENING_CPU.per_s, 0.0)
+    assert budget.opening_wait_s("h", 0.0) == pytest.approx(0.1)
+    assert budget.opening_wait_s("other", 0.0) == 0.0
+
+
+def test_loop_time_counts_waits_for_a_core_while_time_is_short() -> None:
+    now_s, cpu_s, waited_s = 0.0, 0.0, 0.0
+    loop = LoopTime(read_s=lambda: (cpu_s, waited_s), clock=lambda: now_s)
+    assert loop.factor() == 1.0
+    now_s, cpu_s, waited_s = 1.0, 0.4, 0.6
+    assert loop.factor() == pytest.approx(2.5)
+    now_s, cpu_s, waited_s = 2.0, 0.41, 0.8  # time left
+    assert loop.factor() == 1.0
+    now_s, cpu_s, waited_s = 3.0, 0.42, 1.79
+    assert loop.factor() == MAX_FACTOR
+    assert min(scheduled_s()) >= 0.0
+
+
+async def test_openings_take_turns_by_connection() -> None:
+    pacer = PeerPacer(LIMITS)
+    pacer._budget.spend_opening("h", 1.0 + OPENING_CPU.burst, time.monotonic())
+    order: list[str] = []
+
+    async def open_stream(connection: str) -> None:
+        await pacer.open("h", connection)
+        order.append(connection)
+
+    pacer._budget._openings["h"] = replace(pacer._budget._openings["h"], tokens=-STREAM_S)
+    opening = [asyncio.create_task(open_stream("flood")) for _ in range(20)]
+    opening.append(asyncio.create_task(open_stream("honest")))
+    await asyncio.wait_for(opening[-1], 20)
+    assert order.count("flood") < 5
+    opening[-2].cancel()
+    await asyncio.wait_for(asyncio.wait(opening), 20)
+    assert order.count("flood") == 19
+    assert not pacer._openings
+
+
+async def test_waiting_first_messages_of_a_host_are_limited() -> None:
+    reached = ReachedLimits()
+    pacer = PeerPacer(LIMITS, reached=reached)
+    pacer._budget.spend_opening("h", 100.0, time.monotonic())
+    most = MAX_WAITING_BYTES_OF_HOST // MAX_FIRST_BYTES
+    waiting = [asyncio.create_task(pacer.admit_first("h", str(number), MAX_FIRST_BYTES)) for number in range(most)]
+    await asyncio.sleep(0)
+    assert not await pacer.admit_first("h", "further", MAX_FIRST_BYTES)
+    assert "SG284" in [one.code for one in reached.current()]
+    assert await pacer.admit_first("h", "further", LARGE_FIRST_BYTES)
+    assert await pacer.admit_first("other", "further", MAX_FIRST_BYTES)
+    for one in waiting:
+        one.cancel()
+    await asyncio.wait(waiting)
+    assert not pacer._openings or not pacer._openings["h"].waiting_bytes
 
 
 def test_remembered_peers_are_limited() -> None:
@@ -51,3 +160,57 @@ async def test_pacer_holds_back_a_greedy_node_and_no_other() -> None:
     await pacer.wait("h", "greedy")
     assert time.monotonic() - now_s >= 0.29
     assert waits == [1]
+
+
+async def test_pacer_charges_messages_and_streams_beyond_their_own_time() -> None:
+    pacer = PeerPacer(CpuLimits(node=RateLimit(burst=1.0, per_s=0.1), host=RateLimit(burst=1.0, per_s=0.1)))
+    now_s = time.monotonic()
+    pacer.spend("h", "a", 0.004, now_s)
+    assert pacer._budget._nodes["h", "a"].tokens == pytest.approx(1.0 - 0.004 - MESSAGE_S)
+    for _ in range(10):
+        await pacer.open("h", "c")
+    assert pacer._budget._hosts["h"].tokens == pytest.approx(1.0 - 0.004 - MESSAGE_S - 10 * STREAM_S, abs=0.005)
+
+
+async def test_pacer_logs_a_node_once_however_often_it_waits() -> None:
+    pacer = PeerPacer(CpuLimits(node=RateLimit(burst=0.0, per_s=1.0), host=RateLimit(burst=9.0, per_s=1.0)))
+    with capture_logs() as logs:
+        for _ in range(20):
+            pacer.spend("h", "greedy", 0.001, time.monotonic())
+            await pacer.wait("h", "greedy")
+    assert [(one["event"], one["node"], one["host"]) for one in logs] == [("peers.paced", "greedy", "h")]
+
+
+def test_log_lines_are_limited_by_kind_and_host() -> None:
+    now_s = 0.0
+    lines = LogBudget(clock=lambda: now_s)
+    assert [lines.take("h", "size") for _ in range(3)] == [True, False, False]
+    most = int(LINES_OF_HOST.burst)
+    assert sum(lines.take("h", f"made up {number}") for number in range(1_000)) == most - 1
+    assert lines.take("other", "size")
+    now_s = AGAIN_S
+    assert lines.take("h", "size")
+
+
+def test_event_lines_are_limited_by_node_and_host() -> None:
+    now_s, suppressed = 0.0, []
+    reached = ReachedLimits(clock=lambda: now_s)
+    lines = EventLines(lambda: suppressed.append(1), reached, clock=lambda: now_s)
+    with capture_logs() as logs:
+        written = [lines.take("xds.connected", "h", "gw-1") for _ in range(1_000)]
+    assert written.index(False) == sum(written) == EVENTS_OF_NODE.burst
+    assert len(suppressed) == 1_000 - sum(written)
+    assert [(one["event"], one["host"], one["lines"]) for one in logs] == [("peers.lines_suppressed", "h", 1)]
+    assert [(one.code, one.peers) for one in reached.current()] == [("SG286", ("gw-1 at h",))]
+    assert lines.take("xds.nack", "h", "gw-1")
+    assert lines.take("xds.connected", "h", "gw-2")
+    assert (
+        sum(lines.take("xds.connected", "h", f"made-up-{number}") for number in range(5_000))
+        < EVENTS_OF_HOST.burst
+    )
+    assert lines.take("xds.connected", "other", "gw-1")
+    now_s = AGAIN_S
+    with capture_logs() as logs:
+        while lines.take("xds.connected", "h", "gw-1"):
+            pass
+    assert logs[0]["lines"] > 4_000

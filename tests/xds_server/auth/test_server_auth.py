@@ -28,6 +28,7 @@ from xds_server.model.type_urls import CLUSTER
 from xds_server.model.view import View
 from xds_server.publish import Publisher
 from xds_server.publish.grpc_ads import GrpcAdsServer
+from xds_server.publish.h2_ads import H2AdsServer
 from xds_server.serve_config import ConfigError, ServeConfig
 from xds_server.translate.visibility import visible_policies
 from xds_server.wire.decode import DeltaDiscoveryRequest, DeltaDiscoveryResponse
@@ -192,12 +193,17 @@ def test_unauthorized_pools_have_no_routes() -> None:
     assert (nothing.pools, nothing.routes) == ((), {})
 
 
+TRANSPORTS = ("grpc", "h2")
+
+
 @asynccontextmanager
-async def serving(made: ServerAuth) -> AsyncIterator[tuple[int, Publisher]]:
+async def serving(made: ServerAuth, transport: str) -> AsyncIterator[tuple[int, Publisher]]:
     publisher = Publisher(
         view_of=made.view_of, snapshot_for=lambda _view: snapshot([resource(CLUSTER, "c", b"1")])
     )
-    server = GrpcAdsServer(publisher, credentials=made.server_credentials())
+    server: GrpcAdsServer | H2AdsServer = GrpcAdsServer(publisher, credentials=made.server_credentials())
+    if transport == "h2":
+        server = H2AdsServer(publisher, tls=made.h2_context())
     port = await server.start()
     try:
         yield port, publisher
@@ -239,8 +245,9 @@ async def ended(call: Any) -> tuple[grpc.StatusCode, str]:
     return failure.value.code(), failure.value.details() or ""
 
 
-async def test_authorized_streams_are_served_and_others_get_permission_denied(certs: Path) -> None:
-    async with serving(guard(certs)) as (port, publisher):
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_authorized_streams_are_served_and_others_get_permission_denied(certs: Path, transport: str) -> None:
+    async with serving(guard(certs), transport) as (port, publisher):
         async with stream(port, certs, "proxy") as call:
             assert await received(call) == ["c"]
             assert publisher.speaks_for("n1", ("spiffe://switchgear.lab/proxy/gateway", "localhost"))
@@ -262,9 +269,10 @@ async def test_authorized_streams_are_served_and_others_get_permission_denied(ce
             )
 
 
-async def test_changed_authorization_rules_end_disallowed_streams(certs: Path) -> None:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_changed_authorization_rules_end_disallowed_streams(certs: Path, transport: str) -> None:
     made = guard(certs)
-    async with serving(made) as (port, publisher), stream(port, certs, "proxy") as call:
+    async with serving(made, transport) as (port, publisher), stream(port, certs, "proxy") as call:
         assert await received(call) == ["c"]
         (certs / "access.yaml").write_text(RULES.replace("pools: [chat]", "pools: [small]"))
         made.check_files(publisher.reauthorize, lambda: None)
@@ -278,12 +286,13 @@ async def test_changed_authorization_rules_end_disallowed_streams(certs: Path) -
         assert publisher.views == ()
 
 
-async def test_expired_server_certificate_is_refused(certs: Path) -> None:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_expired_server_certificate_is_refused(certs: Path, transport: str) -> None:
     long_ago = datetime.now(UTC) - timedelta(hours=2)
     make_certificates(
         certs, [one for one in LAB_CERTIFICATES if one.name == "proxy"], lasts=timedelta(hours=1), now=long_ago
     )
-    async with serving(guard(certs)) as (port, _), stream(port, certs, "proxy") as call:
+    async with serving(guard(certs), transport) as (port, _), stream(port, certs, "proxy") as call:
         assert (await ended(call))[0] is grpc.StatusCode.UNAVAILABLE
 
 

@@ -165,6 +165,7 @@ def test_other_server_is_a_usage_error_of_every_command(
         *(["get", kind, "-o", "wide"] for kind in ("engines", "pools", "proxies", "orders", "audit", "shadow")),
         ["get", "engines", "--pool", "chat"],
         ["why", "r1"],
+        ["tap"],
         ["top"],
         ["diff", "-f", str(policies)],
         ["history"],

@@ -66,12 +66,17 @@ def admin() -> Iterator[str]:
     }
     engine = rows.document(rows.engine_status("e", pool="p", health="UNHEALTHY", address=""))
     problem = {"code": "SG023", "place": "a:1:1", "path": "", "message": f"password: {SECRET}", "hint": ""}
+    refused = {
+        "code": "SG200", "severity": "critical", "subject": "policies", "sentence": f"password: {SECRET}",
+        "fix": "f",
+    }  # fmt: skip
     pages |= {
         "/v1/about": about | leak,
         "/v1/proxies": {"proxies": [proxy]},
         "/v1/shadow": leak,
         "/v1/troubles": leak | {"troubles": [], "rolled_back": []},
         "/v1/snapshot": leak,
+        "/v1/conditions": {"conditions": [refused]},
         "/v1/policies": rows.document(rows.policies_status(state="refused")) | {"errors": [problem]},
         "/v1/engines": {"engines": [engine | leak]},
     }  # fmt: skip

@@ -221,6 +221,43 @@ def test_policy_files_are_judged_too(tmp_path: Path, server: Double, capsys: pyt
     assert (code, said["policy files"]["code"]) == (1, "SG260")
 
 
+def test_external_services_of_policies_are_called_from_here(
+    tmp_path: Path, server: Double, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jwks = "{name: idp, issuer: i, audiences: [a], remoteJwks: {uri: 'http://no-such-host.invalid/keys'}}"
+    (tmp_path / "a.yaml").write_text(
+        f"""apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {{name: p}}
+spec: {{model: m, endpoints: [{{address: 127.0.0.1, port: 8000}}]}}
+---
+apiVersion: switchgear.dev/v1alpha1
+kind: ModelRoute
+metadata: {{name: r}}
+spec:
+  listener:
+    port: 8080
+    accessLogCollector: {{address: 127.0.0.1, port: {server.port}}}
+    extAuth: {{address: 127.0.0.1, port: 1}}
+    jwt: {{providers: [{jwks}]}}
+  pools: [{{pool: p}}]
+"""
+    )
+    code, said = told("--admin", server.url, "-f", str(tmp_path), capsys=capsys)
+    assert code == 0, "proxies may reach what this machine does not"
+    sound = said[f"service 127.0.0.1:{server.port}"]
+    assert (sound["state"], sound["sentence"]) == (
+        "ok",
+        "accepts connections from this machine (accessLogCollector of r)",
+    )
+    for subject, field in (
+        ("service 127.0.0.1:1", "extAuth"),
+        ("service no-such-host.invalid:80", "jwt.providers[0].remoteJwks"),
+    ):
+        assert (said[subject]["state"], said[subject]["code"]) == ("warn", "SG262")
+        assert f"{field} of r" in said[subject]["sentence"]
+
+
 @pytest.fixture
 def kubeconfig(tmp_path: Path, doubles: list[Double]) -> Path:
     cluster = doubles[1]

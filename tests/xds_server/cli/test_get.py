@@ -145,6 +145,41 @@ def test_table_fits_a_narrow_terminal(
     assert len(whole[0]) > len(piped[0])
 
 
+def test_objectives_show_shares_burn_rates_and_budget(full: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    none = {"calls": 0.0, "good_percent": None, "burn_rate": None}
+    idle = rows.objective_status(
+        route="night",
+        objective="good",
+        limit_s=None,
+        pools=("batch",),
+        state="no-calls",
+        budget_left_percent=None,
+        windows=dict.fromkeys(("5m", "30m", "1h", "6h"), none),
+    )
+    listed = [rows.document(one) for one in (rows.objective_status(), idle)]
+    full.pages["/v1/objectives"] = {"objectives": listed}
+    code, out, _ = shown(capsys, "get", "objectives")
+    assert code == 0
+    assert [" ".join(line.split()) for line in out.splitlines()] == [
+        "NAME STATE LIMIT TARGET% GOOD% 5M GOOD% 1H BURN 5M BURN 1H BUDGET%",
+        "talk/total-p99 burns-fast 2s 99 50 84 50.0 16.0 -150",
+        "night/good no-calls - 99 - - - - -",
+    ]
+    assert shown(capsys, "get", "obj", "talk", "-o", "name")[1] == "objective/talk/total-p99\n"
+    assert shown(capsys, "get", "objectives", "--pool", "chat", "-o", "name")[1] == "objective/talk/total-p99\n"
+    assert shown(capsys, "get", "obj", "-l", "state!=burns-fast", "-o", "name")[1] == "objective/night/good\n"
+    assert "CALLS 1H" in shown(capsys, "get", "objectives", "-o", "wide")[1]
+    one = json.loads(shown(capsys, "get", "objective/talk/total-p99", "-o", "json")[1])
+    assert one["windows"]["1h"]["burn_rate"] == 16.0
+    own = rows.objective_status(route="", pool="chat", objective="good", pools=("chat",))
+    full.pages["/v1/objectives"] = {"objectives": [rows.document(one) for one in (rows.objective_status(), own)]}
+    names = "objective/talk/total-p99\nobjective/pool/chat/good\n"
+    assert shown(capsys, "get", "objectives", "-o", "name")[1] == names
+    assert shown(capsys, "get", "obj", "chat", "-o", "name")[1] == "objective/pool/chat/good\n"
+    full.pages["/v1/objectives"] = {"objectives": []}
+    assert shown(capsys, "get", "objectives") == (0, "", "no route or pool has spec.objectives\n")
+
+
 def test_describe_shows_what_why_shows(full: Server, capsys: pytest.CaptureFixture[str]) -> None:
     story = rows.document(rows.explanation(well=False, now="chat/e2 is ejected"))
     full.pages |= {"/v1/why?name=engine%3Achat%2Fe2": story, "/v1/why?name=chat%2Fe2": story}
@@ -161,7 +196,7 @@ def test_describe_proxy_shows_sync_and_refusals(full: Server, capsys: pytest.Cap
     assert "RDS: NACK for 12s" in out
     assert "refused: port-1 (routes.yaml:7:3): bad regex" in out
     told: Any = json.loads(shown(capsys, "describe", "proxy/gw-1", "-o", "json")[1])
-    assert (told["node"], told["remarks"][0]["code"]) == ("gw-1", "SG204")
+    assert (told["node"], told["conditions"][0]["code"]) == ("gw-1", "SG204")
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,12 @@ def story(well: bool) -> dict[str, Any]:
 
 @pytest.fixture
 def full(server: Any) -> Any:
-    server.pages |= {"/v1/why?name=r1": story(True), "/v1/why?name=r2": story(False), "/v1/pools": {"pools": []}}
+    server.pages |= {
+        "/v1/why?name=r1": story(True),
+        "/v1/why?name=r2": story(False),
+        "/v1/pools": {"pools": []},
+        "/v1/objectives": {"objectives": [rows.document(rows.objective_status())]},
+    }
     return server
 
 
@@ -49,11 +54,13 @@ def full(server: Any) -> Any:
         (["why", "r2"], 1),
         (["get", "pools"], 0),
         (["get", "proxies"], 0),
+        (["get", "objectives"], 0),
     ],
 )
 def test_every_form_has_the_same_exit_code(
     full: Any, arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    full.pages["/v1/conditions"] = {"conditions": []}
     shown = {}
     forms = ("text",) if arguments[0] == "why" else ("table", "wide")
     for form in ("json", "yaml", *forms):
@@ -69,10 +76,10 @@ def test_every_form_has_the_same_exit_code(
 def test_a_refusal_is_in_the_data_with_its_code(full: Any, capsys: pytest.CaptureFixture[str]) -> None:
     full.pages["/v1/proxies"]["proxies"] = [test_status.proxy("n2", RDS="NACK")]
     assert main(["status", "--admin", full.url, "-o", "yaml"]) == 1
-    remarks = yaml.safe_load(capsys.readouterr().out)["remarks"]
-    assert [(one["code"], one["state"]) for one in remarks] == [("SG204", "fail"), ("SG208", "warn")]
+    found = yaml.safe_load(capsys.readouterr().out)["conditions"]
+    assert [(one["code"], one["severity"]) for one in found] == [("SG204", "critical"), ("SG208", "warning")]
     assert main(["status", "--admin", full.url]) == 1
-    assert "SG204 NACK n2 RDS port-1" in capsys.readouterr().out
+    assert "critical SG204 proxy n2: RDS refused: port-1" in capsys.readouterr().out
 
 
 def test_wide_shows_every_engine(full: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,6 +94,7 @@ def test_wide_shows_every_engine(full: Any, capsys: pytest.CaptureFixture[str]) 
         ["status"],
         ["get", "engines"],
         ["why", "r1"],
+        ["tap"],
         ["top"],
         ["config-dump", "n1"],
         ["eject", "r1", "--for", "1m", "--reason", "x"],
@@ -145,6 +153,7 @@ def test_every_command_that_asks_a_server_is_in_the_table() -> None:
         "why",
         "describe",
         "release",
+        "tap",
         "top",
         "config-dump",
         "doctor",
@@ -170,7 +179,7 @@ def test_no_color_is_heard_where_it_says_something(monkeypatch: pytest.MonkeyPat
 
 
 def test_states_and_stories_are_those_of_the_house() -> None:
-    assert [state.value for state in CheckState] == ["ok", "warn", "fail"]
+    assert [state.value for state in CheckState] == ["ok", "info", "warn", "fail"]
     assert set(story(True)) == set(Explanation.__dataclass_fields__)
 
 

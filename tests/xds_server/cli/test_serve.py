@@ -238,6 +238,7 @@ async def test_what_starting_leaves_is_collected_before_it_says_that_it_serves(
 async def test_what_became_garbage_since_is_collected_time_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without that, it waits until 50 000 objects have gathered, and memory climbs meanwhile."""
     monkeypatch.setattr(serve_module, "COLLECT_EACH_S", 0.0)
+    monkeypatch.setattr(serve_module, "FULL_SHARE", 1.0)
     before = gc.get_threshold()
     gc.disable()
     try:

@@ -124,7 +124,9 @@ def test_narrow_terminal_cuts_the_reason_only(
 def test_nack_is_exit_status_1_with_its_policy_line(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.pages["/v1/proxies"] = {"proxies": [proxy("n1", RDS="SYNCED"), proxy("n2", RDS="NACK")]}
     assert main(["status", "--admin", server.url]) == 1
-    assert "NACK n2 RDS port-1 (routes.yaml:7:3): bad regex" in capsys.readouterr().out
+    assert "critical SG204 proxy n2: RDS refused: port-1 (routes.yaml:7:3): bad regex (for 12s)" in (
+        capsys.readouterr().out
+    )
 
 
 def test_rejected_and_held_policies_are_exit_status_1(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,10 +147,45 @@ def test_rejected_and_held_policies_are_exit_status_1(server: Server, capsys: py
     out = capsys.readouterr().out
     assert "a.yaml:1:2: SG023 spec.modle: unknown field" in out
     assert "b.yaml: SG006: nothing here" in out
-    assert "stale" in out
+    assert "critical SG200 policies: 2 errors in the policies; the last good version stays in force" in out
+    assert "critical SG203 policies: serving the version restored from the last run" in out
     server.pages["/v1/policies"] |= {"state": "held", "errors": [], "held": "would remove 9 of 10"}
     assert main(["status", "--admin", server.url]) == 1
     assert "held back: would remove 9 of 10" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("policies", "answer", "code"),
+    [
+        # Read before: as an operator expects of an API server during an upgrade.
+        ({"lost_s": {"pods": 40.0}}, 0, "SG202"),
+        # Not read since the start: it is unknown whether the latest policies are in force.
+        ({"lost_s": {"pods": 40.0}, "state": "unreached", "stale": True}, 1, "SG203"),
+        ({"lost_s": {"pods": 40.0}, "state": "unreached", "serving_digest": ""}, 1, "SG207"),
+        ({"state": "unread", "serving_digest": ""}, 1, "SG207"),
+    ],
+)
+def test_lost_source_is_exit_status_1_unless_the_policies_were_read(
+    server: Server, capsys: pytest.CaptureFixture[str], policies: dict[str, Any], answer: int, code: str
+) -> None:
+    server.pages["/v1/policies"] |= policies
+    assert main(["status", "--admin", server.url, "-o", "json"]) == answer
+    said = json.loads(capsys.readouterr().out)
+    assert code in [one["code"] for one in said["conditions"]]
+    assert main(["status", "--admin", server.url, "--fail-on", "warning"]) == 1
+    capsys.readouterr()
+
+
+def test_json_keeps_remarks_for_scripts_of_earlier_versions(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.pages["/v1/proxies"] = {"proxies": []}
+    assert main(["status", "--admin", server.url, "--output", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    (remark,) = [one for one in said["remarks"] if one["code"] == "SG206"]
+    (condition,) = [one for one in said["conditions"] if one["code"] == "SG206"]
+    assert (remark["state"], remark["subject"]) == ("warn", "proxies")
+    assert (remark["sentence"], remark["fix"]) == (condition["sentence"], condition["fix"])
 
 
 def test_json_is_the_servers_answer(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,7 +198,7 @@ def test_json_is_the_servers_answer(server: Server, capsys: pytest.CaptureFixtur
 def test_status_without_proxies(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.pages["/v1/proxies"] = {"proxies": []}
     assert main(["status", "--admin", server.url]) == 0
-    assert "no proxies are connected" in capsys.readouterr().out
+    assert "warning SG206 proxies: no proxy is connected" in capsys.readouterr().out
 
 
 def test_unusable_server_is_exit_status_2(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,7 +238,10 @@ def test_port_without_http_is_exit_status_2(capsys: pytest.CaptureFixture[str]) 
 def test_unreachable_source_shows_what_is_served(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.pages["/v1/policies"] |= {"source": "kubernetes", "lost_s": {"pods": 40.2, "nodes": 12.0}}
     assert main(["status", "--admin", server.url]) == 0
-    said = "Kubernetes API not reached for 40s (nodes, pods): serving the last known state"
+    said = (
+        "warning SG202 policies: the Kubernetes API does not answer for nodes, pods; serving the last known state "
+        "(for 40s)"
+    )
     assert said in capsys.readouterr().out
     server.pages["/v1/policies"] |= {"state": "unreached", "serving_digest": ""}
     assert main(["status", "--admin", server.url]) == 1
@@ -249,16 +289,19 @@ def test_canary_rollback_is_reported_for_an_hour_with_its_reason(
     server.pages["/v1/history"] = {"versions": [], "kept": True, "stands": 0}
     server.pages["/v1/apply"] = rolled_back_canary()
     assert main(["status", "--admin", server.url]) == 0, "all have what they had: nothing is out of force"
-    said = "SG219 canary: 5c1d0ffee5c1 by bob rolled back 12m ago: 30 % of 100 requests fail; 2 % of the others\n"
+    said = (
+        "SG219 canary: 5c1d0ffee5c1 by bob rolled back: 30 % of 100 requests fail; 2 % of the others (for 12m)\n"
+    )
     shown = capsys.readouterr().out
     assert said in shown
     assert "get events" in shown.partition(said)[2].splitlines()[0], "the fix follows"
     main(["status", "--admin", server.url, "-o", "json"])
-    assert "SG219" in [one["code"] for one in json.loads(capsys.readouterr().out)["remarks"]]
+    assert "SG219" in [one["code"] for one in json.loads(capsys.readouterr().out)["conditions"]]
     server.pages["/v1/apply"] = rolled_back_canary(reasons=["p0 refuses:\nbad\x1b[31m"], by="")
     main(["status", "--admin", server.url])
     assert (
-        "by unknown rolled back 12m ago: p0 refuses: bad\N{REPLACEMENT CHARACTER}[31m\n" in capsys.readouterr().out
+        "by unknown rolled back: p0 refuses: bad\N{REPLACEMENT CHARACTER}[31m (for 12m)\n"
+        in capsys.readouterr().out
     )
     served = rolled_back_canary(state="served")
     older = {name: value for name, value in rolled_back_canary().items() if name != "ended_s"}
@@ -310,13 +353,13 @@ def test_file_problem_is_shown_with_its_fix(
     server.pages["/v1/troubles"] = {"troubles": [found], "rolled_back": []}
     assert main(["status", "--admin", server.url]) == answer
     out = capsys.readouterr().out.splitlines()
-    [at] = [number for number, text in enumerate(out) if text.startswith(line)]
+    [at] = [number for number, text in enumerate(out) if text.partition(" ")[2].startswith(line)]
     assert out[at + 1].startswith("  ")
     assert out[at + 1].endswith(".")
     assert main(["status", "--admin", server.url, "-o", "json"]) == answer
     said = json.loads(capsys.readouterr().out)
     assert said["troubles"] == [found]
-    assert line.split(maxsplit=1)[0] in [one["code"] for one in said["remarks"]]
+    assert line.split(maxsplit=1)[0] in [one["code"] for one in said["conditions"]]
 
 
 def test_rolled_back_nack_is_exit_status_1_even_when_in_sync(
@@ -325,15 +368,15 @@ def test_rolled_back_nack_is_exit_status_1_even_when_in_sync(
     server.pages["/v1/troubles"] = {"troubles": [], "rolled_back": [rolled_back()]}
     assert main(["status", "--admin", server.url]) == 1
     assert (
-        "SG217 RDS port-10000: refused by n1 4m ago and rolled back: 2 proxies have the previously accepted "
-        "content; 1 proxy has no such resource (routes.yaml:7:3): bad regex\n"
+        "critical SG217 RDS port-10000: refused by n1 and rolled back: 2 proxies have the previously accepted "
+        "content; 1 proxy has no such resource (routes.yaml:7:3): bad regex (for 4m)\n"
     ) in capsys.readouterr().out
     many = rolled_back(refused_by=[f"n{one}" for one in range(10)], refusals=300, on_nothing=0, origins=[])
     unknown = rolled_back(refused_by=[], refusals=0, age_s=None, reason="", on_content_before=1, on_nothing=0)
     server.pages["/v1/troubles"]["rolled_back"] = [many, unknown]
     assert main(["status", "--admin", server.url]) == 1
     out = capsys.readouterr().out
-    assert "refused by n0, n1, n2, n3, n4 and 295 more 4m ago" in out
+    assert "refused by n0, n1, n2, n3, n4 and 295 more and rolled back" in out
     assert "(built-in defaults)" in out
     assert "refused by a proxy, in an earlier run of the server and rolled back: 1 proxy has" in out
 

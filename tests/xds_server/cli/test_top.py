@@ -54,10 +54,16 @@ def frame(**tables: Any) -> dict[str, Any]:
             "pools": {"chat": pool()},
             "engines": {"chat/r1": engine(), "chat/r2": engine("UNHEALTHY", "hung: no token for 5 s")},
             "proxies": {"n1": {"types": {"RDS": "NACK"}, "refused": ["RDS port-1: bad regex"]}},
+            "conditions": {
+                "SG204 proxy n1 0": {
+                    "code": "SG204", "severity": "critical", "rank": 0, "subject": "proxy n1", "since": 95.0,
+                    "sentence": "RDS refused: port-1: bad regex",
+                },
+            },
             **tables,
         },
         "events": [event],
-    }
+    }  # fmt: skip
 
 
 class Server:
@@ -178,7 +184,7 @@ def test_a_pipe_gets_one_picture_without_colours(server: Server) -> None:
     engines = [line.split()[0] for line in done.stdout.splitlines() if line.strip().startswith("chat/")]
     assert engines[:2] == ["chat/r2", "chat/r1"], "the worst first"
     assert "SG208 hung: no token for 5 s" in done.stdout
-    assert "SG204 proxy n1: RDS NACK: RDS port-1: bad regex" in done.stdout
+    assert "critical SG204 proxy n1: RDS refused: port-1: bad regex (for 5.0s)" in done.stdout
     assert "10s ago  chat/r2: ejected" in done.stdout
 
 
@@ -235,10 +241,16 @@ def test_top_strips_control_characters_from_names() -> None:
 def test_an_empty_server_is_a_picture_too() -> None:
     board = LiveState()
     empty = {"server": {"server": {"ready": False, "reason": "reading policies", "policies": "unread"}}}
-    board.take("frame", {"at": 1.0, "tables": empty, "events": []})
+    found = {
+        "SG206": {"code": "SG206", "severity": "warning", "rank": 1, "sentence": "no proxy is connected"},
+        "SG207": {"code": "SG207", "severity": "critical", "subject": "server", "sentence": "reading policies"},
+        "SG274": {"code": "SG274", "severity": "info", "rank": 2, "sentence": "1 proxy"},
+    }
+    board.take("frame", {"at": 1.0, "tables": empty | {"conditions": found}, "events": []})
     shown = render_screen(board, TopSelection(), 100, 30).plain
-    assert "SG207 not ready: reading policies" in shown
-    assert "SG206 no proxies are connected" in shown
+    assert "not ready" in shown
+    assert shown.index("critical SG207 server: reading policies") < shown.index("SG206"), "the worst first"
+    assert "SG274" not in shown
     assert "gone" in render_screen(board, TopSelection(), 100, 30, "the server is gone").plain
 
 

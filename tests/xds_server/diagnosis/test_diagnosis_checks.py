@@ -11,8 +11,10 @@ from tests.deploy import test_rbac_least_privilege as granted
 from tests.xds_server.admin_api import rows
 from xds_server.admin_api.server_types import DiskSpace, ProxyInfo, ServerInfo
 from xds_server.admin_api.status_types import PolicyProblem, ProxyPoolStatus, ProxyStatus, RefusedResource
-from xds_server.diagnosis import cluster_checks, process_checks, status_findings
+from xds_server.diagnosis import cluster_checks, process_checks
 from xds_server.diagnosis.check_result import CheckState
+from xds_server.diagnosis.conditions import of_engines, of_policies, of_pools, of_proxies, of_telemetry
+from xds_server.model.software_version import parsed_version
 
 ROOT = Path(__file__).parents[3]
 
@@ -23,7 +25,7 @@ def test_minimum_versions_match_the_project() -> None:
     for one in project["dependencies"]:
         name, _, version = one.partition(">=")
         said[name] = version.partition(",")[0]
-    assert {name: process_checks.parsed(said[name]) for name in process_checks.LEAST} == dict(process_checks.LEAST)
+    assert {name: parsed_version(said[name]) for name in process_checks.LEAST} == dict(process_checks.LEAST)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +95,7 @@ def test_old_or_incomplete_envoys_are_named() -> None:
     lua = ("envoy.filters.http.lua",)
     proxies = [
         ProxyInfo(node="fine", user_agent="envoy", version="1.40.0", lacks=()),
+        ProxyInfo(node="oldest", user_agent="envoy", version="1.36.4", lacks=()),
         ProxyInfo(node="old", user_agent="envoy", version="1.30.1", lacks=()),
         ProxyInfo(node="bare", user_agent="envoy", version="1.41.0", lacks=lua),
         ProxyInfo(node="client", user_agent="gRPC Python", version="1.80", lacks=None),
@@ -172,7 +175,7 @@ PROBLEM = PolicyProblem(code="SG023", place="a:1:1", path="", message="no", hint
     ],
 )
 def test_policy_findings(fields: dict[str, Any], codes: list[str]) -> None:
-    assert [one.code for one in status_findings.on_policies(rows.policies_status(**fields))] == codes
+    assert [one.code for one in of_policies(rows.policies_status(**fields), 0.0)] == codes
 
 
 def test_proxy_findings() -> None:
@@ -181,9 +184,9 @@ def test_proxy_findings() -> None:
         kind = rows.type_status(state=state, age_s=age_s, refused=(one,) if state == "NACK" else ())
         return rows.proxy_status(types=(kind,), **more)
 
-    assert [one.code for one in status_findings.on_proxies([])] == ["SG206"]
-    assert [one.code for one in status_findings.on_proxies([proxy("STALE", 5)])] == []
-    assert [one.code for one in status_findings.on_proxies([proxy("STALE", 50), proxy("NACK", 1)])] == [
+    assert [one.code for one in of_proxies([], 0.0)] == ["SG206"]
+    assert [one.code for one in of_proxies([proxy("STALE", 5)], 0.0)] == ["SG274"]
+    assert [one.code for one in of_proxies([proxy("STALE", 50), proxy("NACK", 1)], 0.0)] == [
         "SG205",
         "SG204",
     ]
@@ -192,23 +195,23 @@ def test_proxy_findings() -> None:
         ceiling_batch=None, telemetry_age_s=None, shuns=(),
     )  # fmt: skip
     silent = proxy("SYNCED", 1, traffic=(traffic,))
-    assert [one.code for one in status_findings.on_telemetry([silent])] == ["SG224"]
-    assert not list(status_findings.on_telemetry([replace(silent, connected_s=1.0)]))
+    assert [one.code for one in of_telemetry(silent)] == ["SG224"]
+    assert not list(of_telemetry(replace(silent, connected_s=1.0)))
 
 
 def test_pool_without_engines_is_critical() -> None:
-    (found,) = status_findings.on_pools(["chat", "empty"], [rows.engine_status(pool="chat")])
-    assert (found.state, found.code, found.sentence) == (
-        CheckState.FAIL,
+    (found,) = of_pools(["chat", "empty"], [rows.engine_status(pool="chat")], [])
+    assert (found.severity, found.code, found.sentence) == (
+        "critical",
         "SG228",
         "has no engine: without a fallback its requests get 503",
     )
-    assert not list(status_findings.on_pools(["chat"], [rows.engine_status(pool="chat")]))
+    assert not list(of_pools(["chat"], [rows.engine_status(pool="chat")], []))
 
 
 def test_engine_findings() -> None:
     lost = rows.agent_status(connected=False, trouble="refused")
-    assert not list(status_findings.on_engines([rows.engine_status()]))
+    assert not list(of_engines([rows.engine_status()], 0.0))
     changes: list[tuple[dict[str, Any], str]] = [
         ({"health": "UNHEALTHY"}, "SG208"),
         ({"verdict": "misconfigured", "evidence": "HTTP 401"}, "SG227"),
@@ -217,4 +220,11 @@ def test_engine_findings() -> None:
         ({"report_age_s": 99.0}, "SG223"),
     ]
     for change, code in changes:
-        assert [one.code for one in status_findings.on_engines([rows.engine_status(**change)])] == [code], change
+        assert [one.code for one in of_engines([rows.engine_status(**change)], 0.0)] == [code], change
+
+
+def test_many_engines_in_one_state_are_one_condition() -> None:
+    lost = [rows.engine_status(f"e{n}", health="UNHEALTHY", verdict="hung", reason="hung") for n in range(9)]
+    (found,) = of_engines(lost, 0.0)
+    assert (found.code, found.subject, found.count) == ("SG208", "9 engines of chat, z1", 9)
+    assert len(list(of_engines(lost[:3], 0.0))) == 3

@@ -21,6 +21,7 @@ from xds_server.diagnosis.event_text import change_text
         ("cut", "off", "on", "cutting requests: off -> on"),
         ("demand", "below capacity", "above capacity", "demand below -> above capacity"),
         ("zones", "", "a 99.9 %, b 0.1 %", "zone split a 99.9 %, b 0.1 %"),
+        ("ceiling", "308", "220", "admission limit: 308 -> 220 requests"),
         ("ladder", "level 0", "level 1", "degradation: level 0 -> level 1"),
         ("alien", "x", "y", "alien: x -> y"),
     ],

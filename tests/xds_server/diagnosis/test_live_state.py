@@ -65,15 +65,13 @@ def test_engines_sort_by_health_then_load() -> None:
     assert [name for name, _ in made.engines("", "name")] == ["busy", "calm", "kept", "other", "out", "slow"]
 
 
-def test_refusals_sort_before_late_proxies() -> None:
+def test_conditions_are_sorted_by_severity() -> None:
     made = LiveState()
-    rows = {
-        "late": {"types": {"CDS": "STALE"}, "refused": []},
-        "fine": {"types": {"CDS": "SYNCED"}, "refused": []},
-        "no": {"types": {"RDS": "NACK", "CDS": "SYNCED"}, "refused": ["RDS r: bad"]},
-    }
-    made.take("frame", {"at": 1.0, "tables": {"proxies": rows}, "events": []})
-    assert made.behind() == [("no", "RDS NACK: RDS r: bad"), ("late", "CDS STALE")]
+    rows = {"a": {"code": "SG205", "rank": 1}, "b": {"code": "SG204", "rank": 0}}
+    made.take("frame", {"at": 1.0, "tables": {"conditions": rows}, "events": []})
+    assert [one.code for one in made.conditions()] == ["SG204", "SG205"]
+    made.take("change", {"at": 2.0, "tables": {"conditions": {"b": None}}, "events": []})
+    assert [one.code for one in made.conditions()] == ["SG205"]
 
 
 @pytest.mark.parametrize(

@@ -295,20 +295,25 @@ async def test_malformed_agent_reports_are_counted() -> None:
         assert Verdict.DEAD not in {one.verdict for one in dialed.reports}
 
 
-async def test_agent_that_claims_a_restart_with_every_report_cannot_fill_the_log() -> None:
+@pytest.mark.parametrize("event", ["agent.engine_restarted", "agent.report_dropped"])
+async def test_agent_with_a_new_event_in_every_message_cannot_fill_the_log(event: str) -> None:
+    def message(number: int) -> bytes:
+        if event == "agent.report_dropped":
+            return (b"", b"\xff")[number % 2]
+        return pb.EngineReport(
+            schema_version=1, boot_id=f"b{number}", sequence=number + 1, verdict=pb.READY
+        ).SerializeToString()
+
     async def watch(_: bytes, _context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
         for number in range(40):
-            yield pb.EngineReport(
-                schema_version=1, boot_id=f"b{number}", sequence=number + 1, verdict=pb.READY
-            ).SerializeToString()
+            yield message(number)
         yield pb.EngineReport(schema_version=1, boot_id="last", sequence=99, verdict=pb.BUSY).SerializeToString()
         await asyncio.Event().wait()
 
     with structlog.testing.capture_logs() as logged:
         async with listening(serving(watch)) as port, dialing(policies(port)) as dialed:
             await dialed.says(Verdict.BUSY)
-    restarts = [one for one in logged if one["event"] == "agent.engine_restarted"]
-    assert len(restarts) == agent_dialer.RESTARTS_LOGGED.burst
+    assert len([one for one in logged if one["event"] == event]) == agent_dialer.LINES_OF_AGENT.burst
 
 
 async def test_agent_report_flood_is_rate_limited() -> None:
@@ -362,6 +367,41 @@ async def test_drain_progress_is_sent_and_resent_to_agents() -> None:
         await until(lambda: dialed.dialer.agents()[KEY].boot_id not in ("", first))
         dialed.dialer.send_drain_progress(KEY, DrainProgress(proxies_total=2, proxies_acknowledged=2))
         await until(lambda: restarted.removal(since).complete and restarted.removal(since).heard == 1)
+
+
+class LateAnswers(WatchServer):
+    """Takes drain progress at once, and answers it when ``answers`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = asyncio.Event()
+
+    async def acknowledge(
+        self,
+        request: pb.DrainProgress,
+        context: grpc.aio.ServicerContext[pb.DrainProgress, pb.DrainAnswer],
+    ) -> pb.DrainAnswer:
+        answer = await super().acknowledge(request, context)
+        await self.answers.wait()
+        return answer
+
+
+async def test_progress_answered_after_its_drain_ended_does_not_stand_for_the_next_drain() -> None:
+    server, all_gone = LateAnswers(), DrainProgress(proxies_total=2, proxies_acknowledged=2)
+    server.publish(report())
+    async with listening(server.add_to) as port, dialing(policies(port)) as dialed:
+        await dialed.says(Verdict.READY)
+        since = server.publish(report(Verdict.DRAINING, drain=True)).sequence
+        await dialed.says(Verdict.DRAINING)
+        dialed.dialer.send_drain_progress(KEY, all_gone)
+        await until(lambda: server.removal(since).complete)
+        server.publish(report())
+        await dialed.says(Verdict.READY)
+        server.answers.set()
+        since = server.publish(report(Verdict.DRAINING, drain=True)).sequence
+        await dialed.says(Verdict.DRAINING)
+        dialed.dialer.send_drain_progress(KEY, all_gone)
+        await until(lambda: server.removal(since).complete)
 
 
 async def test_drain_deadline_of_the_pool_is_sent_and_follows_policy_edits() -> None:

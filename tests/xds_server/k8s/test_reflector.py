@@ -282,7 +282,7 @@ async def test_reflector_reads_several_pages(cluster: Cluster, monkeypatch: pyte
 
 
 async def test_broken_watches_and_api_errors_lose_no_event(cluster: Cluster) -> None:
-    double = cluster.must_be_double()
+    double = cluster.must_be_double("it fails, forgets and sends bookmarks on order")
     async with running(cluster.api) as one:
         await eventually(lambda: one.complete and double.watches, "the watch", LIMIT_S)
         for number in range(4):

@@ -1,10 +1,11 @@
 """Metrics of a pool's decisions; unknown values are absent."""
 
+from engine.report import DrainRequest, EngineReport, Verdict
 from policies.model import PolicySet
 from tests.xds_server.ledger.conftest import decided, scene, seen, with_pool
 from xds_server.admin.views.pool_metrics import pool_metrics
 from xds_server.decide.decisions import DegradationState, Ejector, EngineDecision, Health
-from xds_server.model.fleet import EngineId, Fleet, with_pod_states
+from xds_server.model.fleet import EngineId, Fleet, with_pod_states, with_report
 from xds_server.model.pod_state import PodPhase, PodState
 from xds_server.model.pool_traffic import EngineTraffic
 
@@ -70,3 +71,20 @@ def test_metrics_per_engine(policies: PolicySet, fleet: Fleet) -> None:
     assert found["switchgear_engine_in_flight_requests", "r2", "a"] == 3
     failed = {key: value for key, value in found.items() if key[0] == "switchgear_engine_failed_ratio"}
     assert failed == {("switchgear_engine_failed_ratio", "r2", "a"): 0.25}, "without calls there is no ratio"
+
+
+def test_time_left_of_a_drain_is_that_of_a_fresh_report(policies: PolicySet, fleet: Fleet) -> None:
+    """The scene is at 100 s."""
+    for name, left_s, at_s in (("r1", 60.0, 95.0), ("r2", 3.0, 95.0), ("r3", 60.0, 60.0), ("r4", None, 95.0)):
+        report = EngineReport(
+            pool="chat",
+            engine=name,
+            verdict=Verdict.DRAINING,
+            evidence="",
+            observed_at_s=at_s,
+            drain=DrainRequest(deadline_in_s=left_s),
+        )
+        fleet = with_report(fleet, report, at_s)
+    found = values(policies, fleet, decided(fleet))
+    left = {key[1]: value for key, value in found.items() if key[0] == "switchgear_engine_drain_left_seconds"}
+    assert left == {"r1": 55.0, "r2": 0.0}, "r3 fell silent, r4 has no deadline"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from engine.report import EngineReport, Evidence, Verdict
 from policies.model import PolicySet
+from tests.xds_server.admin_api import rows
 from tests.xds_server.ledger.conftest import decided, scene, seen, with_pool
 from xds_server.admin.views.context import UnknownNameError, subject_named
 from xds_server.admin.views.why_subject import why
@@ -124,7 +125,9 @@ def test_why_unfit_node_kept_by_floor_names_both(policies: PolicySet, fleet: Fle
 
 
 def test_why_failing_engine_below_limit_is_in_rotation(policies: PolicySet, fleet: Fleet) -> None:
-    busy = seen(fleet, {"r1": EngineTraffic(window_calls=20, window_failures=5, in_flight=3)})
+    busy = seen(
+        fleet, {"r1": EngineTraffic(succeeded=15, failed=5, window_calls=20, window_failures=5, in_flight=3)}
+    )
     found = why("r1", scene(policies, busy, decided(fleet, r1=WELL)))
     assert found.well
     assert "5 of the last 20 calls failed (25 %; the breaker opens at 30 %); 3 in flight." in found.because
@@ -205,6 +208,17 @@ def test_why_pool_reports_limit_refusals_and_level(policies: PolicySet, fleet: F
     assert "Admission limit: 56 requests in flight (48 for engines in rotation, 8 held" in told(found)
     assert "- gw-1: 40 interactive, 5 batch; refusing 3.2 interactive per second." in found.because
     assert "Demand: 140 %" in told(found)
+
+
+def test_why_pool_names_missed_objectives_of_its_routes(policies: PolicySet, fleet: Fleet) -> None:
+    missed = rows.objective_status()
+    others = (rows.objective_status(route="quiet", state="met"), rows.objective_status(route="far", pools=("x",)))
+    seen_now = replace(scene(policies, fleet, decided(fleet)), objectives=lambda: (missed, *others))
+    sentences = [one for one in why("chat", seen_now).because if "objective" in one]
+    assert sentences == [
+        "Route talk, objective total-p99: 84 % of calls within 2 s over 1 h, target 99 %; burn rate 16.0, "
+        "-150 % of the error budget of 6 h left."
+    ]
 
 
 def test_why_pool_reports_retried_statuses(policies: PolicySet, fleet: Fleet) -> None:
@@ -309,6 +323,7 @@ def test_why_ejected_engine_names_failed_requests(policies: PolicySet, fleet: Fl
 
 def test_why_engine_states_its_slow_start(policies: PolicySet, fleet: Fleet) -> None:
     ramps = {EngineId("chat", "r1"): ShareRamp(percent=35.0, full_at_s=112.0)}
-    found = why("r1", scene(policies, fleet, with_pool(decided(fleet, r1=WELL), ramps=ramps)))
+    used = seen(fleet, {"r1": EngineTraffic(succeeded=1)})
+    found = why("r1", scene(policies, used, with_pool(decided(fleet, r1=WELL), ramps=ramps)))
     assert found.well
     assert found.now.endswith("; slow start: 35 % of its share, full in 12s.")

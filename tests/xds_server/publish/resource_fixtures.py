@@ -23,4 +23,4 @@ def refuse(
 ) -> bool:
     """Record that a proxy on this host refused these; returns whether more is held back from others."""
     refusal = RecordedNack(host=host, node=f"node {host}", agent=agent, at_unix_s=at_unix_s, reason="no")
-    return policy.record_nack(items, refusal)
+    return policy.record_nack(contents(*items), refusal)

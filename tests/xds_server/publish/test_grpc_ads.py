@@ -1,4 +1,4 @@
-"""ADS port with a real gRPC client: streams, refusals, stalled peers, reconnect storms, shutdown."""
+"""ADS port of both transports with a real gRPC client: streams, refusals, stalled peers, storms, shutdown."""
 
 import asyncio
 import socket
@@ -12,10 +12,12 @@ from typing import Any
 import grpc
 import pytest
 
+from xds_server.auth.connection_limit import most_connections
 from xds_server.model.snapshot import Resource, resource, snapshot
 from xds_server.model.type_urls import CLUSTER, ENDPOINT
 from xds_server.publish import Publisher
-from xds_server.publish.grpc_ads import GrpcAdsServer, most_connections
+from xds_server.publish.grpc_ads import GrpcAdsServer
+from xds_server.publish.h2_ads import H2AdsServer
 from xds_server.wire.decode import (
     DeltaDiscoveryRequest,
     DeltaDiscoveryResponse,
@@ -29,12 +31,16 @@ LIMIT_S = 60.0
 SERVICE = "/envoy.service.discovery.v3.AggregatedDiscoveryService"
 
 
+SERVERS = {"grpc": GrpcAdsServer, "h2": H2AdsServer}
+
+
 class Plane:
-    def __init__(self) -> None:
+    def __init__(self, transport: str) -> None:
         self.wanted = snapshot([cluster("c", b"1")])
         self.seen_nodes: list[NodeInfo] = []
         self.publisher = Publisher(view_of=self._view_of, snapshot_for=lambda _view: self.wanted)
-        self.server = GrpcAdsServer(self.publisher)
+        self.make_server = SERVERS[transport]
+        self.server = self.make_server(self.publisher)
         self.port = 0
 
     def _view_of(self, node: NodeInfo) -> str:
@@ -50,9 +56,9 @@ def cluster(name: str, value: bytes) -> Resource:
     return resource(CLUSTER, name, value)
 
 
-@pytest.fixture
-async def plane() -> AsyncIterator[Plane]:
-    made = Plane()
+@pytest.fixture(params=SERVERS)
+async def plane(request: pytest.FixtureRequest) -> AsyncIterator[Plane]:
+    made = Plane(request.param)
     made.port = await made.server.start()
     yield made
     await made.server.stop()
@@ -206,10 +212,10 @@ async def test_stopping_ends_streams_cleanly_and_frees_the_port(plane: Plane, ch
     await plane.server.stop()
     assert await asyncio.wait_for(call.code(), LIMIT_S) is grpc.StatusCode.OK
     assert plane.publisher.proxies() == ()
-    again = GrpcAdsServer(plane.publisher, port=plane.port)
+    again = plane.make_server(plane.publisher, port=plane.port)
     assert await again.start() == plane.port
     with pytest.raises(OSError, match="cannot listen"):
-        await GrpcAdsServer(plane.publisher, port=plane.port).start()
+        await plane.make_server(plane.publisher, port=plane.port).start()
     await again.stop()
 
 

@@ -1,6 +1,7 @@
 """No proxy takes anything from another: random populations of honest, outdated and lying proxies.
 
-Contents name who refuses them: ``good`` no honest proxy, ``bad`` each honest proxy, ``new`` only outdated ones.
+Clusters are single resources, and routes are parts of one. Contents tell who refuses them:
+``good`` no honest proxy, ``bad`` every honest one, ``new`` only outdated proxies.
 """
 
 from collections import Counter
@@ -11,7 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from xds_server.model.snapshot import Resource, Snapshot, resource, snapshot
+from tests.xds_server.publish.test_part_isolation import part, port, routes
+from xds_server.model.snapshot import Snapshot, content_hash, resource, snapshot
 from xds_server.model.type_urls import CLUSTER, ROUTE
 from xds_server.publish import NackPolicy, Publisher
 from xds_server.publish.acked_content import MAX_FORMER
@@ -25,9 +27,11 @@ from xds_server.wire.decode import (
 from xds_server.xds import XdsVariant
 
 TYPES = (CLUSTER, ROUTE)
-NAMES = ("a", "b", "c")
+NAMES = {CLUSTER: ("a", "b", "c"), ROUTE: ("a", "b", "c", "d", "e")}
+KEYS = [(url, name) for url, names in NAMES.items() for name in names]
 NEW, OLD = "1.40.0", "1.36.0"
 MOST_ANSWERS = 200
+PORT, REPLY = "port-1", "503"
 
 Key = tuple[str, str]
 
@@ -62,7 +66,7 @@ class Peer:
             self._say(type_url, first=True)
 
     def _say(self, type_url: str, *, first: bool = False, nonce: str = "", error: str = "") -> None:
-        names = NAMES if type_url == ROUTE else ()
+        names = (PORT,) if type_url == ROUTE else ()
         request: Any
         if self.mode is XdsVariant.DELTA:
             held = {name: version for (url, name), version in self.versions.items() if url == type_url}
@@ -95,15 +99,18 @@ class Peer:
         if self.mode is XdsVariant.DELTA:
             delta = DeltaDiscoveryResponse.FromString(data)
             type_url, nonce, removed = delta.type_url, delta.nonce, list(delta.removed_resources)
-            found = {one.name: (one.resource.value.decode(), one.version) for one in delta.resources}
+            found = {one.name: (one.resource.value, one.version) for one in delta.resources}
         else:
             whole = DiscoveryResponse.FromString(data)
             type_url, nonce = whole.type_url, whole.nonce
-            values = [one.value.decode() for one in whole.resources]
-            found = {value.split("=")[0]: (value, "") for value in values}
+            values = [one.value for one in whole.resources]
+            found = {value.split(b"=")[0].decode(): (value, "") for value in values}
             if type_url == CLUSTER:
                 removed = [name for url, name in self.holds if url == type_url and name not in found]
-        contents = {name: (value.split("=")[1], version) for name, (value, version) in found.items()}
+        if type_url == ROUTE:
+            self._answer_routes(nonce, found)
+            return
+        contents = {name: (value.decode().split("=")[1], version) for name, (value, version) in found.items()}
         refused = [name for name, (content, _) in contents.items() if not self.accepts(content)]
         applied = {} if refused and not self.names else {n: c for n, c in contents.items() if n not in refused}
         for name, (content, version) in applied.items():
@@ -119,26 +126,47 @@ class Peer:
             error = f"Error adding/updating cluster(s) {listed}" if self.names else "constraint"
         self._say(type_url, nonce=nonce, error=error)
 
+    def _answer_routes(self, nonce: str, found: Mapping[str, tuple[bytes, str]]) -> None:
+        """Accept all routes of the port, or none."""
+        if not found:  # it refused everything before
+            self.holds = {key: content for key, content in self.holds.items() if key[0] != ROUTE}
+            self._say(ROUTE, nonce=nonce)
+            return
+        [(value, version)] = found.values()
+        contents = routes(value)
+        refused = not all(self.accepts(content) for content in contents.values() if content != REPLY)
+        if not refused:
+            self.holds = {key: content for key, content in self.holds.items() if key[0] != ROUTE}
+            self.holds |= {(ROUTE, name): content for name, content in contents.items() if content != REPLY}
+            self.versions[ROUTE, PORT] = version
+        self._say(ROUTE, nonce=nonce, error="constraint" if refused else "")
+
 
 class Population(RuleBasedStateMachine):
     """Proxies come, go and answer in any order, while contents change and the server restarts."""
 
     @initialize()
     def begin(self) -> None:
-        self.contents: dict[Key, str] = {(url, name): "good 0" for url in TYPES for name in NAMES}
+        self.contents: dict[Key, str] = dict.fromkeys(KEYS, "good 0")
         self.accepted: dict[tuple[Key, str], list[str]] = {}
         self.peers: list[Peer] = []
         self.refusing: Counter[str] = Counter()
+        self.has_refused_all = False
         self.numbers = 0
         self.wanted = self.snapshot()
         self.publisher = self.made(NackPolicy())
 
     def snapshot(self) -> Snapshot:
-        return snapshot(self.resource(key, content) for key, content in self.contents.items())
-
-    @staticmethod
-    def resource(key: Key, content: str) -> Resource:
-        return resource(key[0], key[1], f"{key[1]}={content}".encode())
+        return snapshot(
+            [
+                *(
+                    resource(url, name, f"{name}={content}".encode())
+                    for (url, name), content in self.contents.items()
+                    if url == CLUSTER
+                ),
+                port({name: content for (url, name), content in self.contents.items() if url == ROUTE}),
+            ]
+        )
 
     def made(self, before: NackPolicy) -> Publisher:
         publisher = Publisher(
@@ -155,6 +183,7 @@ class Population(RuleBasedStateMachine):
     def join(self, kind: str, mode: XdsVariant, names: bool) -> None:
         self.numbers += 1
         self.refusing[NEW] += kind == "refuses all"
+        self.has_refused_all |= kind == "refuses all"
         self.peers.append(Peer(self.publisher, self.numbers, mode, kind, names=names))
 
     @precondition(lambda self: self.peers)
@@ -177,10 +206,10 @@ class Population(RuleBasedStateMachine):
 
     @rule(
         changed=st.dictionaries(
-            st.tuples(st.sampled_from(TYPES), st.sampled_from(NAMES)),
+            st.sampled_from(KEYS),
             st.sampled_from(("good", "bad", "new")),
             min_size=1,
-            max_size=3,
+            max_size=5,
         )
     )
     def publish(self, changed: Mapping[Key, str]) -> None:
@@ -213,19 +242,32 @@ class Population(RuleBasedStateMachine):
                     peer.answer()
         else:
             raise AssertionError("the control plane never stops sending")
+        self.blames_no_good_content()
         honest = [peer for peer in self.peers if peer.is_honest]
         for key, wanted in self.contents.items():
-            for peer in honest:
-                if peer.accepts(wanted):
-                    self.has_wanted_or_last_accepted(peer, key, wanted, honest)
-                else:
-                    self.has_last_good(peer, key)
-            for peer in honest:
-                if held := peer.holds.get(key):
-                    known = self.accepted.setdefault((key, peer.version), [])
-                    if held in known:
-                        known.remove(held)
-                    known.append(held)
+            self.judge(key, wanted, honest)
+
+    def blames_no_good_content(self) -> None:
+        """A content is on record as refused only if a proxy refuses it."""
+        known = self.publisher.nack_policy.rejected_contents
+        for (url, name), wanted in self.contents.items():
+            if wanted.startswith("good") and not self.has_refused_all:
+                content = part(name, wanted).content if url == ROUTE else content_hash(f"{name}={wanted}".encode())
+                of = PORT if url == ROUTE else name
+                assert (url, of, content) not in known, f"{name} {wanted} is blamed"
+
+    def judge(self, key: Key, wanted: str, honest: list[Peer]) -> None:
+        for peer in honest:
+            if peer.accepts(wanted):
+                self.has_wanted_or_last_accepted(peer, key, wanted, honest)
+            else:
+                self.has_last_good(peer, key)
+        for peer in honest:
+            if held := peer.holds.get(key):
+                known = self.accepted.setdefault((key, peer.version), [])
+                if held in known:
+                    known.remove(held)
+                known.append(held)
 
     def has_wanted_or_last_accepted(self, peer: Peer, key: Key, wanted: str, honest: list[Peer]) -> None:
         held = peer.holds.get(key)
@@ -247,5 +289,5 @@ class Population(RuleBasedStateMachine):
             assert peer.accepts(held), f"{peer.kind} proxy {peer.number} has {held} of {key}"
 
 
-Population.TestCase.settings = settings(max_examples=120, stateful_step_count=25, deadline=None)
+Population.TestCase.settings = settings(max_examples=200, stateful_step_count=25, deadline=None)
 TestPopulation = Population.TestCase

@@ -7,8 +7,8 @@ import pytest
 
 from tests.xds_server.publish.resource_fixtures import cluster, refuse
 from xds_server.admin_api.status_types import RolledBackResource
-from xds_server.model.snapshot import Resource, snapshot
-from xds_server.model.type_urls import CLUSTER
+from xds_server.model.snapshot import Resource, resource, snapshot
+from xds_server.model.type_urls import CLUSTER, ENDPOINT
 from xds_server.publish import Nack, NackPolicy, NullObserver, Publisher, RollbackScope, Session
 from xds_server.publish.content_rejections import NACK_QUORUM
 from xds_server.publish.rollback_status import rolled_back_resources
@@ -352,3 +352,26 @@ def test_invalid_request_bytes_end_the_stream() -> None:
     session = Fleet().publisher.connect(XdsVariant.SOTW, "peer", lambda: None)
     with pytest.raises(StreamError):
         session.request(b"\xff\xff\xff", 0.0)
+
+
+@pytest.mark.parametrize("mode", [XdsVariant.DELTA, XdsVariant.SOTW])
+@pytest.mark.parametrize("type_url", [CLUSTER, ENDPOINT])
+def test_proxy_that_refuses_everything_is_sent_little(mode: XdsVariant, type_url: str) -> None:
+    publisher = Publisher(view_of=lambda _: "v", snapshot_for=lambda _: snapshot([resource(type_url, "a", b"1")]))
+    session = publisher.connect(mode, "10.0.0.1:1", lambda: None)
+    delta = mode is XdsVariant.DELTA
+    request: Any = DeltaDiscoveryRequest(type_url=type_url) if delta else DiscoveryRequest(type_url=type_url)
+    (request.resource_names_subscribe if delta else request.resource_names).append("a")
+    request.node.id = "refuser"
+    session.request(request.SerializeToString(), 0.0)
+    received = 0
+    while (data := session.poll(0.0)) is not None and received < 100:
+        received += 1
+        response: Any = (DeltaDiscoveryResponse if delta else DiscoveryResponse).FromString(data)
+        fields = {"type_url": type_url, "response_nonce": response.nonce}
+        answer: Any = (
+            DeltaDiscoveryRequest(**fields) if delta else DiscoveryRequest(resource_names=["a"], **fields)
+        )
+        answer.error_detail.message = "no"
+        session.request(answer.SerializeToString(), 0.0)
+    assert 0 < received < 10

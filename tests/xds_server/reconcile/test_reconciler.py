@@ -23,7 +23,8 @@ from tests.xds_server.reconcile.fake_peers import (
 from xds_server.model.type_urls import CLUSTER
 from xds_server.model.view import View
 from xds_server.reconcile.pipeline import Pipeline
-from xds_server.reconcile.reconciler import ReconcilerOptions
+from xds_server.reconcile.reconciler import Reconciler, ReconcilerOptions
+from xds_server.reconcile.round_interval import GATHER_MOST_S
 
 
 async def test_policies_become_snapshots_of_every_view_in_use() -> None:
@@ -249,6 +250,40 @@ async def test_long_round_leaves_equal_time_to_streams() -> None:
     # The first round queries twice: it also validates the policies.
     for (_, ended_s), (began_s, _) in pairwise(peers.asked[1:]):
         assert began_s - ended_s >= 0.09
+
+
+async def test_arrivals_during_a_long_round_are_gathered_into_the_next() -> None:
+    peers, done = Slow(), asyncio.Event()
+
+    async def arrive(reconciler: Reconciler) -> None:
+        while not done.is_set():
+            reconciler.proxies_changed()
+            await asyncio.sleep(0.005)
+
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p"))
+        await reconciler.ready.wait()
+        first = len(peers.asked)
+        arriving = asyncio.create_task(arrive(reconciler))
+        await until(lambda: len(peers.asked) >= first + 4)
+        done.set()
+        await arriving
+    # One more round follows the accepted policies.
+    for (_, ended_s), (began_s, _) in pairwise(peers.asked[first + 1 :]):
+        assert began_s - ended_s >= 0.9 * GATHER_MOST_S
+
+
+async def test_report_does_not_wait_for_arrivals(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GATHER_MOST_S", "GATHER_REST", "TICK_S"):
+        monkeypatch.setattr(f"xds_server.reconcile.reconciler.{name}", 1e6)
+    peers = Peers()
+    async with running(peers) as reconciler:
+        reconciler.offer(accepted("p"))
+        await reconciler.ready.wait()
+        built = reconciler.built
+        reconciler.proxies_changed()
+        reconciler.on_report(report("e0", Verdict.DEAD))
+        await until(lambda: reconciler.built is not built)
 
 
 async def test_first_proxy_of_a_view_is_served_at_once() -> None:

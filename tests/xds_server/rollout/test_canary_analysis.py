@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policies.objectives import Objective, ObjectiveKind
 from xds_server.rollout.canary_analysis import (
     MIN_REQUESTS,
     CanaryVerdict,
@@ -13,6 +14,7 @@ from xds_server.rollout.canary_analysis import (
     analyze_canary,
     canary_proxies,
 )
+from xds_server.telemetry.objective_counts import ObjectivesCount
 
 NODES = st.dictionaries(st.text(min_size=1), st.sampled_from(["", "z1", "z2", "z3"]), max_size=60)
 
@@ -151,3 +153,46 @@ def test_canary_verdict_is_monotone_in_failures(done: int, others: int, data: st
     elsewhere = seen(others, failed=data.draw(st.integers(0, others)))
     if analyze_canary(seen(done, failed=failed), elsewhere).verdict is CanaryVerdict.BAD:
         assert analyze_canary(seen(done, failed=failed + 1), elsewhere).verdict is CanaryVerdict.BAD
+
+
+P99 = Objective(name="total-p99", kind=ObjectiveKind.TOTAL, target=0.99, limit_s=2.0)
+GOOD = Objective(name="good", kind=ObjectiveKind.GOOD, target=0.99)
+
+
+def timed(objective: Objective, calls: int, bad: int) -> CohortMetrics:
+    """A cohort whose route ``chat`` had these calls, ``bad`` of them beyond the objective."""
+    counts = ObjectivesCount((objective,))
+    for number in range(calls):
+        counts.add_request(1)
+        if objective.kind is ObjectiveKind.TOTAL:
+            counts.add_answer(3.0 if number < bad else 1.0, 0.0, 1)
+        elif number >= bad:
+            counts.add_answer(1.0, 0.0, 1)
+    found = seen(1000)
+    found.objectives = {"chat": counts}
+    return found
+
+
+@pytest.mark.parametrize("objective", [P99, GOOD])
+@pytest.mark.parametrize(
+    ("canary", "others", "expected"),
+    [
+        ((200, 0), (1800, 0), None),
+        ((200, 30), (1800, 18), "15 % of 200 calls are beyond it (limit 1 %), 1 % of 1800 elsewhere"),
+        ((200, 30), (1800, 270), None),  # the engines are at fault
+        ((200, 4), (1800, 18), None),  # chance
+        ((49, 49), (1800, 0), None),  # too few calls
+        ((200, 30), (49, 0), "15 % of 200 calls are beyond it (limit 1 %)"),  # judged alone
+    ],
+)
+def test_canary_that_misses_an_objective_is_bad(
+    objective: Objective, canary: tuple[int, int], others: tuple[int, int], expected: str | None
+) -> None:
+    found = analyze_canary(timed(objective, *canary), timed(objective, *others))
+    if expected is None:
+        assert found.verdict is CanaryVerdict.GOOD
+    else:
+        assert (found.verdict, found.reasons) == (
+            CanaryVerdict.BAD,
+            (f"route chat misses objective {objective.name}: {expected}",),
+        )

@@ -8,19 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from xds_server.model.snapshot import resource
+from xds_server.model.snapshot import ResourcePart, ResourceParts, resource
 from xds_server.model.type_urls import CLUSTER, ROUTE
 from xds_server.publish import KeptRejection, RecordedNack
 from xds_server.rollout.last_good import FILE_NAME, LastGood, LastGoodStore
 from xds_server.state.versioned_file import StoreError
 
+PARTS = ResourceParts(
+    frame=(b"\x00", b"\x01", b"", b"\xff"),
+    parts=(ResourcePart(name="chat", value=b"\xfe", content="c1", origins=("a.yaml:1:1",), instead=b"\xfd"),),
+)
 PARKED = (
     KeptRejection(
         type_url=ROUTE,
         name="r",
         content="bad1",
         refusals=(RecordedNack(host="10.0.0.1", node="n1", agent="envoy 1.40.0", at_unix_s=1.0, reason="no"),),
-        instead=resource(ROUTE, "r", b"\x00\xff", ["a.yaml:1:1"]),
+        instead=resource(ROUTE, "r", b"\x00\xff", ["a.yaml:1:1"], PARTS),
     ),
     KeptRejection(type_url=CLUSTER, name="c", content="bad3", refusals=(), instead=None),
 )
@@ -36,7 +40,10 @@ KEPT = LastGood(
 
 def test_saved_policies_are_restored(tmp_path: Path) -> None:
     LastGoodStore(tmp_path / "new" / "folder").save(KEPT)
-    assert LastGoodStore(tmp_path / "new" / "folder").read() == KEPT
+    found = LastGoodStore(tmp_path / "new" / "folder").read()
+    assert found == KEPT
+    assert found.parked[0].instead is not None
+    assert found.parked[0].instead.parts == PARTS
 
 
 def test_missing_state_file_is_not_an_error(tmp_path: Path) -> None:

@@ -3,21 +3,25 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
 import pytest
+from structlog.testing import capture_logs
 
 from xds_server.auth.stream_limits import StreamLimits
 from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.pool_traffic import STALE_S
-from xds_server.publish.grpc_ads import MAX_REQUEST_BYTES
+from xds_server.publish.ads_service import MAX_REQUEST_BYTES
 from xds_server.telemetry import Telemetry, access_log_service, load_report_service
 from xds_server.telemetry.entry_budget import EntryBudget
 from xds_server.telemetry.load_report_service import INTERVALS_S, MOST, REPORTS_PER_S, interval_s
-from xds_server.telemetry.stream_service import StreamService
+from xds_server.telemetry.pool_directory import EMPTY_DIRECTORY
+from xds_server.telemetry.stream_service import StreamService, TelemetryLimitError
 from xds_server.translate.access_log_config import ATTEMPT_HEADER, LOG_NAME
+from xds_server.transport import H2Server
 from xds_server.wire.varint import delimited, varint
 
 LIMIT_S = 60.0
@@ -70,6 +74,7 @@ class Rig:
     port: int
     news: list[float]
     channel: grpc.aio.Channel
+    stop: Callable[[], Any]
 
     def stream(self, method: str) -> Any:
         return self.channel.stream_stream(method)()
@@ -90,18 +95,42 @@ async def until(condition: Callable[[], object], what: str) -> None:
         await asyncio.sleep(0.005)
 
 
-@pytest.fixture
-async def rig(policies) -> AsyncIterator[Rig]:
+@asynccontextmanager
+async def listening(transport: str, services: list[StreamService]) -> AsyncIterator[tuple[int, Callable[[], Any]]]:
+    """The port of these services, and what ends their streams as a stopping server does."""
+    if transport == "h2":
+        own = H2Server([one.rpc_service() for one in services])
+        try:
+            yield await own.start(), own.stop
+        finally:
+            await own.stop()
+        return
+
+    async def stop() -> None:
+        for one in services:
+            one.stop()
+
+    server = grpc.aio.server(handlers=services)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield port, stop
+    finally:
+        await stop()
+        await server.stop(None)
+
+
+@pytest.fixture(params=["grpc", "h2"])
+async def rig(policies, request) -> AsyncIterator[Rig]:
     metrics, news = Metrics(), []
     telemetry = Telemetry(metrics, lambda: news.append(NOW_S), clock=lambda: NOW_S)
     telemetry.watch(policies)
-    server = grpc.aio.server(handlers=telemetry.handlers())
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield Rig(telemetry=telemetry, metrics=metrics, port=port, news=news, channel=channel)
-    telemetry.stop()
-    await server.stop(None)
+    async with (
+        listening(request.param, telemetry._intakes) as (port, stop),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        yield Rig(telemetry=telemetry, metrics=metrics, port=port, news=news, channel=channel, stop=stop)
+        telemetry.stop()
 
 
 async def test_als_retried_shed_answers_count_as_shed(rig):
@@ -216,11 +245,12 @@ async def test_telemetry_of_an_unknown_node_is_ignored(rig):
     await until(lambda: rig.telemetry.proxies() == 0, "both have ended, and one was counted, once")
 
 
+@pytest.mark.parametrize("transport", ["grpc", "h2"])
 @pytest.mark.parametrize(("first_message_s", "code", "flaw"), [
     (3600.0, grpc.StatusCode.RESOURCE_EXHAUSTED, "crowd"), (3600.0, grpc.StatusCode.RESOURCE_EXHAUSTED, "host"),
     (0.05, grpc.StatusCode.INVALID_ARGUMENT, "silent"),
 ])  # fmt: skip
-async def test_streams_are_limited_and_must_start_in_time(first_message_s, code, flaw):
+async def test_streams_are_limited_and_must_start_in_time(transport, first_message_s, code, flaw):
     flaws, sat = [], []
 
     def sit(identities, _host):
@@ -230,22 +260,20 @@ async def test_streams_are_limited_and_must_start_in_time(first_message_s, code,
     limits = StreamLimits(
         first_message_s=first_message_s, **{"streams_per_host" if flaw == "host" else "streams": 1}
     )
-    intake = StreamService(access_log_service.METHOD, sit, flaws.append, max_bytes=1000, limits=limits)
-    server = grpc.aio.server(handlers=[intake])
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            silent = channel.stream_stream(access_log_service.METHOD)()
-            await until(lambda: sat, "it is there")
-            refused = channel.stream_stream(access_log_service.METHOD)() if flaw != "silent" else silent
-            assert await asyncio.wait_for(refused.code(), LIMIT_S) is code
-            assert flaws == [flaw]
-            silent.cancel()
-            await until(lambda: not intake._streams, "there is room again")
-    finally:
-        intake.stop()
-        await server.stop(None)
+    intake = StreamService(
+        access_log_service.METHOD, sit, lambda flaw, _host: flaws.append(flaw), max_bytes=1000, limits=limits
+    )
+    async with (
+        listening(transport, [intake]) as (port, _stop),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        silent = channel.stream_stream(access_log_service.METHOD)()
+        await until(lambda: sat, "it is there")
+        refused = channel.stream_stream(access_log_service.METHOD)() if flaw != "silent" else silent
+        assert await asyncio.wait_for(refused.code(), LIMIT_S) is code
+        assert flaws == [flaw]
+        silent.cancel()
+        await until(lambda: not intake._crowd._all, "there is room again")
 
 
 async def test_excess_als_entries_are_dropped_and_counted(rig, monkeypatch):
@@ -259,6 +287,29 @@ async def test_excess_als_entries_are_dropped_and_counted(rig, monkeypatch):
     await until(rig.traffic, "what came first is counted")
 
 
+async def test_dropped_als_messages_are_charged_more_than_they_cost(rig, monkeypatch):
+    monkeypatch.setattr(rig.telemetry, "_budget", EntryBudget(per_s=50.0))
+    handler = access_log_service.AccessLogHandler(rig.telemetry, lambda _bad: None, (), "h")
+    handler.take(log(node="p1", calls=400), NOW_S)
+    assert handler.price == 1.0
+    handler.take(log(calls=400), NOW_S)
+    assert handler.price == access_log_service.UNREAD_PRICE
+    charged: list[float] = []
+
+    class Costly:
+        node, price = "p1", 4.0
+
+        def take(self, _data, _now_s):
+            over_at_s = time.thread_time() + 0.005
+            while time.thread_time() < over_at_s:
+                pass
+
+    intake, _ = rig.telemetry._intakes
+    monkeypatch.setattr(intake._limits.pacer, "spend", lambda _host, _node, cpu_s, _now_s: charged.append(cpu_s))
+    intake._take(Costly(), "h", b"")
+    assert charged[0] >= 4.0 * 0.005
+
+
 def test_lrs_reporting_interval_grows_with_proxies():
     assert interval_s(0) == interval_s(3) == INTERVALS_S[0]
     for proxies in (1, 50, 100, 125, 126, 400, 1000):
@@ -270,7 +321,7 @@ async def test_stopping_server_ends_telemetry_streams(rig):
     stream = rig.stream(access_log_service.METHOD)
     await stream.write(log(node="p1"))
     await until(rig.traffic, "it is heard")
-    rig.telemetry.stop()
+    await rig.stop()
     assert await stream.code() is grpc.StatusCode.OK
 
 
@@ -359,6 +410,52 @@ async def test_telemetry_for_invisible_pools_is_ignored(policies):
     telemetry.stop()
 
 
+def test_report_may_grow_with_the_engines_of_the_policies() -> None:
+    """Each engine in a cluster and locality of its own, with every field."""
+    count = 3_000
+    message = load_report_service.LoadReport(node=load_report_service.Node(id="p1").SerializeToString())
+    for number in range(count):
+        cluster = message.cluster_stats.add(
+            cluster_name="chat", cluster_service_name="chat", total_dropped_requests=1
+        )
+        cluster.load_report_interval.seconds = 1
+        cluster.dropped_requests.add(category="x", dropped_count=1)
+        locality = cluster.upstream_locality_stats.add(total_requests_in_progress=1, priority=1)
+        for name in ("successful", "error", "issued"):
+            setattr(locality, f"total_{name}_requests", 1)
+        locality.locality.zone = "z"
+        one = locality.upstream_endpoint_stats.add(total_successful_requests=1, total_requests_in_progress=1)
+        one.total_error_requests = one.total_issued_requests = 1
+        one.address.socket_address.address, one.address.socket_address.port_value = "10.0.0.1", 1 + number
+    desk = Telemetry(Metrics())
+    desk.traffic_store.set_directory(replace(EMPTY_DIRECTORY, size=count + 1))
+    load_report_service.LoadReportHandler(desk).take(message.SerializeToString(), NOW_S)
+    desk.traffic_store.set_directory(EMPTY_DIRECTORY)
+    with pytest.raises(TelemetryLimitError):
+        load_report_service.LoadReportHandler(desk).take(message.SerializeToString(), NOW_S)
+
+
+async def test_reports_on_foreign_clusters_are_heard_but_no_news(rig):
+    stream = rig.stream(load_report_service.METHOD)
+    await stream.write(report())
+    await stream.read()
+    await stream.write(report(cluster="elsewhere"))
+    await until(lambda: "p1" in rig.telemetry.last_signals_s(), "it is heard")
+    assert rig.telemetry._timer is None
+    await stream.write(report())
+    await until(lambda: rig.news, "that is news")
+
+
+async def test_refused_streams_are_logged_once_and_counted_each(rig):
+    with capture_logs() as logs:
+        for _ in range(20):
+            stream = rig.stream(access_log_service.METHOD)
+            await stream.write(b"\xff")
+            await stream.code()
+    assert rig.errors("access_log", "garbage") == 20
+    assert [(one["event"], one["host"]) for one in logs] == [("telemetry.refused", "127.0.0.1")]
+
+
 EMPTY_ENTRIES = b"\x0a\x00" * 2_000_000
 
 
@@ -369,9 +466,10 @@ EMPTY_ENTRIES = b"\x0a\x00" * 2_000_000
         (access_log_service.METHOD, log(node="mallory"), b"\x12" + varint(100_000) + EMPTY_ENTRIES[:100_000]),
         (load_report_service.METHOD, report("mallory"), b"\x12\x00" * 2_000_000),
         (load_report_service.METHOD, report("mallory"), b"\x12\x00" * 500_000),
+        (load_report_service.METHOD, report("mallory"), b"\x12\x00" * 32_000),
         (load_report_service.METHOD, report("mallory"), delimited(2, delimited(2, b"\x3a\x00" * 500_000))),
     ],
-    ids=["entries-4MB", "entries-100kB", "clusters-4MB", "clusters-1MB", "engines-1MB"],
+    ids=["entries-4MB", "entries-100kB", "clusters-4MB", "clusters-1MB", "clusters-64kB", "engines-1MB"],
 )
 async def test_message_of_empty_records_ends_its_stream_undecoded(rig, method, first, flood):
     stream = rig.stream(method)

@@ -32,7 +32,7 @@ def promised(tmp_path: Path) -> TrafficStore:
 def counts(book: TrafficStore) -> dict[str, tuple[float, float]]:
     """Good and all calls by objective."""
     found: dict[str, dict[str, float]] = {}
-    for family in call_latency.families(book.latency()):
+    for family in call_latency.families(book.latency(), book.objectives_of_pools()):
         for sample in family.samples:
             if "objective" in sample.labels:
                 assert sample.labels["route"] == "talk"
@@ -128,3 +128,86 @@ def test_changed_objectives_start_at_zero_and_keep_the_histograms(promised: Traf
     promised.set_directory(with_objectives(tmp_path, None))
     assert counts(promised) == {}
     assert promised.latency()["chat"]["talk"].durations["success"].sum_s == 2.0
+
+
+def test_pool_counts_the_calls_of_all_its_routes(tmp_path: Path) -> None:
+    found = documents()
+    for one in found:
+        if one["metadata"]["name"] == "chat":
+            one["spec"]["objectives"] = ALL
+    book = TrafficStore()
+    book.set_directory(build_directory(policies_of(tmp_path, found), {}))
+    record(book, duration_s=4.0, first_byte_s=1.5)
+    record(book, route="night/non-streaming", duration_s=1.0)
+    record(book, route="night/streaming", code=500, first_byte_s=0)
+    family = next(
+        one
+        for one in call_latency.families(book.latency(), book.objectives_of_pools())
+        if one.name == "switchgear_objective_calls"
+    )
+    assert {sample.labels["pool"] for sample in family.samples} == {"chat"}
+    assert {sample.labels["route"] for sample in family.samples} == {""}
+    assert pool_counts(book) == {
+        "good": (2, 3),
+        "first-token-p95": (0, 1),
+        "first-token-p99": (1, 1),
+        "total-p95": (1, 2),
+        "total-p99": (2, 2),
+    }
+
+
+def test_pools_counts_survive_other_edits_and_go_with_their_objectives(tmp_path: Path) -> None:
+    found = documents()
+    chat = next(one for one in found if one["metadata"]["name"] == "chat")
+    chat["spec"]["objectives"] = {"goodPercent": 99}
+    book = TrafficStore()
+    book.set_directory(build_directory(policies_of(tmp_path, found), {}))
+    record(book)
+    chat["spec"]["serviceTime"] = "7s"
+    book.set_directory(build_directory(policies_of(tmp_path, found), {}))
+    assert pool_counts(book) == {"good": (1, 1)}
+    del chat["spec"]["objectives"]
+    book.set_directory(build_directory(policies_of(tmp_path, found), {}))
+    assert pool_counts(book) == {}
+
+
+def pool_counts(book: TrafficStore) -> dict[str, tuple[float, float]]:
+    """Good and all calls by objective of the pool ``chat``."""
+    found = book.objectives_of_pools().get("chat")
+    return {} if found is None else {name: (one.good, one.calls) for name, one in found.counts.items()}
+
+
+class Heard:
+    """A canary that keeps what it hears about objectives."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str]] = []
+        self.answers: list[tuple[str, str, float, float]] = []
+
+    def on_call_ended(self, node: str, **_: Any) -> None:
+        pass
+
+    def on_request_shed(self, node: str, weight: float) -> None:
+        pass
+
+    def on_request(self, node: str, route: str) -> None:
+        self.requests.append((node, route))
+
+    def on_answer(self, node: str, route: str, duration_s: float, first_byte_s: float) -> None:
+        self.answers.append((node, route, duration_s, first_byte_s))
+
+    def is_other_engine(self, *_: str) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("objectives", [ALL, None])
+def test_canary_hears_what_objectives_count(tmp_path: Path, objectives: dict[str, Any] | None) -> None:
+    book = TrafficStore()
+    book.set_directory(with_objectives(tmp_path, objectives))
+    book.listener = heard = Heard()
+    record(book, duration_s=4.0, first_byte_s=1.5)
+    record(book, code=500, first_byte_s=0)
+    record(book, code=404)
+    nodes = {node for node, _ in heard.requests}
+    assert [route for _, route in heard.requests] == ["talk", "talk"]
+    assert heard.answers == [(next(iter(nodes)), "talk", 4.0, 1.5)]

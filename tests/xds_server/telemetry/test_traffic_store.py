@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from policies.route import PriorityClass
 from tests.xds_server.telemetry.conftest import WINDOW, documents, policies_of
-from xds_server.model.pool_traffic import RATE_S, STALE_S, WINDOW_S, PoolTraffic
+from xds_server.model.pool_traffic import NEWEST_ANSWERS, RATE_S, STALE_S, WINDOW_S, PoolTraffic
 from xds_server.telemetry.attempt_outcome import AttemptOutcome
 from xds_server.telemetry.pool_directory import PoolFacts, build_directory
 from xds_server.telemetry.tally import SILENT_CALLS, SILENT_S
@@ -58,6 +58,19 @@ class TestWindow:
         engine = seen(book, WINDOW_S + 0.5).engines["e0"]
         assert (engine.window_calls, engine.window_failures, engine.failures_in_a_row) == (1, 1, 1)
         assert engine.failed == 2
+
+    def test_newest_answers_count_sheds_and_expire(self, book):
+        for outcome in [AttemptOutcome.SUCCESS] * 6 + [AttemptOutcome.NEUTRAL] * 3:
+            told(book, outcome, 0.0, complete=outcome is not AttemptOutcome.NEUTRAL)
+        engine = seen(book, 0.5).engines["e0"]
+        assert (engine.newest_answers, engine.newest_spoiled) == (6, 0), "a call that proves nothing"
+        for _ in range(NEWEST_ANSWERS - 1):
+            told(book, AttemptOutcome.NEUTRAL, 1.0)
+        engine = seen(book, 1.5).engines["e0"]
+        assert (engine.newest_answers, engine.newest_spoiled) == (NEWEST_ANSWERS, NEWEST_ANSWERS - 1)
+        told(book, AttemptOutcome.FAILURE, WINDOW_S)
+        engine = seen(book, 1.5 + WINDOW_S).engines["e0"]
+        assert (engine.newest_answers, engine.newest_spoiled) == (1, 1)
 
     def test_success_ends_consecutive_failures(self, book):
         for outcome in (

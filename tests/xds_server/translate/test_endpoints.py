@@ -15,7 +15,7 @@ from xds_server.model.fleet import EngineId, declared
 from xds_server.model.memo import Memo
 from xds_server.model.type_urls import ENDPOINT
 from xds_server.model.view import View
-from xds_server.translate.endpoints import engine_weights, load_assignment, trial_weights
+from xds_server.translate.endpoints import EndpointForm, engine_weights, load_assignment, trial_weights
 from xds_server.translate.view_resources import translate
 
 ENGINES = """kind: EnginePool
@@ -169,3 +169,31 @@ def test_reduced_weights_keep_their_order_and_envoys_limits(weights, percents):
         for other, less in zip(range(len(weights)), percents, strict=False):
             if weights[one] >= weights[other] and percent >= less:
                 assert lowered[one] >= lowered[other]
+
+
+def test_hashed_weights_are_shares_themselves(policies):
+    slots = "".join(f"  - {{address: 10.0.0.{one}, port: 1, slots: {one}}}\n" for one in (8, 16, 32))
+    engines = declared(
+        policies(f"kind: EnginePool\nmetadata: {{name: p}}\nspec:\n  model: m\n  endpoints:\n{slots}")
+    )
+    assert engine_weights(engines.pools["p"], hashed=True) == (1, 2, 4)
+    assert trial_weights((1, 1), (25, 100), hashed=True) == (1, 4)
+    assert trial_weights((1, 2), (100, 50), hashed=True) == (1, 1)
+
+
+def test_hashed_zone_weights_count_the_healthy(policies, decided):
+    fleet = declared(policies(ENGINES))
+    weights = {("p", "a"): {"a": 600, "b": 200}}
+    half_out = decided(fleet, out={"p/x": Health.UNHEALTHY}, zone_weights=weights)
+
+    def shares(decisions, *, hashed):
+        form = EndpointForm(hashed=hashed)
+        spec = load_assignment("p", fleet.pools["p"], decisions, "a", Memo(), form=form)
+        return {one.zone: one.weight for one in spec.localities}
+
+    assert shares(half_out, hashed=False) == {"a": 600, "b": 200}
+    assert shares(half_out, hashed=True) == {"a": 300_000, "b": 200_000}
+    assert shares(decided(fleet, zone_weights=weights), hashed=True) == {"a": 600, "b": 200}
+    # Shares by slots count only healthy engines already.
+    undecided = decided(fleet, out={"p/x": Health.UNHEALTHY})
+    assert shares(undecided, hashed=True) == shares(undecided, hashed=False)

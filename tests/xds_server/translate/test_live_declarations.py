@@ -126,6 +126,7 @@ BASES: Final[Mapping[str, Edits]] = {
         ("ModelRoute", "spec.allowedRegions", ["r2"]),
         ("ResiliencePolicy", "spec.hedging.enabled", False),
     ),
+    "affinity": (("ModelRoute", "spec.affinity", {"header": "x-s"}),),
 }
 KEYS: Final = '{"keys": [{"kty": "RSA", "n": "AQAB", "e": "AQAB"}]}'
 VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -160,6 +161,7 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.listener.receiveTimeout": ("5s",),
     "spec.listener.trustedHops": (1,),
     "spec.listener.requestId": ("keep",),
+    "spec.listener.requestFields": ("headers",),
     "spec.listener.accessLog": ("stdout",),
     "spec.listener.accessLogFile": ("/var/log/envoy/access.log",),
     "spec.listener.accessLogCollector.address": ("collector.test",),
@@ -198,6 +200,10 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.objectives.total.p95": ("30s",),
     "spec.objectives.total.p99": ("60s",),
     "spec.allowedRegions": (["r1"],),
+    "spec.affinity.header": ("x-other",),
+    "spec.affinity.cookie.name": ("other",),
+    "spec.affinity.cookie.ttl": ("2h",),
+    "spec.affinity.cookie.path": ("/other",),
     "spec.pools": (["chat", "spare"],),
     "spec.breaker.interval": ("0.5s", "9s"),
     "spec.breaker.windowCalls": (26, 250),
@@ -245,6 +251,10 @@ def put(documents: Mapping[str, dict[str, Any]], kind: str, path: str, value: An
         block.pop("exact", None)
     if path.endswith(".localJwks.file"):
         block.pop("inline", None)
+    if path.startswith("spec.affinity.cookie."):
+        block |= {"name": "s", "ttl": "1h"}
+    if path.startswith(("spec.affinity.cookie.", "spec.affinity.prefix.")):
+        found[kind]["spec"]["affinity"].pop("header", None)
     if value is None:
         block.pop(last, None)
     else:
@@ -317,6 +327,8 @@ def edits(kind: str, doc: FieldDoc) -> Iterator[Xds]:
             continue
         if doc.path == "spec.public" and "model" in route["match"]:
             continue  # refused
+        if doc.path == "spec.affinity.slackPercent" and "affinity" not in route:
+            continue  # no key
         for value in other_values(doc):
             after = put(documents, kind, doc.path, value)
             if doc.path == "metadata.name" and kind == "EnginePool":

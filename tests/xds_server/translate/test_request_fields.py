@@ -2,7 +2,9 @@
 
 import json
 import random
+from collections.abc import Mapping
 from email.message import EmailMessage
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -11,16 +13,17 @@ from hypothesis import strategies as st
 from lupa.luajit21 import LuaRuntime
 
 from xds_server.translate.request_fields import (
+    LIMITED_TO_KEY,
     MAX_FIELD_BYTES,
     MAX_STEPS,
     READ_FIELDS_LUA,
     READER_LUA,
-    RENAME_MODEL_LUA,
+    REWRITE_LUA,
     TOKEN_LIMIT_FIELDS,
 )
 
 _HANDLE = """
-return function(content_type, text)
+return function(content_type, text, path, context)
   local found, answer, cleared = {}, nil, false
   local body = {
     length = function() return #text end,
@@ -30,9 +33,11 @@ return function(content_type, text)
     end,
     setBytes = function(_, new) answer = new end,
   }
-  local context = {quoted = '"other"', plain = "other"}
   local handle = {
-    headers = function() return {get = function() return content_type end} end,
+    headers = function() return {get = function(_, name)
+      if name == ":path" then return path end
+      return content_type
+    end} end,
     body = function() return #text > 0 and body or nil end,
     filterContext = function() return {get = function(_, name) return context[name] end} end,
     respond = function(_, headers) answer = headers[":status"] end,
@@ -57,10 +62,21 @@ FIELDS = ("model", "stream", *TOKEN_LIMIT_FIELDS)
 WINDOW = 256
 
 
-def _run(script: str, body: bytes, content_type: str = "application/json") -> tuple[dict[str, Any], Any, bool]:
+RENAME = {"quoted": '"other"', "plain": "other"}
+
+
+def _run(
+    script: str,
+    body: bytes,
+    content_type: str = "application/json",
+    *,
+    path: str = "/v1/chat/completions",
+    context: Mapping[str, str] = MappingProxyType(RENAME),
+) -> tuple[dict[str, Any], Any, bool]:
     lua = LuaRuntime(encoding=None)
     lua.execute(script.encode())
-    found, answer, cleared = lua.execute(_HANDLE.encode())(content_type.encode(), body)
+    values = lua.table_from({key.encode(): value.encode() for key, value in context.items()})
+    found, answer, cleared = lua.execute(_HANDLE.encode())(content_type.encode(), body, path.encode(), values)
     values = {key.decode(): value.decode() if isinstance(value, bytes) else value for key, value in found.items()}
     return values, answer, cleared
 
@@ -194,7 +210,6 @@ def test_stream_is_true_for_what_engines_take_for_true(value: str, *, streams: b
         b'["model", "m"]',
         b'[{"model":"m"}]',
         b'"model"',
-        b"\xff\xfe\x00",
         b'{"a":{"model":"m"}}',
         b"}}}}",
         b'{"model" "m"}',
@@ -238,14 +253,158 @@ def test_a_form_has_the_same_fields() -> None:
 
 def test_rename_replaces_the_models_of_json_and_forms() -> None:
     body = b'{"model" : "a", "prompt": "\\"model\\": \\"a\\"", "x": {"model": "a"}, "m\\u006fdel":"b"}'
-    _, renamed, _ = _run(RENAME_MODEL_LUA, body)
+    _, renamed, _ = _run(REWRITE_LUA, body)
     assert (
         renamed
         == b'{"model" : "other", "prompt": "\\"model\\": \\"a\\"", "x": {"model": "a"}, "m\\u006fdel":"other"}'
     )
     form = _form([("file", b'{"model":"a"}'), ("model", b"a")], "b")
-    _, renamed, _ = _run(RENAME_MODEL_LUA, form, "multipart/form-data; boundary=b")
+    _, renamed, _ = _run(REWRITE_LUA, form, "multipart/form-data; boundary=b")
     assert renamed == form.replace(b"\r\n\r\na\r\n", b"\r\n\r\nother\r\n")
+
+
+@pytest.mark.parametrize("script", [READ_FIELDS_LUA, REWRITE_LUA])
+@pytest.mark.parametrize("blank", ["", " ", "\n"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+def test_json_that_engines_would_read_as_another_encoding_is_refused(
+    encoding: str, blank: str, script: str
+) -> None:
+    document = {"model": "m", "stream": True}
+    body = (blank + json.dumps(document)).encode(encoding)
+    assert json.loads(body) == document
+    found, answer, _ = _run(script, body)
+    assert (found, answer) == ({}, b"400")
+
+
+@pytest.mark.parametrize("start", [b"", b" ", b"\xef\xbb\xbf", "é".encode(), b"\xff", b"\xfe"])
+def test_other_first_bytes_are_not_taken_for_an_encoding(start: bytes) -> None:
+    assert json.detect_encoding(start + b'{"model":"m"}') in {"utf-8", "utf-8-sig"}
+    assert fields(start + b'{"model":"m"}') == {"model": "m"}
+
+
+LIMIT = {"limit": "512", "reason": "too-long-now", "message": "too long", "retry_after": "5"}
+CHAT, TEXT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
+
+
+def limited(body: bytes, path: str = CHAT, content_type: str = "application/json", **context: str) -> Any:
+    """The body that the engine gets, and what the answer is limited to; the status if it is refused."""
+    found, answer, _ = _run(REWRITE_LUA, body, content_type, path=path, context={**LIMIT, **context})
+    if answer == b"503":
+        return 503
+    return (body if answer is None else answer), found.get(LIMITED_TO_KEY)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "expected"),
+    [
+        (CHAT, b'{"max_tokens":513}', b'{"max_tokens":512}'),
+        (CHAT, b'{"max_tokens" : 9e3 , "n":1}', b'{"max_tokens" : 512 , "n":1}'),
+        (CHAT, b'{"max_completion_tokens":99999}', b'{"max_completion_tokens":512}'),
+        (
+            CHAT,
+            b'{"max_tokens":600,"max_completion_tokens":700}',
+            b'{"max_tokens":512,"max_completion_tokens":512}',
+        ),
+        (CHAT, b'{"max_tokens":700,"max_tokens":600}', b'{"max_tokens":512,"max_tokens":512}'),
+        (CHAT, b'{"max_tokens":"5000"}', b'{"max_tokens":512}'),
+        (CHAT, b'{"max_tokens":" 5_000 "}', b'{"max_tokens":512}'),
+        (CHAT, b'{"max_tokens":"\\u0035000"}', b'{"max_tokens":512}'),
+        (CHAT, b'{"max_\\u0074okens":5000}', b'{"max_\\u0074okens":512}'),
+        (CHAT, b'{"max_tokens":"' + b" " * 5000 + b'5000"}', b'{"max_tokens":512}'),
+        (CHAT, b'{"messages":[]}', b'{"max_tokens":512,"messages":[]}'),
+        (CHAT, b"\xef\xbb\xbf \n{ }", b'\xef\xbb\xbf \n{"max_tokens":512 }'),
+        (CHAT, b'{"max_tokens":null}', b'{"max_tokens":512}'),
+        (CHAT, b'{"max_tokens":7,"max_tokens":null}', b'{"max_tokens":7,"max_tokens":512}'),
+        (CHAT, b'{"max_completion_tokens":null}', b'{"max_tokens":512,"max_completion_tokens":null}'),
+        (
+            CHAT,
+            b'{"max_tokens":600,"messages":[{"max_tokens":900}],"p":"\\"max_tokens\\":900"}',
+            b'{"max_tokens":512,"messages":[{"max_tokens":900}],"p":"\\"max_tokens\\":900"}',
+        ),
+        (CHAT, b'{"max_tokens":600,"min_tokens":600}', b'{"max_tokens":512,"min_tokens":512}'),
+        (CHAT + "/?a=b", b"{}", b'{"max_tokens":512}'),
+        (TEXT, b'{"max_tokens":513}', b'{"max_tokens":512}'),
+        (TEXT, b'{"max_tokens":null}', b'{"max_tokens":16}'),
+        (RESPONSES, b'{"max_output_tokens":513}', b'{"max_output_tokens":512}'),
+        (RESPONSES, b'{"input":"x"}', b'{"max_output_tokens":512,"input":"x"}'),
+        (MESSAGES, b'{"max_tokens":513}', b'{"max_tokens":512}'),
+        (
+            MESSAGES,
+            b'{"max_tokens":2000,"thinking":{"type":"enabled","budget_tokens":511}}',
+            b'{"max_tokens":512,"thinking":{"type":"enabled","budget_tokens":511}}',
+        ),
+    ],
+)
+def test_long_answers_are_limited(path: str, body: bytes, expected: bytes) -> None:
+    most = 16 if b"16" in expected else 512
+    assert limited(body, path) == (expected, str(most))
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, b'{"max_tokens":512}'),
+        (CHAT, b'{"max_completion_tokens":1,"max_tokens":null}'),
+        (CHAT, b'{"max_tokens":1,"p":"\\"max_tokens\\":900","x":{"max_tokens":900}}'),
+        (CHAT, b'[{"max_tokens":900}]'),
+        (CHAT, b"not JSON"),
+        (TEXT, b'{"prompt":"x"}'),
+        (RESPONSES, b'{"max_output_tokens":1}'),
+        (MESSAGES, b'{"messages":[]}'),
+        (MESSAGES + "/count_tokens", b'{"messages":[]}'),
+        ("/v1/embeddings", b'{"input":"x"}'),
+        ("/v1/models", b""),
+    ],
+)
+def test_short_answers_and_other_requests_stay(path: str, body: bytes) -> None:
+    assert limited(body, path) == (body, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, b'{"max_tokens":1' + b"0" * 70_000 + b"}"),
+        (MESSAGES, b'{"max_tokens":2000,"thinking":{"type":"enabled","budget_tokens":1024}}'),
+    ],
+)
+def test_requests_that_cannot_be_limited_are_refused(path: str, body: bytes) -> None:
+    assert limited(body, path) == 503
+
+
+def test_a_limit_below_the_default_of_completions_is_set() -> None:
+    assert limited(b'{"prompt":"x"}', TEXT, limit="8") == (b'{"max_tokens":8,"prompt":"x"}', "8")
+
+
+def test_model_and_limit_change_together() -> None:
+    body = b'{"model":"a","max_tokens":900}'
+    assert limited(body, **RENAME) == (b'{"model":"other","max_tokens":512}', "512")
+
+
+def test_a_form_is_limited_too() -> None:
+    form = _form([("model", b"whisper"), ("max_completion_tokens", b"900")], "b")
+    expected = form.replace(b"900", b"512")
+    path = "/v1/audio/transcriptions"
+    assert limited(form, path, "multipart/form-data; boundary=b") == (expected, "512")
+
+
+@settings(max_examples=200, deadline=None)
+@given(body=bodies(), window=st.sampled_from([WINDOW, 300, 65536]), path=st.sampled_from([CHAT, TEXT, RESPONSES]))
+def test_limited_bodies_never_ask_for_more(body: bytes, window: int, path: str) -> None:
+    _, answer, _ = _run(_windowed(REWRITE_LUA, window), body, path=path, context=LIMIT)
+    before, after = json.loads(body), json.loads(answer or body)
+    if not isinstance(before, dict) or answer == b"503":
+        return
+    for name in TOKEN_LIMIT_FIELDS:
+        was, now = before.get(name), after.get(name)
+        if isinstance(was, (int, float)) and not isinstance(was, bool):
+            assert now == min(was, 512)
+    own = {CHAT: ("max_tokens", "max_completion_tokens"), TEXT: (), RESPONSES: ("max_output_tokens",)}[path]
+    known = [after.get(name) for name in own]
+    assert not own or any(value is not None for value in known)
+    changed = {*TOKEN_LIMIT_FIELDS, "min_tokens"}
+    assert {key: value for key, value in after.items() if key not in changed} == {
+        key: value for key, value in before.items() if key not in changed
+    }
 
 
 @pytest.mark.parametrize("part", [b"[", b"[1],", b'"",', b'\\"'])
@@ -263,4 +422,4 @@ def test_a_batch_of_token_lists_is_not_too_many() -> None:
 
 def test_reader_defines_what_both_scripts_use() -> None:
     assert READ_FIELDS_LUA.startswith(READER_LUA)
-    assert RENAME_MODEL_LUA.startswith(READER_LUA)
+    assert REWRITE_LUA.startswith(READER_LUA)

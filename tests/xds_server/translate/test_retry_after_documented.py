@@ -14,12 +14,14 @@ from xds_server.translate.listeners import (
     NOT_AUTHORIZED_REASON,
 )
 from xds_server.translate.local_reply_routes import (
+    held_back_reply,
     maintenance_reply,
     region_unavailable_reply,
     token_limit_replies,
 )
 from xds_server.translate.lua_scripts import LUA_FILTER
-from xds_server.translate.request_fields import REFUSED_BODY_REASON
+from xds_server.translate.request_fields import BODY_ENCODING_REASON, REFUSED_BODY_REASON
+from xds_server.translate.stated_fields import INVALID_HEADER_REASON, MISSING_HEADER_REASON
 
 PAGE = (Path(__file__).parents[3] / "docs/answers.md").read_text()
 ROW = re.compile(r"^\| `([a-z-]+)` \| (\d+) \| (\d*) ?\|", re.MULTILINE)
@@ -31,7 +33,8 @@ def test_answers_page_lists_every_reason_and_retry_after() -> None:
     )
     found = {(reason, retry_after or "") for _, reason, retry_after in LOCAL_REPLY_REASONS} | {
         ("no-route", ""),
-        (REFUSED_BODY_REASON, ""),
+        *((reason, "") for reason in (REFUSED_BODY_REASON, BODY_ENCODING_REASON)),
+        *((reason, "") for reason in (INVALID_HEADER_REASON, MISSING_HEADER_REASON)),
         (BAD_REQUEST_REASON, ""),
         (INVALID_TOKEN_REASON, ""),
         (NOT_AUTHORIZED_REASON, ""),
@@ -41,6 +44,7 @@ def test_answers_page_lists_every_reason_and_retry_after() -> None:
     for refusing in (
         maintenance_reply(route, "m"),
         region_unavailable_reply(route),
+        held_back_reply(route),
         *token_limit_replies(route, 1),
     ):
         fields = refusing.typed_per_filter_config[LUA_FILTER].unpack().filter_context.fields

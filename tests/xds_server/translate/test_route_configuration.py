@@ -1,5 +1,6 @@
 """Envoy routes of a ModelRoute, their order and limits."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -8,6 +9,7 @@ from policies.resilience import ResilienceSpec
 from policies.route import ModelRoute
 from xds_server.decide.decisions import DegradationState, HedgeDecision, TimeLimits
 from xds_server.translate.effective_spec import RouteDecisions
+from xds_server.translate.lua_scripts import LUA_FILTER
 from xds_server.translate.route_configuration import by_specificity, envoy_routes
 
 
@@ -222,10 +224,39 @@ def test_maintenance_route_matches_all_conditions():
 def test_load_shedding_of_long_answers_comes_first():
     ladder = DegradationState(level=3, reason="", since_s=0, max_tokens=512)
     made = kinds(route(model="m", stream=False), degradation=ladder)
-    assert list(made)[:2] == ["too-long/max_tokens", "too-long/max_completion_tokens"]
-    model, stream, length = made["too-long/max_tokens"].match.dynamic_metadata
-    assert (model.path[0].key, stream.path[0].key, stream.invert) == ("model", "stream", True)
-    assert length.value.double_match.range.start == 513
+    fields = ["max_tokens", "max_completion_tokens", "max_output_tokens"]  # the last one: Responses API
+    assert list(made)[:3] == [f"too-long/{field}" for field in fields]
+    for field in fields:
+        model, stream, length = made[f"too-long/{field}"].match.dynamic_metadata
+        assert (model.path[0].key, stream.path[0].key, stream.invert) == ("model", "stream", True)
+        assert length.path[0].key == field
+        assert length.value.double_match.range.start == 513
+
+
+def test_stated_token_limit_is_one_route():
+    ladder = DegradationState(level=3, reason="", since_s=0, max_tokens=512)
+    listener = {"listener": {"port": 8080, "requestFields": "headers"}}
+    made = kinds(route(more=listener, model="m", stream=False), degradation=ladder)
+    assert list(made)[:2] == ["too-long/max_tokens", "non-streaming/once"]
+    model, stream, length = made["too-long/max_tokens"].match.headers
+    assert (model.name, stream.name, length.name) == tuple(
+        f"x-switchgear-{field}" for field in ("model", "stream", "max-tokens")
+    )
+    assert (length.range_match.start, length.range_match.end) == (513, 10**9)
+    assert not any(one.match.dynamic_metadata for one in made.values())
+
+
+def test_reduced_answers_add_no_route_and_do_not_change_others():
+    calm = DegradationState(level=3, reason="", since_s=0)
+    reduced = replace(calm, max_tokens=512, reduces_answers=True)
+    made, plain = kinds(route(), degradation=reduced), kinds(route(), degradation=calm)
+    assert made.keys() == plain.keys()
+    for name, one in made.items():
+        assert one.typed_per_filter_config.keys() == {LUA_FILTER}
+        assert [option.header.key for option in one.response_headers_to_add] == ["x-switchgear-answer-limit"]
+        one.typed_per_filter_config.clear()
+        one.response_headers_to_add.clear()
+        assert one == plain[name]
 
 
 def test_routes_with_model_change_come_first():

@@ -205,3 +205,26 @@ def test_resources_name_their_origins(policies, decided, by_name):
     ]
     assert lines == documents
     assert by_name(items, ROUTE)["port-8080"].origins == (str(policy_set.origin("ModelRoute", "r")),)
+
+
+def test_envoys_without_prompt_keys_get_no_filter_that_they_refuse(policies, decided):
+    read = policies(pool("p", 1, 2, 3), route("r", "p", ", affinity: {prefix: {}}"))
+    fleet = declared(read)
+    memo = Memo()
+
+    def listener(view):
+        (one,) = (one for one in translate(read, fleet, decided(fleet), view, memo) if one.type_url == LISTENER)
+        return str(one.message)
+
+    old, new = View(no_prompt_keys=True), View()
+    assert "set_filter_state" in listener(new)
+    assert "set_filter_state" not in listener(old)
+    assert listener(old) == str(listener_without_affinity(policies, decided))
+
+
+def listener_without_affinity(policies, decided):
+    read = policies(pool("p", 1, 2, 3), route("r", "p"))
+    fleet = declared(read)
+    items = translate(read, fleet, decided(fleet), View())
+    (one,) = (one for one in items if one.type_url == LISTENER)
+    return one.message

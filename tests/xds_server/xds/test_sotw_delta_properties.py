@@ -253,6 +253,7 @@ def test_every_peer_converges_to_the_newest_snapshot(
         holds.pop(ROUTE, None)  # State of the world cannot remove a route.
     assert holds == due_to(one, newest)
     assert {status.state.value for status in one.stream.status()} == {"SYNCED"}
+    assert not one.stream.has_timeouts, "an idle proxy is not ticked"
 
 
 @given(snapshots, steps)
@@ -298,6 +299,19 @@ def test_reconnect_with_initial_resource_versions_draws_nothing(
         again.settle()
     assert again.sent == []
     assert {status.state.value for status in again.stream.status()} == {"SYNCED"}
+
+
+@given(modes, any_snapshots, any_steps)
+def test_stream_without_timeouts_ignores_time(
+    mode: XdsVariant, first: Snapshot, steps: list[Snapshot | int]
+) -> None:
+    one, _ = play(mode, first, steps)
+    for _ in range(2):
+        if not one.stream.has_timeouts:
+            later_s = one.now_s + 1e6
+            assert one.stream.tick(later_s) == ()
+            assert one.stream.due(later_s) == []
+        one.settle()
 
 
 @given(modes, any_snapshots, any_steps)

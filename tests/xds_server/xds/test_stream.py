@@ -173,7 +173,7 @@ def test_rest_of_a_nacked_response_is_sent_after_the_nack_is_cleared() -> None:
     stream = delta(serve(CDS={"good": "1", "bad": "1"}))
     (response,) = ask(stream, CLUSTER)
     assert ack(stream, response, error="bad: no") == []
-    stream.clear_nack([item for item in response.resources if item.name == "good"])
+    stream.clear_nack(CLUSTER, [(item.name, item.version) for item in response.resources if item.name == "good"])
     (response,) = stream.due(0.0)
     assert names(response) == ["good"]
 
@@ -453,6 +453,23 @@ def test_rollback_waits_for_a_pending_ack() -> None:
     assert stream.due(0.0) == []
     assert ack(stream, bad, error="no") == []
     assert stream.status()[0].state.value == "NACK"
+
+
+def test_fallback_that_is_nacked_stays_nacked_through_trials_of_the_other() -> None:
+    accepted = serve(CDS={"a": "1"}).of(CLUSTER).values()
+    held_back = snapshot(accepted, rolled_back={CLUSTER: {"a"}})
+    stream = sotw(held_back)
+    (fallback,) = ask(stream, CLUSTER)
+    assert ack(stream, fallback, error="no") == []
+    assert stream.status()[0].state.value == "NACK"
+    stream.offer(serve(CDS={"a": "2"}), 2)  # on trial
+    (trial,) = stream.due(0.0)
+    assert ack(stream, trial, error="no") == []
+    stream.offer(held_back, 3)
+    assert stream.due(0.0) == []
+    stream.offer(serve(CDS={"a": "1"}), 4)  # desired now
+    (desired,) = stream.due(0.0)
+    assert ack(stream, desired) == []
 
 
 def test_nacked_version_is_not_resent_after_others_ack_it() -> None:

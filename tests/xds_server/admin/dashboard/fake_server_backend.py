@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.report import GpuSummary, GpuVitals
+from tests.xds_server.admin_api.rows import objective_status
 from xds_server.admin.views.context import UnknownNameError
+from xds_server.admin_api.objective_types import ObjectiveStatus
+from xds_server.admin_api.pool_history_types import PoolHistory, PoolHistoryList, PoolPoint
 from xds_server.admin_api.status_types import (
+    Condition,
     EngineStatus,
     EventStatus,
     Explanation,
@@ -16,8 +20,10 @@ from xds_server.admin_api.status_types import (
     PoolStatus,
     ProxyPoolStatus,
     ProxyStatus,
+    ReachedLimit,
     Readiness,
     RefusedResource,
+    RejectedObject,
     RolledBackResource,
     RuleStatus,
     SyncState,
@@ -25,6 +31,8 @@ from xds_server.admin_api.status_types import (
     ZoneStatus,
 )
 from xds_server.admin_api.version_types import CanaryStatus
+from xds_server.diagnosis.condition_log import ConditionLog
+from xds_server.diagnosis.conditions import ServerState
 
 _STATES: Sequence[tuple[str, str, str]] = (
     ("ready", "HEALTHY", ""),
@@ -60,6 +68,9 @@ class FakeServerBackend:
         self.wrong: list[FileProblem] = []
         self.refused: list[RolledBackResource] = []
         self.tried: CanaryStatus | None = None
+        self.rejected: Sequence[RejectedObject] = ()
+        self.limits: Sequence[ReachedLimit] = ()
+        self._log = ConditionLog(self._server_state)
 
     def _engine(self, number: int, zones: int) -> EngineStatus:
         verdict, health, reason = _STATES[number % len(_STATES)]
@@ -153,6 +164,28 @@ class FakeServerBackend:
     def canary(self) -> CanaryStatus | None:
         return self.tried
 
+    def _server_state(self) -> ServerState:
+        readiness = self.readiness()
+        return ServerState(
+            now_unix_s=self.began_unix_s,
+            policies=self.policies(),
+            proxies=self.proxies(),
+            engines=self.rows,
+            pools=self.pools(),
+            file_problems=self.wrong,
+            rolled_back=self.refused,
+            canary=self.tried,
+            rejected=self.rejected,
+            limits=self.limits,
+            not_ready="" if readiness.ready else readiness.reason,
+        )
+
+    def conditions(self) -> Sequence[Condition]:
+        return self._log.current()
+
+    def recent_conditions(self) -> Sequence[Condition]:
+        return self.conditions()
+
     def engines(self) -> Sequence[EngineStatus]:
         return self.rows
 
@@ -189,18 +222,49 @@ class FakeServerBackend:
             shadow=("straggler",) if name == "small" else (),
         )
 
+    def objectives(self) -> Sequence[ObjectiveStatus]:
+        return [objective_status()]
+
+    def pool_history(self, pool: str) -> PoolHistoryList:
+        """Ten minutes of both pools, with an overload in the middle."""
+        now_unix_s = time.time()
+        points = tuple(
+            PoolPoint(
+                at_unix_s=now_unix_s - 10 * (59 - n),
+                good_per_s=30.0 + n % 5 - (12 if 25 < n < 35 else 0),
+                refused_per_s=9.0 if 25 < n < 35 else 0.0,
+                failed_per_s=0.5,
+                first_byte_p50_s=0.2,
+                first_byte_p95_s=0.5,
+                first_byte_p99_s=0.9 + (n % 7) / 10,
+                total_p50_s=1.1,
+                total_p95_s=2.2 + (n % 3) / 10,
+                total_p99_s=3.4 if 25 < n < 35 else 2.6,
+                ceiling=228,
+                in_flight=75 + n,
+            )
+            for n in range(60)
+        )
+        return PoolHistoryList(
+            interval_s=10.0,
+            kept_s=900.0,
+            since_unix_s=now_unix_s - 600,
+            pools=tuple(PoolHistory(pool=name, points=points) for name in ("chat", "small") if pool in ("", name)),
+        )
+
     def zones(self) -> Sequence[ZoneStatus]:
         return [
             ZoneStatus(
                 pool="chat",
                 zone=zone,
                 engines=sum(row.zone == zone for row in self.rows),
-                healthy=1,
+                healthy=sum(row.zone == zone and row.health in ("HEALTHY", None) for row in self.rows),
                 slots=8,
                 in_flight=3,
                 sends_percent={zone: 90.0},
                 reason="local first",
                 age_s=1.0,
+                calls_per_s={zone: 27.5, "zone-a": 3.1},
             )
             for zone in sorted({row.zone for row in self.rows})
         ]

@@ -16,10 +16,12 @@ from tests.xds_server.admin.dashboard.fake_server_backend import FakeServerBacke
 from xds_server.admin.dashboard import frame_stream as lives
 from xds_server.admin.dashboard.dashboard_routes import add_dashboard
 from xds_server.admin.dashboard.frame import frame, full_message
+from xds_server.admin.json_http import json_response
 from xds_server.admin_api.status_types import FileDefect, FileProblem
 
 pytestmark = pytest.mark.timeout(900)  # each wait has its own limit: see ``browser``
 axe = pytest.importorskip("axe_core_python")
+LINES = "[...document.querySelectorAll('#problem-list li')].map((line) => line.textContent)"
 SHOWN = "[...document.querySelectorAll('.cell:not([hidden])')].map((cell) => cell.dataset.name)"
 
 
@@ -40,9 +42,13 @@ async def shown(made: FakeServerBackend, host: str = "127.0.0.1", port: int = 0)
     async def why(request: web.Request) -> web.Response:
         return web.json_response(asdict(made.why(request.query["name"])))
 
+    async def pool_history(_: web.Request) -> web.Response:
+        return json_response(made.pool_history(""))
+
     app = web.Application()
     add_dashboard(app, made)
     app.router.add_get("/v1/why", why)
+    app.router.add_get("/v1/pool-history", pool_history)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, host, port).start()
@@ -80,14 +86,12 @@ async def test_page_shows_changes_and_works_by_keyboard(pictures: Path) -> None:
             await at.until("document.querySelector('[data-name=\"small/vllm-0\"]').classList.contains('s-bad')")
             made.policy_state = "refused"
             await at.until("document.querySelector('#policies').classList.contains('bad')")
-            assert await at.value("document.querySelector('#alert').hidden")
             made.wrong = [
                 FileProblem(what="rules", defect=FileDefect.UNUSABLE, file="/a.yaml", sentence="<b>line 3</b>")
             ]
             await at.until(
-                "document.querySelector('#alert').textContent === 'SG213 rules: /a.yaml: <b>line 3</b>'"
+                f"({LINES}).some((line) => line.includes('SG213 critical rules: /a.yaml: <b>line 3</b>'))"
             )
-            assert not await at.value("document.querySelector('#alert').hidden")
 
             # Keyboard only: search, enter the map, move, open the explanation, and return.
             await at.press("/", "/")
@@ -233,29 +237,39 @@ async def test_page_reconnects_to_a_hung_server() -> None:
 async def test_active_problems_come_first_and_open_explanations() -> None:
     made = FakeServerBackend(600, zones=4)
     runner = await shown(made)
-    lines = "[...document.querySelectorAll('#problem-list li')].map((line) => line.textContent)"
     try:
         async with page() as at:
             await opened(at, runner, 600)
-            problems = await at.value(lines)
-            assert problems[0] == "!chat degradation level 2 (fallback): pressure 1.2; refusing 3.5 requests/s"
-            assert problems[1].startswith("✕gateway-1 refused routes port-10000: bad regex")
+            problems = await at.value(LINES)
+            assert problems[0].startswith(
+                "✕SG204 critical proxy gateway-1: routes refused: port-10000 (chat.yaml:30): bad regex. "
+            )
             assert re.match(
-                r"✕\d\d engines of chat, zone-[a-d] ejected: (hung|dead), e\.g\. chat/vllm-\d+: ", problems[2]
+                r"!SG208 warning \d\d engines of (chat|small), zone-[a-d]: not in rotation: .* \(vllm-\d+, for ",
+                problems[1],
             ), problems
-            assert len(problems) == 6
+            assert re.match(r"show \d+ more", problems[8])
+            assert len(problems) == 9
             assert await at.value("document.title") == "(100 ejected, 50 draining) Switchgear"
 
             # The first Tab stop after the page header.
             await at.value("document.querySelector('#only').focus()")
             await at.press("Tab")
+            assert await at.value("document.activeElement.dataset.code") == "SG204"
+            await at.press("Enter", "\r")
+            await at.until("!!document.querySelector('#story-body .runbook')")
+            guide = await at.value("document.querySelector('#story-body').textContent")
+            assert guide.startswith("resource refused by a proxy (critical). "), guide
+            assert "Runbook SwitchgearConfigurationRefused" in guide
+            await at.press("Escape")
+            await at.press("Tab")
             await at.press("Tab")
             name = await at.value("document.activeElement.dataset.subject")
-            assert name.startswith("chat/vllm-")
+            assert re.match(r"(chat|small)/vllm-\d+", name)
             # Updates keep the focus.
             made.stir(1)
             made.change(name.partition("/")[2], reason="hung: no token for 9 s")
-            await at.until(f"({lines}).some((line) => line.endsWith('hung: no token for 9 s'))")
+            await at.until(f"({LINES}).some((line) => line.includes('hung: no token for 9 s'))")
             assert await at.value("document.activeElement.dataset.subject") == name
             await at.press("Enter", "\r")
             await at.until("document.querySelector('#story-body ul') && document.querySelector('#story').open")
@@ -263,8 +277,99 @@ async def test_active_problems_come_first_and_open_explanations() -> None:
             await at.press("Escape")
 
             made.rows = [replace(row, health="HEALTHY", verdict="ready", floor=False) for row in made.rows[:20]]
-            await at.until("document.querySelectorAll('#problem-list li').length === 2")
+            await at.until(f"!({LINES}).some((line) => line.includes('SG208'))")
             assert await at.value("document.title") == "Switchgear"
             assert at.errors == []
+    finally:
+        await runner.cleanup()
+
+
+async def test_old_figures_show_their_age_and_full_engines_look_good() -> None:
+    made = FakeServerBackend(12)
+    made.rows[0] = replace(
+        made.rows[0], verdict="busy", health="HEALTHY", reason="", floor=False, report_age_s=0.2
+    )
+    made.rows[3] = replace(made.rows[3], report_age_s=42.0, in_flight=None)
+    made.rows[4] = replace(made.rows[4], health=None, verdict=None, report_age_s=None, reason="unknown")
+    full, old, unknown = (f"{row.pool}/{row.engine}" for row in (made.rows[0], made.rows[3], made.rows[4]))
+    runner = await shown(made)
+    try:
+        async with page(1400, 1000) as at:
+            await opened(at, runner, 12)
+            cell = "document.querySelector('[data-name=\"{}\"]')"
+            assert await at.value(f"{cell.format(full)}.className") == "cell s-good"
+            assert await at.value(f"{cell.format(full)}.querySelector('.sign').textContent") == "◐"
+            assert re.match(
+                r"report \d\d s ago", await at.value(f"{cell.format(old)}.querySelector('.share').textContent")
+            )
+            for name in (old, unknown):
+                assert await at.value(f"{cell.format(name)}.querySelector('.sign').textContent") == "○"
+            # One line at 1400 pixels.
+            assert await at.value("document.querySelector('body > header').offsetHeight") < 60
+            await runner.cleanup()
+            await at.until("document.body.classList.contains('lost')")
+            await at.until("/^no contact, \\d+ s ago$/.test(document.querySelector('#link').textContent)")
+    finally:
+        await runner.cleanup()
+
+
+async def test_events_name_their_subject_and_unit() -> None:
+    made = FakeServerBackend(12)
+    event = made.happened[-1]
+    made.happened.append(
+        replace(
+            event,
+            number=event.number + 1,
+            kind="ceiling",
+            subject="chat",
+            pool="chat",
+            engine="",
+            before="308",
+            after="220",
+        )
+    )
+    runner = await shown(made)
+    try:
+        async with page(1400, 1000) as at:
+            await opened(at, runner, 12)
+            lines = await at.value(
+                "[...document.querySelectorAll('#events li span')].map((one) => one.textContent)"
+            )
+            assert "pool chat: admission limit: 308 → 220 requests" in [one.strip() for one in lines]
+            assert any(one.startswith("engine chat/vllm-") for one in lines)
+    finally:
+        await runner.cleanup()
+
+
+async def test_pool_cards_show_recorded_history_and_calls_between_zones() -> None:
+    made = FakeServerBackend(24)
+    runner = await shown(made)
+    try:
+        async with page(1400, 1000) as at:
+            drawn = "(document.querySelector('.trend > svg path').getAttribute('d') ?? '').length > 200"
+            for _ in range(2):  # the server keeps the history: a reload loses nothing
+                await opened(at, runner, 24)
+                await at.until(drawn)
+            note = await at.value("document.querySelector('#pools-note').textContent")
+            assert note == "last 15 minutes; this server started to record 10 min ago"
+            label = await at.value("document.querySelector('.trend > svg').getAttribute('aria-label')")
+            assert label == "chat: Calls /s, last 15 minutes: peak 34; now good 34, refused 0, failed tries 0.5"
+            assert await at.value("document.querySelectorAll('.card')[0].querySelectorAll('.trend').length") == 4
+            flow = "[...document.querySelectorAll('.card .flow:not([hidden]) tr')].map((row) => row.textContent)"
+            assert await at.value(flow) == [
+                "to zone-ato zone-bto zone-c",
+                "from zone-a3.1 (100 %)––",
+                "from zone-b3.1 (10 %)27.5 (90 %)–",
+                "from zone-c3.1 (10 %)–27.5 (90 %)",
+            ]
+            # Two cards share the width.
+            widths = await at.value("[...document.querySelectorAll('.card')].map((one) => one.offsetWidth)")
+            assert all(one > 600 for one in widths), widths
+            assert await violations(at) == []
+            assert at.errors == []
+        async with page(900, 1000) as at:
+            await opened(at, runner, 24)
+            await at.until(drawn)
+            assert await at.value("document.documentElement.scrollWidth") <= 900
     finally:
         await runner.cleanup()

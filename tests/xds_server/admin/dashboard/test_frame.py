@@ -116,17 +116,17 @@ def test_frame_problems_have_no_age() -> None:
         )
     ]
     troubled = frame(made, 2.0)
-    message = delta_message(calm, troubled)["tables"]["server"]["server"]["troubles"]
-    assert [one.split()[0] for one in message] == ["SG217", "SG215"]
+    message = delta_message(calm, troubled)["tables"]["conditions"]
+    assert [one["code"] for one in message.values()] == ["SG217", "SG215"]
     made.wrong = [replace(made.wrong[0], age_s=4.0)]
-    assert "server" not in delta_message(troubled, frame(made, 3.0))["tables"]
+    assert "conditions" not in delta_message(troubled, frame(made, 3.0))["tables"]
 
 
 def test_rolled_back_canary_is_shown_for_an_hour() -> None:
     made = FakeServerBackend(2)
     made.tried = CanaryStatus(state="running")
     calm = frame(made, 1.0)
-    assert calm.tables.server["server"].troubles == ()
+    assert canary_codes(calm) == ["SG275"]
     made.tried = CanaryStatus(
         state="rolled-back",
         digest="5c1d0ffee5c1d0ffee",
@@ -135,10 +135,37 @@ def test_rolled_back_canary_is_shown_for_an_hour() -> None:
         ended_s=3.0,
     )
     message = frame(made, 2.0)
-    assert message.tables.server["server"].troubles == (
-        "SG219 canary: 5c1d0ffee5c1 by bob rolled back: 30 % of 100 requests fail",
-    )
+    found = message.tables.conditions["SG219 canary 0"]
+    assert found.sentence == "5c1d0ffee5c1 by bob rolled back: 30 % of 100 requests fail"
     made.tried = replace(made.tried, ended_s=4.0)
-    assert "server" not in delta_message(message, frame(made, 3.0))["tables"]
+    assert "conditions" not in delta_message(message, frame(made, 3.0))["tables"]
     made.tried = replace(made.tried, ended_s=3601.0)
-    assert frame(made, 4.0).tables.server["server"].troubles == ()
+    assert canary_codes(frame(made, 4.0)) == []
+
+
+def canary_codes(found: DashboardFrame) -> list[str]:
+    return [one.code for one in found.tables.conditions.values() if one.subject == "canary"]
+
+
+def test_frame_serves_top_of_earlier_versions() -> None:
+    made = FakeServerBackend(2)
+    made.tried = CanaryStatus(state="rolled-back", digest="5c1d", by="bob", reasons=("failed",), ended_s=3.0)
+    made.policy_state = "refused"
+    row = frame(made, 1.0).tables.server["server"]
+    assert "SG219 canary: 5c1d by bob rolled back: failed" in row.troubles
+    assert not [one for one in row.troubles if one.startswith("SG20")], "it finds these by itself"
+    assert (row.held, row.lost) == ("", ())
+
+
+def test_figures_of_an_old_report_give_way_to_its_age() -> None:
+    made = FakeServerBackend(2)
+    row = replace(made.rows[0], in_flight=None, requests_in_flight=5, report_age_s=2.0, tokens_per_s=9.0)
+    made.rows[0] = row
+    name = f"{row.pool}/{row.engine}"
+    fresh = frame(made, 1_000.0).tables.engines[name]
+    assert (fresh.heard_at, fresh.in_flight, fresh.tokens_per_s) == (None, 5, 9.0)
+    made.rows[0] = replace(row, report_age_s=42.0)
+    stale = frame(made, 1_000.0).tables.engines[name]
+    assert (stale.heard_at, stale.in_flight, stale.tokens_per_s) == (960.0, None, None)
+    assert (stale.kv_percent, stale.gpu_percent, stale.waiting) == (None, None, None)
+    assert stale.verdict == fresh.verdict

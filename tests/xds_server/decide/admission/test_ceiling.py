@@ -5,9 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.report import EngineReport, Verdict
+from policies.resilience import ResilienceSpec
 from policies.route import PriorityClass
 from tests.xds_server.decide.admission.eight_engines import BOTH, Pool, decided, engine, gateway, limit, parts
-from xds_server.decide.decisions import EngineCapacity, Health
+from xds_server.decide.admission.stuck_requests import StuckRequests
+from xds_server.decide.decisions import Ejector, EngineCapacity, Health
 from xds_server.model.fleet import Engine, EngineId
 
 
@@ -143,6 +145,56 @@ def test_cut_requests_do_not_count_as_stuck(cuts: bool, load_after_s: float, hel
     pool.out(0, cut=True)
     loaded = pool.told(50, in_flight_on={"e0": 9}, load_at_s=pool.now_s + load_after_s)
     assert pool.decide(a=loaded, b=pool.told(50)).held == held
+
+
+def test_requests_that_will_fail_keep_places_below_the_ceiling_for_their_retries() -> None:
+    pool = Pool()
+    pool.out(0, 1, 2, 3, ejector=Ejector.ERRORS)
+    free = pool.decide(a=pool.told(50), b=pool.told(50))
+    assert free.total == 160, "32 of them are slots"
+    failing = {"in_flight_on": {"e0": 50, "e1": 50, "e4": 20}, "load_at_s": pool.now_s}
+    some = pool.decide(a=pool.told(50, **failing), b=pool.told(50))
+    assert (some.held, parts(some)) == (0, parts(free))
+    failing["in_flight_on"] = {"e0": 140, "e1": 20}
+    more = pool.decide(a=pool.told(50, **failing), b=pool.told(50))
+    assert more.held == 160 - (160 - 32), "other requests still fill the slots"
+    pool.resilience = ResilienceSpec.model_validate({"retries": {"attempts": 0}})
+    assert pool.decide(a=pool.told(50, **failing), b=pool.told(50)).held == 160
+
+
+@given(
+    stuck=st.dictionaries(st.sampled_from("abc"), st.tuples(st.integers(1, 200), st.integers(0, 200))),
+    ceiling=st.integers(1, 400),
+    slots=st.floats(0, 400),
+)
+def test_stuck_requests_leave_the_slots_to_others(
+    stuck: dict[str, tuple[int, int]], ceiling: int, slots: float
+) -> None:
+    requests = StuckRequests(
+        all={node: max(one) for node, one in stuck.items()},
+        failing={node: min(one) for node, one in stuck.items() if min(one)},
+    )
+    above = requests.above(ceiling, slots)
+    for node, count in requests.all.items():
+        assert count - requests.failing.get(node, 0) <= above.get(node, 0) <= count
+    below = sum(requests.all.values()) - sum(above.values())
+    assert below <= max(0.0, ceiling - slots) + 1e-6
+    assert below >= min(sum(requests.failing.values()), ceiling - slots) - len(stuck) - 1e-6
+
+
+def test_requests_beyond_a_reduced_share_leave_room_for_the_other_engines() -> None:
+    """An engine became slower: what it holds from before must not refuse callers of the others."""
+    pool = Pool()
+    pool.decisions[EngineId("pool", "e0")] = decided(traffic_percent=25, paced=True)
+    loads = {"in_flight_on": {"e0": 15, "e1": 40}, "load_at_s": pool.now_s}, {
+        "in_flight_on": {"e0": 15}, "load_at_s": pool.now_s
+    }  # fmt: skip
+    held = pool.decide(a=pool.told(50, **loads[0]), b=pool.told(50, **loads[1]))
+    assert (held.total, held.held) == (290, 20), "10 of 30 are its part"
+    within = {"in_flight_on": {"e0": 10, "e1": 40}, "load_at_s": pool.now_s}
+    assert pool.decide(a=pool.told(50, **within), b=pool.told(50)).held == 0
+    stale = {**loads[1], "load_at_s": pool.now_s - 10}
+    assert pool.decide(a=pool.told(50, **loads[0]), b=pool.told(50, **stale)).held == 5
 
 
 def test_stuck_requests_without_load_reports_use_engine_counts() -> None:

@@ -98,6 +98,23 @@ def test_degradation_keeps_actions_of_lower_levels() -> None:
     assert done[4].decided.shed_batch
 
 
+@pytest.mark.parametrize(
+    ("shed", "reduces", "sentence"),
+    [
+        ({"maxTokens": 512}, False, "requests for more than 512 tokens are refused"),
+        ({"maxTokens": 512, "longAnswers": "reduce"}, True, "answers get at most 512 tokens"),
+        ({"longAnswers": "reduce"}, False, "batch gets only idle capacity"),
+    ],
+)
+def test_long_answers_are_refused_or_reduced_at_level_3(
+    shed: dict[str, Any], reduces: bool, sentence: str
+) -> None:
+    done = {state.decided.level: state.decided for state in climb(held(20.0, 10), policy(shed=shed))}
+    assert done[3].reduces_answers is reduces
+    assert sentence in done[3].reason
+    assert not done[2].reduces_answers
+
+
 def test_disabled_degradation_level_has_no_action() -> None:
     states = climb(held(20.0, 20), policy(noHedging={"enabled": False}))
     assert states[-1].decided.level == 3

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from policies.model import PolicySet
 from policies.resilience import ResilienceSpec
 from tests.xds_server.decide.ejection.ejection_simulation import key, pool
-from xds_server.decide.admission.pool_slowdown import SPACING_S, next_work_snapshots, slowed_work
+from xds_server.decide.admission.pool_slowdown import next_work_snapshots, slowed_work
 from xds_server.decide.decision_memory import EngineWork, WorkSnapshot
 from xds_server.decide.decisions import EngineDecision, Health
+from xds_server.decide.recent_work import SPACING_S, recent_work
 from xds_server.model.fleet import Engine, EngineId, declared
 from xds_server.model.pool_traffic import EngineTraffic
 
@@ -101,7 +102,7 @@ def test_pool_at_its_learned_speed_or_faster_never_counts_as_slower(used: list[l
     assert not slowed_work(snapshots(in_use, service_s, began=0), LEARNED)
 
 
-def test_snapshots_cover_engines_in_full_rotation_and_restart_when_these_change() -> None:
+def test_snapshots_cover_engines_in_full_rotation() -> None:
     fleet = declared_pool()
     healthy = EngineDecision(health=Health.HEALTHY, reason="", since_s=0.0, verdict=None)
     out = EngineDecision(health=Health.UNHEALTHY, reason="", since_s=0.0, verdict=None)
@@ -112,8 +113,16 @@ def test_snapshots_cover_engines_in_full_rotation_and_restart_when_these_change(
     assert next_work_snapshots(first, fleet, seen, both, 10.1) is first
     assert len(next_work_snapshots(first, fleet, seen, both, 10.3)) == 2
     left = next_work_snapshots(first, fleet, seen, {**both, key("e1"): out}, 10.3)
-    assert [list(one.engines) for one in left] == [[key("e0")]]
+    assert [list(one.engines) for one in left] == [[key("e0"), key("e1")], [key("e0")]]
     assert next_work_snapshots(first, fleet, {}, both, 10.3) == ()
+
+
+def test_recent_work_covers_engines_of_the_whole_window() -> None:
+    """An ejection elsewhere must not hide what the others did."""
+    made = snapshots(steady(9), dict.fromkeys(IDS, SERVICE_S))
+    gap = (*made[:-3], replace(made[-3], engines={IDS[0]: made[-3].engines[IDS[0]]}), *made[-2:])
+    assert list(recent_work(gap, LEARNED, 1.0)) == [IDS[0]]
+    assert list(recent_work(gap, LEARNED, 0.25)) == IDS
 
 
 def declared_pool() -> tuple[Engine, ...]:

@@ -18,7 +18,7 @@ from xds_server.decide.decisions import EngineDecision, Health, PoolDecisions, T
 from xds_server.decide.ejection.engine_decisions import EjectionOutcome, engine_decisions
 from xds_server.model.fleet import EngineId, Fleet, declared, with_report
 from xds_server.model.order import Order
-from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic
+from xds_server.model.pool_traffic import NEWEST_ANSWERS, EngineTraffic, LatencyTail, PoolTraffic
 
 STEP_S = 0.1
 CANARY_S = 0.05
@@ -83,7 +83,7 @@ class Simulated:
 
 
 class World:
-    """The pool, its traffic and its decisions; ``telemetry`` can be switched off."""
+    """The pool, its traffic and its decisions; ``telemetry`` can be switched off; ``streams``: answers are."""
 
     def __init__(
         self,
@@ -105,6 +105,7 @@ class World:
         self.rate_per_s = rate_per_engine * len(zones)
         self.service = service
         self.telemetry = True
+        self.streams = False
         self.probing = True
         self.source = ReportSource.PROBE
         self.limits: TimeLimits | None = None
@@ -239,6 +240,8 @@ class World:
                 window_failures=sum(failed for _, failed, _ in one.ended),
                 failures_in_a_row=in_row,
                 newest_failed=sum(failed << age for age, (_, failed, _) in enumerate(reversed(one.ended))),
+                newest_answers=len(newest := list(one.ended)[-NEWEST_ANSWERS:]),
+                newest_spoiled=sum(failed for _, failed, _ in newest),
                 succeeded=one.succeeded,
                 failed=one.failed,
                 done_per_s=len(times) / 2,
@@ -247,7 +250,8 @@ class World:
                 in_flight=len(one.calls),
                 heard_at_s=self.now_s,
             )
-        return PoolTraffic(engines=engines, heard_at_s=self.now_s)
+        first_byte = LatencyTail(p50_s=0.1, p95_s=0.2, p99_s=0.3, calls=100) if self.streams else None
+        return PoolTraffic(engines=engines, first_byte=first_byte, heard_at_s=self.now_s)
 
     def _report(self) -> None:
         """Probe each engine as often as the prober does; send a canary where it does not queue."""

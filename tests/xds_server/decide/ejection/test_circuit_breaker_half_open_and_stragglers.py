@@ -4,14 +4,20 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from engine.report import EngineReport, ReportSource, Verdict
+from policies.model import PolicySet
 from policies.resilience import Straggler
-from tests.xds_server.decide.ejection.ejection_simulation import World
+from tests.xds_server.decide.ejection.ejection_simulation import World, key, pool
 from tests.xds_server.decide.ejection.engine_predicates import IN, is_back, is_in, is_out
-from xds_server.decide.decision_memory import WorkSample
+from xds_server.decide.decision_memory import StragglerState, WorkSample
 from xds_server.decide.decisions import Ejector
 from xds_server.decide.ejection.circuit_breaker import proofs_needed
 from xds_server.decide.ejection.slowness import PeerMedians, slowness
+from xds_server.decide.ejection.straggler import StragglerCandidate, StragglerRound, straggler_states
+from xds_server.model.fleet import declared
 
 # -- the breaker ----------------------------------------------------------------------------------------------
 
@@ -160,6 +166,54 @@ def test_few_calls_need_more_evidence_to_open_the_circuit_breaker() -> None:
     assert not found(0, 3.0), "six would have been expected"
     assert not found(3, 5.0), "three of ten may be chance"
     assert found(0, 20.0)
+
+
+_FLEET = {
+    one.id: one
+    for one in declared(PolicySet(pools={"pool": pool("aaaa")}, routes={}, policies={}, effective={})).pools[
+        "pool"
+    ]
+}
+
+
+def _candidate(name: str, tokens_per_s: float, running: int, at_s: float) -> StragglerCandidate:
+    report = EngineReport(
+        pool="pool",
+        engine=name,
+        verdict=Verdict.BUSY,
+        evidence="simulated",
+        observed_at_s=at_s,
+        sequence=int(10 * at_s),
+        boot_id="1",
+        requests_in_flight=running,
+        requests_waiting=0,
+        source=ReportSource.AGENT,
+        tokens_per_s=tokens_per_s,
+    )
+    engine = replace(_FLEET[key(name)], report=report, received_at_s=at_s)
+    return StragglerCandidate(
+        engine=engine, traffic=None, compared=name != "e0", settled=False, hung=False, kept_out=False
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    running=st.lists(st.integers(0, 8), min_size=1, max_size=12),
+    slower=st.floats(3.0, 20.0),
+    prompts=st.floats(1.0, 1.9),
+)
+def test_draining_straggler_is_as_slow_as_before(running: list[int], slower: float, prompts: float) -> None:
+    """Its requests end between two reports: what they made is not the rate of the few that are left."""
+    policy, ran = Straggler(), 8
+    state = StragglerState(ejected=True, ejections=1, since_s=1.0, until_s=11.0, times=slower, running=ran)
+    now = StragglerRound(states={key("e0"): state}, past={})
+    for place, left in enumerate(sorted(running, reverse=True)):
+        at_s = 2.0 + 0.5 * place
+        drained = _candidate("e0", prompts * 30.0 * ran / slower, left, at_s)
+        peers = [_candidate(f"e{peer}", 8 * 30.0, 8, at_s) for peer in range(1, 4)]
+        now = straggler_states([drained, *peers], now, policy, at_s)
+        assert now.states[key("e0")].ejected, (at_s, now)
+        ran = left
 
 
 def test_outlier_detection_needs_enough_peers() -> None:

@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.report import PROBE_READING, PROBE_THRESHOLD, EngineReport, Evidence, ReportSource, Verdict
 from policies.resilience import Straggler
+from tests.xds_server.decide.ejection.ejection_simulation import World
+from tests.xds_server.decide.ejection.engine_predicates import said, still
 from xds_server.decide.decision_memory import BreakerState, StragglerState
 from xds_server.decide.decisions import BreakerPhase, Ejector, Health
 from xds_server.decide.ejection import circuit_breaker
@@ -20,7 +23,7 @@ from xds_server.decide.ejection.arbitration import (
 from xds_server.decide.ejection.report_evidence import EjectionRequest
 from xds_server.decide.ejection.slowness import NOT_SLOW
 from xds_server.decide.ejection.straggler import SpeedEvidence, next_straggler_state
-from xds_server.model.fleet import Engine, EngineId
+from xds_server.model.fleet import Engine, EngineId, with_report
 from xds_server.model.pool_traffic import EngineTraffic
 
 HARD = -1.0
@@ -136,6 +139,71 @@ def test_breaker_learns_ability_after_it_opened() -> None:
     assert circuit_breaker.ability(state, worse) < 0.1
     better = EngineTraffic(succeeded=60, failed=30)
     assert circuit_breaker.ability(state, better) > 0.9
+
+
+@pytest.mark.parametrize(("answers", "share"), [([True] * 20, None), ([], None), ([False] * 8, 90.0)])
+def test_engine_that_fails_its_probe_counts_by_its_calls(answers: list[bool], share: float | None) -> None:
+    """Four of eight engines are dead, so the floor would keep the fifth, whole, while it fails every call."""
+    world = still("aaaaaaaa")
+    for place in range(4):
+        said(world, f"e{place}", Verdict.DEAD)
+    world.engines["e4"].ended.extend((world.now_s, failed, 0.5) for failed in answers)
+    report = EngineReport(
+        pool="pool",
+        engine="e4",
+        verdict=Verdict.DEGRADED,
+        evidence="probe answered without a token: status 500",
+        observed_at_s=world.now_s,
+        sequence=world.sequence(),
+        source=ReportSource.AGENT,
+        reasons=(Evidence(reading=PROBE_READING, threshold=PROBE_THRESHOLD, sentence="status 500"),),
+    )
+    world.fleet = with_report(world.fleet, report, world.now_s)
+    world.decide()
+    found = world.decision("e4")
+    assert (found.health is Health.HEALTHY, found.floor) == (share is not None, share is not None)
+    assert found.traffic_percent == (share or 100.0)
+
+
+@pytest.mark.parametrize(
+    ("fails", "slower", "streams", "resilience", "cut"),
+    [
+        (1.0, 1.0, False, {}, True),
+        (1.0, 1.0, True, {}, False),
+        (1.0, 1.0, False, {"breaker": {"cutHung": False}}, False),
+        (1.0, 1.0, False, {"retries": {"attempts": 0}}, False),
+        (1.0, 1.0, False, {"breaker": {"mode": "shadow"}}, False),
+        (0.6, 1.0, False, {}, False),
+        (0.0, 20.0, False, {}, False),
+    ],
+)
+def test_engine_that_fails_every_call_is_cut(
+    fails: float, slower: float, streams: bool, resilience: dict[str, object], cut: bool
+) -> None:
+    """Its queue would fail, call by call. Answers of a slow engine arrive, and a stream may have begun."""
+    world = World(resilience=resilience)
+    world.streams = streams
+    world.run(4)
+    world.engines["e0"].fails, world.engines["e0"].slower = fails, slower
+    for call in world.engines["e0"].calls:
+        call.fails = fails == 1
+    world.run(1.5)
+    since_s = 104.0
+    out = [one["e0"] for at_s, one in world.history if at_s > since_s and one["e0"].health is Health.UNHEALTHY]
+    assert any(one.cut for one in out) == cut
+    if cut:
+        assert out[0].cut, "at its ejection"
+        world.engines["e0"].fails = 0.0
+        world.run(6)
+        assert world.decision("e0").health is Health.HEALTHY
+
+
+def test_pool_without_a_good_engine_cuts_none() -> None:
+    world = World("aaaa").run(4)
+    for engine in world.engines.values():
+        engine.fails = 1.0
+    world.run(6)
+    assert not any(one.cut for one in world.history[-1][1].values())
 
 
 def test_ejected_straggler_is_measured_again() -> None:

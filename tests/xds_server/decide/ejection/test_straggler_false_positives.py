@@ -57,7 +57,7 @@ class Callers(World):
 @pytest.fixture
 def no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """No engine reports a token rate, to compare with its peers' or with its own past."""
-    monkeypatch.setattr(straggler, "tokens_per_running", lambda *_: None)
+    monkeypatch.setattr(straggler, "tokens_per_running", lambda *_, **__: None)
     monkeypatch.setattr(past_speed, "running_requests", lambda *_: None)
 
 

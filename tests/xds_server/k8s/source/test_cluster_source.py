@@ -169,7 +169,7 @@ async def test_pool_with_missing_secret_waits_for_reevaluation(cluster: Cluster)
 
 
 async def test_no_state_before_initial_sync(cluster: Cluster) -> None:
-    double = cluster.must_be_double()
+    double = cluster.must_be_double("it fails for one path")
     await two_engines(cluster)
     double.trouble(Troubles(failing=3, only="/endpointslices"))
     async with watched(cluster) as seen:
@@ -180,7 +180,7 @@ async def test_no_state_before_initial_sync(cluster: Cluster) -> None:
 
 
 async def test_pod_readiness_changes_no_document(cluster: Cluster) -> None:
-    cluster.must_be_double()
+    cluster.must_have_controllers()
     await two_engines(cluster)
     async with watched(cluster) as seen:
         await seen.until(seen.engines, "engines")
@@ -194,7 +194,7 @@ async def test_pod_readiness_changes_no_document(cluster: Cluster) -> None:
 
 
 async def test_deleted_pod_drains_before_it_is_removed(cluster: Cluster) -> None:
-    double = cluster.must_be_double()
+    cluster.must_have_controllers()
     await two_engines(cluster)
     async with watched(cluster) as seen:
         await seen.until(lambda: len(seen.engines()) == 2, "engines")
@@ -205,11 +205,10 @@ async def test_deleted_pod_drains_before_it_is_removed(cluster: Cluster) -> None
         await seen.until(lambda: seen.engines() == ("vllm-2",), "it is gone")
         await seen.until(lambda: seen.standing("vllm-1") is None, "and so is the word")
         assert set(seen.source.pods) == {EngineId("chat", "vllm-2")}
-    assert double is not None
 
 
 async def test_broken_node_ejects_its_engines_and_a_cordon_does_not(cluster: Cluster) -> None:
-    cluster.must_be_double()
+    cluster.must_have_controllers()
     await two_engines(cluster)
     async with watched(cluster) as seen:
         await seen.until(seen.engines, "engines")
@@ -249,12 +248,12 @@ async def test_invalid_object_keeps_its_last_version_and_others_continue(cluster
 
 
 async def test_lost_api_server_changes_only_staleness(cluster: Cluster) -> None:
-    double = cluster.must_be_double()
+    cluster.must_have_controllers()
     await two_engines(cluster)
     async with watched(cluster) as seen:
         await seen.until(lambda: len(seen.engines()) == 2, "engines")
         before = (len(seen.states), len(seen.pod_states))
-        await double.down()
+        await cluster.down()
         await seen.until(lambda: len(seen.source.stale) == 6, "all is stale")
         assert set(seen.source.stale) == {
             "enginepools",
@@ -266,7 +265,7 @@ async def test_lost_api_server_changes_only_staleness(cluster: Cluster) -> None:
         }
         assert all(seconds >= 0 for seconds in seen.source.stale.values())
         assert (len(seen.states), len(seen.pod_states)) == before
-        await double.up()
+        await cluster.up()
         await seen.until(lambda: not seen.source.stale, "in touch again")
         await cluster.condition("vllm-2", "Ready", held=False)
         await seen.until(lambda: seen.standing("vllm-2") is PodPhase.NOT_READY, "news again")
@@ -274,19 +273,19 @@ async def test_lost_api_server_changes_only_staleness(cluster: Cluster) -> None:
 
 
 async def test_silent_api_server_is_detected(cluster: Cluster) -> None:
-    double = cluster.must_be_double()
+    cluster.must_have_controllers()
     await two_engines(cluster)
     async with watched(cluster, ping_s=0.5) as seen:
         await seen.until(seen.engines, "engines")
-        double.trouble(Troubles(silent=True))
+        cluster.freeze()
         await seen.until(lambda: len(seen.source.stale) == 6, "all is stale")
         assert len(seen.engines()) == 2
-        double.trouble(Troubles())
+        cluster.thaw()
         await seen.until(lambda: not seen.source.stale, "in touch again")
 
 
 async def test_unobservable_pods_are_not_gone(cluster: Cluster) -> None:
-    double = cluster.must_be_double()
+    double = cluster.must_be_double("it fails for one path")
     await two_engines(cluster)
     async with watched(cluster) as seen:
         await seen.until(lambda: len(seen.engines()) == 2, "engines")
@@ -311,7 +310,7 @@ async def test_unobservable_pods_are_not_gone(cluster: Cluster) -> None:
 
 
 async def test_expired_resource_versions_relist_without_flapping(cluster: Cluster) -> None:
-    double = cluster.must_be_double()
+    double = cluster.must_be_double("it changes while it is down")
     await two_engines(cluster)
     async with watched(cluster) as seen:
         await seen.until(lambda: len(seen.engines()) == 2, "engines")
@@ -347,7 +346,7 @@ def _delete(path: str) -> Any:
 
 
 async def test_missing_crds_are_tolerated_and_found_later(cluster: Cluster) -> None:
-    cluster.must_be_double()
+    cluster.must_have_controllers()
     async with watched(cluster) as seen:
         await seen.until(lambda: seen.states, "a state")
         assert isinstance(seen.states[0], RejectedPolicies)
@@ -360,7 +359,7 @@ async def test_missing_crds_are_tolerated_and_found_later(cluster: Cluster) -> N
 
 
 async def test_only_selected_namespaces_and_labels_are_read(cluster: Cluster) -> None:
-    cluster.must_be_double()
+    cluster.must_have_controllers()
     await two_engines(cluster)
     for name in ("one", "two", "three"):
         await cluster.namespace(name)
@@ -368,13 +367,18 @@ async def test_only_selected_namespaces_and_labels_are_read(cluster: Cluster) ->
             {**pool(f"of-{name}"), "metadata": {"name": f"of-{name}", "labels": {"team": name}}}, namespace=name
         )
         await cluster.pod(
-            f"in-{name}", namespace=name, labels={"app": "vllm"}, ip="10.0.1.1", ports={"http": 8000}
+            f"in-{name}",
+            namespace=name,
+            node="node-1",
+            labels={"app": "vllm"},
+            ip="10.0.1.1",
+            ports={"http": 8000},
         )
         await cluster.service("vllm", namespace=name, selector={"app": "vllm"}, ports={"http": 8000})
     async with watched(cluster, WatchScope(namespaces=("one", "two"))) as seen:
         await seen.until(lambda: seen.policies and len(seen.policies.pools) == 2, "two pools")
-        assert seen.engines("of-one") == ("in-one",)
-        assert seen.engines("of-two") == ("in-two",)
+        await seen.until(lambda: seen.engines("of-one") == ("in-one",), "its engine")
+        await seen.until(lambda: seen.engines("of-two") == ("in-two",), "its engine")
     async with watched(cluster, WatchScope(policy_selector="team in (two,three)")) as seen:
         await seen.until(lambda: seen.policies and set(seen.policies.pools) == {"of-two", "of-three"}, "by label")
 
@@ -402,7 +406,7 @@ async def test_examples_are_equal_in_cluster_and_files(cluster: Cluster) -> None
 
 
 async def test_two_sources_produce_equal_texts(cluster: Cluster) -> None:
-    cluster.must_be_double()
+    cluster.must_have_controllers()
     await two_engines(cluster)
     async with watched(cluster) as one:
         await one.until(one.engines, "engines")

@@ -1,5 +1,6 @@
 """Status of an object, stable until its state changes."""
 
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -23,6 +24,7 @@ from xds_server.decide.decisions import Health
 from xds_server.k8s.replica_status import NackSummary
 from xds_server.k8s.status.object_status import PROGRAMMED, condition, rfc3339, status_of
 from xds_server.model.fleet import EngineId
+from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic
 
 LATER_S = UNIX_S + 60
 
@@ -38,7 +40,11 @@ def fits_its_definition(kind: str, status: Any) -> None:
 def test_acked_object_has_accepted_and_programmed_conditions() -> None:
     one = document(kind="ModelRoute", name="r")
     status = status_of(one, scene(one), {}, UNIX_S)
-    assert conditions(status) == {"Accepted": ("True", "Accepted"), "Programmed": ("True", "Programmed")}
+    assert conditions(status) == {
+        "Accepted": ("True", "Accepted"),
+        "Programmed": ("True", "Programmed"),
+        "Healthy": ("True", "Healthy"),
+    }
     assert status["observedGeneration"] == 2
     assert "engines" not in status
     fits_its_definition("ModelRoute", status)
@@ -49,7 +55,11 @@ def test_rejected_object_status_has_field_reason_and_served_generation() -> None
         problems=(problem(), problem("spec.slotsPerEngine", "is not a number")), last_accepted='{"model":"m"}'
     )
     status = status_of(one, scene(one), {}, UNIX_S)
-    assert conditions(status) == {"Accepted": ("False", "Rejected"), "Programmed": ("False", "Rejected")}
+    assert conditions(status) == {
+        "Accepted": ("False", "Rejected"),
+        "Programmed": ("False", "Rejected"),
+        "Healthy": ("True", "Healthy"),
+    }
     assert status["conditions"][0]["message"] == (
         "the last accepted spec is served; spec.model: is empty; spec.slotsPerEngine: is not a number"
     )
@@ -69,7 +79,7 @@ def test_unserved_duplicate_pool_has_no_engine_counts() -> None:
     seen = scene(older, fleet=fleet(engine("a", Verdict.READY)))
     assert status_of(older, seen, {}, UNIX_S)["engines"]["total"] == 1
     status = status_of(namesake, seen, {}, UNIX_S)
-    assert status["engines"] == {"total": 0, "healthy": 0, "draining": 0, "unhealthy": 0}
+    assert status["engines"] == {"total": 0, "healthy": 0, "unknown": 0, "draining": 0, "unhealthy": 0}
     assert status["verdicts"] == {}
 
 
@@ -137,7 +147,7 @@ def test_engine_counts_ignore_load() -> None:
     engines = fleet(*(engine(name, verdict) for name, (verdict, _) in verdicts.items()), engine("f", None))
     known = {EngineId("pool", name): decided(*given) for name, given in verdicts.items()}
     status = status_of(one, scene(one, fleet=engines, engines=known), {}, UNIX_S)
-    assert status["engines"] == {"total": 6, "healthy": 3, "draining": 1, "unhealthy": 2}
+    assert status["engines"] == {"total": 6, "healthy": 2, "unknown": 1, "draining": 1, "unhealthy": 2}
     assert status["verdicts"] == {"draining": 1, "hung": 1, "ready": 2, "unknown": 1}
     fits_its_definition("EnginePool", status)
 
@@ -146,4 +156,16 @@ def test_foreign_conditions_are_kept() -> None:
     one = document()
     theirs = {"type": "Approved", "status": "True", "reason": "By", "message": "", "lastTransitionTime": "t"}
     assert theirs in status_of(one, scene(one), {"conditions": [theirs]}, UNIX_S)["conditions"]
-    assert len(status_of(one, scene(one), {"conditions": "nonsense"}, UNIX_S)["conditions"]) == 2
+    assert len(status_of(one, scene(one), {"conditions": "nonsense"}, UNIX_S)["conditions"]) == 3
+
+
+def test_unknown_engine_becomes_healthy_with_its_first_request() -> None:
+    one = document()
+    silent = fleet(engine("a", None))
+    known = {EngineId("pool", "a"): decided(None, Health.HEALTHY)}
+    status = status_of(one, scene(one, fleet=silent, engines=known), {}, UNIX_S)
+    assert status["engines"] == {"total": 1, "healthy": 0, "unknown": 1, "draining": 0, "unhealthy": 0}
+    called = PoolTraffic(engines={"a": EngineTraffic(neutral=1)}, proxies={})
+    heard = replace(silent, traffic={"pool": called})
+    status = status_of(one, scene(one, fleet=heard, engines=known), {}, UNIX_S)
+    assert status["engines"] == {"total": 1, "healthy": 1, "unknown": 0, "draining": 0, "unhealthy": 0}

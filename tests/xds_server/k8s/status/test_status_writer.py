@@ -111,6 +111,7 @@ def test_difference_is_written_once(tmp_path: Path) -> None:
             assert conditions(stored["status"]) == {
                 "Accepted": ("True", "Accepted"),
                 "Programmed": ("True", "Programmed"),
+                "Healthy": ("True", "Healthy"),
             }
             assert stored["metadata"]["generation"] == one.generation
             # Repeated cycles write nothing, even after the source has seen the write.
@@ -121,7 +122,8 @@ def test_difference_is_written_once(tmp_path: Path) -> None:
             assert (await on.stored())["metadata"]["resourceVersion"] == version
             on.scene = scene(one, fleet=fleet(engine("e1", Verdict.HUNG)), engines={})
             await writer.write_once()
-            assert (await on.status())["engines"] == {"total": 1, "healthy": 0, "draining": 0, "unhealthy": 1}
+            counts = {"total": 1, "healthy": 0, "unknown": 0, "draining": 0, "unhealthy": 1}
+            assert (await on.status())["engines"] == counts
 
     asyncio.run(play())
 
@@ -206,7 +208,7 @@ def test_deleted_object_and_its_namesake_are_not_written(
 def test_api_server_retry_after_is_honoured(tmp_path: Path) -> None:
     async def play() -> None:
         async with stage(tmp_path) as on:
-            double = on.cluster.must_be_double()
+            double = on.cluster.must_be_double("it answers 429 and 500 on order")
             writer = await held(on.writer())
             on.scene = scene(await on.pool())
             double.trouble(Troubles(too_many=1, only="enginepools"))

@@ -1,5 +1,6 @@
 """Versions survive the process, completely or not at all, within limits."""
 
+import errno
 import json
 import stat
 from dataclasses import replace
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from xds_server.rollout.history import digest_table
+from xds_server.rollout.history import digest_table, version_archive
+from xds_server.rollout.history.announced_number import FILE_NAME, FORMAT
 from xds_server.rollout.history.policy_version import PolicyVersion, VersionSource, digest_of
 from xds_server.rollout.history.version_archive import VersionArchive, surplus
 
@@ -77,6 +79,34 @@ def test_damaged_version_number_is_not_reused(tmp_path: Path, damage: str) -> No
     found.add(version(found.next_number()))
     found.flush()
     assert path.exists()  # kept for inspection
+
+
+@pytest.mark.parametrize(("text", "following"), [
+    (f"{FORMAT} {7:020}\n", 8), (f"{FORMAT} {1:020}\n", 3), (f"{FORMAT} 12x", 3),
+    ("switchgear-number/2 9", 3), ("", 3),
+])  # fmt: skip
+def test_announced_number_is_not_reused(tmp_path: Path, text: str, following: int) -> None:
+    kept(tmp_path, version(1), version(2))
+    (tmp_path / FILE_NAME).write_text(text)
+    found = again(tmp_path)
+    assert found.next_number() == following
+    assert found.last == version(2), "it is still the last one served"
+    found.add(version(following))
+    assert again(tmp_path).next_number() == following + (text.startswith(f"{FORMAT} 0"))
+
+
+def test_number_is_announced_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept(tmp_path, version(1))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(version_archive, "write_atomically", full)
+    archive = again(tmp_path)
+    archive.add(version(2))
+    archive.flush()
+    assert "cannot write" in archive.failure
+    assert again(tmp_path).next_number() == 3
 
 
 def named(number: int) -> PolicyVersion:

@@ -1,0 +1,158 @@
+"""Kubernetes' own programs, for tests with a real API server: kube-apiserver, its etcd, controllers, kubectl.
+
+``python tests/cluster_parts.py newest`` builds them, once, from the Go modules that ``tests/kubernetes/parts``
+pins, and prints their folder; ``oldest`` builds the oldest release that the chart accepts. They are in the user's
+cache (``$XDG_CACHE_HOME/switchgear/cluster-parts``), so every checkout has them. ``KUBE_APISERVER`` and ``ETCD``
+name programs built elsewhere; ``KUBE_CONTROLLER_MANAGER`` and ``KUBECTL`` may join them.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+SOURCES: Final = Path(__file__).parent / "kubernetes" / "parts"
+RELEASES: Final = {"newest": "go.mod", "oldest": "oldest.mod"}
+"""Each release that tests may ask for, and the file of its modules."""
+VARIABLES: Final = {
+    "KUBE_APISERVER": "kube-apiserver",
+    "ETCD": "etcd",
+    "KUBE_CONTROLLER_MANAGER": "kube-controller-manager",
+    "KUBECTL": "kubectl",
+}
+_NEEDED: Final = ("KUBE_APISERVER", "ETCD")
+# Cold, on two cores: 12 minutes; a busy machine takes several times that.
+_BUILD_LIMIT_S: Final = 5400.0
+
+
+class PartsError(Exception):
+    """The programs cannot be obtained; the message is one line with the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The programs of one cluster. ``controllers``: None where no kube-controller-manager is given."""
+
+    apiserver: Path
+    etcd: Path
+    controllers: Path | None = None
+
+    @property
+    def version(self) -> str:
+        """What kube-apiserver calls its release, such as v1.37.2."""
+        said = subprocess.run([self.apiserver, "--version"], check=True, capture_output=True, text=True).stdout
+        return said.split()[-1]
+
+
+def from_environment() -> Parts | None:
+    """The programs that the environment names; None unless both needed ones are named."""
+    named = {name: os.environ.get(name) for name in VARIABLES}
+    apiserver, etcd = (named[name] for name in _NEEDED)
+    if not (apiserver and etcd):
+        return None
+    controllers = named["KUBE_CONTROLLER_MANAGER"]
+    return Parts(
+        apiserver=Path(apiserver), etcd=Path(etcd), controllers=Path(controllers) if controllers else None
+    )
+
+
+def folder(release: str) -> Path:
+    """Where a release's programs are, or will be: by its version and the text of what is built."""
+    modules = SOURCES / RELEASES[release]
+    text = b"".join(
+        path.read_bytes() for path in (modules, modules.with_suffix(".sum"), *sorted(SOURCES.glob("*/*.go")))
+    )
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    name = f"{version(release)}-{hashlib.sha256(text).hexdigest()[:12]}"
+    return cache / "switchgear" / "cluster-parts" / name
+
+
+def version(release: str) -> str:
+    """The version of Kubernetes that a release pins."""
+    found = re.search(
+        r"^\tk8s\.io/kubernetes (v[0-9.]+)$", (SOURCES / RELEASES[release]).read_text(), re.MULTILINE
+    )
+    assert found is not None, "the modules require k8s.io/kubernetes"
+    return found[1]
+
+
+def variables(release: str) -> Mapping[str, str]:
+    """What to add to the environment for a built release; ``PartsError`` if it is not built."""
+    at = folder(release)
+    if not at.is_dir():
+        msg = f"{at} does not exist; `make cluster-parts RELEASE={release}` builds it"
+        raise PartsError(msg)
+    return {name: str(at / program) for name, program in VARIABLES.items()}
+
+
+def built(release: str) -> Path:
+    """The folder of a release's programs, built now if need be; ``PartsError`` with the reason if that fails."""
+    at = folder(release)
+    if at.is_dir():
+        return at
+    go = shutil.which("go")
+    if go is None:
+        msg = "there is no Go to build it with, and KUBE_APISERVER and ETCD name no programs"
+        raise PartsError(msg)
+    at.parent.mkdir(parents=True, exist_ok=True)
+    with (at.parent / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two builds at once would take twice as long, and as much memory
+        if not at.is_dir():
+            sys.stderr.write(f"building Kubernetes {version(release)} in {at} (once; minutes) ...\n")
+            _build(go, release, at)
+    return at
+
+
+def _build(go: str, release: str, at: Path) -> None:
+    major, minor, _ = version(release).removeprefix("v").split(".")
+    stamp = {"gitVersion": version(release), "gitMajor": major, "gitMinor": minor}
+    flags = " ".join(["-s -w", *(f"-X k8s.io/component-base/version.{key}={text}" for key, text in stamp.items())])
+    with tempfile.TemporaryDirectory(dir=at.parent, prefix=".building-") as scratch:
+        command = ["nice", "-n", "10", go, "build", "-trimpath", f"-modfile={RELEASES[release]}"]
+        command += [f"-ldflags={flags}", "-o", f"{scratch}/bin/", "./..."]
+        try:
+            done = subprocess.run(
+                command,
+                cwd=SOURCES,
+                env={**os.environ, "CGO_ENABLED": "0"},
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=False,
+                timeout=_BUILD_LIMIT_S,
+            )
+        except subprocess.TimeoutExpired:
+            msg = f"go build did not end within {_BUILD_LIMIT_S:g} s"
+            raise PartsError(msg) from None
+        if done.returncode:
+            complaint = [
+                line.strip() for line in done.stderr.splitlines() if not line.startswith("go: downloading")
+            ]
+            msg = f"go build failed: {complaint[-1] if complaint else f'exit status {done.returncode}'}"
+            raise PartsError(msg)
+        (Path(scratch) / "bin").rename(at)
+
+
+def main(release: str) -> int:
+    """Print where the programs of a release are; 1 with the reason where they cannot be obtained."""
+    if from_environment() is not None:
+        sys.stdout.write(" ".join(os.environ[name] for name in _NEEDED) + "\n")
+        return 0
+    try:
+        sys.stdout.write(f"{built(release)}\n")
+    except PartsError as why:
+        sys.stderr.write(f"kubernetes API server {version(release)}: SKIPPED: {why}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,36 @@
+"""What is kept of a node."""
+
+from xds_server.wire.decode import DeltaDiscoveryRequest
+from xds_server.xds import NodeInfo, XdsVariant
+from xds_server.xds.discovery_requests import MAX_BUILDS, decode_request
+
+
+def decoded(metadata: dict[str, str] | None = None, extensions: tuple[str, ...] = ()) -> NodeInfo:
+    request = DeltaDiscoveryRequest(type_url="t")
+    request.node.id = "gw-1"
+    for name, value in (metadata or {}).items():
+        request.node.metadata[name] = value
+    for name in extensions:
+        request.node.extensions.append(b"\x0a" + bytes([len(name)]) + name.encode())
+    node = decode_request(XdsVariant.DELTA, request.SerializeToString()).node
+    assert node is not None
+    return node
+
+
+def test_only_used_metadata_is_kept() -> None:
+    assert decoded({"role": "gateway", "made-up": "m" * 10_000}).metadata == {"role": "gateway"}
+
+
+def test_proxies_of_one_build_share_their_list_of_extensions() -> None:
+    one, other = decoded(extensions=("a", "b")), decoded(extensions=("a", "b"))
+    assert one.extensions is other.extensions
+    assert one.extensions == {"a", "b"}
+
+
+def test_different_lists_of_extensions_are_limited() -> None:
+    before = decoded(extensions=("honest",))
+    made_up = [decoded(extensions=(f"made-up-{number}",)) for number in range(2 * MAX_BUILDS)]
+    assert 0 < sum(bool(one.extensions) for one in made_up) < MAX_BUILDS
+    assert decoded(extensions=("honest",)).extensions == before.extensions
+    made_up.clear()
+    assert decoded(extensions=("later",)).extensions
