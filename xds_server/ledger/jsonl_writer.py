@@ -1,11 +1,13 @@
 """A size-limited file of JSON lines, written in a thread.
 
-``write`` queues a line; a thread appends what has gathered. A full disk costs lines, which are counted, and one
-log line. A full file becomes ``FILE.1``, replacing the previous one: never more than twice ``max_bytes``. A crash
-may leave half a line at the end; the next run starts on a new line, and readers skip the half.
+``write`` queues a line; a thread appends what has gathered. What a full disk or a lack of descriptors refuses
+waits and is retried, each line whole; lines beyond ``MOST_WAITING`` are dropped and counted. A full file becomes
+``FILE.1``, replacing the previous one: never more than twice ``max_bytes``. A crash may leave half a line at the
+end; the next run starts on a new line, and readers skip the half.
 """
 
 import asyncio
+import contextlib
 import os
 import stat
 from collections.abc import Sequence
@@ -18,6 +20,12 @@ from xds_server.serve_config import ConfigError
 
 MOST_WAITING: Final = 20_000
 """Lines that may wait for the disk: a few seconds of the worst case."""
+
+MOST_WAITING_BYTES: Final = 16 * 1024 * 1024
+"""Bytes that may wait for the disk; one line more may begin below it."""
+
+RETRY_S: Final = 1.0
+"""Time between attempts to write what was refused."""
 
 TAIL_BYTES: Final = 8 * 1024 * 1024
 
@@ -35,11 +43,13 @@ class JsonlWriter:
         self._max_bytes = max_bytes
         self._most_waiting = most_waiting
         self._waiting: list[str | None] = []
+        self._writing: Sequence[str | None] = ()
+        self._waiting_bytes = 0
         self._wake = asyncio.Event()
         self._failing = False
         self._bytes = path.stat().st_size if path.is_file() else 0
         self.lost = 0
-        """Lines not written."""
+        """Lines not written, and no longer waiting."""
 
     @property
     def full(self) -> bool:
@@ -48,10 +58,14 @@ class JsonlWriter:
 
     def write(self, line: str) -> bool:
         """Queue a line; False, and counted as lost, if too many wait already."""
-        if len(self._waiting) >= self._most_waiting:
+        if (
+            len(self._waiting) + len(self._writing) >= self._most_waiting
+            or self._waiting_bytes >= MOST_WAITING_BYTES
+        ):
             self.lost += 1
             return False
         self._waiting.append(line)
+        self._waiting_bytes += len(line)
         self._bytes += len(line) + 1
         self._wake.set()
         return True
@@ -62,60 +76,78 @@ class JsonlWriter:
         self._bytes = 0
 
     async def run(self) -> None:
-        """Write until cancelled; what still waits then is written first."""
+        """Write until cancelled; what still waits then is tried once more, and lost if refused."""
         writing: asyncio.Future[None] | None = None
         try:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                batch, self._waiting = self._waiting, []
-                writing = asyncio.ensure_future(asyncio.to_thread(self._append, batch))
+                writing = asyncio.ensure_future(self._flush())
                 await asyncio.shield(writing)
+                if self._waiting and self._failing:
+                    await asyncio.sleep(RETRY_S)
+                    self._wake.set()
         finally:
             if writing is not None:
                 # Later lines must not overtake a batch that is still being written.
                 await asyncio.wait((writing,))
-            if self._waiting:
-                self._append(self._waiting)
+            self.lost += sum(line is not None for line in self._append(self._waiting))
 
-    def _append(self, batch: Sequence[str | None]) -> None:
-        """Write a batch; count what cannot be written."""
-        left = sum(line is not None for line in batch)
+    async def _flush(self) -> None:
+        """Write what waits; what is refused goes back to the front of the queue."""
+        self._writing, self._waiting = self._waiting, []
+        refused = await asyncio.to_thread(self._append, self._writing)
+        self._writing = ()
+        self._waiting[:0] = refused
+        self._waiting_bytes = sum(len(line) for line in self._waiting if line is not None)
+
+    def _append(self, batch: Sequence[str | None]) -> Sequence[str | None]:
+        """Write a batch; returns the end of it that was refused."""
+        done = 0
         try:
             part: list[str] = []
-            for line in batch:
-                if line is None:
-                    left -= self._write(part)
-                    part = []
-                    if self._path.is_file():
-                        self._begin_anew()
-                else:
+            for number, line in enumerate(batch):
+                if line is not None:
                     part.append(line)
-            left -= self._write(part)
+                    continue
+                self._write(part)
+                part, done = [], number
+                if self._path.is_file():
+                    self._rename_full()
+                done = number + 1
+            self._write(part)
         except OSError as error:
-            self.lost += left
             if not self._failing:
                 _log.error("file.failed", file=str(self._path), reason=error.strerror or str(error))
             self._failing = True
-        else:
-            if self._failing:
-                _log.info("file.recovered", file=str(self._path), lost=self.lost)
+            return batch[done:]
+        if self._failing and batch:
+            _log.info("file.recovered", file=str(self._path), lost=self.lost)
             self._failing = False
+        return ()
 
-    def _begin_anew(self) -> None:
+    def _rename_full(self) -> None:
         """Move the full file away, and keep its permissions for the next one."""
         readers = stat.S_IMODE(self._path.stat().st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH)
         self._path.replace(rotated(self._path))
         self._path.touch(mode=0o600)
         self._path.chmod(readers)
 
-    def _write(self, lines: Sequence[str]) -> int:
+    def _write(self, lines: Sequence[str]) -> None:
+        """Append lines, all or none: half of them would be there twice after a retry."""
         if not lines:
-            return 0
-        with open(self._path, "ab", opener=_private) as file:
-            torn = file.tell() > 0 and not _ends_a_line(self._path)
-            file.write((("\n" if torn else "") + "".join(f"{line}\n" for line in lines)).encode())
-        return len(lines)
+            return
+        with open(self._path, "ab", buffering=0, opener=_private) as file:
+            begin = file.tell()
+            torn = begin > 0 and not _ends_a_line(self._path)
+            left = memoryview((("\n" if torn else "") + "".join(f"{line}\n" for line in lines)).encode())
+            try:
+                while left:
+                    left = left[file.write(left) :]
+            except OSError:
+                with contextlib.suppress(OSError):
+                    file.truncate(begin)
+                raise
 
 
 def _private(path: str, flags: int) -> int:

@@ -3,14 +3,20 @@
 import asyncio
 import contextlib
 import os
+import resource
 import stat
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from tests.eventually import eventually
+from xds_server.ledger import jsonl_writer
 from xds_server.ledger.jsonl_writer import JsonlWriter, rotated, tail
 from xds_server.serve_config import ConfigError
+
+LIMIT_S = 30.0
 
 
 @contextlib.asynccontextmanager
@@ -85,6 +91,68 @@ async def test_rotated_file_keeps_permissions(tmp_path: Path) -> None:
         "readable as before, and writable by the owner only"
     )
     assert tail(file) == ['{"n": 2}', '{"n": 1}', '{"n": 2}']
+
+
+async def test_lines_refused_for_lack_of_descriptors_are_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl_writer, "RETRY_S", 0.01)
+    lines = JsonlWriter(tmp_path / "l", 1000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with writing(lines):
+        lines.write("before")
+        await eventually(lambda: tail(tmp_path / "l") == ["before"], "the first line", LIMIT_S)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            with capture_logs() as logged:
+                for number in range(3):
+                    lines.write(f"during {number}")
+                await eventually(
+                    lambda: any(one["event"] == "file.failed" for one in logged), "a failed write", LIMIT_S
+                )
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        lines.write("after")
+        await eventually(lambda: len(tail(tmp_path / "l")) == 5, "every line", LIMIT_S)
+    assert tail(tmp_path / "l") == ["before", "during 0", "during 1", "during 2", "after"]
+    assert lines.lost == 0
+
+
+async def test_half_written_batch_is_retried_once_and_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl_writer, "RETRY_S", 0.01)
+    lines = JsonlWriter(tmp_path / "l", 100_000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    texts = [f"{number:0>1000}" for number in range(20)]
+    async with writing(lines):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5_500, hard))  # as on a disk that fills within a batch
+        try:
+            with capture_logs() as logged:
+                for text in texts:
+                    lines.write(text)
+                lines.rotate()
+                lines.write("next file")
+                await eventually(
+                    lambda: any(one["event"] == "file.failed" for one in logged), "a failed write", LIMIT_S
+                )
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        await eventually(lambda: tail(tmp_path / "l")[-1:] == ["next file"], "every line", LIMIT_S)
+    assert tail(tmp_path / "l") == [*texts, "next file"]
+    assert rotated(tmp_path / "l").is_file()
+    assert lines.lost == 0
+
+
+async def test_waiting_bytes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl_writer, "MOST_WAITING_BYTES", 100)
+    lines = JsonlWriter(tmp_path / "absent" / "l", 1000)
+    assert [lines.write("x" * 60) for _ in range(4)] == [True, True, False, False]
+    (tmp_path / "absent").mkdir()
+    async with writing(lines):
+        await eventually(lambda: len(tail(tmp_path / "absent" / "l")) == 2, "the lines that waited", LIMIT_S)
+        assert lines.write("room again")
+    assert lines.lost == 2
 
 
 async def test_full_disk_loses_lines_only(tmp_path: Path) -> None:
