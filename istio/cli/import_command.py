@@ -18,6 +18,7 @@ from istio.imports.source_documents import SourceDocument, source_documents
 from policies.findings import PolicyErrors
 from policies.quantity import Name
 from xds_server.cli.diagnostics import as_text, from_errors, printable
+from xds_server.model.text import names_text
 
 _NAMES: Final[TypeAdapter[str]] = TypeAdapter(Name)
 
@@ -118,13 +119,16 @@ def run_import(
 ) -> int:
     """Write the policies and, to stderr, the list of unsupported settings; return the exit code.
 
-    0, or 1 with ``strict`` and an unsupported setting, or 2 if a file is invalid or yields no policy. Policies are
-    written completely or not at all.
+    0, or 1 with ``strict`` and an unsupported setting, or 2 if a file is invalid, yields no policy or lacks a pool
+    of ``--model``. Policies are written completely or not at all.
     """
     try:
         result = translate(source_documents(files, noun))
     except PolicyErrors as errors:
         click.echo(as_text(from_errors(errors)), err=True)
+        return 2
+    if result.unknown_models:
+        click.echo(f"--model: no pool {names_text(result.unknown_models)} in these files", err=True)
         return 2
     click.echo(_listing(result, outputs.form), err=True, nl=False)
     if not result.text:

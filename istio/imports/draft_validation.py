@@ -29,11 +29,13 @@ _TLS: Final = ("spec", "tls")
 class ImportResult:
     """Policies as text that was read again and found good, and everything to know about them.
 
-    ``text`` is empty where nothing came of what was read.
+    ``text`` is empty where nothing came of what was read. ``unknown_models``: pools that the caller named a model
+    for, and that the files do not have.
     """
 
     text: str
     remarks: tuple[ImportRemark, ...]
+    unknown_models: tuple[str, ...] = ()
 
     @property
     def understood(self) -> bool:
@@ -41,7 +43,12 @@ class ImportResult:
         return all(one.sort is not RemarkKind.NOT_UNDERSTOOD for one in self.remarks)
 
 
-def import_drafts(drafts: Sequence[PolicyDraft], sources: Sequence[SourceDocument], heading: str) -> ImportResult:
+def import_drafts(
+    drafts: Sequence[PolicyDraft],
+    sources: Sequence[SourceDocument],
+    heading: str,
+    unknown_models: tuple[str, ...] = (),
+) -> ImportResult:
     """What the drafts come to, read again by the loader of policies."""
     kept = list(drafts)
     text = ""
@@ -58,7 +65,7 @@ def import_drafts(drafts: Sequence[PolicyDraft], sources: Sequence[SourceDocumen
                 # Each round takes something away, or there is a mistake in this module.
                 raise AssertionError(str(errors.exceptions[0])) from errors
     remarks = sorted(remark for source in sources for remark in source.remarks())
-    return ImportResult(text=text if kept else "", remarks=tuple(remarks))
+    return ImportResult(text=text if kept else "", remarks=tuple(remarks), unknown_models=unknown_models)
 
 
 def _without(drafts: list[PolicyDraft], written: Sequence[DraftLine], errors: PolicyErrors) -> list[PolicyDraft]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from istio.imports.draft_validation import ImportResult, import_drafts
-from istio.imports.gateway_routes import HttpRoute, InferencePoolTargets, routes
+from istio.imports.gateway_routes import POOL_GROUPS, HttpRoute, InferencePoolTargets, routes
 from istio.imports.policy_draft import PolicyDraft, SourcedValue, Tree
 from istio.imports.policy_drafts import ImportOptions, PolicyDrafts
 from istio.imports.route_conditions import RouteConditions
@@ -18,7 +18,6 @@ _HEADING = """\
 Policies from InferencePools, by `switchgear import inferencepool`. Comments give the source of each value.
 All else has Switchgear's defaults: `switchgear explain --defaults`."""
 
-_POOL_GROUPS = frozenset({"inference.networking.k8s.io", "inference.networking.x-k8s.io"})
 _ROUTE_GROUP = "gateway.networking.k8s.io"
 _OBJECTIVE_HEADER = "x-gateway-inference-objective"
 _PICKER = "Switchgear chooses engines; a second picker would see half of the traffic"
@@ -52,7 +51,7 @@ def from_inferencepool(sources: Sequence[SourceDocument], wishes: ImportOptions)
         _objective(pools, found, namespace, node)
     if not read.routes and not read.models:
         _plain_routes(pools, found)
-    return import_drafts(pools.drafts(), sources, _HEADING)
+    return import_drafts(pools.drafts(), sources, _HEADING, pools.unknown_models())
 
 
 def _file(read: _Read, source: SourceDocument, wishes: ImportOptions) -> None:
@@ -71,15 +70,15 @@ def _file(read: _Read, source: SourceDocument, wishes: ImportOptions) -> None:
     if spec is None or name is None:
         root.take()
         root.refuse("name and spec are required")
-    elif group in _POOL_GROUPS and what == "InferencePool":
+    elif group in POOL_GROUPS and what == "InferencePool":
         if key in read.pools:
             root.take()
             root.refuse(f"duplicate InferencePool {key}, first at {read.pools[key].place}")
         else:
             read.pools[key] = root
-    elif group in _POOL_GROUPS and what == "InferenceModel":
+    elif group in POOL_GROUPS and what == "InferenceModel":
         read.models.append((namespace, root))
-    elif group in _POOL_GROUPS and what == "InferenceObjective":
+    elif group in POOL_GROUPS and what == "InferenceObjective":
         read.objectives.append((namespace, root))
     elif group == _ROUTE_GROUP and what == "HTTPRoute":
         hosts = spec.get("hostnames")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from istio.imports.draft_validation import ImportResult, import_drafts
 from istio.imports.istio_endpoints import DEFAULT_PORT, ServiceEntry, engines
-from istio.imports.istio_routes import VirtualService, caller_hosts, is_delegate, routes
+from istio.imports.istio_routes import POLICY_ANNOTATION, VirtualService, caller_hosts, is_delegate, routes
 from istio.imports.istio_rules import apply_traffic_policy, traffic_policy_parts
 from istio.imports.policy_draft import PolicyDraft, SourcedValue
 from istio.imports.policy_drafts import ImportOptions, PolicyDrafts
@@ -27,7 +27,6 @@ _NO_SERVICE = (
     "its labels alone would take the pods of other services as engines: add the Service of {host} to the files, "
     "for its selector"
 )
-_POLICY_ANNOTATION = "switchgear.dev/policy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +77,13 @@ def from_istio(sources: Sequence[SourceDocument], wishes: ImportOptions) -> Impo
     fronts = {name for one in heads for name in caller_hosts(one.node.at("spec", "hosts"), one.namespace)}
     for host, entry in mesh.entries.items():
         if host in fronts and f"{host}|" not in mesh.pools.pools:
-            # What callers ask for: nothing leads to engines of its own.
-            entry.node.take()
+            entry.node.leave("names hosts that callers use; no route leads to engines of its own")
         else:
             _pool(mesh, host, None, entry.node)
-    return import_drafts(mesh.pools.drafts(), sources, _HEADING)
+    for pool in mesh.pools.pools.values():
+        if pool.left_out and (ports := pool.node.at("spec", "ports")) is not None:
+            ports.refuse(f"EnginePool {pool.name} omitted")
+    return import_drafts(mesh.pools.drafts(), sources, _HEADING, mesh.pools.unknown_models())
 
 
 def _identified(source: SourceDocument, wishes: ImportOptions) -> _Object | None:
@@ -131,8 +132,8 @@ def _file(mesh: _Mesh, found: _Object) -> None:
         case "WorkloadEntry":
             mesh.workloads.append(found)
         case "Service":
-            # Read for its selector and ports; a pool discovers the rest in the cluster.
-            found.node.take()
+            for _, one in spec.fields():
+                one.leave("read for the selector and ports of subsets; pools discover the rest in the cluster")
             _once(mesh.services, found.host(found.name), found)
         case _:
             key = f"{found.namespace}/{found.name}"
@@ -148,7 +149,7 @@ def _once(known: dict[str, _Object], host: str, found: _Object) -> None:
 
 def _named(mesh: _Mesh, found: _Object, host: str) -> None:
     """What we called the pool when we wrote the object, where we did."""
-    said = found.node.at("metadata", "annotations", _POLICY_ANNOTATION)
+    said = found.node.at("metadata", "annotations", POLICY_ANNOTATION)
     names = str(said.value).split(",") if said is not None else []
     pools = [one.removeprefix("EnginePool/") for one in names if one.startswith("EnginePool/")]
     if len(pools) == 1:

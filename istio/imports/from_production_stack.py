@@ -1,7 +1,7 @@
 """Helm values of vLLM's production-stack as policies: a pool and a route for each model.
 
 The chart continues to run the engines; Switchgear's Envoys replace its router. So settings of pods stay with the
-chart and are not listed; settings of request routing are imported or listed.
+chart, listed by name; settings of request routing are imported or listed.
 
 Source: the values, and the names and labels of Services and pods, of the chart `helm/` in
 https://github.com/vllm-project/production-stack.
@@ -50,6 +50,7 @@ _OF_VLLM = frozenset(
 _ELSEWHERE = frozenset(
     {"cacheserverSpec", "lookupserverSpec", "sharedPvcStorage", "sharedStorage", "loraController", "dashboards"}
 )
+_CHARTS = "stays with the chart"
 _WHOLE = "no separate prefill and decode: an engine serves whole requests"
 _ROUTING = {
     "session": "no session affinity in Switchgear",
@@ -87,12 +88,12 @@ def from_production_stack(sources: Sequence[SourceDocument], wishes: ImportOptio
             root.refuse("not values of production-stack: neither servingEngineSpec nor routerSpec is set")
             continue
         for name in _ELSEWHERE & source.value.keys():
-            SourceNode(source=source, steps=(name,), value=source.value[name]).take()
+            SourceNode(source=source, steps=(name,), value=source.value[name]).leave(_CHARTS)
         models += _engines(root, pools, wishes, release)
         models += _router(root, pools)
     _routes(pools, models)
     drafts = [*pools.drafts(), *_skeleton(sources, models)]
-    return import_drafts(drafts, sources, _HEADING)
+    return import_drafts(drafts, sources, _HEADING, pools.unknown_models())
 
 
 def _engines(root: SourceNode, pools: PolicyDrafts, wishes: ImportOptions, release: str) -> Iterator[_Model]:
@@ -109,7 +110,7 @@ def _engines(root: SourceNode, pools: PolicyDrafts, wishes: ImportOptions, relea
     off = flag(serving.get("enableEngine")) is False
     for one in listed.items() if listed is not None else ():
         if off or (one.get("enabled") is not None and flag(one.get("enabled")) is False):
-            one.take()
+            one.leave("disabled there")
             continue
         found = _engine(one, serving, pools, wishes, release)
         if found is not None:
@@ -124,13 +125,17 @@ def _engine(
     if name is None or called is None:
         one.refuse("model without a name")
         return None
-    _stays(one, _OF_PODS)
+    if _prefills_or_decodes(one):
+        one.refuse(f"{_WHOLE}; pool omitted, as requests would be dealt to both kinds alike")
+        return None
+    _stays(one, _OF_PODS - {"replicaCount"})
     pool = pools.pool(name, name, one)
     if wishes.namespace is not None:
         pool.namespace = SourcedValue(value=wishes.namespace, note="--namespace")
     if (path := text(url)) is not None:
         pool.put("model", SourcedValue(value=path, node=url))
     _arguments(one, pool)
+    _other_arguments(one)
     _vllm(one, pool)
     pool.put(
         "kubernetes.service", SourcedValue(value=f"{release}-{name}-engine-service", node=called, note="--release")
@@ -161,25 +166,45 @@ def _arguments(one: SourceNode, pool: PolicyDraft) -> None:
     items = listed.items()
     words: list[tuple[str, SourceNode]] = []
     for item in items:
-        # An argument and its value stand in one text or in two; all of them are the engine's business.
-        item.take()
+        # An argument and its value stand in one text or in two.
         words += [(word, item) for word in str(item.value).replace("=", " ", 1).split()]
     for number, (word, item) in enumerate(words):
-        following = words[number + 1][0] if number + 1 < len(words) else ""
+        following, value = words[number + 1] if number + 1 < len(words) else ("", item)
         match word.replace("_", "-"):
             case "--max-num-seqs":
                 if (slots := digits(following)) is None:
                     item.refuse("not an integer")
                 else:
                     pool.spec["slotsPerEngine"] = SourcedValue(value=slots, node=item)
+                    value.take()
             case "--served-model-name" if following:
-                pool.spec["model"] = SourcedValue(value=following, node=item)
+                _served_name(pool, SourcedValue(value=following, node=item))
+                value.take()
             case "--middleware" if _GATE in following:
                 pool.put("firstTokenGate", SourcedValue(value=True, node=item))
+                value.take()
             case "--api-key":
                 item.refuse(_NO_KEY)
             case "--ssl-keyfile" | "--ssl-certfile":
                 item.refuse("engines are called over plain HTTP")
+            case _:
+                continue
+        item.take()
+
+
+def _other_arguments(one: SourceNode) -> None:
+    listed = one.at("vllmConfig", "extraArgs")
+    for item in listed.items() if listed is not None else ():
+        if not item.taken:
+            item.leave(_CHARTS)
+
+
+def _served_name(pool: PolicyDraft, name: SourcedValue) -> None:
+    """Callers name the model by this, instead of by its URL."""
+    before = pool.spec.get("model")
+    if isinstance(before, SourcedValue) and before.node is not None:
+        before.node.leave("callers name the model as --served-model-name does")
+    pool.spec["model"] = name
 
 
 def _oddities(one: SourceNode) -> None:
@@ -201,13 +226,22 @@ def _oddities(one: SourceNode) -> None:
     cache = one.get("lmcacheConfig")
     if cache is None:
         return
-    for name in ("kvRole", "enablePD", "nixlRole"):
-        part = cache.get(name)
-        if part is not None and part.value and part.value != "kv_both":
+    for _, part in cache.fields():
+        part.leave(_CHARTS)
+
+
+def _prefills_or_decodes(one: SourceNode) -> bool:
+    """Whether its engines only prefill, or only decode what others prefilled; what states it is listed."""
+    stated = [one.at("lmcacheConfig", name) for name in ("kvRole", "enablePD", "nixlRole")]
+    stated = [part for part in stated if part is not None and part.value and part.value != "kv_both"]
+    arguments = one.at("vllmConfig", "extraArgs")
+    for item in arguments.items() if arguments is not None else ():
+        if "kv_producer" in item.text_value or "kv_consumer" in item.text_value:
+            stated.append(item)
+    for part in stated:
+        if part is not None:
             part.refuse(_WHOLE)
-    for name, part in cache.fields():
-        if name not in {"kvRole", "enablePD", "nixlRole"} or not part.value or part.value == "kv_both":
-            part.take()
+    return bool(stated)
 
 
 def _router(root: SourceNode, pools: PolicyDrafts) -> Iterator[_Model]:
@@ -217,15 +251,17 @@ def _router(root: SourceNode, pools: PolicyDrafts) -> Iterator[_Model]:
     _stays(router, _OF_THE_ROUTERS_PODS)
     _routing(router)
     discovery = router.get("serviceDiscovery")
-    for name in ("k8sServiceDiscoveryType", "serviceDiscovery"):
-        if (part := router.get(name)) is not None:
-            part.take()
+    if (part := router.get("k8sServiceDiscoveryType")) is not None:
+        part.leave("pools discover engines by their Services")
     if discovery is not None and discovery.text_value == "static":
+        discovery.take()
         yield from _static(router, pools)
     else:
+        if discovery is not None:
+            discovery.leave("pools discover engines by their Services")
         for name in ("staticBackends", "staticModels"):
             if (part := router.get(name)) is not None:
-                part.take()
+                part.leave("not used there: serviceDiscovery is not static")
 
 
 def _routing(router: SourceNode) -> None:
@@ -239,7 +275,7 @@ def _routing(router: SourceNode) -> None:
     for name, why in _OF_THE_ROUTER.items():
         if (part := router.get(name)) is not None:
             if _says_nothing(part):
-                part.take()
+                part.leave("empty there")
             else:
                 part.refuse(why)
 
@@ -301,6 +337,8 @@ def _routes(pools: PolicyDrafts, models: Sequence[_Model]) -> None:
         draft.spec["match"] = {"model": said if isinstance(said, SourcedValue) else SourcedValue(value=model)}
         draft.spec["pools"] = [_share(one, several=len(group) > 1) for one in group]
         pools.routes.append(draft)
+        if len(group) == 1 and group[0].replicas is not None and group[0].replicas.node is not None:
+            group[0].replicas.node.leave(_CHARTS)
 
 
 def _share(one: _Model, *, several: bool) -> Tree:
@@ -329,4 +367,4 @@ def _stays(block: SourceNode, names: frozenset[str]) -> None:
     """What stays with the chart."""
     for name, part in block.fields():
         if name in names:
-            part.take()
+            part.leave(_CHARTS)

@@ -8,6 +8,8 @@ from istio.imports.route_conditions import RouteConditions
 from istio.imports.source_documents import SourceNode
 from istio.imports.source_values import duration, integer, text
 
+POOL_GROUPS = frozenset({"inference.networking.k8s.io", "inference.networking.x-k8s.io"})
+
 _MODEL_HEADER = "x-gateway-model-name"
 """Set by the inference extension's body-based router; Envoys here read the body themselves."""
 
@@ -36,7 +38,10 @@ def routes(route: HttpRoute, targets: InferencePoolTargets, *, tell_hosts: bool)
     if spec is None:
         return
     hosts = spec.get("hostnames")
+    if hosts is not None and not tell_hosts:
+        hosts.change("not a condition, as all routes have the same hosts: requests for any host match")
     port = _listener(spec)
+    written = False
     rules = spec.get("rules")
     listed = rules.items() if rules is not None else ()
     for number, rule in enumerate(listed):
@@ -60,6 +65,9 @@ def routes(route: HttpRoute, targets: InferencePoolTargets, *, tell_hosts: bool)
                 draft.name = targets.pools.route_names.allocate(like)
                 draft.spec["pools"] = [pool_share(pool, weight) for pool, weight in found]
                 targets.pools.add_route(draft, conditions)
+                written = True
+    if hosts is not None and tell_hosts and not written:
+        hosts.refuse("none of its rules was imported")
 
 
 def _listener(spec: SourceNode) -> SourcedValue | None:
@@ -138,6 +146,7 @@ def _targets(
         pool = _target(one, route, targets)
         if pool is None or any(pool is before for before, _ in found):
             one.refuse("unknown or listed twice; rule omitted, as the others would get its share")
+            rule.refuse("rule omitted")
             return None
         if (filters := one.get("filters")) is not None:
             filters.refuse("no rewrites, redirects or mirroring")
@@ -145,6 +154,12 @@ def _targets(
     if len(found) > 1:
         # The weight of one that says none is 1.
         return [(pool, weight or SourcedValue(value=1)) for pool, weight in found]
+    (one,) = listed.items()
+    if (weight := one.get("weight")) is not None:
+        if weight.value == 0:
+            rule.refuse("rule omitted: its only backend has weight 0")
+            return None
+        weight.leave("the only backend gets every request")
     return [(pool, None) for pool, _ in found]
 
 
@@ -153,9 +168,10 @@ def _target(one: SourceNode, route: HttpRoute, targets: InferencePoolTargets) ->
     kind, group = text(one.get("kind")) or "Service", text(one.get("group")) or ""
     port = one.get("port")
     if kind == "InferencePool":
+        if group and group not in POOL_GROUPS:
+            return None
         if port is not None:
-            # Engines are asked at the pool's own port.
-            port.take()
+            port.leave("engines are called at the port of the InferencePool")
         return targets.by_key.get(f"{namespace}/{name}")
     if kind != "Service" or group or name is None:
         return None
@@ -172,7 +188,7 @@ def _target(one: SourceNode, route: HttpRoute, targets: InferencePoolTargets) ->
         if port is not None:
             port.change("the Service's port there, the pods' port here: correct it if they differ")
     elif port is not None:
-        port.take()
+        port.leave("the first reference to the Service sets the port of the pool")
     return pool
 
 

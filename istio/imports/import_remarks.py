@@ -1,4 +1,4 @@
-"""Remarks of an import: fields not understood, and fields with a changed meaning.
+"""Remarks of an import: fields not understood, fields with a changed meaning, fields that need no policy.
 
 Every field is imported or listed; fields not handled are listed at the end.
 """
@@ -15,6 +15,7 @@ class RemarkKind(StrEnum):
 
     NOT_UNDERSTOOD = "not understood"
     CHANGED = "changed"
+    LEFT = "left as is"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

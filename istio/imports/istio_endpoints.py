@@ -41,6 +41,8 @@ def engines(entry: ServiceEntry, pool: PolicyDraft, only: dict[str, str]) -> Non
     if found:
         pool.spec["endpoints"] = found
     _selected(spec, entry, pool, port[1])
+    if "endpoints" not in pool.spec and "kubernetes" not in pool.spec:
+        _empty(spec, pool)
     for name, why in (
         ("addresses", "callers use the address of an Envoy; no virtual addresses"),
         ("exportTo", "visibility of pools cannot be restricted"),
@@ -49,8 +51,17 @@ def engines(entry: ServiceEntry, pool: PolicyDraft, only: dict[str, str]) -> Non
         if (field := spec.get(name)) is not None:
             field.refuse(why)
     if (location := spec.get("location")) is not None:
-        # It decides on mTLS between sidecars, and on nothing that a policy has.
-        location.take()
+        location.leave("decides on mTLS between sidecars")
+
+
+def _empty(spec: SourceNode, pool: PolicyDraft) -> None:
+    """List that the pool has no engines, and the ports that nothing is called at."""
+    if (hosts := spec.get("hosts")) is not None:
+        hosts.refuse(
+            f"pool {pool.name} is empty: no endpoints or workloads, and no DNS resolution of an HTTP port"
+        )
+    if (ports := spec.get("ports")) is not None:
+        ports.refuse("no engine to call at a port")
 
 
 def _port(spec: SourceNode) -> tuple[str, SourcedValue | None]:

@@ -15,6 +15,9 @@ from policies.quantity import format_duration, parse_duration
 from policies.resilience import RetryCondition
 from policies.route import MODEL_HEADER, STREAM_HEADER
 
+POLICY_ANNOTATION = "switchgear.dev/policy"
+"""Names the policy that an object was exported from."""
+
 _CONDITIONS = frozenset(RetryCondition)
 _STATUSES = "retriable-status-codes"
 _MOST_MATCHES = 1000
@@ -81,13 +84,26 @@ def routes(
     for name in ("gateways", "exportTo"):
         if (other := spec.get(name)) is not None:
             other.refuse("roles and pools select the Envoys of a route, see --listener-port")
+    if (hosts := spec.get("hosts")) is not None and not tell_hosts:
+        _any_host(virtual, hosts)
     said: list[tuple[tuple[int, int, bool, bool], SourceNode, tuple[PolicyDraft, ...]]] = []
     for way in _ways(virtual, known):
         said += _route(replace(way, tell_hosts=tell_hosts), pools, find)
+    if hosts is not None and tell_hosts and not said:
+        hosts.refuse("none of its routes was imported")
     # What the route says that asks for least is what holds for a pool.
     for _, node, targets in sorted(said, key=lambda one: one[0], reverse=True):
         for pool in targets:
             _of_pool(node, pools, pool)
+
+
+def _any_host(virtual: VirtualService, hosts: SourceNode) -> None:
+    """Hosts that are not a condition of the routes, because all routes have the same."""
+    ours = virtual.node.at("metadata", "annotations", POLICY_ANNOTATION)
+    if ours is None and "*" not in caller_hosts(hosts, virtual.namespace):
+        hosts.change("not a condition, as all routes have the same hosts: requests for any host match")
+    else:
+        hosts.take()
 
 
 def is_delegate(virtual: VirtualService) -> bool:
@@ -313,6 +329,9 @@ def _targets(
             one.refuse(f"{why}; route omitted, as the others would get its share")
             return None
         found[pool.name] = (pool, integer(one.get("weight")))
+    for one in listed.items() if len(found) == 1 else ():
+        if (weight := one.get("weight")) is not None:
+            weight.leave("the only destination gets every request")
     if len(found) > 1:
         # In Istio, a destination without weight gets no requests if others have a weight.
         return [(pool, weight or SourcedValue(value=0)) for pool, weight in found.values()]

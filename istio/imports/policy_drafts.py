@@ -33,6 +33,7 @@ class PolicyDrafts:
     routes: list[PolicyDraft] = field(default_factory=list)
     pool_names: NameAllocator = field(default_factory=NameAllocator)
     route_names: NameAllocator = field(default_factory=NameAllocator)
+    _named: set[str] = field(default_factory=set)
     _ranks: dict[object, list[tuple[int, int, bool, bool]]] = field(default_factory=dict)
 
     def pool(self, key: str, like: str, node: SourceNode, *, base: str = "") -> PolicyDraft:
@@ -45,9 +46,14 @@ class PolicyDrafts:
             name = self.pool_names.allocate(like)
             found = self.pools[key] = PolicyDraft(kind="EnginePool", name=name, node=node)
             models = self.options.models
+            self._named |= {name, base}
             if (model := models.get(name) or models.get(base)) is not None:
                 found.put("model", SourcedValue(value=model, note="--model"))
         return found
+
+    def unknown_models(self) -> tuple[str, ...]:
+        """Pools that ``--model`` names and the files do not have."""
+        return tuple(sorted(self.options.models.keys() - self._named))
 
     def policy(self, pool: PolicyDraft, node: SourceNode) -> PolicyDraft:
         """The policy of a pool, which is named as the pool is."""

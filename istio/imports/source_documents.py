@@ -5,9 +5,10 @@ it does not; whatever is left when it is done was not understood either, and ``S
 So nothing can be dropped without a word, also what a translator has never heard of.
 """
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,8 @@ from policies.policy_files import MAX_FILE_BYTES, decode_text, read
 from policies.yaml_text import Value, parse
 
 STDIN: Final = "-"
+_HIDDEN: Final = "(hidden)"
+_CONFIDENTIAL: Final = re.compile(r"(api_?key|token|password|secret)$", re.IGNORECASE)
 _UNKNOWN: Final = "no equivalent in Switchgear"
 
 
@@ -32,6 +35,7 @@ class SourceDocument:
     _taken: set[tuple[Step, ...]] = field(default_factory=set)
     _refused: dict[tuple[Step, ...], str] = field(default_factory=dict)
     _changed: dict[tuple[Step, ...], list[str]] = field(default_factory=dict)
+    _left_as_is: dict[tuple[Step, ...], str] = field(default_factory=dict)
     _around: set[tuple[Step, ...]] | None = None
 
     @property
@@ -62,16 +66,42 @@ class SourceDocument:
         if how not in said:
             said.append(how)
 
+    def leave(self, steps: tuple[Step, ...], why: str) -> None:
+        """The field, and all within it, needs no policy; the first reason stays."""
+        self._taken.add(steps)
+        self._left_as_is.setdefault(steps, why)
+
+    def listed(self, steps: tuple[Step, ...]) -> bool:
+        """Whether a remark covers the field."""
+        named = {*self._refused, *self._changed, *self._left_as_is, *self._unknown(self.value, ())}
+        return any(steps[:end] in named for end in range(len(steps) + 1))
+
     def remarks(self) -> Iterator[ImportRemark]:
         """Everything to know about this document, in the order of its lines."""
         found = [self._remark(steps, RemarkKind.NOT_UNDERSTOOD, why) for steps, why in self._refused.items()]
         found += [
             self._remark(steps, RemarkKind.CHANGED, how) for steps, hows in self._changed.items() for how in hows
         ]
-        found += [self._remark(steps, RemarkKind.NOT_UNDERSTOOD, _UNKNOWN) for steps in self._left(self.value, ())]
-        yield from sorted(found)
+        found += [
+            self._remark(steps, RemarkKind.NOT_UNDERSTOOD, _UNKNOWN) for steps in self._unknown(self.value, ())
+        ]
+        yield from sorted((*found, *self._leftovers()))
 
-    def _left(self, value: Value, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
+    def _leftovers(self) -> Iterator[ImportRemark]:
+        """One remark for all fields of a block that are left for the same reason."""
+        blocks: dict[tuple[tuple[Step, ...], str], list[tuple[Step, ...]]] = {}
+        for steps, why in self._left_as_is.items():
+            blocks.setdefault((steps[:-1], why), []).append(steps)
+        for (block, why), fields in blocks.items():
+            names = [str(steps[-1]) for steps in fields if steps and isinstance(steps[-1], str)]
+            if len(fields) == 1:
+                found = self._remark(fields[0], RemarkKind.LEFT, why)
+            else:
+                found = self._remark(block, RemarkKind.LEFT, f"{why}: {', '.join(names)}" if names else why)
+            # Their values matter to no policy, and some are confidential.
+            yield replace(found, value="")
+
+    def _unknown(self, value: Value, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
         """The outermost fields without an imported or refused part."""
         if steps in self._taken or (steps and steps in self._refused):
             return
@@ -79,10 +109,10 @@ class SourceDocument:
             yield steps
         elif isinstance(value, dict):
             for name, inner in value.items():
-                yield from self._left(inner, (*steps, name))
+                yield from self._unknown(inner, (*steps, name))
         elif isinstance(value, list):
             for number, inner in enumerate(value):
-                yield from self._left(inner, (*steps, number))
+                yield from self._unknown(inner, (*steps, number))
 
     def _touched(self, steps: tuple[Step, ...]) -> bool:
         """Whether anything within the field was taken or refused."""
@@ -101,6 +131,8 @@ class SourceDocument:
                 value = None
                 break
         said = "" if isinstance(value, (dict, list)) and not steps else format_value(value)
+        if steps and isinstance(value, str) and _CONFIDENTIAL.search(str(steps[-1])):
+            said = _HIDDEN
         return ImportRemark(
             origin=self.at(steps), sort=sort, document=self.label, path=path_text(steps), value=said, why=why
         )
@@ -162,6 +194,10 @@ class SourceNode:
     def refuse(self, why: str) -> None:
         """This is not understood."""
         self.source.refuse(self.steps, why)
+
+    def leave(self, why: str) -> None:
+        """This needs no policy: what it sets stays as it is, or makes no difference."""
+        self.source.leave(self.steps, why)
 
     def change(self, how: str) -> None:
         """This is understood, and means something a little different from now on."""

@@ -405,12 +405,47 @@ def test_reordered_route_is_reported(run_import: Import) -> None:
     assert len(found.policies.routes) == 2
 
 
+def test_hosts_common_to_all_routes_are_listed(run_import: Import) -> None:
+    found = run_import("istio", RULE + "    {tls: {mode: DISABLE}}\n" + VIRTUAL + TO_CHAT)
+    assert not next(iter(found.policies.routes.values())).spec.match.headers
+    assert "requests for any host match" in found.said_of("spec.hosts")[0]
+    found = run_import(
+        "istio", RULE + "    {tls: {mode: DISABLE}}\n" + VIRTUAL.replace("[chat]", "['*']") + TO_CHAT
+    )
+    assert not found.listing
+
+
+def test_hosts_whose_routes_are_omitted_are_listed(run_import: Import) -> None:
+    other = VIRTUAL.replace("name: chat", "name: other").replace("[chat]", "[other]")
+    gone = "    - redirect: {uri: /x}\n"
+    found = run_import("istio", RULE + "    {tls: {mode: DISABLE}}\n" + VIRTUAL + TO_CHAT + other + gone)
+    assert "none of its routes was imported" in found.said_of("spec.hosts")[0]
+
+
+def test_entry_without_engines_is_listed(run_import: Import) -> None:
+    found = run_import("istio", ENTRY)
+    assert "pool gpu-example-com is empty" in found.said_of("spec.hosts")[0]
+
+
+def test_service_that_no_subset_needs_is_listed(run_import: Import) -> None:
+    service = "---\napiVersion: v1\nkind: Service\nmetadata: {name: chat}\nspec: {type: ClusterIP}\n"
+    found = run_import("istio", RULE + "    {tls: {mode: DISABLE}}\n" + service)
+    assert "left as is: Service/chat" in found.listing
+
+
+def test_model_of_an_unknown_pool_is_an_error(run_import: Import) -> None:
+    found = run_import("istio", RULE + "    {tls: {mode: DISABLE}}\n", "--model", "chta=m")
+    assert found.status == 2
+    assert not found.text
+    assert found.listing == "--model: no pool chta in these files\n"
+
+
 def test_the_list_as_json(run_import: Import) -> None:
     found = run_import(
         "istio", RULE + "    {tls: {mode: SIMPLE}, outlierDetection: {maxEjectionPercent: 5}}\n", "-o", "json"
     )
     record = json.loads(found.listing)
-    assert record["summary"] == {"not understood": 1, "changed": 1}
+    assert record["summary"] == {"not understood": 1, "changed": 1, "left as is": 0}
     assert {one["path"]: one["line"] for one in record["remarks"]} == {
         "spec.trafficPolicy.tls": 7,
         "spec.trafficPolicy.outlierDetection.maxEjectionPercent": 7,

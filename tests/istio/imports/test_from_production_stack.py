@@ -97,8 +97,6 @@ routerSpec:
          "routerSpec.staticBackends"),
         ("newThing: {a: 1}", "newThing"),
         ("      enableLoRA: true", "servingEngineSpec.modelSpec[0].enableLoRA"),
-        ("      lmcacheConfig: {enabled: true, kvRole: kv_producer}",
-         "servingEngineSpec.modelSpec[0].lmcacheConfig.kvRole"),
         ("      raySpec: {enabled: true}", "servingEngineSpec.modelSpec[0].raySpec"),
         ("  vllmApiKey: secret", "servingEngineSpec.vllmApiKey"),
     ],
@@ -107,6 +105,39 @@ def test_routing_settings_are_imported_or_listed(run_import: Import, added: str,
     found = kind(run_import, f"{VALUES}{added}\n", "--strict")
     assert found.said_of(path)
     assert found.status == 1
+
+
+@pytest.mark.parametrize(
+    ("added", "path"),
+    [
+        ("lmcacheConfig: {kvRole: kv_producer}", "servingEngineSpec.modelSpec[1].lmcacheConfig.kvRole"),
+        ("lmcacheConfig: {kvRole: kv_consumer}", "servingEngineSpec.modelSpec[1].lmcacheConfig.kvRole"),
+        ("lmcacheConfig: {nixlRole: sender}", "servingEngineSpec.modelSpec[1].lmcacheConfig.nixlRole"),
+        (
+            'vllmConfig: {extraArgs: [--kv-transfer-config, \'{"kv_role": "kv_producer"}\']}',
+            "servingEngineSpec.modelSpec[1].vllmConfig.extraArgs[1]",
+        ),
+    ],
+)
+def test_engines_that_only_prefill_or_decode_get_no_requests(run_import: Import, added: str, path: str) -> None:
+    found = kind(run_import, f"{VALUES}    - {{name: half, modelURL: m, {added}}}\n")
+    assert list(found.policies.pools) == list(found.policies.routes) == ["llama3"]
+    assert found.said_of(path)
+    assert "pool omitted" in found.said_of("servingEngineSpec.modelSpec[1]")[0]
+
+
+def test_settings_of_pods_are_listed_by_name_and_pass_strict(run_import: Import) -> None:
+    found = kind(run_import, VALUES, "--strict")
+    assert found.status == 0
+    (line,) = [one for one in found.said_of("servingEngineSpec.modelSpec[0]") if "left as is" in one]
+    assert line.endswith("stays with the chart: repository, tag, requestCPU, requestMemory, replicaCount")
+
+
+def test_confidential_values_are_not_shown(run_import: Import) -> None:
+    found = kind(run_import, VALUES + "      hf_token: sesame1\n  vllmApiKey: sesame2\n")
+    assert "hf_token" in found.listing
+    assert "vllmApiKey = (hidden)" in found.listing
+    assert "sesame" not in found.listing
 
 
 def test_engines_that_make_no_completions_are_not_asked_for_one(run_import: Import) -> None:
