@@ -33,6 +33,9 @@ class EngineConfig:
     block_size: int = 16  # vLLM: --block-size
     enable_prefix_caching: bool = False  # vLLM: --enable-prefix-caching, there on by default
     max_model_len: int = 4096
+    # vLLM: --lora-modules, without paths: names with commas. More are loaded and unloaded at run time, as with
+    # VLLM_ALLOW_RUNTIME_LORA_UPDATING=1.
+    lora_modules: str = ""
     # vLLM: --max-num-queued-reqs, a limit on unfinished calls, running and waiting; None for no limit.
     max_unfinished: int | None = None
     first_token_gate: bool = False  # hold stream headers until the first token
@@ -54,6 +57,11 @@ class EngineConfig:
         """Size of the KV cache; it holds at least one longest call."""
         tokens = self.kv_cache_tokens or self.slots * self.max_model_len
         return -(-max(tokens, self.max_model_len) // self.block_size)
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the adapters that the engine starts with."""
+        return tuple(name for name in self.lora_modules.split(",") if name)
 
     @property
     def tls(self) -> TlsFiles | None:

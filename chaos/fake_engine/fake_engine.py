@@ -59,6 +59,7 @@ class FakeEngine:
         self.config = config
         self.book = CallLog()
         self.metrics = FakeVllmMetrics(config.model, config.data_parallel_size)
+        self.adapters = config.adapters
         self.terminated = asyncio.Event()  # after SIGTERM: port closed, no connections
         self._port = EnginePort(config.host, config.port, config.tls)
         self._fault: EngineFault | None = None
@@ -418,4 +419,5 @@ class FakeEngine:
     def _be_reborn(self) -> None:
         self._gpu = self._fresh_gpu()
         self.metrics = FakeVllmMetrics(self.config.model, self.config.data_parallel_size)
+        self.adapters = self.config.adapters
         self.terminated.clear()

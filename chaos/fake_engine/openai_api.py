@@ -5,6 +5,7 @@ batches of prompts) is refused with 400 instead of faked.
 """
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -65,8 +66,10 @@ class _Chat(_Common):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
 
 
-def parse_generation(body: bytes, *, chat: bool, model: str, max_model_len: int) -> Generation:
-    """Parse the call in ``body``; raises RequestError with 400 or 404, as vLLM would.
+def parse_generation(
+    body: bytes, *, chat: bool, model: str, max_model_len: int, adapters: Collection[str] = ()
+) -> Generation:
+    """Parse the call in ``body`` for the model or an adapter; raises RequestError with 400 or 404, as vLLM would.
 
     Without ``max_tokens`` a call gets 16, OpenAI's default for completions. vLLM would let a chat run to the end
     of its context; a simulation that never stops early must not.
@@ -76,7 +79,7 @@ def parse_generation(body: bytes, *, chat: bool, model: str, max_model_len: int)
     except ValidationError as problem:
         details = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in problem.errors())
         raise RequestError(400, details, "Bad Request") from problem
-    if request.model is not None and request.model != model:
+    if request.model is not None and request.model != model and request.model not in adapters:
         raise RequestError(404, f"The model `{request.model}` does not exist.", "NotFoundError")
     if request.n != 1:
         raise RequestError(400, "this simulated engine supports n=1 only", "BadRequestError")
@@ -99,7 +102,7 @@ def parse_generation(body: bytes, *, chat: bool, model: str, max_model_len: int)
         )
     return Generation(
         chat=chat,
-        model=model,
+        model=request.model or model,
         streaming=request.stream,
         include_usage=request.stream_options is not None and request.stream_options.include_usage,
         prompt=prompt,

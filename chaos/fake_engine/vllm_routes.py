@@ -54,6 +54,7 @@ class EngineBackend(Protocol):
     """The engine behind the routes."""
 
     config: EngineConfig
+    adapters: tuple[str, ...]
 
     @property
     def health(self) -> HealthAnswer:
@@ -106,6 +107,8 @@ def application(engine: EngineBackend) -> web.Application:
             web.post("/v1/chat/completions", routes.chat_completions),
             *(web.post(path, routes.pool) for path in POOLING_PATHS),
             web.get("/v1/models", routes.models),
+            web.post("/v1/load_lora_adapter", routes.load_adapter),
+            web.post("/v1/unload_lora_adapter", routes.unload_adapter),
             web.get("/health", routes.health),
             web.get("/ping", routes.health),
             web.post("/ping", routes.health),
@@ -203,16 +206,35 @@ class _Routes:
         return web.json_response(pooling_object(request.path, config.model))
 
     async def models(self, _request: web.Request) -> web.Response:
+        config = self._engine.config
+        told = {"object": "model", "created": self._started_at, "owned_by": "switchgear-fake-engine"}
         model = {
-            "id": self._engine.config.model,
-            "object": "model",
-            "created": self._started_at,
-            "owned_by": "switchgear-fake-engine",
-            "root": self._engine.config.model,
+            **told,
+            "id": config.model,
+            "root": config.model,
             "parent": None,
-            "max_model_len": self._engine.config.max_model_len,
+            "max_model_len": config.max_model_len,
         }
-        return web.json_response({"object": "list", "data": [model]})
+        adapters = [
+            {**told, "id": name, "root": f"/adapters/{name}", "parent": config.model, "max_model_len": None}
+            for name in self._engine.adapters
+        ]
+        return web.json_response({"object": "list", "data": [model, *adapters]})
+
+    async def load_adapter(self, request: web.Request) -> web.Response:
+        name = str((await request.json()).get("lora_name", ""))
+        if name in self._engine.adapters:
+            message = f"The lora adapter '{name}' has already been loaded."
+            return _error(400, message, "InvalidUserInput")
+        self._engine.adapters += (name,)
+        return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
+
+    async def unload_adapter(self, request: web.Request) -> web.Response:
+        name = str((await request.json()).get("lora_name", ""))
+        if name not in self._engine.adapters:
+            return _error(404, f"The lora adapter '{name}' cannot be found.", "NotFoundError")
+        self._engine.adapters = tuple(one for one in self._engine.adapters if one != name)
+        return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")
 
     async def health(self, _request: web.Request) -> web.Response:
         match self._engine.health:
@@ -247,7 +269,11 @@ class _Routes:
         config = self._engine.config
         try:
             generation = parse_generation(
-                await request.read(), chat=chat, model=config.model, max_model_len=config.max_model_len
+                await request.read(),
+                chat=chat,
+                model=config.model,
+                max_model_len=config.max_model_len,
+                adapters=self._engine.adapters,
             )
         except RequestError as refused:
             return _error(refused.status, str(refused), refused.error_type)
