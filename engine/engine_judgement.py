@@ -98,7 +98,15 @@ class EngineJudgement:
         due_s = self.books.next_stall_limit_s(at_s, probe)
         return pause_s if due_s is None else min(pause_s, due_s - at_s)
 
-    def report(self, pool: str, engine: str, at_s: float, sequence: int) -> EngineReport | None:
+    @property
+    def process(self) -> str:
+        """Names the engine process by its start; empty if unknown."""
+        counters = self.books.counters
+        return "" if counters is None or counters.started_at_s is None else f"{counters.started_at_s:.3f}"
+
+    def report(
+        self, pool: str, engine: str, at_s: float, sequence: int, *, adapters: tuple[str, ...] | None = None
+    ) -> EngineReport | None:
         """Report for the control plane; None if the last reading was inconclusive."""
         if self.verdict is None or not self.fresh:
             return None
@@ -111,7 +119,7 @@ class EngineJudgement:
             evidence=self.evidence,
             observed_at_s=at_s,
             sequence=sequence,
-            boot_id="" if counters is None or counters.started_at_s is None else f"{counters.started_at_s:.3f}",
+            boot_id=self.process,
             requests_in_flight=gauges if self.books.in_flight is None else self.books.in_flight,
             requests_waiting=None if counters is None else counters.waiting,
             kv_cache_usage_ratio=None if counters is None else counters.kv_cache_usage_ratio,
@@ -121,6 +129,7 @@ class EngineJudgement:
             reasons=self._reasons(at_s),
             ranks=self.books.rank_labels,
             hung_ranks=() if self.finding is None else self.finding.hung_ranks,
+            adapters=adapters,
         )
 
     def _reasons(self, at_s: float) -> tuple[Evidence, ...]:

@@ -150,7 +150,8 @@ class EngineReport:
     ``reasons`` lists all, the deciding one first. ``sequence`` grows with each report of a ``boot_id``; 0: the
     source does not count. ``doubt`` names a reading that is likely the source's fault if a whole pool shows it.
     ``revision`` is of the engine's software. ``canary`` is None until one succeeded. ``ranks`` names the
-    data-parallel ranks, empty if there is one; ``hung_ranks`` those of them that hang.
+    data-parallel ranks, empty if there is one; ``hung_ranks`` those of them that hang. ``adapters``: names of the
+    LoRA adapters that the engine serves, None if unknown.
     """
 
     pool: str
@@ -177,6 +178,7 @@ class EngineReport:
     canary: CanaryResults | None = None
     ranks: tuple[str, ...] = ()
     hung_ranks: tuple[str, ...] = ()
+    adapters: tuple[str, ...] | None = None
 
     @property
     def fails_probe(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from engine.adapter_list import MAX_ADAPTER_NAME, MAX_ADAPTERS
 from engine.proto import engine_report_pb2 as pb
 from engine.report import (
     CanaryResults,
@@ -109,6 +110,7 @@ def encode(report: EngineReport) -> bytes:
         canary=_canary_message(report.canary, report.observed_at_s),
         ranks=report.ranks,
         hung_ranks=report.hung_ranks,
+        adapters=None if report.adapters is None else pb.Adapters(names=report.adapters),
     )
     return message.SerializeToString()
 
@@ -172,6 +174,16 @@ def decode(data: bytes, *, pool: str, engine: str, received_at_s: float, gpus: b
         canary=_canary(message.canary, received_at_s) if message.HasField("canary") else None,
         ranks=_texts(message.ranks, _MAX_RANKS),
         hung_ranks=_texts(message.hung_ranks, _MAX_RANKS),
+        adapters=_adapters(message.adapters) if message.HasField("adapters") else None,
+    )
+
+
+def _adapters(message: pb.Adapters) -> tuple[str, ...]:
+    """Names that can be compared with a route's: one that was cut or changed would be another adapter's."""
+    return tuple(
+        name
+        for name in list(message.names)[:MAX_ADAPTERS]
+        if 0 < len(name) <= MAX_ADAPTER_NAME and name.isprintable()
     )
 
 

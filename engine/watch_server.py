@@ -100,6 +100,7 @@ def _gist(report: EngineReport) -> tuple[object, ...]:
         tuple(reason.reading for reason in report.reasons),
         report.gpu.action if report.gpu else None,
         report.hung_ranks,
+        report.adapters,
         # An ejected engine returns by its canaries, so each counts.
         min(report.canary.in_row, RECOVERED_CANARIES) if report.canary else 0,
     )

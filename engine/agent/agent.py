@@ -311,7 +311,13 @@ class Agent:
             self._gpus.engine_restarted()
         gpu = agent_report.gpu_summary(now, self._gpus.readings, self._gpus.xids)
         report = agent_report.report(
-            now, self._config, at_s, model=follower.model, revision=follower.revision, gpu=gpu
+            now,
+            self._config,
+            at_s,
+            model=follower.model,
+            revision=follower.revision,
+            gpu=gpu,
+            adapters=follower.adapters,
         )
         if report is None:
             return

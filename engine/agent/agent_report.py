@@ -21,7 +21,14 @@ _MOST_REASONS: Final = 8
 
 
 def report(
-    now: EngineHealthState, config: AgentConfig, at_s: float, *, model: str, revision: str, gpu: GpuSummary | None
+    now: EngineHealthState,
+    config: AgentConfig,
+    at_s: float,
+    *,
+    model: str,
+    revision: str,
+    gpu: GpuSummary | None,
+    adapters: tuple[str, ...] | None = None,
 ) -> EngineReport | None:
     """Report on the engine; None until readings are conclusive. The sender adds boot id and sequence."""
     if not now.findings:
@@ -51,6 +58,7 @@ def report(
         canary=now.judgement.books.canary,
         ranks=now.judgement.books.rank_labels,
         hung_ranks=() if now.finding is None else now.finding.hung_ranks,
+        adapters=adapters,
     )
 
 

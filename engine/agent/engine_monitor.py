@@ -11,6 +11,7 @@ from typing import Final
 
 import structlog
 
+from engine.adapter_list import ADAPTERS_INTERVAL_S, MODELS_PATH, adapter_names
 from engine.agent.agent_config import AgentConfig
 from engine.agent.agent_engine_state import DrainOrder, EngineHealthState
 from engine.agent.probe_schedule import COUNT_INTERVAL_S, canary_due, is_idle, metrics_due, pause_s
@@ -21,7 +22,6 @@ from engine.gpu.gpu_judgement import GpuJudgement
 log = structlog.get_logger()
 
 _VERSION_PATH: Final = "/version"
-_MODELS_PATH: Final = "/v1/models"
 _GATE_PATH: Final = "/switchgear/in_flight"
 # Retry interval and limit of failed warm-up prompts.
 _WARM_UP_PAUSE_S: Final = 1.0
@@ -33,7 +33,8 @@ class EngineMonitor:
     """Monitors ``engine`` until cancelled; ``standing`` is the current state, ``changed`` is called on each
     change.
 
-    ``model`` and ``revision`` are reported by the engine, empty before.
+    ``model`` and ``revision`` are reported by the engine, empty before. ``adapters``: names of its LoRA adapters,
+    None before it listed them.
     """
 
     def __init__(
@@ -56,6 +57,9 @@ class EngineMonitor:
         self.standing = EngineHealthState.new(config, clock())
         self.model = config.model
         self.revision = ""
+        self.adapters: tuple[str, ...] | None = None
+        self._adapters_of = 0
+        self._adapters_from_s = 0.0
         self.look_s = 0.0
 
     def set_drain_order(self, order: DrainOrder | None) -> None:
@@ -147,7 +151,10 @@ class EngineMonitor:
         for name in [name for name, task in side.items() if task.done()]:
             side.pop(name).result()
         now = self.standing
-        if "tripwire" not in side and now.boot.heard and now.judgement.books.trouble is None:
+        answers = now.boot.heard and now.judgement.books.trouble is None
+        if "adapters" not in side and answers and self._adapters_due:
+            side["adapters"] = asyncio.create_task(self._read_adapters(now.boot.number))
+        if "tripwire" not in side and answers:
             side["tripwire"] = asyncio.create_task(self._tripwire())
         warming = now.boot.first_token and now.order is None and self.model
         if "warm_up" not in side and warming and now.warm_up_left(self._config):
@@ -159,6 +166,21 @@ class EngineMonitor:
         self._look_now.set()
         # Some servers close idle connections: do not probe after each close.
         await asyncio.sleep(_TRIPWIRE_SPACE_S)
+
+    @property
+    def _adapters_due(self) -> bool:
+        return self._adapters_of != self.standing.boot.number or self._clock() >= self._adapters_from_s
+
+    async def _read_adapters(self, boot: int) -> None:
+        """Read which adapters the engine has; an engine that does not answer keeps those of the same process."""
+        found = adapter_names(await self._engine.value(MODELS_PATH))
+        self._adapters_from_s = self._clock() + ADAPTERS_INTERVAL_S
+        if found is None and self._adapters_of == boot:
+            return
+        self._adapters_of = boot
+        if found != self.adapters:
+            self.adapters = found
+            self._changed()
 
     async def _warm_up(self, boot: int) -> None:
         """Run the remaining warm-up prompts one by one, until the engine restarts."""
@@ -191,7 +213,7 @@ class EngineMonitor:
         if self._config.model:
             self._engine.name_model(self._config.model)
             return True
-        models = await self._engine.value(_MODELS_PATH)
+        models = await self._engine.value(MODELS_PATH)
         if isinstance(models, ProbeFailure):
             if models.status in (401, 403):
                 # Without the model's name no canary can be sent; this refusal stands for it.

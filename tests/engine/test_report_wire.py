@@ -64,6 +64,7 @@ FULL = EngineReport(
     canary=CanaryResults(in_row=3, at_s=6.5, took_s=0.25),
     ranks=("0", "1"),
     hung_ranks=("1",),
+    adapters=("chat", "sql"),
 )
 
 
@@ -88,6 +89,8 @@ def test_unknown_values_stay_unknown() -> None:
     )
     known = read(encode(report))
     assert (known.requests_in_flight, known.slots, known.gpu, known.time_to_first_token) == (None,) * 4
+    assert known.adapters is None
+    assert read(encode(dataclasses.replace(report, adapters=()))).adapters == ()
     assert (known.evidence, known.drain, known.doubt) == ("no token yet", DrainRequest(), None)
 
 

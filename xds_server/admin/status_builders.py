@@ -87,6 +87,7 @@ def engine_status(
         time_per_output_token=report.time_per_output_token if report else None,
         model=report.model if report else "",
         revision=report.revision if report else "",
+        adapters=report.adapters if report else None,
         gpu=report.gpu if report else None,
         drain=report.drain if report else None,
         standing=engine.pod_phase.value,

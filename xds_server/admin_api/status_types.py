@@ -139,9 +139,9 @@ class EngineStatus:
     host name is unresolved. ``agent`` is None if the policy declares none. ``ejector``: the decision that would
     eject it; ``floor``: the capacity floor keeps it in rotation. ``shadow``: its health if shadow-mode decisions
     were enforced. ``slow_start_percent``: part of its share while it ramps up, full in ``slow_start_left_s``.
-    ``order``: operator order. ``standing``: state of its pod. None without a report by any proxy:
-    ``in_flight``, ``error_percent`` of the last ``window_calls``, ``done_per_s``, ``service_s``. ``shunned_by``:
-    proxies whose Envoy ejected it.
+    ``order``: operator order. ``standing``: state of its pod. ``adapters``: LoRA adapters that it has. None
+    without a report by any proxy: ``in_flight``, ``error_percent`` of the last ``window_calls``, ``done_per_s``,
+    ``service_s``. ``shunned_by``: proxies whose Envoy ejected it.
     """
 
     pool: str
@@ -166,6 +166,7 @@ class EngineStatus:
     time_per_output_token: Quantiles | None = None
     model: str = ""
     revision: str = ""
+    adapters: tuple[str, ...] | None = None
     gpu: GpuSummary | None = None
     drain: DrainRequest | None = None
     ejector: str | None = None

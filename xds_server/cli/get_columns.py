@@ -224,6 +224,16 @@ def _codes(conditions: Callable[[Sequence[_T], float], Iterable[Condition]]) -> 
     )
 
 
+def _adapters(names: tuple[str, ...] | None) -> str | None:
+    """Names of adapters, the first three of many."""
+    if names is None:
+        return None
+    more = len(names) - _SHOWN_ADAPTERS
+    return ",".join((*names[:_SHOWN_ADAPTERS], *([f"+{more}"] if more > 0 else []))) or "none"
+
+
+_SHOWN_ADAPTERS: Final = 3
+
 _ENGINES_COLUMNS: Final[tuple[Column[EngineStatus], ...]] = (
     _identity("name", _engine_name),
     Column(title="health", cell=lambda item: item.health or "UNKNOWN", state=True),
@@ -239,6 +249,7 @@ _ENGINES_COLUMNS: Final[tuple[Column[EngineStatus], ...]] = (
     _figure("service s", lambda item: item.service_s, "{:.2f}", wide=True),
     _figure("ttft p99 s", _p99(lambda item: item.time_to_first_token), "{:.3f}", wide=True),
     _figure("tpot p99 s", _p99(lambda item: item.time_per_output_token), "{:.3f}", wide=True),
+    _word("adapters", lambda item: _adapters(item.adapters), wide=True, state=True),
     _codes(of_engines),
     _free("why", _why),
 )

@@ -4,6 +4,8 @@ One task per engine reads its metrics, sends a canary when that disturbs no requ
 ``engine_judgement``; the resulting reports go to a callback. At most one reading and one canary of an engine are
 in flight, so a slow engine is probed less, not more. This file is the shell: sockets, timers and tasks.
 
+It also reads which LoRA adapters each engine has (``engine.adapter_list``).
+
 An engine at the default interval costs about 3 ms of CPU per second (three small HTTP requests per 0.5 s): a few
 hundred engines per core. Beyond that, raise ``probe.interval`` or let agents report.
 """
@@ -18,6 +20,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from engine.adapter_list import ADAPTERS_INTERVAL_S, MODELS_PATH, adapter_names
 from engine.api_key_file import ApiKey
 from engine.engine_http import EngineHttp, EngineTarget, http_session
 from engine.engine_judgement import EJECTED_INTERVAL_S, EngineJudgement
@@ -112,6 +115,31 @@ def _name(tls: EngineTls | None) -> EngineIdentity | None:
     if tls is None:
         return None
     return EngineIdentity(server_name=tls.server_name or "", alt_names=tls.subject_alt_names)
+
+
+class _AdapterReader:
+    """Reads which adapters an engine has, in a task of its own: a slow list delays no probe."""
+
+    def __init__(self, engine: EngineHttp, clock: Callable[[], float]) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._process = ""
+        self._due_at_s = 0.0
+        self.adapters: tuple[str, ...] | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    def read(self, process: str) -> None:
+        """Start a reading if one is due; a new process has unknown adapters until it listed them."""
+        if process != self._process:
+            self._process, self.adapters, self._due_at_s = process, None, 0.0
+        if (self.task is None or self.task.done()) and self._clock() >= self._due_at_s:
+            self.task = asyncio.create_task(self._read(process))
+
+    async def _read(self, process: str) -> None:
+        found = adapter_names(await self._engine.value(MODELS_PATH))
+        if process == self._process:
+            self._due_at_s = self._clock() + ADAPTERS_INTERVAL_S
+            self.adapters = self.adapters if found is None else found
 
 
 class Prober:
@@ -215,11 +243,15 @@ class Prober:
         # An idle connection that ends when the process does.
         tripwire: asyncio.Task[None] | None = None
         armed_from_s = 0.0
+        reader = _AdapterReader(engine, self._clock)
         await asyncio.sleep(self._rng.uniform(0, probe.interval_s))
         try:
             while True:
                 stalled = judgement.books.suspects_pause(self._clock())
-                judgement = self._judged(one, judgement, await self._look(engine, stalled=stalled))
+                look = await self._look(engine, stalled=stalled)
+                judgement = self._judged(one, judgement, look, reader.adapters)
+                if judgement.books.counters is not None:
+                    reader.read(judgement.process)
                 if judgement.wants_canary:
                     judgement = judgement.canary_sent(self._clock())
                     limit_s, rank = judgement.books.canary_limit_s(probe), judgement.books.asked_rank
@@ -242,13 +274,13 @@ class Prober:
                     if canary is not None and canary.done():
                         answer, canary = canary.result(), None
                         self._count(ProbeKind.CANARY, answer.failure, answer.at_s - answer.sent_at_s)
-                        judgement = self._judged(one, judgement, answer)
+                        judgement = self._judged(one, judgement, answer, reader.adapters)
                         if answer.failure is not None:
                             # The counters of this moment decide what this silence means.
                             pause_s = self._pause_s(one, judgement) if answer.failure.answered else 0.0
                             due_at_s = min(due_at_s, self._clock() + pause_s)
         finally:
-            out = [task for task in (canary, tripwire) if task is not None]
+            out = [task for task in (canary, tripwire, reader.task) if task is not None]
             for task in out:
                 task.cancel()
             if out:
@@ -262,11 +294,15 @@ class Prober:
         return look
 
     def _judged(
-        self, one: ProbeTarget, before: EngineJudgement, reading: MetricsReading | CanaryReading
+        self,
+        one: ProbeTarget,
+        before: EngineJudgement,
+        reading: MetricsReading | CanaryReading,
+        adapters: tuple[str, ...] | None,
     ) -> EngineJudgement:
         judgement = before.after(reading, one.target.probe)
         if judgement.fresh:
-            report = judgement.report(one.pool, one.engine, reading.at_s, next(self._sequence))
+            report = judgement.report(one.pool, one.engine, reading.at_s, next(self._sequence), adapters=adapters)
             if report is not None:
                 self._on_report(report)
         return judgement

@@ -1,11 +1,15 @@
-"""How often an engine is asked, whatever it does."""
+"""How often an engine is asked, whatever it does, and what is known of its adapters."""
 
 import asyncio
 import contextlib
 import random
 import time
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from engine.adapter_list import MODELS_PATH
 from engine.agent.agent_config import AgentConfig
 from engine.agent.engine_monitor import EngineMonitor
 from engine.engine_http import EngineHttp, EngineTarget
@@ -99,6 +103,55 @@ async def test_engine_that_refuses_to_name_its_model_is_misconfigured() -> None:
         assert not engine.answers
         engine.keyed = False
         await eventually(lambda: monitor.standing.verdict is Verdict.READY, "answers", 60)
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+class Adapting(Closing):
+    """An engine with adapters, that restarts and refuses its list of models at will."""
+
+    started_at_s = 1.0
+    adapters: tuple[str, ...] = ()
+    refused = False
+
+    async def read_metrics(self, *, suspect: bool = False, stalled: bool = False) -> MetricsReading:
+        look = await super().read_metrics(suspect=suspect, stalled=stalled)
+        assert isinstance(look.counters, VllmCounters)
+        return replace(look, counters=replace(look.counters, started_at_s=self.started_at_s))
+
+    async def value(self, path: str) -> Any:
+        if path == MODELS_PATH and self.refused:
+            return ProbeFailure(trouble=ProbeFailureReason.STATUS, status=404, detail="HTTP 404 from /v1/models")
+        answer = await super().value(path)
+        if path == MODELS_PATH:
+            answer["data"] += [{"id": name, "parent": "m"} for name in self.adapters]
+        return answer
+
+
+async def test_adapters_follow_the_engine_and_do_not_outlive_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.agent.engine_monitor.ADAPTERS_INTERVAL_S", 0.0)
+    config = AgentConfig(model="m")
+    engine = Adapting(config)
+    changes: list[tuple[str, ...] | None] = []
+    monitor = EngineMonitor(
+        engine, config, lambda: changes.append(monitor.adapters), clock=time.monotonic, rng=random.Random(1)
+    )
+    task = asyncio.create_task(monitor.run())
+    try:
+        await eventually(lambda: monitor.adapters == (), "a list without adapters", 60)
+        engine.adapters = ("sql", "chat")
+        await eventually(lambda: monitor.adapters == ("chat", "sql"), "loaded", 60)
+        assert changes[-1] == ("chat", "sql"), "a change is reported at once"
+        engine.refused = True
+        before = engine.looks
+        await eventually(lambda: engine.looks >= before + 3, "three more looks", 60)
+        assert monitor.adapters == ("chat", "sql"), "an engine that does not answer keeps its adapters"
+        engine.started_at_s = 2.0
+        await eventually(lambda: monitor.adapters is None, "another process", 60)
+        engine.refused, engine.adapters = False, ("sql",)
+        await eventually(lambda: monitor.adapters == ("sql",), "its adapters", 60)
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -1,5 +1,6 @@
 """The prober against real HTTP: simulated engines with real faults."""
 
+import aiohttp
 import pytest
 
 from chaos.fake_engine import (
@@ -241,3 +242,34 @@ async def test_engine_started_with_an_api_key_leaves_its_pool_until_probes_have_
             keys["engines"] = "s3cret"
             await watched.until(lambda: watched.health("e1") is IN, "it has the key")
             assert not any("s3cret" in one.evidence for one in watched.reports)
+
+
+async def test_prober_sees_adapters_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xds_server.engine_health.engine_prober.ADAPTERS_INTERVAL_S", 0.0)
+
+    def known() -> tuple[str, ...] | None:
+        said = watched.said()
+        return None if said is None else said.adapters
+
+    async with probed() as (engine, watched), aiohttp.ClientSession(engine.url) as http:
+        await watched.until(lambda: known() == (), "no adapters")
+        for verb, adapters in (("load", ("sql",)), ("unload", ())):
+            async with http.post(f"/v1/{verb}_lora_adapter", json={"lora_name": "sql"}) as done:
+                assert done.status == 200
+            await watched.until(lambda: known() == adapters, f"{verb}ed")  # noqa: B023
+        assert watched.health() is IN
+        assert not watched.moves, "an adapter that is gone is not an engine that is gone"
+        async with http.post("/v1/load_lora_adapter", json={"lora_name": "sql"}) as done:
+            assert done.status == 200
+        await watched.until(lambda: known() == ("sql",), "loaded")
+        await engine.set_fault(EngineCrash())
+        await watched.until_out()
+        await engine.heal()
+        await watched.until(lambda: known() == (), "a new process has those of its start")
+
+
+async def test_engine_that_refuses_its_list_has_unknown_adapters() -> None:
+    async with engine_up(api_key="k") as engine, watching(policies({"e0": engine.port})) as watched:
+        await watched.until(lambda: watched.said() is not None, "a report")
+        await watched.looks(4)
+        assert {one.adapters for one in watched.reports} == {None}
