@@ -160,6 +160,14 @@ def _in_route(route: ModelRoute, document: ValidatedDocument) -> Iterator[Proble
     yield from _auth(route, document)
     yield from _affinity(route, document)
     model = route.spec.match.model
+    if route.spec.adapter and model is None:
+        yield _problem(
+            document,
+            "SG040",
+            ("spec", "adapter"),
+            "the route names no adapter",
+            hint="set match.model to the name of the adapter, as engines list it at /v1/models",
+        )
     if route.spec.listener.reads_headers and model is not None and not can_be_stated(model):
         yield _problem(
             document,

@@ -499,6 +499,26 @@ class ModelRouteSpec(Spec):
         ),
         max_length=16,
     )
+    adapter: bool = documented_field(
+        False,
+        "`match.model` is a LoRA adapter: send these requests only to engines that list it at `/v1/models`. "
+        "Without one in rotation, fallbacks serve them, or callers get 503 with `x-switchgear-reason`.",
+        targets=FieldTargets(
+            live=Xds.EDS | Xds.RTDS | Xds.RDS,
+            istio=lost("Istio does not know which engine has an adapter: requests go to any, and some get 404"),
+            gateway_api=lost(
+                "gateways do not know which engine has an adapter: requests go to any, and some get 404"
+            ),
+        ),
+        checks=(
+            CelRule(
+                rule="!has(self.adapter) || !self.adapter || (has(self.match) && has(self.match.model))",
+                message="set match.model to the name of the adapter",
+                code="SG040",
+                field=".adapter",
+            ),
+        ),
+    )
     affinity: Affinity | None = documented_field(
         None,
         "Send requests with the same key to the same engine of a target pool while it is healthy and has room. "
@@ -526,6 +546,11 @@ class ModelRouteSpec(Spec):
         ge=1024,
         le=1024 * 1024 * 1024,
     )
+
+    @property
+    def adapter_name(self) -> str:
+        """The LoRA adapter that requests ask for; empty for a model."""
+        return (self.match.model or "") if self.adapter else ""
 
 
 class ModelRoute(Spec):

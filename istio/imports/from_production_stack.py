@@ -213,7 +213,7 @@ def _oddities(one: SourceNode) -> None:
         gpus.change("set by pod annotation: podAnnotations switchgear.dev/gpus")
     if (lora := one.get("enableLoRA")) is not None:
         if flag(lora):
-            lora.refuse("the route matches the base model: add routes for its adapters")
+            lora.refuse("the route matches the base model: add routes with adapter: true for its adapters")
         else:
             lora.take()
     ray = one.get("raySpec")

@@ -285,6 +285,33 @@ _AFFINITY: Final = (
     ),
 )
 
+
+def _with_adapter(model: str, more: str = "") -> str:
+    return as_file(
+        f"kind: EnginePool\nmetadata: {{name: two}}\nspec: {{model: base, {more}endpoints: ["
+        "{address: 10.1.0.1, port: 80}, {address: 10.1.0.2, port: 80}]}\n---\n"
+        f"kind: ModelRoute\nspec: {{listener: {{port: 80}}, match: {{model: {model}}}, pools: [{{pool: two}}], "
+        "adapter: true}\n"
+    )
+
+
+_ADAPTERS: Final = (
+    Code(
+        code="SG158",
+        title="adapter named like a model",
+        meaning="The route has adapter: true, and match.model is the model of its pool. No engine lists an adapter by this name, so requests get 503.",
+        example=_with_adapter("base"),
+        fix="Remove adapter, or set match.model to the name of the adapter.",
+    ),
+    Code(
+        code="SG159",
+        title="adapters of unread engines",
+        meaning="The pool has neither probes nor agents. Which engine has the adapter is unknown, so requests go to every engine, and those without it answer 404.",
+        example=_with_adapter("sql", "probe: {enabled: false}, "),
+        fix="Enable the probe, or run agents.",
+    ),
+)
+
 _JWKS: Final = "remoteJwks: {uri: 'https://idp.example.com/keys'}"
 
 
@@ -343,4 +370,4 @@ _CALLERS: Final = (
     ),
 )
 
-ON_ROUTES: Final = (*_ROUTES, *_DEGRADATION, *_CLUSTER, *_REGIONS, *_AFFINITY, *_CALLERS)
+ON_ROUTES: Final = (*_ROUTES, *_DEGRADATION, *_CLUSTER, *_REGIONS, *_AFFINITY, *_ADAPTERS, *_CALLERS)

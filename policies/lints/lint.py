@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from policies.findings import Finding
+from policies.lints.adapter_lints import ADAPTER_RULES
 from policies.lints.affinity_lints import AFFINITY_RULES
 from policies.lints.auth_lints import AUTH_RULES
 from policies.lints.capacity_lints import CAPACITY_RULES, SHARED_RULES
@@ -39,6 +40,7 @@ _SET_RULES: Final[tuple[SetRule, ...]] = (
     *REGION_SET_RULES,
     *AUTH_RULES,
     *AFFINITY_RULES,
+    *ADAPTER_RULES,
 )
 _NOWHERE: Final = Origin(file="", line=0, column=0)
 

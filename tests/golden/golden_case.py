@@ -10,6 +10,7 @@ describes who reads and how the engines are::
     pools: [llama]
     proxies: 2
     engines: {llama/e1: hung}              # verdicts, held long enough to count
+    adapters: {llama/e2: [sql]}            # LoRA adapters that ready engines list; else unknown
     decided: {llama: {degradation: {level: 3, max_tokens: 64}}}  # fields in place of those decided
     weights: {llama: {e1: 0.4}}            # factors of engines that are slower than others
 """
@@ -72,7 +73,7 @@ def golden_case(name: str) -> GoldenCase:
     )
     # Host names get addresses of the block for documentation, in their order.
     addresses = {host: f"192.0.2.{number}" for number, host in enumerate(sorted(host_names(policies)), 1)}
-    fleet = resolved_fleet(_reported(declared(policies), policies, settings.get("engines", {})), addresses)
+    fleet = resolved_fleet(_reported(declared(policies), policies, settings), addresses)
     proxies = ConnectedProxies(
         by_role={view.role: settings.get("proxies", 1)}, calling_zones=frozenset({view.zone})
     )
@@ -127,8 +128,10 @@ def _weighted(decisions: Decisions, weights: Mapping[str, dict[str, float]]) -> 
     }
 
 
-def _reported(fleet: Fleet, policies: PolicySet, verdicts: Mapping[str, str]) -> Fleet:
-    for key, verdict in verdicts.items():
+def _reported(fleet: Fleet, policies: PolicySet, settings: Mapping[str, Any]) -> Fleet:
+    adapters: Mapping[str, list[str]] = settings.get("adapters", {})
+    verdicts: Mapping[str, str] = settings.get("engines", {})
+    for key, verdict in (dict.fromkeys(adapters, "ready") | verdicts).items():
         pool, _, engine = key.partition("/")
         for sequence in range(policies.pools[pool].spec.probe.unhealthy_after):
             report = EngineReport(
@@ -138,6 +141,7 @@ def _reported(fleet: Fleet, policies: PolicySet, verdicts: Mapping[str, str]) ->
                 evidence="reported by the case",
                 observed_at_s=9.0,
                 sequence=sequence + 1,
+                adapters=tuple(adapters[key]) if key in adapters else None,
             )
             fleet = with_report(fleet, report, 9.0)
     return fleet

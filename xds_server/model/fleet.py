@@ -67,6 +67,11 @@ class Engine:
     bad_looks: int = 0
     pod_state: PodState | None = None
 
+    def may_have(self, adapter: str) -> bool:
+        """Whether it has this LoRA adapter, or none of its adapters is known."""
+        known = None if self.report is None else self.report.adapters
+        return known is None or adapter in known
+
     @property
     def pod_phase(self) -> PodPhase:
         """Its phase in the orchestrator."""

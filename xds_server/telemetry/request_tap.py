@@ -51,6 +51,7 @@ _BY_FLAG: Final[Mapping[str, str]] = {
 _BY_ROUTE: Final = {
     "maintenance": "maintenance: the route is in maintenance",
     "outside": "no-engine-in-region: no engine in the allowed regions",
+    "no-adapter": "no-engine-with-adapter: no engine in rotation has the adapter",
     "too-long": "too-long-now: more tokens than an overloaded pool serves",
 }
 _BY_LIMIT: Final = {

@@ -4,7 +4,7 @@ Envoy has no failover for full or missing pools that also keeps requests in flig
 weights by RTDS, in milliseconds.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from policies.model import PolicySet
@@ -12,7 +12,7 @@ from policies.resilience import AcrossRevisions
 from policies.route import ModelRoute
 from xds_server.decide.decisions import Decisions, DegradationState, Ejector, EngineDecision, Health
 from xds_server.decide.routing.region_shares import revision_key
-from xds_server.model.fleet import Fleet
+from xds_server.model.fleet import Engine, Fleet
 from xds_server.translate.route_configuration import (
     declared_weights,
     fallback_variants,
@@ -31,20 +31,20 @@ UsableShares: TypeAlias = Mapping[str, float]
 
 
 def ready_pools(
-    fleet: Fleet, decisions: Decisions, inside: Collection[str] | None = None
+    fleet: Fleet, decisions: Decisions, may_serve: Callable[[Engine], bool] | None = None
 ) -> tuple[UsableShares, UsableShares]:
     """Pools that serve; and, as a last resort, pools with any engine in rotation.
 
     A pool serves while one engine is in rotation on its own merits, as far as the pool as a whole answers. Engines
     that fail but are kept in rotation by the capacity floor are better than none; a fallback is better than they.
     If the only others are on trial, the pool is on trial. An engine without decision counts as well. With
-    ``inside`` only engines of these regions count.
+    ``may_serve`` only engines for which it is true count.
     """
     taking = {
         pool: [
             decision
             for engine in engines
-            if (inside is None or engine.region in inside)
+            if (may_serve is None or may_serve(engine))
             and ((decision := decisions.engines.get(engine.id)) is None or decision.health is Health.HEALTHY)
         ]
         for pool, engines in fleet.pools.items()

@@ -23,6 +23,7 @@ from xds_server.decide.decisions import Decisions, Health, ShareRamp
 from xds_server.decide.routing.zone_shares import OVERPROVISIONING_PERCENT
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.memo import Memo
+from xds_server.translate.engine_selection import EngineSelection
 from xds_server.translate.internal_listeners import engine_listener_name
 from xds_server.translate.priorities import PRIORITY_OVERPROVISIONING_PERCENT as TIERED_PERCENT
 from xds_server.translate.priorities import LocalityId, LocalityPriorities, locality_priorities
@@ -59,12 +60,14 @@ class EndpointForm:
     """Common form of a pool's endpoints.
 
     With ``hop`` every engine is a listener inside the proxy that forwards to its address. ``allowed``: sets of
-    regions that routes to the pool are limited to. ``names``: host names required in engine certificates, by
-    engine. ``hashed``: Envoy picks by hash (``affinity``), in proportion to weights.
+    regions that routes to the pool are limited to; ``adapters``: their selections by adapter. ``names``: host
+    names required in engine certificates, by engine. ``hashed``: Envoy picks by hash (``affinity``), in proportion
+    to weights.
     """
 
     hop: bool = False
     allowed: tuple[AllowedRegions, ...] = ()
+    adapters: tuple[EngineSelection, ...] = ()
     names: Mapping[str, str] = field(default_factory=lambda: _NO_NAMES)
     hashed: bool = False
 
@@ -106,7 +109,7 @@ def load_assignment(
                 if health is Health.HEALTHY and in_tiers is not None and not in_tiers.serves(engine):
                     health = Health.UNHEALTHY
                 name = form.names.get(engine.id.engine, "")
-                endpoint = _endpoint(engine, health, weight, memo, hop=hop, allowed=form.allowed, hostname=name)
+                endpoint = _endpoint(engine, health, weight, memo, form=form, hostname=name)
                 by_place.setdefault(place, []).append(endpoint)
     if in_tiers is not None:
         return _tiered(pool, in_tiers, by_place, memo, hop=hop)
@@ -260,12 +263,13 @@ def _endpoint(
     weight: int,
     memo: Memo,
     *,
-    hop: bool,
-    allowed: tuple[AllowedRegions, ...],
+    form: EndpointForm,
     hostname: str,
 ) -> EndpointSpec:
     address = HostPort(host=engine.address, port=engine.port)
-    inside = subset_labels(engine.region, allowed)
+    hop = form.hop
+    adapters = tuple([one.label for one in form.adapters if one.admits(engine, one.model)])
+    inside = subset_labels(engine.region, form.allowed, adapters)
     # Reuse the previous object if unchanged: the encoder has its bytes cached.
     return memo.of(
         ("endpoint", engine.id, health, hop),

@@ -61,9 +61,20 @@ def maintenance_reply(route: ModelRoute, message: str) -> Route:
     )
 
 
-def region_unavailable_reply(route: ModelRoute) -> Route:
-    """Reply to every request of a route without available engine in its regions."""
+def unselected_reply(route: ModelRoute) -> Route:
+    """Reply to every request of a route without available engine in its regions, or with its adapter."""
     regions = ", ".join(sorted(frozenset(route.spec.allowed_regions)))
+    if route.spec.adapter_name:
+        place = f" in {regions}" if regions else ""
+        return _local_reply_route(
+            route,
+            "no-adapter",
+            LuaReply(
+                reason="no-engine-with-adapter",
+                message=f"no engine{place} that has the adapter {route.spec.adapter_name} is available now",
+                retry_after_s=REGION_UNAVAILABLE_RETRY_AFTER_S,
+            ),
+        )
     return _local_reply_route(
         route,
         "outside",

@@ -23,8 +23,6 @@ from envoy_data_plane.envoy.config.core.v3 import Metadata
 from envoy_data_plane.google.protobuf import Struct, Value
 
 from policies.route import ModelRoute
-from xds_server.decide.decisions import Decisions, Health
-from xds_server.model.fleet import Fleet
 from xds_server.wire.assignment import Label
 
 RESERVED_LABEL_PREFIX: Final = "allowed/"
@@ -57,22 +55,30 @@ def allowed_by_pool(
         if route.spec.allowed_regions:
             for pool in pools(route):
                 found.setdefault(pool, set()).add(allowed_regions(route))
-    return {pool: tuple(sorted(sets, key=_name)) for pool, sets in found.items()}
+    return {pool: tuple(sorted(sets, key=set_name)) for pool, sets in found.items()}
 
 
-def subset_labels(region: str, sets: Iterable[AllowedRegions]) -> tuple[Label, ...]:
-    """Labels of an engine in this region; an engine without a region is in no set."""
-    inside = tuple(_name(one) for one in sets if region in one)
-    if not inside:
+def subset_labels(
+    region: str, sets: Iterable[AllowedRegions], adapters: tuple[str, ...] = ()
+) -> tuple[Label, ...]:
+    """Labels of an engine in this region; an engine without a region is in no set.
+
+    ``adapters``: names of the sets of engines with an adapter that it is in.
+    """
+    inside = tuple(set_name(one) for one in sets if region in one)
+    if not inside and not adapters:
         return ()
-    return ((REGION_SETS_LABEL, inside), *((RESERVED_LABEL_PREFIX + name, _INSIDE) for name in inside))
+    return (
+        (REGION_SETS_LABEL, (*inside, *adapters)),
+        *((RESERVED_LABEL_PREFIX + name, _INSIDE) for name in inside),
+    )
 
 
 def subset_config(sets: tuple[AllowedRegions, ...]) -> ClusterLbSubsetConfig:
     """Subset configuration of a cluster whose routes are limited to these region sets."""
     # One label per set, as selected by routes of an earlier version: such a route must not reach outside engines
     # while the cluster is already updated and the route is not.
-    keys = [REGION_SETS_LABEL, *(RESERVED_LABEL_PREFIX + _name(one) for one in sets)]
+    keys = [REGION_SETS_LABEL, *(RESERVED_LABEL_PREFIX + set_name(one) for one in sets)]
     return ClusterLbSubsetConfig(
         # For routes without a selection. An unknown set is refused.
         fallback_policy=ClusterLbSubsetConfigLbSubsetFallbackPolicy.ANY_ENDPOINT,
@@ -90,24 +96,15 @@ def subset_config(sets: tuple[AllowedRegions, ...]) -> ClusterLbSubsetConfig:
     )
 
 
-def metadata_match(route: ModelRoute) -> Metadata | None:
-    """The route's endpoint selection; None if unlimited."""
-    if not route.spec.allowed_regions:
+def metadata_match(route: ModelRoute, adapter: str = "") -> Metadata | None:
+    """The route's endpoint selection, with an adapter if given; None if unlimited."""
+    if not route.spec.allowed_regions and not adapter:
         return None
-    wanted = Struct(fields={REGION_SETS_LABEL: Value(string_value=_name(allowed_regions(route)))})
+    wanted = Struct(fields={REGION_SETS_LABEL: Value(string_value=set_name(allowed_regions(route), adapter))})
     return Metadata(filter_metadata={_LB: wanted})
 
 
-def residency_unavailable(route: ModelRoute, pools: Iterable[str], fleet: Fleet, decisions: Decisions) -> bool:
-    """Whether the route names regions without an engine in rotation in these pools."""
-    inside = allowed_regions(route)
-    return bool(inside) and not any(
-        engine.region in inside
-        and ((decision := decisions.engines.get(engine.id)) is None or decision.health is Health.HEALTHY)
-        for pool in pools
-        for engine in fleet.pools.get(pool, ())
-    )
-
-
-def _name(regions: AllowedRegions) -> str:
-    return "+".join(sorted(regions))
+def set_name(regions: AllowedRegions, adapter: str = "") -> str:
+    """Name of a region set, and of its engines with an adapter; no region has a space or = in its name."""
+    name = "+".join(sorted(regions))
+    return f"{name} adapter={adapter}".lstrip() if adapter else name

@@ -43,8 +43,8 @@ from xds_server.translate.local_reply_routes import (
     answer_limit,
     maintenance_reply,
     no_route_reply,
-    region_unavailable_reply,
     token_limit_replies,
+    unselected_reply,
 )
 from xds_server.translate.lua_scripts import AnswerLimit, limit_answers, rewrite_model
 from xds_server.translate.public_routes import unchecked
@@ -163,14 +163,14 @@ def envoy_routes(
     """Envoy routes of a ModelRoute, in order.
 
     Refusals first, then requests with special headers, then all others; streams first. ``models``: model of each
-    pool. ``nobody_left``: no engine in the route's regions is in rotation. ``barred``: pools that retries must not
-    leave for.
+    pool. ``nobody_left``: no engine in the route's regions, or with its adapter, is in rotation. ``barred``: pools
+    that retries must not leave for.
     """
     level = decided.degradation
     if level is not None and level.maintenance:
         return (maintenance_reply(route, level.maintenance),)
     if nobody_left:
-        return (region_unavailable_reply(route),)
+        return (unselected_reply(route),)
     most = None if level is None else level.max_tokens
     reduces = level is not None and level.reduces_answers
     refused = () if most is None or reduces else token_limit_replies(route, most)
@@ -240,6 +240,8 @@ def _idempotency_variants(
 
     def action(rules: ResilienceSpec, *, gate: bool) -> RouteAction:
         made = _action(route, rules, streaming=streaming, gated=gate)
+        if len({models.get(pool) for pool in pools}) == 1:
+            made.metadata_match = metadata_match(route, route.spec.adapter_name)
         if len(pools) == 1:
             made.cluster = pools[0]
         elif retries_may_leave(route, pools, models, barred):
@@ -316,11 +318,13 @@ def _weighted(
     route: ModelRoute, pools: Sequence[str], models: Mapping[str, str], limit: AnswerLimit | None
 ) -> WeightedCluster:
     first_model = models.get(route.spec.pools[0].pool)
+    # Other models do not have the adapter.
+    with_adapter = metadata_match(route, route.spec.adapter_name) if route.spec.adapter_name else None
     return WeightedCluster(
         clusters=[
             _weight(pool, weight, models[pool], is_fallback=pool in route.spec.fallbacks, limit=limit)
             if first_model is not None and models[pool] != first_model
-            else WeightedClusterClusterWeight(name=pool, weight=weight)
+            else WeightedClusterClusterWeight(name=pool, weight=weight, metadata_match=with_adapter)
             for pool, weight in declared_weights(route, pools).items()
         ],
         runtime_key_prefix=weights_prefix(weights_name(route, pools)),

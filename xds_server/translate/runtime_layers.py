@@ -16,13 +16,14 @@ from xds_server.model.memo import Memo
 from xds_server.model.type_urls import RUNTIME
 from xds_server.model.view import GRPC_ROLE, View
 from xds_server.translate.cluster_weights import (
+    UsableShares,
     barred_fallbacks,
     incompatible_fallbacks,
     ready_pools,
     route_weights,
     without_pools,
 )
-from xds_server.translate.residency import allowed_regions
+from xds_server.translate.engine_selection import EngineSelection, engine_selection
 from xds_server.translate.runtime import EVERYTHING_PERCENT, LAYER, runtime_layer, with_hedge_budget
 from xds_server.translate.translated_resource import TranslatedResource
 from xds_server.translate.visibility import visible_policies
@@ -131,11 +132,9 @@ def _own_ceiling(decisions: Decisions, pool: str, node: str) -> Ceiling | None:
 def _view_layer(policies: PolicySet, fleet: Fleet, decisions: Decisions, view: View) -> _ViewLayer:
     here = visible_policies(policies, view)
     routes = [route for some in here.routes.values() for route in some]
-    # By the regions that routes are limited to; most have no limit.
-    ready = {
-        inside: ready_pools(fleet, decisions, inside or None)
-        for inside in {allowed_regions(route) for route in routes}
-    }
+    # By the engines that routes select; most select all.
+    selected = {route.metadata.name: engine_selection(route, policies) for route in routes}
+    ready = {one: _ready(one, policies, fleet, decisions) for one in set(selected.values())}
     ladders = {
         pool: decided.degradation for pool, decided in decisions.pools.items() if decided.degradation is not None
     }
@@ -151,13 +150,24 @@ def _view_layer(policies: PolicySet, fleet: Fleet, decisions: Decisions, view: V
             for route in routes
             for name, weights in route_weights(
                 route,
-                without_pools(ready[allowed_regions(route)], incompatible_fallbacks(route, policies, fleet)),
+                without_pools(
+                    ready[selected[route.metadata.name]], incompatible_fallbacks(route, policies, fleet)
+                ),
                 ladders,
                 models,
                 barred_fallbacks(route, policies, fleet, decisions),
             ).items()
         ),
     )
+
+
+def _ready(
+    selected: EngineSelection, policies: PolicySet, fleet: Fleet, decisions: Decisions
+) -> tuple[UsableShares, UsableShares]:
+    if selected.selects_all:
+        return ready_pools(fleet, decisions)
+    models = {pool: one.spec.model for pool, one in policies.pools.items()}
+    return ready_pools(fleet, decisions, lambda engine: selected.admits(engine, models[engine.id.pool]))
 
 
 def _numbers(pool: str, ceiling: Ceiling) -> tuple[str, int, int, float, int]:

@@ -23,6 +23,7 @@ from xds_server.translate.affinity import prefix_lengths, slack_by_pool
 from xds_server.translate.cluster_weights import barred_fallbacks
 from xds_server.translate.effective_spec import route_decisions
 from xds_server.translate.endpoints import EndpointForm, load_assignment, zone_weights
+from xds_server.translate.engine_selection import adapters_by_pool, engine_selection, nobody_left
 from xds_server.translate.external_clusters import external_cluster, external_cluster_name
 from xds_server.translate.internal_listeners import (
     engine_listener,
@@ -38,7 +39,7 @@ from xds_server.translate.origins import cluster_origins, pool_origins, route_or
 from xds_server.translate.pool_clusters import pool_cluster
 from xds_server.translate.priorities import locality_priorities
 from xds_server.translate.proxyless_grpc import api_listener, grpc_cluster
-from xds_server.translate.residency import AllowedRegions, allowed_by_pool, residency_unavailable
+from xds_server.translate.residency import AllowedRegions, allowed_by_pool
 from xds_server.translate.route_configuration import (
     envoy_routes,
     route_configuration,
@@ -68,6 +69,7 @@ def translate(
     memo = memo or Memo()
     here = visible_policies(policies, view)
     bounds = memo.of(("bounds",), (policies.routes,), lambda: allowed_by_pool(policies.routes, route_pools))
+    adapters = memo.of(("adapters",), (policies.routes, policies.pools), lambda: adapters_by_pool(policies))
     slacks = memo.of(("slacks",), (policies.routes,), lambda: slack_by_pool(policies.routes))
     if view.role == GRPC_ROLE:
         return (
@@ -114,7 +116,12 @@ def translate(
                 view,
                 pool,
                 memo=memo,
-                form=EndpointForm(hop=pool in hops, allowed=bounds.get(pool, ()), hashed=pool in slacks),
+                form=EndpointForm(
+                    hop=pool in hops,
+                    allowed=bounds.get(pool, ()),
+                    adapters=adapters.get(pool, ()),
+                    hashed=pool in slacks,
+                ),
             )
             for pool in here.pools
         ),
@@ -302,6 +309,7 @@ def _assignment(
                 decided.weight_factors,
                 decided.ramps,
                 allowed,
+                [(one.label, [one.admits(engine, one.model) for engine in engines]) for one in form.adapters],
             ),
             lambda: load_assignment(pool, engines, decisions, zone, memo, region=region, form=form),
         )
@@ -385,7 +393,8 @@ def _envoy_routes(
     spec, gated = policies.effective[first], pool.first_token_gate
     models = {name: policies.pools[name].spec.model for name in route_pools(route)}
     decided = route_decisions(decisions.pools.get(first), spec, cuts=cuts, longest_s=pool.longest_service_time)
-    left_alone = residency_unavailable(route, route_pools(route), fleet, decisions)
+    selected = engine_selection(route, policies)
+    left_alone = nobody_left(selected, route_pools(route), policies, fleet, decisions)
     barred = barred_fallbacks(route, policies, fleet, decisions)
     return memo.of(
         (ROUTE, route.metadata.name, cuts),

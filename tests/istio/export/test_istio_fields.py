@@ -206,6 +206,7 @@ def test_outcome_depends_on_the_value(
         ("  fallbacks: [chat]", "spec.fallbacks", Fidelity.LOST),
         ("  match: {headers: [{name: x, exact: a}]}", "spec.match.headers[].exact", Fidelity.EXACT),
         ("  allowedRegions: [eu]", "spec.allowedRegions", Fidelity.EXACT),
+        ("  match: {model: sql}\n  adapter: true", "spec.adapter", Fidelity.LOST),
     ],
 )
 def test_route_conditions_are_exported(

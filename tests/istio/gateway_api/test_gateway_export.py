@@ -389,3 +389,8 @@ def test_affinity_by_prompt_keeps_least_request() -> None:
     said = policies(POOL, ENGINES, ROUTE, "  affinity: {prefix: {}}\n")
     assert objects(said)["BackendTrafficPolicy"]["spec"]["loadBalancer"]["type"] == "LeastRequest"
     assert fates(said)["ModelRoute spec.affinity.prefix.characters"].fate is Fidelity.LOST
+
+
+def test_adapters_are_lost() -> None:
+    said = policies(POOL, ENGINES, ROUTE, "  match: {model: sql}\n  adapter: true\n")
+    assert fates(said)["ModelRoute spec.adapter"].fate is Fidelity.LOST

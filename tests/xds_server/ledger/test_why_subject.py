@@ -1,12 +1,14 @@
 """Explanations: in sentences, with numbers and the policy line, for every decision."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.report import EngineReport, Evidence, Verdict
+from policies.load import load_contents
 from policies.model import PolicySet
 from tests.xds_server.admin_api import rows
 from tests.xds_server.ledger.conftest import decided, scene, seen, with_pool
@@ -327,3 +329,48 @@ def test_why_engine_states_its_slow_start(policies: PolicySet, fleet: Fleet) -> 
     found = why("r1", scene(policies, used, with_pool(decided(fleet, r1=WELL), ramps=ramps)))
     assert found.well
     assert found.now.endswith("; slow start: 35 % of its share, full in 12s.")
+
+
+POOL_OF_SQL = """---
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {name: chat}
+spec: {model: m, endpoints: [{address: 10.0.0.1, port: 80}]}
+"""
+SQL = """
+apiVersion: switchgear.dev/v1alpha1
+kind: ModelRoute
+metadata: {name: sql}
+spec: {listener: {port: 8091}, match: {model: sql}, pools: [{pool: chat}], adapter: true}
+"""
+
+
+@pytest.mark.parametrize(
+    ("adapters", "said"),
+    [
+        (None, "It has not listed its models yet: it gets requests for every adapter."),
+        (("sql",), "Adapters: sql."),
+        (("other",), "No requests for sql: the engine does not list it."),
+        ((), "No requests for sql: the engine does not list it."),
+        (tuple(f"a{number}" for number in range(10)), "Adapters: a0, a1, a2, a3, a4, a5, a6, a7 and 2 more."),
+    ],
+)
+def test_why_names_the_adapters_of_an_engine(
+    policies: PolicySet, fleet: Fleet, adapters: tuple[str, ...] | None, said: str
+) -> None:
+    sql = next(iter(load_contents({Path("sql.yaml"): (SQL + POOL_OF_SQL).encode()}).routes.values()))
+    routed = replace(policies, routes={**policies.routes, "sql": sql})
+    ready = replace(HUNG, verdict=Verdict.READY, reasons=(), adapters=adapters)
+    known = with_report(fleet, ready, 99.5)
+    assert said in why("r1", scene(routed, known, decided(fleet, r1=WELL))).because
+    plain = why("r1", scene(policies, known, decided(fleet, r1=WELL))).because
+    assert not [one for one in plain if "No requests for" in one or "not listed" in one]
+
+
+def test_why_counts_the_engines_of_an_adapter(policies: PolicySet, fleet: Fleet) -> None:
+    sql = next(iter(load_contents({Path("sql.yaml"): (SQL + POOL_OF_SQL).encode()}).routes.values()))
+    routed = replace(policies, routes={**policies.routes, "sql": sql})
+    total = len(fleet.pools["chat"])
+    lacks = with_report(fleet, replace(HUNG, verdict=Verdict.READY, reasons=(), adapters=()), 99.5)
+    found = why("pool:chat", scene(routed, lacks, decided(fleet, r1=WELL))).because
+    assert f"Adapter sql: on {total - 1} of {total} engines." in found

@@ -122,6 +122,7 @@ def test_reason_of_a_try_with_a_flag(book: TrafficStore, flag: str, result: str,
         ({"flag": "no_healthy_upstream"}, "no-engine: "),
         ({"route": "talk/maintenance"}, "maintenance: "),
         ({"route": "talk/outside"}, "no-engine-in-region: "),
+        ({"route": "talk/no-adapter"}, "no-engine-with-adapter: "),
         ({"route": "talk/too-long/max_tokens"}, "too-long-now: "),
     ],
 )

@@ -327,6 +327,8 @@ def edits(kind: str, doc: FieldDoc) -> Iterator[Xds]:
             continue
         if doc.path == "spec.public" and "model" in route["match"]:
             continue  # refused
+        if doc.path == "spec.adapter" and "model" not in route["match"]:
+            continue  # refused
         if doc.path == "spec.affinity.slackPercent" and "affinity" not in route:
             continue  # no key
         for value in other_values(doc):

@@ -17,9 +17,12 @@ from xds_server.model.order import Order, OrderAction
 from xds_server.model.pod_state import PodPhase
 from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic
 from xds_server.model.text import age_text, duration_text
+from xds_server.translate.engine_selection import adapters_by_pool
 
 MOST_PAST: Final = 12
 """Events shown; ``switchgear get events --output json`` has more."""
+
+_MOST_ADAPTERS: Final = 8
 
 _SAME_ROUND_S: Final = 1.0
 """An event is stored shortly after the decision, with a later clock reading."""
@@ -56,6 +59,7 @@ class _Case:
     order: Order | None
     pool_traffic: PoolTraffic | None
     failed: tuple[str, ...]
+    adapters: tuple[str, ...]
     now_s: float
     is_known: bool
 
@@ -82,6 +86,7 @@ def why_engine(key: EngineId, scene: ViewContext) -> Explanation:
         order=scene.orders.get(key),
         pool_traffic=scene.fleet.traffic.get(key.pool),
         failed=_failed_requests(decision, events),
+        adapters=tuple(one.adapter for one in adapters_by_pool(scene.policies).get(key.pool, ())),
         now_s=scene.now.s,
         is_known=scene.fleet.is_known(engine),
     )
@@ -153,6 +158,7 @@ def _because(case: _Case) -> Iterator[str]:
                 "Requests are cut while it is hung, so an idle report is not evidence of recovery; only "
                 "a completed request is."
             )
+        yield from _adapters(report.adapters, case.adapters)
     pod = case.engine.pod_state
     if pod is not None and pod.standing is not PodPhase.PRESENT:
         yield f"Orchestrator state: {_STANDINGS[pod.standing]}: {_sentence(pod.reason)}"
@@ -162,6 +168,21 @@ def _because(case: _Case) -> Iterator[str]:
         yield "No traffic reported by any proxy."
     else:
         yield _calls(case.traffic, case.resilience)
+
+
+def _adapters(known: tuple[str, ...] | None, routed: Sequence[str]) -> Iterator[str]:
+    """Adapters of the engine, and those of routes that it lacks."""
+    if known is None:
+        if routed:
+            yield "It has not listed its models yet: it gets requests for every adapter."
+        return
+    if known:
+        shown = ", ".join(known[:_MOST_ADAPTERS])
+        more = f" and {len(known) - _MOST_ADAPTERS} more" if len(known) > _MOST_ADAPTERS else ""
+        yield f"Adapters: {shown}{more}."
+    missing = sorted(set(routed).difference(known))
+    if missing:
+        yield f"No requests for {', '.join(missing)}: the engine does not list {'them' if missing[1:] else 'it'}."
 
 
 def _failed_requests(decision: EngineDecision, events: Sequence[Event]) -> tuple[str, ...]:

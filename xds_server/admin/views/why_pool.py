@@ -11,6 +11,7 @@ from xds_server.decide.diff import policy_fields
 from xds_server.model.order import pool_key
 from xds_server.model.pool_traffic import PoolTraffic
 from xds_server.model.text import duration_text
+from xds_server.translate.engine_selection import adapters_by_pool
 
 _MOST_NAMED = 5
 
@@ -60,6 +61,10 @@ def _pool_because(name: str, pool: PoolDecisions, out: Sequence[str], scene: Vie
             )
     else:
         yield from _ceiling(pool.admission, scene.fleet.traffic.get(name))
+    engines = scene.fleet.pools.get(name, ())
+    for one in adapters_by_pool(scene.policies).get(name, ()):
+        have = sum(engine.may_have(one.adapter) for engine in engines)
+        yield f"Adapter {one.adapter}: on {have} of {len(engines)} engines."
     order = scene.orders.get(pool_key(name))
     if order is not None:
         by = f" by {order.by}" if order.by else ""

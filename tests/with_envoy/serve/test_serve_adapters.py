@@ -1,0 +1,63 @@
+"""Adapters with the whole control plane: the prober sees them come and go, and requests follow."""
+
+import json
+
+import aiohttp
+import pytest
+
+from tests.with_envoy.serve.conftest import PATIENT, STEADY, Site, document, eventually
+
+pytestmark = pytest.mark.envoy
+
+
+async def ask(site: Site, model: str) -> tuple[int, str, str]:
+    """Status of a request for a model or an adapter, the engine that answered, and the reason of a refusal."""
+    body = json.dumps({"model": model, "prompt": "hello", "max_tokens": 1})
+    headers = {"content-type": "application/json"}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"http://127.0.0.1:{site.port}/v1/completions", data=body, headers=headers) as answer,
+    ):
+        await answer.read()
+        said = answer.headers
+        return answer.status, said.get("x-fake-engine", ""), said.get("x-switchgear-reason", "")
+
+
+async def test_requests_follow_an_adapter_that_is_loaded_and_lost(site: Site) -> None:
+    engines = await site.start_engines(3)
+    pool = site.pool(probe=PATIENT)
+    sql = site.route("sql", match={"model": "sql"}, adapter=True)
+    site.write("all.yaml", pool, site.route(), sql, document("ResiliencePolicy", "default", STEADY))
+    await site.serve()
+    await site.envoy("n1")
+    await site.answered()
+
+    async def refused() -> bool:
+        return await ask(site, "sql") == (503, "", "no-engine-with-adapter")
+
+    await eventually(refused, "no engine has the adapter")
+    assert (await ask(site, "fake-model"))[0] == 200
+
+    async def change(verb: str, number: int) -> None:
+        async with (
+            aiohttp.ClientSession(engines[number].url) as session,
+            session.post(f"/v1/{verb}_lora_adapter", json={"lora_name": "sql"}) as done,
+        ):
+            assert done.status == 200
+
+    async def served_by(number: int) -> bool:
+        return {(await ask(site, "sql"))[:2] for _ in range(10)} == {(200, f"e{number}")}
+
+    await change("load", 1)
+    await eventually(lambda: served_by(1), "served by the engine that has it")
+    code, printed, _ = await site.switchgear("why", "chat/e1", "--admin", f"http://{site.admin}")
+    assert (code, "Adapters: sql." in printed) == (0, True), printed
+    code, printed, _ = await site.switchgear("why", "chat/e0", "--admin", f"http://{site.admin}")
+    assert "No requests for sql: the engine does not list it." in printed
+    code, printed, _ = await site.switchgear("get", "engines", "-o", "wide", "--admin", f"http://{site.admin}")
+    assert "ADAPTERS" in printed
+    await change("load", 2)
+    await change("unload", 1)
+    await eventually(lambda: served_by(2), "moved with the adapter")
+    assert await site.health(engines[1]) == "HEALTHY", "an adapter that is gone is not an engine that is gone"
+    assert {(await ask(site, "fake-model"))[1] for _ in range(40)} == {"e0", "e1", "e2"}
