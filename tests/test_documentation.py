@@ -47,7 +47,7 @@ FOREIGN: Final = {
         *("--current", "--field-manager", "--field-selector", "--grace-period", "--server-side", "--subresource"),
         *("--wait", "--crds"),
     },
-    "helm": {"--create-namespace", "--reuse-values"},
+    "helm": {"--values", "--create-namespace", "--reuse-values"},
     "nvidia-smi, dcgm, journalctl": {"--gpu-reset", "--collect-interval", "--follow"},
     "pip-compile": {
         "--extra",

@@ -11,7 +11,10 @@ from deploy import render
 
 Document = Mapping[str, Any]
 
-VALUE_SETS = sorted(path.name.removesuffix("-values.yaml") for path in (render.CHART / "ci").glob("*-values.yaml"))
+VALUE_SETS = [
+    *sorted(path.name.removesuffix("-values.yaml") for path in (render.CHART / "ci").glob("*-values.yaml")),
+    "production",
+]
 BY_HAND = sorted(
     str(path.relative_to(render.DEPLOY))
     for folder in ("crds", "examples")

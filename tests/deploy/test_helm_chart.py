@@ -1,6 +1,7 @@
 """With real Helm the chart renders valid manifests and refuses invalid values."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,7 @@ PUBLISHED = (
     "prometheus-operator/servicemonitors.yaml",
     "prometheus-operator/prometheusrules.yaml",
     "keda/keda.sh_scaledobjects.yaml",
+    "gateway-api/standard/gateway.networking.k8s.io_httproutes.yaml",
 )
 """Definitions of third-party kinds that the chart renders, in ``../shared/data``."""
 
@@ -53,7 +55,7 @@ def _complaints(document: helm_rendering.Document) -> Iterator[str]:
 
 
 def _of_third_party(document: helm_rendering.Document) -> bool:
-    return document["kind"] in {"ServiceMonitor", "PrometheusRule", "ScaledObject"}
+    return document["kind"] in {"ServiceMonitor", "PrometheusRule", "ScaledObject", "HTTPRoute"}
 
 
 def _judge(document: helm_rendering.Document, version: str) -> None:
@@ -158,6 +160,12 @@ def test_chart_and_wheel_have_the_same_version() -> None:
         ("gateway: {drainSeconds: 5}", "must exceed lameDuckSeconds (10)"),
         ("gateway: {image: {tag: distroless-v1.40.0}}", "use a tag without distroless"),
         ("gateway: {zone: {from: value}}", "gateway.zone.value: required"),
+        ("gateway: {ingress: {enabled: true}}", "gateway.ingress.hosts: required"),
+        ("gateway: {httpRoute: {enabled: true}}", "gateway.httpRoute.parentRefs: required"),
+        (
+            "gateway: {ingress: {listener: grpc}}",
+            "gateway.ingress.listener: no listener is called grpc; use one of http",
+        ),
         (
             "gateway: {listeners: [{name: a, port: 10000}, {name: b, port: 10000}]}",
             "gateway.listeners: duplicate port 10000",
@@ -226,6 +234,44 @@ def test_rights_are_bound_to_a_given_service_account(tmp_path: Path) -> None:
         for subject in one["subjects"]
     }
     assert accounts == bound == {"ours", "theirs"}
+
+
+def test_routes_lead_to_ports_of_the_gateway_service() -> None:
+    found = helm_rendering.documents("routes")
+    offered = {
+        one["port"] for one in helm_rendering.named(found, "Service", "switchgear-gateway")["spec"]["ports"]
+    }
+    (ingress,) = helm_rendering.of_kind(found, "Ingress")
+    (rule,) = ingress["spec"]["rules"]
+    (path,) = rule["http"]["paths"]
+    assert path["backend"]["service"] == {"name": "switchgear-gateway", "port": {"number": 10000}}
+    assert ingress["spec"]["tls"] == [{"secretName": "llm-tls", "hosts": [rule["host"]]}]
+    (route,) = helm_rendering.of_kind(found, "HTTPRoute")
+    (backend,) = route["spec"]["rules"][0]["backendRefs"]
+    assert backend == {"name": "switchgear-gateway", "port": 10001}
+    assert {10000, 10001} == offered
+
+
+def test_every_value_marked_caution_is_set_for_production() -> None:
+    text = (render.CHART / "values.yaml").read_text()
+    production = yaml.safe_load(render.values_file("production").read_text())
+    path: list[tuple[int, str]] = []
+    marked = []
+    caution = False
+    for line in text.splitlines()[2:]:
+        caution = caution or "# CAUTION: " in line
+        if (key := re.match(r"( *)([A-Za-z]+):", line)) is not None:
+            path = [*(one for one in path if one[0] < len(key[1])), (len(key[1]), key[2])]
+            if caution:
+                marked.append([name for _, name in path])
+            caution = False
+    assert ["insecure"] in marked
+    assert len(marked) == text.count("# CAUTION: ")
+    for names in marked:
+        value = production
+        for name in names:
+            assert name in value, f"{'.'.join(names)}: marked CAUTION, not set in values-production.yaml"
+            value = value[name]
 
 
 def _rendered(values: str, folder: Path) -> Sequence[helm_rendering.Document]:
