@@ -35,7 +35,7 @@ _RESERVED: Final = ("x-envoy-", "x-forwarded-", "x-switchgear-", "x-request-id")
 def parse_claim_header(value: str) -> str:
     """The text if claims may be forwarded in this header; ValueError says what is allowed."""
     if not _CLAIM_HEADER.fullmatch(value) or value.startswith(_RESERVED):
-        msg = f"{value!r} cannot carry a claim: use lower case and the prefix x-, except {', '.join(_RESERVED)}"
+        msg = f"{value!r} cannot name a caller: use lower case and the prefix x-, except {', '.join(_RESERVED)}"
         raise ValueError(msg)
     return value
 

@@ -16,6 +16,7 @@ from policies.pool import EnginePool
 from policies.quantity import format_duration, is_ip
 from policies.resilience import DEFAULT, WAIT_SHARE, ResiliencePolicy, ResilienceSpec
 from policies.route import MODEL_HEADER, Listener, Match, ModelRoute, can_be_stated
+from policies.tenants import OTHERS, Quota
 from policies.validated_document import ValidatedDocument
 
 
@@ -158,6 +159,7 @@ def _in_route(route: ModelRoute, document: ValidatedDocument) -> Iterator[Proble
             )
 
     yield from _auth(route, document)
+    yield from _tenants(route, document)
     yield from _affinity(route, document)
     model = route.spec.match.model
     if route.spec.adapter and model is None:
@@ -267,6 +269,48 @@ def _auth(route: ModelRoute, document: ValidatedDocument) -> Iterator[Problem]:
             ),
             hint="match the path or headers, or remove public",
         )
+
+
+def _tenants(route: ModelRoute, document: ValidatedDocument) -> Iterator[Problem]:
+    """Unproven names of tenants, repeated ones, and bursts above their quota."""
+    tenants = route.spec.listener.tenants
+    if tenants is None:
+        return
+    steps: tuple[Step, ...] = ("spec", "listener", "tenants")
+    if not tenants.trust_header and tenants.header not in route.spec.listener.claim_headers():
+        yield _problem(
+            document,
+            "SG046",
+            (*steps, "header"),
+            f"any caller can send {tenants.header}, and take the quota of any tenant",
+            hint="write it from a claim with jwt.providers[].claimToHeaders, or set trustHeader: true if a proxy "
+            "in front of Envoy sets it",
+        )
+    for number, before in _repeated(one.name for one in tenants.named):
+        message = f"duplicate tenant {tenants.named[number].name}; the first is number {before + 1}"
+        yield _problem(document, "SG039", (*steps, "named", number, "name"), message, hint="use unique names")
+    for number, one in enumerate(tenants.named):
+        if one.name == OTHERS:
+            yield _problem(
+                document,
+                "SG039",
+                (*steps, "named", number, "name"),
+                f"{OTHERS} is the place of all other callers",
+                hint="set tenants.others, or use another name",
+            )
+    quotas: tuple[tuple[tuple[Step, ...], Quota], ...] = (
+        *((("named", number), one) for number, one in enumerate(tenants.named)),
+        (("others",), tenants.others),
+    )
+    for place, quota in quotas:
+        if quota.burst is not None and quota.burst > quota.requests:
+            yield _problem(
+                document,
+                "SG040",
+                (*steps, *place, "burst"),
+                f"a burst of {quota.burst} exceeds the quota of {quota}",
+                allowed=f"at most {quota.requests}",
+            )
 
 
 def _matches_fields(route: ModelRoute) -> bool:
@@ -425,6 +469,7 @@ def _listeners(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
             ("tls", listener.secret or "none", known.secret or "none"),
             ("jwt", listener.jwt, known.jwt),
             ("extAuth", listener.ext_auth, known.ext_auth),
+            ("tenants", listener.tenants, known.tenants),
         ):
             if here != there and isinstance(here or there, Spec):
                 yield _refusal(

@@ -25,6 +25,7 @@ from policies.field_checks import CelRule, ListKeys
 from policies.field_targets import FieldTargets, Xds, exported_alike
 from policies.objectives import Objectives
 from policies.quantity import Duration, IpAddress, Name, Port, Re2, Zone
+from policies.tenants import Tenants
 
 _ISTIO_HEADERS: Final = kept(
     "headers; what Istio cannot compare is added by a patch of the route", "VirtualService"
@@ -340,6 +341,9 @@ class Listener(Spec):
         "Service that must allow each request, without its body; default: none. It is asked after jwt, for all "
         "routes of the port that are not `public`.",
     )
+    tenants: Tenants | None = documented_field(
+        None, "Tenants of the port and the requests that each may send; default: all callers are alike."
+    )
 
     @property
     def reads_headers(self) -> bool:
@@ -350,6 +354,11 @@ class Listener(Spec):
     def secret(self) -> str | None:
         """Name of the certificate shown to callers; None without TLS."""
         return None if self.tls is None else self.tls.secret
+
+    def claim_headers(self) -> tuple[str, ...]:
+        """Request headers that only claims may set."""
+        providers = () if self.jwt is None else self.jwt.providers
+        return tuple(dict.fromkeys(one.header for provider in providers for one in provider.claim_to_headers))
 
     def external_services(self) -> Iterator[ServiceReference]:
         """Services that Envoys call for this listener."""

@@ -39,6 +39,7 @@ _MAY_BE_ABSENT: Final = (
     "spec.listener.accessLogCollector",
     "spec.listener.extAuth",
     "spec.listener.jwt",
+    "spec.listener.tenants",
     "spec.listener.tls",
     "spec.match.headers[]",
     "spec.tls",

@@ -368,6 +368,13 @@ _CALLERS: Final = (
         example=_listener("address: 0.0.0.0", ", public: true"),
         fix="Remove public, or set listener.jwt or listener.extAuth.",
     ),
+    Code(
+        code="SG196",
+        title="trusted header on an open port",
+        meaning="The listener believes the header that names the tenant, trusts no proxy in front of it and asks no authorization service. A caller that reaches the port directly takes the quota of any tenant.",
+        example=_listener("tenants: {header: x-tenant, trustHeader: true, others: {requests: 5}}"),
+        fix="Write the header from a claim, or set trustedHops and let only that proxy reach the port.",
+    ),
 )
 
 ON_ROUTES: Final = (*_ROUTES, *_DEGRADATION, *_CLUSTER, *_REGIONS, *_AFFINITY, *_ADAPTERS, *_CALLERS)

@@ -118,6 +118,26 @@ def _public_without_effect(policies: PolicySet) -> Iterator[Finding]:
             )
 
 
+def _believed_header(policies: PolicySet) -> Iterator[Finding]:
+    for name, listener in _listeners(policies):
+        tenants = listener.tenants
+        if (
+            tenants is not None
+            and tenants.trust_header
+            and tenants.header not in listener.claim_headers()
+            and listener.ext_auth is None
+            and not listener.trusted_hops
+        ):
+            yield _finding(
+                policies,
+                "SG196",
+                name,
+                "listener.tenants.trustHeader",
+                f"callers that reach port {listener.port} directly choose their tenant with {tenants.header}",
+                fix="write the header from a claim, or set trustedHops and let only that proxy reach the port",
+            )
+
+
 AUTH_RULES: Final[tuple[SetRule, ...]] = (
     _plain_keys,
     _any_audience,
@@ -125,4 +145,5 @@ AUTH_RULES: Final[tuple[SetRule, ...]] = (
     _open_on_failure,
     _unreachable,
     _public_without_effect,
+    _believed_header,
 )

@@ -134,6 +134,7 @@ def test_every_field_of_every_document_is_listed() -> None:
                 "spec.listener.accessLogCollector",
                 "spec.listener.jwt",
                 "spec.listener.extAuth",
+                "spec.listener.tenants",
             )
         ):
             assert ("ModelRoute/flagship", doc.path) in found

@@ -1,0 +1,122 @@
+"""Tenants of a listener: how Envoy tells them apart, and how many requests each may send.
+
+Names come from the policy alone, so the number of buckets and of metric labels is bounded by it.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field
+
+from policies.caller_auth import parse_claim_header
+from policies.document import Spec, documented_field
+from policies.fidelity import lost
+from policies.field_checks import ListKeys
+from policies.field_targets import FieldTargets, Xds
+from policies.resilience.mode import Mode
+
+OTHERS: Final = "others"
+"""Name of the place that all callers without a named tenant share."""
+
+_ISTIO: Final = lost("write an EnvoyFilter with envoy.filters.http.local_ratelimit; its limit is per proxy")
+_GATEWAY: Final = lost("write a BackendTrafficPolicy of Envoy Gateway: rateLimit")
+
+
+def _targets(live: Xds) -> FieldTargets:
+    return FieldTargets(live=live, istio=_ISTIO, gateway_api=_GATEWAY)
+
+
+class QuotaUnit(StrEnum):
+    """The time that a quota is for."""
+
+    SECOND = "second"
+    MINUTE = "minute"
+    HOUR = "hour"
+
+    @property
+    def seconds(self) -> int:
+        """Its length."""
+        return {QuotaUnit.SECOND: 1, QuotaUnit.MINUTE: 60, QuotaUnit.HOUR: 3600}[self]
+
+
+class Quota(Spec):
+    """Requests that are admitted, over all proxies."""
+
+    requests: int = documented_field(
+        ...,
+        "Requests admitted per unit of time, over all proxies of the port.",
+        targets=_targets(Xds.RDS),
+        ge=1,
+        le=1_000_000_000,
+    )
+    per: QuotaUnit = documented_field(
+        QuotaUnit.SECOND,
+        "Unit of time. Requests are admitted evenly within it, after the burst.",
+        targets=_targets(Xds.RDS),
+    )
+    burst: int | None = documented_field(
+        None,
+        "Requests admitted at once after a pause, over all proxies, at least 1 at each. Default: what the quota "
+        "admits in 1 s.",
+        why="each change of the port's routes fills the bucket again, so a large burst makes the limit loose",
+        targets=_targets(Xds.RDS),
+        ge=1,
+        le=1_000_000_000,
+    )
+
+    @property
+    def per_s(self) -> float:
+        """Requests per second."""
+        return self.requests / self.per.seconds
+
+    @property
+    def burst_requests(self) -> float:
+        """Requests at once over all proxies."""
+        return self.per_s if self.burst is None else self.burst
+
+    def __str__(self) -> str:
+        return f"{self.requests}/{self.per.value}"
+
+
+class Tenant(Quota):
+    """A tenant with a quota of its own."""
+
+    name: str = documented_field(
+        ...,
+        "Value of the header that names the tenant; unique, not `others`.",
+        targets=_targets(Xds.RDS),
+        pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.@:/]*[A-Za-z0-9])?$",
+        max_length=63,
+    )
+
+
+class Tenants(Spec):
+    """The tenants of a listener and their quotas."""
+
+    header: Annotated[str, Field(max_length=64), AfterValidator(parse_claim_header)] = documented_field(
+        ...,
+        "Request header with the tenant's name: one that `jwt.claimToHeaders` writes, or any with trustHeader.",
+        targets=_targets(Xds.RDS | Xds.LDS),
+    )
+    trust_header: bool = documented_field(
+        False,
+        "Believe a header that no claim writes. Only where a proxy in front of Envoy sets or removes it.",
+        why="a caller that can send the header takes the quota of any tenant",
+        targets=_targets(Xds.NONE),
+    )
+    mode: Mode = documented_field(
+        Mode.ENFORCE,
+        "enforce: answer 429 above a quota. shadow: serve the request and count it as over its quota.",
+        targets=_targets(Xds.RDS),
+    )
+    named: tuple[Tenant, ...] = documented_field(
+        (),
+        "Tenants with a quota of their own.",
+        checks=(ListKeys(("name",)),),
+        max_length=256,
+    )
+    others: Quota = documented_field(..., "The quota that all other callers share, those without the header too.")
+
+    def quotas(self) -> dict[str, Quota]:
+        """Quotas by name, others last."""
+        return {**{one.name: one for one in self.named}, OTHERS: self.others}
