@@ -43,6 +43,7 @@ NEEDED_EXTENSIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "accessLogCollector": ("envoy.access_loggers.open_telemetry",),
         "jwt": ("envoy.filters.http.jwt_authn",),
         "extAuth": ("envoy.filters.http.ext_authz",),
+        "tenants": ("envoy.filters.http.local_ratelimit", "envoy.filters.http.header_mutation"),
     }
 )
 """Envoy extensions used by the served resources; those of ``cuts`` only for proxies that can cut requests.

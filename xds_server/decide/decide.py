@@ -11,6 +11,7 @@ from policies.model import PolicySet
 from policies.route import ModelChange
 from xds_server.decide.admission.ceiling import classes_by_pool
 from xds_server.decide.admission.degradation_level import FallbackView
+from xds_server.decide.admission.quota_proxies import quota_proxies
 from xds_server.decide.decision_memory import NO_POOL_MEMORY, DecisionMemory
 from xds_server.decide.decisions import Decisions, EngineDecision, PoolDecisions
 from xds_server.decide.ejection.removed_engines import removed_engines
@@ -77,6 +78,7 @@ def decide(
         ),
         pools=MappingProxyType({name: pool.decided for name, pool in pools.items()}),
         leaving=leaving,
+        quota_proxies=MappingProxyType(quota_proxies(policies, proxies)),
     )
     return decisions, DecisionMemory(pools=MappingProxyType(pools), leaving=leaving)
 

@@ -328,7 +328,8 @@ class Decisions:
 
     ``zone_weights``: (pool, calling zone) -> engine zone -> weight 1..1000; a zone that gets nothing is absent.
     ``ceilings``: (pool, role of the proxy) -> ceiling. ``pools`` holds the same by pool, with reasons and times.
-    ``leaving``: removed engines, and until when (monotonic) they may finish their requests.
+    ``leaving``: removed engines, and until when (monotonic) they may finish their requests. ``quota_proxies``: by
+    port with tenants, the number of proxies that their quotas are divided by.
     """
 
     engines: Mapping[EngineId, EngineDecision]
@@ -336,6 +337,7 @@ class Decisions:
     ceilings: Mapping[tuple[str, str], Ceiling]
     pools: Mapping[str, PoolDecisions] = field(default_factory=lambda: _NO_POOLS)
     leaving: Mapping[EngineId, float] = field(default_factory=dict)
+    quota_proxies: Mapping[int, int] = field(default_factory=dict)
 
 
 NO_DECISIONS: Final = Decisions(engines={}, zone_weights={}, ceilings={})

@@ -7,7 +7,7 @@ attempt. The listener adds those two.
 
 Both loggers have identical configuration, byte for byte, so that Envoy sends both over one stream per worker.
 Both use the same runtime key, so that the control plane can lower the sampling ratio without changing a listener.
-Nothing here depends on a policy.
+Only a listener's tenants change its entries: the header that names them, and its port.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,6 +42,7 @@ from envoy_data_plane.envoy.extensions.access_loggers.grpc.v3 import (
 from envoy_data_plane.envoy.extensions.access_loggers.open_telemetry.v3 import OpenTelemetryAccessLogConfig
 from envoy_data_plane.envoy.extensions.access_loggers.stream.v3 import StderrAccessLog, StdoutAccessLog
 from envoy_data_plane.envoy.extensions.formatter.req_without_query.v3 import ReqWithoutQuery
+from envoy_data_plane.envoy.type.tracing.v3 import CustomTag, CustomTagLiteral
 from envoy_data_plane.envoy.type.v3 import FractionalPercent, FractionalPercentDenominatorType
 from envoy_data_plane.google.protobuf import Struct, Value
 from envoy_data_plane.opentelemetry.proto.common.v1 import AnyValue, KeyValue, KeyValueList
@@ -51,6 +52,7 @@ from policies.route import AccessLog as AccessLogTarget
 from xds_server.translate.envoy_values import pack_any, seconds
 from xds_server.translate.external_clusters import external_cluster_name
 from xds_server.translate.request_fields import REQUEST_METADATA
+from xds_server.translate.tenant_quotas import OVER_QUOTA_HEADER, QUOTA_FLAG
 
 SERVER_CLUSTER: Final = "switchgear"
 """Cluster of the control plane, static in every bootstrap."""
@@ -62,6 +64,9 @@ SAMPLING_KEY: Final = "switchgear.access_log.percent"
 
 ATTEMPT_HEADER: Final = "x-envoy-attempt-count"
 """Attempt number within its request; Envoy leaves its own field empty in the router's log."""
+
+PORT_TAG: Final = "port"
+"""Tag of entries with the port of a listener with tenants."""
 
 FLUSH_S: Final = 0.1
 """Maximum delay of entries in Envoy; a lower bound for the breaker's reaction time."""
@@ -96,13 +101,13 @@ OPERATOR_LOG_FIELDS: Final = {
 """Fields of the operator's log, and Envoy's operators for them."""
 
 
-def attempt_log() -> AccessLog:
+def attempt_log(spec: Listener) -> AccessLog:
     """One entry per attempt, for ``Router.upstream_log``."""
-    return _logger(_sampled())
+    return _logger(_sampled(), spec)
 
 
-def listener_log() -> AccessLog:
-    """One entry per request refused without an attempt, or ended by the route timeout."""
+def listener_log(spec: Listener) -> AccessLog:
+    """One entry per request refused without an attempt or by a quota, or ended by the route timeout."""
     unavailable = AccessLogFilter(
         status_code_filter=StatusCodeFilter(
             comparison=ComparisonFilter(
@@ -119,9 +124,10 @@ def listener_log() -> AccessLog:
     )
     refused = AccessLogFilter(and_filter=AndFilter(filters=[unavailable, never_tried]))
     # No engine available, and timeouts. Per-try timeouts match, too: only response details distinguish them.
-    flagged = AccessLogFilter(response_flag_filter=ResponseFlagFilter(flags=["UH", "UT", "SI"]))
+    flags = ["UH", "UT", "SI", *([] if spec.tenants is None else [QUOTA_FLAG])]
+    flagged = AccessLogFilter(response_flag_filter=ResponseFlagFilter(flags=flags))
     wanted = AccessLogFilter(or_filter=OrFilter(filters=[refused, flagged]))
-    return _logger(AccessLogFilter(and_filter=AndFilter(filters=[wanted, _sampled()])))
+    return _logger(AccessLogFilter(and_filter=AndFilter(filters=[wanted, _sampled()])), spec)
 
 
 def operator_log(spec: Listener) -> Iterator[AccessLog]:
@@ -192,7 +198,10 @@ def _sampled() -> AccessLogFilter:
     )
 
 
-def _logger(only: AccessLogFilter) -> AccessLog:
+def _logger(only: AccessLogFilter, spec: Listener) -> AccessLog:
+    tenants = spec.tenants
+    # A request that a quota refuses has no route yet: the body is not read.
+    port = CustomTag(tag=PORT_TAG, literal=CustomTagLiteral(value=str(spec.port)))
     return AccessLog(
         name="envoy.access_loggers.http_grpc",
         filter=only,
@@ -204,8 +213,12 @@ def _logger(only: AccessLogFilter) -> AccessLog:
                     transport_api_version=ApiVersion.V3,
                     buffer_flush_interval=seconds(FLUSH_S),
                     buffer_size_bytes=BUFFER_BYTES,
+                    custom_tags=[] if tenants is None else [port],
                 ),
-                additional_request_headers_to_log=[ATTEMPT_HEADER],
+                additional_request_headers_to_log=[
+                    ATTEMPT_HEADER,
+                    *([] if tenants is None else [tenants.header, OVER_QUOTA_HEADER]),
+                ],
             )
         ),
     )

@@ -56,12 +56,6 @@ def caller_auth_filters(spec: Listener) -> Iterator[HttpFilter]:
         yield HttpFilter(name=EXT_AUTH_FILTER, typed_config=pack_any(_ext_auth(spec.port, spec.ext_auth)))
 
 
-def claim_headers(spec: Listener) -> tuple[str, ...]:
-    """Request headers that only claims may set."""
-    providers = () if spec.jwt is None else spec.jwt.providers
-    return tuple(dict.fromkeys(one.header for provider in providers for one in provider.claim_to_headers))
-
-
 def _jwt(port: int, jwt: Jwt) -> JwtAuthentication:
     names = [JwtRequirement(provider_name=one.name) for one in jwt.providers]
     requires = (

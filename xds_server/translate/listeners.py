@@ -57,12 +57,12 @@ from xds_server.translate.caller_auth_filters import (
     EXT_AUTH_FLAG,
     EXT_AUTH_UNAVAILABLE,
     caller_auth_filters,
-    claim_headers,
 )
 from xds_server.translate.envoy_values import ads_config_source, pack_any, seconds
 from xds_server.translate.lua_scripts import FIELDS_FILTER, LUA_FILTER, fields_filter, lua_filter
 from xds_server.translate.prompt_prefix import PREFIX_FILTER, prefix_state_filter
 from xds_server.translate.route_configuration import route_configuration_name
+from xds_server.translate.tenant_quotas import OVER_QUOTA_HEADER, QUOTA_REASON, quota_filters
 from xds_server.translate.upstream_tls import downstream_tls_socket
 
 REASON_HEADER: Final = "x-switchgear-reason"
@@ -129,13 +129,14 @@ def connection_manager(spec: ListenerSpec, prefix_lengths: tuple[int, ...] = ())
         rds=Rds(config_source=ads_config_source(), route_config_name=route_configuration_name(spec)),
         http_filters=[
             *caller_auth_filters(spec),
+            *quota_filters(spec.tenants),
             *_fields_filter(spec, prefix_lengths),
             HttpFilter(name=LUA_FILTER, typed_config=lua_filter()),
             HttpFilter(
-                name="envoy.filters.http.router", typed_config=pack_any(Router(upstream_log=[attempt_log()]))
+                name="envoy.filters.http.router", typed_config=pack_any(Router(upstream_log=[attempt_log(spec)]))
             ),
         ],
-        access_log=[listener_log(), *operator_log(spec)],
+        access_log=[listener_log(spec), *operator_log(spec)],
         # All stream timeouts are in the routes; Envoy's defaults would cut healthy generations.
         stream_idle_timeout=seconds(0),
         request_timeout=seconds(spec.receive_timeout),
@@ -215,7 +216,8 @@ def _removed_headers(spec: ListenerSpec) -> HeaderMutation:
     return HeaderMutation(
         mutations=[
             MutationRule(remove_on_match=MutationRuleRemoveOnMatch(key_matcher=envoys)),
-            *(MutationRule(remove=name) for name in claim_headers(spec)),
+            *(MutationRule(remove=name) for name in spec.claim_headers()),
+            *(MutationRule(remove=OVER_QUOTA_HEADER) for _ in (spec.tenants,) if spec.tenants is not None),
             *(MutationRule(append=_only_first(name)) for name in STATED_HEADERS if spec.reads_headers),
         ]
     )
@@ -244,6 +246,7 @@ def _local_replies(spec: ListenerSpec) -> LocalReplyConfig:
             _aborted_body(),
             _bad_request(),
             *_auth_replies(spec),
+            *_quota_replies(spec),
         ],
         body_format=SubstitutionFormatString(
             json_format=Struct(fields={"error": Value(struct_value=Struct(fields=message))})
@@ -260,6 +263,14 @@ def _auth_replies(spec: ListenerSpec) -> Iterator[ResponseMapper]:
     if spec.jwt is not None:
         yield _reply(_status(401, "no_token"), INVALID_TOKEN_REASON, None)
         yield _reply(_status(403, "audience"), INVALID_TOKEN_REASON, None)
+
+
+def _quota_replies(spec: ListenerSpec) -> Iterator[ResponseMapper]:
+    if spec.tenants is not None:
+        # Envoy sets the flag RL only after the reply.
+        mapper = _reply(_status(429, "quota"), QUOTA_REASON, None)
+        mapper.body = DataSource(inline_string="the quota of this tenant is used up; try again later")
+        yield mapper
 
 
 def _reply(when: AccessLogFilter, reason: str, retry_after: str | None) -> ResponseMapper:

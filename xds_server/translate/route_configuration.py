@@ -54,6 +54,7 @@ from xds_server.translate.retry_policy import hedge_policy, retry_policy, try_ti
 from xds_server.translate.route_match import header_absent, header_is_true, header_present, route_match
 from xds_server.translate.runtime import weights_prefix
 from xds_server.translate.stated_fields import stated_field_refusals, well_formed
+from xds_server.translate.tenant_quotas import tenant_quotas
 
 ROUTING_PRIORITY: Final = {
     PriorityClass.INTERACTIVE: RoutingPriority.HIGH,
@@ -116,8 +117,11 @@ def specificity(route: ModelRoute) -> tuple[int, ...]:
     return (-len(match.path_prefix), -len(match.headers), int(match.model is None), int(match.stream is None))
 
 
-def route_configuration(of: Sequence[ModelRoute], routes: Sequence[Route]) -> RouteConfiguration:
-    """Routes of a port in this order, with replies for unmatched requests. ``of``: the ModelRoutes of the port."""
+def route_configuration(of: Sequence[ModelRoute], routes: Sequence[Route], proxies: int = 1) -> RouteConfiguration:
+    """Routes of a port in this order, with replies for unmatched requests. ``of``: the ModelRoutes of the port.
+
+    ``proxies`` divide the quotas of the port's tenants.
+    """
     listener = of[0].spec.listener
     return RouteConfiguration(
         name=route_configuration_name(listener),
@@ -127,6 +131,7 @@ def route_configuration(of: Sequence[ModelRoute], routes: Sequence[Route]) -> Ro
                 domains=["*"],
                 routes=[*routes, *stated_field_refusals(of), no_route_reply()],
                 include_request_attempt_count=True,
+                typed_per_filter_config=tenant_quotas(listener.tenants, proxies),
                 # The largest: a body may be read before its route is known.
                 request_body_buffer_limit=max(route.spec.max_body_bytes for route in of),
             )

@@ -358,17 +358,18 @@ def _routes(
     cuts: bool,
 ) -> TranslatedResource:
     names = tuple(route.metadata.name for route in routes)
+    proxies = decisions.quota_proxies.get(port, 1)
     origins = route_origins(policies, names)
     places = tuple(route_origins(policies, (name,)) for name in names)
     limits = tuple(route.spec.max_body_bytes for route in routes)
     ready = tuple(_envoy_routes(policies, fleet, decisions, route, memo, cuts=cuts) for route in routes)
     return memo.of(
         (ROUTE, port, names, cuts),
-        (ready, limits, places),
+        (ready, limits, places, routes[0].spec.listener.tenants, proxies),
         lambda: TranslatedResource(
             type_url=ROUTE,
             name=route_configuration_name(routes[0].spec.listener),
-            message=route_configuration(routes, [one for some in ready for one in some]),
+            message=route_configuration(routes, [one for some in ready for one in some], proxies),
             origins=origins,
             parts=tuple(
                 TranslatedPart(

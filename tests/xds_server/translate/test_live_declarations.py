@@ -58,6 +58,12 @@ EXTERNAL: Final = {
     "accessLogCollector": {"address": "otel.test", "port": 4317, "tls": TLS},
     "extAuth": {"address": "authz.test", "port": 9001, "protocol": "http", "tls": TLS},
     "jwt": {"providers": [IDP]},
+    "tenants": {
+        "header": "x-caller",
+        "trustHeader": True,
+        "named": [{"name": "a", "requests": 10}],
+        "others": {"requests": 10},
+    },
 }
 RICH: Final[Mapping[str, dict[str, Any]]] = {
     "EnginePool": document(
@@ -184,6 +190,12 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.listener.jwt.providers[].localJwks.file": ("/etc/envoy/keys.json",),
     "spec.listener.jwt.providers[].claimToHeaders[].claim": ("name",),
     "spec.listener.jwt.providers[].claimToHeaders[].header": ("x-other",),
+    "spec.listener.tenants.header": ("x-other",),
+    "spec.listener.tenants.named[].name": ("b",),
+    "spec.listener.tenants.named[].requests": (20,),
+    "spec.listener.tenants.named[].burst": (2,),
+    "spec.listener.tenants.others.requests": (20,),
+    "spec.listener.tenants.others.burst": (2,),
     "spec.listener.tls.secret": ("s2",),
     "spec.match.pathPrefix": ("/v2",),
     "spec.match.headers[].name": ("x-b",),

@@ -22,9 +22,10 @@ from xds_server.translate.local_reply_routes import (
 from xds_server.translate.lua_scripts import LUA_FILTER
 from xds_server.translate.request_fields import BODY_ENCODING_REASON, REFUSED_BODY_REASON
 from xds_server.translate.stated_fields import INVALID_HEADER_REASON, MISSING_HEADER_REASON
+from xds_server.translate.tenant_quotas import QUOTA_REASON
 
 PAGE = (Path(__file__).parents[3] / "docs/answers.md").read_text()
-ROW = re.compile(r"^\| `([a-z-]+)` \| (\d+) \| (\d*) ?\|", re.MULTILINE)
+ROW = re.compile(r"^\| `([a-z-]+)` \| (\d+) \| (\d*|until the next request) ?\|", re.MULTILINE)
 
 
 def test_answers_page_lists_every_reason_and_retry_after() -> None:
@@ -39,6 +40,7 @@ def test_answers_page_lists_every_reason_and_retry_after() -> None:
         (INVALID_TOKEN_REASON, ""),
         (NOT_AUTHORIZED_REASON, ""),
         (NO_AUTHORIZATION_REASON, NO_AUTHORIZATION_RETRY_AFTER),
+        (QUOTA_REASON, "until the next request"),
         *((reason, "") for _, reason in LOCAL_REPLY_STATUSES),
     }
     for refusing in (
