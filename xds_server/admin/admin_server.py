@@ -67,6 +67,7 @@ from xds_server.admin_api.status_types import (
     SnapshotStatus,
     ZoneStatus,
 )
+from xds_server.admin_api.tenant_types import TenantList, TenantStatus
 from xds_server.admin_api.version_types import CanaryStatus
 from xds_server.auth.admin_auth import AUDIT_DETAIL, PRINCIPAL, AdminAuth
 from xds_server.auth.authorization import Principal
@@ -130,6 +131,8 @@ class AdminBackend(Protocol):
     def zones(self) -> Sequence[ZoneStatus]: ...
 
     def objectives(self) -> Sequence[ObjectiveStatus]: ...
+
+    def tenants(self) -> Sequence[TenantStatus]: ...
 
     def shadow(self) -> ShadowStatus: ...
 
@@ -267,6 +270,10 @@ def _add_reasons(app: web.Application, facts: AdminBackend) -> None:
         query_of(request, endpoints.OBJECTIVES)
         return json_response(ObjectiveList(objectives=tuple(facts.objectives())))
 
+    async def tenants(request: web.Request) -> web.Response:
+        query_of(request, endpoints.TENANTS)
+        return json_response(TenantList(tenants=tuple(facts.tenants())))
+
     async def shadow(request: web.Request) -> web.Response:
         query_of(request, endpoints.SHADOW)
         return json_response(facts.shadow())
@@ -277,6 +284,7 @@ def _add_reasons(app: web.Application, facts: AdminBackend) -> None:
     add_endpoint(app, endpoints.POOL_HISTORY, pool_history)
     add_endpoint(app, endpoints.ZONES, zones)
     add_endpoint(app, endpoints.OBJECTIVES, objectives)
+    add_endpoint(app, endpoints.TENANTS, tenants)
     add_endpoint(app, endpoints.SHADOW, shadow)
 
 

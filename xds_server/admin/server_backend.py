@@ -20,6 +20,7 @@ from xds_server.admin.views.get_tables import (
     zone_rows,
 )
 from xds_server.admin.views.pool_metrics import pool_metrics
+from xds_server.admin.views.tenant_rows import tenant_rows
 from xds_server.admin.views.why_subject import why
 from xds_server.admin_api.objective_types import ObjectiveStatus
 from xds_server.admin_api.pool_history_types import PoolHistoryList
@@ -44,6 +45,7 @@ from xds_server.admin_api.status_types import (
     SyncState,
     ZoneStatus,
 )
+from xds_server.admin_api.tenant_types import TenantStatus, TenantTraffic
 from xds_server.admin_api.version_types import CanaryStatus, HistoryStatus
 from xds_server.diagnosis.condition_log import ConditionLog
 from xds_server.diagnosis.conditions import ServerState, applied_version, objects_by_code
@@ -83,6 +85,7 @@ class BackendSources:
     file_problems: Callable[[], Sequence[FileProblem]] = tuple
     canary: Callable[[], CanaryStatus | None] = lambda: None
     objectives: Callable[[], Sequence[ObjectiveStatus]] = tuple
+    tenants: Callable[[], Mapping[tuple[int, str], TenantTraffic]] = dict
     history: Callable[[], HistoryStatus | None] = lambda: None
     rejected: Callable[[], Sequence[RejectedObject]] = tuple
     limits: Callable[[], Sequence[ReachedLimit]] = tuple
@@ -316,6 +319,13 @@ class ServerBackend:
     def objectives(self) -> Sequence[ObjectiveStatus]:
         """Every objective of every route."""
         return self._sources.objectives()
+
+    def tenants(self) -> Sequence[TenantStatus]:
+        """Every tenant of every port."""
+        built = self._reconciler.built
+        return (
+            () if built is None else tenant_rows(built.inputs.policies, built.decisions, self._sources.tenants())
+        )
 
     def shadow(self) -> ShadowStatus:
         """What decisions in shadow mode would have done."""

@@ -37,6 +37,7 @@ from xds_server.admin_api.status_types import (
     SnapshotStatus,
 )
 from xds_server.admin_api.tap_types import TapBatch
+from xds_server.admin_api.tenant_types import TenantList
 from xds_server.admin_api.version_types import (
     ApplyRequest,
     CanaryStatus,
@@ -176,6 +177,11 @@ OBJECTIVES: Final = AdminEndpoint(
     answer=ObjectiveList,
     text="Objectives of routes: share of good calls, burn rates and budget left, as this replica measured them.",
 )
+TENANTS: Final = AdminEndpoint(
+    path="/v1/tenants",
+    answer=TenantList,
+    text="Tenants of listeners: quotas, and requests within and above them, as this replica measured them.",
+)
 ORDERS: Final = AdminEndpoint(path="/v1/orders", answer=OrderList, text="Operator orders in force.")
 ORDER: Final = AdminEndpoint(
     method="POST",
@@ -300,6 +306,7 @@ ENDPOINTS: Final[tuple[AdminEndpoint[Any], ...]] = (
     SHADOW,
     SNAPSHOT,
     TAP,
+    TENANTS,
     PROBLEMS,
     WHY,
     ZONES,

@@ -56,6 +56,7 @@ class AdminPort:
                 file_problems=file_problems.current,
                 canary=policies.versions.canary,
                 objectives=proxies.telemetry.objectives,
+                tenants=proxies.telemetry.tenants,
                 history=policies.versions.history,
                 rejected=policies.feed.rejected,
                 limits=lambda: (*proxies.reached.current(), *admin_auth.reached.current()),

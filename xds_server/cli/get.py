@@ -117,6 +117,7 @@ def command(
     zones (zone, zo)          audit (aud): attempted changes
     proxies (proxy, px)       shadow (sh): what shadowed decisions would do
     orders (order, ord)       objectives (objective, obj): of routes and pools
+    tenants (tenant, ten): quotas of callers
 
     NAME is what the first column shows; an engine may go without its pool. SELECTOR names fields of -o json.
     With one NAME, json, yaml and jsonpath have the object itself. In jsonpath a list is also `.items`, and each

@@ -28,6 +28,7 @@ from xds_server.admin_api.status_types import (
     ShadowStatus,
     ZoneStatus,
 )
+from xds_server.admin_api.tenant_types import TenantList, TenantStatus
 from xds_server.admin_api.version_types import HistoryStatus, VersionStatus
 from xds_server.diagnosis.conditions import of_engines, of_proxies
 from xds_server.diagnosis.event_text import kind_text, transition_text
@@ -358,6 +359,18 @@ def _burn(window: str, *, wide: bool = False) -> Column[ObjectiveStatus]:
     )
 
 
+_TENANTS_COLUMNS: Final[tuple[Column[TenantStatus], ...]] = (
+    _identity("TENANT", lambda item: item.name),
+    _word("QUOTA", lambda item: f"{item.requests}/{item.per}", state=True),
+    _word("MODE", lambda item: item.mode, state=True),
+    _figure("SERVED/S", lambda item: item.traffic.served_per_s, "{:.1f}"),
+    _figure("USED%", lambda item: 100 * item.traffic.served_per_s / item.quota_per_s, "{:.0f}"),
+    _figure("REFUSED/S", lambda item: item.traffic.refused_per_s, "{:.1f}"),
+    _figure("ADMITTED", lambda item: item.traffic.admitted, "{:.0f}"),
+    _figure("OVER", lambda item: item.traffic.over_quota, "{:.0f}"),
+    _figure("REFUSED", lambda item: item.traffic.refused, "{:.0f}"),
+    _figure("PROXIES", lambda item: item.proxies, wide=True),
+)
 _OBJECTIVES_COLUMNS: Final[tuple[Column[ObjectiveStatus], ...]] = (
     _identity("name", lambda item: item.name),
     _word("state", lambda item: item.state, state=True),
@@ -474,6 +487,17 @@ _OBJECTIVES: Final[TableSpec[ObjectiveList, ObjectiveStatus]] = TableSpec(
     named=_by_name(lambda item: item.name, lambda item: item.route or item.pool),
     belongs=lambda item, pool: pool in item.pools,
 )
+_TENANTS: Final[TableSpec[TenantList, TenantStatus]] = TableSpec(
+    singular="tenant",
+    short="ten",
+    endpoint=endpoints.TENANTS,
+    rows=lambda answer: answer.tenants,
+    parts=("tenants",),
+    name=lambda item: item.name,
+    columns=_TENANTS_COLUMNS,
+    none="no route has listener.tenants",
+    named=_by_name(lambda item: item.name, lambda item: item.tenant),
+)
 _ORDERS: Final[TableSpec[OrderList, OrderStatus]] = TableSpec(
     singular="order",
     short="ord",
@@ -553,6 +577,7 @@ TABLES: Final[Mapping[str, TableSpec[Any, Any]]] = MappingProxyType(
         "zones": _ZONES,
         "proxies": _PROXIES,
         "objectives": _OBJECTIVES,
+        "tenants": _TENANTS,
         "orders": _ORDERS,
         "events": _EVENTS,
         "versions": _VERSIONS,

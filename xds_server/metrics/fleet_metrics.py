@@ -41,6 +41,9 @@ _BY_OUTCOME: Final = LabelSet(labels={"pool": (), "outcome": _RESULTS}, per=("po
 _BY_ROUTE: Final = LabelSet(
     labels={"pool": (), "route": (), "class": _CLASSES, "outcome": _RESULTS}, per=("route",)
 )
+_BY_TENANT: Final = LabelSet(
+    labels={"port": (), "tenant": (), "outcome": ("admitted", "over_quota", "refused")}, per=("tenant",)
+)
 _BY_OBJECTIVE: Final = LabelSet(
     labels={"pool": (), "route": (), "objective": OBJECTIVE_NAMES}, per=("pool", "route")
 )
@@ -103,6 +106,14 @@ class CallerMetrics(MetricChapter):
         "Longer: requests wait for slots (`switchgear why POOL`), or prompts became longer.",
         _BY_ROUTE,
         buckets=LATENCY_BOUNDS_S,
+    )
+    tenant_requests = counter_family(
+        "tenant_requests_total",
+        "requests",
+        "Requests of a tenant (listener.tenants): within its quota, above it but served (mode: shadow), or "
+        "refused with 429. The tenant `others` stands for all callers that are not named.",
+        "`switchgear get tenants`; raise the quota, or ask the tenant to send less.",
+        _BY_TENANT,
     )
     objective_calls = counter_family(
         "objective_calls_total",

@@ -30,6 +30,8 @@ OPEN: Final[Mapping[str, str]] = {
     "to": "regions",
     "route": "routes, once for each of their pools",
     "secret": "engine secrets",
+    "port": "ports with tenants",
+    "tenant": "tenants, and `others` of each port",
     "version": "1 (the running version)",
 }
 """Labels with open value sets, and what bounds them."""

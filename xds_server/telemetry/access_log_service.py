@@ -42,6 +42,7 @@ from xds_server.telemetry.stream_service import (
     TelemetryStreamError,
     validated_node_id,
 )
+from xds_server.telemetry.tenant_counts import RATE_LIMITED
 from xds_server.telemetry.traffic_store import Attempt, TrafficStore
 from xds_server.translate.access_log_config import ATTEMPT_HEADER, LOG_NAME
 from xds_server.wire.decode import decoder
@@ -171,7 +172,7 @@ def record_entries(
     """Count ``entries`` of visible pools, each for ``weight`` calls; returns whether any is bad news."""
     pools, route_of = book.directory.pools, book.directory.route
     note = book.record_attempt
-    bad, tapped = False, bool(book.tap)
+    bad, tapped, tenants = False, bool(book.tap), book.tenants if book.tenants.ports else None
     # Without a receiver Envoy queues entries and then sends them all at once: they must not count as if they ended
     # now. Both times are from the proxy's clock, so its offset does not matter.
     newest_s = _ended_s(entries[-1].common_properties)
@@ -218,6 +219,8 @@ def record_entries(
             began_s=began_s,
         )
         note(node, facts, ended, weight=weight, now_s=now_s)
+        if tenants is not None and ended.first:
+            tenants.add(entry, refused=False, weight=weight, at_s=now_s)
         if tapped:
             _tap_attempt(book, node, entry, facts, ended, weight=weight)
         bad |= outcome is _FAILURE or outcome is _NOT_SENT
@@ -226,19 +229,28 @@ def record_entries(
 
 def _request(book: TrafficStore, node: str, entry: Any, weight: float, now_s: float, *, may_see: MaySee) -> bool:
     common = entry.common_properties
+    flags = _flags(common)
+    if RATE_LIMITED in flags:
+        # Refused by a quota, before the pool was chosen.
+        found = book.tenants.facts(entry)
+        if found is not None and any(map(may_see, found[1].pools)):
+            book.tenants.add(entry, refused=True, weight=weight, at_s=now_s)
+        return False
     route = book.directory.route(common.route_name)
     if route is None:
         return False
     header = entry.request.request_headers.get(ATTEMPT_HEADER, "0")
     attempt = int(header) if header.isdecimal() and len(header) < 4 else 0
     details = entry.response.response_code_details
-    outcome = request_outcome(_flags(common), details, attempt)
+    outcome = request_outcome(flags, details, attempt)
     if book.tap and (outcome is AttemptOutcome.NOT_SENT or limit_reason(details)):
         _tap_request(book, node, entry, route, attempt, weight=weight, may_see=may_see)
     if outcome is AttemptOutcome.NOT_SENT:
         facts = book.directory.pools.get(route.pool)
         if facts is not None and may_see(facts.name):
             book.record_shed(node, facts, route.priority, route=route.name, weight=weight, now_s=now_s)
+            if attempt == 0:
+                book.tenants.add(entry, refused=False, weight=weight, at_s=now_s)
             return True
     elif outcome is AttemptOutcome.FAILURE:
         facts = book.directory.pools.get(common.upstream_cluster)

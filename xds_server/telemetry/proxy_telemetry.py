@@ -17,6 +17,7 @@ from prometheus_client.core import Metric
 
 from policies.model import PolicySet
 from xds_server.admin_api.objective_types import ObjectiveStatus
+from xds_server.admin_api.tenant_types import TenantTraffic
 from xds_server.auth.log_budget import LogBudget
 from xds_server.auth.memory_guard import MemoryGuard
 from xds_server.auth.peer_budget import ACCESS_LOG_CPU, LOAD_REPORT_CPU, CpuLimits, HostTime
@@ -32,6 +33,7 @@ from xds_server.telemetry.objective_history import ObjectiveHistory, ObjectiveKe
 from xds_server.telemetry.pool_directory import build_directory
 from xds_server.telemetry.sampling import MESSAGE_COST
 from xds_server.telemetry.stream_service import MaySee, StreamService
+from xds_server.telemetry.tenant_counts import tenants_by_port
 from xds_server.telemetry.traffic_store import TrafficStore
 from xds_server.transport import RpcService
 
@@ -129,6 +131,7 @@ class Telemetry:
     def watch(self, policies: PolicySet, addresses: Mapping[str, str] | None = None) -> None:
         """Use these policies from now on; ``addresses`` are the IP addresses of their host names."""
         self.traffic_store.set_directory(build_directory(policies, addresses or {}))
+        self.traffic_store.tenants.set_ports(tenants_by_port(policies))
 
     def connected(self, nodes: Collection[str]) -> None:
         """Set the ids of the connected Envoys (not gRPC clients); reports of others are ignored."""
@@ -153,6 +156,10 @@ class Telemetry:
         """Every objective of every route and pool, over the last minutes and hours."""
         return tuple(self._objectives.statuses(self._objective_totals(), self._clock()))
 
+    def tenants(self) -> Mapping[tuple[int, str], TenantTraffic]:
+        """Requests of every tenant, by port and name."""
+        return self.traffic_store.tenants.traffic(self._clock())
+
     @property
     def lost(self) -> Mapping[str, frozenset[str]]:
         """By signal, the connected proxies that do not send it."""
@@ -161,6 +168,7 @@ class Telemetry:
     def families(self) -> Iterable[Metric]:
         """Ages, losses and totals, for a scrape."""
         yield from pool_totals.families(self.traffic_store.totals())
+        yield from self.traffic_store.tenants.families()
         yield from call_latency.families(self.traffic_store.latency(), self.traffic_store.objectives_of_pools())
         now_s = self._clock()
         yield TelemetryMetrics.telemetry_age_seconds.family(

@@ -29,6 +29,7 @@ from xds_server.telemetry.pool_totals import PoolTotals, call_result
 from xds_server.telemetry.request_tap import RequestTap
 from xds_server.telemetry.sliding_windows import LatencyHistogram
 from xds_server.telemetry.tally import NOTHING, EngineTally, ProxyTally, coarse_time, silent_engines
+from xds_server.telemetry.tenant_counts import TenantCounts
 
 _FORGET_S: Final = 60.0
 _TAILS_EACH_S: Final = 1.0
@@ -134,6 +135,7 @@ class TrafficStore:
         self.listener: CallListener | None = None
         """Called for each call, in addition to the counts here."""
         self.tap = RequestTap()
+        self.tenants = TenantCounts()
         self._pools: dict[str, _Pool] = {}
         self._first_tries = FirstTries()
         self._swept_at_s = float("-inf")

@@ -15,6 +15,7 @@ from xds_server.admin_api.status_types import (
     ProxyStatus,
     TypeStatus,
 )
+from xds_server.admin_api.tenant_types import TenantStatus, TenantTraffic
 from xds_server.admin_api.version_types import VersionStatus
 
 
@@ -84,6 +85,18 @@ def objective_status(**fields: Any) -> ObjectiveStatus:
         },
     }  # fmt: skip
     return ObjectiveStatus(**(known | fields))
+
+
+def tenant_status(**fields: Any) -> TenantStatus:
+    """A tenant at ten times its quota."""
+    known: dict[str, Any] = {
+        "port": 8080, "tenant": "noisy", "requests": 600, "per": "minute", "quota_per_s": 10.0, "mode": "enforce",
+        "proxies": 2,
+        "traffic": TenantTraffic(
+            admitted=100.0, over_quota=0.0, refused=900.0, served_per_s=10.0, refused_per_s=90.0
+        ),
+    }  # fmt: skip
+    return TenantStatus(**(known | fields))
 
 
 def version_status(number: int, **fields: Any) -> VersionStatus:

@@ -174,7 +174,7 @@ async def test_running_server_matches_the_published_schema(own: Any) -> None:
             endpoints.HEALTHZ, endpoints.READYZ, endpoints.METRICS, endpoints.SERVER_INFO, endpoints.ACCESS,
             endpoints.CANARY, endpoints.LIVE, endpoints.POLICIES, endpoints.POOLS, endpoints.PROXIES,
             endpoints.OBJECTIVES, endpoints.SHADOW, endpoints.TAP, endpoints.PROBLEMS, endpoints.ZONES,
-            endpoints.CONDITIONS, endpoints.POOL_HISTORY,
+            endpoints.CONDITIONS, endpoints.POOL_HISTORY, endpoints.TENANTS,
         ):  # fmt: skip
             await ask(endpoint)
         # Refusals.
@@ -207,6 +207,7 @@ async def test_proxies_refusals_and_changes_match_the_schema() -> None:
             endpoints.EVENTS,
             endpoints.PROBLEMS,
             endpoints.OBJECTIVES,
+            endpoints.TENANTS,
             endpoints.CONDITIONS,
             endpoints.POOL_HISTORY,
         ):

@@ -9,6 +9,7 @@ import yaml
 from tests.xds_server.admin_api import rows
 from tests.xds_server.cli import test_status
 from tests.xds_server.cli.test_status import Server
+from xds_server.admin_api.tenant_types import TenantTraffic
 from xds_server.cli import main
 
 server = test_status.server
@@ -178,6 +179,22 @@ def test_objectives_show_shares_burn_rates_and_budget(full: Server, capsys: pyte
     assert shown(capsys, "get", "obj", "chat", "-o", "name")[1] == "objective/pool/chat/good\n"
     full.pages["/v1/objectives"] = {"objectives": []}
     assert shown(capsys, "get", "objectives") == (0, "", "no route or pool has spec.objectives\n")
+
+
+def test_tenants_are_listed_with_quota_and_refusals(full: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    quiet = rows.tenant_status(tenant="others", requests=5, per="second", traffic=TenantTraffic())
+    full.pages["/v1/tenants"] = {"tenants": [rows.document(one) for one in (rows.tenant_status(), quiet)]}
+    code, out, _ = shown(capsys, "get", "tenants")
+    assert code == 0
+    assert [" ".join(line.split()) for line in out.splitlines()] == [
+        "TENANT QUOTA MODE SERVED/S USED% REFUSED/S ADMITTED OVER REFUSED",
+        "8080/noisy 600/minute enforce 10.0 100 90.0 100 0 900",
+        "8080/others 5/second enforce 0.0 0 0.0 0 0 0",
+    ]
+    assert shown(capsys, "get", "ten", "noisy", "-o", "name")[1] == "tenant/8080/noisy\n"
+    assert "PROXIES" in shown(capsys, "get", "tenants", "-o", "wide")[1]
+    full.pages["/v1/tenants"] = {"tenants": []}
+    assert shown(capsys, "get", "tenants") == (0, "", "no route has listener.tenants\n")
 
 
 def test_describe_shows_what_why_shows(full: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.report import GpuSummary, GpuVitals
-from tests.xds_server.admin_api.rows import objective_status
+from tests.xds_server.admin_api.rows import objective_status, tenant_status
 from xds_server.admin.views.context import UnknownNameError
 from xds_server.admin_api.objective_types import ObjectiveStatus
 from xds_server.admin_api.pool_history_types import PoolHistory, PoolHistoryList, PoolPoint
@@ -30,6 +30,7 @@ from xds_server.admin_api.status_types import (
     TypeStatus,
     ZoneStatus,
 )
+from xds_server.admin_api.tenant_types import TenantStatus
 from xds_server.admin_api.version_types import CanaryStatus
 from xds_server.diagnosis.condition_log import ConditionLog
 from xds_server.diagnosis.conditions import ServerState
@@ -224,6 +225,9 @@ class FakeServerBackend:
 
     def objectives(self) -> Sequence[ObjectiveStatus]:
         return [objective_status()]
+
+    def tenants(self) -> Sequence[TenantStatus]:
+        return [tenant_status()]
 
     def pool_history(self, pool: str) -> PoolHistoryList:
         """Ten minutes of both pools, with an overload in the middle."""

@@ -1,0 +1,152 @@
+"""Tenants behind three Envoys: a noisy one keeps its quota, and others lose nothing."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+import pytest
+
+from chaos.history.request_outcomes import RequestOutcome
+from chaos.load.open_loop import LoadProfile
+from chaos.load.request_sender import LoadTarget
+from tests.with_envoy.serve.conftest import LIMIT_S, PATIENT, STEADY, Load, Site, document, eventually
+
+pytestmark = pytest.mark.envoy
+
+HOSTS = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
+NOISY_PER_S, CALM_PER_S = 12, 60
+MEASURED_REQUESTS = 600
+"""Of the noisy tenant, at ten times its quota: five seconds or more."""
+TOLERANCE = 0.1
+
+
+def tenants(**more: Any) -> dict[str, Any]:
+    return {
+        "header": "x-tenant",
+        "trustHeader": True,
+        "named": [
+            {"name": "noisy", "requests": NOISY_PER_S},
+            {"name": "calm", "requests": CALM_PER_S},
+            {"name": "hourly", "requests": CALM_PER_S * 3600, "per": "hour"},
+        ],
+        "others": {"requests": 3},
+        **more,
+    }
+
+
+def write(site: Site, **more: Any) -> None:
+    listener = {"port": site.port, "tenants": tenants(**more)}
+    site.write(
+        "all.yaml",
+        site.pool(probe=PATIENT),
+        site.route(listener=listener),
+        document("ResiliencePolicy", "default", STEADY),
+    )
+
+
+def load(site: Site, tenant: str, rate_per_s: float, seed: int) -> Load:
+    started = Load(
+        LoadProfile(
+            targets=tuple(LoadTarget(url=f"http://{host}:{site.port}") for host in HOSTS),
+            rate_per_s=rate_per_s,
+            streaming_share=0.0,
+            max_tokens={1: 1.0},
+            deadline_s=LIMIT_S,
+            headers={"x-tenant": tenant},
+            seed=seed,
+        )
+    )
+    site.loads.append(started)
+    return started
+
+
+def statuses(outcomes: list[RequestOutcome]) -> set[int]:
+    return {one.status for one in outcomes}
+
+
+async def rows(site: Site) -> dict[str, Any]:
+    return {one["tenant"]: one for one in (await site.get("/v1/tenants"))["tenants"]}
+
+
+async def refusal(site: Site, tenant: str) -> tuple[Mapping[str, str], str]:
+    """Headers and message of a refused request of this tenant."""
+    body = json.dumps({"model": "fake-model", "prompt": "hello", "max_tokens": 1})
+    headers = {"content-type": "application/json", "x-tenant": tenant}
+    async with aiohttp.ClientSession() as session:
+        while True:
+            async with session.post(
+                f"http://{HOSTS[0]}:{site.port}/v1/completions", data=body, headers=headers
+            ) as answer:
+                if answer.status == 429:
+                    return answer.headers.copy(), (await answer.json())["error"]["message"]
+                await answer.read()
+
+
+async def test_noisy_tenant_keeps_its_quota_over_three_envoys_and_others_lose_nothing(site: Site) -> None:
+    await site.start_engines(2)
+    write(site)
+    await site.serve()
+    for number, host in enumerate(HOSTS):
+        await site.envoy(f"n{number}", "--listen-address", host)
+
+    async def divided() -> bool:
+        return {one["proxies"] for one in (await rows(site)).values()} == {len(HOSTS)}
+
+    await eventually(divided, "quotas divided by three")
+    calm = [load(site, "calm", 6.0, 1), load(site, "hourly", 6.0, 2)]
+    await calm[0].more(5)
+    noisy = load(site, "noisy", 10.0 * NOISY_PER_S, 3)
+    await noisy.more(10 * NOISY_PER_S)  # the bursts are used up
+    begun = len(noisy.outcomes)
+    await noisy.more(MEASURED_REQUESTS)
+    headers, message = await refusal(site, "noisy")
+    measured = (await noisy.end())[begun:]
+    for one in calm:
+        assert statuses(await one.end()) == {200}
+    assert statuses(measured) == {200, 429}
+    over_s = max(one.ended_at_s for one in measured) - min(one.ended_at_s for one in measured)
+    admitted = sum(one.status == 200 for one in measured)
+    assert admitted == pytest.approx(NOISY_PER_S * over_s, rel=TOLERANCE), f"in {over_s} s"
+
+    assert headers["x-switchgear-reason"] == "quota-exceeded"
+    assert message == "the quota of this tenant is used up; try again later"
+    assert headers["x-ratelimit-limit"] == str(NOISY_PER_S // len(HOSTS))
+    assert headers["x-ratelimit-remaining"] == "0"
+    assert headers["retry-after"] == headers["x-ratelimit-reset"] == "1"
+
+    sent = {one.status: 0 for one in noisy.outcomes}
+    for outcome in noisy.outcomes:
+        sent[outcome.status] += 1
+
+    async def counted() -> bool:
+        traffic = (await rows(site))["noisy"]["traffic"]
+        return bool(traffic["admitted"] >= sent[200] and traffic["refused"] > sent[429])
+
+    await eventually(counted, f"{sent} counted")
+    assert await site.metric("switchgear_tenant_requests_total", of='outcome="over_quota"') == 0
+    code, out, error = await site.switchgear("get", "tenants", "--admin", f"http://{site.admin}")
+    assert code == 0, error
+    assert f"{site.port}/noisy" in out
+
+
+async def test_shadow_serves_and_counts_what_it_would_refuse(site: Site) -> None:
+    await site.start_engines(1)
+    write(site, mode="shadow")
+    await site.serve()
+    await site.envoy("n1", "--listen-address", HOSTS[0])
+
+    async def served() -> bool:
+        async with aiohttp.ClientSession() as session:
+            body = json.dumps({"model": "fake-model", "prompt": "hello", "max_tokens": 1})
+            headers = {"content-type": "application/json", "x-tenant": "unknown"}
+            async with session.post(
+                f"http://{HOSTS[0]}:{site.port}/v1/completions", data=body, headers=headers
+            ) as answer:
+                await answer.read()
+                assert answer.status != 429
+                assert "x-ratelimit-limit" not in answer.headers
+        return bool((await rows(site))["others"]["traffic"]["over_quota"] > 0)
+
+    await eventually(served, "a request over its quota")
+    assert (await rows(site))["others"]["traffic"]["refused"] == 0

@@ -1,0 +1,144 @@
+"""Requests of tenants by what their quota did, from access logs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.xds_server.telemetry.conftest import documents, policies_of
+from tests.xds_server.telemetry.test_als_and_lrs_streams import log
+from xds_server.admin_api.tenant_types import TenantTraffic
+from xds_server.telemetry.access_log_service import AccessLogs, record_entries
+from xds_server.telemetry.pool_directory import build_directory
+from xds_server.telemetry.tenant_counts import RATE_LIMITED, tenants_by_port
+from xds_server.telemetry.traffic_store import TrafficStore
+from xds_server.translate.access_log_config import PORT_TAG
+from xds_server.translate.tenant_quotas import OVER_QUOTA_HEADER
+
+NOW_S = 1000.0
+TRY, REQUEST = 9, 6
+TENANTS = {
+    "header": "x-tenant",
+    "trustHeader": True,
+    "named": [{"name": "a", "requests": 10}],
+    "others": {"requests": 1},
+}
+
+
+def with_tenants(folder: Path, tenants: dict[str, Any] | None) -> Any:
+    found = documents()
+    for one in found:
+        if one["metadata"]["name"] == "talk" and tenants is not None:
+            one["spec"]["listener"]["tenants"] = tenants
+    return policies_of(folder, found)
+
+
+@pytest.fixture
+def counting(tmp_path: Path) -> TrafficStore:
+    book, policies = TrafficStore(), with_tenants(tmp_path, TENANTS)
+    book.set_directory(build_directory(policies, {}))
+    book.tenants.set_ports(tenants_by_port(policies))
+    return book
+
+
+def record(
+    book: TrafficStore,
+    tenant: str | None,
+    *,
+    port: str = "8080",
+    over: bool = False,
+    may_see: bool = True,
+    **said: Any,
+) -> None:
+    entries = AccessLogs.FromString(log(**said)).http_logs.log_entry
+    for entry in entries:
+        entry.common_properties.custom_tags[PORT_TAG] = port
+        if tenant is not None:
+            entry.request.request_headers["x-tenant"] = tenant
+        if over:
+            entry.request.request_headers[OVER_QUOTA_HEADER] = "true"
+    record_entries(book, "p1", entries, 2.0, NOW_S, may_see=lambda _pool: may_see)
+
+
+def counts(book: TrafficStore, tenant: str = "a") -> tuple[float, float, float]:
+    one = book.tenants.traffic(NOW_S)[8080, tenant]
+    return one.admitted, one.over_quota, one.refused
+
+
+def refused(**said: Any) -> dict[str, Any]:
+    return {
+        "kind": REQUEST,
+        "flag": RATE_LIMITED,
+        "code": 429,
+        "attempt": "0",
+        "route": "no-route",
+        "cluster": "",
+        **said,
+    }
+
+
+def test_request_is_counted_once_whatever_its_tries(counting: TrafficStore) -> None:
+    record(counting, "a")
+    record(counting, "a", attempt="2")
+    assert counts(counting) == (2, 0, 0)
+    rates = counting.tenants.traffic(NOW_S + 0.5)[8080, "a"]
+    assert rates.served_per_s > 0
+    assert counting.tenants.traffic(NOW_S + 60)[8080, "a"].served_per_s == 0
+
+
+def test_shadow_counts_requests_over_the_quota(counting: TrafficStore) -> None:
+    record(counting, "a", over=True)
+    assert counts(counting) == (0, 2, 0)
+
+
+def test_refused_request_counts_for_its_tenant_and_no_pool(counting: TrafficStore) -> None:
+    record(counting, "a", **refused())
+    assert counts(counting) == (0, 0, 2)
+    record(counting, "a", **refused(route="talk/non-streaming"))
+    assert counts(counting) == (0, 0, 4)
+    assert all(sum(one.requests.values()) == 0 for one in counting.totals().values())
+
+
+def test_request_shed_by_its_pool_was_within_its_quota(counting: TrafficStore) -> None:
+    record(counting, "a", kind=REQUEST, code=503, attempt="0", flag="no_healthy_upstream", cluster="")
+    assert counts(counting) == (2, 0, 0)
+
+
+@pytest.mark.parametrize("tenant", ["b", "a,a", "", None])
+def test_unknown_callers_share_one_place(counting: TrafficStore, tenant: str | None) -> None:
+    record(counting, tenant)
+    assert counts(counting, "others") == (2, 0, 0)
+    assert set(counting.tenants.traffic(NOW_S)) == {(8080, "a"), (8080, "others")}
+
+
+@pytest.mark.parametrize("port", ["8081", "x", ""])
+def test_ports_without_tenants_count_nothing(counting: TrafficStore, port: str) -> None:
+    record(counting, "a", port=port)
+    record(counting, "a", port=port, **refused())
+    assert counts(counting) == (0, 0, 0)
+
+
+def test_proxy_that_sees_no_pool_of_the_port_counts_nothing(counting: TrafficStore) -> None:
+    record(counting, "a", may_see=False, **refused())
+    record(counting, "a", may_see=False)
+    assert counts(counting) == (0, 0, 0)
+
+
+def test_counts_follow_the_tenants_of_the_policies(counting: TrafficStore, tmp_path: Path) -> None:
+    record(counting, "a")
+    more = {**TENANTS, "named": [*TENANTS["named"], {"name": "b", "requests": 1}]}
+    counting.tenants.set_ports(tenants_by_port(with_tenants(tmp_path, more)))
+    assert counts(counting) == (2, 0, 0)
+    assert counting.tenants.traffic(NOW_S)[8080, "b"] == TenantTraffic()
+    counting.tenants.set_ports(tenants_by_port(with_tenants(tmp_path, None)))
+    assert not counting.tenants.traffic(NOW_S)
+    (family,) = counting.tenants.families()
+    assert not family.samples
+
+
+def test_metric_has_a_series_for_each_tenant_and_outcome(counting: TrafficStore) -> None:
+    record(counting, "a", **refused())
+    (family,) = counting.tenants.families()
+    found = {tuple(sample.labels.values()): sample.value for sample in family.samples}
+    assert found["8080", "a", "refused"] == 2
+    assert len(found) == 6

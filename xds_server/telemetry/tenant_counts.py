@@ -1,0 +1,124 @@
+"""Requests of tenants by what their quota did, from access logs. Bounded by the tenants of the policies.
+
+Counts grow since the server started and are for metrics; rates are of the last seconds. Both are what the proxies
+report to this replica.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+from prometheus_client.core import Metric
+
+from policies.model import PolicySet
+from policies.tenants import OTHERS
+from xds_server.admin_api.tenant_types import TenantTraffic
+from xds_server.metrics.fleet_metrics import CallerMetrics
+from xds_server.telemetry.sliding_windows import RateWindow
+from xds_server.translate.access_log_config import PORT_TAG
+from xds_server.translate.tenant_quotas import OVER_QUOTA_HEADER
+
+RATE_LIMITED: Final = "rate_limited"
+"""Response flag of requests that a quota refused, by its protobuf name."""
+
+
+class QuotaResult(IntEnum):
+    """What a quota did with a request; the values are positions of counts."""
+
+    ADMITTED = 0
+    OVER_QUOTA = 1  # served, in shadow mode
+    REFUSED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantFacts:
+    """The tenants of a port: the header with their name, the names, and the pools behind the port."""
+
+    header: str
+    names: frozenset[str]
+    pools: frozenset[str]
+
+
+def tenants_by_port(policies: PolicySet) -> Mapping[str, TenantFacts]:
+    """Facts by port, as text, of ports with tenants."""
+    found: dict[str, TenantFacts] = {}
+    for route in policies.routes.values():
+        tenants = route.spec.listener.tenants
+        if tenants is not None:
+            port = str(route.spec.listener.port)
+            pools = {*(share.pool for share in route.spec.pools), *route.spec.fallbacks}
+            before = found[port].pools if port in found else frozenset()
+            names = frozenset(one.name for one in tenants.named)
+            found[port] = TenantFacts(header=tenants.header, names=names, pools=before | pools)
+    return found
+
+
+class _Tenant:
+    __slots__ = ("counts", "recent")
+
+    def __init__(self) -> None:
+        self.counts = [0.0] * len(QuotaResult)
+        self.recent = RateWindow(len(QuotaResult))
+
+
+class TenantCounts:
+    """Counts of all tenants, by port and name. ``ports``: those with tenants."""
+
+    def __init__(self) -> None:
+        self.ports: Mapping[str, TenantFacts] = {}
+        self._tenants: dict[tuple[str, str], _Tenant] = {}
+
+    def set_ports(self, ports: Mapping[str, TenantFacts]) -> None:
+        """Count these tenants from now on; counts of those that remain are kept."""
+        self.ports = ports
+        before = self._tenants
+        keys = ((port, name) for port, facts in ports.items() for name in (*sorted(facts.names), OTHERS))
+        self._tenants = {key: before.get(key) or _Tenant() for key in keys}
+
+    def facts(self, entry: Any) -> tuple[str, TenantFacts] | None:
+        """Port and tenants that an entry belongs to; None for ports without tenants."""
+        port = entry.common_properties.custom_tags.get(PORT_TAG, "")
+        facts = self.ports.get(port)
+        return None if facts is None else (port, facts)
+
+    def add(self, entry: Any, *, refused: bool, weight: float, at_s: float) -> None:
+        """Count a request."""
+        found = self.facts(entry)
+        if found is None:
+            return
+        port, facts = found
+        headers = entry.request.request_headers
+        name = headers.get(facts.header, "")
+        tenant = self._tenants[port, name if name in facts.names else OTHERS]
+        result = QuotaResult.ADMITTED
+        if refused:
+            result = QuotaResult.REFUSED
+        elif OVER_QUOTA_HEADER in headers:
+            result = QuotaResult.OVER_QUOTA
+        tenant.counts[result] += weight
+        tenant.recent.slot(at_s)[result + 1] += weight
+
+    def traffic(self, now_s: float) -> Mapping[tuple[int, str], TenantTraffic]:
+        """Counts and rates by port and name."""
+        found = {}
+        for (port, name), one in self._tenants.items():
+            rates = one.recent.rates(now_s) or (0.0,) * len(QuotaResult)
+            found[int(port), name] = TenantTraffic(
+                admitted=one.counts[QuotaResult.ADMITTED],
+                over_quota=one.counts[QuotaResult.OVER_QUOTA],
+                refused=one.counts[QuotaResult.REFUSED],
+                served_per_s=rates[QuotaResult.ADMITTED] + rates[QuotaResult.OVER_QUOTA],
+                refused_per_s=rates[QuotaResult.REFUSED],
+            )
+        return found
+
+    def families(self) -> Iterator[Metric]:
+        """The counts, for a scrape."""
+        yield CallerMetrics.tenant_requests.family(
+            {
+                (port, name, result.name.lower()): one.counts[result]
+                for (port, name), one in self._tenants.items()
+                for result in QuotaResult
+            }
+        )
