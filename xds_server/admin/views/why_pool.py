@@ -62,9 +62,9 @@ def _pool_because(name: str, pool: PoolDecisions, out: Sequence[str], scene: Vie
     else:
         yield from _ceiling(pool.admission, scene.fleet.traffic.get(name))
     engines = scene.fleet.pools.get(name, ())
-    for one in adapters_by_pool(scene.policies).get(name, ()):
-        have = sum(engine.may_have(one.adapter) for engine in engines)
-        yield f"Adapter {one.adapter}: on {have} of {len(engines)} engines."
+    for selection in adapters_by_pool(scene.policies).get(name, ()):
+        have = sum(engine.may_have(selection.adapter) for engine in engines)
+        yield f"Adapter {selection.adapter}: on {have} of {len(engines)} engines."
     order = scene.orders.get(pool_key(name))
     if order is not None:
         by = f" by {order.by}" if order.by else ""
