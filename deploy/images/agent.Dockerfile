@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1.7
 # The engine agent: `switchgear-agent`. Build from the repository root:
 #
-#   docker build -f deploy/images/agent.Dockerfile -t switchgear/agent:0.1.0 .
+#   docker build -f deploy/images/agent.Dockerfile -t switchgear/agent:1.0.0rc1 .
 #
 # Tags can move: in production pin the digest you tested (NAME:TAG@sha256:...).
 FROM python:3.11.14-slim-bookworm AS build

@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1.7
 # The control plane: `switchgear`. Build from the repository root:
 #
-#   docker build -f deploy/images/control-plane.Dockerfile -t switchgear/control-plane:0.1.0 .
+#   docker build -f deploy/images/control-plane.Dockerfile -t switchgear/control-plane:1.0.0rc1 .
 #
 # Tags can move: in production pin the digest you tested (NAME:TAG@sha256:...).
 FROM python:3.11.14-slim-bookworm AS build

@@ -1,0 +1,96 @@
+"""Wheel and sdist: equal wherever they are built, and programs that start from nothing but the wheel.
+
+The packages that Switchgear needs come from the environment of the tests, so that no test reads the network.
+"""
+
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.shell import ROOT
+from tests.wheel import built_sdist, built_wheel
+
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+POLICY = "policies/examples/single-pool.yaml"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built_sdist(tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture(scope="module")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment with the wheel, and the packages it needs."""
+    folder = tmp_path_factory.mktemp("venv")
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True, capture_output=True)
+    options = ["--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
+    subprocess.run([folder / "bin" / "python", "-m", "pip", "install", *options, wheel], check=True)
+    site = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
+    # A path in a .pth file comes after the wheel, and .pth files there (the checkout's own) are not read.
+    (Path(site) / "needs.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return folder / "bin"
+
+
+def test_two_builds_give_the_same_bytes(wheel: Path, sdist: Path, tmp_path: Path) -> None:
+    assert built_wheel(tmp_path / "wheel").read_bytes() == wheel.read_bytes()
+    assert built_sdist(tmp_path / "sdist").read_bytes() == sdist.read_bytes()
+
+
+def test_sdist_builds_the_same_wheel_elsewhere(wheel: Path, sdist: Path, tmp_path: Path) -> None:
+    with tarfile.open(sdist) as packed:
+        packed.extractall(tmp_path / "source", filter="data")
+    (source,) = (tmp_path / "source").iterdir()
+    assert built_wheel(tmp_path / "wheel", source).read_bytes() == wheel.read_bytes()
+
+
+def test_sdist_contains_no_environment_cache_or_result(sdist: Path) -> None:
+    with tarfile.open(sdist) as packed:
+        tops = {name.split("/")[1] for name in packed.getnames()}
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    tracked = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert tops - {"PKG-INFO"} <= {line.split("/")[0] for line in tracked.splitlines()}
+
+
+@pytest.mark.parametrize("program", ["switchgear", "switchgear-agent", "switchgear-chaos"])
+def test_programs_of_the_wheel_start_without_a_checkout(bare: Path, program: str, tmp_path: Path) -> None:
+    answer = subprocess.run(
+        [bare / program, "--version"], cwd=tmp_path, capture_output=True, text=True, check=True, env={}
+    )
+    assert answer.stdout == f"{program}, version {VERSION}\n"
+
+
+def test_wheel_validates_and_translates_a_policy(bare: Path, tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text((ROOT / POLICY).read_text())
+    origin = subprocess.run(
+        [bare / "python", "-c", "import policies; print(policies.__path__[0])"],
+        cwd=tmp_path, capture_output=True, text=True, check=True, env={},
+    )  # fmt: skip
+    assert Path(origin.stdout.strip()).is_relative_to(bare.parent)
+    for command, shown in (("validate", "valid: 1 pool"), ("translate", "envoy.config.cluster")):
+        answer = subprocess.run(
+            [bare / "switchgear", command, "-f", "policy.yaml"],
+            cwd=tmp_path, capture_output=True, text=True, check=True, env={},
+        )  # fmt: skip
+        assert shown in answer.stdout, command
+
+
+def test_documents_name_this_version() -> None:
+    named = re.compile(r"switchgear/(?:control-plane|agent|chaos|\$i):([\w.]+)|switchgear-([\d.]+\w*)-py3")
+    pages = [*(ROOT / "deploy" / "images").glob("*.Dockerfile"), *(ROOT / "deploy" / "examples").glob("*.yaml")]
+    pages += [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    found = {path.name: {a or b for a, b in named.findall(path.read_text())} for path in pages}
+    assert {name: versions for name, versions in found.items() if versions - {VERSION}} == {}
+    assert found["quickstart.md"] == found["deploy.md"] == {VERSION}
+    assert f"## {VERSION}" in (ROOT / "CHANGELOG.md").read_text()
