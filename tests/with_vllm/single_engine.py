@@ -4,9 +4,10 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -29,11 +30,12 @@ class SingleEngine:
     agent_port: int
     children: ChildProcesses
     argv: list[str]
+    environment: Mapping[str, str]
 
     async def restarted(self) -> "SingleEngine":
         """The engine after a kill and a new start, with the same agent."""
         await self.children.stop(self.replica.child)
-        child = await self.children.start("vllm", self.argv, env=ENVIRONMENT)
+        child = await self.children.start("vllm", self.argv, env=self.environment)
         return replace(self, replica=replace(self.replica, child=child))
 
     async def report(self) -> dict[str, Any]:
@@ -58,9 +60,14 @@ class SingleEngine:
 
 @contextlib.asynccontextmanager
 async def single_engine(
-    folder: Path, *flags: str, agent_flags: tuple[str, ...] = (), api_servers: int = 1
+    folder: Path,
+    *flags: str,
+    agent_flags: tuple[str, ...] = (),
+    api_servers: int = 1,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[SingleEngine]:
-    """An engine with further flags, up, and its agent."""
+    """An engine with further flags and variables, up, and its agent."""
+    variables = {**ENVIRONMENT, **environment}
     python = vllm_python()
     assert python is not None, "tests marked vllm are skipped without one"
     write_model(folder / "model")
@@ -78,9 +85,16 @@ async def single_engine(
             api_servers=api_servers,
             flags=flags,
         )
-        replica = VllmReplica(name="e", port=port, child=await children.start("vllm", argv, env=ENVIRONMENT))
+        replica = VllmReplica(name="e", port=port, child=await children.start("vllm", argv, env=variables))
         agent = [str(_AGENT), "run", "--engine", replica.url, "--slots", str(SLOTS), "--gpu", "off"]
         ports = ("--http", f"127.0.0.1:{http}", "--grpc", f"127.0.0.1:{grpc}")
         await children.start("agent", [*agent, *ports, *agent_flags], ready_within_s=LIMIT_S)
         await wait_until_up(replica)
-        yield SingleEngine(replica=replica, session=session, agent_port=http, children=children, argv=argv)
+        yield SingleEngine(
+            replica=replica,
+            session=session,
+            agent_port=http,
+            children=children,
+            argv=argv,
+            environment=variables,
+        )

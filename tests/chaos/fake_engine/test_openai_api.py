@@ -102,3 +102,26 @@ async def test_engine_information_endpoints(start_engine, client) -> None:
         assert "fake" in (await response.json())["version"]
     async with client.get(f"{engine.url}/load") as response:
         assert await response.json() == {"server_load": 0}
+
+
+async def test_adapters_are_models_with_a_parent_and_answer(start_engine, client) -> None:
+    engine = await start_engine(model="m", lora_modules="sql,chat")
+
+    async def listed() -> dict[str, str | None]:
+        async with client.get(f"{engine.url}/v1/models") as response:
+            return {one["id"]: one["parent"] for one in (await response.json())["data"]}
+
+    async def status(path: str, **sent: object) -> int:
+        async with client.post(engine.url + path, json=sent) as response:
+            return int(response.status)
+
+    assert await listed() == {"m": None, "sql": "m", "chat": "m"}
+    asked = {"prompt": "x", "max_tokens": 1}
+    async with client.post(engine.url + PATHS[0], json={**asked, "model": "sql"}) as response:
+        assert (response.status, (await response.json())["model"]) == (200, "sql")
+    assert await status("/v1/unload_lora_adapter", lora_name="sql") == 200
+    assert await status("/v1/unload_lora_adapter", lora_name="sql") == 404
+    assert await status(PATHS[0], **asked, model="sql") == 404
+    assert await status("/v1/load_lora_adapter", lora_name="new", lora_path="/x") == 200
+    assert await status("/v1/load_lora_adapter", lora_name="new", lora_path="/x") == 400
+    assert await listed() == {"m": None, "chat": "m", "new": "m"}
