@@ -374,3 +374,39 @@ def test_why_counts_the_engines_of_an_adapter(policies: PolicySet, fleet: Fleet)
     lacks = with_report(fleet, replace(HUNG, verdict=Verdict.READY, reasons=(), adapters=()), 99.5)
     found = why("pool:chat", scene(routed, lacks, decided(fleet, r1=WELL))).because
     assert f"Adapter sql: on {total - 1} of {total} engines." in found
+
+
+KEYED = """
+apiVersion: switchgear.dev/v1alpha1
+kind: ModelRoute
+metadata: {name: keyed}
+spec: {listener: {port: 8092}, pools: [{pool: chat}], affinity: {header: x-session, slackPercent: 25}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "Affinity: it has its keys; beyond 25 % above its share of the requests in flight, "),
+        ({"traffic_percent": 20.0}, "Affinity: it has about 20 % of its keys; the others return with its share."),
+        ({"health": Health.UNHEALTHY}, "Affinity: its keys are with other engines until it returns."),
+        ({"health": Health.DRAINING}, "Affinity: its keys are with other engines until it returns."),
+    ],
+)
+def test_why_states_what_becomes_of_the_keys(
+    policies: PolicySet, fleet: Fleet, changes: dict[str, object], said: str
+) -> None:
+    keyed = next(iter(load_contents({Path("keyed.yaml"): (KEYED + POOL_OF_SQL).encode()}).routes.values()))
+    routed = replace(policies, routes={**policies.routes, "keyed": keyed})
+    decisions = decided(fleet, r1=replace(WELL, **changes))
+    [found] = [one for one in why("r1", scene(routed, fleet, decisions)).because if "Affinity" in one]
+    assert found.startswith(said)
+    assert not [one for one in why("r1", scene(policies, fleet, decisions)).because if "Affinity" in one]
+
+
+def test_why_counts_slow_start_in_the_keys(policies: PolicySet, fleet: Fleet) -> None:
+    keyed = next(iter(load_contents({Path("keyed.yaml"): (KEYED + POOL_OF_SQL).encode()}).routes.values()))
+    routed = replace(policies, routes={**policies.routes, "keyed": keyed})
+    ramps = {EngineId("chat", "r1"): ShareRamp(percent=35.0, full_at_s=112.0)}
+    found = why("r1", scene(routed, fleet, with_pool(decided(fleet, r1=WELL), ramps=ramps)))
+    assert "Affinity: it has about 35 % of its keys; the others return with its share." in found.because

@@ -17,6 +17,7 @@ from xds_server.model.order import Order, OrderAction
 from xds_server.model.pod_state import PodPhase
 from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic
 from xds_server.model.text import age_text, duration_text
+from xds_server.translate.affinity import slack_by_pool
 from xds_server.translate.engine_selection import adapters_by_pool
 
 MOST_PAST: Final = 12
@@ -60,6 +61,7 @@ class _Case:
     pool_traffic: PoolTraffic | None
     failed: tuple[str, ...]
     adapters: tuple[str, ...]
+    slack_percent: float | None
     now_s: float
     is_known: bool
 
@@ -87,6 +89,7 @@ def why_engine(key: EngineId, scene: ViewContext) -> Explanation:
         pool_traffic=scene.fleet.traffic.get(key.pool),
         failed=_failed_requests(decision, events),
         adapters=tuple(one.adapter for one in adapters_by_pool(scene.policies).get(key.pool, ())),
+        slack_percent=slack_by_pool(scene.policies.routes).get(key.pool),
         now_s=scene.now.s,
         is_known=scene.fleet.is_known(engine),
     )
@@ -159,6 +162,8 @@ def _because(case: _Case) -> Iterator[str]:
                 "a completed request is."
             )
         yield from _adapters(report.adapters, case.adapters)
+    if case.slack_percent is not None:
+        yield _affinity(case, case.slack_percent)
     pod = case.engine.pod_state
     if pod is not None and pod.standing is not PodPhase.PRESENT:
         yield f"Orchestrator state: {_STANDINGS[pod.standing]}: {_sentence(pod.reason)}"
@@ -183,6 +188,20 @@ def _adapters(known: tuple[str, ...] | None, routed: Sequence[str]) -> Iterator[
     missing = sorted(set(routed).difference(known))
     if missing:
         yield f"No requests for {', '.join(missing)}: the engine does not list {'them' if missing[1:] else 'it'}."
+
+
+def _affinity(case: _Case, slack_percent: float) -> str:
+    """What becomes of the keys of routes with affinity."""
+    if case.decision.health is not Health.HEALTHY:
+        return "Affinity: its keys are with other engines until it returns."
+    ramp_percent = 100.0 if case.ramp is None else case.ramp.percent
+    percent = min(case.decision.traffic_percent, ramp_percent)
+    if percent < 100:
+        return f"Affinity: it has about {percent:g} % of its keys; the others return with its share."
+    return (
+        f"Affinity: it has its keys; beyond {slack_percent:g} % above its share of the requests in flight, "
+        "further requests go to other engines."
+    )
 
 
 def _failed_requests(decision: EngineDecision, events: Sequence[Event]) -> tuple[str, ...]:
