@@ -50,11 +50,12 @@ def test_first_command_of_an_alert_parses(one: Alert) -> None:
     parses(re.sub(r"\{\{ \$labels\.\w+ \}\}", "NAME", one.run))
 
 
-def test_index_and_site_list_every_runbook() -> None:
+def test_index_lists_every_runbook_and_is_the_one_entry_of_the_site() -> None:
     index, site = (ROOT / "docs/runbooks/index.md").read_text(), (ROOT / "mkdocs.yml").read_text()
     for name in PAGES:
         assert f"({name}.md)" in index, name
-        assert f"runbooks/{name}.md" in site, name
+    entries = site.partition("\nnav:\n")[2]
+    assert entries.count("runbooks/") == entries.count("runbooks/index.md") == 1
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))
