@@ -87,8 +87,7 @@ def from_production_stack(sources: Sequence[SourceDocument], wishes: ImportOptio
             root.take()
             root.refuse("not values of production-stack: neither servingEngineSpec nor routerSpec is set")
             continue
-        for name in _ELSEWHERE & source.value.keys():
-            SourceNode(source=source, steps=(name,), value=source.value[name]).leave(_CHARTS)
+        _stays(root, _ELSEWHERE)
         models += _engines(root, pools, wishes, release)
         models += _router(root, pools)
     _routes(pools, models)

@@ -37,7 +37,7 @@ class ImportRemark:
         """One line, as compilers write warnings."""
         what = " ".join(part for part in (self.document, self.path) if part)
         value = f" = {self.value}" if self.value else ""
-        return f"{self.origin}: {self.sort}: {what}{value}: {self.why}"
+        return ": ".join(part for part in (str(self.origin), self.sort, f"{what}{value}", self.why) if part)
 
     def record(self) -> Mapping[str, str | int]:
         """As JSON."""
