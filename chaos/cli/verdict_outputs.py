@@ -75,7 +75,7 @@ def output_options(function: Callable[..., int]) -> Callable[..., int]:
 def _html_path(_context: click.Context, _option: click.Parameter, path: Path | None) -> Path | None:
     """Return the path; usage error before any run if the template engine is not installed."""
     if path is not None and find_spec("jinja2") is None:
-        raise click.UsageError("--html needs jinja2: pip install 'switchgear[report]'")
+        raise click.UsageError("--html needs jinja2; in a checkout: pip install '.[report]'")
     return path
 
 

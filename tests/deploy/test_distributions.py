@@ -94,3 +94,15 @@ def test_documents_name_this_version() -> None:
     assert {name: versions for name, versions in found.items() if versions - {VERSION}} == {}
     assert found["quickstart.md"] == found["deploy.md"] == {VERSION}
     assert f"## {VERSION}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_nothing_tells_to_install_a_name_that_is_not_ours() -> None:
+    # The owner of `switchgear` at a public index could run code on the readers' machines.
+    files = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    files += [
+        path
+        for top in ("chaos", "engine", "istio", "policies", "xds_server")
+        for path in (ROOT / top).rglob("*.py")
+    ]
+    foreign = re.compile(r"pip install (?:-\S+ )*['\"`]?switchgear")
+    assert [path.name for path in files if foreign.search(path.read_text())] == []

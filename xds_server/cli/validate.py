@@ -72,7 +72,7 @@ def _consequences(policies: PolicySet) -> tuple[tuple[Finding, ...], Mapping[str
     # The simulator is above the control plane, which does not know it.
     plays = entry_points(group=PLAYS)
     if not plays:
-        raise click.ClickException("no simulator installed: run `pip install --force-reinstall switchgear`")
+        raise click.ClickException("no simulator installed: reinstall Switchgear from its checkout or wheel")
     found: tuple[Finding, ...] = ()
     unplayed: dict[str, str] = {}
     for one in plays:

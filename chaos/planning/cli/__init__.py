@@ -35,7 +35,7 @@ class _Plan(LazyGroup):
         except ModuleNotFoundError as error:
             if error.name and error.name.partition(".")[0] in ("numpy", "scipy", "matplotlib"):
                 raise click.ClickException(
-                    f"switchgear plan needs {error.name}: pip install 'switchgear[plan]'"
+                    f"switchgear plan needs {error.name}; in a checkout: pip install '.[plan]'"
                 ) from error
             raise
 

@@ -425,4 +425,4 @@ def test_missing_jinja2_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(verdict_outputs, "find_spec", lambda _name: None)
     answer = CliRunner().invoke(command, ["nowhere", "--html", "x.html"])
     assert answer.exit_code == 2
-    assert "pip install 'switchgear[report]'" in answer.output
+    assert "pip install '.[report]'" in answer.output

@@ -33,7 +33,7 @@ LAST_S: Final = 2.0
 PATH: Final = "/v1/traces"
 """Path of the collector. Source: OpenTelemetry, "OTLP Specification"."""
 
-EXTRA: Final = "--otlp needs the extra `otel`: pip install 'switchgear[otel]'"
+EXTRA: Final = "--otlp needs the extra `otel`; in a checkout: pip install '.[otel]'"
 
 _SECRETS: Final = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
 
