@@ -17,11 +17,16 @@ from xds_server.ledger.event_store import EventStore
 from xds_server.ledger.jsonl_writer import JsonlWriter
 from xds_server.ledger.shadow import ShadowTotals
 from xds_server.model.fleet import EngineId, Fleet
+from xds_server.model.token_bucket import RateLimit, TokenBucket, take_token
 
 MissingSignals = Mapping[str, frozenset[str]]
 """By signal, the connected proxies that do not send it."""
 
 NO_MISSING_SIGNALS: Final[MissingSignals] = MappingProxyType({})
+
+
+TELEMETRY_EVENTS: Final = RateLimit(burst=200.0, per_s=0.5)
+"""Events of proxies' missing signals: a peer may connect as any node, and push others' events out."""
 
 
 def missing_signal_changes(before: MissingSignals, now: MissingSignals) -> Iterator[Change]:
@@ -140,6 +145,7 @@ class Ledger:
         self._decisions: Decisions | None = None
         self._lost: MissingSignals = NO_MISSING_SIGNALS
         self._told: dict[str, AdmissionDecision] = {}
+        self._telemetry_events: TokenBucket | None = None
         self._policies: PolicySet | None = None
         self.book = book or EventStore()
         self.shadow = ShadowTotals()
@@ -161,7 +167,7 @@ class Ledger:
         """
         now = self._now()
         self._policies = policies
-        found = list(missing_signal_changes(self._lost, lost))
+        found = [one for one in missing_signal_changes(self._lost, lost) if self._admits_telemetry(now.s)]
         self._lost = {signal: nodes for signal, nodes in lost.items() if nodes}
         before, self._decisions = self._decisions, decisions
         if before is not decisions:
@@ -190,6 +196,13 @@ class Ledger:
             else:
                 self.book.add(event)
         return foreign
+
+    def _admits_telemetry(self, now_s: float) -> bool:
+        """Whether one more event of a missing signal is recorded; the present state shows the others."""
+        left = take_token(self._telemetry_events, TELEMETRY_EVENTS, now_s)
+        if left is not None:
+            self._telemetry_events = left
+        return left is not None
 
     def _now(self) -> ClockReading:
         return ClockReading(s=self._clock(), unix_s=self._wall())

@@ -5,19 +5,23 @@ reports show; without load reports, only those are reported as missing. Losing a
 ``traffic_store``), so the only effect is an alarm, and a louder one if all telemetry is lost.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 
 from xds_server.model.pool_traffic import TelemetrySignal
+from xds_server.model.token_bucket import RateLimit, TokenBucket, take_token
 
 LOST_S: Final = 15.0
 """Silence that is not accidental: several report intervals, a reconnection with backoff, a server restart."""
 
 CALLS_DUE: Final = 50.0
 """Sampled calls that a proxy may have made without an entry: fewer may all still be running."""
+
+LINES: Final = RateLimit(burst=200.0, per_s=0.5)
+"""Log lines about single proxies: a peer may connect as any node, and be silent as each of them."""
 
 _log = structlog.get_logger()
 
@@ -34,7 +38,9 @@ class ProxySignals:
 class TelemetryLossMonitor:
     """Last signals by proxy, and the alarms about missing ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_suppressed: Callable[[], object] = lambda: None) -> None:
+        self._on_suppressed = on_suppressed
+        self._lines: TokenBucket | None = None
         self.signals: dict[str, ProxySignals] = {}
         self.lost: dict[TelemetrySignal, frozenset[str]] = {signal: frozenset() for signal in TelemetrySignal}
         self._connected: frozenset[str] = frozenset()
@@ -62,9 +68,11 @@ class TelemetryLossMonitor:
         for signal in TelemetrySignal:
             lost = frozenset(node for node in self._connected if self._missing(self.signals[node], signal, now_s))
             for node in lost - self.lost[signal]:
-                _log.warning("telemetry.silent", node=node, signal=signal.value)
+                if self._may_log(now_s):
+                    _log.warning("telemetry.silent", node=node, signal=signal.value, silent=len(lost))
             for node in (self.lost[signal] - lost) & self._connected:
-                _log.info("telemetry.heard_again", node=node, signal=signal.value)
+                if self._may_log(now_s):
+                    _log.info("telemetry.heard_again", node=node, signal=signal.value, silent=len(lost))
             self.lost[signal] = lost
         everybody = bool(self._connected) and all(
             all(now_s - at_s > LOST_S for at_s in [heard.since_s, *heard.at_s.values()])
@@ -80,6 +88,15 @@ class TelemetryLossMonitor:
                 )
             else:
                 _log.info("telemetry.found", proxies=len(self._connected))
+
+    def _may_log(self, now_s: float) -> bool:
+        """Whether one more line about a single proxy may be written."""
+        left = take_token(self._lines, LINES, now_s)
+        if left is None:
+            self._on_suppressed()
+            return False
+        self._lines = left
+        return True
 
     def _gone(self, node: str, heard: ProxySignals, now_s: float) -> bool:
         newest = max([heard.since_s, *heard.at_s.values()])

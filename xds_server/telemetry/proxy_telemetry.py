@@ -83,7 +83,7 @@ class Telemetry:
         self._metrics = metrics
         self._clock = clock
         self._reached = reached or ReachedLimits(clock)
-        self._losses = TelemetryLossMonitor()
+        self._losses = TelemetryLossMonitor(metrics.log_lines_suppressed.inc)
         self._objectives = ObjectiveHistory()
         self._known: Collection[str] | None = None
         self._budget = EntryBudget()

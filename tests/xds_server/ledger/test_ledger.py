@@ -14,7 +14,7 @@ from xds_server.decide.decisions import Ejector, EngineDecision, Health
 from xds_server.decide.diff.change import ChangeKind
 from xds_server.ledger.event import ClockReading, as_line, from_line
 from xds_server.ledger.jsonl_writer import JsonlWriter, tail
-from xds_server.ledger.ledger import Ledger, ledger_from
+from xds_server.ledger.ledger import TELEMETRY_EVENTS, Ledger, ledger_from
 from xds_server.model.fleet import Fleet
 from xds_server.model.pool_traffic import EngineTraffic
 
@@ -92,6 +92,23 @@ def test_telemetry_loss_and_return_are_one_event_each(policies: PolicySet, fleet
         events = ledger.observe(policies, fleet, decided(fleet), lost)
         told.extend((str(one.subject), one.after, one.alarm) for one in events)
     assert told == [("gw-1", "access logs missing", True), ("gw-1", "access logs received", False)]
+
+
+def test_made_up_proxies_push_no_other_events_out(policies: PolicySet, fleet: Fleet) -> None:
+    clock = Clock()
+    ledger = clock.ledger()
+    ledger.observe(policies, fleet, decided(fleet))
+    ledger.observe(policies, fleet, decided(fleet, r1=OUT))
+    for number in range(60):
+        clock.s += 1.0
+        silent = frozenset(f"made-up-{number}-{each}" for each in range(400))
+        ledger.observe(policies, fleet, decided(fleet, r1=OUT), {"load_report": silent})
+    kinds = [event.kind for event in ledger.book.since(0)]
+    assert ChangeKind.HEALTH in kinds
+    assert kinds.count(ChangeKind.TELEMETRY) <= TELEMETRY_EVENTS.burst + 60 * TELEMETRY_EVENTS.per_s
+    clock.s += 60.0
+    ledger.observe(policies, fleet, decided(fleet, r1=OUT), {"access_log": frozenset({"real"})})
+    assert "real" in {event.subject.proxy for event in ledger.book.since(0)}, "the budget refills"
 
 
 async def _written(lines: JsonlWriter) -> None:

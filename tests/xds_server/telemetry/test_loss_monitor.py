@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 from xds_server.model.pool_traffic import TelemetrySignal
-from xds_server.telemetry.loss_monitor import CALLS_DUE, LOST_S, TelemetryLossMonitor
+from xds_server.telemetry.loss_monitor import CALLS_DUE, LINES, LOST_S, TelemetryLossMonitor
 
 ALS, LRS = TelemetrySignal.ACCESS_LOG, TelemetrySignal.LOAD_REPORT
 
@@ -84,3 +84,24 @@ def test_new_connection_has_a_grace_time(lines):
     losses.set_connected(["p1"], 10.0)
     losses.check(10.0 + LOST_S)
     assert lines == []
+
+
+def test_made_up_nodes_get_few_lines(lines):
+    suppressed: list[None] = []
+    losses = TelemetryLossMonitor(lambda: suppressed.append(None))
+    nodes = [f"made-up-{number}" for number in range(5_000)]
+    losses.set_connected(nodes, 0.0)
+    losses.check(LOST_S + 1.0)
+    assert len(losses.lost[LRS]) == 5_000
+    about_one = [line for line in lines if "node" in line]
+    assert len(about_one) == LINES.burst
+    assert {line["silent"] for line in about_one} == {5_000}
+    assert len(suppressed) == 5_000 - LINES.burst
+    # Later a silent proxy is named again.
+    losses.set_connected([*nodes, "real"], LOST_S + 100.0)
+    for node in nodes:
+        losses.record(node, LRS, 2 * LOST_S + 101.0)
+    losses.record("real", ALS, LOST_S + 100.0)
+    before = len(lines)
+    losses.check(2 * LOST_S + 101.0)
+    assert "real" in {line.get("node") for line in lines[before:]}
