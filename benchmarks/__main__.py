@@ -27,6 +27,7 @@ NAMES: Final = (
     "scrape",
     "commands",
     "resources",
+    "regressions",
     "source_tree",
 )
 LONG: Final = ("affinity", "failover", "floods", "simulator", "soak", "storm")

@@ -39,10 +39,11 @@ class CommandRow:
 
 def cpu_s(arguments: Sequence[str]) -> float:
     """Least CPU seconds of a Python with these arguments."""
-    return min(_once(arguments) for _ in range(RUNS))
+    return min(child_cpu_s(arguments) for _ in range(RUNS))
 
 
-def _once(arguments: Sequence[str]) -> float:
+def child_cpu_s(arguments: Sequence[str]) -> float:
+    """CPU seconds of one run of a Python with these arguments."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, *arguments], check=False, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

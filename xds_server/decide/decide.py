@@ -13,7 +13,7 @@ from xds_server.decide.admission.ceiling import classes_by_pool
 from xds_server.decide.admission.degradation_level import FallbackView
 from xds_server.decide.admission.quota_proxies import quota_proxies
 from xds_server.decide.decision_memory import NO_POOL_MEMORY, DecisionMemory
-from xds_server.decide.decisions import Decisions, EngineDecision, PoolDecisions
+from xds_server.decide.decisions import Decisions, EnginesOfPools, PoolDecisions
 from xds_server.decide.ejection.removed_engines import removed_engines
 from xds_server.decide.pool_decisions import PoolInputs, any_admitted, pool_decisions
 from xds_server.decide.pool_inputs import ConnectedProxies, PoolPolicy, able_per_s
@@ -60,12 +60,10 @@ def decide(
         for name, engines in fleet.pools.items()
         if name in policies.pools
     }
-    decided: dict[EngineId, EngineDecision] = {}
-    for pool in pools.values():
-        decided.update(pool.decided.engines)
+    decided = MappingProxyType({name: pool.decided for name, pool in pools.items()})
     leaving = MappingProxyType(removed_engines(policies, fleet, memory, now_s))
     decisions = Decisions(
-        engines=MappingProxyType(decided),
+        engines=EnginesOfPools(decided),
         zone_weights=MappingProxyType(
             {
                 (name, zone): shares.weights
@@ -76,11 +74,11 @@ def decide(
         ceilings=MappingProxyType(
             {(name, role): limit for name, pool in pools.items() for role, limit in pool.decided.ceilings.items()}
         ),
-        pools=MappingProxyType({name: pool.decided for name, pool in pools.items()}),
+        pools=decided,
         leaving=leaving,
         quota_proxies=MappingProxyType(quota_proxies(policies, proxies)),
     )
-    return decisions, DecisionMemory(pools=MappingProxyType(pools), leaving=leaving)
+    return decisions, DecisionMemory(pools=MappingProxyType(pools), leaving=leaving, places=fleet.places)
 
 
 def _residency_by_pool(policies: PolicySet) -> Mapping[str, frozenset[frozenset[str]]]:

@@ -518,11 +518,13 @@ NO_POOL_MEMORY: Final = PoolMemory()
 class DecisionMemory:
     """What the next round reads, by pool.
 
-    ``leaving``: removed engines, and until when (monotonic) they may finish their requests.
+    ``leaving``: removed engines, and until when (monotonic) they may finish their requests. ``places``: those of
+    the last round's fleet, to tell pools with the same engines.
     """
 
     pools: Mapping[str, PoolMemory] = field(default_factory=dict)
     leaving: Mapping[EngineId, float] = field(default_factory=dict)
+    places: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 NO_MEMORY: Final = DecisionMemory()

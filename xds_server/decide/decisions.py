@@ -3,7 +3,7 @@
 What only the next round reads is in ``decision_memory``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -338,6 +338,25 @@ class Decisions:
     pools: Mapping[str, PoolDecisions] = field(default_factory=lambda: _NO_POOLS)
     leaving: Mapping[EngineId, float] = field(default_factory=dict)
     quota_proxies: Mapping[int, int] = field(default_factory=dict)
+
+
+class EnginesOfPools(Mapping[EngineId, EngineDecision]):
+    """The decisions of all pools by engine, without a copy of them."""
+
+    __slots__ = ("_pools",)
+
+    def __init__(self, pools: Mapping[str, PoolDecisions]) -> None:
+        self._pools = pools
+
+    def __getitem__(self, key: EngineId) -> EngineDecision:
+        return self._pools[key.pool].engines[key]
+
+    def __iter__(self) -> Iterator[EngineId]:
+        for pool in self._pools.values():
+            yield from pool.engines
+
+    def __len__(self) -> int:
+        return sum(len(pool.engines) for pool in self._pools.values())
 
 
 NO_DECISIONS: Final = Decisions(engines={}, zone_weights={}, ceilings={})

@@ -37,6 +37,17 @@ class Memo:
         self._made[key] = (inputs, made)
         return made
 
+    def identical(self, key: Hashable, inputs: tuple[object, ...], make: Callable[[], _T]) -> _T:
+        """The same for inputs that are slow to compare: ``make`` is called if one of them is another object."""
+        self._used.add(key)
+        known = self._made.get(key)
+        if known is not None and _identical(known[0], inputs):
+            remembered: _T = known[1]
+            return remembered
+        made = make()
+        self._made[key] = (inputs, made)
+        return made
+
     def interned(self, content: Hashable, make: Callable[[], _T]) -> _T:
         """The object for equal content while anything still refers to it, else the result of ``make``."""
         known: _T | None = self._alike.get(content)

@@ -4,7 +4,8 @@ Envoy has no failover for full or missing pools that also keeps requests in flig
 weights by RTDS, in milliseconds.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from policies.model import PolicySet
@@ -12,7 +13,9 @@ from policies.resilience import AcrossRevisions
 from policies.route import ModelRoute
 from xds_server.decide.decisions import Decisions, DegradationState, Ejector, EngineDecision, Health
 from xds_server.decide.routing.region_shares import revision_key
-from xds_server.model.fleet import Engine, Fleet
+from xds_server.model.fleet import Fleet
+from xds_server.model.memo import Memo
+from xds_server.translate.engine_selection import EVERY_ENGINE, EngineSelection
 from xds_server.translate.route_configuration import (
     declared_weights,
     fallback_variants,
@@ -31,38 +34,55 @@ UsableShares: TypeAlias = Mapping[str, float]
 
 
 def ready_pools(
-    fleet: Fleet, decisions: Decisions, may_serve: Callable[[Engine], bool] | None = None
+    fleet: Fleet,
+    decisions: Decisions,
+    selected: EngineSelection = EVERY_ENGINE,
+    models: Mapping[str, str] = MappingProxyType({}),
+    *,
+    pools: Iterable[str] | None = None,
+    memo: Memo | None = None,
 ) -> tuple[UsableShares, UsableShares]:
-    """Pools that serve; and, as a last resort, pools with any engine in rotation.
+    """Of these pools, by default all: those that serve; and, as a last resort, those with any engine in rotation.
 
     A pool serves while one engine is in rotation on its own merits, as far as the pool as a whole answers. Engines
     that fail but are kept in rotation by the capacity floor are better than none; a fallback is better than they.
     If the only others are on trial, the pool is on trial. An engine without decision counts as well. With
-    ``may_serve`` only engines for which it is true count.
+    ``selected`` only the engines that it admits count; ``models`` are those of the pools.
     """
-    taking = {
-        pool: [
-            decision
-            for engine in engines
-            if (may_serve is None or may_serve(engine))
-            and ((decision := decisions.engines.get(engine.id)) is None or decision.health is Health.HEALTHY)
-        ]
-        for pool, engines in fleet.pools.items()
-    }
-    serving = {
-        pool: min(
-            _serves_percent(decisions, pool),
-            max(
-                (100.0 if one is None else one.traffic_percent for one in engines if not _failing(one)),
-                default=0.0,
-            ),
+    memo = memo or Memo()
+    ready = {
+        pool: memo.identical(
+            ("ready", pool, selected, models.get(pool, "")),
+            pool_state(fleet, decisions, pool),
+            lambda pool=pool: _readiness(fleet, decisions, pool, selected, models.get(pool, "")),  # type: ignore[misc]
         )
-        for pool, engines in taking.items()
+        for pool in (fleet.pools if pools is None else pools)
     }
     return (
-        {pool: percent for pool, percent in serving.items() if percent},
-        {pool: 100.0 for pool, engines in taking.items() if engines},
+        {pool: percent for pool, (percent, _) in ready.items() if percent},
+        {pool: 100.0 for pool, (_, any_left) in ready.items() if any_left},
     )
+
+
+def pool_state(fleet: Fleet, decisions: Decisions, *pools: str) -> tuple[object, ...]:
+    """What of the fleet and the decisions concerns these pools: the same objects until something of it changes."""
+    return tuple(
+        one for pool in pools for one in (fleet.pools.get(pool), decisions.pools.get(pool, decisions.engines))
+    )
+
+
+def _readiness(
+    fleet: Fleet, decisions: Decisions, pool: str, selected: EngineSelection, model: str
+) -> tuple[float, bool]:
+    """Percent of its traffic that the pool can take on its merits; and whether any engine is in rotation."""
+    taking = [
+        decision
+        for engine in fleet.pools.get(pool, ())
+        if selected.admits(engine, model)
+        and ((decision := decisions.engines.get(engine.id)) is None or decision.health is Health.HEALTHY)
+    ]
+    merits = (100.0 if one is None else one.traffic_percent for one in taking if not _failing(one))
+    return min(_serves_percent(decisions, pool), max(merits, default=0.0)), bool(taking)
 
 
 def _serves_percent(decisions: Decisions, pool: str) -> float:
@@ -77,22 +97,17 @@ def incompatible_fallbacks(route: ModelRoute, policies: PolicySet, fleet: Fleet)
     """
     first = route.spec.pools[0].pool
     across = policies.effective[first].regions.across_revisions
-    if across is AcrossRevisions.ANY:
-        return frozenset()
     model = policies.pools[first].spec.model
+    alike = [pool for pool in route.spec.fallbacks if policies.pools[pool].spec.model == model]
+    if not alike or across is AcrossRevisions.ANY:
+        return frozenset()
 
     def revisions(pool: str) -> set[str]:
-        return {revision_key(engine.revision, across) for engine in fleet.pools.get(pool, ())}
+        known = {engine.revision for engine in fleet.pools.get(pool, ())}
+        return {revision_key(one, across) for one in known}
 
     own = revisions(first)
-    return frozenset(
-        pool
-        for pool in route.spec.fallbacks
-        if policies.pools[pool].spec.model == model
-        and own
-        and (other := revisions(pool))
-        and own.isdisjoint(other)
-    )
+    return frozenset(pool for pool in alike if own and (other := revisions(pool)) and own.isdisjoint(other))
 
 
 def barred_fallbacks(route: ModelRoute, policies: PolicySet, fleet: Fleet, decisions: Decisions) -> frozenset[str]:

@@ -9,6 +9,7 @@ An engine whose adapters are unknown may have each: silence takes no engine away
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from policies.model import PolicySet
 from policies.route import ModelRoute
@@ -43,6 +44,9 @@ class EngineSelection:
         return (not self.regions or engine.region in self.regions) and (
             not self.adapter or model != self.model or engine.may_have(self.adapter)
         )
+
+
+EVERY_ENGINE: Final = EngineSelection()
 
 
 def engine_selection(route: ModelRoute, policies: PolicySet) -> EngineSelection:

@@ -10,20 +10,22 @@ from types import MappingProxyType
 from typing import Final
 
 from policies.model import PolicySet
+from policies.route import ModelRoute
 from xds_server.decide.decisions import Ceiling, Decisions
 from xds_server.model.fleet import Fleet
 from xds_server.model.memo import Memo
 from xds_server.model.type_urls import RUNTIME
 from xds_server.model.view import GRPC_ROLE, View
 from xds_server.translate.cluster_weights import (
-    UsableShares,
     barred_fallbacks,
     incompatible_fallbacks,
+    pool_state,
     ready_pools,
     route_weights,
     without_pools,
 )
-from xds_server.translate.engine_selection import EngineSelection, engine_selection
+from xds_server.translate.engine_selection import engine_selection
+from xds_server.translate.route_configuration import route_pools
 from xds_server.translate.runtime import EVERYTHING_PERCENT, LAYER, runtime_layer, with_hedge_budget
 from xds_server.translate.translated_resource import TranslatedResource
 from xds_server.translate.visibility import visible_policies
@@ -56,7 +58,7 @@ def runtime_resource(
     A pool's admission limit is the one decided for this proxy, else for its role. Proxies with equal numbers
     share the item while it is referenced.
     """
-    shared = _view_layer(policies, fleet, decisions, view)
+    shared = _view_layer(policies, fleet, decisions, view, memo)
     return _runtime_resource(policies, decisions, shared, node, memo=memo, access_log_percent=access_log_percent)
 
 
@@ -104,7 +106,7 @@ def proxy_runtime_resources(
     """
     heard = {node for pool in decisions.pools.values() if pool.admission for node in pool.admission.by_proxy}
     shared = {
-        view: _view_layer(policies, fleet, decisions, view)
+        view: _view_layer(policies, fleet, decisions, view, memo)
         for view in set(views.values())
         if view.role != GRPC_ROLE
     }
@@ -129,16 +131,8 @@ def _own_ceiling(decisions: Decisions, pool: str, node: str) -> Ceiling | None:
     return None if decided is None or decided.admission is None else decided.admission.by_proxy.get(node)
 
 
-def _view_layer(policies: PolicySet, fleet: Fleet, decisions: Decisions, view: View) -> _ViewLayer:
-    here = visible_policies(policies, view)
-    routes = [route for some in here.routes.values() for route in some]
-    # By the engines that routes select; most select all.
-    selected = {route.metadata.name: engine_selection(route, policies) for route in routes}
-    ready = {one: _ready(one, policies, fleet, decisions) for one in set(selected.values())}
-    ladders = {
-        pool: decided.degradation for pool, decided in decisions.pools.items() if decided.degradation is not None
-    }
-    models = {pool: one.spec.model for pool, one in policies.pools.items()}
+def _view_layer(policies: PolicySet, fleet: Fleet, decisions: Decisions, view: View, memo: Memo) -> _ViewLayer:
+    here = visible_policies(policies, view, memo)
     return _ViewLayer(
         ceilings=tuple(
             (pool, ceiling)
@@ -146,28 +140,38 @@ def _view_layer(policies: PolicySet, fleet: Fleet, decisions: Decisions, view: V
             if (ceiling := decisions.ceilings.get((pool, view.role))) is not None
         ),
         weights=tuple(
-            (name, tuple(sorted(weights.items())))
-            for route in routes
-            for name, weights in route_weights(
-                route,
-                without_pools(
-                    ready[selected[route.metadata.name]], incompatible_fallbacks(route, policies, fleet)
-                ),
-                ladders,
-                models,
-                barred_fallbacks(route, policies, fleet, decisions),
-            ).items()
+            one
+            for some in here.routes.values()
+            for route in some
+            for one in _weights(policies, fleet, decisions, route, memo)
         ),
     )
 
 
-def _ready(
-    selected: EngineSelection, policies: PolicySet, fleet: Fleet, decisions: Decisions
-) -> tuple[UsableShares, UsableShares]:
-    if selected.selects_all:
-        return ready_pools(fleet, decisions)
-    models = {pool: one.spec.model for pool, one in policies.pools.items()}
-    return ready_pools(fleet, decisions, lambda engine: selected.admits(engine, models[engine.id.pool]))
+def _weights(policies: PolicySet, fleet: Fleet, decisions: Decisions, route: ModelRoute, memo: Memo) -> _Weights:
+    """The live weights of a route; computed for changed pools only."""
+    pools = route_pools(route)
+    if len(pools) < 2:
+        return ()
+
+    def live() -> _Weights:
+        models = {pool: policies.pools[pool].spec.model for pool in pools}
+        ready = ready_pools(fleet, decisions, engine_selection(route, policies), models, pools=pools, memo=memo)
+        found = route_weights(
+            route,
+            without_pools(ready, incompatible_fallbacks(route, policies, fleet)),
+            {
+                pool: decided.degradation
+                for pool in pools
+                if (decided := decisions.pools.get(pool)) is not None and decided.degradation is not None
+            },
+            models,
+            barred_fallbacks(route, policies, fleet, decisions),
+        )
+        return tuple((name, tuple(sorted(weights.items()))) for name, weights in found.items())
+
+    state = pool_state(fleet, decisions, *pools)
+    return memo.identical(("weights", route.metadata.name), (policies, *state), live)
 
 
 def _numbers(pool: str, ceiling: Ceiling) -> tuple[str, int, int, float, int]:

@@ -5,8 +5,8 @@ give equal output on every replica. All inputs of an item are part of its ``Memo
 the same items.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from envoy_data_plane.envoy.config.route.v3 import Route
 
@@ -20,7 +20,7 @@ from xds_server.model.secret import UNKNOWN_CERTIFICATES, Certificates
 from xds_server.model.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME
 from xds_server.model.view import GRPC_ROLE, View
 from xds_server.translate.affinity import prefix_lengths, slack_by_pool
-from xds_server.translate.cluster_weights import barred_fallbacks
+from xds_server.translate.cluster_weights import barred_fallbacks, pool_state
 from xds_server.translate.effective_spec import route_decisions
 from xds_server.translate.endpoints import EndpointForm, load_assignment, zone_weights
 from xds_server.translate.engine_selection import adapters_by_pool, engine_selection, nobody_left
@@ -67,11 +67,9 @@ def translate(
     ``certificates``: for connections to engines.
     """
     memo = memo or Memo()
-    here = visible_policies(policies, view)
-    bounds = memo.of(("bounds",), (policies.routes,), lambda: allowed_by_pool(policies.routes, route_pools))
-    adapters = memo.of(("adapters",), (policies.routes, policies.pools), lambda: adapters_by_pool(policies))
-    slacks = memo.of(("slacks",), (policies.routes,), lambda: slack_by_pool(policies.routes))
+    here = visible_policies(policies, view, memo)
     if view.role == GRPC_ROLE:
+        bounds = _bounds(policies, memo)
         return (
             *(_plain_cluster(policies, pool, memo) for pool in here.pools),
             *(
@@ -88,28 +86,64 @@ def translate(
             ),
             *(_api_listener(policies, pool, memo) for pool in here.pools),
         )
-    hops = frozenset(
-        pool for pool in here.pools if view.cuts and uses_internal_listeners(policies.effective[pool])
-    )
+    pools = _pools(policies, fleet, decisions, view, here.pools, memo=memo, certificates=certificates)
     return (
         _runtime(policies, fleet, decisions, view, memo=memo),
+        *(one.cluster for one in pools),
+        *(one.hop_cluster for one in pools if one.hop_cluster is not None),
+        *(one for port, routes in here.routes.items() for one in _external_clusters(policies, port, routes, memo)),
+        *secret_resources(policies, here, certificates.secrets, memo, keys=view.keys),
+        *(one.assignment for one in pools),
+        *(listener for one in pools for listener in one.engine_listeners),
+        *(_listener(policies, view, port, routes, memo) for port, routes in here.routes.items()),
         *(
-            _cluster(
+            _routes(policies, fleet, decisions, port, routes, memo=memo, cuts=view.cuts)
+            for port, routes in here.routes.items()
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PoolResources:
+    """The resources of one pool in one view."""
+
+    cluster: TranslatedResource
+    hop_cluster: TranslatedResource | None
+    assignment: TranslatedResource
+    engine_listeners: tuple[TranslatedResource, ...]
+
+
+def _pools(
+    policies: PolicySet,
+    fleet: Fleet,
+    decisions: Decisions,
+    view: View,
+    pools: Sequence[str],
+    *,
+    memo: Memo,
+    certificates: Certificates,
+) -> Sequence[_PoolResources]:
+    """The resources of these pools; only those of changed pools are looked at."""
+    leaving: dict[str, list[str]] = {}
+    for key in decisions.leaving:
+        leaving.setdefault(key.pool, []).append(key.engine)
+
+    def made(pool: str, removed: tuple[str, ...]) -> _PoolResources:
+        bounds, slacks = _bounds(policies, memo), _slacks(policies, memo)
+        adapters = memo.of(("adapters",), (policies.routes, policies.pools), lambda: adapters_by_pool(policies))
+        hop = view.cuts and uses_internal_listeners(policies.effective[pool])
+        return _PoolResources(
+            cluster=_cluster(
                 policies,
                 pool,
                 memo,
-                hop=pool in hops,
+                hop=hop,
                 allowed=bounds.get(pool, ()),
                 certified=_certified(policies, pool, certificates),
                 slack_percent=slacks.get(pool),
-            )
-            for pool in here.pools
-        ),
-        *(_hop_cluster(policies, pool, memo) for pool in here.pools if view.cuts),
-        *(one for port, routes in here.routes.items() for one in _external_clusters(policies, port, routes, memo)),
-        *secret_resources(policies, here, certificates.secrets, memo, keys=view.keys),
-        *(
-            _assignment(
+            ),
+            hop_cluster=_hop_cluster(policies, pool, memo) if view.cuts else None,
+            assignment=_assignment(
                 policies,
                 fleet,
                 decisions,
@@ -117,27 +151,38 @@ def translate(
                 pool,
                 memo=memo,
                 form=EndpointForm(
-                    hop=pool in hops,
+                    hop=hop,
                     allowed=bounds.get(pool, ()),
                     adapters=adapters.get(pool, ()),
                     hashed=pool in slacks,
                 ),
-            )
-            for pool in here.pools
-        ),
-        # For every pool: one whose policy no longer needs hops may still have requests in flight through them.
-        *(
-            one
-            for pool in here.pools
+            ),
+            # For every pool: one whose policy no longer needs hops may still have requests in flight through them.
+            engine_listeners=_engine_listeners(policies, fleet, decisions, pool, removed=removed, memo=memo)
             if view.cuts
-            for one in _engine_listeners(policies, fleet, decisions, pool, memo)
-        ),
-        *(_listener(policies, view, port, routes, memo) for port, routes in here.routes.items()),
-        *(
-            _routes(policies, fleet, decisions, port, routes, memo=memo, cuts=view.cuts)
-            for port, routes in here.routes.items()
-        ),
-    )
+            else (),
+        )
+
+    def of(pool: str) -> _PoolResources:
+        names = tuple(sorted(leaving.get(pool, ())))
+        removed = memo.of(("removed", pool), (names,), lambda: names)
+        return memo.identical(
+            ("pool", pool, view.cuts, view.zone, view.region),
+            (policies, certificates, removed, *pool_state(fleet, decisions, pool)),
+            lambda: made(pool, removed),
+        )
+
+    return [of(pool) for pool in pools]
+
+
+def _bounds(policies: PolicySet, memo: Memo) -> Mapping[str, tuple[AllowedRegions, ...]]:
+    """The sets of regions that routes are limited to, by pool."""
+    return memo.of(("bounds",), (policies.routes,), lambda: allowed_by_pool(policies.routes, route_pools))
+
+
+def _slacks(policies: PolicySet, memo: Memo) -> Mapping[str, float]:
+    """The load that affinity allows above the mean, by pool."""
+    return memo.of(("slacks",), (policies.routes,), lambda: slack_by_pool(policies.routes))
 
 
 def _runtime(
@@ -203,11 +248,12 @@ def _hop_cluster(policies: PolicySet, pool: str, memo: Memo) -> TranslatedResour
 
 def _external_clusters(
     policies: PolicySet, port: int, routes: Sequence[ModelRoute], memo: Memo
-) -> Iterator[TranslatedResource]:
-    spec = routes[0].spec.listener
+) -> Sequence[TranslatedResource]:
+    services = tuple(routes[0].spec.listener.external_services())
+    if not services:
+        return ()
     origins = route_origins(policies, (route.metadata.name for route in routes))
-    for one in spec.external_services():
-        yield _external_cluster(port, one, origins, memo)
+    return [_external_cluster(port, one, origins, memo) for one in services]
 
 
 def _external_cluster(
@@ -227,14 +273,20 @@ def _external_cluster(
 
 
 def _engine_listeners(
-    policies: PolicySet, fleet: Fleet, decisions: Decisions, pool: str, memo: Memo
+    policies: PolicySet,
+    fleet: Fleet,
+    decisions: Decisions,
+    pool: str,
+    *,
+    removed: Sequence[str],
+    memo: Memo,
 ) -> tuple[TranslatedResource, ...]:
     """Listeners of engines, except those of engines whose requests are cut.
 
     An engine removed from the pool keeps its listener while it may still be answering.
     """
     names = [engine.id.engine for engine in fleet.pools.get(pool, ()) if not _is_cut(decisions, engine.id)]
-    names += sorted(key.engine for key in decisions.leaving if key.pool == pool)
+    names += removed
     origins = pool_origins(policies, pool)
     return memo.of(
         ("engine listeners", pool),
@@ -324,6 +376,17 @@ def _assignment(
 def _listener(
     policies: PolicySet, view: View, port: int, routes: Sequence[ModelRoute], memo: Memo
 ) -> TranslatedResource:
+    names = tuple([route.metadata.name for route in routes])
+    return memo.identical(
+        ("listener", port, names, view.listen_address, view.listener_buffers, view.no_prompt_keys),
+        (policies,),
+        lambda: _listener_of(policies, view, port, routes, memo),
+    )
+
+
+def _listener_of(
+    policies: PolicySet, view: View, port: int, routes: Sequence[ModelRoute], memo: Memo
+) -> TranslatedResource:
     # The loader refuses routes that disagree about a port's listener; the order is deterministic anyway.
     address = view.listen_address or min(route.spec.listener.address for route in routes)
     origins = route_origins(policies, (route.metadata.name for route in routes))
@@ -357,12 +420,18 @@ def _routes(
     memo: Memo,
     cuts: bool,
 ) -> TranslatedResource:
-    names = tuple(route.metadata.name for route in routes)
+    names = tuple([route.metadata.name for route in routes])
     proxies = decisions.quota_proxies.get(port, 1)
-    origins = route_origins(policies, names)
-    places = tuple(route_origins(policies, (name,)) for name in names)
-    limits = tuple(route.spec.max_body_bytes for route in routes)
-    ready = tuple(_envoy_routes(policies, fleet, decisions, route, memo, cuts=cuts) for route in routes)
+    origins, places, limits = memo.identical(
+        ("route origins", port, names),
+        (policies,),
+        lambda: (
+            route_origins(policies, names),
+            tuple(route_origins(policies, (name,)) for name in names),
+            tuple(route.spec.max_body_bytes for route in routes),
+        ),
+    )
+    ready = tuple([_envoy_routes(policies, fleet, decisions, route, memo, cuts=cuts) for route in routes])
     return memo.of(
         (ROUTE, port, names, cuts),
         (ready, limits, places, routes[0].spec.listener.tenants, proxies),
@@ -386,6 +455,17 @@ def _routes(
 
 
 def _envoy_routes(
+    policies: PolicySet, fleet: Fleet, decisions: Decisions, route: ModelRoute, memo: Memo, *, cuts: bool
+) -> tuple[Route, ...]:
+    state = pool_state(fleet, decisions, *route_pools(route))
+    return memo.identical(
+        ("envoy routes", route.metadata.name, cuts),
+        (policies, *state),
+        lambda: _envoy_routes_of(policies, fleet, decisions, route, memo, cuts=cuts),
+    )
+
+
+def _envoy_routes_of(
     policies: PolicySet, fleet: Fleet, decisions: Decisions, route: ModelRoute, memo: Memo, *, cuts: bool
 ) -> tuple[Route, ...]:
     # Envoy has one set of limits per route, so the first pool's limits apply to all of the route's pools.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from policies.model import PolicySet
 from policies.route import ModelRoute
+from xds_server.model.memo import Memo
 from xds_server.model.view import View
 from xds_server.translate.route_configuration import by_specificity, route_pools
 
@@ -17,11 +18,15 @@ class VisiblePolicies:
     routes: Mapping[int, Sequence[ModelRoute]]
 
 
-def visible_policies(policies: PolicySet, view: View) -> VisiblePolicies:
+def visible_policies(policies: PolicySet, view: View, memo: Memo | None = None) -> VisiblePolicies:
     """Visible pools and routes: the named pools, routes to them, and all pools of those routes.
 
     A route to an invisible pool is omitted: part of it would be a different route.
     """
+    return (memo or Memo()).identical(("visible", view), (policies,), lambda: _visible(policies, view))
+
+
+def _visible(policies: PolicySet, view: View) -> VisiblePolicies:
     ports: dict[int, list[ModelRoute]] = {}
     pools = {pool for pool in policies.pools if (not view.pools or pool in view.pools) and view.may_see((pool,))}
     for name in sorted(policies.routes):

@@ -19,7 +19,7 @@ def removed_engines(
     known = {key: until_s for key, until_s in before.leaving.items() if now_s < until_s}
     for name, pool in before.pools.items():
         resilience = policies.effective.get(name)
-        if resilience is None:
+        if resilience is None or _same_engines(name, fleet, before):
             continue
         for key, decision in pool.decided.engines.items():
             if not decision.cut and fleet.engine(key) is None:
@@ -27,3 +27,9 @@ def removed_engines(
     return {
         key: until_s for key, until_s in known.items() if key.pool in policies.pools and fleet.engine(key) is None
     }
+
+
+def _same_engines(name: str, fleet: Fleet, before: DecisionMemory) -> bool:
+    """Whether the pool was declared with the same engines in the last round."""
+    places = fleet.places.get(name)
+    return places is not None and before.places.get(name) is places
