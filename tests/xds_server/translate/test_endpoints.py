@@ -127,7 +127,7 @@ def test_engine_in_slow_start_has_a_reduced_endpoint_weight(policies):
     found = []
     for percent, trial in ((100.0, 100.0), (10.0, 100.0), (50.0, 100.0), (50.0, 10.0)):
         ramps = {} if percent == 100 else {ramping: ShareRamp(percent=percent, full_at_s=9.0)}
-        engines = decisions.engines | {ramping: replace(decisions.engines[ramping], traffic_percent=trial)}
+        engines = {**decisions.engines, ramping: replace(decisions.engines[ramping], traffic_percent=trial)}
         pools = {"p": replace(decisions.pools["p"], ramps=ramps, engines=engines)}
         now = replace(decisions, engines=engines, pools=pools)
         [item] = [item for item in translate(read, fleet, now, View(zone="a"), memo) if item.type_url == ENDPOINT]
