@@ -35,6 +35,7 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
 )
 from envoy_data_plane.envoy.type.v3 import Percent
 
+from chaos.processes import free_ports
 from xds_server.model.snapshot import Resource, Snapshot, resource, snapshot
 from xds_server.model.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME, SHORT_NAMES
 from xds_server.publish import Nack, NullObserver, Publisher
@@ -148,7 +149,8 @@ class Plane:
 
     def __init__(self, transport: type[GrpcAdsServer | H2AdsServer]) -> None:
         self._transport = transport
-        self.port = 0
+        # Below the ephemeral range: no outgoing connection may take it while the server is away.
+        (self.port,) = free_ports(1)
         self.seen = PublishLog()
         self.wanted = Snapshot()
 

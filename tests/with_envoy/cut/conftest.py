@@ -68,7 +68,8 @@ class Plane:
         }
         self.leaving: dict[EngineId, float] = {}
         self.seen = PublishLog()
-        self.port = 0
+        # Below the ephemeral range: no outgoing connection may take it while the server is away.
+        (self.port,) = free_ports(1)
         self._memo, self._assembler = Memo(), Assembler()
 
     def snapshot_of(self, view: Any) -> Snapshot:
