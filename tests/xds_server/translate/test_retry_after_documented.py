@@ -16,8 +16,8 @@ from xds_server.translate.listeners import (
 from xds_server.translate.local_reply_routes import (
     held_back_reply,
     maintenance_reply,
-    region_unavailable_reply,
     token_limit_replies,
+    unselected_reply,
 )
 from xds_server.translate.lua_scripts import LUA_FILTER
 from xds_server.translate.request_fields import BODY_ENCODING_REASON, REFUSED_BODY_REASON
@@ -32,6 +32,8 @@ def test_answers_page_lists_every_reason_and_retry_after() -> None:
     route = ModelRoute.model_validate(
         {"metadata": {"name": "r"}, "spec": {"listener": {"port": 1}, "pools": [{"pool": "p"}]}}
     )
+    asks = {"listener": {"port": 1}, "pools": [{"pool": "p"}], "match": {"model": "sql"}, "adapter": True}
+    with_adapter = ModelRoute.model_validate({"metadata": {"name": "sql"}, "spec": asks})
     found = {(reason, retry_after or "") for _, reason, retry_after in LOCAL_REPLY_REASONS} | {
         ("no-route", ""),
         *((reason, "") for reason in (REFUSED_BODY_REASON, BODY_ENCODING_REASON)),
@@ -45,7 +47,8 @@ def test_answers_page_lists_every_reason_and_retry_after() -> None:
     }
     for refusing in (
         maintenance_reply(route, "m"),
-        region_unavailable_reply(route),
+        unselected_reply(route),
+        unselected_reply(with_adapter),
         held_back_reply(route),
         *token_limit_replies(route, 1),
     ):
