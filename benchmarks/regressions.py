@@ -31,7 +31,7 @@ COMMITTED: Final = RESULTS / "committed_costs.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostRow:
+class CostGrowthRow:
     """One cost: multiples of the fixed loop, now and as committed (None: not committed)."""
 
     what: str
@@ -123,14 +123,14 @@ def least(name: str, runs: int, known: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-def grown(rows: Sequence[CostRow], bound: float = GROWN) -> list[CostRow]:
+def grown(rows: Sequence[CostGrowthRow], bound: float = GROWN) -> list[CostGrowthRow]:
     """The rows whose cost grew beyond the bound."""
     return [row for row in rows if row.growth is not None and row.growth > bound]
 
 
-def rows_of(costs: Mapping[str, float], committed: Mapping[str, float]) -> list[CostRow]:
+def rows_of(costs: Mapping[str, float], committed: Mapping[str, float]) -> list[CostGrowthRow]:
     """A row for each cost."""
-    return [CostRow(what=what, now=now, committed=committed.get(what)) for what, now in costs.items()]
+    return [CostGrowthRow(what=what, now=now, committed=committed.get(what)) for what, now in costs.items()]
 
 
 def python_version() -> str:
@@ -148,7 +148,7 @@ def committed_costs(path: Path) -> Mapping[str, float]:
     return {}
 
 
-COLUMNS: Final[Sequence[ResultColumn[CostRow]]] = (
+COLUMNS: Final[Sequence[ResultColumn[CostGrowthRow]]] = (
     ResultColumn(heading="cost", cell=lambda row: row.what, left=True),
     ResultColumn(heading="loops now", cell=lambda row: f"{row.now:.2f}"),
     ResultColumn(
@@ -169,7 +169,7 @@ def main(argv: Sequence[str]) -> int:
         print(json.dumps(measured(options.measure)))
         return 0
     committed = {} if options.record else committed_costs(COMMITTED)
-    rows: list[CostRow] = []
+    rows: list[CostGrowthRow] = []
     for name in COSTS:
         costs = least(name, RUNS, {})
         for _ in range(MORE_RUNS):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import regressions
-from benchmarks.regressions import CostRow, committed_costs, cpu_s, fixed_loop, grown, python_version
+from benchmarks.regressions import CostGrowthRow, committed_costs, cpu_s, fixed_loop, grown, python_version
 
 
 @pytest.fixture
@@ -71,4 +71,4 @@ def test_fixed_loop_takes_cpu_time_and_always_does_the_same() -> None:
 
 
 def test_growth_needs_a_committed_cost() -> None:
-    assert grown([CostRow(what="new", now=5.0, committed=None)]) == []
+    assert grown([CostGrowthRow(what="new", now=5.0, committed=None)]) == []
