@@ -171,7 +171,7 @@ def main(argv: Sequence[str]) -> int:
     committed = {} if options.record else committed_costs(COMMITTED)
     rows: list[CostGrowthRow] = []
     for name in COSTS:
-        costs = least(name, RUNS, {})
+        costs = least(name, RUNS + MORE_RUNS if options.record else RUNS, {})
         for _ in range(MORE_RUNS):
             if not grown(rows_of(costs, committed), options.bound):
                 break
