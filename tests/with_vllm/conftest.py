@@ -76,6 +76,8 @@ class SiteSettings:
     shape: ModelShape = TINY
     gate: bool = True
     environment: Mapping[str, str] = field(default_factory=dict)
+    # Each engine on one core: a prefill of one must not keep the other from answering a canary in its second.
+    own_core: bool = False
     # Two full engines and their clients leave an API server waiting for one of two cores.
     agent_flags: tuple[str, ...] = ("--timeout", "5s")
     # Both agents send it as the engines' API key.
@@ -96,6 +98,7 @@ class Site:
         settings: SiteSettings,
     ) -> None:
         self.settings = settings
+        self.signalled: set[str] = set()
         self._folder = folder
         self._children = children
         self._python = python
@@ -162,10 +165,14 @@ class Site:
         )
         environment = {**ENVIRONMENT, **self.settings.environment}
         child = await self._children.start(f"vllm-{name}", argv, env=environment)
+        if self.settings.own_core:
+            cores = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(child.pid, {cores[sorted(self.ports).index(name) % len(cores)]})
         self.replicas[name] = VllmReplica(name=name, port=port, child=child)
 
     def signal_core(self, name: str, number: signal.Signals) -> None:
         """Send a signal to the engine core of an engine: SIGSTOP hangs it as a deadlocked kernel would."""
+        self.signalled.add(name)
         os.kill(self.replicas[name].engine_core(), number)
 
     async def end_replica(self, name: str, number: signal.Signals = signal.SIGTERM) -> float:

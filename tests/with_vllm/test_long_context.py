@@ -25,8 +25,8 @@ from tests.with_vllm.traffic import Stream
 SHAPE = ModelShape(context_tokens=16384, hidden=512, layers=4)
 POOL = {"serviceTime": "10s", "longestServiceTime": "120s"}
 SITES = {
-    "gate": SiteSettings(shape=SHAPE, gate=True, agent_flags=(), pool=POOL, resilience={}),
-    "no-gate": SiteSettings(shape=SHAPE, gate=False, agent_flags=(), pool=POOL, resilience={}),
+    "gate": SiteSettings(shape=SHAPE, gate=True, own_core=True, agent_flags=(), pool=POOL, resilience={}),
+    "no-gate": SiteSettings(shape=SHAPE, gate=False, own_core=True, agent_flags=(), pool=POOL, resilience={}),
 }
 BOTH = ("a", "b")
 LONG = (2000, 8000, 15000)
@@ -109,13 +109,19 @@ class StepClock:
             elif counters.ranks != known:
                 self._step(began_s - self.stepped_at_s)
                 self.steps, self.stepped_at_s = self.steps + 1, began_s
+            else:
+                self._note_excess(began_s - self.stepped_at_s)  # it may end with its requests, unseen
             known = counters.ranks
             self.longest_look_s = max(self.longest_look_s, time.monotonic() - began_s)
             await asyncio.sleep(0.05)
 
-    def _step(self, seconds: float) -> None:
-        if seconds > PREFILL_STALL_S + self.longest_s - LOOKS_S:
+    def _note_excess(self, seconds: float) -> None:
+        stopped = self._name in self._site.signalled
+        if not stopped and seconds > PREFILL_STALL_S + self.longest_s - LOOKS_S:
             self.excess = f"{self._name}: a step of {seconds:.1f} s after steps of at most {self.longest_s:.1f} s"
+
+    def _step(self, seconds: float) -> None:
+        self._note_excess(seconds)
         self.longest_s = max(self.longest_s, seconds)
         longest_steps_s[self._name] = max(longest_steps_s.get(self._name, 0.0), seconds)
 
