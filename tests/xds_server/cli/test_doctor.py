@@ -6,6 +6,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from xds_server.cli import main
 
 ABOUT = {
     "python": "3.11.7",
-    "libraries": {"switchgear": "0.1.0", "grpcio": "1.85.1"},
+    "libraries": {"switchgear": version("switchgear"), "grpcio": "1.85.1"},
     "platform": "Linux",
     "open_files": 10,
     "open_files_limit": 1024,
