@@ -12,12 +12,13 @@ import structlog
 
 from tests.hostile.churn import OURS, Churn, caches, objects, sizes
 from tests.reference_cycles import left
+from xds_server.admin import server_backend
 from xds_server.app import log_config
 from xds_server.auth import log_budget, memory_guard, peer_budget
 from xds_server.observe import eject_latency
 from xds_server.publish import content_rejections, view_registry
 from xds_server.reconcile import proxy_counts
-from xds_server.telemetry import entry_budget, loss_monitor, proxy_telemetry, traffic_store
+from xds_server.telemetry import entry_budget, loss_monitor, pool_recorder, proxy_telemetry, traffic_store
 from xds_server.xds import response_cache
 
 WARM_UP: Final = 12
@@ -61,6 +62,7 @@ def churn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
         (proxy_telemetry, "_CHECK_EACH_S"),
         (entry_budget, "QUIET_S"),
         (memory_guard, "COUNT_EACH_S"),
+        (server_backend, "INTERVAL_S"),
     ):
         monkeypatch.setattr(module, name, SOON_S)
     for module, name in (
@@ -69,6 +71,7 @@ def churn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
         (content_rejections, "MAX_REJECTED"),
         (peer_budget, "MAX_REMEMBERED"),
         (log_budget, "MAX_REMEMBERED"),
+        (pool_recorder, "KEPT"),
     ):
         monkeypatch.setattr(module, name, MOST)
     made = Churn(tmp_path)
