@@ -28,20 +28,22 @@ class Memo:
 
     def of(self, key: Hashable, inputs: tuple[object, ...], make: Callable[[], _T]) -> _T:
         """The result of ``make`` for these inputs; ``make`` is called only if they differ from the last ones."""
-        self._used.add(key)
-        known = self._made.get(key)
-        if known is not None and _same(known[0], inputs):
-            remembered: _T = known[1]
-            return remembered
-        made = make()
-        self._made[key] = (inputs, made)
-        return made
+        return self._reused(key, inputs, make, _same)
 
     def identical(self, key: Hashable, inputs: tuple[object, ...], make: Callable[[], _T]) -> _T:
         """The same for inputs that are slow to compare: ``make`` is called if one of them is another object."""
+        return self._reused(key, inputs, make, _identical)
+
+    def _reused(
+        self,
+        key: Hashable,
+        inputs: tuple[object, ...],
+        make: Callable[[], _T],
+        alike: Callable[[tuple[object, ...], tuple[object, ...]], bool],
+    ) -> _T:
         self._used.add(key)
         known = self._made.get(key)
-        if known is not None and _identical(known[0], inputs):
+        if known is not None and alike(known[0], inputs):
             remembered: _T = known[1]
             return remembered
         made = make()
