@@ -263,9 +263,9 @@ def _moving(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFinding
 
 def _after_silence(now: ProbeState, at_s: float, probe: ProbeSettings) -> EngineFinding | None:
     """Verdict while a canary is unanswered and no token advanced."""
-    if now.unanswered_since_s is None:
+    since_s = now.silent_since_s
+    if since_s is None:
         return None
-    since_s = max(now.unanswered_since_s, now.progressed_at_s or 0.0)
     silent_s = at_s - since_s
     limit_s = now.canary_limit_s(probe) if now.trouble is not None else now.idle_limit_s(probe)
     if silent_s < limit_s:

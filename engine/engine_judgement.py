@@ -89,14 +89,18 @@ class EngineJudgement:
     def pause_s(self, at_s: float, probe: ProbeSettings) -> float:
         """Seconds until the next probe; shorter while it may confirm or change the verdict."""
         good = self.verdict is not None and self.verdict.good and self.good_in_row >= probe.healthy_after
-        if good and not self.books.recovering:
-            pause_s = probe.interval_s
-        elif 0 < self.bad_in_row < probe.unhealthy_after:
-            pause_s = min(CONFIRM_S, probe.interval_s)
-        else:
-            pause_s = min(EJECTED_INTERVAL_S, probe.interval_s)
-        due_s = self.books.next_stall_limit_s(at_s, probe)
-        return pause_s if due_s is None else min(pause_s, due_s - at_s)
+        pause_s = min(
+            probe.interval_s if good and not self.books.recovering else EJECTED_INTERVAL_S, probe.interval_s
+        )
+        deciding_s = self.deciding_pause_s(at_s, probe)
+        return pause_s if deciding_s is None else min(pause_s, deciding_s)
+
+    def deciding_pause_s(self, at_s: float, probe: ProbeSettings) -> float | None:
+        """Seconds until the probe that may confirm or change the verdict; None if none is due."""
+        if 0 < self.bad_in_row < probe.unhealthy_after:
+            return min(CONFIRM_S, probe.interval_s)
+        due_s = self.books.next_limit_s(at_s, probe)
+        return None if due_s is None else due_s - at_s
 
     @property
     def process(self) -> str:

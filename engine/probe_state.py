@@ -188,13 +188,21 @@ class ProbeState:
         """Whether nothing but a canary is in flight, by a count of requests that works."""
         return self.counted and (self.overdue_alone or not self.owed)
 
-    def next_stall_limit_s(self, at_s: float, probe: ProbeSettings) -> float | None:
-        """Next time at which a standstill exceeds its limit; None if nothing stands still."""
+    @property
+    def silent_since_s(self) -> float | None:
+        """Since when a canary is unanswered and no token advanced; None if none is."""
+        return (
+            None if self.unanswered_since_s is None else max(self.unanswered_since_s, self.progressed_at_s or 0.0)
+        )
+
+    def next_limit_s(self, at_s: float, probe: ProbeSettings) -> float | None:
+        """Next time at which a standstill or a silence exceeds its limit; None if there is neither."""
         limits = [
             since_s + limit_s
             for since_s, limit_s in (
                 (self.stalled_since_s, probe.decode_stall_s),
                 (self.stalled_since_s, self.stall_limit_s(probe)),
+                (self.silent_since_s, self.idle_limit_s(probe)),
                 *((rank.stalled_since_s, self.rank_limit_s(rank, probe)) for rank in self.ranks),
             )
             if since_s is not None

@@ -17,7 +17,7 @@ COUNT_INTERVAL_S: Final = 0.25
 _CALM_LOOK_S: Final = 3.0
 # While draining, a caller waits for the last request.
 _DRAIN_INTERVAL_S: Final = 0.1
-# Probes take at most 5 % of the engine's time, unless the agent would miss changes.
+# Probes take at most 5 % of the engine's time, unless the agent would miss changes; deciding ones are not late.
 _LOOK_SHARE: Final = 0.05
 _LONGEST_SPACE_S: Final = 1.0
 # Minimum rate for an idle engine without a count: only metrics show new requests.
@@ -34,7 +34,9 @@ def pause_s(now: EngineHealthState, config: AgentConfig, at_s: float, *, look_s:
         pause = max(pause, config.idle_interval_s if counts else min(config.idle_interval_s, _UNCOUNTED_IDLE_S))
     elif now.order is not None:
         pause = min(pause, _DRAIN_INTERVAL_S)
-    return max(pause, min(look_s / _LOOK_SHARE, _LONGEST_SPACE_S, config.probe.decode_stall_s / 2))
+    pause = max(pause, min(look_s / _LOOK_SHARE, _LONGEST_SPACE_S, config.probe.decode_stall_s / 2))
+    deciding_s = now.judgement.deciding_pause_s(at_s, config.probe)
+    return pause if deciding_s is None else min(pause, deciding_s)
 
 
 def is_idle(now: EngineHealthState) -> bool:

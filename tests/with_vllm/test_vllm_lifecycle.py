@@ -60,8 +60,15 @@ async def test_hang_is_detected_and_its_streams_are_retried_elsewhere(site: Site
     hung_at_s = time.monotonic()
     site.signal_core("a", signal.SIGSTOP)
     late = [site.stream(64) for _ in range(12)]
+
+    async def arrived() -> bool:
+        return await site.in_flight("a") > held or all(one.tokens_seen for one in late)
+
     # Which of them go there is the Envoy's choice; the engine that works has room again and again.
-    while await site.in_flight("a") <= held and time.monotonic() < hung_at_s + 1:
+    while True:
+        await eventually(arrived, "streams arrive")
+        if await site.in_flight("a") > held or time.monotonic() > hung_at_s + 1:
+            break
         late += [site.stream(64) for _ in range(2)]
     hung = await site.watch.verdict("a", "hung", after_s=hung_at_s, limit_s=LIMIT_S)
     out = await site.watch.out("a", after_s=hung_at_s, limit_s=LIMIT_S)

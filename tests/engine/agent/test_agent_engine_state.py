@@ -13,6 +13,7 @@ from engine.agent.agent_report import report
 from engine.agent.drain import IDLE_READINGS, UNWATCHED_QUIET_S, is_drained
 from engine.agent.kubelet_probes import liveness, readiness, startup
 from engine.agent.probe_schedule import COUNT_INTERVAL_S, canary_due, metrics_due, pause_s
+from engine.engine_judgement import CONFIRM_S
 from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure, ProbeFailureReason
 from engine.gpu.gpu_judgement import GpuEvidence, GpuJudgement
 from engine.gpu.gpu_policy import GpuAction, GpuSignal
@@ -314,6 +315,15 @@ def test_probe_interval_adapts_to_evidence() -> None:
     assert pause_s(working, CONFIG, 0.5, look_s=0.02, counts=True) == pytest.approx(0.4)
     assert pause_s(working, CONFIG, 0.5, look_s=5.0, counts=True) <= CONFIG.probe.decode_stall_s / 2
     assert pause_s(working, CONFIG, 0.5, look_s=0.005, counts=True) <= COUNT_INTERVAL_S
+    # The look that decides is not late, whatever it costs: at a standstill's limit, and the one that confirms.
+    stands = after([look(0.6, 200, 3), look(1.3, 200, 3)], working)
+    assert pause_s(stands, CONFIG, 1.3, look_s=5.0, counts=True) == pytest.approx(0.2)
+    failed = after([MetricsReading(at_s=0.7, counters=GONE)], working)
+    assert failed.judgement.bad_in_row == 1
+    assert pause_s(failed, CONFIG, 0.7, look_s=5.0, counts=True) == CONFIRM_S
+    silent = READY.canary_sent(0.1)
+    over_s = 0.1 + silent.judgement.books.idle_limit_s(CONFIG.probe)
+    assert pause_s(silent, CONFIG, over_s - 0.2, look_s=5.0, counts=True) == pytest.approx(0.2)
     assert not metrics_due(READY, 1.0, counts=True)
     assert metrics_due(READY, 1.0, counts=False)
     assert metrics_due(READY, 5.0, counts=True)
