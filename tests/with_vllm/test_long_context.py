@@ -32,8 +32,8 @@ BOTH = ("a", "b")
 LONG = (2000, 8000, 15000)
 # The agent's own looks: steps are as long as they seem to it, give or take one.
 LOOKS_S = 0.5
-# What confirms a verdict, and the way of a report.
-CONFIRMED_S = 0.5
+# What confirms a verdict, and the way of a report, on two busy cores.
+CONFIRMED_S = 1.0
 # Longest step of each engine in these chapters.
 longest_steps_s: dict[str, float] = {}
 # Lowest request count of each engine, by URL.
