@@ -6,11 +6,17 @@ engine where available.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chaos.planning.error import PlanError
-from chaos.planning.queueing import SlotQueue
+from chaos.planning.queueing import SlotQueue, wait_quantile
+from policies.objectives import Objective, ObjectiveKind
+from xds_server.admin_api.objective_types import ObjectiveStatus
+from xds_server.admin_api.pool_history_types import PoolPoint
 from xds_server.admin_api.status_types import EngineStatus, PoolStatus
+
+LATENCY_S = 300.0
+"""Age of the answers whose percentiles are read from a server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +31,24 @@ class EngineSlots:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedObjective:
+    """An objective of the pool or of a route to it; ``name`` as in ``switchgear get objectives``.
+
+    ``served_s`` is the latency at its percentile without the wait for a slot, while the mean service time was
+    ``service_s``; None: not measured, or not a latency.
+    """
+
+    name: str
+    objective: Objective
+    served_s: float | None = None
+    service_s: float = math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSituation:
     """Engines and arrivals. ``max_wait_s`` is the wait the admission limit allows; None: no limit.
 
-    ``source`` describes the origin of the numbers.
+    ``source`` describes the origin of the numbers. ``objectives`` are what callers of the pool are promised.
     """
 
     pool: str
@@ -36,6 +56,7 @@ class PoolSituation:
     arrivals_per_s: float
     max_wait_s: float | None
     source: str
+    objectives: tuple[PlannedObjective, ...] = ()
 
     @property
     def up(self) -> tuple[EngineSlots, ...]:
@@ -159,3 +180,55 @@ def _service_s(engine: EngineStatus) -> float | None:
     if in_flight and done and slots and in_flight > slots:
         return float(slots / done)
     return float(engine.service_s) if engine.service_s else None
+
+
+def planned_objectives(
+    situation: PoolSituation, measured: Iterable[tuple[str, Objective, float | None]]
+) -> tuple[PlannedObjective, ...]:
+    """Objectives by name, each with the latency measured at its percentile while the pool was in ``situation``."""
+    queue = situation.queue()
+
+    def served_s(target: float, latency_s: float | None) -> float | None:
+        if latency_s is None or queue is None:
+            return None
+        waited_s = wait_quantile(queue, target)
+        return max(0.0, latency_s - waited_s) if math.isfinite(waited_s) else latency_s
+
+    return tuple(
+        PlannedObjective(
+            name=name,
+            objective=objective,
+            served_s=served_s(objective.target, latency_s),
+            service_s=situation.service_s,
+        )
+        for name, objective, latency_s in measured
+    )
+
+
+def with_objectives(
+    situation: PoolSituation, statuses: Iterable[ObjectiveStatus], points: Sequence[PoolPoint]
+) -> PoolSituation:
+    """The pool with its objectives from ``/v1/objectives`` and percentiles from ``/v1/pool-history``.
+
+    A percentile is the median over the intervals of the last ``LATENCY_S``: one slow interval is not typical.
+    """
+    newest_s = max((one.at_unix_s for one in points), default=0.0)
+    recent = [one for one in points if one.at_unix_s > newest_s - LATENCY_S]
+    measured = []
+    for one in statuses:
+        kind = next((kind for kind in ObjectiveKind if one.objective.partition("-p")[0] == kind.value), None)
+        if kind is None or situation.pool not in one.pools:
+            continue
+        objective = Objective(
+            name=one.objective, kind=kind, target=one.target_percent / 100, limit_s=one.limit_s or 0.0
+        )
+        measured.append((one.name, objective, _latency_s(objective, recent)))
+    return replace(situation, objectives=planned_objectives(situation, measured))
+
+
+def _latency_s(objective: Objective, points: Iterable[PoolPoint]) -> float | None:
+    if objective.kind is ObjectiveKind.GOOD:
+        return None
+    field = objective.name.replace("first-token", "first_byte").replace("-", "_") + "_s"
+    known = sorted(value for one in points if (value := getattr(one, field)) is not None)
+    return known[len(known) // 2] if known else None

@@ -96,6 +96,24 @@ def queue_stats(queue: SlotQueue, *, patience_s: float = 0.0) -> QueueStats:
     return _endless(queue, patience_s) if queue.room is None else _bounded(queue, queue.room, patience_s)
 
 
+def wait_quantile(queue: SlotQueue, share: float) -> float:
+    """Wait that the share ``share`` of admitted requests does not exceed; infinite if the queue never settles."""
+    _judge_share(share)
+    found = queue_stats(queue)
+    if math.isinf(found.wait_mean_s):
+        return math.inf
+    if found.waits <= 1 - share:
+        return 0.0
+    low, high = 0.0, found.wait_mean_s + queue.service_s / queue.servers
+    while queue_stats(queue, patience_s=high).late > 1 - share:
+        low, high = high, 2 * high
+    for _ in range(30):  # to a part in 10^9
+        middle = (low + high) / 2
+        late = queue_stats(queue, patience_s=middle).late > 1 - share
+        low, high = (middle, high) if late else (low, middle)
+    return high
+
+
 def most_arrivals(servers: int, service_s: float, *, patience_s: float, late: float) -> float:
     """Highest arrivals per second with at most the share ``late`` waiting over ``patience_s``."""
     checked_queue(SlotQueue(servers=servers, service_s=service_s, arrivals_per_s=0))
@@ -129,9 +147,9 @@ def fewest_servers(
     return least + fewest_satisfying(fits, most=MOST_SERVERS // each)
 
 
-def _judge_share(late: float) -> None:
-    if not 0 < late < 1:
-        raise PlanError(f"late {late:g}: must be between 0 and 1")
+def _judge_share(share: float) -> None:
+    if not 0 < share < 1:
+        raise PlanError(f"share {share:g}: must be between 0 and 1")
 
 
 def _endless(queue: SlotQueue, patience_s: float) -> QueueStats:

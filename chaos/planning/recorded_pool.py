@@ -5,15 +5,17 @@ moment is the one with the most arrivals over ten seconds.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from chaos.planning.error import PlanError
-from chaos.planning.pool_situation import EngineSlots, PoolSituation, chosen_pool
+from chaos.planning.pool_situation import EngineSlots, PoolSituation, chosen_pool, planned_objectives
 from policies.findings import PolicyErrors
 from policies.load import load_contents
 from policies.model import PolicySet
+from policies.objectives import Objective, ObjectiveKind
 from xds_server.decide.decide import decide
 from xds_server.decide.decision_memory import NO_MEMORY
 from xds_server.decide.decisions import Decisions, Health
@@ -103,13 +105,35 @@ def _situation(
             up=decision is not None and decision.health is Health.HEALTHY,
         )
 
-    return PoolSituation(
+    situation = PoolSituation(
         pool=name,
         engines=tuple(profile(engine) for engine in fleet.pools[name]),
         arrivals_per_s=busiest.arrivals_per_s,
         max_wait_s=None if admission is None else admission.wait_s,
         source=f"a recording (busiest {WINDOW_S:g} s): slots and service times learned by then",
     )
+    measured = _objectives(name, policies, fleet.traffic[name])
+    return replace(situation, objectives=planned_objectives(situation, measured))
+
+
+def _objectives(
+    name: str, policies: PolicySet, traffic: PoolTraffic
+) -> Iterator[tuple[str, Objective, float | None]]:
+    """Objectives of the pool and of routes to it, with the latency measured at their percentile."""
+    for route, declared in policies.routes.items():
+        if any(one.pool == name for one in declared.spec.pools):
+            for one in declared.spec.objectives.all():
+                yield f"{route}/{one.name}", one, _latency_s(one, traffic)
+    for one in policies.pools[name].spec.objectives.all():
+        yield f"pool/{name}/{one.name}", one, _latency_s(one, traffic)
+
+
+def _latency_s(one: Objective, traffic: PoolTraffic) -> float | None:
+    """Of whole answers without streaming, or of first bytes of streams."""
+    if one.kind is ObjectiveKind.GOOD:
+        return None
+    tail = traffic.answer if one.kind is ObjectiveKind.TOTAL else traffic.first_byte
+    return None if tail is None else tail.p95_s if one.name.endswith("p95") else tail.p99_s
 
 
 def _arrivals(traffic: PoolTraffic) -> float:

@@ -15,6 +15,8 @@ from chaos.planning.cli.plan_answer import (
     PlanAnswer,
     money,
     number,
+    objectives_grid,
+    objectives_notes,
     percent,
     plot_path,
     print_answer,
@@ -22,6 +24,8 @@ from chaos.planning.cli.plan_answer import (
     target,
 )
 from chaos.planning.fleet_capacity import FleetCapacity, Headroom, WaitPromise, fleet_capacity, spares_per_nine
+from chaos.planning.objective_outlook import ObjectiveOutlook, objective_outlooks
+from chaos.planning.pool_change import WhatIfChange, changed_pool
 from chaos.planning.pool_situation import PoolSituation
 from chaos.planning.queueing import SlotQueue, queue_stats
 from chaos.planning.spare_engines import SpareEngines
@@ -54,7 +58,9 @@ def command(
     Numbers come from a running server, from a recording, or from --engines with --slots, --service-time and
     --arrivals. The last three also override measured values.
 
-    Exit code: 0 if the wait target is met, 1 if not, 2 for invalid or missing numbers.
+    Objectives of the pool and of routes to it (spec.objectives) are judged too, with the admission limit measured.
+
+    Exit code: 0 if the wait target and objectives are met, 1 if not, 2 for invalid or missing numbers.
     """
     plot, promise = plot_path(plot), plan_options.promise(wait_s, late)
     pool = plan_options.situation(**asked)
@@ -64,6 +70,9 @@ def command(
         if availability is not None
         else ()
     )
+    now, without_zone = objective_outlooks(pool), _without_zone(pool)
+    judged = [*now, *(one for outlooks in without_zone.values() for one in outlooks if survive_zone)]
+    objectives = {"now": now, **{f"without {zone}": outlooks for zone, outlooks in without_zone.items()}}
     answer = PlanAnswer(
         question=f"Capacity of {pool.pool or 'a fleet'}",
         data={
@@ -72,14 +81,28 @@ def command(
             "promise": asdict(promise),
             **asdict(found),
             "kept": found.whole.kept,
+            "objectives": {
+                "now": [asdict(one) for one in now],
+                "without_zone": {
+                    zone: [asdict(one) for one in outlooks] for zone, outlooks in without_zone.items()
+                },
+            },
             "nines": [{**asdict(one), "attained": one.attained, "more": more} for one, more in bought],
         },
-        grids=tuple(_grids(found, bought, promise)),
-        notes=tuple(_notes(pool, found)),
-        yes=found.whole.kept and (not survive_zone or all(one.kept for one in found.without_zone)),
+        grids=(*_grids(found, bought, promise), *objectives_grid(objectives)),
+        notes=(*_notes(pool, found), *objectives_notes(objectives)),
+        yes=found.whole.kept
+        and (not survive_zone or all(one.kept for one in found.without_zone))
+        and all(one.kept is not False for one in judged),
         draw=lambda axes: _draw(axes, pool, found, promise),
     )
     return print_answer(answer, output=output, plot=plot)
+
+
+def _without_zone(pool: PoolSituation) -> dict[str, tuple[ObjectiveOutlook, ...]]:
+    """Objectives by lost zone; empty with one zone."""
+    zones = pool.zones if len(pool.zones) > 1 else ()
+    return {zone: objective_outlooks(changed_pool(pool, WhatIfChange(lose_zones=(zone,)))) for zone in zones}
 
 
 def _grids(

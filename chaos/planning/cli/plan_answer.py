@@ -3,7 +3,7 @@
 import base64
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from chaos.planning.error import PlanError
+from chaos.planning.objective_outlook import ObjectiveOutlook
 from command_line.output_format import DATA, OutputForm, as_data
 from command_line.table import Role, TableColumn, coloured, show_table
 
@@ -38,6 +39,49 @@ class PlanAnswer:
     notes: tuple[str, ...]
     yes: bool
     draw: Callable[[Any], None] = field(repr=False)
+
+
+def objectives_grid(columns: Mapping[str, Sequence[ObjectiveOutlook]]) -> tuple[AnswerGrid, ...]:
+    """Expected latency or share of good requests by objective, a column for each state; empty without any."""
+    if not any(columns.values()):
+        return ()
+    by_objective = zip(*columns.values(), strict=True)
+    return (
+        AnswerGrid(
+            title="Objectives",
+            columns=("objective", "target", *columns),
+            rows=tuple(
+                (
+                    states[0].name,
+                    target(1 - states[0].target)
+                    + (f" within {seconds(states[0].limit_s)}" if states[0].limit_s else ""),
+                    *map(_expected, states),
+                )
+                for states in by_objective
+            ),
+        ),
+    )
+
+
+def objectives_notes(columns: Mapping[str, Sequence[ObjectiveOutlook]]) -> Iterable[str]:
+    """How the expected values were computed; which are unknown."""
+    found = [one for states in columns.values() for one in states]
+    if not found:
+        return
+    yield (
+        "Objectives: the expected latency is the measured percentile, scaled by the service time, plus the change "
+        "of the wait at that percentile (an upper estimate). Good requests are those not refused."
+    )
+    unknown = sorted({one.name for one in found if one.kept is None})
+    if unknown:
+        yield f"Not judged, as no latency was measured: {', '.join(unknown)}."
+
+
+def _expected(one: ObjectiveOutlook) -> str:
+    if one.kept is None:
+        return "-"
+    value = percent(one.good) if one.good is not None else seconds(one.expected_s or 0.0)
+    return value if one.kept else f"{value}: missed"
 
 
 def print_answer(answer: PlanAnswer, *, output: OutputForm, plot: Path | None) -> int:

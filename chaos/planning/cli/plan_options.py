@@ -11,10 +11,16 @@ import click
 from chaos.planning.availability import unavailability
 from chaos.planning.error import PlanError
 from chaos.planning.fleet_capacity import WaitPromise
-from chaos.planning.pool_situation import EngineSlots, PoolSituation, pool_from_server, uniform_engines
+from chaos.planning.pool_situation import (
+    EngineSlots,
+    PoolSituation,
+    pool_from_server,
+    uniform_engines,
+    with_objectives,
+)
 from chaos.planning.recorded_pool import recorded_pool
 from policies.quantity import parse_duration
-from xds_server.admin_api.endpoints import ENGINES, POOLS
+from xds_server.admin_api.endpoints import ENGINES, OBJECTIVES, POOL_HISTORY, POOLS
 from xds_server.cli.admin_client import fetch
 from xds_server.cli.completion import complete_names
 from xds_server.cli.connection_options import META, connection_options
@@ -162,7 +168,7 @@ def situation(
             raise click.UsageError("--admin and --recording are mutually exclusive")
         found = recorded_pool(recording, pool)
     else:
-        found = pool_from_server(fetch(admin, POOLS).value.pools, fetch(admin, ENGINES).value.engines, pool)
+        found = _served_pool(admin, pool)
 
     def with_given(one: EngineSlots) -> EngineSlots:
         return replace(one, slots=slots or one.slots, service_s=service_s or one.service_s)
@@ -176,6 +182,16 @@ def situation(
         arrivals_per_s=found.arrivals_per_s if arrivals_per_s is None else arrivals_per_s,
         source=f"{found.source}; {', '.join(given)} from the command line" if given else found.source,
     )
+
+
+def _served_pool(admin: str, pool: str) -> PoolSituation:
+    found = pool_from_server(fetch(admin, POOLS).value.pools, fetch(admin, ENGINES).value.engines, pool)
+    objectives = fetch(admin, OBJECTIVES).value.objectives
+    if not any(found.pool in one.pools for one in objectives):
+        return found
+    history = fetch(admin, POOL_HISTORY, query=[("pool", found.pool)]).value
+    points = next((one.points for one in history.pools if one.pool == found.pool), ())
+    return with_objectives(found, objectives, points)
 
 
 def with_ceiling(pool: PoolSituation, wait_s: float | None, *, none: bool) -> PoolSituation:

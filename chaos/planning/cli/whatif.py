@@ -12,11 +12,14 @@ from chaos.planning.cli.plan_answer import (
     AnswerGrid,
     PlanAnswer,
     number,
+    objectives_grid,
+    objectives_notes,
     percent,
     plot_path,
     print_answer,
     seconds,
 )
+from chaos.planning.objective_outlook import objective_outlooks
 from chaos.planning.pool_change import PoolOutcome, WhatIfChange, changed_pool, pool_outcome
 from chaos.planning.pool_situation import PoolSituation
 from command_line.output_format import OutputForm, output_option
@@ -68,7 +71,10 @@ def command(
     Numbers come from live telemetry, from a recording at its busiest, or from the command line. All changes happen
     at once.
 
-    Exit code: 0 if at most --shed is refused and waits are finite, 1 if not, 2 for invalid or missing numbers.
+    Objectives of the pool and of routes to it (spec.objectives) are judged too.
+
+    Exit code: 0 if at most --shed is refused, waits are finite and objectives are kept, 1 if not, 2 for invalid or
+    missing numbers.
     """
     plot = plot_path(plot)
     change = WhatIfChange(
@@ -79,6 +85,7 @@ def command(
     pool = plan_options.with_ceiling(plan_options.situation(**asked), wait_s, none=no_ceiling)
     then = changed_pool(pool, change)
     before, after = pool_outcome(pool), pool_outcome(then)
+    objectives = {"before": objective_outlooks(pool), "after": objective_outlooks(then)}
     answer = PlanAnswer(
         question=f"{pool.pool or 'A fleet'} with {_named(change)}",
         data={
@@ -89,10 +96,13 @@ def command(
             "method": "M/M/c/K" if pool.max_wait_s is not None else "M/M/c",
             "before": asdict(before),
             "after": asdict(after),
+            "objectives": {name: [asdict(one) for one in found] for name, found in objectives.items()},
         },
-        grids=(_grid(before, after),),
-        notes=tuple(_notes(pool, then, after)),
-        yes=after.refused <= shed and after.wait_mean_s != float("inf"),
+        grids=(_grid(before, after), *objectives_grid(objectives)),
+        notes=(*_notes(pool, then, after), *objectives_notes(objectives)),
+        yes=after.refused <= shed
+        and after.wait_mean_s != float("inf")
+        and all(one.kept is not False for one in objectives["after"]),
         draw=lambda axes: _draw(axes, pool, then),
     )
     return print_answer(answer, output=output, plot=plot)

@@ -7,14 +7,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.xds_server.admin_api.rows import engine_status, pool_status
+from tests.xds_server.admin_api.rows import engine_status, objective_status, pool_status
 from xds_server.admin.json_http import as_json_dict
+from xds_server.admin_api.pool_history_types import PoolPoint
 from xds_server.cli import main
 
 FLEET = ["--engines", "60", "--slots", "8", "--service-time", "4s", "--arrivals", "100"]
@@ -158,11 +160,24 @@ def test_plot_is_written(argv: list[str], tmp_path: Path) -> None:
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    """Serve the two routes that a plan reads."""
+    """Serve the routes that a plan reads."""
     pool = pool_status(arrivals_per_s=6.0, ceiling=32, held=0, slots=16.0)
     usual = {"slots": 8.0, "service_s": 2.0, "in_flight": 4, "done_per_s": 2.0}
     engines = [engine_status(f"e{number}", zone="ab"[number], **usual) for number in range(2)]
+    objectives = [
+        objective_status(route="talk", pools=("chat",), objective="total-p99", limit_s=6.9),
+        objective_status(route="talk", pools=("chat",), objective="first-token-p95", target_percent=95.0),
+        objective_status(route="", pool="chat", pools=("chat",), objective="good", limit_s=None),
+        objective_status(route="prose", pools=("prose",)),
+    ]
+    points = [
+        {**dict.fromkeys(field.name for field in fields(PoolPoint)), "at_unix_s": at_s, "total_p99_s": total_s}
+        for at_s, total_s in ((100.0, 50.0), (1000.0, 6.0), (1010.0, None), (1020.0, 5.0), (1030.0, 9.0))
+    ]
+    history = {"interval_s": 10.0, "kept_s": 900.0, "since_unix_s": 0.0}
     answers = {
+        "/v1/objectives": {"objectives": [as_json_dict(one) for one in objectives]},
+        "/v1/pool-history?pool=chat": {**history, "pools": [{"pool": "chat", "points": points}]},
         "/v1/pools": {"pools": [as_json_dict(pool)]},
         "/v1/engines": {"engines": [as_json_dict(one) for one in engines]},
     }
@@ -195,6 +210,36 @@ def test_numbers_come_from_a_running_server(server: str, capsys: pytest.CaptureF
     assert found["max_wait_s"] == pytest.approx(2.0)
     assert plan("capacity", "--admin", server, "--service-time", "1s") == 0
     assert "--service-time from the command line" in capsys.readouterr().out
+
+
+def test_objectives_of_a_server_are_judged(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["whatif", "--admin", server, "--lose-engines", "0", "--load-times", "1.01"]
+    code, found = asked(capsys, *argv, "--shed", "10%")
+    before, after = found["objectives"]["before"], found["objectives"]["after"]
+    assert [one["name"] for one in before] == ["talk/total-p99", "talk/first-token-p95", "pool/chat/good"]
+    assert before[0]["expected_s"] == pytest.approx(6.0), "the median of the last five minutes"
+    assert after[0]["expected_s"] > 6.0
+    assert [one["kept"] for one in before[:2]] == [True, None]
+    # 6 requests/s for 16 slots of 2 s: 1 % of them are refused.
+    assert [one["kept"] for one in after] == [True, None, after[2]["good"] >= 0.99]
+    assert code == (0 if after[2]["kept"] else 1)
+    assert plan("whatif", "--admin", server, "--slower-times", "1.5", "--shed", "100%") == 1
+    text = " ".join(capsys.readouterr().out.split())
+    assert "talk/total-p99 99 % within 6.9 s 6 s" in text
+    assert "s: missed" in text
+    assert "no latency was measured: talk/first-token-p95." in text
+
+
+def test_capacity_judges_objectives_without_a_zone(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["capacity", "--admin", server, "--arrivals", "3", "--max-wait", "10s"]
+    code, found = asked(capsys, *argv)
+    now, without = found["objectives"]["now"], found["objectives"]["without_zone"]
+    assert (code, sorted(without)) == (0, ["a", "b"])
+    assert now[0]["expected_s"] < 6.0 < without["a"][0]["expected_s"], "fewer requests wait less, fewer slots more"
+    assert plan(*argv, "--survive-zone") == 1
+    capsys.readouterr()
+    assert plan(*argv, "--service-time", "3s") == 1
+    assert "s: missed" in capsys.readouterr().out
 
 
 def test_guide_names_existing_options() -> None:

@@ -10,14 +10,17 @@ from hypothesis import strategies as st
 from chaos.planning.demand_growth import growth_projection
 from chaos.planning.error import PlanError
 from chaos.planning.fleet_capacity import WaitPromise, fleet_capacity, most_arrivals_kept, spares_per_nine
+from chaos.planning.objective_outlook import objective_outlooks
 from chaos.planning.pool_change import WhatIfChange, changed_pool, pool_outcome
 from chaos.planning.pool_situation import (
     EngineSlots,
     PoolSituation,
     chosen_pool,
+    planned_objectives,
     pool_from_server,
     uniform_engines,
 )
+from policies.objectives import Objective, ObjectiveKind
 from tests.xds_server.admin_api import rows
 from xds_server.admin_api.status_types import EngineStatus
 
@@ -177,6 +180,43 @@ def test_constant_load_never_runs_out() -> None:
 def test_invalid_projection_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(PlanError):
         growth_projection(POOL, PROMISE, **wrong)  # type: ignore[arg-type]
+
+
+def promised(measured_s: float, limit_s: float, target: float = 0.99) -> PoolSituation:
+    """The pool at 83 % load, with objectives for latency and good requests."""
+    latency = Objective(name="total-p99", kind=ObjectiveKind.TOTAL, target=target, limit_s=limit_s)
+    good = Objective(name="good", kind=ObjectiveKind.GOOD, target=0.999)
+    measured = [("talk/total-p99", latency, measured_s), ("talk/good", good, None)]
+    return replace(POOL, objectives=planned_objectives(POOL, measured))
+
+
+def test_outlook_without_a_change_is_what_was_measured() -> None:
+    latency, good = objective_outlooks(promised(11.0, 12.0))
+    assert latency.expected_s == pytest.approx(11.0)
+    assert latency.kept
+    assert good.kept
+    assert not objective_outlooks(promised(13.0, 12.0))[0].kept
+
+
+def test_outlook_adds_the_wait_and_scales_the_service_time() -> None:
+    pool = promised(11.0, 12.0)
+    slower = objective_outlooks(changed_pool(pool, WhatIfChange(slower_times=1.1)))[0]
+    assert slower.expected_s == pytest.approx(12.25, abs=0.15), "11 s times 1.1, and some wait"
+    assert not slower.kept
+    overload = changed_pool(pool, WhatIfChange(lose_zones=("zone-1",)))
+    latency, good = objective_outlooks(overload)
+    # The queue is full: the mean wait is what the admission limit allows, 2 s; few wait longer.
+    assert latency.expected_s == pytest.approx(13.25, abs=0.15)
+    assert good.good == pytest.approx(0.8, abs=1e-3)
+    assert (latency.kept, good.kept) == (False, False)
+    endless = objective_outlooks(replace(overload, max_wait_s=None))
+    assert endless[0].expected_s == math.inf
+    assert endless[1].good == pytest.approx(0.8)
+
+
+def test_objectives_of_a_pool_without_engines_are_missed() -> None:
+    latency, good = objective_outlooks(replace(promised(11.0, 12.0), engines=()))
+    assert (latency.kept, good.kept) == (None, False)
 
 
 def test_pool_without_engines_has_no_queue() -> None:

@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chaos.planning.error import PlanError
-from chaos.planning.queueing import SlotQueue, erlang_b, erlang_c, fewest_servers, most_arrivals, queue_stats
+from chaos.planning.queueing import (
+    SlotQueue,
+    erlang_b,
+    erlang_c,
+    fewest_servers,
+    most_arrivals,
+    queue_stats,
+    wait_quantile,
+)
 
 
 def blocked(servers: int, load: Fraction) -> Fraction:
@@ -106,6 +114,25 @@ def test_most_arrivals_meets_the_target_tightly() -> None:
     assert (
         queue_stats(SlotQueue(servers=32, service_s=2.0, arrivals_per_s=1.001 * most), patience_s=0.5).late > 0.02
     )
+
+
+@given(st.integers(1, 60), st.floats(0.05, 1.5), st.sampled_from([0.5, 0.95, 0.99]), st.integers(0, 40))
+@settings(max_examples=40)
+def test_wait_quantile_is_the_shortest_wait_that_the_share_does_not_exceed(
+    servers: int, pressure: float, share: float, more: int
+) -> None:
+    queue = SlotQueue(servers=servers, service_s=2.0, arrivals_per_s=pressure * servers / 2, room=servers + more)
+    found_s = wait_quantile(queue, share)
+    assert queue_stats(queue, patience_s=found_s).late <= 1 - share
+    assert found_s == 0 or queue_stats(queue, patience_s=0.999 * found_s).late > 1 - share
+
+
+def test_wait_quantile_of_an_endless_queue() -> None:
+    queue = SlotQueue(servers=10, service_s=2.0, arrivals_per_s=4.8)
+    waits = erlang_c(10, 9.6)
+    assert wait_quantile(queue, 0.99) == pytest.approx(math.log(waits / 0.01) / ((10 - 9.6) / 2), rel=1e-6)
+    assert wait_quantile(replace(queue, arrivals_per_s=5.0), 0.99) == math.inf
+    assert wait_quantile(replace(queue, arrivals_per_s=0.0), 0.99) == 0
 
 
 def test_overload_without_limit_never_settles() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from chaos.planning.error import PlanError
+from chaos.planning.objective_outlook import objective_outlooks
 from chaos.planning.recorded_pool import recorded_pool
 from policies.load import load_contents
 from policies.route import PriorityClass
@@ -16,7 +17,7 @@ from xds_server.cli import main
 from xds_server.ledger.decision_recording import DecisionRecorder, RecordedInputs
 from xds_server.ledger.jsonl_writer import JsonlWriter
 from xds_server.model.fleet import declared, with_traffic
-from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic, Proxy, ProxyTraffic
+from xds_server.model.pool_traffic import EngineTraffic, LatencyTail, PoolTraffic, Proxy, ProxyTraffic
 
 POLICIES = """\
 apiVersion: switchgear.dev/v1alpha1
@@ -36,6 +37,14 @@ metadata: {name: chat}
 spec:
   pools: [chat]
   limits: {maxWait: 3s}
+---
+apiVersion: switchgear.dev/v1alpha1
+kind: ModelRoute
+metadata: {name: talk}
+spec:
+  listener: {port: 8080}
+  pools: [{pool: chat}]
+  objectives: {goodPercent: 99, total: {p95: 5s, p99: 6s}, firstToken: {p95: 1s}}
 """
 
 
@@ -55,7 +64,10 @@ def moments(rates: Sequence[float]) -> list[RecordedInputs]:
             in_flight=int(rate),
             heard_at_s=now_s,
         )
-        traffic = PoolTraffic(engines={"r1": engine, "r2": engine}, proxies={"gw": proxy}, heard_at_s=now_s)
+        answer = LatencyTail(p50_s=2.0, p95_s=3.0, p99_s=4.0, calls=1000)
+        traffic = PoolTraffic(
+            engines={"r1": engine, "r2": engine}, proxies={"gw": proxy}, answer=answer, heard_at_s=now_s
+        )
         fleet = with_traffic(fleet, {"chat": traffic} if rate else {})
         found.append(
             RecordedInputs(
@@ -109,6 +121,17 @@ async def test_whatif_reads_a_recording(tmp_path: Path, capsys: pytest.CaptureFi
     assert main([*argv, "--lose-zone", "c"]) == 2
     assert main([*argv, "--pool", "prose", "--load-times", "2"]) == 2
     assert "pools: chat" in capsys.readouterr().err
+
+
+async def test_objectives_are_those_of_the_recorded_policies(tmp_path: Path) -> None:
+    await write(tmp_path / "r", moments([1.0] * 30))
+    found = objective_outlooks(recorded_pool(tmp_path / "r"))
+    assert [(one.name, one.expected_s, one.kept) for one in found] == [
+        ("talk/good", None, True),
+        ("talk/first-token-p95", None, None),
+        ("talk/total-p95", pytest.approx(3.0), True),
+        ("talk/total-p99", pytest.approx(4.0), True),
+    ]
 
 
 async def test_recording_without_traffic_is_refused(tmp_path: Path) -> None:
