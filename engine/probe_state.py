@@ -196,13 +196,14 @@ class ProbeState:
         )
 
     def next_limit_s(self, at_s: float, probe: ProbeSettings) -> float | None:
-        """Next time at which a standstill or a silence exceeds its limit; None if there is neither."""
+        """Next time at which a standstill, or silence after a failed canary, exceeds its limit; None without."""
+        silent_since_s = self.silent_since_s if self.canary_failed else None
         limits = [
             since_s + limit_s
             for since_s, limit_s in (
                 (self.stalled_since_s, probe.decode_stall_s),
                 (self.stalled_since_s, self.stall_limit_s(probe)),
-                (self.silent_since_s, self.idle_limit_s(probe)),
+                (silent_since_s, self.idle_limit_s(probe)),
                 *((rank.stalled_since_s, self.rank_limit_s(rank, probe)) for rank in self.ranks),
             )
             if since_s is not None

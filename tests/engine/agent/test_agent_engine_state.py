@@ -321,9 +321,11 @@ def test_probe_interval_adapts_to_evidence() -> None:
     failed = after([MetricsReading(at_s=0.7, counters=GONE)], working)
     assert failed.judgement.bad_in_row == 1
     assert pause_s(failed, CONFIG, 0.7, look_s=5.0, counts=True) == CONFIRM_S
-    silent = READY.canary_sent(0.1)
+    asked = READY.canary_sent(0.1)
+    assert pause_s(asked, CONFIG, 0.1, look_s=0.005, counts=True) == CONFIG.idle_interval_s, "it has its own limit"
+    silent = after([CanaryReading(sent_at_s=0.1, at_s=1.1, failure=SILENT)], asked)
     over_s = 0.1 + silent.judgement.books.idle_limit_s(CONFIG.probe)
-    assert pause_s(silent, CONFIG, over_s - 0.2, look_s=5.0, counts=True) == pytest.approx(0.2)
+    assert pause_s(silent, CONFIG, over_s - 0.05, look_s=5.0, counts=True) == pytest.approx(0.05)
     assert not metrics_due(READY, 1.0, counts=True)
     assert metrics_due(READY, 1.0, counts=False)
     assert metrics_due(READY, 5.0, counts=True)
