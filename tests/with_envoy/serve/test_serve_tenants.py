@@ -19,6 +19,8 @@ NOISY_PER_S, CALM_PER_S = 12, 60
 MEASURED_REQUESTS = 600
 """Of the noisy tenant, at ten times its quota: five seconds or more."""
 TOLERANCE = 0.1
+BUNCHED = 0.15
+"""Share that a busy machine may refuse in addition, because requests arrive closer together than they were sent."""
 
 
 def tenants(**more: Any) -> dict[str, Any]:
@@ -65,6 +67,19 @@ def statuses(outcomes: list[RequestOutcome]) -> set[int]:
     return {one.status for one in outcomes}
 
 
+def admissible(sent: list[RequestOutcome]) -> int:
+    """Requests that empty buckets of a second's quota, one per Envoy, would admit at the times they were sent."""
+    rate_per_s, total = NOISY_PER_S / len(HOSTS), 0
+    for target in {one.target for one in sent}:
+        times_s = sorted(one.arrived_at_s + one.lag_s for one in sent if one.target == target)
+        left, last_s = 0.0, times_s[0]
+        for at_s in times_s:
+            left, last_s = min(rate_per_s, left + (at_s - last_s) * rate_per_s), at_s
+            if left >= 1.0:
+                left, total = left - 1.0, total + 1
+    return total
+
+
 async def rows(site: Site) -> dict[str, Any]:
     return {one["tenant"]: one for one in (await site.get("/v1/tenants"))["tenants"]}
 
@@ -107,7 +122,9 @@ async def test_noisy_tenant_keeps_its_quota_over_three_envoys_and_others_lose_no
     assert statuses(measured) == {200, 429}
     over_s = max(one.ended_at_s for one in measured) - min(one.ended_at_s for one in measured)
     admitted = sum(one.status == 200 for one in measured)
-    assert admitted == pytest.approx(NOISY_PER_S * over_s, rel=TOLERANCE), f"in {over_s} s"
+    assert admitted <= NOISY_PER_S * over_s * (1 + TOLERANCE), f"in {over_s} s"
+    possible = admissible(measured)
+    assert admitted >= possible * (1 - BUNCHED), f"{possible} possible in {over_s} s"
 
     assert headers["x-switchgear-reason"] == "quota-exceeded"
     assert message == "the quota of this tenant is used up; try again later"
