@@ -41,10 +41,27 @@ async def read_message(context: "grpc.aio.ServicerContext[bytes, bytes]") -> obj
         raise
 
 
-def _ignore_outcome(reading: "asyncio.Future[Any]") -> None:
-    """Retrieve the error of a read that is not waited for, or asyncio logs it: the stream ended under it."""
-    if not reading.cancelled():
-        reading.exception()
+async def send_headers(context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
+    """Begin the response; returns also if the peer is gone, which reading finds.
+
+    A cancelled caller waits, too: gRPC takes no status while the headers are being sent, logs an error instead,
+    and keeps the stream with all that its peer has sent.
+    """
+    sending = asyncio.ensure_future(context.send_initial_metadata(()))
+    sending.add_done_callback(_ignore_outcome)
+    try:
+        await asyncio.shield(sending)
+    except grpc.aio.InternalError:
+        return
+    except asyncio.CancelledError:
+        await asyncio.wait([sending])
+        raise
+
+
+def _ignore_outcome(operation: "asyncio.Future[Any]") -> None:
+    """Retrieve the error of an operation that is not waited for, or asyncio logs it: the stream ended under it."""
+    if not operation.cancelled():
+        operation.exception()
 
 
 def end_stream(context: "grpc.aio.ServicerContext[bytes, bytes]", code: grpc.StatusCode, text: str) -> None:

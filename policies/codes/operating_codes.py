@@ -343,7 +343,7 @@ _PEERS: Final = (
     Code(
         code="SG280",
         title="stream limit reached",
-        meaning="A host has as many streams or kinds of proxies (zone, role, pools) as it may have, or the server has; further ones are refused. It is reported for a minute after the last refusal.",
+        meaning="A host has as many streams, connections or kinds of proxies (zone, role, pools) as it may have, or the server has; further ones are refused. It is reported for a minute after the last refusal.",
         situation="4,096 proxies behind one address",
         fix="Find the host's proxies; give proxies behind one gateway identities of their own (certificates). docs/limits.md lists the limits.",
         severity="warning",
@@ -379,7 +379,7 @@ _PEERS: Final = (
     Code(
         code="SG284",
         title="message limit exceeded",
-        meaning="A peer sends no first message in time, leaves too many bytes of messages unfinished, or sends a message with too many bytes, names or entries. Its streams end. It is reported for a minute after the last one.",
+        meaning="A peer sends no first message in time, leaves too many bytes of messages unfinished or a message for too long, or sends a message with too many bytes, names or entries. Its streams end, or its connection. It is reported for a minute after the last one.",
         situation="a port scanner, or a client that is not a proxy",
         fix="Find the named host; allow only proxies to reach the xDS port. docs/limits.md lists the limits.",
         severity="warning",

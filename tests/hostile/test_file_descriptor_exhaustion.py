@@ -48,8 +48,11 @@ async def test_idle_connections_are_limited_to_reserve_file_descriptors(tmp_path
         assert "open files" not in server.log()
 
 
-async def test_one_host_does_not_take_all_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SWITCHGEAR_TRANSPORT", "h2")
+@pytest.mark.parametrize("transport", ["grpc", "h2"])
+async def test_one_host_does_not_take_all_connections(
+    transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWITCHGEAR_TRANSPORT", transport)
     limited = ("sh", "-c", f'ulimit -n {DESCRIPTORS}; exec "$@"', "sh")
     with started(tmp_path, *limited) as server, contextlib.ExitStack() as held:
         host, _, port = server.xds.rpartition(":")
@@ -59,10 +62,15 @@ async def test_one_host_does_not_take_all_connections(tmp_path: Path, monkeypatc
                 # Past the handshake, so that only its idleness would end it.
                 held.enter_context(hostile).sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
         began_s = time.monotonic()
-        async with connected(server.xds, "late") as late:
-            behaving = asyncio.create_task(late.behave())
-            await eventually(lambda: late.acks, "a proxy of another host is served", LIMIT_S)
-            behaving.cancel()
-            await asyncio.wait([behaving])
+
+        async def is_served() -> bool:
+            async with connected(server.xds, "late") as late:
+                behaving = asyncio.create_task(late.behave())
+                await asyncio.wait([behaving], timeout=1.0)  # it ends when the connection is refused
+                behaving.cancel()
+                await asyncio.wait([behaving])
+                return late.acks > 0
+
+        await eventually(is_served, "a proxy of another host is served", LIMIT_S)
         assert time.monotonic() - began_s < IDLE_S, "before idle connections end"
         assert "127.0.0.2" in server.log()

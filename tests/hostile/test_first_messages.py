@@ -62,7 +62,9 @@ async def test_large_first_messages_are_limited_and_others_are_served(tmp_path: 
             also = asyncio.create_task(late.behave())
             await eventually(lambda: late.acks, "a new proxy of the same host is served", LIMIT_S)
             await server.counts("switchgear_xds_stream_errors_total", 'flaw="names"', 0)
-            assert set(statuses) <= {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT}
+            refused = {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT}
+            # Of a connection that was reset: it had more than 64 MiB on its way.
+            assert set(statuses) <= refused | {grpc.StatusCode.UNAVAILABLE}
             assert highest_memory_mib(server.process.pid) < MOST_MIB
             for task in (behaving, also, *attacks):
                 assert task in attacks or not task.done()

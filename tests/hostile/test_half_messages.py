@@ -1,4 +1,4 @@
-"""Messages that begin and never end: bounded by their size, the streams of a connection, and the memory guard."""
+"""Messages that begin and never end: bounded by size and time, by connection, host and the memory guard."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,8 @@ from tests.hostile.conftest import LIMIT_S, connected
 from xds_server.auth.memory_guard import AT_ONCE, MemoryGuard, own_memory_bytes
 from xds_server.auth.reached_limits import ReachedLimits
 from xds_server.auth.stream_limits import StreamLimits
-from xds_server.auth.unfinished_messages import TcpBytes, UnfinishedMessages, tcp_bytes
+from xds_server.auth.tcp_connections import TcpConnection, reset, tcp_connections
+from xds_server.auth.unfinished_messages import MIN_TIMED_BYTES, UnfinishedConnection, UnfinishedMessages
 from xds_server.model.snapshot import snapshot
 from xds_server.publish import Publisher
 from xds_server.publish.ads_service import MAX_REQUEST_BYTES, TICK_S
@@ -110,23 +111,33 @@ async def test_half_messages_are_bounded_without_a_memory_limit(node: tuple[str,
         async with half_messages(address, MAX_REQUEST_BYTES, *node) as hostile:
             peak, sent, ended = await peak_of(hostile)
         assert not honest.call.done(), "its connection has no unfinished messages"
-    # Half of the limit may be left: on a busy machine one connection has not sent as much.
-    assert flaws.count(StreamErrorKind.MEMORY) >= STREAMS, ended
+    # Half of the limit may be left, and some streams may not have begun: on a busy machine they wait for the loop.
+    assert flaws.count(StreamErrorKind.MEMORY) >= STREAMS // 2, ended
     assert [(one.code, one.peers) for one in reached.current()] == [("SG284", ("127.0.0.1",))]
     assert peak - base < STREAMS * CONNECTIONS * MAX_REQUEST_BYTES / 2, ((peak - base) // MIB, sent // MIB)
+
+
+KNOWN = 17 * 1024
+"""Bytes of a connection with one stream besides messages."""
+
+
+def ended(found: list[UnfinishedConnection]) -> list[tuple[str, int]]:
+    return [(one.connection, one.unfinished_bytes) for one in found]
 
 
 def test_unfinished_bytes_are_those_received_and_not_read() -> None:
     messages = UnfinishedMessages(max_bytes_of_host=1000)
     for connection, host in (("one", "a"), ("two", "a"), ("three", "b")):
         messages.open(connection, host)
-    stream = TcpBytes(received=1024, sent=0)
+    stream = TcpConnection(received=KNOWN, sent=0)
     assert messages.excess(dict.fromkeys(("one", "two", "three"), stream), 0.0) == []
     messages.read("one", 50_000)
-    received = {"one": TcpBytes(51_500, 0), "two": TcpBytes(1_800, 0), "three": TcpBytes(2_000, 0)}
+    received = {
+        name: TcpConnection(KNOWN + size, 0) for name, size in (("one", 50_476), ("two", 776), ("three", 976))
+    }
     assert messages.excess(received, 0.0) == [], "each host has less than its limit"
-    received["two"] = TcpBytes(2_100, 0)
-    assert [(one.connection, one.unfinished_bytes) for one in messages.excess(received, 0.0)] == [("two", 1_076)]
+    received["two"] = TcpConnection(KNOWN + 1_076, 0)
+    assert ended(messages.excess(received, 0.0)) == [("two", 1_076)]
     assert messages.excess(received, 0.0) == [], "its streams have ended"
 
 
@@ -135,14 +146,50 @@ def test_unfinished_bytes_of_all_hosts_are_reduced_from_the_largest_connection()
     received = {}
     for number, size in enumerate((5_000, 1_000, 7_000)):
         messages.open(str(number), f"host {number}")
-        received[str(number)] = TcpBytes(1_024 + size, 0)
+        received[str(number)] = TcpConnection(KNOWN + size, 0)
     assert [one.connection for one in messages.excess(received, 0.0)] == ["2"]
+
+
+def test_connections_whose_streams_wait_for_the_event_loop_count_by_their_address() -> None:
+    messages = UnfinishedMessages(max_bytes_of_host=100_000)
+    received = {f"ipv4:10.0.0.7:{port}": TcpConnection(60_000, 0) for port in (1, 2, 3)}
+    found = messages.excess(received, 0.0)
+    assert len(found) == 2
+    assert {one.host for one in found} == {"10.0.0.7"}
+
+
+def test_begun_message_has_a_time_limit() -> None:
+    messages = UnfinishedMessages(message_s=30.0)
+    for name in ("late", "short", "busy"):
+        messages.open(name, "host")
+    received = {
+        "late": TcpConnection(KNOWN + 2 * MIN_TIMED_BYTES, 0),
+        "short": TcpConnection(KNOWN + MIN_TIMED_BYTES // 2, 0),
+        "busy": TcpConnection(KNOWN + 2 * MIN_TIMED_BYTES, 0),
+    }
+    for now_s in (0.0, 10.0, 20.0, 30.0):
+        assert messages.excess(received, now_s) == []
+        messages.read("busy", MIN_TIMED_BYTES)
+        received["busy"] = TcpConnection(received["busy"].received + 66_600, 0)
+    (late,) = messages.excess(received, 40.0)
+    assert (late.connection, late.flaw) == ("late", StreamErrorKind.SILENT)
+
+
+def test_no_time_limit_runs_while_the_server_stands_still() -> None:
+    messages = UnfinishedMessages(message_s=30.0)
+    messages.open("peer", "host")
+    received = {"peer": TcpConnection(KNOWN + 2 * MIN_TIMED_BYTES, 0)}
+    assert messages.excess(received, 0.0) == []
+    assert messages.excess(received, 40.0, is_reading=False) == []
+    assert messages.excess(received, 50.0) == []
+    assert messages.excess(received, 79.0) == []
+    assert len(messages.excess(received, 81.0)) == 1
 
 
 def test_months_of_honest_traffic_leave_nothing_unfinished() -> None:
     messages = UnfinishedMessages(max_bytes_of_host=10_000)
     messages.open("peer", "host")
-    assert messages.excess({"peer": TcpBytes(900, 0)}, 0.0) == []
+    assert messages.excess({"peer": TcpConnection(900, 0)}, 0.0) == []
     day_s, message = 86_400.0, 20_000
     received = 900
     for day in range(1, 90):
@@ -150,7 +197,7 @@ def test_months_of_honest_traffic_leave_nothing_unfinished() -> None:
             messages.read("peer", message)
         # Prefix, two frames and two TLS records each; a ping with its TLS record each 15 s.
         received += 1_000 * (message + 5 + 2 * 9 + 2 * 22) + int(day_s / 15) * (17 + 22)
-        assert messages.excess({"peer": TcpBytes(received, 0)}, day * day_s) == []
+        assert messages.excess({"peer": TcpConnection(received, 0)}, day * day_s) == []
 
 
 def test_closed_connections_are_forgotten() -> None:
@@ -159,8 +206,9 @@ def test_closed_connections_are_forgotten() -> None:
     messages.read("peer", 1_000_000)
     messages.close("peer")
     assert messages.excess({}, 0.0) == []
+    assert messages.hosts() == {}
     messages.open("peer", "host")
-    assert [one.connection for one in messages.excess({"peer": TcpBytes(1_000_000, 0)}, 1.0)] == ["peer"]
+    assert ended(messages.excess({"peer": TcpConnection(1_000_000, 0)}, 1.0)) == [("peer", 1_000_000 - KNOWN)]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +219,7 @@ def test_closed_connections_are_forgotten() -> None:
         (socket.AF_INET6, "::", "127.0.0.1", "ipv4:127.0.0.1:"),
     ],
 )
-def test_bytes_of_connections_are_read_by_peer(
+def test_connections_are_read_and_reset_by_peer(
     family: socket.AddressFamily, listen: str, call: str, prefix: str
 ) -> None:
     with socket.create_server((listen, 0), family=family, dualstack_ipv6=listen == "::") as server:
@@ -181,33 +229,41 @@ def test_bytes_of_connections_are_read_by_peer(
             with accepted:
                 client.sendall(b"x" * 5_000)
                 accepted.recv(1)
-                found = tcp_bytes()[f"{prefix}{client.getsockname()[1]}"]
-                assert found.received == 5_000
-                assert accepted.fileno() >= 0, "borrowed, not closed"
+                name = f"{prefix}{client.getsockname()[1]}"
+                ((found, connection),) = tcp_connections(port).items()
+                assert (found, connection.received) == (name, 5_000)
+                assert accepted.fileno() == connection.descriptor, "borrowed, not closed"
+                assert not reset(connection.descriptor, port, f"{name}1"), "another connection"
                 accepted.sendall(b"still open")
+                assert client.recv(100) == b"still open"
+                assert reset(connection.descriptor, port, name)
+                with pytest.raises(ConnectionResetError):
+                    client.recv(100)
+                assert tcp_connections(port) == {}
 
 
 def guard_of(sizes: list[int], **settings: object) -> MemoryGuard:
-    return MemoryGuard(memory_bytes=lambda: sizes[-1], limit_bytes=1000, sockets=dict, **settings)  # type: ignore[arg-type]
+    return MemoryGuard(memory_bytes=lambda: sizes[-1], limit_bytes=1000, **settings)  # type: ignore[arg-type]
 
 
 def test_memory_guard_ends_unproven_streams_of_the_largest_host_first() -> None:
-    sizes, ended = [100], []
+    sizes: list[int] = [100]
+    shed: list[tuple[str, int]] = []
     guard = guard_of(sizes)
     for host, proven, count in (("a", True, 90), ("b", False, 70), ("c", False, 3)):
         for number in range(count):
-            guard.enter(host, proven=proven, end=lambda host=host, number=number: ended.append((host, number)))
+            guard.enter(host, proven=proven, end=lambda _, host=host, number=number: shed.append((host, number)))
     guard.check(0.0)
-    assert ended == []
+    assert shed == []
     sizes.append(900)
     guard.check(0.5)
-    assert ended == [("b", number) for number in range(69, 69 - AT_ONCE, -1)], "the newest first"
+    assert shed == [("b", number) for number in range(69, 69 - AT_ONCE, -1)], "the newest first"
     guard.check(0.9)
-    assert len(ended) == AT_ONCE, "memory is released first"
+    assert len(shed) == AT_ONCE, "memory is released first"
     guard.check(1.6)
-    assert sorted(ended[AT_ONCE:]) == [*(("b", number) for number in range(6)), ("c", 0), ("c", 1), ("c", 2)]
+    assert sorted(shed[AT_ONCE:]) == [*(("b", number) for number in range(6)), ("c", 0), ("c", 1), ("c", 2)]
     guard.check(2.7)
-    assert {host for host, _ in ended[AT_ONCE + 9 :]} == {"a"}, "proven peers last"
+    assert {host for host, _ in shed[AT_ONCE + 9 :]} == {"a"}, "proven peers last"
 
 
 @pytest.mark.parametrize(
@@ -216,7 +272,7 @@ def test_memory_guard_ends_unproven_streams_of_the_largest_host_first() -> None:
 def test_memory_guard_tolerates_a_large_fleet_that_grows_slowly(sizes: list[int], ends: bool) -> None:
     seen, ended, shed = [sizes[0]], [], []
     guard = guard_of(seen, on_shed=shed.append)
-    guard.enter("h", proven=False, end=lambda: ended.append(1))
+    guard.enter("h", proven=False, end=lambda _: ended.append(1))
     guard.check(0.0)
     seen.append(sizes[1])
     guard.check(9.0)
@@ -227,7 +283,7 @@ def test_memory_guard_tolerates_a_large_fleet_that_grows_slowly(sizes: list[int]
 def test_free_memory_returns_to_the_system_when_memory_has_grown() -> None:
     sizes, released = [100 * MIB], []
     guard = MemoryGuard(
-        memory_bytes=lambda: sizes[-1], limit_bytes=2**40, sockets=dict, release=lambda: released.append(sizes[-1])
+        memory_bytes=lambda: sizes[-1], limit_bytes=2**40, release=lambda: released.append(sizes[-1])
     )
     guard.check(0.0)
     released.clear()
@@ -254,6 +310,6 @@ def test_free_memory_returns_to_the_system_when_memory_has_grown() -> None:
 
 def test_memory_guard_forgets_streams_that_left() -> None:
     guard = guard_of([950])
-    ticket = guard.enter("h", proven=False, end=lambda: pytest.fail("it has left"))
+    ticket = guard.enter("h", proven=False, end=lambda _: pytest.fail("it has left"))
     guard.leave(ticket)
     guard.check(0.0)

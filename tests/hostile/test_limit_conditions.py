@@ -20,12 +20,15 @@ from xds_server.admin import admin_server
 from xds_server.app import application, proxy_parts
 from xds_server.app.application import BoundAddresses, ControlPlane
 from xds_server.auth import log_budget, reached_limits
+from xds_server.auth.connection_watcher import ConnectionWatcher, Kernel
 from xds_server.auth.memory_guard import MemoryGuard
 from xds_server.auth.peer_budget import CpuLimits
 from xds_server.auth.stream_limits import MAX_FIRST_BYTES, StreamLimits
-from xds_server.auth.unfinished_messages import TcpBytes, UnfinishedMessages
+from xds_server.auth.tcp_connections import TcpConnection, tcp_connections
+from xds_server.auth.unfinished_messages import UnfinishedMessages
 from xds_server.model.token_bucket import RateLimit
 from xds_server.model.type_urls import CLUSTER
+from xds_server.publish import grpc_ads
 from xds_server.serve_config import ServeConfig
 from xds_server.telemetry import access_log_service, proxy_telemetry
 from xds_server.translate.access_log_config import LOG_NAME
@@ -50,6 +53,7 @@ class Plane:
 
     def __init__(self, server: ControlPlane, at: BoundAddresses, channel: grpc.aio.Channel) -> None:
         self.server = server
+        self.xds = at.xds
         self.admin = at.admin
         self.channel = channel
 
@@ -141,6 +145,23 @@ async def test_host_with_too_many_streams_is_named(start: Any, monkeypatch: pyte
         await plane.shows_and_forgets("SG280", "127.0.0.1", monkeypatch)
 
 
+async def test_host_with_too_many_connections_is_named(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "StreamLimits", partial(StreamLimits, connections_per_host=1))
+    async with start() as plane:
+        first = plane.call()
+        await first.write(hello())
+        assert await first.read()
+        reader, writer = await asyncio.open_connection(plane.xds.host, plane.xds.port)
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(reader.read(), LIMIT_S)
+        writer.close()
+        await plane.shows_and_forgets("SG280", "127.0.0.1", monkeypatch)
+        assert plane.server.metrics.registry.get_sample_value(
+            "switchgear_xds_stream_errors_total", {"flaw": "host"}
+        )
+        assert not first.done(), "streams keep their connections"
+
+
 async def test_host_with_too_many_telemetry_streams_is_named(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy_telemetry, "StreamLimits", partial(StreamLimits, streams_per_host=0))
     async with start() as plane:
@@ -189,28 +210,23 @@ async def test_host_whose_streams_end_for_memory_is_named(start: Any, monkeypatc
 
 async def test_host_with_unfinished_messages_is_named(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's count is replaced: see ``test_half_messages`` for the real one."""
-    received = [0]
-    peers: list[str] = []
+    more = [0]
 
-    def sockets() -> dict[str, TcpBytes]:
-        return {peer: TcpBytes(received[-1], 0) for peer in peers}
+    def connections(port: int) -> dict[str, TcpConnection]:
+        found = tcp_connections(port)
+        return {name: one._replace(received=one.received + more[-1]) for name, one in found.items()}
 
     grown = iter(range(100 * 2**20, 2**40, 32 * 2**20))
-    guard = partial(
-        MemoryGuard,
-        memory_bytes=lambda: next(grown),
-        limit_bytes=2**50,
-        unfinished=UnfinishedMessages(max_bytes_of_host=2**20),
-    )
+    guard = partial(MemoryGuard, unfinished=UnfinishedMessages(max_bytes_of_host=2**20))
+    kernel = Kernel(connections=connections, memory_bytes=lambda: next(grown))
     monkeypatch.setattr(proxy_parts, "MemoryGuard", guard)
-    monkeypatch.setattr(proxy_parts, "tcp_bytes", sockets)
+    monkeypatch.setattr(grpc_ads, "ConnectionWatcher", partial(ConnectionWatcher, kernel=kernel))
     async with start() as plane:
         call = plane.call()
         await call.write(hello())
         assert await call.read()
-        peers.extend(one.peer for one in plane.server.proxies.publisher.proxies())
-        received.append(5 * 2**20)
-        assert await refused(call) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        more.append(5 * 2**20)
+        assert await refused(call) is grpc.StatusCode.UNAVAILABLE
         await plane.shows_and_forgets("SG284", "127.0.0.1", monkeypatch)
 
 

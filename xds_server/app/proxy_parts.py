@@ -13,7 +13,6 @@ from xds_server.auth.memory_guard import MemoryGuard
 from xds_server.auth.peer_budget import HostTime
 from xds_server.auth.reached_limits import ReachedLimits
 from xds_server.auth.server_auth import ServerAuth
-from xds_server.auth.unfinished_messages import tcp_bytes
 from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.snapshot import Snapshot
 from xds_server.model.view import View
@@ -110,8 +109,6 @@ class ProxyParts:
             on_shed=metrics.streams_shed.inc,
             release=release_memory,
             reached=reached,
-            # Our own transport counts unfinished messages itself.
-            sockets=tcp_bytes if config.transport == "grpc" else dict,
         )
         return cls(
             auth=auth,

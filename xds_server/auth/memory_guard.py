@@ -2,7 +2,7 @@
 
 gRPC buffers a message until it is complete, and reports nothing of what it holds: a stream may hold as much as
 the largest message, for as long as its peer likes. Two limits bound that. The first is for the unfinished messages
-of a host, whatever the memory limit: its connections with most of them lose their streams.
+of a host, whatever the memory limit: ``ConnectionWatcher`` resets its connections with most of them.
 
 The second is for the memory of the process. Close to its limit, and already below if it grows fast, streams end:
 first those without a complete message, then those whose peers prove no identity, of the host with the most
@@ -11,9 +11,8 @@ streams, the newest first. Proxies reconnect.
 
 import os
 import resource
-import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +20,8 @@ import structlog
 
 from engine.bounded_dict import BoundedDict
 from xds_server.auth.reached_limits import PeerLimit, ReachedLimits
-from xds_server.auth.unfinished_messages import TcpBytes, UnfinishedMessages, tcp_bytes
+from xds_server.auth.unfinished_messages import UnfinishedConnection, UnfinishedMessages
+from xds_server.xds import StreamErrorKind
 
 HIGH: Final = 0.85
 """Share of the memory limit from which streams end."""
@@ -38,13 +38,6 @@ AT_ONCE: Final = 64
 PAUSE_S: Final = 1.0
 """Pause until more streams end: gRPC needs a moment to release the memory of those that did."""
 
-COUNT_EACH_S: Final = 60.0
-COUNT_EACH_BYTES: Final = 16 * 1024 * 1024
-"""Unfinished messages are counted this often, and whenever memory has grown by this much."""
-
-COUNT_PAUSE: Final = 10.0
-"""Pause until the next count, in times of the last one's CPU time: 10 ms with 1 000 connections."""
-
 RELEASE_AFTER_S: Final = 0.3
 """Pause until the memory of unfinished messages is released; gRPC frees it meanwhile."""
 
@@ -60,13 +53,15 @@ _MOST_LOGGED: Final = 1024
 
 _CGROUP: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
+_MEMORY: Final = StreamErrorKind.MEMORY
+
 _log = structlog.get_logger()
 
 
 class _Stream:
     __slots__ = ("began", "connection", "end", "host", "proven")
 
-    def __init__(self, host: str, connection: str, proven: bool, end: Callable[[], object]) -> None:
+    def __init__(self, host: str, connection: str, proven: bool, end: Callable[[StreamErrorKind], object]) -> None:
         self.began = False
         self.connection = connection
         self.host = host
@@ -83,15 +78,15 @@ class MemoryGuard:
         memory_bytes: Callable[[], int] | None = None,
         limit_bytes: int | None = None,
         unfinished: UnfinishedMessages | None = None,
-        sockets: Callable[[], Mapping[str, TcpBytes]] = tcp_bytes,
         on_shed: Callable[[int], object] = lambda _: None,
         release: Callable[[], object] = lambda: None,
         reached: ReachedLimits | None = None,
     ) -> None:
         self._memory_bytes = memory_bytes or own_memory_bytes
         self._limit_bytes = memory_limit_bytes() if limit_bytes is None else limit_bytes
-        self._unfinished = unfinished or UnfinishedMessages()
-        self._sockets = sockets
+        self.unfinished = unfinished or UnfinishedMessages()
+        self.checked_at_s = float("-inf")
+        """When the event loop last checked."""
         self._on_shed = on_shed
         self._release = release
         self._reached = reached or ReachedLimits()
@@ -99,45 +94,59 @@ class MemoryGuard:
         self._sizes: deque[tuple[float, int]] = deque()
         self._shedding = False
         self._next_at_s = float("-inf")
-        self._counted_bytes = 0
-        self._counted_at_s = float("-inf")
-        self._count_from_s = float("-inf")
         self._release_at_s: float | None = None
         self._release_from_s = float("-inf")
         self._released_bytes = 0
         self._logged_at_s: BoundedDict[str, float] = BoundedDict(_MOST_LOGGED)
 
-    def enter(self, host: str, *, connection: str = "", proven: bool, end: Callable[[], object]) -> object:
-        """Count a stream of this gRPC peer; ``end`` ends it. Returns its ticket."""
+    def enter(
+        self, host: str, *, connection: str = "", proven: bool, end: Callable[[StreamErrorKind], object]
+    ) -> object:
+        """Count a stream; ``end`` ends it for this reason. Returns its ticket.
+
+        ``connection``: its gRPC peer, if the unfinished messages of its connection are counted here.
+        """
         stream = _Stream(host, connection, proven, end)
         self._streams[stream] = None
-        self._unfinished.open(connection, host)
+        if connection:
+            self.unfinished.open(connection, host)
         return stream
 
     def read(self, ticket: object, size: int) -> None:
         """The stream has sent a complete message."""
         assert isinstance(ticket, _Stream)  # noqa: S101 -- from enter()
         ticket.began = True
-        self._unfinished.read(ticket.connection, size)
+        if ticket.connection:
+            self.unfinished.read(ticket.connection, size)
 
     def leave(self, ticket: object) -> None:
         """Stop counting a stream; call once."""
         assert isinstance(ticket, _Stream)  # noqa: S101 -- from enter()
         self._streams.pop(ticket, None)
-        self._unfinished.close(ticket.connection)
+        if ticket.connection:
+            self.unfinished.close(ticket.connection)
 
-    def end_unfinished(self, ticket: object, unfinished_bytes: int, now_s: float) -> None:
+    def end_unfinished(self, ticket: object, connection: str, unfinished_bytes: int, now_s: float) -> None:
         """End a stream whose transport counts its unfinished messages, and found too many."""
         assert isinstance(ticket, _Stream)  # noqa: S101 -- from enter()
         if ticket in self._streams:
-            self._report_unfinished(ticket.connection, ticket.host, unfinished_bytes, now_s)
-            self._end([ticket])
+            self._report(UnfinishedConnection(connection, ticket.host, unfinished_bytes, _MEMORY), now_s)
+            self._end([ticket], _MEMORY)
+
+    def end_connections(self, excess: Sequence[UnfinishedConnection], now_s: float) -> None:
+        """End the streams of connections that are being reset for their unfinished messages."""
+        self._release_at_s = now_s + RELEASE_AFTER_S
+        flaws = {}
+        for one in excess:
+            self._report(one, now_s)
+            flaws[one.connection] = one.flaw
+        for flaw in sorted(set(flaws.values())):
+            self._end([one for one in self._streams if flaws.get(one.connection) is flaw], flaw)
 
     def check(self, now_s: float) -> None:
-        """End streams if memory is short, or messages stay unfinished; call often: 20 us."""
-        size = self._memory_bytes()
-        self._end_unfinished(size, now_s)
-        size = self._release_free(size, now_s)
+        """End streams if memory is short; call often: 20 us."""
+        self.checked_at_s = now_s
+        size = self._release_free(self._memory_bytes(), now_s)
         if now_s < self._next_at_s:
             return
         if self._shedding:
@@ -161,31 +170,19 @@ class MemoryGuard:
         doomed = self._suspects()[:AT_ONCE]
         for stream in doomed:
             self._reached.add(PeerLimit.MEMORY, stream.host)
-        self._end(doomed)
+        self._end(doomed, _MEMORY)
 
-    def _end_unfinished(self, size: int, now_s: float) -> None:
-        """End the streams of connections with too many unfinished bytes."""
-        self._counted_bytes = min(size, self._counted_bytes)
-        due = size >= self._counted_bytes + COUNT_EACH_BYTES or now_s >= self._counted_at_s + COUNT_EACH_S
-        if not due or now_s < self._count_from_s:
-            return
-        self._counted_bytes, self._counted_at_s = size, now_s
-        began_s = time.thread_time()
-        excess = self._unfinished.excess(self._sockets(), now_s)
-        self._count_from_s = now_s + COUNT_PAUSE * (time.thread_time() - began_s)
-        if not excess:
-            return
-        self._release_at_s = now_s + RELEASE_AFTER_S
-        for connection, host, unfinished_bytes in excess:
-            self._report_unfinished(connection, host, unfinished_bytes, now_s)
-        connections = {one.connection for one in excess}
-        self._end([stream for stream in self._streams if stream.connection in connections])
-
-    def _report_unfinished(self, connection: str, host: str, unfinished_bytes: int, now_s: float) -> None:
-        self._reached.add(PeerLimit.MESSAGES, host)
-        if now_s - self._logged_at_s.get(host, float("-inf")) >= _LOG_EACH_S:
-            self._logged_at_s[host] = now_s
-            _log.warning("peers.unfinished", host=host, connection=connection, unfinished_bytes=unfinished_bytes)
+    def _report(self, one: UnfinishedConnection, now_s: float) -> None:
+        self._reached.add(PeerLimit.MESSAGES, one.host)
+        if now_s - self._logged_at_s.get(one.host, float("-inf")) >= _LOG_EACH_S:
+            self._logged_at_s[one.host] = now_s
+            _log.warning(
+                "peers.unfinished",
+                host=one.host,
+                connection=one.connection,
+                unfinished_bytes=one.unfinished_bytes,
+                reason="too long" if one.flaw is StreamErrorKind.SILENT else "too many bytes",
+            )
 
     def _release_free(self, size: int, now_s: float) -> int:
         """Return free memory to the system, if it is due; returns what this process holds then."""
@@ -201,10 +198,10 @@ class MemoryGuard:
         self._released_bytes = self._memory_bytes()
         return self._released_bytes
 
-    def _end(self, doomed: list[_Stream]) -> None:
+    def _end(self, doomed: list[_Stream], flaw: StreamErrorKind) -> None:
         for stream in doomed:
             del self._streams[stream]
-            stream.end()
+            stream.end(flaw)
         if doomed:
             self._on_shed(len(doomed))
 

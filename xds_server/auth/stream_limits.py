@@ -21,6 +21,9 @@ MAX_STREAMS: Final = 16_384
 MAX_STREAMS_OF_HOST: Final = 4_096
 """Limit per host: all sidecars behind one gateway; a quarter of the total."""
 
+MAX_CONNECTIONS_OF_HOST: Final = 4_096
+"""The same for connections, with streams or without."""
+
 FIRST_MESSAGE_S: Final = 30.0
 """Time to the first message; proxies send it at once, and an idle stream takes up a place."""
 
@@ -182,13 +185,15 @@ class PeerPacer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamLimits:
-    """Limits of concurrent streams, in total and per host, of the time to the first message, of CPU and memory.
+    """Limits of concurrent streams, in total and per host, of a host's connections, of the time to the first
+    message, of CPU and memory.
 
     ``reached``: the peers that reach them.
     """
 
     streams: int = MAX_STREAMS
     streams_per_host: int = MAX_STREAMS_OF_HOST
+    connections_per_host: int = MAX_CONNECTIONS_OF_HOST
     first_message_s: float = FIRST_MESSAGE_S
     pacer: PeerPacer = field(default_factory=lambda: PeerPacer(DISCOVERY_CPU))
     memory: MemoryGuard = field(default_factory=MemoryGuard)

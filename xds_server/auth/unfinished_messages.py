@@ -3,14 +3,17 @@
 gRPC buffers a message until it is complete, and reports nothing of what it holds. The kernel counts the bytes that
 a connection received. What the server has not read of them as messages, and HTTP/2 and TLS do not need, is
 unfinished.
+
+Streams are counted by the event loop, connections by a thread of its own: see ``connection_watcher``.
 """
 
-import ipaddress
-import os
-import socket
-import struct
 from collections.abc import Mapping
+from threading import Lock
 from typing import Final, NamedTuple
+
+from xds_server.auth.connection_limit import host_of
+from xds_server.auth.tcp_connections import TcpConnection
+from xds_server.xds import StreamErrorKind
 
 MAX_BYTES_OF_HOST: Final = 64 * 1024 * 1024
 """Limit per host: first messages of 1 000 Envoys at once, 61 KB each."""
@@ -18,8 +21,17 @@ MAX_BYTES_OF_HOST: Final = 64 * 1024 * 1024
 MAX_BYTES: Final = 256 * 1024 * 1024
 """Limit of all hosts: a quarter of the memory limit of the Helm chart."""
 
+MESSAGE_S: Final = 30.0
+"""Time limit of begun messages."""
+
+MIN_TIMED_BYTES: Final = 64 * 1024
+"""Unfinished bytes of a connection from which on the time limit runs: below, they may be overhead."""
+
 _REDUCE_TO: Final = 0.5
 """Share of a limit that is left once it was exceeded."""
+
+_CONNECTION_BYTES: Final = 16 * 1024
+"""Handshakes of TLS and HTTP/2 and headers of streams that wait for the event loop, at most."""
 
 _STREAM_BYTES: Final = 1024
 """Headers of a stream, at most."""
@@ -33,73 +45,105 @@ _OVERHEAD_SHARE: Final = 1 / 64
 _BYTES_PER_S: Final = 32
 """Keepalive pings and their answers."""
 
-_TCP_INFO_BYTES: Final = 136
-_TCP_INFO_ACKED_RECEIVED: Final = struct.Struct("=QQ")
-_TCP_INFO_OFFSET: Final = 120
-"""Of ``tcpi_bytes_acked`` and ``tcpi_bytes_received``. Source: linux/tcp.h."""
-
-
-class TcpBytes(NamedTuple):
-    """Bytes of a connection so far, as counted by the kernel."""
-
-    received: int
-    sent: int
-
 
 class UnfinishedConnection(NamedTuple):
-    """A connection whose streams must end."""
+    """A connection that must end: with too many unfinished bytes (MEMORY), or for too long (SILENT)."""
 
     connection: str
     host: str
     unfinished_bytes: int
+    flaw: StreamErrorKind
+
+
+class _Begun(NamedTuple):
+    """Unfinished bytes at some time, and what had been read by then."""
+
+    at_s: float
+    unfinished_bytes: int
+    read_bytes: float
 
 
 class _Connection:
-    __slots__ = ("host", "known_bytes", "since_s", "streams")
+    __slots__ = ("begun", "host", "known_bytes", "read_bytes", "since_s", "streams")
 
     def __init__(self, host: str) -> None:
         self.host = host
-        self.known_bytes = 0.0
+        self.known_bytes: float = _CONNECTION_BYTES
+        self.read_bytes = 0.0
         self.since_s: float | None = None
         self.streams = 0
+        self.begun: _Begun | None = None
 
 
 class UnfinishedMessages:
-    """Connections, named like gRPC peers (``ipv4:10.0.0.1:4711``), and what was read of each."""
+    """Connections, named like gRPC peers, and what was read of each. Any thread may call."""
 
-    def __init__(self, max_bytes_of_host: int = MAX_BYTES_OF_HOST, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self,
+        max_bytes_of_host: int = MAX_BYTES_OF_HOST,
+        max_bytes: int = MAX_BYTES,
+        message_s: float = MESSAGE_S,
+    ) -> None:
         self._max_bytes_of_host = max_bytes_of_host
         self._max_bytes = max_bytes
+        self._message_s = message_s
         self._connections: dict[str, _Connection] = {}
+        self._lock = Lock()
 
     def open(self, connection: str, host: str) -> None:
         """Count a stream."""
-        known = self._connections.setdefault(connection, _Connection(host))
-        known.streams += 1
-        known.known_bytes += _STREAM_BYTES
+        with self._lock:
+            known = self._connections.setdefault(connection, _Connection(host))
+            known.host = host  # with its identities, which the kernel does not know
+            known.streams += 1
+            known.known_bytes += _STREAM_BYTES
 
     def read(self, connection: str, size: int) -> None:
         """Count a complete message."""
-        self._connections[connection].known_bytes += size * (1 + _OVERHEAD_SHARE) + _MESSAGE_BYTES
+        with self._lock:
+            known = self._connections[connection]
+            known.known_bytes += size * (1 + _OVERHEAD_SHARE) + _MESSAGE_BYTES
+            known.read_bytes += size
 
     def close(self, connection: str) -> None:
         """Stop counting a stream."""
-        self._connections[connection].streams -= 1
+        with self._lock:
+            self._connections[connection].streams -= 1
 
-    def excess(self, sockets: Mapping[str, TcpBytes], now_s: float) -> list[UnfinishedConnection]:
-        """Connections whose streams must end, those with most unfinished bytes first. Counted as finished then."""
+    def hosts(self) -> Mapping[str, tuple[str, int]]:
+        """Host and number of open streams of each known connection."""
+        with self._lock:
+            return {name: (known.host, known.streams) for name, known in self._connections.items()}
+
+    def excess(
+        self, sockets: Mapping[str, TcpConnection], now_s: float, *, is_reading: bool = True
+    ) -> list[UnfinishedConnection]:
+        """Connections that must end, those with most unfinished bytes first. Counted as finished then.
+
+        ``is_reading``: False if the server has stood still. What it has not read may be complete then, and no time
+        limit runs.
+        """
+        with self._lock:
+            return self._excess(sockets, now_s, is_reading)
+
+    def _excess(
+        self, sockets: Mapping[str, TcpConnection], now_s: float, is_reading: bool
+    ) -> list[UnfinishedConnection]:
+        gone = [name for name, known in self._connections.items() if not known.streams and name not in sockets]
+        for name in gone:
+            del self._connections[name]
         unfinished: dict[str, int] = {}
         by_host: dict[str, int] = {}
-        for name, known in list(self._connections.items()):
-            counted = sockets.get(name)
-            if counted is None:
-                if not known.streams:
-                    del self._connections[name]
-                continue
+        late: set[str] = set()
+        for name, counted in sockets.items():
+            # Of a stream that waits for the event loop, gRPC already buffers the first window.
+            known = self._connections.setdefault(name, _Connection(host_of(name, ())))
             size = self._unfinished_bytes(known, counted, now_s)
             if size > 0:
                 unfinished[name] = size
                 by_host[known.host] = by_host.get(known.host, 0) + size
+            if self._is_late(known, size, now_s, is_reading):
+                late.add(name)
         total = sum(by_host.values())
         hosts = {host for host, size in by_host.items() if size > self._max_bytes_of_host}
         all_exceed = total > self._max_bytes
@@ -107,53 +151,29 @@ class UnfinishedMessages:
         for name in sorted(unfinished, key=unfinished.__getitem__, reverse=True):
             known, size = self._connections[name], unfinished[name]
             host_exceeds = known.host in hosts and by_host[known.host] > self._max_bytes_of_host * _REDUCE_TO
-            if host_exceeds or (all_exceed and total > self._max_bytes * _REDUCE_TO):
+            exceeds = host_exceeds or (all_exceed and total > self._max_bytes * _REDUCE_TO)
+            if exceeds or name in late:
                 by_host[known.host] -= size
                 total -= size
                 known.known_bytes += size
-                found.append(UnfinishedConnection(name, known.host, size))
+                known.begun = None
+                flaw = StreamErrorKind.MEMORY if exceeds else StreamErrorKind.SILENT
+                found.append(UnfinishedConnection(name, known.host, size, flaw))
         return found
 
-    def _unfinished_bytes(self, known: _Connection, counted: TcpBytes, now_s: float) -> int:
+    def _unfinished_bytes(self, known: _Connection, counted: TcpConnection, now_s: float) -> int:
         if known.since_s is None:
             known.since_s = now_s
         overhead = counted.sent * _OVERHEAD_SHARE + (now_s - known.since_s) * _BYTES_PER_S
         return int(counted.received - known.known_bytes - overhead)
 
-
-def tcp_bytes() -> Mapping[str, TcpBytes]:
-    """Bytes of each TCP connection of this process; empty where the system does not say. 10 us each."""
-    found: dict[str, TcpBytes] = {}
-    try:
-        descriptors = [one.name for one in os.scandir("/proc/self/fd")]
-    except OSError:
-        return found
-    for descriptor in descriptors:
-        try:
-            borrowed = socket.socket(fileno=int(descriptor))
-        except OSError:  # no socket, or closed meanwhile
-            continue
-        try:
-            name = _peer_name(borrowed)
-            info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES) if name else b""
-        except OSError:  # not connected, or not TCP
-            continue
-        finally:
-            borrowed.detach()
-        if len(info) == _TCP_INFO_BYTES:
-            sent, received = _TCP_INFO_ACKED_RECEIVED.unpack_from(info, _TCP_INFO_OFFSET)
-            # A peer may use one port for connections to several ports of this process.
-            found[name] = max(TcpBytes(received, sent), found.get(name, TcpBytes(0, 0)))
-    return found
-
-
-def _peer_name(borrowed: socket.socket) -> str:
-    """The peer as gRPC names it; empty unless it is an IP address."""
-    if borrowed.family == socket.AF_INET:
-        host, port = borrowed.getpeername()
-        return f"ipv4:{host}:{port}"
-    if borrowed.family == socket.AF_INET6:
-        host, port = borrowed.getpeername()[:2]
-        mapped = ipaddress.IPv6Address(host.partition("%")[0]).ipv4_mapped
-        return f"ipv6:[{host}]:{port}" if mapped is None else f"ipv4:{mapped}:{port}"
-    return ""
+    def _is_late(self, known: _Connection, size: int, now_s: float, is_reading: bool) -> bool:
+        """Whether fewer bytes became complete within the time limit than were unfinished at its beginning."""
+        begun = known.begun
+        if size < MIN_TIMED_BYTES or not is_reading:
+            known.begun = None
+        elif begun is None or known.read_bytes - begun.read_bytes >= begun.unfinished_bytes:
+            known.begun = _Begun(now_s, size, known.read_bytes)
+        else:
+            return now_s - begun.at_s > self._message_s
+        return False

@@ -116,7 +116,7 @@ class ProxyMetrics(MetricChapter):
     streams_shed = counter(
         "streams_shed_total",
         "streams",
-        "Streams of proxies ended because memory was short, or for unfinished messages of their connection.",
+        "Streams of proxies ended because memory was short, or with a connection reset for unfinished messages.",
         "Log line peers.unfinished: it names the host. Log line peers.memory_short: raise the memory limit.",
     )
     log_lines_suppressed = counter(

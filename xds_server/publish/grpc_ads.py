@@ -8,19 +8,24 @@ costs nothing while stalled.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import resource
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from math import inf
 from typing import Any, Final
 from urllib.parse import unquote
 
 import grpc
+import structlog
 
-from engine.grpc_operations import end_stream, read_message
+from engine.bounded_dict import BoundedDict
+from engine.grpc_operations import end_stream, read_message, send_headers
 from engine.tls.grpc_credentials import auth_context_identities
 from xds_server.auth.connection_limit import ConnectionLimiter, host_of, most_connections
+from xds_server.auth.connection_watcher import ConnectionWatcher, CrowdedConnection
+from xds_server.auth.reached_limits import PeerLimit
 from xds_server.auth.stream_limits import MAX_FIRST_BYTES, PeerPacer, StreamLimits
+from xds_server.auth.unfinished_messages import MESSAGE_S
 from xds_server.publish import Publisher, Session
 from xds_server.publish.ads_service import MAX_REQUEST_BYTES, METHODS, status_of, tick
 from xds_server.transport.rpc_stream import MAX_CHARGED_POLL_S
@@ -30,6 +35,9 @@ __all__ = ("GrpcAdsServer", "StreamLimits")
 
 STOP_GRACE_S: Final = 2.0
 """Time at shutdown to flush the last bytes."""
+
+_LOG_EACH_S: Final = 60.0
+_MAX_LOGGED: Final = 1024
 
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
@@ -43,6 +51,9 @@ _OPTIONS: Final = (
     # An Envoy opens a stream for discovery, one for load reports, and one per worker thread for access logs. Those
     # of more threads wait, or use a second connection.
     ("grpc.max_concurrent_streams", 128),
+    # What a stream may send before its message is wanted stays at HTTP/2's 64 KiB. Otherwise it grows with the
+    # speed of the peer, to hundreds of KiB.
+    ("grpc.http2.bdp_probe", 0),
     # A connection without handshake or stream only uses up a descriptor.
     ("grpc.server_handshake_timeout_ms", 20_000),
     ("grpc.max_connection_idle_ms", 60_000),
@@ -55,6 +66,8 @@ _OPTIONS: Final = (
 )
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
+
+_log = structlog.get_logger()
 
 
 class GrpcAdsServer:
@@ -86,16 +99,16 @@ class GrpcAdsServer:
         self._clock = clock
         self._handlers = [_Discovery(self._serve), *handlers]
         self._server: grpc.aio.Server | None = None
+        self._watcher: ConnectionWatcher | None = None
+        self._logged_at_s: BoundedDict[str, float] = BoundedDict(_MAX_LOGGED)
         self._streams: set[asyncio.Task[Any]] = set()
         self._stopping = False
 
     async def start(self) -> int:
         """Open the port and return its number; ``OSError`` if it is in use."""
-        most = (
-            "grpc.max_allowed_incoming_connections",
-            most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
-        )
-        server = grpc.aio.server(handlers=self._handlers, options=(*_OPTIONS, most))
+        most = most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        accepted = ("grpc.max_allowed_incoming_connections", most)
+        server = grpc.aio.server(handlers=self._handlers, options=(*_OPTIONS, accepted))
         try:
             if self._credentials is None:
                 port = server.add_insecure_port(self._address)
@@ -105,11 +118,32 @@ class GrpcAdsServer:
             raise OSError(f"cannot listen on {self._address}: {error}") from error
         await server.start()
         self._server = server
+        self._watcher = ConnectionWatcher(
+            self._limits.memory,
+            port,
+            # With few descriptors, too, one host does not take all.
+            most_of_host=min(self._limits.connections_per_host, max(1, most // 2)),
+            on_crowded=self._crowded,
+            clock=self._clock,
+        )
         return port
 
     async def run(self) -> None:
-        """Tick the publisher and watch the memory until cancelled."""
-        await tick(self._publisher, self._limits.memory, self._clock)
+        """Tick the publisher and watch memory and connections until cancelled; call once started."""
+        assert self._watcher is not None, "start comes first"  # noqa: S101  # for the type checker
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(tick(self._publisher, self._limits.memory, self._clock), name="tick")
+            tasks.create_task(self._watcher.run(), name="connections")
+
+    def _crowded(self, connections: Sequence[CrowdedConnection]) -> None:
+        """Count and report connections that are reset at the limit of their host."""
+        now_s = self._clock()
+        for one in connections:
+            self._on_flaw(StreamErrorKind.HOST_LIMIT)
+            self._limits.reached.add(PeerLimit.STREAMS, one.host)
+            if now_s - self._logged_at_s.get(one.host, -inf) >= _LOG_EACH_S:
+                self._logged_at_s[one.host] = now_s
+                _log.warning("peers.host_full", host=one.host, what="connections", most=one.most)
 
     async def stop(self) -> None:
         """Close the port and all streams with status OK: peers see no error."""
@@ -149,12 +183,11 @@ class GrpcAdsServer:
         self._limiter.acquire(host)
         memory = self._limits.memory
         ticket = memory.enter(
-            host, connection=unquote(context.peer()), proven=bool(identities), end=call.end_for_memory
+            host, connection=unquote(context.peer()), proven=bool(identities), end=call.end_for_limit
         )
         try:
             # Before any response: gRPC sends no status on a stream whose first write was cancelled in flight.
-            with contextlib.suppress(grpc.aio.InternalError):  # reading finds the peer gone
-                await context.send_initial_metadata(())
+            await send_headers(context)
             await self._limits.pacer.open(host, context.peer())
             # No local variable: it would keep the message as long as the stream.
             await call.read(
@@ -281,14 +314,12 @@ class _Call:
         if self._failure is not None:
             raise self._failure
 
-    def end_for_memory(self) -> None:
-        """End the stream, as memory is short."""
-        self._end(
-            StreamError(
-                "the server is short of memory, or this connection has too many unfinished messages",
-                StreamErrorKind.MEMORY,
-            )
-        )
+    def end_for_limit(self, flaw: StreamErrorKind) -> None:
+        """End the stream, as memory is short or its connection is being reset."""
+        text = "the server is short of memory, or this connection has too many unfinished messages"
+        if flaw is StreamErrorKind.SILENT:
+            text = f"a message took more than {MESSAGE_S:g} s"
+        self._end(StreamError(text, flaw))
 
     def _end(self, why: StreamError) -> None:
         """End the stream."""

@@ -139,7 +139,7 @@ class StreamService(grpc.GenericRpcHandler):
         self._crowd.acquire(host)
         sitting = self._sit(identities, host)
         ticket = self._limits.memory.enter(
-            host, connection=unquote(context.peer()), proven=bool(identities), end=stream.cancel
+            host, connection=unquote(context.peer()), proven=bool(identities), end=lambda _: stream.cancel()
         )
         answering: asyncio.Task[None] | None = None
         reason, code = "", grpc.StatusCode.INVALID_ARGUMENT

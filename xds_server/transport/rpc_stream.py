@@ -99,9 +99,7 @@ class RpcStream:
                 self._end(GrpcCode.RESOURCE_EXHAUSTED, full, flaw)
                 return
         service.limiter.acquire(peer.host)
-        self._ticket = limits.memory.enter(
-            peer.host, connection=peer.address, proven=bool(peer.identities), end=self._end_for_memory
-        )
+        self._ticket = limits.memory.enter(peer.host, proven=bool(peer.identities), end=self._end_for_memory)
         self._handler = service.connect(peer, self._wake, self._end_soon)
         self.begun = True
         connection.send_headers(self.number)
@@ -171,7 +169,7 @@ class RpcStream:
         """End the stream, as it holds too many bytes of unfinished messages."""
         if self._ticket is not None:
             memory, now_s = self._service.limits.memory, self._connection.now_s()
-            memory.end_unfinished(self._ticket, self._reader.held_bytes, now_s)
+            memory.end_unfinished(self._ticket, self._connection.peer.address, self._reader.held_bytes, now_s)
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -289,7 +287,7 @@ class RpcStream:
         if self._unsent is None and not self.ended:
             self._connection.wake(self)
 
-    def _end_for_memory(self) -> None:
+    def _end_for_memory(self, _flaw: StreamErrorKind) -> None:
         text = "the server is short of memory, or this connection has too many unfinished messages"
         self._end_soon(RpcError(GrpcCode.RESOURCE_EXHAUSTED, text, StreamErrorKind.MEMORY))
 

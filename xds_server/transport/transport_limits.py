@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from xds_server.auth.stream_limits import MAX_STREAMS_OF_HOST
+from xds_server.auth.stream_limits import MAX_CONNECTIONS_OF_HOST
 from xds_server.auth.unfinished_messages import MAX_BYTES, MAX_BYTES_OF_HOST
 from xds_server.transport.h2 import H2Limits
 
@@ -17,7 +17,7 @@ class TransportLimits:
     """
 
     h2: H2Limits = field(default_factory=H2Limits)
-    connections_of_host: int = MAX_STREAMS_OF_HOST
+    connections_of_host: int = MAX_CONNECTIONS_OF_HOST
     handshake_s: float = 20.0
     idle_s: float = 60.0
     ping_s: float = 15.0

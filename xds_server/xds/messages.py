@@ -52,9 +52,9 @@ class StreamErrorKind(StrEnum):
     NAMES = "names"  # too many, or too long
     PROTOCOL = "protocol"  # a request that violates the protocol
     DENIED = "refused"  # a peer without permission
-    SILENT = "silent"  # no request in time
+    SILENT = "silent"  # no request in time, or one that does not end
     CONNECTION_LIMIT = "crowd"  # more streams than the server accepts
-    HOST_LIMIT = "host"  # more streams than one host may open
+    HOST_LIMIT = "host"  # more streams or connections than one host may open
     SIZE = "size"  # a message with too many bytes or names
     MEMORY = "memory"  # the server is short of memory
     STALLED = "stalled"  # a response was not read in time
