@@ -20,7 +20,7 @@ MEASURED_REQUESTS = 600
 """Of the noisy tenant, at ten times its quota: five seconds or more."""
 TOLERANCE = 0.1
 BUNCHED = 0.15
-"""Share that a busy machine may refuse in addition, because requests arrive closer together than they were sent."""
+"""Share that a busy machine may refuse in addition, because requests arrive closer together than sent."""
 
 
 def tenants(**more: Any) -> dict[str, Any]:
