@@ -15,8 +15,10 @@ pytestmark = [pytest.mark.envoy, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[3]
 POLICIES = ROOT / "policies" / "examples" / "single-pool.yaml"
 FAULT_S, HEALED_S, SETTLED_S = 8.0, 18.0, 3.0
-TRIES = 2
-"""On a machine too busy for a verdict; the last try is judged in any case."""
+TRIES = 3
+"""On a machine too busy for a verdict or an even load; the last try is judged in any case."""
+EVEN_S = 0.2
+"""Delay of the load generator from which requests arrive in bunches."""
 
 
 async def test_zone_of_a_slow_lone_engine_loses_none(tmp_path: Path) -> None:
@@ -29,10 +31,11 @@ async def test_zone_of_a_slow_lone_engine_loses_none(tmp_path: Path) -> None:
             status = await child.wait()
             output = child.log_path.read_text()
         assert status in {0, 1, 3}, output
-        if status != 3:
+        (file,) = (folder / "out").glob("*.jsonl")
+        played = read_history(file).requests
+        if status != 3 and max(one.lag_s for one in played) < EVEN_S:
             break
-    (file,) = (folder / "out").glob("*.jsonl")
-    requests = [one for one in read_history(file).requests if FAULT_S + SETTLED_S < one.at_s < HEALED_S]
+    requests = [one for one in played if FAULT_S + SETTLED_S < one.at_s < HEALED_S]
     zones = {name: [one for one in requests if one.proxy == name] for name in ("p0", "p1", "p2")}
     assert all(len(those) > 15 for those in zones.values())
     assert [one for one in requests if not one.ok] == []
