@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from chaos.fake_engine import EngineCrash, EngineDrain, EngineHang
+from chaos.fake_engine import EngineCrash, EngineDrain, EngineErrorAfterWork, EngineHang
+from chaos.history.request_outcomes import OutcomeReason
 from tests.with_envoy.serve.conftest import PATIENT, Site, eventually
 
 pytestmark = pytest.mark.envoy
@@ -84,6 +85,36 @@ async def test_hung_engine_is_ejected(site: Site) -> None:
         return engines[0].book.totals().finished > before + 3
 
     await eventually(back, "traffic is back on the healed engine")
+
+
+async def test_engine_that_fails_every_call_is_ejected(site: Site) -> None:
+    """Its health check stays green and it answers at once, so it would attract calls."""
+    engines = await site.start_engines(3)
+    site.write("chat.yaml", site.pool(), site.route())
+    await site.serve()
+    await site.envoy()
+    await site.answered()
+    load = site.load()
+    await load.more(30)
+    await engines[0].set_fault(EngineErrorAfterWork())
+    await site.becomes(engines[0], "UNHEALTHY")
+    await load.more(10)
+    settled, settled_at = len(load.outcomes), time.monotonic()
+    await load.more(60)
+    calls = [
+        call
+        for call in engines[0].book.calls
+        if call.arrived_at_s > settled_at and call.request_id.startswith("load-")
+    ]
+    assert len(calls) <= 3, "at most a trial or two while it is out"
+    failed = [one for one in load.outcomes[settled:] if one.reason is not OutcomeReason.OK]
+    assert failed == [], "two engines serve"
+    await engines[0].heal()
+    await site.becomes(engines[0], "HEALTHY")
+    before = engines[0].book.totals().finished
+    await eventually(
+        lambda: engines[0].book.totals().finished > before + 3, "traffic is back on the healed engine"
+    )
 
 
 async def test_a_policy_edit_moves_a_route(site: Site) -> None:
