@@ -343,7 +343,7 @@ _PEERS: Final = (
     Code(
         code="SG280",
         title="stream limit reached",
-        meaning="A host has as many streams, connections or kinds of proxies (zone, role, pools) as it may have, or the server has; further ones are refused. It is reported for a minute after the last refusal.",
+        meaning="A host has as many streams, connections or kinds of proxies (zone, role, pools) as it may have, or the server has; further ones are refused. Or it has more node ids than take part in limits; further ones are served without a part of their own. It is reported for a minute after the last time.",
         situation="4,096 proxies behind one address",
         fix="Find the host's proxies; give proxies behind one gateway identities of their own (certificates). docs/limits.md lists the limits.",
         severity="warning",

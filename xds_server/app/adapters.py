@@ -5,8 +5,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping
 from types import MappingProxyType
 
+from xds_server.auth.reached_limits import PeerLimit, ReachedLimits
 from xds_server.ledger.operator_orders import Orders
 from xds_server.model.fleet import EngineId
+from xds_server.model.host_crowds import crowding_nodes
 from xds_server.model.memo import LastResult
 from xds_server.model.order import Order
 from xds_server.model.pool_traffic import PoolTraffic
@@ -20,8 +22,11 @@ from xds_server.telemetry import Telemetry
 class PublisherAdapter:
     """Adapts the publisher to the reconciler's port."""
 
-    def __init__(self, publisher: Publisher) -> None:
+    def __init__(self, publisher: Publisher, reached: ReachedLimits | None = None) -> None:
+        """``reached``: hosts with more node ids than take part in limits."""
         self._publisher = publisher
+        self._reached = reached or ReachedLimits()
+        self._crowding: LastResult[Mapping[str, str]] = LastResult()
         self._views: LastResult[Mapping[str, View]] = LastResult()
         self._envoys: LastResult[frozenset[str]] = LastResult()
         self._by_view: LastResult[Mapping[View, int]] = LastResult()
@@ -59,9 +64,25 @@ class PublisherAdapter:
         return self._counts(lambda view: view.zone)
 
     def by_view(self) -> Mapping[View, int]:
-        """Number of node ids by view: a proxy with many streams takes no larger part of a limit than others."""
+        """Number of node ids by view that take part in limits.
+
+        A proxy with many streams takes no larger part than others, and a host with many node ids a limited one.
+        """
         views = self.nodes()
-        return self._by_view.of((views,), lambda: MappingProxyType(Counter(views.values())))
+        return self._by_view.of((views,), lambda: MappingProxyType(Counter(self.sharing().values())))
+
+    def sharing(self) -> Mapping[str, View]:
+        """The proxies that take part in limits."""
+        crowding = self.crowding()
+        views = self.nodes()
+        return {node: view for node, view in views.items() if node not in crowding} if crowding else views
+
+    def crowding(self) -> Collection[str]:
+        nodes = self._publisher.nodes
+        found = self._crowding.of((nodes,), lambda: crowding_nodes(self._publisher.hosts()))
+        for host in set(found.values()):
+            self._reached.add(PeerLimit.STREAMS, host)
+        return found
 
     def _counts(self, key_of: Callable[[View], str]) -> Mapping[str, int]:
         counts: dict[str, int] = {}

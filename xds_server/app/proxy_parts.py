@@ -103,7 +103,7 @@ class ProxyParts:
             epoch=epoch,
             identifier="switchgear",
         )
-        connected = PublisherAdapter(publisher)
+        connected = PublisherAdapter(publisher, reached)
         host_time = HostTime()
         memory = MemoryGuard(
             on_shed=metrics.streams_shed.inc,

@@ -36,7 +36,7 @@ class ReplicaReporter:
     def replica_status(self) -> ReplicaStatus:
         """This replica's status for other replicas."""
         context = self._context
-        nodes, digest = context.connected.nodes(), self._published()
+        nodes, digest = context.connected.sharing(), self._published()
         self._look(digest)
         fleet = context.reconciler.fleet
         return ReplicaStatus(

@@ -27,7 +27,7 @@ _LONGEST_NAME: Final = 100
 class PeerLimit(StrEnum):
     """A limit of peers, by the code of its condition."""
 
-    STREAMS = "SG280"  # streams, connections, and kinds of proxies
+    STREAMS = "SG280"  # streams, connections, node ids, and kinds of proxies
     CPU = "SG281"  # CPU time of messages
     TELEMETRY = "SG282"  # access log entries
     MEMORY = "SG283"  # memory of the process

@@ -47,7 +47,7 @@ _LEVELS: Final = ("normal", "no hedging", "fallback", "load shedding", "maintena
 
 _LIMITS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "SG280": "more streams or kinds of proxies than allowed",
+        "SG280": "more streams, connections, node ids or kinds of proxies than allowed",
         "SG281": "CPU time used up, so messages wait",
         "SG282": "more access log entries than their part of the budget",
         "SG283": "streams ended, as the server is short of memory",

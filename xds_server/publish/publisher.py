@@ -7,12 +7,14 @@ first proxy connects.
 Single-threaded; every call returns at once.
 """
 
+import itertools
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Final
 
+from xds_server.model.host_crowds import NodeHost
 from xds_server.model.snapshot import Resource, Snapshot, SnapshotDiffs, content_of
 from xds_server.model.type_urls import SECRET
 from xds_server.publish.content_rejections import RecordedNack, content_key
@@ -106,6 +108,14 @@ class Publisher:
                 }
             )
         return self._nodes
+
+    def hosts(self) -> Mapping[str, NodeHost]:
+        """Host of each connected proxy by node id, in order of connection."""
+        return {
+            node: NodeHost(session.host, bool(session.identities))
+            for node, sessions in self._sessions_of.items()
+            for session in itertools.islice(sessions, 1)
+        }
 
     @property
     def proxies_by_view(self) -> Mapping[Hashable, int]:

@@ -4,7 +4,7 @@
 result is the same without it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 from types import MappingProxyType
@@ -43,7 +43,8 @@ class BuildInputs:
 
     ``nodes`` are the views of connected proxies by node id, ``views`` those to build; ``proxies_by_role`` and
     ``calling_zones`` also count briefly disconnected proxies. ``remote_proxies`` are proxies of other replicas:
-    they share limits and are not served here. ``access_log_shares`` is the share of calls that a proxy reports.
+    they share limits and are not served here; ``crowding`` are nodes that are served and share none.
+    ``access_log_shares`` is the share of calls that a proxy reports.
     ``certificates`` are for connections to engines. ``now_s`` is monotonic.
     """
 
@@ -54,6 +55,7 @@ class BuildInputs:
     now_s: float
     calling_zones: frozenset[str] = frozenset()
     nodes: Mapping[str, View] = field(default_factory=lambda: _NO_NODES)
+    crowding: Collection[str] = frozenset()
     remote_proxies: Mapping[str, Proxy] = field(default_factory=lambda: _NOBODY)
     orders: Mapping[EngineId, Order] = field(default_factory=dict)
     access_log_shares: Mapping[str, float] = field(default_factory=dict)
@@ -94,7 +96,7 @@ class Pipeline:
         """Decisions and snapshots of these inputs."""
         started_s = perf_counter()
         calling_zones = inputs.calling_zones.union(view.zone for view in self._wanted(inputs.views))
-        proxies = self._known(inputs.nodes, inputs.remote_proxies)
+        proxies = self._known(inputs.nodes, inputs.crowding, inputs.remote_proxies)
         decisions, memory = decide(
             inputs.policies,
             inputs.fleet,
@@ -156,7 +158,9 @@ class Pipeline:
             )
         )
 
-    def _known(self, nodes: Mapping[str, View], elsewhere: Mapping[str, Proxy]) -> Mapping[str, Proxy]:
+    def _known(
+        self, nodes: Mapping[str, View], crowding: Collection[str], elsewhere: Mapping[str, Proxy]
+    ) -> Mapping[str, Proxy]:
         """The proxies as decisions see them; the same object for the same nodes."""
 
         def merged() -> Mapping[str, Proxy]:
@@ -170,10 +174,11 @@ class Pipeline:
                     region=view.region,
                 )
                 for node, view in nodes.items()
+                if node not in crowding
             }
             return MappingProxyType({**elsewhere, **here})
 
-        return self._proxies.of((nodes, elsewhere), merged)
+        return self._proxies.of((nodes, crowding, elsewhere), merged)
 
     def _own(self, inputs: BuildInputs, decisions: Decisions) -> dict[str, Resource]:
         """The runtime layer of each proxy with a part of its own in any pool."""

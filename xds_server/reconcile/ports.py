@@ -4,7 +4,7 @@
 ``PublisherAdapter`` wraps the publisher, ``SignalsAdapter`` telemetry and orders.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from xds_server.model.fleet import EngineId
@@ -24,6 +24,10 @@ class PublisherPort(Protocol):
 
     def nodes(self) -> Mapping[str, View]:
         """The view of each connected proxy by its node id; the same object while none connected or left."""
+        ...
+
+    def crowding(self) -> Collection[str]:
+        """Node ids that take no part in limits; the same object while no proxy connected or left."""
         ...
 
     def proxies_by_role(self) -> Mapping[str, int]:

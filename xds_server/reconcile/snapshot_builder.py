@@ -49,6 +49,7 @@ class SnapshotBuilder:
                 proxies_by_role=self._roll.by_role.counts(),
                 calling_zones=frozenset(self._roll.by_zone.counts()),
                 nodes=self._proxies.nodes(),
+                crowding=self._proxies.crowding(),
                 remote_proxies=self._roll.remote_proxies().proxies,
                 orders=self._signals.orders(now_s) if self._signals else _NO_ORDERS,
                 certificates=self._signals.certificates() if self._signals else NO_CERTIFICATES,

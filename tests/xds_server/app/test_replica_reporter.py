@@ -34,7 +34,7 @@ class Place:
             ready=SimpleNamespace(is_set=lambda: True),
             fleet=None,
         )
-        connected = SimpleNamespace(nodes=dict, by_view=dict)
+        connected = SimpleNamespace(sharing=dict, by_view=dict)
         standings, self.publisher.sync_states = self.publisher.sync_states, self._looked  # type: ignore[method-assign]
         self._standings = standings
         around: Any = SimpleNamespace(reconciler=reconciler, publisher=self.publisher, connected=connected)

@@ -69,6 +69,9 @@ class Served:
     def nodes(self) -> Mapping[str, View]:
         return self.connected
 
+    def crowding(self) -> frozenset[str]:
+        return frozenset()
+
     def proxies_by_role(self) -> Mapping[str, int]:
         return {"gateway": len(self.connected)} if self.connected else {}
 

@@ -66,6 +66,9 @@ class Peers:
     def views(self) -> frozenset[View]:
         return frozenset(self.connected)
 
+    def crowding(self) -> frozenset[str]:
+        return frozenset()
+
     def proxies_by_role(self) -> Mapping[str, int]:
         return self.roles
 

@@ -72,6 +72,9 @@ class Site(Peers):
     def views(self) -> frozenset[View]:
         return frozenset(self._nodes.values())
 
+    def crowding(self) -> frozenset[str]:
+        return frozenset()
+
     def proxies_by_role(self) -> Mapping[str, int]:
         return {"gateway": len(self._nodes)}
 
