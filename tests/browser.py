@@ -91,6 +91,15 @@ class Page:
             self.errors.append(said["params"]["entry"]["text"])
 
 
+async def violations(at: Page) -> list[str]:
+    """Accessibility violations that axe finds on the current page; skips the test where axe is not installed."""
+    axe = pytest.importorskip("axe_core_python")
+    script = (Path(axe.__file__).parent / "axe.min.js").read_text()
+    await at.value(script + "; true")
+    found: Any = await at.value("axe.run().then((found) => JSON.stringify(found.violations))")
+    return [f"{one['id']}: {one['help']}: {one['nodes'][0]['html'][:200]}" for one in json.loads(found)]
+
+
 @asynccontextmanager
 async def page(width: int = 1400, height: int = 1000) -> AsyncIterator[Page]:
     """A page of a browser of its own, gone afterwards."""

@@ -6,12 +6,11 @@ import os
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
 
-from tests.browser import Page, page
+from tests.browser import Page, page, violations
 from tests.xds_server.admin.dashboard.fake_server_backend import FakeServerBackend
 from xds_server.admin.dashboard import frame_stream as lives
 from xds_server.admin.dashboard.dashboard_routes import add_dashboard
@@ -59,14 +58,6 @@ async def opened(at: Page, runner: web.AppRunner, cells: int) -> None:
     host, port = runner.addresses[0]
     await at.open(f"http://{host}:{port}/dashboard/")
     await at.until(f"document.querySelectorAll('.cell').length === {cells}")
-
-
-async def violations(at: Page) -> list[str]:
-    """Accessibility violations that axe finds on the current page."""
-    script = (Path(axe.__file__).parent / "axe.min.js").read_text()
-    await at.value(script + "; true")
-    found: Any = await at.value("axe.run().then((found) => JSON.stringify(found.violations))")
-    return [f"{one['id']}: {one['help']}: {one['nodes'][0]['html'][:200]}" for one in json.loads(found)]
 
 
 async def test_page_shows_changes_and_works_by_keyboard(pictures: Path) -> None:
