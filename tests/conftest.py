@@ -108,6 +108,7 @@ SLOW: Final = (
         for one in ("cli", "demo", "fake_engine", "faults", "gate", "lab", "load", "netem", "real_vllm")
     ),
     *(f"chaos/{one}" for one in ("simulator", "xds_tap", "planning/test_cli.py", "test_pytest_plugin.py")),
+    "chaos/lab_page/test_lab_page.py",
     *(f"engine/agent/test_{one}.py" for one in ("agent", "agent_with_tls_engine", "engine_monitor")),
     "engine/gpu/test_gpu_source.py",
     *("istio/export/test_istio_crd_schemas.py", "istio/gateway_api/test_gateway_api_crd_schemas.py"),

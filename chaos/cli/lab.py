@@ -1,43 +1,62 @@
-"""``switchgear-chaos lab``: a lab that runs until it is stopped, for `inject` and external test harnesses."""
+"""``switchgear-chaos lab``: a lab that runs until it is stopped, with a page, for `inject` and test harnesses."""
 
 import asyncio
 import json
+import sys
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
+from chaos import lab_page
 from chaos.cli.error_output import print_errors
 from chaos.cli.experiment_series import NOT_RUN
 from chaos.cli.interruption import run_until_signal
-from chaos.cli.rehearsal_options import POOL, SUBJECT
+from chaos.cli.rehearsal_options import OPTIONAL_SUBJECT, POOL
 from chaos.cli.resource_names import complete_scenarios
 from chaos.lab.control_port import control_port, lab_description
 from chaos.lab.history_recorder import record_history
+from chaos.lab.lab_load import send_until_stopped
 from chaos.lab.lab_session import Lab
+from chaos.lab_page.lab_page import MAX_RATE_PER_S, LabPage
 from chaos.scenario.experiment_plan import Experiment
 from chaos.scenario.scenario_library import chosen_scenarios
 from chaos.testbed.subjects import Subject, combined_subjects
 from policies.findings import PolicyErrors
 
+_OWN_POLICIES = Path(lab_page.__file__).with_name("policies.yaml")
+_OWN_SCENARIO = Path(lab_page.__file__).with_name("scenario.yaml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LabOptions:
+    load: bool
+    port: int
+    out: Path | None
+    work_dir: Path | None
+
 
 @click.command(name="lab")
-@SUBJECT
+@OPTIONAL_SUBJECT
 @click.option(
     "--scenario",
-    default="quick",
-    show_default=True,
     shell_complete=complete_scenarios,
-    help="Take topology and load from this scenario; its faults are ignored.",
+    help="Take topology and load from this scenario; its faults are ignored. "
+    "[default: three engines, 6 requests/s]",
 )
 @POOL
-@click.option("--load/--no-load", default=False, help="Send the scenario's requests. [default: no-load]")
+@click.option(
+    "--load/--no-load",
+    default=None,
+    help="Send the scenario's requests; the page can change the rate. [default: load, with -f no-load]",
+)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=0,
     show_default=True,
-    help="Control port; 0 for any free port.",
+    help="Port of the page and of `inject`, on loopback; 0 for any free port.",
 )
 @click.option(
     "--out",
@@ -54,29 +73,39 @@ from policies.findings import PolicyErrors
 def command(
     *,
     filename: tuple[str, ...],
-    scenario: str,
+    scenario: str | None,
     pool: str | None,
-    load: bool,
+    load: bool | None,
     port: int,
     out: Path | None,
     work_dir: Path | None,
 ) -> int:
-    """Start engines, agents, Envoys and a control plane, and keep them running until Ctrl-C.
+    """Start engines, agents, an Envoy and a control plane, with a page to break and heal them, until Ctrl-C.
 
-    The first line on stdout is JSON: the control port (`lab`, for `switchgear-chaos inject --lab`), the Envoys to
-    send requests to, the engines, and the shape of a request (path, model, headers). Everything is healed and
-    stopped at the end.
+    The page shows engines and answers, has buttons for faults and the rate, and guides through an incident.
+    Engines are simulated and need no GPU; Envoy, agents, control plane and requests are real.
+
+    Unless stdout is a terminal, its first line is JSON: the address of the page (`lab`, also for `switchgear-chaos
+    inject --lab`), the Envoys to send requests to, the engines, and the shape of a request (path, model, headers).
+    Everything is healed and stopped at the end.
     """
     try:
-        (subject, *more) = combined_subjects(filename, pool)
-        (read, *_) = chosen_scenarios([scenario])
+        (subject, *more) = combined_subjects(filename or (str(_OWN_POLICIES),), pool)
+        (read, *_) = chosen_scenarios([scenario or str(_OWN_SCENARIO)])
     except PolicyErrors as errors:
         return print_errors(errors)
     if more:
         raise click.UsageError(f"-f holds {1 + len(more)} policy sets; name the file of one")
-    lab = _run_lab(read.experiment(), subject, load=load, port=port, history=out, folder=work_dir)
+    if not filename:
+        subject = replace(subject, name="the lab's own")
+    options = _LabOptions(
+        load=not filename if load is None else load,
+        port=port,
+        out=out,
+        work_dir=work_dir,
+    )
     try:
-        asyncio.run(run_until_signal(lab))
+        asyncio.run(run_until_signal(_run_lab(read.experiment(), subject, options)))
     except NOT_RUN as problem:
         raise click.ClickException(str(problem)) from problem
     except asyncio.CancelledError:
@@ -84,16 +113,23 @@ def command(
     return 0
 
 
-async def _run_lab(
-    experiment: Experiment, subject: Subject, *, load: bool, port: int, history: Path | None, folder: Path | None
-) -> None:
+async def _run_lab(experiment: Experiment, subject: Subject, options: _LabOptions) -> None:
     async with AsyncExitStack() as stack:
-        lab = await stack.enter_async_context(Lab.open(experiment, subject, folder, by_hand=True))
-        recording = await stack.enter_async_context(record_history(lab, history))
-        if load:
-            await stack.enter_async_context(recording.sending())
-        address = await stack.enter_async_context(control_port(lab, port))
-        click.echo(json.dumps({"lab": address, **lab_description(lab, {})}))
+        click.echo("starting engines, agents, Envoys and the control plane ...", err=True)
+        lab = await stack.enter_async_context(Lab.open(experiment, subject, options.work_dir, by_hand=True))
+        usual_per_s = min(lab.plan.experiment.rate_per_s, MAX_RATE_PER_S)
+        page = LabPage(lab, rate_per_s=usual_per_s if options.load else 0.0)
+        if options.out is None:
+            await stack.enter_async_context(send_until_stopped(lab, page.on_request))
+        else:
+            recording = await stack.enter_async_context(record_history(lab, options.out))
+            await stack.enter_async_context(recording.sending(page.on_request))
+        await stack.enter_async_context(page.watching())
+        address = await stack.enter_async_context(control_port(lab, options.port, extend=page.routes))
+        if sys.stdout.isatty():
+            click.echo(f"Open {address}/ in a browser. Ctrl-C ends the lab.")
+        else:
+            click.echo(json.dumps({"lab": address, **lab_description(lab)}))
         await _until_cancelled()
 
 

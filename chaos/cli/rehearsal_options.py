@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,15 +18,17 @@ from chaos.testbed.subjects import STATICS, combined_subjects, subjects
 _PRESETS: Final = ", ".join(STATICS)
 
 # Text, not Path: ./naive is a folder, naive is the preset.
-SUBJECT: Final = click.option(
+_SUBJECT: Final = partial(
+    click.option,
     "--filename",
     "-f",
     multiple=True,
-    required=True,
     type=click.Path(allow_dash=True),
     metavar="FILE|DIR|-|PRESET",
-    help=f"Policies under test, or a preset Envoy without control plane ({_PRESETS}). Repeatable.",
 )
+_TEXT: Final = f"Policies under test, or a preset Envoy without control plane ({_PRESETS}). Repeatable."
+SUBJECT: Final = _SUBJECT(required=True, help=_TEXT)
+OPTIONAL_SUBJECT: Final = _SUBJECT(help=f"{_TEXT} [default: policies of its own]")
 AGAINST: Final = click.option(
     "--against",
     multiple=True,

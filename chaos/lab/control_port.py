@@ -1,6 +1,6 @@
 """Control port of an open lab: its description, and faults that last as long as their requests.
 
-All bodies are JSON; errors are ``{"error": ...}`` with status 400.
+All bodies are JSON; errors are ``{"error": ...}`` with status 400, or 403 for other sites' pages.
 
 ====== ============== =========================================================================================
 GET    ``/v1/lab``    engines, proxies, addresses, and active faults
@@ -13,7 +13,7 @@ POST   ``/v1/faults`` inject a fault: ``{"fault": {"kind": "hang"}, "target": {"
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from chaos.faults.fault_registry import AnyFault
 from chaos.lab.envoy_processes import NotReadyError
 from chaos.lab.lab_handles import InjectionError
 from chaos.lab.lab_session import BlastRadiusError, Lab
-from chaos.scenario.experiment_plan import PlannedOutage
+from chaos.lab.same_origin import refuse_foreign
 from chaos.scenario.scenario_model import FaultTarget
 from policies.document import Spec, documented_field
 from policies.quantity import Duration
@@ -41,13 +41,17 @@ class FaultRequest(Spec):
 
 
 @asynccontextmanager
-async def control_port(lab: Lab, port: int = 0) -> AsyncIterator[str]:
+async def control_port(
+    lab: Lab, port: int = 0, *, extend: Callable[[web.Application], None] | None = None
+) -> AsyncIterator[str]:
     """Serve the control port inside the block and yield its address; on exit all its faults are healed.
 
-    Raises NotReadyError if the port is in use.
+    ``extend`` adds routes. Raises NotReadyError if the port is in use.
     """
-    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[refuse_foreign])
     desk = _Desk(lab)
+    if extend is not None:
+        extend(app)
     app.add_routes([web.get("/v1/lab", desk.lab), web.post("/v1/faults", desk.fault)])
     # A caller that disconnects cancels its request, which heals its fault.
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
@@ -68,11 +72,10 @@ async def control_port(lab: Lab, port: int = 0) -> AsyncIterator[str]:
 class _Desk:
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
-        self._biting: dict[str, PlannedOutage] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def lab(self, _: web.Request) -> web.Response:
-        return web.json_response(lab_description(self._lab, self._biting))
+        return web.json_response(lab_description(self._lab))
 
     async def fault(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -95,13 +98,9 @@ class _Desk:
     async def _struck(self, request: web.Request, order: FaultRequest) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "application/x-ndjson"})
         async with self._lab.strike(order.fault, order.target) as outage:
-            self._biting[outage.id] = outage
-            try:
-                await response.prepare(request)
-                await _say(response, {"id": outage.id, "targets": list(outage.targets)})
-                await asyncio.sleep(float("inf") if order.lasts is None else order.lasts)
-            finally:
-                del self._biting[outage.id]
+            await response.prepare(request)
+            await _say(response, {"id": outage.id, "targets": list(outage.targets)})
+            await asyncio.sleep(float("inf") if order.lasts is None else order.lasts)
         await _say(response, {"healed": True})
         await response.write_eof()
         return response
@@ -114,7 +113,7 @@ class _Desk:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def lab_description(lab: Lab, biting: Mapping[str, PlannedOutage]) -> Mapping[str, Any]:
+def lab_description(lab: Lab) -> Mapping[str, Any]:
     """Description of the lab, JSON-ready."""
     site = lab.site
     return {
@@ -142,7 +141,7 @@ def lab_description(lab: Lab, biting: Mapping[str, PlannedOutage]) -> Mapping[st
         },
         "faults": {
             key: {"fault": one.fault.model_dump(mode="json", by_alias=True), "targets": list(one.targets)}
-            for key, one in biting.items()
+            for key, one in lab.active.items()
         },
     }
 

@@ -6,8 +6,8 @@ Data held by single parts (engine logs, the ledger, agent logs, the xDS tap) is 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -23,13 +23,10 @@ from chaos.history.recorded_history import History
 from chaos.lab.cpu_meter import SAMPLE_EVERY_S, CpuMeter
 from chaos.lab.engine_processes import call_log
 from chaos.lab.envoy_sampler import EnvoySampler, SampledPool
+from chaos.lab.lab_load import send_load, until_stopped
 from chaos.lab.lab_session import Lab
 from chaos.lab.log_tail import LogTail
-from chaos.load.arrival_schedule import arrival_schedule
-from chaos.load.request_sender import LoadTarget
-from chaos.load.running_load import RunningLoad
 from chaos.processes import ChildProcess
-from chaos.scenario.arrival_trace import read_trace
 from chaos.testbed.blueprint import experiment_began
 from chaos.xds_tap.tap_events import tap_events
 
@@ -81,33 +78,37 @@ class HistoryRecorder:
         if self._file is not None:
             self._file.write(event)
 
-    async def load(self, *, seconds: float | None = None, stop: asyncio.Event | None = None) -> None:
+    async def load(
+        self,
+        *,
+        seconds: float | None = None,
+        stop: asyncio.Event | None = None,
+        on_request: Callable[[RequestRecord], None] | None = None,
+    ) -> None:
         """Send the experiment's requests; return once the last one is answered.
 
-        ``seconds`` defaults to the experiment's duration.
+        ``seconds`` defaults to the experiment's duration; ``on_request`` also gets each request.
         """
-        experiment = self._lab.plan.experiment
-        targets = [
-            LoadTarget(url=one.url, name=one.name, weight=one.demand) for one in self._lab.site.proxies.values()
-        ]
-        trace = experiment.spec.load.trace
-        running = RunningLoad(
-            arrival_schedule(experiment, targets, () if trace is None else read_trace(Path(trace))),
-            self._lab.plan.asking,
-            self.record,
-            began_s=self.began_s,
-            seconds=experiment.seconds if seconds is None else seconds,
-            stop=stop,
-        )
-        self._lab.asked.running = running
-        ended_s = self.began_s + (experiment.seconds if seconds is None else seconds)
-        metering = asyncio.create_task(self._metered(ended_s, stop or asyncio.Event()))
+
+        def keep(request: RequestRecord) -> None:
+            self.record(request)
+            if on_request is not None:
+                on_request(request)
+
+        length_s = self._lab.plan.experiment.seconds if seconds is None else seconds
+        stop = stop or asyncio.Event()
+        metering = asyncio.create_task(self._metered(self.began_s + length_s, stop))
         try:
-            await running.run()
+            await send_load(self._lab, keep, began_s=self.began_s, seconds=length_s, stop=stop)
             await metering
         finally:
             metering.cancel()
-            self._lab.asked.running = None
+
+    def sending(
+        self, on_request: Callable[[RequestRecord], None] | None = None
+    ) -> AbstractAsyncContextManager[None]:
+        """Send requests inside the block; on exit stop sending and wait for the last answer."""
+        return until_stopped(lambda stop: self.load(seconds=float("inf"), stop=stop, on_request=on_request))
 
     async def _metered(self, until_s: float, stop: asyncio.Event) -> None:
         """Record the CPU usage while requests arrived."""
@@ -118,17 +119,6 @@ class HistoryRecorder:
                     await stop.wait()
             meter.sample()
         self.record(meter.usage(self.now_s()))
-
-    @asynccontextmanager
-    async def sending(self) -> AsyncIterator[None]:
-        """Send requests inside the block; on exit stop sending and wait for the last answer."""
-        stop = asyncio.Event()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.load(seconds=float("inf"), stop=stop))
-            try:
-                yield
-            finally:
-                stop.set()
 
 
 @asynccontextmanager

@@ -40,25 +40,38 @@ class BlastRadiusError(RuntimeError):
 
 
 class CurrentLoad:
-    """Control of the load that is running now, if any."""
+    """Control of the load that is running now, if any. A later load starts with the active changes."""
 
     def __init__(self) -> None:
         """Start without a load."""
-        self.running: RunningLoad | None = None
+        self._running: RunningLoad | None = None
+        self._active: list[ChangeLoad] = []
+
+    def begin(self, running: RunningLoad) -> None:
+        """From now on this load is running."""
+        self._running = running
+        for one in self._active:
+            running.inject(one)
+
+    def end(self) -> None:
+        """The load is over."""
+        self._running = None
 
     def inject(self, callers: ChangeLoad) -> None:
         """Apply the load change."""
-        if self.running is not None:
-            self.running.inject(callers)
+        self._active.append(callers)
+        if self._running is not None:
+            self._running.inject(callers)
 
     def revert(self, callers: ChangeLoad) -> None:
         """Undo the load change."""
-        if self.running is not None:
-            self.running.revert(callers)
+        self._active.remove(callers)
+        if self._running is not None:
+            self._running.revert(callers)
 
 
 class Lab:
-    """Created by ``Lab.open``. ``plan`` is its blueprint, ``site`` its handles.
+    """Created by ``Lab.open``. ``plan`` is its blueprint, ``site`` its handles, ``active`` its faults by id.
 
     A recorder sets ``say``, which receives the start and end of every fault, and ``now_s``, the clock.
     """
@@ -71,6 +84,7 @@ class Lab:
         self.asked = asked
         self.say: Callable[[HistoryEvent], None] = _nobody
         self.now_s: Callable[[], float] = time.monotonic
+        self.active: dict[str, PlannedOutage] = {}
         self._levers: dict[type, Injector] = {}
         for make in levers:
             lever = make(standing.site)
@@ -152,11 +166,13 @@ class Lab:
         at_s = self.now_s()
         try:
             async with self._pulled(pulls) as released:
+                self.active[outage.id] = outage
                 self.say(FaultBegan(at_s=at_s, id=outage.id, fault=said, targets=outage.targets))
                 if not stays:
                     released.append(lambda at_s: self.say(FaultHealed(at_s=at_s, id=outage.id)))
                 yield
         finally:
+            self.active.pop(outage.id, None)
             self._hit.subtract(outage.targets)
 
     @asynccontextmanager
@@ -166,8 +182,19 @@ class Lab:
         names = selected_targets(self.plan.experiment.spec, strike).names
         if not names:
             raise InjectionError("the target matches nothing in this lab")
-        number = next(self._numbers)
-        outage = PlannedOutage(id=f"by-hand-{number}", fault=fault, targets=names, start_s=self.now_s(), end_s=0.0)
+        async with self.strike_named(fault, names) as outage:
+            yield outage
+
+    @asynccontextmanager
+    async def strike_named(self, fault: AnyFault, names: Sequence[str]) -> AsyncIterator[PlannedOutage]:
+        """Inject the fault inside the block on the targets with these names; yields the outage."""
+        outage = PlannedOutage(
+            id=f"by-hand-{next(self._numbers)}",
+            fault=fault,
+            targets=tuple(names),
+            start_s=self.now_s(),
+            end_s=0.0,
+        )
         async with self.outage(outage):
             yield outage
 
