@@ -31,6 +31,7 @@ class SoakFault(StrEnum):
     ENVOY_KILLED = "envoy_killed"
     NO_DESCRIPTORS = "no_descriptors"  # of the control plane
     ENEMY_REPLACED = "enemy_replaced"  # by one with another seed
+    CONTROL_PLANE_PAUSED = "control_plane_paused"  # its clocks jump, as after a pause of its machine
 
 
 ENGINE_FAULTS: Final = (SoakFault.HANG, SoakFault.CRASH, SoakFault.ERRORS, SoakFault.SLOW, SoakFault.SHED)
@@ -52,8 +53,8 @@ def fault_plan(
 ) -> Sequence[PlannedFault]:
     """All trouble of a soak, in order; the control plane is killed ``kills`` times, all of them early.
 
-    So often Envoys are, at any time, and the control plane lacks descriptors, and the enemy is replaced. The last
-    Envoy and the last agent never are killed: they are there to be measured.
+    So often Envoys are, at any time, and the control plane lacks descriptors or stands still, and the enemy is
+    replaced. The last Envoy and the last agent never are killed: they are there to be measured.
     """
     rng = random.Random(seed)
     found = [
@@ -70,7 +71,7 @@ def fault_plan(
             for _ in range(kills)
         ]
     rare = random.Random(f"rare {seed}")  # leaves the other draws of a seed as they were
-    for what in (SoakFault.NO_DESCRIPTORS, SoakFault.ENEMY_REPLACED):
+    for what in (SoakFault.NO_DESCRIPTORS, SoakFault.ENEMY_REPLACED, SoakFault.CONTROL_PLANE_PAUSED):
         for _ in range(kills):
             at_s, lasts_s = rare.uniform(1.0, max(1.0, length_s - 2 * QUIET_S)), rare.uniform(1.0, QUIET_S)
             found.append(PlannedFault(at_s=at_s, what=what, lasts_s=lasts_s))

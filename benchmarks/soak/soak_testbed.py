@@ -258,6 +258,9 @@ class SoakTestbed:
             case SoakFault.NO_DESCRIPTORS:
                 if (server := self._server) is not None:
                     await _without_descriptors(server.pid, trouble.lasts_s)
+            case SoakFault.CONTROL_PLANE_PAUSED:
+                if (server := self._server) is not None:
+                    await _paused(server, trouble.lasts_s)
             case fault:
                 control = self._controls[trouble.which]
                 await set_engine_fault(self._http, control, _FAULTS[fault])
@@ -366,6 +369,15 @@ async def _without_descriptors(pid: int, lasts_s: float) -> None:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (few, limits[1]))
         await asyncio.sleep(lasts_s)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+
+
+async def _paused(child: ChildProcess, lasts_s: float) -> None:
+    """Let a process stand still for this long; it may end meanwhile."""
+    child.signal_group(signal.SIGSTOP)
+    try:
+        await asyncio.sleep(lasts_s)
+    finally:
+        child.signal_group(signal.SIGCONT)
 
 
 def _open_files(pid: int) -> int:
