@@ -186,6 +186,15 @@ def _without_spare() -> str:
     return f"{_most('pool_pressure_ratio')} > 1 - 1 / ({engines} > 1)"
 
 
+def _of_quota(outcomes: str) -> str:
+    """Requests of each tenant over its quota. Each replica counts those of its own proxies."""
+    requests = f'sum by ({_TENANT_LABELS}) (rate({metric("tenant_requests_total")}{{outcome=~"{outcomes}"}}[5m]))'
+    return f"{requests} / max by ({_TENANT_LABELS}) ({metric('tenant_quota_requests_per_second')})"
+
+
+_TENANT_LABELS: Final = "job, namespace, port, tenant"
+_TENANT: Final = "tenant {{ $labels.tenant }} of port {{ $labels.port }}"
+_WHY_TENANT: Final = "switchgear why tenant:{{ $labels.port }}/{{ $labels.tenant }}"
 _POOL: Final = "pool {{ $labels.pool }}"
 _OBJECTIVE: Final = (
     "{{ if $labels.pool }}pool {{ $labels.pool }}{{ else }}route {{ $labels.route }}{{ end }}: "
@@ -263,6 +272,19 @@ ALERTS: Final[Sequence[Alert]] = (
         summary=f"{_POOL}: {{{{ $value | humanizePercentage }}}} of calls fail without a retry (limit 5 %)",
         impact="Callers have got errors of engines for 5 minutes, because the retry budget is used up.",
         run="switchgear tap {{ $labels.pool }} --failed",
+    ),
+    Alert(
+        # A batch job may send above its quota for minutes, on purpose.
+        name="SwitchgearTenantThrottled", severity="ticket", expr=f"{_of_quota('refused')} > 0.05", held="15m",
+        summary=f"{_TENANT}: refusals are {{{{ $value | humanizePercentage }}}} of its quota (limit 5 %)",
+        impact="Callers of this tenant have got 429 for 15 minutes; others are not affected.", run=_WHY_TENANT,
+    ),
+    Alert(
+        # Time to raise the quota before callers are refused; daily peaks last longer than 15 minutes.
+        name="SwitchgearTenantNearQuota", severity="ticket",
+        expr=f"{_of_quota('admitted|over_quota')} > 0.9", held="15m",
+        summary=f"{_TENANT}: uses {{{{ $value | humanizePercentage }}}} of its quota (limit 90 %)",
+        impact="With a little more traffic callers of this tenant get 429.", run=_WHY_TENANT,
     ),
     Alert(
         # The ladder waits before each level by itself; callers notice from level 3 on.

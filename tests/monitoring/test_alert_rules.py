@@ -18,6 +18,7 @@ from xds_server.metrics.metric_table import TABLE
 RULES = DEPLOY / "monitoring" / "rules.yaml"
 WHOLE = {"job": "switchgear", "namespace": "inference"}
 POOL = {**WHOLE, "pool": "chat"}
+TENANT = {**WHOLE, "port": "8080", "tenant": "search"}
 BY_NAME = {one.name: one for one in ALERTS}
 
 
@@ -54,6 +55,19 @@ def calls(success: int, failure: int = 0, retries: int = 0, refused: int = 0, mi
         labelled("requests_total", pool="chat", **{"class": "interactive"}): success + refused + failure - retries,
     }
     return {series: f"0+{step}x{minutes}" for series, step in rates.items()}
+
+
+def of_tenant(quota: int, admitted: int, refused: int, over: int = 0) -> dict[str, str]:
+    """A tenant with ``quota`` requests per second; the others are increases per minute."""
+    counts = {"admitted": admitted, "refused": refused, "over_quota": over}
+    labels = {"port": "8080", "tenant": "search"}
+    return {
+        labelled("tenant_quota_requests_per_second", **labels): f"{quota}x60",
+        **{
+            labelled("tenant_requests_total", outcome=outcome, **labels): f"0+{step}x60"
+            for outcome, step in counts.items()
+        },
+    }
 
 
 def turned(name: str, before: int, after: int, **labels: str) -> dict[str, str]:
@@ -280,6 +294,13 @@ CASES: Sequence[Case] = (
     *switched(
         "SwitchgearDrainOverdue", "engine_drain_left_seconds", 300, 0, "17m", pool="chat", engine="r1", zone="a"
     ),
+    Case(alert="SwitchgearTenantThrottled", series=of_tenant(10, 600, 60), at="30m", fires=TENANT, what="10 %"),
+    Case(alert="SwitchgearTenantThrottled", series=of_tenant(10, 600, 60), at="12m", what="just begun"),
+    Case(alert="SwitchgearTenantThrottled", series=of_tenant(10, 600, 12), at="30m", what="2 %"),
+    Case(alert="SwitchgearTenantNearQuota", series=of_tenant(10, 570, 0), at="30m", fires=TENANT, what="95 %"),
+    Case(alert="SwitchgearTenantNearQuota", series=of_tenant(10, 9, 0, 570), at="30m", fires=TENANT, what="over"),
+    Case(alert="SwitchgearTenantNearQuota", series=of_tenant(10, 570, 0), at="12m", what="just begun"),
+    Case(alert="SwitchgearTenantNearQuota", series=of_tenant(10, 480, 0), at="30m", what="80 %"),
     Case(alert="SwitchgearRetriesExhausted", series=tries(20, 5), at="20m", fires=POOL, what="15 % not retried"),
     Case(alert="SwitchgearRetriesExhausted", series=tries(20, 5), at="3m", what="just begun"),
     Case(alert="SwitchgearRetriesExhausted", series=tries(20, 15), at="20m", what="most are retried"),

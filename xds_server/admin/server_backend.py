@@ -53,7 +53,7 @@ from xds_server.ledger.event import ClockReading
 from xds_server.ledger.ledger import Ledger
 from xds_server.ledger.operator_orders import Orders, RefusedOrderError, floor_violation
 from xds_server.metrics.control_metrics import ControlPlaneMetrics, ProxyMetrics
-from xds_server.metrics.fleet_metrics import EngineMetrics, PoolMetrics
+from xds_server.metrics.fleet_metrics import CallerMetrics, EngineMetrics, PoolMetrics
 from xds_server.model.fleet import EngineId
 from xds_server.model.order import Order, OrderAction
 from xds_server.model.snapshot import Snapshot
@@ -262,10 +262,11 @@ class ServerBackend:
             now=now,
             orders=self._orders.active(now.s),
             objectives=self._sources.objectives,
+            tenants=self.tenants,
         )
 
     def why(self, name: str) -> Explanation:
-        """Explain an engine, zone or pool; ``UnknownNameError`` if the name matches none."""
+        """Explain an engine, zone, pool or tenant; ``UnknownNameError`` if the name matches none."""
         scene = self._scene()
         if scene is None:
             raise UnknownNameError("no decision yet")
@@ -422,6 +423,9 @@ class ServerBackend:
         scene = self._scene()
         if scene is not None:
             yield from pool_metrics(scene)
+            yield CallerMetrics.tenant_quota_requests_per_second.family(
+                {(str(one.port), one.tenant): one.quota_per_s for one in scene.tenants()}
+            )
         orders = self._orders.active(self._clock())
         by_action: dict[tuple[str, ...], float] = {
             (action.value,): sum(one.action is action for one in orders.values()) for action in OrderAction

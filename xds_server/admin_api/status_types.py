@@ -416,7 +416,7 @@ class RuleStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Explanation of an engine, zone or pool, in sentences for operators.
+    """Explanation of an engine, zone, pool or tenant, in sentences for operators.
 
     ``well``: no problem. ``now``: state and duration. ``because``: evidence with figures. ``why_not``: why the
     state contradicts the evidence. ``returns``: what reverses it, within ``until_in_s`` seconds of the answer.

@@ -1,4 +1,4 @@
-"""``switchgear why``: the story of an engine, a zone or a pool, in sentences."""
+"""``switchgear why``: the story of an engine, a zone, a pool or a tenant, in sentences."""
 
 from collections.abc import Iterator
 
@@ -16,21 +16,24 @@ from xds_server.diagnosis.event_text import change_text
 from xds_server.model.text import age_text
 
 
-@click.command(name="why", short_help="Explain the current state of an engine, zone or pool.")
-@click.argument("name", metavar="ENGINE|ZONE|POOL", shell_complete=complete_names("engines", "zones", "pools"))
+@click.command(name="why", short_help="Explain the current state of an engine, zone, pool or tenant.")
+@click.argument(
+    "name", metavar="ENGINE|ZONE|POOL|tenant:NAME", shell_complete=complete_names("engines", "zones", "pools")
+)
 @connection_options
 @output_option()
 def command(name: str, admin: str, output: str) -> int:
-    """Explain the current state of an engine, zone or pool.
+    """Explain the current state of an engine, zone, pool or tenant.
 
     Shows the state and since when, the evidence, the policy line that decided, what would change it and when, and
     earlier events.
 
     Name an engine POOL/ENGINE, or ENGINE where the name is unique. pool:NAME, zone:NAME and engine:NAME tell equal
-    names apart.
+    names apart. tenant:NAME and tenant:PORT/NAME name a tenant.
 
     Exit code: 0 when healthy, 1 when not (an engine is ejected, draining, unknown or kept in rotation by the
-    capacity floor; a pool is full or degraded), 2 when there is no such name, more than one, or no server answers.
+    capacity floor; a pool is full or degraded; requests of a tenant are refused), 2 when there is no such name,
+    more than one, or no server answers.
     """
     answer = fetch(admin, WHY, query=[("name", name)])
     story = answer.value

@@ -44,6 +44,7 @@ _BY_ROUTE: Final = LabelSet(
 _BY_TENANT: Final = LabelSet(
     labels={"port": (), "tenant": (), "outcome": ("admitted", "over_quota", "refused")}, per=("tenant",)
 )
+_BY_QUOTA: Final = LabelSet(labels={"port": (), "tenant": ()}, per=("tenant",))
 _BY_OBJECTIVE: Final = LabelSet(
     labels={"pool": (), "route": (), "objective": OBJECTIVE_NAMES}, per=("pool", "route")
 )
@@ -114,6 +115,13 @@ class CallerMetrics(MetricChapter):
         "refused with 429. The tenant `others` stands for all callers that are not named.",
         "`switchgear get tenants`; raise the quota, or ask the tenant to send less.",
         _BY_TENANT,
+    )
+    tenant_quota_requests_per_second = gauge_family(
+        "tenant_quota_requests_per_second",
+        "requests per second",
+        "Quota of a tenant (listener.tenants) over all proxies of its port.",
+        "Compare with the rate of switchgear_tenant_requests_total.",
+        _BY_QUOTA,
     )
     objective_calls = counter_family(
         "objective_calls_total",

@@ -142,6 +142,10 @@ async def test_noisy_tenant_keeps_its_quota_over_three_envoys_and_others_lose_no
 
     await eventually(counted, f"{sent} counted")
     assert await site.metric("switchgear_tenant_requests_total", of='outcome="over_quota"') == 0
+    assert await site.metric("switchgear_tenant_quota_requests_per_second", of='tenant="noisy"') == NOISY_PER_S
+    code, out, error = await site.switchgear("why", f"tenant:{site.port}/noisy", "--admin", f"http://{site.admin}")
+    assert code in {0, 1}, error
+    assert f"divided over {len(HOSTS)} proxies: 4 per second and a burst of 4 at each" in " ".join(out.split())
     code, out, error = await site.switchgear("get", "tenants", "--admin", f"http://{site.admin}")
     assert code == 0, error
     assert f"{site.port}/noisy" in out

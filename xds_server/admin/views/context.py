@@ -11,6 +11,7 @@ from policies.model import PolicySet
 from policies.quantity import format_duration
 from xds_server.admin_api.objective_types import ObjectiveStatus
 from xds_server.admin_api.status_types import EventStatus, RuleStatus
+from xds_server.admin_api.tenant_types import TenantStatus
 from xds_server.decide.decisions import Decisions
 from xds_server.decide.diff.change import Subject
 from xds_server.ledger.event import ClockReading, Event, place_of
@@ -32,6 +33,7 @@ class ViewContext:
     now: ClockReading
     orders: Mapping[EngineId, Order] = field(default_factory=lambda: _NO_ORDERS)
     objectives: Callable[[], Sequence[ObjectiveStatus]] = tuple
+    tenants: Callable[[], Sequence[TenantStatus]] = tuple
 
 
 class UnknownNameError(Exception):

@@ -1,0 +1,99 @@
+"""Explanation of a tenant: its quota, what it uses of it, and why requests are refused."""
+
+import difflib
+from collections.abc import Iterator
+
+from policies.model import PolicySet
+from policies.resilience.mode import Mode
+from policies.tenants import OTHERS, Quota, Tenants
+from xds_server.admin.views.context import UnknownNameError, ViewContext
+from xds_server.admin_api.status_types import Explanation, RuleStatus
+from xds_server.admin_api.tenant_types import TenantStatus
+
+PREFIX = "tenant:"
+# Share of a quota below which a refusal needs another reason than the quota itself.
+_USED_UP = 0.8
+
+
+def why_tenant(name: str, scene: ViewContext) -> Explanation:
+    """Explain ``PORT/TENANT``, or a ``TENANT`` of only one port; ``UnknownNameError`` for none or several."""
+    row = _named(name, scene)
+    tenants, route = _declared(row.port, scene.policies)
+    quota = tenants.quotas()[row.tenant]
+    used, refused = row.traffic.served_per_s / row.quota_per_s, row.traffic.refused_per_s
+    return Explanation(
+        subject=row.name,
+        kind="tenant",
+        well=not refused,
+        now=(
+            f"tenant {row.tenant} of port {row.port} uses {used:.0%} of its quota: "
+            f"{row.traffic.served_per_s:.3g} of {row.quota_per_s:.3g} requests per second"
+            + (f"; {refused:.3g} more per second are refused." if refused else ".")
+        ),
+        because=tuple(_because(row, quota, tenants)),
+        why_not=(_early_refusal(row, quota),) if refused and used < _USED_UP else (),
+        ruled_by=(_rule(row.tenant, tenants, route, scene.policies),),
+    )
+
+
+def _named(name: str, scene: ViewContext) -> TenantStatus:
+    rows = scene.tenants()
+    found = [row for row in rows if name in (row.name, row.tenant)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UnknownNameError(
+            f"{PREFIX}{name!r} is ambiguous: use " + " or ".join(f"{PREFIX}{row.name}" for row in found)
+        )
+    near = difflib.get_close_matches(
+        name, [one for row in rows for one in (row.name, row.tenant)], n=3, cutoff=0.5
+    )
+    hint = f"did you mean {' or '.join(near)}?" if near else "`switchgear get tenants` lists them"
+    raise UnknownNameError(f"no tenant {name!r}; {hint}")
+
+
+def _declared(port: int, policies: PolicySet) -> tuple[Tenants, str]:
+    """The tenants of a port, and the first route that declares them."""
+    for name, route in policies.routes.items():
+        if route.spec.listener.port == port and route.spec.listener.tenants is not None:
+            return route.spec.listener.tenants, name
+    raise UnknownNameError(f"port {port} has no tenants any more")
+
+
+def _because(row: TenantStatus, quota: Quota, tenants: Tenants) -> Iterator[str]:
+    burst = max(1, int(quota.burst_requests / row.proxies))
+    if row.proxies > 1:
+        yield (
+            f"Quota: {quota.requests} requests per {row.per}, divided over {row.proxies} proxies: "
+            f"{row.quota_per_s / row.proxies:.3g} per second and a burst of {burst} at each."
+        )
+    else:
+        yield f"Quota: {quota.requests} requests per {row.per}, with a burst of {burst}."
+    if row.tenant == OTHERS:
+        yield f"Shared by all callers whose {tenants.header} is absent, repeated or names no tenant."
+    counts = row.traffic
+    if row.mode == Mode.SHADOW:
+        yield (
+            f"Mode shadow: no request is refused. Of those since this server started {counts.over_quota:.0f} were "
+            f"above the quota and {counts.admitted:.0f} within it."
+        )
+    else:
+        yield f"Since this server started: {counts.admitted:.0f} admitted, {counts.refused:.0f} refused with 429."
+
+
+def _early_refusal(row: TenantStatus, quota: Quota) -> str:
+    """Why requests are refused before the quota is used up."""
+    if row.proxies > 1:
+        return (
+            f"Refused below its quota: each of {row.proxies} proxies admits an even part, whether or not callers "
+            "use it; or requests come in bursts."
+        )
+    return f"Refused below its quota: requests come in bursts of more than {max(1, int(quota.burst_requests))}."
+
+
+def _rule(tenant: str, tenants: Tenants, route: str, policies: PolicySet) -> RuleStatus:
+    names = [one.name for one in tenants.named]
+    field = "spec.listener.tenants." + (f"named[{names.index(tenant)}]" if tenant in names else OTHERS)
+    origin = policies.origin("ModelRoute", route, field)
+    place = "" if origin is None else f"{origin.file}:{origin.line}"
+    return RuleStatus(field=field, value=str(tenants.quotas()[tenant]), place=place)
