@@ -63,10 +63,12 @@ def _wanted(distribution: Distribution, extras: frozenset[str]) -> Iterator[Requ
             yield one
 
 
-def required_packages(root: str = ROOT_PACKAGE) -> Mapping[str, frozenset[str]]:
-    """Installed runtime dependencies of ``root``, and the packages that need each, by normalized name."""
+def required_packages(
+    root: str = ROOT_PACKAGE, extras: frozenset[str] = frozenset()
+) -> Mapping[str, frozenset[str]]:
+    """Installed dependencies of ``root`` with ``extras``, and the packages that need each, by normalized name."""
     needed_by: dict[str, set[str]] = {}
-    todo = [(root, frozenset[str]())]
+    todo = [(root, extras)]
     seen = set(todo)
     while todo:
         name, extras = todo.pop()

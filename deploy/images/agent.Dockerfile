@@ -17,12 +17,11 @@ COPY policies ./policies
 COPY engine ./engine
 COPY xds_server ./xds_server
 COPY istio ./istio
-COPY command_line ./command_line
 COPY chaos ./chaos
 COPY envoy ./envoy
 # Constraints pin versions, for the build too, without installing the packages that only tests need.
-RUN PIP_CONSTRAINT=/src/requirements.lock /opt/venv/bin/pip install . \
-    && /opt/venv/bin/python -m compileall -q /opt/venv/lib
+RUN PIP_CONSTRAINT=/src/requirements.lock /opt/venv/bin/pip install --no-compile . \
+    && /opt/venv/bin/python -m compileall -q -j 0 /opt/venv/lib
 
 FROM python:3.11.14-slim-bookworm
 LABEL org.opencontainers.image.title="switchgear-agent" \

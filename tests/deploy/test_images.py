@@ -4,46 +4,25 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from deploy import render
 from tests.deploy import helm_rendering
+from tests.deploy.dockerfile import IMAGES, image_name, stages
 
-IMAGES = sorted((render.DEPLOY / "images").glob("*.Dockerfile"))
 ENTRY = {"control-plane": "switchgear", "agent": "switchgear-agent", "chaos": "switchgear-chaos"}
 
 
-def _name(path: Path) -> str:
-    return path.name.removesuffix(".Dockerfile")
-
-
-def _instructions(path: Path) -> Iterator[tuple[str, str]]:
-    """Instructions with their arguments, continuation lines joined."""
-    lines = [line for line in path.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    for line in re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines():
-        name, _, rest = line.partition(" ")
-        yield name, rest.strip()
-
-
-def _stages(path: Path) -> Sequence[Sequence[tuple[str, str]]]:
-    stages: list[list[tuple[str, str]]] = []
-    for instruction in _instructions(path):
-        if instruction[0] == "FROM":
-            stages.append([])
-        stages[-1].append(instruction)
-    return stages
-
-
-@pytest.fixture(params=IMAGES, ids=_name)
+@pytest.fixture(params=IMAGES, ids=image_name)
 def image(request: pytest.FixtureRequest) -> Path:
     return request.param  # type: ignore[no-any-return]
 
 
 def test_every_command_has_an_image() -> None:
-    assert {_name(path) for path in IMAGES} == set(ENTRY)
+    assert {image_name(path) for path in IMAGES} == set(ENTRY)
 
 
 def test_hadolint_passes(image: Path) -> None:
@@ -53,14 +32,14 @@ def test_hadolint_passes(image: Path) -> None:
 
 
 def test_base_images_pin_the_python_of_the_lock(image: Path) -> None:
-    bases = [rest.split()[0] for stage in _stages(image) for name, rest in stage if name == "FROM"]
+    bases = [rest.split()[0] for stage in stages(image) for name, rest in stage if name == "FROM"]
     assert len(bases) == 2
     assert len(set(bases)) == 1
     assert re.fullmatch(r"python:3\.11\.\d+-slim-[a-z]+(@sha256:[0-9a-f]{64})?", bases[0])
 
 
 def test_final_stage_has_no_build_tools(image: Path) -> None:
-    build, last = _stages(image)
+    build, last = stages(image)
     assert [rest for name, rest in last if name == "COPY"] == ["--from=build /opt/venv /opt/venv"]
     assert not [rest for name, rest in last if name == "RUN"]
     runs = " ".join(rest for name, rest in build if name == "RUN")
@@ -70,7 +49,7 @@ def test_final_stage_has_no_build_tools(image: Path) -> None:
 
 
 def test_image_user_matches_the_chart(image: Path) -> None:
-    _, last = _stages(image)
+    _, last = stages(image)
     (user,) = [rest for name, rest in last if name == "USER"]
     assert user == "65532:65532"
     for _, template in helm_rendering.pods(helm_rendering.documents("everything")):
@@ -81,10 +60,10 @@ def test_image_user_matches_the_chart(image: Path) -> None:
 
 
 def test_image_has_entrypoint_and_health_check(image: Path) -> None:
-    _, last = _stages(image)
+    _, last = stages(image)
     last_by_name = dict(last)
-    assert json.loads(last_by_name["ENTRYPOINT"]) == [ENTRY[_name(image)]]
-    if _name(image) == "chaos":
+    assert json.loads(last_by_name["ENTRYPOINT"]) == [ENTRY[image_name(image)]]
+    if image_name(image) == "chaos":
         assert last_by_name["HEALTHCHECK"] == "NONE"
     else:
         _, _, command = last_by_name["HEALTHCHECK"].partition("CMD ")
@@ -96,7 +75,7 @@ def test_image_has_entrypoint_and_health_check(image: Path) -> None:
 
 
 def _copied(image: Path) -> set[str]:
-    build, _ = _stages(image)
+    build, _ = stages(image)
     return {
         source.removeprefix("./")
         for name, rest in build
