@@ -82,8 +82,16 @@ class ContextFile:
 
 def default_path() -> Path:
     """The file where neither ``--config`` nor ``SWITCHGEAR_CONFIG`` names one."""
-    home = os.environ.get("XDG_CONFIG_HOME", "")
-    return (Path(home) if home else Path("~/.config").expanduser()) / "switchgear" / "config.yaml"
+    folder = os.environ.get("XDG_CONFIG_HOME", "")
+    return (Path(folder) if folder else _home() / ".config") / "switchgear" / "config.yaml"
+
+
+def _home() -> Path:
+    """The user's folder; / for a user without an entry in the system, as container runtimes set it."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
 
 
 def read_context_file(path: Path, *, required: bool = False) -> ContextFile:

@@ -12,6 +12,7 @@ from tests.xds_server.cli import test_status
 from tests.xds_server.cli.test_status import Server
 from xds_server.cli import group, main
 from xds_server.cli.connection_options import META, ConnectionSettings, connection_settings
+from xds_server.cli.context_file import default_path
 
 server = test_status.server
 
@@ -145,3 +146,10 @@ def test_named_file_has_to_exist(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "no such file" in capsys.readouterr().err
     fresh = str(tmp_path / "new" / "config.yaml")
     assert main(["--config", fresh, "config", "set-context", "a", "--admin", "http://a:1"]) == 0
+
+
+def test_user_without_an_entry_has_no_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SWITCHGEAR_CONFIG", "XDG_CONFIG_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    assert default_path() == Path("/.config/switchgear/config.yaml")
