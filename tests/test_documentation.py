@@ -47,6 +47,8 @@ FOREIGN: Final = {
         *("--current", "--field-manager", "--field-selector", "--grace-period", "--server-side", "--subresource"),
         *("--wait", "--crds"),
     },
+    "cosign": {"--bundle", "--certificate-identity", "--certificate-oidc-issuer", "--predicate"},
+    "sha256sum": {"--check", "--ignore-missing"},
     "helm": {"--values", "--create-namespace", "--reuse-values"},
     "nvidia-smi, dcgm, journalctl": {"--gpu-reset", "--collect-interval", "--follow"},
     "pip-compile": {
