@@ -19,7 +19,7 @@ from chaos.lab.control_port import control_port, lab_description
 from chaos.lab.history_recorder import record_history
 from chaos.lab.lab_load import send_until_stopped
 from chaos.lab.lab_session import Lab
-from chaos.lab_page.lab_page import MAX_RATE_PER_S, LabPage
+from chaos.lab_page.lab_page import LabPage
 from chaos.scenario.experiment_plan import Experiment
 from chaos.scenario.scenario_library import chosen_scenarios
 from chaos.testbed.subjects import Subject, combined_subjects
@@ -117,8 +117,7 @@ async def _run_lab(experiment: Experiment, subject: Subject, options: _LabOption
     async with AsyncExitStack() as stack:
         click.echo("starting engines, agents, Envoys and the control plane ...", err=True)
         lab = await stack.enter_async_context(Lab.open(experiment, subject, options.work_dir, by_hand=True))
-        usual_per_s = min(lab.plan.experiment.rate_per_s, MAX_RATE_PER_S)
-        page = LabPage(lab, rate_per_s=usual_per_s if options.load else 0.0)
+        page = LabPage(lab, load=options.load)
         if options.out is None:
             await stack.enter_async_context(send_until_stopped(lab, page.on_request))
         else:

@@ -15,12 +15,16 @@ ENOUGH_ANSWERS: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedEngine:
-    """One engine as the control plane reports it. ``fault`` is that of the lab, empty if healthy."""
+    """One engine as the control plane reports it.
+
+    ``since_s`` is the age of its health; ``fault`` is that of the lab, empty if healthy.
+    """
 
     name: str
     health: str = ""
     verdict: str = ""
     reason: str = ""
+    since_s: float = 0.0
     fault: str = ""
 
     @property
@@ -113,7 +117,10 @@ def _explained(progress: Progress, now: Observation) -> str:
 
 
 def _served(progress: Progress, now: Observation) -> str:
-    out = any(one.name == progress.engine and not one.in_rotation for one in now.engines)
+    # Answers of the window's start may be from before the hang.
+    out = any(
+        one.name == progress.engine and not one.in_rotation and one.since_s >= WINDOW_S for one in now.engines
+    )
     answers = now.answers
     if not out or answers.good < ENOUGH_ANSWERS or answers.failed or answers.refused:
         return ""

@@ -34,7 +34,7 @@ from xds_server.admin.dashboard.page_files import PAGE, add_page_files, page_fil
 
 LOOK_EVERY_S: Final = 0.5
 MAX_RATE_PER_S: Final = 60.0
-"""Upper end of the slider: more than twice what the default lab's engines serve."""
+"""Least upper end of the slider: more than twice what the default lab's engines serve."""
 
 _ANSWER_LIMIT_S: Final = 5.0
 _T = TypeVar("_T")
@@ -54,14 +54,16 @@ class RateDial:
     """A new rate of requests."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
-    per_second: Annotated[float, Field(ge=0, le=MAX_RATE_PER_S)]
+    per_second: Annotated[float, Field(ge=0)]
 
 
 class LabPage:
     """The page's state. ``on_request`` counts an answer of the load, ``routes`` adds it to the control port."""
 
-    def __init__(self, lab: Lab, *, rate_per_s: float) -> None:
+    def __init__(self, lab: Lab, *, load: bool) -> None:
         self._lab = lab
+        usual_per_s = lab.plan.experiment.rate_per_s
+        self._most_per_s = max(MAX_RATE_PER_S, 2 * usual_per_s)
         self._faults = EngineFaults(lab)
         self._answers = RecentAnswers()
         self._progress = Progress()
@@ -70,7 +72,7 @@ class LabPage:
         self._change = ChangeLoad()
         self._rate_per_s = 0.0
         lab.asked.inject(self._change)
-        self._set_rate(rate_per_s)
+        self._set_rate(usual_per_s if load else 0.0)
 
     def on_request(self, request: RequestRecord) -> None:
         """Count an answer."""
@@ -109,7 +111,7 @@ class LabPage:
             "engines": [self._engine(key, one) for key, one in self._engines().items()],
             "answers": {**asdict(figures), "window_s": WINDOW_S},
             "chart": self._answers.chart(now_s),
-            "rate": {"per_second": self._rate_per_s, "most": MAX_RATE_PER_S},
+            "rate": {"per_second": self._rate_per_s, "most": self._most_per_s},
             "steps": step_texts(self._progress, self._places(f"http://{request.host}")) if admin else [],
             "finished": self._progress.finished,
         }
@@ -132,7 +134,10 @@ class LabPage:
         return web.json_response({})
 
     async def _rate(self, request: web.Request) -> web.Response:
-        self._set_rate((await _body(request, TypeAdapter(RateDial))).per_second)
+        dial = await _body(request, TypeAdapter(RateDial))
+        if dial.per_second > self._most_per_s:
+            return _refusal(f"at most {self._most_per_s:g} requests per second")
+        self._set_rate(dial.per_second)
         return web.json_response({})
 
     async def _guide(self, request: web.Request) -> web.Response:
@@ -216,6 +221,7 @@ class LabPage:
                     health=str(self._rows.get(key, {}).get("health") or ""),
                     verdict=str(self._rows.get(key, {}).get("verdict") or ""),
                     reason=str(self._rows.get(key, {}).get("reason") or ""),
+                    since_s=float(self._rows.get(key, {}).get("health_age_s") or 0.0),
                     fault=active.get(one.name, ""),
                 )
                 for key, one in self._engines().items()

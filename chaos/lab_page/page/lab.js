@@ -82,7 +82,7 @@ function showEngines(engines) {
     row.className = `engine ${kind}`;
     row.querySelector(".badge").className = `badge ${kind}`;
     write(row.querySelector(".badge"), word);
-    write(row.querySelector(".load"), engine.in_flight === null ? "" : `${engine.in_flight} requests, ${engine.slots} slots`);
+    write(row.querySelector(".load"), engine.in_flight === null ? "" : `${engine.in_flight} in flight, ${engine.slots} slots`);
     write(row.querySelector(".reason"), reasonOf(engine));
     for (const button of row.querySelectorAll("[data-fault]")) {
       button.setAttribute("aria-pressed", String(button.dataset.fault === engine.fault));

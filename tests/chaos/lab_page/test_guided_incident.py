@@ -1,9 +1,10 @@
 """The guided incident's progress is a function of what was observed."""
 
 from dataclasses import replace
+from typing import Any
 
 from chaos.lab_page.guided_incident import STEPS, Observation, ObservedEngine, Progress, advanced, step_texts
-from chaos.lab_page.recent_answers import AnswerFigures
+from chaos.lab_page.recent_answers import WINDOW_S, AnswerFigures
 
 WELL = Observation(
     engines=(
@@ -15,13 +16,13 @@ WELL = Observation(
 PLACES = {"engine": "chat/e1", "url": "http://u", "admin": "http://a", "lab": "http://l"}
 
 
-def changed(now: Observation, **values: str) -> Observation:
+def changed(now: Observation, **values: Any) -> Observation:
     """The observation with another state of chat/e1."""
     return replace(now, engines=(now.engines[0], replace(now.engines[1], **values)))
 
 
 HUNG = changed(WELL, fault="hang")
-OUT = changed(HUNG, health="UNHEALTHY", verdict="hung", reason="hung: no token for 1.0 s")
+OUT = changed(HUNG, health="UNHEALTHY", verdict="hung", reason="hung: no token for 1.0 s", since_s=6.0)
 
 
 def after(*observations: Observation) -> Progress:
@@ -52,6 +53,13 @@ def test_no_step_is_seen_before_the_one_above_it() -> None:
     assert after(replace(WELL, answers=AnswerFigures(good=30, failed=1))) == Progress()
     assert after(Observation(answers=WELL.answers)) == Progress(), "without contact no engine is known"
     assert len(after(WELL, OUT).seen) == 3, "one observation may show several steps"
+
+
+def test_callers_count_as_served_when_the_whole_window_is_after_the_ejection() -> None:
+    asked = replace(OUT, explanation={"chat/e1": "it is hung"})
+    just_out = changed(asked, since_s=WINDOW_S - 0.1)
+    assert len(after(WELL, HUNG, just_out).seen) == 4
+    assert len(after(WELL, HUNG, just_out, changed(asked, since_s=WINDOW_S)).seen) == 5
 
 
 def test_only_a_hang_counts_as_hung() -> None:
