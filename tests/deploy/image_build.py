@@ -16,6 +16,7 @@ import struct
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -82,7 +83,15 @@ def unusable() -> str:
         return "nsenter of util-linux is not installed"
     apart = [_found("unshare"), "--net", "--mount", "--pid", "--fork", "--mount-proc", "true"]
     answer = subprocess.run(apart, capture_output=True, text=True, check=False)
-    return "" if answer.returncode == 0 else f"no namespaces here: {answer.stderr.strip()}"
+    if answer.returncode != 0:
+        return f"no namespaces here: {answer.stderr.strip()}"
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            _write_device(Path(folder) / "null", 3)
+            (Path(folder) / "null").read_bytes()
+        except OSError as error:
+            return f"no device files in {tempfile.gettempdir()}: {error.strerror}"
+    return ""
 
 
 def argv(image: Image, command: Sequence[str], net: Path) -> list[str]:
@@ -112,8 +121,7 @@ def build(dockerfile: Path, folder: Path, base: Path, wheels: Path, net: Path) -
         # No file of the base is written to.
         shutil.copytree(base, last.root, symlinks=True, copy_function=os.link)
         for name, minor in (("null", 3), ("urandom", 9)):
-            os.mknod(last.root / "dev" / name, stat.S_IFCHR, os.makedev(1, minor))
-            (last.root / "dev" / name).chmod(0o666)
+            _write_device(last.root / "dev" / name, minor)
         for instruction, text in rest:
             if instruction == "COPY":
                 _copy(shlex.split(text), last, built)
@@ -182,6 +190,11 @@ def _run(text: str, image: Image, wheels: Path, net: Path) -> None:
             os.link(wheel, mounted / wheel.name)
     packages = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": _WHEELS, "HOME": "/root"}
     run(replace(image, environment={**image.environment, **packages}), ["/bin/sh", "-c", text], net)
+
+
+def _write_device(path: Path, minor: int) -> None:
+    os.mknod(path, stat.S_IFCHR, os.makedev(1, minor))
+    path.chmod(0o666)
 
 
 def write_base(root: Path) -> None:

@@ -26,8 +26,9 @@ from tests.deploy.installed_wheels import write_wheels
 from tests.eventually import eventually
 from tests.shell import ROOT
 
+UNUSABLE: Final = unusable()
 pytestmark = [
-    pytest.mark.skipif(bool(unusable()), reason=unusable()),
+    pytest.mark.skipif(bool(UNUSABLE), reason=UNUSABLE),
     # Three environments are installed and compiled.
     pytest.mark.timeout(900),
 ]
