@@ -171,9 +171,9 @@ class Demand:
 class CapacityEstimate:
     """Recent averages of one engine's successful calls, and its observed slots.
 
-    ``done`` calls succeeded and took ``busy`` call-seconds, over a remembered ``span_s``; ``slots`` is None unless
-    the engine cannot fill its declared ones. ``at_s``: monotonic time of the last telemetry used; ``looked_at_s``
-    that of the last report.
+    ``done`` calls succeeded and took ``busy`` call-seconds, as at the engine's usual pace, over a remembered
+    ``span_s``; ``slots`` is None unless the engine cannot fill its declared ones. ``at_s``: monotonic time of the
+    last telemetry used; ``looked_at_s`` that of the last report.
     """
 
     done: float = 0.0
@@ -182,6 +182,23 @@ class CapacityEstimate:
     at_s: float = 0.0
     slots: float | None = None
     looked_at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPace:
+    """How many times slower than usual an engine makes tokens: ``slowdown``, since ``since_s`` (monotonic).
+
+    ``usual`` holds tokens per second of a running request, and seconds observed, by the power of two of running
+    requests. ``asked`` is a slowdown seen since ``asked_since_s`` and not in force yet. ``at_s``: the last report
+    used.
+    """
+
+    usual: tuple[tuple[float, float], ...] = ()
+    at_s: float = 0.0
+    slowdown: float = 1.0
+    since_s: float = 0.0
+    asked: float | None = None
+    asked_since_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +308,7 @@ class CapacityMemory:
     capacities: Mapping[EngineId, EngineCapacity] = field(default_factory=dict)
     estimates: Mapping[EngineId, CapacityEstimate] = field(default_factory=dict)
     work: tuple[WorkSnapshot, ...] = ()
+    paces: Mapping[EngineId, TokenPace] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,16 +138,23 @@ class EngineCapacity:
     """The capacity of one engine: concurrent calls, mean seconds per call, and the source of the numbers.
 
     ``slots`` and ``service_s`` move in steps; a ``CapacityEstimate`` follows the measurements between them.
+    ``service_s`` includes ``slowdown``: how many times slower than usual the engine makes tokens now.
     """
 
     slots: float
     service_s: float
     source: str
+    slowdown: float = 1.0
 
     @property
     def per_s(self) -> float:
         """Answers per second: what floors, zones, regions, fallbacks and limits compare."""
         return self.slots / self.service_s
+
+    @property
+    def usual_s(self) -> float:
+        """Seconds per call at the engine's usual pace."""
+        return self.service_s / self.slowdown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,7 @@ from xds_server.decide.routing.zone_relief import zone_relief
 from xds_server.decide.routing.zone_shares import MIN_INTERVAL_S, zone_shares
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.order import Order
-from xds_server.model.pool_traffic import PoolTraffic
+from xds_server.model.pool_traffic import STALE_S, PoolTraffic
 from xds_server.model.view import GATEWAY, SIDECAR
 
 REEVALUATE_S: Final = 0.5
@@ -131,6 +131,7 @@ def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemo
         decisions=outcome.engines,
         capacities=let_in.capacity.capacities,
         ramps=share_ramps(ramps, resilience.slow_start),
+        in_flight=_in_flight(pool.traffic, now_s),
     )
     routed = _routing_step(pool, proxies, engines, let_in, before=before, now_s=now_s)
     decided = PoolDecisions(
@@ -202,6 +203,7 @@ def _admission_step(
         pool.traffic,
         decisions=decisions,
         before=before.capacity,
+        past=before.ejection.past_speeds,
         now_s=now_s,
     )
     breaker = pool_breaker(
@@ -241,6 +243,13 @@ def _admission_step(
     return _AdmissionStep(
         capacity=able, breaker=breaker, serves_percent=percent, degradation=level, admission=admitted
     )
+
+
+def _in_flight(traffic: PoolTraffic | None, now_s: float) -> Mapping[str, int]:
+    """Requests in flight by engine name, as proxies report them now."""
+    if traffic is None or now_s - traffic.heard_at_s >= STALE_S:
+        return {}
+    return {name: one.in_flight for name, one in traffic.engines.items() if one.in_flight is not None}
 
 
 def _lost(decisions: Mapping[EngineId, EngineDecision], failing: str, fallback: FallbackView | None) -> str:

@@ -39,12 +39,20 @@ def able_per_s(decision: EngineDecision, capacity: EngineCapacity) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolEngines:
-    """A pool's engines, the decision on each, their capacity, and those in slow start."""
+    """A pool's engines, the decision on each, their capacity, those in slow start, and their requests in flight.
+
+    ``in_flight`` is by engine name; absent where no proxy reports it.
+    """
 
     engines: Sequence[Engine]
     decisions: Mapping[EngineId, EngineDecision]
     capacities: Mapping[EngineId, EngineCapacity]
     ramps: Mapping[EngineId, ShareRamp] = field(default_factory=dict)
+    in_flight: Mapping[str, int] = field(default_factory=dict)
+
+    def waiting(self, engine: EngineId) -> float:
+        """Requests in flight to an engine beyond its slots."""
+        return max(0.0, self.in_flight.get(engine.engine, 0) - self.capacities[engine].slots)
 
     def able_per_s(self, engine: EngineId) -> float:
         """Answers per second that an engine yields now."""

@@ -224,7 +224,7 @@ def _engine(one: EngineCapacity, known: CapacityEstimate, now_s: float) -> _Engi
         service_s=one.service_s,
         source=one.source,
         done=known.done,
-        busy=known.busy,
+        busy=known.busy * one.slowdown,  # a new server knows no usual pace
         span_s=known.span_s,
         narrowed=known.slots,
         heard_ago_s=max(0.0, now_s - heard_s),

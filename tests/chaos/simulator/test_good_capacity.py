@@ -5,7 +5,7 @@ pool.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from hypothesis import example, given, settings
@@ -23,8 +23,14 @@ FAULT_S: Final = 6.0
 SETTLED_S: Final = 18.0
 """A region that is short of capacity waits 5 s, and then moves its callers in steps."""
 
+NOTICED_S: Final = 11.0
+"""A slow engine shows after a second, and moving its callers takes a few."""
+
 END_S: Final = 26.0
 MOST_LOST: Final = 0.08
+MOST_LOST_TO_SLOW: Final = 0.1
+"""Requests that run on an engine when it becomes slow may miss their deadline ten seconds later."""
+
 LEAST_IDLE: Final = 0.25
 """Of the good engines' slots: below it, a random burst fills them."""
 
@@ -143,6 +149,12 @@ def lost_and_idle(drawn: Drawn, history: History) -> tuple[float, float]:
     return sum(not one.ok for one in some) / len(some), 1.0 - busy_s / whole_s
 
 
+def lost_after(history: History, from_s: float) -> float:
+    """Share of lost requests that came after ``from_s``."""
+    some = [one for one in history.requests if from_s <= one.at_s < END_S - 2.0]
+    return sum(not one.ok for one in some) / len(some)
+
+
 def assert_good_capacity_is_used(drawn: Drawn) -> None:
     lost, idle = lost_and_idle(drawn, played(drawn))
     assert lost <= MOST_LOST or idle <= LEAST_IDLE, f"{lost:.0%} lost while {idle:.0%} of the good slots idled"
@@ -151,8 +163,16 @@ def assert_good_capacity_is_used(drawn: Drawn) -> None:
 MARKS: Final = {"e": "errors", "c": "crash", "h": "hang", "s": "sheds", "p": "sheds half", "l": "slow"}
 
 
-def case(pools: str, broken: str, *, regions: bool = False, load: float = 0.5) -> Drawn:
-    """``aab/ab`` are pools and their engines' zones, ``broken`` their ``MARKS``, - for none; callers in a."""
+def case(
+    pools: str,
+    broken: str,
+    *,
+    callers: str = "a",
+    regions: bool = False,
+    floor: float = 50.0,
+    load: float = 0.5,
+) -> Drawn:
+    """``aab/ab`` are pools and their engines' zones, ``broken`` their ``MARKS``, - for none."""
     return Drawn(
         pools=tuple(tuple(zones) for zones in pools.split("/")),
         broken={
@@ -161,9 +181,9 @@ def case(pools: str, broken: str, *, regions: bool = False, load: float = 0.5) -
             for place, mark in enumerate(marks)
             if mark != "-"
         },
-        callers=("a",),
+        callers=tuple(callers),
         regions={"a": "west", "b": "east"} if regions else {},
-        floor=50.0,
+        floor=floor,
         load=load,
     )
 
@@ -182,3 +202,23 @@ def case(pools: str, broken: str, *, regions: bool = False, load: float = 0.5) -
 @settings(max_examples=20)
 def test_good_capacity_never_idles_while_callers_are_lost(drawn: Drawn) -> None:
     assert_good_capacity_is_used(drawn)
+
+
+@st.composite
+def slow_fleets(draw: st.DrawFn) -> Drawn:
+    """As ``fleets``, with every fault a slow engine."""
+    drawn = draw(fleets())
+    return replace(drawn, broken=dict.fromkeys(drawn.broken, "slow"))
+
+
+@example(case("ab/ab/aa", "-l/ll/-l", callers="b", floor=0.0, load=0.3))
+@example(case("aaaa/a", "ll-l/-", callers="b", load=0.7))
+@example(case("aba/bbb/bba", "lll/lll/l-l", load=0.7))
+@example(case("ab", "l-", callers="ab", floor=0.0, load=0.7))
+@example(case("bb/aab", "ll/---", callers="a", floor=0.0))
+@given(slow_fleets())
+@settings(max_examples=8)
+def test_callers_of_slow_engines_get_what_good_ones_have(drawn: Drawn) -> None:
+    history = played(drawn)
+    lost, idle = lost_after(history, NOTICED_S), lost_and_idle(drawn, history)[1]
+    assert lost <= MOST_LOST_TO_SLOW or idle <= LEAST_IDLE, f"{lost:.0%} lost while {idle:.0%} of the slots idled"

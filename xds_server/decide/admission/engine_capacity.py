@@ -7,14 +7,19 @@ ceiling made of them would shrink with every waiting request. ``L`` is the sum o
 where calls take about as long as the rate window, or longer, what proxies report as open. An engine with few calls
 is assumed to be like its peers.
 
-The estimate stays between a tenth and four times the declared value. A service time underestimated k times
-stretches the promised wait by k, so an engine that looks many times faster than its pool is ignored; an
-overestimate only refuses earlier.
+At the usual pace, the estimate stays between a tenth and four times the declared value. A service time
+underestimated k times stretches the promised wait by k, so an engine that looks many times faster than its pool is
+ignored; an overestimate only refuses earlier.
+
+**Pace.** A service time is what calls need at the engine's usual pace times how many times slower it makes tokens
+now (``token_pace``), so that it follows a slow engine with its next report. What calls need is learned over ten
+seconds, and their work counts as at the usual pace.
 
 **Slots.** The declared ones. Fewer if the agent reports fewer, if data-parallel ranks hang, or if requests wait
 although slots are free because the KV cache is full: then as many as it runs.
 
-If most engines become slower at once, the averages start again with recent work (``pool_slowdown``).
+If most engines end fewer calls at once, and their tokens do not explain it, the averages start again with the
+service time of recent work (``pool_slowdown``).
 
 Learned values outlive missing telemetry for a while, because that says nothing about the engine.
 """
@@ -23,14 +28,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
+from types import MappingProxyType
 from typing import Final
 
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
-from xds_server.decide.admission.pool_slowdown import next_work_snapshots, slowed_work
-from xds_server.decide.decision_memory import CapacityEstimate, CapacityMemory
+from xds_server.decide.admission.pool_slowdown import next_work_snapshots, slowed_times, slowed_work
+from xds_server.decide.admission.token_pace import CallsLately, confirmed, has_new_pace, next_token_pace
+from xds_server.decide.decision_memory import CapacityEstimate, CapacityMemory, PastSpeed, TokenPace, WorkSnapshot
 from xds_server.decide.decisions import AS_PEERS, DECLARED, MEASURED, EngineCapacity, EngineDecision, Health
-from xds_server.decide.recent_work import RecentWork
+from xds_server.decide.recent_work import recent_work
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.memo import reuse_equal, reuse_mapping
 from xds_server.model.pool_traffic import RATE_S, EngineTraffic, PoolTraffic
@@ -75,8 +82,13 @@ _FAILING: Final = 0.1
 _KEPT_S: Final = 600.0
 """Without telemetry for this long, learned values are dropped: the load may have changed."""
 
+_PACE_S: Final = 0.5
+"""Time of recent calls that confirm a pace, and age of a report that tells one."""
+
 _LONGEST_LOOK_S: Final = 1.0
 """A report covers the time since the previous one, but at most this."""
+
+NO_PAST_SPEEDS: Final[Mapping[EngineId, PastSpeed]] = MappingProxyType({})
 
 _FULL_KV: Final = 0.95
 _NARROWING_S: Final = 5.0
@@ -92,9 +104,10 @@ def engine_capacities(
     *,
     decisions: Mapping[EngineId, EngineDecision],
     before: CapacityMemory,
+    past: Mapping[EngineId, PastSpeed] = NO_PAST_SPEEDS,
     now_s: float,
 ) -> CapacityMemory:
-    """The capacity of every engine; ``before`` itself without news."""
+    """The capacity of every engine; ``before`` itself without news. ``past``: how fast each usually is."""
     if not resilience.limits.learn:
         known = before.capacities
         fixed = {engine.id: _declared(engine, pool.service_time, known.get(engine.id)) for engine in engines}
@@ -103,28 +116,35 @@ def engine_capacities(
     learned: dict[EngineId, CapacityEstimate] = {}
     seen = traffic.engines if traffic is not None else {}
     work = next_work_snapshots(before.work, engines, seen, decisions, now_s)
-    slowed: Mapping[EngineId, RecentWork] = {}
+    service_s = {key: one.service_s for key, one in before.capacities.items()}
+    paces = _next_paces(engines, before, past, work, now_s)
+    slowed: Mapping[EngineId, float] = {}
     if work is not before.work:
-        slowed = slowed_work(work, {key: one.service_s for key, one in before.capacities.items()})
+        slowed = slowed_times(slowed_work(work, service_s), service_s)
     news = len(before.capacities) != len(engines)
     for engine in engines:
         capacity, estimate = before.capacities.get(engine.id), before.estimates.get(engine.id)
+        pace, decision = paces.get(engine.id), decisions.get(engine.id)
         one = _estimate(
             engine,
             seen.get(engine.id.engine),
             estimate,
-            teaches=_gets_full_share(decisions.get(engine.id)),
+            teaches=_teaches(decision, pace),
+            slowdown=1.0 if pace is None else pace.slowdown,
             declared_s=pool.service_time,
             now_s=now_s,
         )
-        if engine.id in slowed:
-            one = _forgotten(one, slowed[engine.id], now_s)
+        if engine.id in slowed and capacity is not None and not _shows_pace(pace, now_s):
+            one = _slowed(one, capacity.usual_s * slowed[engine.id], now_s)
         if one is not None:
             learned[engine.id] = one
         fits = capacity is not None and _fits(capacity, estimate, engine, pool.service_time)
-        news = news or estimate is not one or not fits
+        slowdown = _slowdown(pace, decision)
+        news = news or estimate is not one or not fits or (capacity is not None and capacity.slowdown != slowdown)
     if not news:
-        return before if work is before.work else replace(before, work=work)
+        if work is before.work and paces is before.paces:
+            return before
+        return replace(before, work=work, paces=paces)
     needed_s = {engine.id: _least_work_s(float(engine.slots), pool.service_time) for engine in engines}
     own_s = {key: one.busy / one.done for key, one in learned.items() if _enough(one, needed_s[key])}
     peers_s = median(own_s.values()) if own_s else _pooled_service_time_s(learned.values(), needed_s.values())
@@ -135,20 +155,61 @@ def engine_capacities(
             learned.get(engine.id),
             own_s=own_s.get(engine.id),
             peers_s=peers_s,
+            slowdown=_slowdown(paces.get(engine.id), decisions.get(engine.id)),
             before=before.capacities.get(engine.id),
         )
         for engine in engines
     }
-    return CapacityMemory(capacities=capacities, estimates=learned, work=work)
+    return CapacityMemory(capacities=capacities, estimates=learned, work=work, paces=paces)
 
 
-def _forgotten(known: CapacityEstimate | None, recent: RecentWork, now_s: float) -> CapacityEstimate:
-    """The estimate made of recent work alone: the pool became slower."""
+def _next_paces(
+    engines: Sequence[Engine],
+    before: CapacityMemory,
+    past: Mapping[EngineId, PastSpeed],
+    work: Sequence[WorkSnapshot],
+    now_s: float,
+) -> Mapping[EngineId, TokenPace]:
+    """The pace of each engine that an agent reports on; the same mapping without news."""
+    paces, recent = {}, None
+    for engine in engines:
+        known = before.paces.get(engine.id)
+        news = has_new_pace(known, engine, now_s)
+        if news or (known is not None and known.asked is not None):
+            if recent is None:
+                service_s = {key: one.service_s for key, one in before.capacities.items()}
+                recent = recent_work(work, service_s, _PACE_S)
+            calls, capacity = recent.get(engine.id), before.capacities.get(engine.id)
+            lately = CallsLately(work=calls, service_s=capacity.service_s) if calls and capacity else None
+            if news:
+                known = next_token_pace(known, engine, past.get(engine.id), lately, now_s)
+            elif known is not None:
+                known = confirmed(known, lately, now_s)
+        if known is not None:
+            paces[engine.id] = known
+    return before.paces if recent is None and len(paces) == len(before.paces) else paces
+
+
+def _shows_pace(pace: TokenPace | None, now_s: float) -> bool:
+    """Whether the engine's tokens will show a slowdown that its calls show now, with its next report."""
+    return pace is not None and bool(pace.usual) and now_s - pace.at_s > _PACE_S
+
+
+def _slowdown(pace: TokenPace | None, decision: EngineDecision | None) -> float:
+    """The slowdown of an engine's capacity: of a paced engine, the part that its share of traffic leaves."""
+    if pace is None:
+        return 1.0
+    share = decision.traffic_percent / 100 if decision is not None and decision.paced else 1.0
+    return max(1.0, pace.slowdown * share)
+
+
+def _slowed(known: CapacityEstimate | None, service_s: float, now_s: float) -> CapacityEstimate:
+    """The estimate that begins again with this service time: the pool became slower."""
     return replace(
         known or CapacityEstimate(),
-        done=float(recent.ended),
-        busy=recent.work_s,
-        span_s=recent.span_s,
+        done=_ENOUGH_CALLS,
+        busy=_ENOUGH_CALLS * service_s,
+        span_s=_ENOUGH_SPAN_S,
         at_s=now_s,
     )
 
@@ -160,8 +221,8 @@ def _fits(known: EngineCapacity, estimate: CapacityEstimate | None, engine: Engi
     else:
         slots_fit = known.slots <= max_slots(engine)
     if known.source == DECLARED:
-        return slots_fit and known.service_s == declared_s
-    return slots_fit and _FASTEST * declared_s <= known.service_s <= _SLOWEST * declared_s
+        return slots_fit and known.service_s == declared_s * known.slowdown
+    return slots_fit and _FASTEST * declared_s <= known.usual_s <= _SLOWEST * declared_s
 
 
 def _declared(engine: Engine, service_s: float, before: EngineCapacity | None) -> EngineCapacity:
@@ -169,9 +230,12 @@ def _declared(engine: Engine, service_s: float, before: EngineCapacity | None) -
     return reuse_equal(before, fresh)
 
 
-def _gets_full_share(decision: EngineDecision | None) -> bool:
-    """Whether the engine gets its full share of traffic, so that its times are representative."""
-    return decision is None or (decision.health is Health.HEALTHY and decision.traffic_percent >= 100)
+def _teaches(decision: EngineDecision | None, pace: TokenPace | None) -> bool:
+    """Whether the engine's times are representative: it gets its full share, or less only for a known slowdown."""
+    if decision is None:
+        return True
+    slow = decision.paced and pace is not None and pace.slowdown > 1
+    return decision.health is Health.HEALTHY and (decision.traffic_percent >= 100 or slow)
 
 
 def _estimate(
@@ -180,6 +244,7 @@ def _estimate(
     known: CapacityEstimate | None,
     *,
     teaches: bool,
+    slowdown: float,
     declared_s: float,
     now_s: float,
 ) -> CapacityEstimate | None:
@@ -187,29 +252,39 @@ def _estimate(
     if known is not None and now_s - max(known.at_s, known.looked_at_s) > _KEPT_S:
         known = None
     if seen is not None and teaches:
-        lasting = _lasting(known, seen)
+        lasting = _lasting(known, seen, slowdown)
         if known is None or (now_s - _LOOK_S if lasting else seen.heard_at_s) > known.at_s:
-            known = _with_calls(known, engine, seen, declared_s, now_s if lasting else None)
+            open_at_s = now_s if lasting else None
+            known = _with_calls(known, engine, seen, declared_s, slowdown=slowdown, open_at_s=open_at_s)
     if engine.received_at_s is not None and (known is None or engine.received_at_s > known.looked_at_s):
         known = _with_report(known, engine, engine.received_at_s)
     return known
 
 
-def _lasting(known: CapacityEstimate | None, seen: EngineTraffic) -> bool:
+def _lasting(known: CapacityEstimate | None, seen: EngineTraffic, slowdown: float) -> bool:
     """Whether calls are so long that they end rarely and in bursts, and open calls show the load better.
 
     Durations summed as calls end are then zero for a while and far above the slots for a moment.
     """
     if seen.in_flight is None:
         return False
-    takes_s = known.busy / known.done if known is not None and known.done else seen.service_s
+    takes_s = slowdown * known.busy / known.done if known is not None and known.done else seen.service_s
     return takes_s is not None and takes_s > _LASTING * RATE_S
 
 
 def _with_calls(
-    known: CapacityEstimate | None, engine: Engine, seen: EngineTraffic, declared_s: float, open_at_s: float | None
+    known: CapacityEstimate | None,
+    engine: Engine,
+    seen: EngineTraffic,
+    declared_s: float,
+    *,
+    slowdown: float,
+    open_at_s: float | None,
 ) -> CapacityEstimate | None:
-    """``open_at_s``: when open calls are sampled; None: completed calls are used."""
+    """The estimate with newer calls, whose work counts as at the usual pace.
+
+    ``open_at_s``: when open calls are sampled; None: completed calls are used.
+    """
     idle = seen.done_per_s <= 0 and (open_at_s is None or not seen.in_flight)
     if idle or seen.window_failures > _FAILING * seen.window_calls:
         return known
@@ -219,11 +294,11 @@ def _with_calls(
     passed_s = min(at_s - known.at_s, RATE_S) if known.at_s else RATE_S
     slots = known.slots or float(engine.slots)
     busy = seen.busy if open_at_s is None else float(seen.in_flight or 0)
-    takes_s = max(declared_s, known.busy / known.done if known.done else 0.0)
+    takes_s = slowdown * max(declared_s, known.busy / known.done if known.done else 0.0)
     kept = math.exp(-passed_s / max(_MEMORY_S, _MEMORY_CALLS * takes_s / slots))
     return CapacityEstimate(
         done=kept * known.done + seen.done_per_s * passed_s,
-        busy=kept * known.busy + min(busy, slots) * passed_s,
+        busy=kept * known.busy + min(busy, slots) * passed_s / slowdown,
         span_s=kept * known.span_s + passed_s,
         at_s=at_s,
         slots=known.slots,
@@ -289,6 +364,7 @@ def _capacity(
     *,
     own_s: float | None,
     peers_s: float | None,
+    slowdown: float,
     before: EngineCapacity | None,
 ) -> EngineCapacity:
     """The capacity in use: measured, within bounds and in steps; otherwise declared."""
@@ -302,14 +378,13 @@ def _capacity(
         source = DECLARED
     else:
         service_s = min(max(measured_s, least_s), _SLOWEST * declared.service_time)
+    service_s *= slowdown
     if before is not None:
         if narrowed is not None and _is_negligible(slots, before.slots):
             slots = before.slots
         if DECLARED not in (source, before.source) and _is_negligible(service_s, before.service_s):
             service_s, source = before.service_s, before.source
-        if (slots, service_s, source) == (before.slots, before.service_s, before.source):
-            return before
-    return EngineCapacity(slots=slots, service_s=service_s, source=source)
+    return reuse_equal(before, EngineCapacity(slots=slots, service_s=service_s, source=source, slowdown=slowdown))
 
 
 def _is_negligible(value: float, known: float) -> bool:

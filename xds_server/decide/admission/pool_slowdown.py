@@ -24,6 +24,9 @@ _ENOUGH_CALLS: Final = 20.0
 _BEYOND_CHANCE: Final = 3.1
 """Standard deviations of a count (Poisson): chance exceeds them once in a thousand checks."""
 
+_OF_POOL_CALLS: Final = 4.0
+"""Calls that weigh as much as the pool's ratio in that of one engine."""
+
 _MOST: Final = 0.75
 """Share of the work on engines that are slower, each by itself, from which the pool is slower."""
 
@@ -71,3 +74,20 @@ def slowed_work(
         if slower >= _MOST * total:
             return recent
     return {}
+
+
+def slowed_times(
+    recent: Mapping[EngineId, RecentWork], service_s: Mapping[EngineId, float]
+) -> Mapping[EngineId, float]:
+    """How many times slower than ``service_s`` each engine of a slower pool is; ``recent`` as of ``slowed_work``.
+
+    Calls end in bursts, and a slow engine ends few of them: each one's ratio is drawn towards that of the pool.
+    """
+    expected = {key: one.work_s / service_s[key] for key, one in recent.items()}
+    ended = sum(one.ended for one in recent.values())
+    if not ended:
+        return {}
+    times = sum(expected.values()) / ended
+    return {
+        key: (expected[key] + _OF_POOL_CALLS) / (one.ended + _OF_POOL_CALLS / times) for key, one in recent.items()
+    }

@@ -81,7 +81,7 @@ def present_speeds(
     if len(rates) < min_peers:
         return {key: one for key, one in before.items() if now_s - one.seen_at_s < _FORGOTTEN_S}
     usual = median(rates.values())
-    learned = {key: capacities[key].service_s for key in rates if key in capacities}
+    learned = {key: capacities[key].usual_s for key in rates if key in capacities}
     typical_s = median(learned.values()) if learned else 1.0
     for engine in engines:
         known = before.get(engine.id)

@@ -244,7 +244,8 @@ def _failing_regions(engines: PoolEngines, out: frozenset[EngineId]) -> frozense
     for engine in engines.engines:
         decision = engines.decisions[engine.id]
         if decision.health is Health.HEALTHY and engine.id not in out:
-            useless = decision.floor and decision.traffic_percent <= 100 * NEGLIGIBLE_OUTSIDE
+            share = decision.traffic_percent / 100 / engines.capacities[engine.id].slowdown
+            useless = share <= NEGLIGIBLE_OUTSIDE and (decision.floor or decision.traffic_percent >= 100)
             kept[engine.region] = kept.get(engine.region, True) and useless
     return frozenset(region for region, useless in kept.items() if useless)
 

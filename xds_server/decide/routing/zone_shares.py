@@ -10,6 +10,9 @@ Envoy multiplies a zone's weight by the healthy share of its listed hosts (overp
 what is wanted, in the same push as the health it was computed from. When Envoy ejects a host itself, or the
 control plane is away, the weight still follows. See ``docs/adr/0003-zone-weights.md``.
 
+Demand may be underestimated, and engines slower than learned, so what waits corrects the result: a zone where
+requests wait longer than elsewhere counts with less until the difference is gone.
+
 An engine in slow start counts with that part of its capacity. A zone where all engines are in slow start gets
 the part of the furthest one, relative to that of other zones; zones ahead get the rest. Without this an engine
 alone in its zone would get all of it at once, because weights within a zone are relative.
@@ -19,7 +22,7 @@ rounded, small moves are skipped, and others wait half a second, unless a zone c
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -39,6 +42,11 @@ MIN_INTERVAL_S: Final = 0.5
 _FULL: Final = 0.9
 """Share of a zone's capacity above which requests wait there by chance while engines idle elsewhere."""
 
+_UNEVEN_S: Final = 0.25
+_EVENED_S: Final = 2.0
+_LEAST_LEFT: Final = 0.02
+"""Requests may wait this much longer in one zone than in another; a longer wait ends within the second time."""
+
 _SLOW_S: Final = 10.0
 _FAST_S: Final = 1.0
 _CHANCE: Final = 3.0
@@ -51,6 +59,7 @@ class _Zones:
 
     ``ramping``: the part, 0..1, of their share that zones get where all engines are in slow start, relative to the
     furthest zone; ``per_s`` has such parts, too, and ``full_per_s`` none.
+    ``crowded``: zones where requests wait longer than elsewhere; ``per_s`` is less there.
     ``trust`` is below 1 where every healthy engine is on trial: then only this part of the zone's callers stays.
     """
 
@@ -60,6 +69,7 @@ class _Zones:
     listed: Mapping[str, int]
     healthy: Mapping[str, int]
     ramping: Mapping[str, float]
+    crowded: frozenset[str]
 
 
 def zone_shares(
@@ -77,7 +87,7 @@ def zone_shares(
     ``weighed_at_s`` is when weights within zones last moved. Without a ready engine the last shares stay, so that
     recovery needs no second push. In ``shadow`` mode all callers share the engines by capacity.
     """
-    zones = _zones(engines)
+    zones = _zones(engines, evens_waits=not shadow)
     asking = frozenset(callers.zones)
     all_callers = sorted({"", *asking, *(engine.zone for engine in engines.engines)})
     told = _reported_demand(callers.demand, callers.proxies)
@@ -99,7 +109,9 @@ def zone_shares(
             if zones.ramping:
                 full, _ = _wanted(caller, zones.full_per_s, zones.trust, assumed, policy)
                 wanted = _ramped(wanted, full, zones, assumed, least_local=_least_local(policy, caller, zones))
-                reason += f"; slow start in {', '.join(zone or 'no zone' for zone in sorted(zones.ramping))}"
+                reason += f"; slow start in {_names(zones.ramping)}"
+            if zones.crowded:
+                reason += f"; requests wait longer in {_names(zones.crowded)}"
         raw = {zone: share * zones.listed[zone] / zones.healthy[zone] for zone, share in wanted.items()}
         last, known = before.shares.get(caller), before.demand.get(caller)
         shares[caller] = _steadied(_weights(raw, policy), reason, last, weighed_at_s, now_s)
@@ -109,13 +121,18 @@ def zone_shares(
     return ZoneMemory(shares=shares, demand=demand)
 
 
-def _zones(engines: PoolEngines) -> _Zones:
+def _names(zones: Iterable[str]) -> str:
+    return ", ".join(zone or "no zone" for zone in sorted(zones))
+
+
+def _zones(engines: PoolEngines, *, evens_waits: bool) -> _Zones:
     per_s: dict[str, float] = {}
     trust: dict[str, float] = {}
     listed: dict[str, int] = {}
     healthy: dict[str, int] = {}
     full_per_s: dict[str, float] = {}
     furthest: dict[str, float] = {}
+    waiting: dict[str, float] = {}
     for engine in engines.engines:
         decision = engines.decisions[engine.id]
         if decision.health is Health.HEALTHY:
@@ -126,18 +143,31 @@ def _zones(engines: PoolEngines) -> _Zones:
             furthest[engine.zone] = max(furthest.get(engine.zone, 0.0), ramp)
             trust[engine.zone] = max(trust.get(engine.zone, 0.0), decision.traffic_percent / 100)
             healthy[engine.zone] = healthy.get(engine.zone, 0) + 1
+            waiting[engine.zone] = waiting.get(engine.zone, 0.0) + engines.waiting(engine.id)
         if not decision.gone:
             listed[engine.zone] = listed.get(engine.zone, 0) + 1
     most = max(furthest.values(), default=1.0)
     ramping = {zone: ramp / most for zone, ramp in furthest.items() if ramp < most}
+    left = _left_by_waits(waiting if evens_waits else {}, full_per_s)
     return _Zones(
-        per_s={zone: able / most for zone, able in per_s.items()},
-        full_per_s=full_per_s,
+        per_s={zone: able / most * left[zone] for zone, able in per_s.items()},
+        full_per_s={zone: able * left[zone] for zone, able in full_per_s.items()},
         trust=trust,
         listed=listed,
         healthy=healthy,
         ramping=ramping,
+        crowded=frozenset(zone for zone, part in left.items() if part < 1),
     )
+
+
+def _left_by_waits(waiting: Mapping[str, float], per_s: Mapping[str, float]) -> dict[str, float]:
+    """By zone: the part of its capacity that is left for new requests, where others wait longer than elsewhere."""
+    waits_s = {zone: waiting.get(zone, 0.0) / able if able > 0 else 0.0 for zone, able in per_s.items()}
+    least_s = min(waits_s.values(), default=0.0)
+    return {
+        zone: max(_LEAST_LEFT, 1.0 - max(0.0, wait_s - least_s - _UNEVEN_S) / _EVENED_S)
+        for zone, wait_s in waits_s.items()
+    }
 
 
 def _reported_demand(demand: Mapping[str, Demand], proxies: Mapping[str, Proxy]) -> dict[str, float]:

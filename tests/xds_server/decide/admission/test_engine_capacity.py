@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.report import EngineReport, Verdict
+from engine.report import EngineReport, ReportSource, Verdict
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
 from xds_server.decide.admission.engine_capacity import engine_capacities
@@ -51,7 +51,14 @@ class Watched:
 
     def report(self, place: int, **fields: Any) -> "Watched":
         said = EngineReport(
-            pool="pool", engine=f"e{place}", verdict=Verdict.READY, evidence="", observed_at_s=0, **fields
+            **{
+                "pool": "pool",
+                "engine": f"e{place}",
+                "verdict": Verdict.READY,
+                "evidence": "",
+                "observed_at_s": 0,
+                **fields,
+            }
         )
         self.engines[place] = replace(self.engines[place], report=said, received_at_s=self.now_s)
         return self
@@ -101,6 +108,68 @@ def test_engine_with_few_calls_gets_its_peers_service_time() -> None:
     for _ in range(3):
         sparse.look(**{f"e{place}": calls(0.5, 0.4) for place in range(40)})
     assert sparse.of(7).service_s == pytest.approx(0.4, rel=0.03)
+
+
+def paced(decision: EngineDecision | None) -> Watched:
+    """Engines at half a second, then e0 at a tenth of its pace, and with this decision."""
+    watched = Watched()
+    for step in range(12):
+        rate = 120.0 if step < 8 else 12.0
+        if step >= 8 and decision is not None:
+            watched.decisions[EngineId("pool", "e0")] = decision
+        for place in range(4):
+            watched.report(
+                place,
+                observed_at_s=watched.now_s + 1,
+                source=ReportSource.AGENT,
+                requests_in_flight=8,
+                requests_waiting=0,
+                tokens_per_s=8 * (rate if place == 0 else 120.0),
+            )
+        slow = calls(1.6, 5.0) if step >= 8 else calls(16, 0.5)
+        watched.look(e0=slow, e1=calls(16, 0.5), e2=calls(16, 0.5), e3=calls(16, 0.5))
+    return watched
+
+
+def test_engine_that_makes_tokens_more_slowly_takes_longer_by_as_much() -> None:
+    watched = paced(None)
+    assert watched.of(0).service_s == pytest.approx(5.0, rel=0.2)
+    assert watched.of(0).usual_s == pytest.approx(0.5, rel=0.2)
+    assert watched.of(1).service_s == pytest.approx(0.5, rel=0.03)
+
+
+def test_share_of_a_paced_engine_is_not_counted_twice() -> None:
+    share = EngineDecision(health=Health.HEALTHY, reason="", since_s=0, traffic_percent=20, paced=True)
+    watched = paced(share)
+    assert watched.of(0).per_s * 0.2 == pytest.approx(1.6, rel=0.2)
+    out = replace(share, traffic_percent=5)
+    assert paced(out).of(0).service_s == pytest.approx(0.5, rel=0.03)
+
+
+def slowing(ended_per_s: float) -> list[float]:
+    """Service times of a pool, for 3 s, each quarter of a second after its calls began to end this rarely."""
+    watched, done, found = Watched(), 0.0, []
+    healthy = EngineDecision(health=Health.HEALTHY, reason="", since_s=0)
+    watched.decisions = {one.id: healthy for one in watched.engines}
+    for step in range(72):
+        per_s = 16.0 if step < 60 else ended_per_s
+        done += per_s / 4
+        watched.look(
+            0.25,
+            **{
+                f"e{place}": EngineTraffic(
+                    done_per_s=per_s, busy=8.0, service_s=8 / per_s, in_flight=8, succeeded=int(done)
+                )
+                for place in range(4)
+            },
+        )
+        found.append(watched.of(0).service_s)
+    return found[60:]
+
+
+def test_pool_that_slows_down_keeps_what_its_few_calls_show() -> None:
+    """Too few calls for an estimate of their own: the declared second would be five times too fast."""
+    assert min(slowing(1.6)[8:]) >= 2.0
 
 
 def test_implausible_service_times_are_ignored() -> None:

@@ -36,6 +36,7 @@ class World:
         self.policy, self.shadow = Regions.model_validate(policy), shadow
         self.memory = RegionMemory()
         self.out: frozenset[int] = frozenset()
+        self.slowdown: dict[int, float] = {}
         self.now_s = 0.0
 
     def decide(
@@ -51,7 +52,11 @@ class World:
                 one.id: EngineDecision(health=health, reason="", since_s=0)
                 for one, health in zip(self.engines, healths, strict=True)
             },
-            capacities={one.id: EngineCapacity(slots=5, service_s=0.5, source="") for one in self.engines},
+            capacities={
+                one.id: EngineCapacity(slots=5, service_s=0.5 * times, source="", slowdown=times)
+                for place, one in enumerate(self.engines)
+                for times in [self.slowdown.get(place, 1.0)]
+            },
         )
         demand = {
             region: Demand(
@@ -100,6 +105,15 @@ def test_region_failover_and_failback_need_dwell_time() -> None:
     assert world.lasting({"eu": 18, "us": 5}, 60).failed_over
     assert world.lasting({"eu": 10, "us": 5}, 30).failed_over
     assert not world.lasting({"eu": 10, "us": 5}, 1).failed_over
+
+
+def test_callers_of_a_region_that_became_slow_leave_at_once() -> None:
+    world = World()
+    world.lasting({"eu": 19, "us": 0}, 3)
+    world.slowdown = {0: 10.0}
+    assert dict(world.lasting({"eu": 19, "us": 0}, 1).shares) == {"eu": 1.0}
+    world.slowdown = {0: 10.0, 1: 10.0}
+    assert world.lasting({"eu": 19, "us": 0}, 1).shares["us"] >= 0.85
 
 
 def test_burst_causes_no_region_failover() -> None:

@@ -35,6 +35,7 @@ class Map:
         self.capacities = {one.id: EngineCapacity(slots=8, service_s=0.5, source="") for one in self.engines}
         self.policy, self.shadow = Zones.model_validate(policy), shadow
         self.ramps: dict[EngineId, ShareRamp] = {}
+        self.in_flight: dict[str, int] = {}
         self.memory = ZoneMemory()
         self.now_s = 0.0
         self.weighed_at_s = -1.0
@@ -63,7 +64,11 @@ class Map:
         proxies = {zone: Proxy(node=zone, zone=zone, role="gateway") for zone in "abc"}
         self.memory = zone_shares(
             PoolEngines(
-                engines=self.engines, decisions=self.decisions, capacities=self.capacities, ramps=self.ramps
+                engines=self.engines,
+                decisions=self.decisions,
+                capacities=self.capacities,
+                ramps=self.ramps,
+                in_flight=self.in_flight,
             ),
             self.policy,
             Callers(zones="abc", proxies=proxies, demand=demand),
@@ -293,3 +298,23 @@ def test_ramps_leave_every_caller_a_zone(
             part = max(percents[place] for place, own in enumerate(zones) if own == zone)
             if 0.1 < part < most:
                 assert weight <= full[caller].weights.get(zone, 0) * part / most + 11
+
+
+@pytest.mark.parametrize("prefer_local", [True, False])
+def test_zone_whose_requests_wait_longer_gets_fewer_until_they_are_served(prefer_local: bool) -> None:
+    """Its demand may be underestimated for seconds, and its queue would grow for as long."""
+    fleet = Map("abb", preferLocal=prefer_local)
+    before = fleet.decide({"a": 14})["a"].weights["a"]
+    fleet.in_flight = {"e0": 88, "e1": 4, "e2": 4}
+    assert fleet.decide({"a": 14})["a"].weights["a"] <= 50
+    fleet.in_flight = {"e0": 24, "e1": 4, "e2": 4}
+    assert 50 < fleet.decide({"a": 14})["a"].weights["a"] < before
+    fleet.in_flight = {"e0": 11, "e1": 4, "e2": 4}
+    assert fleet.decide({"a": 14})["a"].weights["a"] == before
+
+
+def test_zones_that_all_wait_alike_keep_their_shares() -> None:
+    fleet = Map("ab")
+    before = dict(fleet.decide({"a": 14, "b": 18})["a"].weights)
+    fleet.in_flight = {"e0": 88, "e1": 90}
+    assert dict(fleet.decide({"a": 14, "b": 18})["a"].weights) == before
