@@ -28,8 +28,9 @@ import grpc
 
 from benchmarks.agents_many import report
 from benchmarks.harness import ResultColumn, option_parser, publish, result_table
-from benchmarks.soak.attack_corpus import DISCOVERY, ENEMY, HALF_FIRST_MESSAGES, HALF_MESSAGES, proxy_attacks
+from benchmarks.soak.attack_corpus import ENEMY, HALF_FIRST_MESSAGES, HALF_MESSAGES, proxy_attacks
 from benchmarks.soak.enemy import ALL, Call
+from benchmarks.soak.half_messages import DISCOVERY
 from chaos.processes import ChildProcess, ChildProcesses
 from engine.report import Verdict
 from engine.watch_server import WATCH

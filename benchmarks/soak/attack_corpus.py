@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from benchmarks.soak.half_messages import DISCOVERY
 from xds_server.model.type_urls import CLUSTER, ENDPOINT
 from xds_server.telemetry.access_log_service import METHOD as ACCESS_LOGS
 from xds_server.telemetry.access_log_service import AccessLogs
@@ -12,7 +13,6 @@ from xds_server.translate.access_log_config import LOG_NAME
 from xds_server.wire.decode import DeltaDiscoveryRequest
 from xds_server.wire.varint import delimited
 
-DISCOVERY: Final = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
 ENEMY: Final = "enemy"
 """Prefix of the node ids of hostile proxies."""
 

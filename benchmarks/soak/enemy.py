@@ -17,7 +17,6 @@ from typing import Final
 import grpc
 
 from benchmarks.soak.attack_corpus import (
-    DISCOVERY,
     ENEMY,
     HALF_FIRST_MESSAGES,
     HALF_MESSAGES,
@@ -25,6 +24,7 @@ from benchmarks.soak.attack_corpus import (
     proxy_attacks,
     subscription,
 )
+from benchmarks.soak.half_messages import DISCOVERY, SCRIPT
 from xds_server.wire.decode import DeltaDiscoveryRequest, DeltaDiscoveryResponse
 
 Call = grpc.aio.StreamStreamCall[bytes, bytes]
@@ -91,7 +91,7 @@ async def attack(target: str, one: ProxyAttack, lasts_s: float, pause_s: float =
 
 async def half_messages(target: str, lasts_s: float, *node: str) -> None:
     """Fill the server with half messages, again and again; this node sends a complete one first."""
-    command = ("-m", "benchmarks.soak.half_messages", target, *map(str, HALF), *node)
+    command = (SCRIPT, target, *map(str, HALF), *node)
     # Its input ends with this process, and that ends it.
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL

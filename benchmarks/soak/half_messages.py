@@ -4,7 +4,8 @@ Each stream sends all but the last byte of its message; with a node, after a com
 done, or the server ended the streams, it prints the bytes sent and the streams ended, and waits. A line of input
 begins again with new connections; the end of the input ends the process.
 
-It writes its frames itself: a library for HTTP/2 takes more CPU time than the server that it attacks.
+It writes frames and requests itself: a library for HTTP/2 takes more CPU time than the server that it attacks. Run
+it as ``SCRIPT``, not as a module: importing the package takes seconds on a busy machine, and a flood may be over.
 """
 
 import selectors
@@ -14,7 +15,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from benchmarks.soak.attack_corpus import DISCOVERY, subscription
+SCRIPT: Final = __file__
+DISCOVERY: Final = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
+_CLUSTER: Final = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
@@ -28,6 +31,15 @@ _SETTLE_S: Final = 5.0
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _request(node: str) -> bytes:
+    """A DeltaDiscoveryRequest: field 1 is the node, whose field 1 is its id; field 2 the type."""
+    return _field(1, _field(1, node.encode())) + _field(2, _CLUSTER.encode())
+
+
+def _field(number: int, value: bytes) -> bytes:
+    return bytes([number << 3 | 2, len(value)]) + value
 
 
 def _literal(name: str, value: str) -> bytes:
@@ -154,7 +166,7 @@ class Connection:
 def main(address: str, connections: int, streams: int, size: int, node: str = "") -> None:
     """Attack as often as the input has lines, and once before."""
     host, _, port = address.rpartition(":")
-    first = subscription(node) if node else b""
+    first = _request(node) if node else b""
     again = True
     while again:
         made = [Connection(host, int(port), streams, size, first) for _ in range(connections)]

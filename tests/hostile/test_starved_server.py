@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.soak.half_messages import SCRIPT
 from tests.hostile.conftest import LIMIT_S, Neighbour, connected, started
 from tests.hostile.test_first_messages import highest_memory_mib
 from xds_server.publish.ads_service import MAX_REQUEST_BYTES
@@ -45,7 +46,7 @@ async def test_half_messages_of_all_streams_are_bounded_on_a_starved_server(
             behaving = asyncio.create_task(peer.behave())
             await Neighbour(server=server, peer=peer).is_served()
             hostile = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "benchmarks.soak.half_messages", server.xds),
+                *(sys.executable, SCRIPT, server.xds),
                 *(str(CONNECTIONS), str(STREAMS), str(MAX_REQUEST_BYTES), *node),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
