@@ -142,6 +142,44 @@ class DrainRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenGaps:
+    """Time between tokens of all requests of an engine: a histogram since it started.
+
+    ``counts`` are gaps up to each of the ascending ``bounds_s``, and one more: all gaps.
+    """
+
+    bounds_s: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum_s: float
+
+    @property
+    def total(self) -> int:
+        """All gaps."""
+        return self.counts[-1]
+
+    def within(self, limit_s: float) -> float:
+        """Gaps up to ``limit_s``, interpolated in a bucket; those beyond the last bound are longer."""
+        low_s, below = 0.0, 0
+        for bound_s, count in zip(self.bounds_s, self.counts, strict=False):
+            if limit_s < bound_s:
+                return below + (count - below) * (limit_s - low_s) / (bound_s - low_s)
+            low_s, below = bound_s, count
+        return below
+
+    def since(self, before: "TokenGaps") -> "TokenGaps | None":
+        """Gaps after ``before``; None if the engine restarted between, or counts by other bounds."""
+        if before.bounds_s != self.bounds_s or any(
+            now < then for now, then in zip(self.counts, before.counts, strict=True)
+        ):
+            return None
+        return TokenGaps(
+            bounds_s=self.bounds_s,
+            counts=tuple(now - then for now, then in zip(self.counts, before.counts, strict=True)),
+            sum_s=max(0.0, self.sum_s - before.sum_s),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReport:
     """One verdict on one engine.
 
@@ -151,7 +189,8 @@ class EngineReport:
     source does not count. ``doubt`` names a reading that is likely the source's fault if a whole pool shows it.
     ``revision`` is of the engine's software. ``canary`` is None until one succeeded. ``ranks`` names the
     data-parallel ranks, empty if there is one; ``hung_ranks`` those of them that hang. ``adapters``: names of the
-    LoRA adapters that the engine serves, None if unknown.
+    LoRA adapters that the engine serves, None if unknown. ``token_gaps`` are for the wire only: ``decode`` leaves
+    them out, since they always differ.
     """
 
     pool: str
@@ -179,6 +218,7 @@ class EngineReport:
     ranks: tuple[str, ...] = ()
     hung_ranks: tuple[str, ...] = ()
     adapters: tuple[str, ...] | None = None
+    token_gaps: TokenGaps | None = None
 
     @property
     def fails_probe(self) -> bool:

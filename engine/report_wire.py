@@ -8,6 +8,7 @@ are ignored.
 import math
 from collections.abc import Iterable
 from enum import StrEnum
+from itertools import pairwise
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -24,6 +25,7 @@ from engine.report import (
     GpuVitals,
     Quantiles,
     ReportSource,
+    TokenGaps,
     Verdict,
 )
 
@@ -40,6 +42,9 @@ _MAX_GPUS: Final = 64
 _MAX_ITEMS: Final = 32
 _MAX_RANKS: Final = 1024
 _MAX_COUNT: Final = 1_000_000
+_MAX_BOUNDS: Final = 64
+_MAX_GAPS: Final = 1 << 53  # exact as a float
+_MAX_GAP_SUM_S: Final = 1e15
 _MAX_SECONDS: Final = 10 * 366 * 86_400.0
 _MAX_RATE: Final = 1e9
 _MAX_WATTS: Final = 1e5
@@ -111,6 +116,7 @@ def encode(report: EngineReport) -> bytes:
         ranks=report.ranks,
         hung_ranks=report.hung_ranks,
         adapters=None if report.adapters is None else pb.Adapters(names=report.adapters),
+        token_gaps=None if report.token_gaps is None else _token_gaps_message(report.token_gaps),
     )
     return message.SerializeToString()
 
@@ -176,6 +182,22 @@ def decode(data: bytes, *, pool: str, engine: str, received_at_s: float, gpus: b
         hung_ranks=_texts(message.hung_ranks, _MAX_RANKS),
         adapters=_adapters(message.adapters) if message.HasField("adapters") else None,
     )
+
+
+def decode_token_gaps(data: bytes) -> TokenGaps | None:
+    """Time between tokens from ``data``, which ``decode`` accepted; None without a sound histogram."""
+    message = pb.EngineReport.FromString(data).token_gaps
+    bounds_s, counts = tuple(message.bounds_s), tuple(message.counts)
+    if not 0 < len(bounds_s) <= _MAX_BOUNDS or len(counts) != len(bounds_s) + 1 or counts[-1] > _MAX_GAPS:
+        return None
+    ascending = all(a < b for a, b in pairwise((0.0, *bounds_s))) and bounds_s[-1] <= _MAX_SECONDS
+    if not ascending or any(a > b for a, b in pairwise(counts)):
+        return None
+    return TokenGaps(bounds_s=bounds_s, counts=counts, sum_s=_number(message.sum_s, _MAX_GAP_SUM_S) or 0.0)
+
+
+def _token_gaps_message(gaps: TokenGaps) -> pb.TokenGaps:
+    return pb.TokenGaps(bounds_s=gaps.bounds_s, counts=gaps.counts, sum_s=gaps.sum_s)
 
 
 def _adapters(message: pb.Adapters) -> tuple[str, ...]:

@@ -24,22 +24,22 @@ class ObjectiveKind(StrEnum):
     GOOD = "good"  # complete answers
     FIRST_TOKEN = "first-token"  # time to the first byte of streams  # noqa: S105
     TOTAL = "total"  # time to the end of the response
+    BETWEEN_TOKENS = "between-tokens"  # from token to token, of pools only
 
 
 OBJECTIVE_NAMES: Final = (
     ObjectiveKind.GOOD.value,
-    *(
-        f"{kind.value}-{share}"
-        for kind in (ObjectiveKind.FIRST_TOKEN, ObjectiveKind.TOTAL)
-        for share, _ in _SHARES
-    ),
+    *(f"{kind.value}-{share}" for kind in ObjectiveKind if kind is not ObjectiveKind.GOOD for share, _ in _SHARES),
 )
 """Names of all objectives that a route or a pool can have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """One objective: ``target`` is the share of good calls, ``limit_s`` the longest good call (0: any)."""
+    """One objective: ``target`` is the share of good calls, ``limit_s`` the longest good call (0: any).
+
+    Objectives for the time between tokens judge gaps between tokens instead of calls.
+    """
 
     name: str
     kind: ObjectiveKind
@@ -96,8 +96,38 @@ class Objectives(Spec):
         """Every objective that is set."""
         if self.good_percent is not None:
             yield Objective(name=ObjectiveKind.GOOD.value, kind=ObjectiveKind.GOOD, target=self.good_percent / 100)
-        for kind, limits in ((ObjectiveKind.FIRST_TOKEN, self.first_token), (ObjectiveKind.TOTAL, self.total)):
-            for share, target in _SHARES:
-                limit_s = getattr(limits, share)
-                if limit_s is not None:
-                    yield Objective(name=f"{kind.value}-{share}", kind=kind, target=target, limit_s=limit_s)
+        yield from _latencies(ObjectiveKind.FIRST_TOKEN, self.first_token)
+        yield from _latencies(ObjectiveKind.TOTAL, self.total)
+
+
+class TokenGapObjective(Spec):
+    """Limits of the time between tokens by percentile."""
+
+    p95: Duration | None = documented_field(
+        None, "Limit for 95 of 100 gaps between tokens.", unit="duration", targets=_MEASURED, gt=0, le=3600
+    )
+    p99: Duration | None = documented_field(
+        None, "Limit for 99 of 100 gaps between tokens.", unit="duration", targets=_MEASURED, gt=0, le=3600
+    )
+
+
+class PoolObjectives(Objectives):
+    """Objectives of a pool: engines count gaps between tokens, and do not know routes."""
+
+    between_tokens: TokenGapObjective = documented_field(
+        TokenGapObjective,
+        "Time between tokens of all requests, from the engine histograms that agents report. Between the engine's "
+        "buckets it is interpolated: choose one of their bounds, such as 50ms, 75ms, 100ms or 150ms of vLLM.",
+    )
+
+    def all(self) -> Iterator[Objective]:
+        """Every objective that is set."""
+        yield from Objectives.all(self)
+        yield from _latencies(ObjectiveKind.BETWEEN_TOKENS, self.between_tokens)
+
+
+def _latencies(kind: ObjectiveKind, limits: LatencyObjective | TokenGapObjective) -> Iterator[Objective]:
+    for share, target in _SHARES:
+        limit_s = getattr(limits, share)
+        if limit_s is not None:
+            yield Objective(name=f"{kind.value}-{share}", kind=kind, target=target, limit_s=limit_s)

@@ -19,7 +19,7 @@ from policies.engine_tls import EngineTls
 from policies.fidelity import approximated, kept, lost
 from policies.field_checks import CelRule, ListKeys, NullAllowed, ValueLint
 from policies.field_targets import FieldTargets, Xds, exported_alike
-from policies.objectives import Objectives
+from policies.objectives import PoolObjectives
 from policies.quantity import Duration, EngineName, HostAddress, Name, Port, Revision, Zone
 
 _SUMS: Final = "part of the admission limit as exported; it does not follow measurements"
@@ -383,9 +383,10 @@ class EnginePoolSpec(Spec):
         None,
         "TLS to the engines; default: plain HTTP.",
     )
-    objectives: Objectives = documented_field(
-        Objectives,
-        "What callers of this pool are promised, over all routes; measured from access logs. Alerts watch how "
+    objectives: PoolObjectives = documented_field(
+        PoolObjectives,
+        "What callers of this pool are promised, over all routes; measured from access logs, and the time between "
+        "tokens by agents. Alerts watch how "
         "fast the error budget is spent.",
     )
 

@@ -7,6 +7,7 @@ engine where available.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from chaos.planning.error import PlanError
 from chaos.planning.queueing import SlotQueue, wait_quantile
@@ -17,6 +18,10 @@ from xds_server.admin_api.status_types import EngineStatus, PoolStatus
 
 LATENCY_S = 300.0
 """Age of the answers whose percentiles are read from a server."""
+
+
+_PERCENTILES: Final = {ObjectiveKind.FIRST_TOKEN: "first_byte", ObjectiveKind.TOTAL: "total"}
+"""Fields of a ``PoolPoint`` by what they measure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,8 +232,9 @@ def with_objectives(
 
 
 def _latency_s(objective: Objective, points: Iterable[PoolPoint]) -> float | None:
-    if objective.kind is ObjectiveKind.GOOD:
+    name = _PERCENTILES.get(objective.kind)
+    if name is None:
         return None
-    field = objective.name.replace("first-token", "first_byte").replace("-", "_") + "_s"
+    field = f"{name}_{objective.name[-3:]}_s"
     known = sorted(value for one in points if (value := getattr(one, field)) is not None)
     return known[len(known) // 2] if known else None

@@ -130,9 +130,8 @@ def _objectives(
 
 def _latency_s(one: Objective, traffic: PoolTraffic) -> float | None:
     """Of whole answers without streaming, or of first bytes of streams."""
-    if one.kind is ObjectiveKind.GOOD:
-        return None
-    tail = traffic.answer if one.kind is ObjectiveKind.TOTAL else traffic.first_byte
+    tails = {ObjectiveKind.TOTAL: traffic.answer, ObjectiveKind.FIRST_TOKEN: traffic.first_byte}
+    tail = tails.get(one.kind)
     return None if tail is None else tail.p95_s if one.name.endswith("p95") else tail.p99_s
 
 

@@ -59,6 +59,7 @@ def report(
         ranks=now.judgement.books.rank_labels,
         hung_ranks=() if now.finding is None else now.finding.hung_ranks,
         adapters=adapters,
+        token_gaps=pressure.token_gaps,
     )
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-from engine.latency_histogram import histogram_delta, quantiles
-from engine.report import Quantiles
+from engine.latency_histogram import histogram_delta, quantiles, token_gaps
+from engine.report import Quantiles, TokenGaps
 from engine.vllm_metrics import VllmCounters
 
 WINDOW_S: Final = 30.0
@@ -104,6 +104,11 @@ class CounterWindow:
             if self.newest is None
             else quantiles(histogram_delta(self._oldest.per_token, self.newest[1].per_token))
         )
+
+    @property
+    def token_gaps(self) -> TokenGaps | None:
+        """Time between tokens since the engine started."""
+        return None if self.newest is None else token_gaps(self.newest[1].per_token)
 
     @property
     def _oldest(self) -> VllmCounters:

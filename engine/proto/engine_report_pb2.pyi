@@ -63,7 +63,7 @@ class WatchRequest(_message.Message):
     def __init__(self, watcher: _Optional[str] = ..., pool: _Optional[str] = ...) -> None: ...
 
 class EngineReport(_message.Message):
-    __slots__ = ("schema_version", "boot_id", "sequence", "verdict", "evidence", "doubt", "requests_in_flight", "requests_waiting", "slots", "kv_cache_usage_ratio", "tokens_per_s", "time_to_first_token", "time_per_output_token", "model", "revision", "gpu", "drain", "canary", "exact_verdict", "ranks", "hung_ranks", "adapters")
+    __slots__ = ("schema_version", "boot_id", "sequence", "verdict", "evidence", "doubt", "requests_in_flight", "requests_waiting", "slots", "kv_cache_usage_ratio", "tokens_per_s", "time_to_first_token", "time_per_output_token", "model", "revision", "gpu", "drain", "canary", "exact_verdict", "ranks", "hung_ranks", "adapters", "token_gaps")
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +86,7 @@ class EngineReport(_message.Message):
     RANKS_FIELD_NUMBER: _ClassVar[int]
     HUNG_RANKS_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_GAPS_FIELD_NUMBER: _ClassVar[int]
     schema_version: int
     boot_id: str
     sequence: int
@@ -108,7 +109,18 @@ class EngineReport(_message.Message):
     ranks: _containers.RepeatedScalarFieldContainer[str]
     hung_ranks: _containers.RepeatedScalarFieldContainer[str]
     adapters: Adapters
-    def __init__(self, schema_version: _Optional[int] = ..., boot_id: _Optional[str] = ..., sequence: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., evidence: _Optional[_Iterable[_Union[Evidence, _Mapping]]] = ..., doubt: _Optional[_Union[Doubt, str]] = ..., requests_in_flight: _Optional[int] = ..., requests_waiting: _Optional[int] = ..., slots: _Optional[int] = ..., kv_cache_usage_ratio: _Optional[float] = ..., tokens_per_s: _Optional[float] = ..., time_to_first_token: _Optional[_Union[Quantiles, _Mapping]] = ..., time_per_output_token: _Optional[_Union[Quantiles, _Mapping]] = ..., model: _Optional[str] = ..., revision: _Optional[str] = ..., gpu: _Optional[_Union[GpuGroup, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ..., exact_verdict: _Optional[_Union[Verdict, str]] = ..., ranks: _Optional[_Iterable[str]] = ..., hung_ranks: _Optional[_Iterable[str]] = ..., adapters: _Optional[_Union[Adapters, _Mapping]] = ...) -> None: ...
+    token_gaps: TokenGaps
+    def __init__(self, schema_version: _Optional[int] = ..., boot_id: _Optional[str] = ..., sequence: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., evidence: _Optional[_Iterable[_Union[Evidence, _Mapping]]] = ..., doubt: _Optional[_Union[Doubt, str]] = ..., requests_in_flight: _Optional[int] = ..., requests_waiting: _Optional[int] = ..., slots: _Optional[int] = ..., kv_cache_usage_ratio: _Optional[float] = ..., tokens_per_s: _Optional[float] = ..., time_to_first_token: _Optional[_Union[Quantiles, _Mapping]] = ..., time_per_output_token: _Optional[_Union[Quantiles, _Mapping]] = ..., model: _Optional[str] = ..., revision: _Optional[str] = ..., gpu: _Optional[_Union[GpuGroup, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ..., exact_verdict: _Optional[_Union[Verdict, str]] = ..., ranks: _Optional[_Iterable[str]] = ..., hung_ranks: _Optional[_Iterable[str]] = ..., adapters: _Optional[_Union[Adapters, _Mapping]] = ..., token_gaps: _Optional[_Union[TokenGaps, _Mapping]] = ...) -> None: ...
+
+class TokenGaps(_message.Message):
+    __slots__ = ("bounds_s", "counts", "sum_s")
+    BOUNDS_S_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SUM_S_FIELD_NUMBER: _ClassVar[int]
+    bounds_s: _containers.RepeatedScalarFieldContainer[float]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    sum_s: float
+    def __init__(self, bounds_s: _Optional[_Iterable[float]] = ..., counts: _Optional[_Iterable[int]] = ..., sum_s: _Optional[float] = ...) -> None: ...
 
 class Adapters(_message.Message):
     __slots__ = ("names",)

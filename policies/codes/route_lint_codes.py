@@ -156,6 +156,16 @@ _DEGRADATION: Final = (
         ),
         fix="Install the gate and set `firstTokenGate: true` on the pool, or use objectives.total.",
     ),
+    Code(
+        code="SG147",
+        title="time between tokens without agents",
+        meaning="objectives.betweenTokens is measured by agents, which read their engine's histogram. No engine of the pool has an agent, so the objective never has a measurement, and no alert can fire.",
+        example=as_file(
+            "kind: EnginePool\nspec:\n  model: llama\n  endpoints:\n    - {address: 10.0.0.1, port: 8000}\n"
+            "  objectives: {betweenTokens: {p99: 100ms}}\n"
+        ),
+        fix="Run agents and set `agentPort` of the engines, or remove betweenTokens.",
+    ),
 )
 
 _CLUSTER: Final = (

@@ -231,6 +231,23 @@ def _objectives_without_gate(policies: PolicySet) -> Iterator[Finding]:
             )
 
 
+def _objectives_without_agents(policies: PolicySet) -> Iterator[Finding]:
+    for name, pool in policies.pools.items():
+        limits, cluster = pool.spec.objectives.between_tokens, pool.spec.kubernetes
+        reported = any(one.agent_port is not None for one in pool.spec.endpoints) or (
+            cluster is not None and cluster.agent_port is not None
+        )
+        if not reported and (limits.p95 or limits.p99):
+            path = f"spec.objectives.betweenTokens.{'p95' if limits.p95 else 'p99'}"
+            yield Finding(
+                code="SG147",
+                origin=policies.origin("EnginePool", name, path),
+                path=path,
+                message=f"pool {name}: no engine has an agent, so nothing measures the time between tokens",
+                fix="run agents and set agentPort of the engines, or remove betweenTokens",
+            )
+
+
 ROUTE_RULES: Final[tuple[SetRule, ...]] = (
     _unreached,
     _unused_fallbacks,
@@ -242,4 +259,5 @@ ROUTE_RULES: Final[tuple[SetRule, ...]] = (
     _removed_headers,
     _impossible_objectives,
     _objectives_without_gate,
+    _objectives_without_agents,
 )

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.latency_histogram import Histogram, histogram, histogram_delta, quantiles
+from engine.latency_histogram import Histogram, histogram, histogram_delta, quantiles, token_gaps
+from engine.report import TokenGaps
 
 NAME = b"vllm:x_bucket"
 PAGE = b"""# HELP vllm:x X.
@@ -18,15 +19,38 @@ vllm:x_bucket{engine="1",le="0.1",model_name="m"} 0.0
 vllm:x_bucket{engine="1",le="1.0",model_name="m"} 0.0
 vllm:x_bucket{engine="1",le="+Inf",model_name="m"} 1.0
 vllm:x_count{engine="0",model_name="m"} 4.0
+vllm:x_sum{engine="0",model_name="m"} 2.5
+vllm:x_sum{engine="1",model_name="m"} 4.0
 """
 
 
-def made(*counts: float) -> Histogram:
-    return Histogram(bounds_s=(0.1, 1.0, math.inf), counts=counts)
+def made(*counts: float, sum_s: float = 0.0) -> Histogram:
+    return Histogram(bounds_s=(0.1, 1.0, math.inf), counts=counts, sum_s=sum_s)
 
 
 def test_ranks_are_summed() -> None:
-    assert histogram(PAGE, NAME) == made(1.0, 3.0, 5.0)
+    assert histogram(PAGE, NAME) == made(1.0, 3.0, 5.0, sum_s=6.5)
+
+
+@pytest.mark.parametrize("value", [b"x", b"NaN", b"+Inf", b""])
+def test_unreadable_sum_is_left_out(value: bytes) -> None:
+    assert histogram(PAGE.replace(b" 2.5", b" " + value), NAME) == made(1.0, 3.0, 5.0, sum_s=4.0)
+
+
+def test_token_gaps_are_the_histogram_without_its_last_bound() -> None:
+    assert token_gaps(histogram(PAGE, NAME)) == TokenGaps(bounds_s=(0.1, 1.0), counts=(1, 3, 5), sum_s=6.5)
+    assert token_gaps(None) is None
+    assert token_gaps(Histogram(bounds_s=(math.inf,), counts=(1.0,))) is None
+    assert token_gaps(made(1.0, 2.0, math.inf)) is None
+
+
+@given(st.lists(st.integers(0, 100), min_size=3, max_size=3), st.floats(0, 5))
+@settings(max_examples=50)
+def test_gaps_within_a_limit_grow_with_it(added: list[int], limit_s: float) -> None:
+    counts = tuple(sum(added[: place + 1]) for place in range(3))
+    gaps = TokenGaps(bounds_s=(0.1, 1.0), counts=counts, sum_s=0.0)
+    assert 0 <= gaps.within(limit_s / 2) <= gaps.within(limit_s) <= counts[1]
+    assert [gaps.within(bound_s) for bound_s in gaps.bounds_s] == list(counts[:2])
 
 
 @pytest.mark.parametrize(

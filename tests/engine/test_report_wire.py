@@ -18,9 +18,17 @@ from engine.report import (
     GpuVitals,
     Quantiles,
     ReportSource,
+    TokenGaps,
     Verdict,
 )
-from engine.report_wire import MAX_REPORT_BYTES, ReportDropReason, ReportError, decode, encode
+from engine.report_wire import (
+    MAX_REPORT_BYTES,
+    ReportDropReason,
+    ReportError,
+    decode,
+    decode_token_gaps,
+    encode,
+)
 
 SAYS = {"schema_version": 1, "boot_id": "b", "sequence": 1, "verdict": pb.READY}
 
@@ -185,3 +193,35 @@ def test_impossible_counts_of_an_engine_are_left_out(count: int) -> None:
     report = decode(encode(lying), pool="p", engine="e", received_at_s=7.0)
     assert (report.requests_in_flight, report.requests_waiting) == (None, None)
     assert report.verdict is Verdict.HUNG
+
+
+def test_token_gaps_are_read_apart_from_the_report() -> None:
+    gaps = TokenGaps(bounds_s=(0.01, 0.1, 80.0), counts=(5, 9, 9, 10), sum_s=1.5)
+    data = encode(dataclasses.replace(FULL, token_gaps=gaps))
+    assert decode_token_gaps(data) == gaps
+    assert decode(data, pool="p", engine="e", received_at_s=7.0).token_gaps is None
+    assert decode_token_gaps(encode(FULL)) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"bounds_s": [0.1], "counts": [1]},
+        {"bounds_s": [0.1, 0.1], "counts": [1, 2, 3]},
+        {"bounds_s": [-0.1], "counts": [1, 2]},
+        {"bounds_s": [math.nan], "counts": [1, 2]},
+        {"bounds_s": [math.inf], "counts": [1, 2]},
+        {"bounds_s": [0.1], "counts": [3, 2]},
+        {"bounds_s": [0.1], "counts": [3, 1 << 60]},
+        {"bounds_s": [0.1 * n for n in range(1, 100)], "counts": range(100)},
+    ],
+)
+def test_token_gaps_of_a_liar_are_dropped(wrong: dict[str, list[float]]) -> None:
+    message = pb.EngineReport(**SAYS, token_gaps=pb.TokenGaps(**wrong))  # type: ignore[arg-type]
+    assert decode_token_gaps(message.SerializeToString()) is None
+
+
+def test_token_gaps_with_an_impossible_sum_have_none() -> None:
+    gaps = pb.TokenGaps(bounds_s=[0.1], counts=[1, 2], sum_s=math.nan)
+    found = decode_token_gaps(pb.EngineReport(**SAYS, token_gaps=gaps).SerializeToString())  # type: ignore[arg-type]
+    assert found == TokenGaps(bounds_s=(0.1,), counts=(1, 2), sum_s=0.0)

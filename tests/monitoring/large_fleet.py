@@ -6,7 +6,16 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from engine.engine_readings import ProbeFailureReason
-from engine.report import DrainRequest, EngineReport, GpuSummary, GpuVitals, Quantiles, ReportSource, Verdict
+from engine.report import (
+    DrainRequest,
+    EngineReport,
+    GpuSummary,
+    GpuVitals,
+    Quantiles,
+    ReportSource,
+    TokenGaps,
+    Verdict,
+)
 from engine.report_wire import ReportDropReason
 from policies.load import load_contents
 from policies.route import PriorityClass
@@ -17,7 +26,7 @@ from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.engine_health.engine_prober import ProbeKind
 from xds_server.metrics.fleet_metrics import HOPS
 from xds_server.metrics.metric_registry import Metrics
-from xds_server.model.fleet import declared, with_report, with_traffic
+from xds_server.model.fleet import EngineId, declared, with_report, with_traffic
 from xds_server.model.policy_state import SourceState
 from xds_server.model.pool_traffic import Proxy, TelemetrySignal
 from xds_server.model.type_urls import SHORT_NAMES
@@ -49,7 +58,8 @@ def policies(sizes: Mapping[str, int]) -> Any:
         )
         texts.append(
             f"apiVersion: switchgear.dev/v1alpha1\nkind: EnginePool\nmetadata: {{name: p{pool}}}\n"
-            f"spec: {{model: m, endpoints: [{endpoints}]}}\n"
+            "spec: {model: m, objectives: {betweenTokens: {p95: 75ms, p99: 100ms}}, "
+            f"endpoints: [{endpoints}]}}\n"
         )
     texts += [
         f"apiVersion: switchgear.dev/v1alpha1\nkind: ModelRoute\nmetadata: {{name: chat{route}}}\n"
@@ -123,6 +133,10 @@ def _telemetry(metrics: Metrics, known: Any, nodes: list[str]) -> Telemetry:
                     route=route,
                 )  # fmt: skip
                 telemetry.traffic_store.record_attempt(nodes[0], facts, attempt, weight=1.0, now_s=NOW_S)
+        for count in (1, 2):
+            gaps = TokenGaps(bounds_s=(0.05, 0.1), counts=(count, 2 * count, 3 * count), sum_s=0.1 * count)
+            first = EngineId(pool=facts.name, engine=next(iter(facts.zone_of)))
+            telemetry.traffic_store.record_token_gaps(first, "b", gaps)
         telemetry.traffic_store.record_load(nodes[0], facts, dict.fromkeys(facts.zone_of, (1, 1)), NOW_S)
     return telemetry
 

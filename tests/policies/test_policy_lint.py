@@ -409,6 +409,16 @@ def test_connect_below_a_round_trip_between_regions_is_reported(tmp_path: Path, 
     assert "SG164" not in dict(advice(tmp_path, regions.replace("us}", "eu}")))
 
 
+@pytest.mark.parametrize(("port", "codes"), [("", ["SG147"]), (", agentPort: 8001", [])])
+def test_time_between_tokens_needs_agents(tmp_path: Path, port: str, codes: list[str]) -> None:
+    pool = (
+        "apiVersion: switchgear.dev/v1alpha1\nkind: EnginePool\nmetadata: {name: chat}\nspec:\n  model: a\n"
+        f"  endpoints:\n    - {{address: 10.0.0.1, port: 8000}}\n    - {{address: 10.0.0.2, port: 8000{port}}}\n"
+        "  objectives: {betweenTokens: {p99: 100ms}}\n"
+    )
+    assert [code for code, _ in advice(tmp_path, pool) if code == "SG147"] == codes
+
+
 @pytest.mark.parametrize(
     ("gate", "objectives", "codes"),
     [

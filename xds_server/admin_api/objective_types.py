@@ -17,6 +17,8 @@ OBJECTIVE_TROUBLES: Final = frozenset({MISSED, BURNS_FAST, BURNS_SLOWLY})
 class ObjectiveWindow:
     """Calls of the last minutes or hours; ``good_percent`` and ``burn_rate`` are None without calls.
 
+    An objective for the time between tokens counts gaps between tokens instead.
+
     ``burn_rate`` is the share of bad calls over the error budget: 1 spends it exactly.
     """
 
@@ -63,8 +65,9 @@ def objective_sentence(one: ObjectiveStatus) -> str:
     if window.good_percent is None or window.burn_rate is None or left is None:
         return f"{name}: no calls in the last hour"
     limit = "" if one.limit_s is None else f" within {one.limit_s:g} s"
+    calls = "gaps" if one.objective.startswith("between-tokens") else "calls"
     return (
-        f"{name}: {window.good_percent:.4g} % of calls{limit} over 1 h, target {one.target_percent:g} %; "
+        f"{name}: {window.good_percent:.4g} % of {calls}{limit} over 1 h, target {one.target_percent:g} %; "
         f"burn rate {window.burn_rate:.1f}, {left:.0f} % of the error budget of 6 h left"
     )
 

@@ -55,6 +55,7 @@ class EngineParts:
             ),
             on_error=metrics.count_dropped_report,
             on_coverage=events.coverage_changed,
+            on_token_gaps=events.token_gaps,
         )
         return cls(
             resolver=Resolver(events.addresses_changed, refresh_s=config.resolve_s),

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, ParamSpec
 
-from engine.report import EngineReport
+from engine.report import EngineReport, TokenGaps
+from xds_server.model.fleet import EngineId
 from xds_server.model.policy_state import ServingPolicies
 from xds_server.model.snapshot import Snapshot
 from xds_server.model.view import View
@@ -51,6 +52,9 @@ class ServerEvents:
 
     agent_report: EventHandlers[[EngineReport]] = field(default_factory=EventHandlers)
     """An agent reported its engine."""
+
+    token_gaps: EventHandlers[[EngineId, str, TokenGaps]] = field(default_factory=EventHandlers)
+    """An agent reported the time between tokens of its engine in this boot."""
 
     probe_report: EventHandlers[[EngineReport]] = field(default_factory=EventHandlers)
     """A probe reported an engine."""

@@ -34,6 +34,11 @@ LATENCY_BOUNDS_S: Final = (
 )  # fmt: skip
 """From a refusal, over the first token, to the longest answers; at most factor 2 apart where SLOs usually lie."""
 
+TOKEN_GAP_BOUNDS_S: Final = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+"""Those of vLLM's histogram of the time between tokens."""
+
 _BY_ENGINE: Final = LabelSet(labels={"pool": (), "engine": (), "zone": ()}, per=("engine",))
 _BY_POOL: Final = LabelSet(labels={"pool": ()}, per=("pool",))
 _BY_CLASS: Final = LabelSet(labels={"pool": (), "class": _CLASSES}, per=("pool",))
@@ -127,7 +132,8 @@ class CallerMetrics(MetricChapter):
         "objective_calls_total",
         "calls",
         "Calls that an objective of a route or a pool (spec.objectives) judges: `good` all requests, the latency "
-        "objectives complete answers. Either `route` or `pool` is empty.",
+        "objectives complete answers, those for the time between tokens gaps between tokens. Either `route` or "
+        "`pool` is empty.",
         "Compare with switchgear_objective_good_calls_total.",
         _BY_OBJECTIVE,
     )
@@ -355,6 +361,15 @@ class PoolMetrics(MetricChapter):
         "Share of slots in use.",
         "Near 1: further requests queue.",
         _BY_POOL,
+    )
+    pool_token_gap_seconds = histogram_family(
+        "pool_token_gap_seconds",
+        "seconds",
+        "Time between tokens of all requests, from the engine histograms that agents report. Each replica hears "
+        "all agents: aggregate with max or avg, not sum. Absent without agents.",
+        "Rises with the load: larger batches, or preemptions. One engine: `switchgear get engines -o wide`, TPOT.",
+        _BY_POOL,
+        buckets=TOKEN_GAP_BOUNDS_S,
     )
     pool_arrivals_per_second = gauge_family(
         "pool_arrivals_per_second",

@@ -2,12 +2,14 @@
 
 Requests are counted by their result: a complete answer is good; refused, failed and timed-out requests are bad.
 Callers who leave and their own errors do not count. A failed first try counts its request and a successful retry
-its answer, so a retried request is good. Latency objectives count complete answers only.
+its answer, so a retried request is good. Latency objectives count complete answers only; those for the time
+between tokens count gaps between tokens, as agents report them of whole engines.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
+from engine.report import TokenGaps
 from policies.objectives import Objective, ObjectiveKind
 from xds_server.model.pool_traffic import CallResult
 
@@ -16,7 +18,7 @@ COUNTED: Final = frozenset({CallResult.SUCCESS, CallResult.FAILURE, CallResult.S
 
 
 class ObjectiveCounts:
-    """Calls of one objective; ``good`` of ``calls``."""
+    """Calls of one objective, or gaps between tokens; ``good`` of ``calls``."""
 
     __slots__ = ("calls", "good", "objective")
 
@@ -28,17 +30,21 @@ class ObjectiveCounts:
 class ObjectivesCount:
     """All objectives of a route or a pool."""
 
-    __slots__ = ("_requests", "_times", "counts")
+    __slots__ = ("_gaps", "_requests", "_times", "counts")
 
     def __init__(self, objectives: tuple[Objective, ...]) -> None:
         self.counts: Mapping[str, ObjectiveCounts] = {one.name: ObjectiveCounts(one) for one in objectives}
-        self._requests = [one for one in self.counts.values() if one.objective.kind is ObjectiveKind.GOOD]
-        self._times = [one for one in self.counts.values() if one.objective.kind is not ObjectiveKind.GOOD]
+        self._requests = self._of(ObjectiveKind.GOOD)
+        self._times = self._of(ObjectiveKind.FIRST_TOKEN, ObjectiveKind.TOTAL)
+        self._gaps = self._of(ObjectiveKind.BETWEEN_TOKENS)
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
         """What is counted."""
         return tuple(one.objective for one in self.counts.values())
+
+    def _of(self, *kinds: ObjectiveKind) -> list[ObjectiveCounts]:
+        return [one for one in self.counts.values() if one.objective.kind in kinds]
 
     def add_request(self, weight: float) -> None:
         """A request arrived."""
@@ -55,6 +61,12 @@ class ObjectivesCount:
                 one.calls += weight
                 if took_s <= one.objective.limit_s:
                     one.good += weight
+
+    def add_token_gaps(self, gaps: TokenGaps) -> None:
+        """These gaps between tokens ended."""
+        for one in self._gaps:
+            one.calls += gaps.total
+            one.good += gaps.within(one.objective.limit_s)
 
 
 def same_counts(objectives: tuple[Objective, ...], before: ObjectivesCount | None) -> ObjectivesCount | None:

@@ -169,6 +169,7 @@ class Telemetry:
         """Ages, losses and totals, for a scrape."""
         yield from pool_totals.families(self.traffic_store.totals())
         yield from self.traffic_store.tenants.families()
+        yield from self.traffic_store.token_gaps.families()
         yield from call_latency.families(self.traffic_store.latency(), self.traffic_store.objectives_of_pools())
         now_s = self._clock()
         yield TelemetryMetrics.telemetry_age_seconds.family(

@@ -19,7 +19,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
+from engine.report import TokenGaps
 from policies.route import PriorityClass
+from xds_server.model.fleet import EngineId
 from xds_server.model.pool_traffic import STALE_S, WINDOW_S, CallResult, LatencyTail, PoolTraffic
 from xds_server.telemetry.attempt_outcome import AttemptOutcome
 from xds_server.telemetry.call_latency import FirstTries, ObjectivesOfPools, RoutesOfPools, route_latency
@@ -30,6 +32,7 @@ from xds_server.telemetry.request_tap import RequestTap
 from xds_server.telemetry.sliding_windows import LatencyHistogram
 from xds_server.telemetry.tally import NOTHING, EngineTally, ProxyTally, coarse_time, silent_engines
 from xds_server.telemetry.tenant_counts import TenantCounts
+from xds_server.telemetry.token_gap_counts import TokenGapCounts
 
 _FORGET_S: Final = 60.0
 _TAILS_EACH_S: Final = 1.0
@@ -136,6 +139,7 @@ class TrafficStore:
         """Called for each call, in addition to the counts here."""
         self.tap = RequestTap()
         self.tenants = TenantCounts()
+        self.token_gaps = TokenGapCounts()
         self._pools: dict[str, _Pool] = {}
         self._first_tries = FirstTries()
         self._swept_at_s = float("-inf")
@@ -144,6 +148,7 @@ class TrafficStore:
     def set_directory(self, directory: PoolDirectory) -> None:
         """Use this directory from now on; data of remaining engines is kept."""
         self.directory = directory
+        self.token_gaps.keep({name: facts.zone_of.keys() for name, facts in directory.pools.items()})
         for name in [name for name in self._pools if name not in directory.pools]:
             del self._pools[name]
         for name, pool in self._pools.items():
@@ -328,6 +333,17 @@ class TrafficStore:
         if self.listener is not None:
             self.listener.on_request_shed(node, weight)
         pool.totals.add_unsent(arrived=True, ended=True, priority=priority, weight=weight)
+
+    def record_token_gaps(self, engine: EngineId, boot_id: str, gaps: TokenGaps) -> None:
+        """Record the time between tokens of an engine: a histogram since it started."""
+        facts = self.directory.pools.get(engine.pool)
+        if facts is None or engine.engine not in facts.zone_of:
+            return
+        fresh = self.token_gaps.grown(engine, boot_id, gaps)
+        if fresh is not None and facts.objectives:
+            objectives = self._pool(facts).objectives
+            if objectives is not None:
+                objectives.add_token_gaps(fresh)
 
     def record_load(
         self, node: str, facts: PoolFacts, counts: Mapping[str, tuple[int, int]], now_s: float

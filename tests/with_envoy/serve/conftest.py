@@ -76,7 +76,7 @@ class Site:
         self.xds = f"127.0.0.1:{free_ports(1)[0]}"
         self.admin = f"127.0.0.1:{free_ports(1)[0]}"
         self.loads: list[Load] = []
-        self._processes = processes
+        self.processes = processes
         self._start_envoy = start_envoy
         self._serves = 0
 
@@ -114,7 +114,7 @@ class Site:
     async def serve(self, *flags: str, source: tuple[str, ...] = ()) -> ChildProcess:
         """Start the control plane and return when its xDS port is open; from ``source``, or from the files."""
         self._serves += 1
-        return await self._processes.start(
+        return await self.processes.start(
             f"serve-{self._serves}",
             [
                 SWITCHGEAR,
@@ -135,7 +135,7 @@ class Site:
         await child.wait()
 
     async def stop(self, child: ChildProcess) -> int:
-        return await self._processes.stop(child, limit_s=LIMIT_S)
+        return await self.processes.stop(child, limit_s=LIMIT_S)
 
     async def switchgear(self, *arguments: str) -> tuple[int, str, str]:
         """Exit code, stdout and stderr of one command."""

@@ -5,6 +5,7 @@ import contextlib
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import structlog
 import yaml
 
 from engine.proto import engine_report_pb2 as pb
-from engine.report import DrainRequest, EngineReport, GpuSummary, ReportSource, Verdict
+from engine.report import DrainRequest, EngineReport, GpuSummary, ReportSource, TokenGaps, Verdict
 from engine.report_wire import MAX_REPORT_BYTES, ReportDropReason
 from engine.watch_server import WATCH, WatchServer
 from policies.load import load_contents
@@ -72,8 +73,13 @@ class Dialed:
         self.reports: list[EngineReport] = []
         self.flaws: list[ReportDropReason] = []
         self.coverage: list[frozenset[EngineId]] = []
+        self.token_gaps: list[tuple[EngineId, str, TokenGaps]] = []
         self.dialer = AgentDialer(
-            self.reports.append, watcher="me", on_error=self.flaws.append, on_coverage=self._covered
+            self.reports.append,
+            watcher="me",
+            on_error=self.flaws.append,
+            on_coverage=self._covered,
+            on_token_gaps=lambda *one: self.token_gaps.append(one),
         )
 
     def _covered(self) -> None:
@@ -162,6 +168,19 @@ async def test_agent_report_is_passed_on_at_once(monkeypatch: pytest.MonkeyPatch
         assert first.gpu is None
         assert dialed.dialer.gpu(KEY) == GpuSummary(action="none", statement="a test")
         assert dialed.dialer.agents()[KEY].connected
+
+
+async def test_time_between_tokens_is_passed_on_apart_and_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_dialer, "TOKEN_GAPS_EACH_S", 0.2)
+    server = WatchServer(boot_id="b1", heartbeat_s=0.02)
+    gaps = TokenGaps(bounds_s=(0.1,), counts=(3, 4), sum_s=0.5)
+    server.publish(replace(report(), token_gaps=gaps))
+    async with listening(server.add_to) as port, dialing(policies(port)) as dialed:
+        await until(lambda: len(dialed.token_gaps) >= 2)
+        assert dialed.token_gaps[0] == (KEY, "b1", gaps)
+        assert all(one.token_gaps is None for one in dialed.reports)
+        times = [one.observed_at_s for one in dialed.reports]
+        assert (len(dialed.token_gaps) - 2) * 0.2 <= times[-1] - times[0]
 
 
 async def test_repeated_report_confirms_the_last() -> None:

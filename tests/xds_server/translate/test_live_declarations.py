@@ -211,6 +211,8 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.objectives.firstToken.p99": ("5s",),
     "spec.objectives.total.p95": ("30s",),
     "spec.objectives.total.p99": ("60s",),
+    "spec.objectives.betweenTokens.p95": ("75ms",),
+    "spec.objectives.betweenTokens.p99": ("100ms",),
     "spec.allowedRegions": (["r1"],),
     "spec.affinity.header": ("x-other",),
     "spec.affinity.cookie.name": ("other",),
