@@ -63,8 +63,9 @@ async def test_large_first_messages_are_limited_and_others_are_served(tmp_path: 
             await eventually(lambda: late.acks, "a new proxy of the same host is served", LIMIT_S)
             await server.counts("switchgear_xds_stream_errors_total", 'flaw="names"', 0)
             refused = {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT}
-            # Of a connection that was reset: it had more than 64 MiB on its way.
-            assert set(statuses) <= refused | {grpc.StatusCode.UNAVAILABLE}
+            # Of connections that were reset, with over 64 MiB on their way; a reset may overtake a status.
+            reset = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL}
+            assert set(statuses) <= refused | reset
             assert highest_memory_mib(server.process.pid) < MOST_MIB
             for task in (behaving, also, *attacks):
                 assert task in attacks or not task.done()

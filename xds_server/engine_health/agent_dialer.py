@@ -102,7 +102,6 @@ class AgentDialer:
         on_token_gaps: Callable[[EngineId, str, TokenGaps], None] = lambda _engine, _boot_id, _gaps: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
-        rng: random.Random | None = None,
     ) -> None:
         self._on_report = on_report
         self._on_error = on_error
@@ -112,7 +111,7 @@ class AgentDialer:
         self._security = security
         self._clock = clock
         self._wall = wall
-        self._rng = rng or random.Random()  # noqa: S311 -- spreads load, guards no secret
+        self._rng = random.Random()  # noqa: S311 -- spreads load, guards no secret
         self._targets: Mapping[EngineId, AgentTarget] = MappingProxyType({})
         self._drain_deadlines_s: Mapping[str, float] = {}
         self._links: dict[EngineId, _Link] = {}
