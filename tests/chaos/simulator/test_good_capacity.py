@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -200,6 +201,7 @@ def case(
 @example(case("aaaa", "ppp-"))
 @given(fleets())
 @settings(max_examples=20)
+@pytest.mark.timeout(900)
 def test_good_capacity_never_idles_while_callers_are_lost(drawn: Drawn) -> None:
     assert_good_capacity_is_used(drawn)
 
@@ -218,6 +220,7 @@ def slow_fleets(draw: st.DrawFn) -> Drawn:
 @example(case("bb/aab", "ll/---", callers="a", floor=0.0))
 @given(slow_fleets())
 @settings(max_examples=8)
+@pytest.mark.timeout(900)
 def test_callers_of_slow_engines_get_what_good_ones_have(drawn: Drawn) -> None:
     history = played(drawn)
     lost, idle = lost_after(history, NOTICED_S), lost_and_idle(drawn, history)[1]
