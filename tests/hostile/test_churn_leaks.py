@@ -19,7 +19,7 @@ from xds_server.observe import eject_latency
 from xds_server.publish import content_rejections, view_registry
 from xds_server.reconcile import proxy_counts
 from xds_server.telemetry import entry_budget, loss_monitor, pool_recorder, proxy_telemetry, traffic_store
-from xds_server.xds import response_cache
+from xds_server.xds import full_content, response_cache
 
 WARM_UP: Final = 12
 TURNS: Final = 36
@@ -68,6 +68,7 @@ def churn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     for module, name in (
         (view_registry, "MAX_IDLE_VIEWS"),
         (response_cache, "CACHED_RESPONSES"),
+        (full_content, "CACHED_CONTENTS"),
         (content_rejections, "MAX_REJECTED"),
         (peer_budget, "MAX_REMEMBERED"),
         (log_budget, "MAX_REMEMBERED"),

@@ -31,11 +31,15 @@ _NONE: Final[Mapping[Hashable, Resource]] = MappingProxyType({})
 
 @dataclass(slots=True)
 class _ViewContent:
-    """Content accepted by proxies of a view; ``former``: what they accepted before, newest first."""
+    """Content accepted by proxies of a view; ``former``: what they accepted before, newest first.
+
+    ``recorded``: by type, the last tuple of resources. A thousand proxies accept the same one.
+    """
 
     accepted: dict[ResourceKey, Resource] = field(default_factory=dict)
     former: dict[ResourceKey, tuple[Resource, ...]] = field(default_factory=dict)
     unwanted_since_s: dict[ResourceKey, float] = field(default_factory=dict)
+    recorded: dict[str, tuple[Resource, ...]] = field(default_factory=dict)
 
     def all_of(self, key: ResourceKey) -> tuple[Resource, ...]:
         """Accepted contents of a name, newest first."""
@@ -52,8 +56,14 @@ class AckedContent:
         self._restored: dict[ResourceKey, Resource] = {}
 
     def record(self, view: Hashable, resources: Iterable[Resource]) -> list[Resource]:
-        """Record that a proxy of ``view`` accepted these; returns those that are new."""
+        """Record that a proxy of ``view`` accepted these; returns those that are new.
+
+        A tuple has resources of one type.
+        """
         known = self._views.setdefault(view, _ViewContent())
+        together = resources if isinstance(resources, tuple) and resources else None
+        if together is not None and known.recorded.get(together[0].type_url) is together:
+            return []
         new = []
         for item in resources:
             key = key_of(item)
@@ -67,6 +77,9 @@ class AckedContent:
             known.unwanted_since_s.pop(key, None)
             self._by_audience.setdefault(key, {})[_audience(view, key)] = item
             new.append(item)
+            known.recorded.pop(item.type_url, None)
+        if together is not None:
+            known.recorded[together[0].type_url] = together
         return new
 
     def restore(self, item: Resource) -> None:
@@ -114,6 +127,7 @@ class AckedContent:
                 elif now_s - known.unwanted_since_s.setdefault(key, now_s) > FORGET_AFTER_S:
                     del known.accepted[key], known.unwanted_since_s[key]
                     known.former.pop(key, None)
+                    known.recorded.pop(key[0], None)
                     self._by_audience.pop(key, None)
                     self._restored.pop(key, None)
 

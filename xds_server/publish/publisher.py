@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from xds_server.model.host_crowds import NodeHost
-from xds_server.model.snapshot import Resource, Snapshot, SnapshotDiffs, content_of
+from xds_server.model.snapshot import Resource, Snapshot, content_of
 from xds_server.model.type_urls import SECRET
 from xds_server.publish.content_rejections import RecordedNack, content_key
 from xds_server.publish.held_names import HeldNames
@@ -37,6 +37,7 @@ from xds_server.xds import (
     Nacked,
     NodeInfo,
     ResponseCache,
+    SharedContent,
     Stream,
     StreamError,
     StuckResponse,
@@ -77,7 +78,7 @@ class Publisher:
         self._observer: PublisherObserver = observer or NullObserver()
         self._epoch = epoch
         self._encoder = ResponseCache(identifier)
-        self._changes = SnapshotDiffs()
+        self._shared = SharedContent()
         self._founding = ViewRegistry(self.nack_policy.forget)
         self._views: Mapping[Hashable, SessionView] = self._founding.by_key
         self._own: Mapping[str, Resource] = _NOTHING_OWN
@@ -260,7 +261,7 @@ class Publisher:
             sequence=self._sequence,
             now_s=now_s,
             epoch=self._epoch,
-            changes=self._changes,
+            shared=self._shared,
         )
         self._observer.on_connect(node, session.mode)
         return view, stream
@@ -359,15 +360,16 @@ class Publisher:
     def _accept(
         self, session: Session, view: SessionView, stream: Stream, resources: tuple[Resource, ...]
     ) -> None:
-        if own := self._own.get(stream.node.id):
+        own = self._own.get(stream.node.id)
+        if own is not None and any(item.type_url == own.type_url for item in resources):
             # An own resource says nothing about its view, and must never be served to another proxy.
             resources = tuple(item for item in resources if item.type_url != own.type_url)
         by_parts = [item for item in resources if item.parts is not None]
         if by_parts:
             session.judge_parts().acked(by_parts)
-        self._record_ack(
-            view, [item for item in resources if item.parts is None and not _is_fallback(item, stream)]
-        )
+        if by_parts or stream.snapshot.rolled_back:
+            resources = tuple(item for item in resources if item.parts is None and not _is_fallback(item, stream))
+        self._record_ack(view, resources)
 
     def _record_ack(self, view: SessionView, resources: Collection[Resource]) -> None:
         if self.nack_policy.record_ack(view.key, resources):

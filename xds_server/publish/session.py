@@ -208,6 +208,8 @@ class Session:
 
     def with_co_rejected(self, accepted: tuple[Resource, ...]) -> tuple[Resource, ...]:
         """Accepted resources, plus secrets that were rejected only because of one of these."""
+        if not self.co_rejected_secrets:
+            return accepted
         names = [item.name for item in accepted if item.type_url == SECRET]
         return (
             *accepted,

@@ -26,7 +26,7 @@ from xds_server.xds.messages import (
     XdsVariant,
 )
 from xds_server.xds.response_cache import ResponseCache
-from xds_server.xds.stream import ContentKey, Stream
+from xds_server.xds.stream import ContentKey, SharedContent, Stream
 
 __all__ = (
     "Acked",
@@ -40,6 +40,7 @@ __all__ = (
     "Request",
     "Response",
     "ResponseCache",
+    "SharedContent",
     "SotwRequest",
     "Stream",
     "StreamError",

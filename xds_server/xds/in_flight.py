@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from xds_server.model.snapshot import Resource
+from xds_server.xds.full_content import FullContent
 
 
 @dataclass(slots=True, kw_only=True)
 class PendingResponse:
     """One response in flight: resources that the peer will hold if it accepts; ``None``: removed.
 
-    ``adds``: the response contains a name that the peer did not have.
+    ``adds``: the response contains a name that the peer did not have. ``whole``: ``content`` is all of it.
     """
 
     nonce: str
@@ -19,6 +20,7 @@ class PendingResponse:
     content: Mapping[str, Resource | None]
     resources: tuple[Resource, ...]
     adds: bool
+    whole: FullContent | None = None
     reported_stuck: bool = False
 
 

@@ -17,6 +17,7 @@ from xds_server.model.snapshot import Resource, Snapshot, SnapshotDiffs, content
 from xds_server.model.type_urls import CLUSTER, ENDPOINT, LISTENER, PUSH_ORDER, ROUTE, RUNTIME
 from xds_server.wire.varint import delimited
 from xds_server.xds.acked_resources import UNKNOWN
+from xds_server.xds.full_content import FullContents
 from xds_server.xds.messages import (
     ADD_WAIT_S,
     IMPLICIT_AFTER_S,
@@ -48,6 +49,14 @@ _NOTHING: Final[frozenset[ContentKey]] = frozenset()
 _RANK: Final = {type_url: rank for rank, type_url in enumerate(PUSH_ORDER)}
 
 
+class SharedContent:
+    """What streams have in common: steps between snapshots, and what a peer without anything is sent."""
+
+    def __init__(self) -> None:
+        self.diffs = SnapshotDiffs()
+        self.contents = FullContents()
+
+
 class Stream:
     """Protocol state of one ADS stream of the peer ``node``, opened at ``now_s``.
 
@@ -63,7 +72,7 @@ class Stream:
         sequence: int,
         now_s: float,
         epoch: str = "",
-        changes: SnapshotDiffs | None = None,
+        shared: SharedContent | None = None,
     ) -> None:
         self.mode = mode
         self.node = node
@@ -72,7 +81,7 @@ class Stream:
         self._sequence = sequence
         self._sent_in_sequence = 0
         self._epoch = epoch
-        self._changes = changes or SnapshotDiffs()
+        self._shared = shared or SharedContent()
         self._types: dict[str, TypeState] = {}
         self._order: tuple[TypeState, ...] = ()
         self._steps: tuple[tuple[TypeState, bool], ...] = ()
@@ -88,7 +97,7 @@ class Stream:
         before, self.snapshot = self.snapshot, snapshot
         if sequence > self._sequence:
             self._sequence, self._sent_in_sequence = sequence, 0
-        for type_url, names in self._changes.between(before, snapshot).items():
+        for type_url, names in self._shared.diffs.between(before, snapshot).items():
             if state := self._types.get(type_url):
                 state.touch(names, ServedType(snapshot.of(type_url), snapshot.rolled_back_of(type_url)))
 
@@ -193,7 +202,7 @@ class Stream:
     # Start of a type
 
     def _begin(self, request: Request, now_s: float) -> tuple[Event, ...]:
-        state = TypeState.new(request.type_url, self.mode, now_s)
+        state = TypeState.new(request.type_url, self.mode, now_s, self._shared.contents)
         self._add(state)
         events: list[Event] = [] if request.type_url in _RANK else [UnknownType(type_url=request.type_url)]
         confirmed = state.begin(request, self.snapshot.of(request.type_url))
@@ -218,7 +227,7 @@ class Stream:
             return
         for type_url, since_s in self._missing():
             if now_s >= since_s + IMPLICIT_AFTER_S:
-                state = TypeState.new(type_url, self.mode, now_s)
+                state = TypeState.new(type_url, self.mode, now_s, self._shared.contents)
                 self._add(state)
                 state.begin_implicit(self.snapshot.of(type_url))
 
@@ -306,12 +315,12 @@ class Stream:
         if state.type_url == CLUSTER and (endpoints := self._types.get(ENDPOINT)):
             # Usually due anyway by version; not if they ran ahead of a cluster that had to wait.
             endpoints.send_again({self.snapshot.assignments.get(name, name) for name in due.changes})
-        removed = tuple(name for name, item in due.content.items() if item is None)
+        removed = () if due.whole else tuple(name for name, item in due.content.items() if item is None)
         return Response(
             mode=self.mode,
             type_url=state.type_url,
             nonce=nonce,
-            version=self._version(state, resources),
+            version=due.whole.set_version if due.whole else self._version(state, resources),
             resources=resources,
             removed=removed if self.mode is XdsVariant.DELTA else (),
         )

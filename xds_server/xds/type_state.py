@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from xds_server.model.snapshot import Resource, set_version, version_of
 from xds_server.model.type_urls import SECRET
 from xds_server.xds.acked_resources import GONE, AckedResources
+from xds_server.xds.full_content import FEW, FullContent, FullContents
 from xds_server.xds.in_flight import InFlight, PendingResponse
 from xds_server.xds.messages import (
     MAX_UNACKED,
@@ -56,11 +57,12 @@ class DueContent(NamedTuple):
     """Content of one response.
 
     ``content``: what the peer will hold of each name, ``None`` if removed. ``changes``: names that cause the
-    response. The two differ in SOTW, which repeats unchanged resources.
+    response. The two differ in SOTW, which repeats unchanged resources. ``whole``: both are all of it.
     """
 
     content: Mapping[str, Resource | None]
     changes: Collection[str]
+    whole: FullContent | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,6 +100,7 @@ class TypeState:
     ``dirty`` holds the names to look at: of all others, the peer has or has been sent what the snapshot has.
     ``forced`` are those to send even if the peer has them. ``changed_at_s`` is the clock of the last change.
     ``unknown_bytes``: memory for resources that the peer held before and that do not exist.
+    ``contents`` are shared with other streams.
     """
 
     type_url: str
@@ -111,9 +114,12 @@ class TypeState:
     first_response_due: bool = True
     changed_at_s: float = 0.0
     unknown_bytes: int = 0
+    contents: FullContents = field(default_factory=FullContents)
 
     @classmethod
-    def new(cls, type_url: str, variant: XdsVariant, now_s: float) -> "TypeState":
+    def new(
+        cls, type_url: str, variant: XdsVariant, now_s: float, contents: FullContents | None = None
+    ) -> "TypeState":
         """The state of a type that the peer has not requested yet."""
         # NACKs of resources that go out singly are attributed one after another.
         limit = 1 if type_url in SENT_SINGLY else MAX_UNACKED
@@ -123,6 +129,7 @@ class TypeState:
             subscription=Subscription(type_url=type_url),
             in_flight=InFlight(limit=limit),
             changed_at_s=now_s,
+            contents=contents or FullContents(),
         )
 
     @property
@@ -310,6 +317,9 @@ class TypeState:
 
         Without ``removals``, pending removals wait (and stay dirty).
         """
+        if self._lacks_all(served):
+            whole = self.contents.of(served.resources)
+            return DueContent(content=whole.by_name, changes=whole.by_name, whole=whole)
         changes = self._changes(served, removals=removals)
         single = self._sent_singly(changes)
         if single:
@@ -325,6 +335,19 @@ class TypeState:
             content = {name: item for name, item in content.items() if name == single}
         removed = {name: None for name, item in changes.items() if item is None}
         return DueContent(content={**content, **removed}, changes=changes)
+
+    def _lacks_all(self, served: ServedType) -> bool:
+        """Whether the next response has all resources of the type: the peer wants all, and has none (delta)."""
+        resources, rolled_back = served
+        return (
+            len(self.dirty) > FEW
+            and self.variant is XdsVariant.DELTA
+            and not (self.acked.versions or self.in_flight.responses or rolled_back)
+            and self.rejections is _NO_REJECTIONS
+            and self.type_url not in SENT_SINGLY
+            and self.dirty == resources.keys()
+            and (self.subscription.wildcard or self.dirty <= self.subscription.names)
+        )
 
     def _changes(self, served: ServedType, *, removals: bool) -> dict[str, Resource | None]:
         """Due changes by name, ``None`` to remove; empty if the peer has or was sent everything."""
@@ -397,7 +420,10 @@ class TypeState:
 
     def sent(self, due: DueContent, *, nonce: str, now_s: float) -> PendingResponse:
         """Record that this is sent, as the response with this nonce."""
-        resources = tuple([item for item in due.content.values() if item is not None])
+        if due.whole is not None:
+            resources = due.whole.resources
+        else:
+            resources = tuple([item for item in due.content.values() if item is not None])
         held = self.acked.versions
         response = PendingResponse(
             nonce=nonce,
@@ -405,6 +431,7 @@ class TypeState:
             content=due.content,
             resources=resources,
             adds=any(not (held.get(item.name) and self.expected(item.name)) for item in resources),
+            whole=due.whole,
         )
         if not self.in_flight.responses:
             self.changed_at_s = now_s
@@ -472,6 +499,9 @@ class TypeState:
 
     def _accept(self, response: PendingResponse) -> None:
         wanted = self.subscription
+        if response.whole is not None and wanted.wildcard:
+            self.acked.versions.update(response.whole.versions)
+            return
         for name, item in response.content.items():
             if item is not None:
                 if wanted.wants(name):

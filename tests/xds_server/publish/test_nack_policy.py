@@ -283,3 +283,12 @@ def test_restored_refusals_count_only_with_who_refused() -> None:
     )
     assert other.effective("v", wanted) is wanted
     assert values(other.effective("v", wanted, contents(bad))) == {"c": "good"}, "which is known from then"
+
+
+def test_resources_accepted_together_again_count_unless_others_came_between() -> None:
+    policy = NackPolicy()
+    old, new = (cluster("c", "old"), cluster("d", "same")), [cluster("c", "new")]
+    for accepted in (old, old, new, old):
+        policy.record_ack("v", accepted)
+        newest = policy.accepted("v", (CLUSTER, "c"))[0]
+        assert newest is accepted[0]
