@@ -14,7 +14,7 @@ from tests.hostile.churn import OURS, Churn, caches, objects, sizes
 from tests.reference_cycles import left
 from xds_server.admin import server_backend
 from xds_server.app import log_config
-from xds_server.auth import connection_watcher, log_budget, peer_budget
+from xds_server.auth import connection_watcher, log_budget, memory_guard, peer_budget
 from xds_server.observe import eject_latency
 from xds_server.publish import content_rejections, view_registry
 from xds_server.reconcile import proxy_counts
@@ -63,6 +63,7 @@ def churn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
         (entry_budget, "QUIET_S"),
         (connection_watcher, "COUNT_EACH_S"),
         (server_backend, "INTERVAL_S"),
+        (memory_guard, "FAST_S"),
     ):
         monkeypatch.setattr(module, name, SOON_S)
     for module, name in (

@@ -1,14 +1,13 @@
 """Adapters from publisher, telemetry, orders and certificates to the ports of the reconciler."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping
 from types import MappingProxyType
+from typing import cast
 
 from xds_server.auth.reached_limits import PeerLimit, ReachedLimits
 from xds_server.ledger.operator_orders import Orders
 from xds_server.model.fleet import EngineId
-from xds_server.model.host_crowds import crowding_nodes
 from xds_server.model.memo import LastResult
 from xds_server.model.order import Order
 from xds_server.model.pool_traffic import PoolTraffic
@@ -26,8 +25,6 @@ class PublisherAdapter:
         """``reached``: hosts with more node ids than take part in limits."""
         self._publisher = publisher
         self._reached = reached or ReachedLimits()
-        self._crowding: LastResult[Mapping[str, str]] = LastResult()
-        self._views: LastResult[Mapping[str, View]] = LastResult()
         self._envoys: LastResult[frozenset[str]] = LastResult()
         self._by_view: LastResult[Mapping[View, int]] = LastResult()
 
@@ -35,18 +32,18 @@ class PublisherAdapter:
         return frozenset(view for view in self._publisher.views if isinstance(view, View))
 
     def nodes(self) -> Mapping[str, View]:
-        nodes = self._publisher.nodes
-        return self._views.of(
-            (nodes,),
-            lambda: MappingProxyType({node: view for node, view in nodes.items() if isinstance(view, View)}),
-        )
+        return cast("Mapping[str, View]", self._publisher.nodes)  # ``ViewSource`` makes nothing but views
 
     def envoys(self) -> Collection[str]:
         """Node ids that report their traffic; the same object until a proxy connects or disconnects."""
         views = self.nodes()
-        return self._envoys.of(
-            (views,), lambda: frozenset(node for node, view in views.items() if view.role != GRPC_ROLE)
-        )
+
+        def made() -> frozenset[str]:
+            if all(view.role != GRPC_ROLE for view in self.views()):
+                return frozenset(views)
+            return frozenset(node for node, view in views.items() if view.role != GRPC_ROLE)
+
+        return self._envoys.of((views,), made)
 
     def speaks_for(self, node: str, identities: tuple[str, ...]) -> Callable[[str], bool] | None:
         """Predicate for the pools that ``node`` may report with these identities; None if no such proxy is
@@ -68,8 +65,10 @@ class PublisherAdapter:
 
         A proxy with many streams takes no larger part than others, and a host with many node ids a limited one.
         """
-        views = self.nodes()
-        return self._by_view.of((views,), lambda: MappingProxyType(Counter(self.sharing().values())))
+        shared = self._publisher.connected
+        return self._by_view.of(
+            (shared.views,), lambda: MappingProxyType(cast("Mapping[View, int]", shared.sharing_by_view))
+        )
 
     def sharing(self) -> Mapping[str, View]:
         """The proxies that take part in limits."""
@@ -78,8 +77,7 @@ class PublisherAdapter:
         return {node: view for node, view in views.items() if node not in crowding} if crowding else views
 
     def crowding(self) -> Collection[str]:
-        nodes = self._publisher.nodes
-        found = self._crowding.of((nodes,), lambda: crowding_nodes(self._publisher.hosts()))
+        found = self._publisher.connected.crowding
         for host in set(found.values()):
             self._reached.add(PeerLimit.STREAMS, host)
         return found

@@ -4,8 +4,8 @@ First ``ejection``: which engines take requests. Then ``admission``: their capac
 much is admitted. Then ``routing``: hedging, retries, time limits, weights of engines, zones and regions. Each step
 sees the steps before it and the memory of the last round.
 
-A pool whose engines, traffic, policies, proxies and orders are the same objects as last time keeps its decisions
-until time alone would change one. This only saves work and changes no result.
+A pool whose engines, traffic, policies and orders are the same objects as last time, and whose proxies would share
+it alike, keeps its decisions until time alone would change one. This only saves work and changes no result.
 """
 
 import math
@@ -24,6 +24,7 @@ from xds_server.decide.admission.degradation_level import (
 from xds_server.decide.admission.engine_capacity import engine_capacities
 from xds_server.decide.admission.pool_breaker import PoolAnswers, breaker_due_s, pool_breaker, serves_percent
 from xds_server.decide.admission.pool_strain import pool_strain
+from xds_server.decide.admission.retry_budget import retry_budget
 from xds_server.decide.decision_memory import (
     AdmissionMemory,
     CapacityMemory,
@@ -55,7 +56,7 @@ from xds_server.decide.routing.zone_relief import zone_relief
 from xds_server.decide.routing.zone_shares import MIN_INTERVAL_S, zone_shares
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.order import Order
-from xds_server.model.pool_traffic import STALE_S, PoolTraffic
+from xds_server.model.pool_traffic import STALE_S, PoolTraffic, Proxy
 from xds_server.model.view import GATEWAY, SIDECAR
 
 REEVALUATE_S: Final = 0.5
@@ -103,8 +104,7 @@ class _RoutingStep:
 
 def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemory, now_s: float) -> PoolMemory:
     """The decisions for one pool, and its memory; ``before`` itself if no input changed."""
-    inputs = _inputs(pool, proxies)
-    if now_s < before.valid_until_s and _same_inputs(before, pool.engines, inputs):
+    if now_s < before.valid_until_s and _same_inputs(before, pool.engines, _inputs(pool, proxies, before, now_s)):
         return before
     resilience = pool.policy.resilience
     outcome = engine_decisions(
@@ -162,7 +162,6 @@ def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemo
     )
     memory = PoolMemory(
         decided=decided,
-        inputs=inputs,
         ejection=outcome.memory,
         breaker=let_in.breaker,
         capacity=let_in.capacity,
@@ -183,7 +182,11 @@ def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemo
         slow_start_due_s(ramps, resilience.slow_start, now_s),
         *_routing_due_s(routed, resilience, now_s),
     )
-    return replace(memory, valid_until_s=_valid_until_s(due_s, pool.traffic, now_s))
+    return replace(
+        memory,
+        inputs=_inputs(pool, proxies, memory, now_s),
+        valid_until_s=_valid_until_s(due_s, pool.traffic, now_s),
+    )
 
 
 def _admission_step(
@@ -340,14 +343,16 @@ def _routing_due_s(routed: _RoutingStep, resilience: ResilienceSpec, now_s: floa
     )
 
 
-def _inputs(pool: PoolInputs, proxies: ConnectedProxies) -> tuple[object, ...]:
-    """Inputs of a pool's decisions besides its engines and time; the large parts come first."""
+def _inputs(pool: PoolInputs, proxies: ConnectedProxies, memory: PoolMemory, now_s: float) -> tuple[object, ...]:
+    """Inputs of a pool's decisions besides its engines and time, where ``memory`` is the result.
+
+    The large parts come first.
+    """
     return (
         pool.policy.spec,
         pool.policy.resilience,
         pool.traffic,
-        proxies.by_node,
-        tuple(sorted(proxies.by_role.items())),
+        *_inputs_of_proxies(pool, proxies, memory, now_s),
         proxies.calling_zones,
         pool.policy.classes,
         pool.policy.residency,
@@ -356,12 +361,34 @@ def _inputs(pool: PoolInputs, proxies: ConnectedProxies) -> tuple[object, ...]:
     )
 
 
+def _inputs_of_proxies(
+    pool: PoolInputs, proxies: ConnectedProxies, memory: PoolMemory, now_s: float
+) -> tuple[Mapping[str, Proxy], tuple[object, ...]]:
+    """What of the proxies the decisions depend on: a thousand silent sidecars that come one by one change nothing.
+
+    Each proxy counts once any has traffic to the pool, or the weights of engines follow the number of proxies.
+    """
+    admission, traffic = memory.admission, pool.traffic
+    heard = traffic is not None and now_s - traffic.heard_at_s < TRAFFIC_MEMORY_S
+    if admission is None or heard or admission.demand or memory.endpoint_weights or memory.decided.weight_factors:
+        return proxies.by_node, tuple(sorted(proxies.by_role.items()))
+    retries = retry_budget(
+        pool.policy.resilience,
+        admission.decided.total,
+        proxies.by_role,
+        memory.decided.degradation,
+        in_force=admission.decided.in_force,
+    )
+    count = proxies.by_role.get(GATEWAY, 0)
+    return proxies.kinds.gateways, (count, frozenset(proxies.by_role), retries, proxies.kinds.places)
+
+
 def _same_inputs(before: PoolMemory, engines: tuple[Engine, ...], inputs: tuple[object, ...]) -> bool:
-    """Whether the last decisions follow from these inputs: large parts by identity, small ones by value."""
+    """Whether the last decisions follow from these inputs: large parts by identity, others by value."""
     return (
         before.decided.declared is engines
-        and all(was is now for was, now in zip(before.inputs[:4], inputs[:4], strict=True))
-        and before.inputs[4:] == inputs[4:]
+        and all(was is now for was, now in zip(before.inputs[:3], inputs[:3], strict=True))
+        and before.inputs[3:] == inputs[3:]
     )
 
 

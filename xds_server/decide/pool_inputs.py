@@ -1,5 +1,6 @@
 """Values that the steps of a round share: a pool's policy, engines, proxies and callers."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -12,6 +13,7 @@ from xds_server.decide.decision_memory import Demand
 from xds_server.decide.decisions import EngineCapacity, EngineDecision, Health, ShareRamp
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.pool_traffic import Proxy
+from xds_server.model.view import GATEWAY
 
 _NO_PROXIES: Final[Mapping[str, Proxy]] = MappingProxyType({})  # one object: decisions compare it by identity
 
@@ -65,8 +67,32 @@ class PoolEngines:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyKinds:
+    """What decisions ask of proxies as a whole.
+
+    ``gateways`` are by node id, ``counts`` by role and pools. ``places`` are regions, as stated, and zones.
+    """
+
+    gateways: Mapping[str, Proxy]
+    counts: Mapping[tuple[str, frozenset[str]], int]
+    places: frozenset[tuple[str, str]]
+
+
+_NO_KINDS: Final = ProxyKinds(gateways=_NO_PROXIES, counts={}, places=frozenset())
+
+
+def proxy_kinds(proxies: Mapping[str, Proxy]) -> ProxyKinds:
+    """The kinds of these proxies, from nothing but them."""
+    return ProxyKinds(
+        gateways=MappingProxyType({node: one for node, one in proxies.items() if one.role == GATEWAY}),
+        counts=Counter((one.role, one.pools) for one in proxies.values()),
+        places=frozenset((one.region, one.zone) for one in proxies.values()),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectedProxies:
-    """The proxies that share the pools, by node id.
+    """The proxies that share the pools, by node id, and their ``kinds``.
 
     ``by_role`` and ``calling_zones`` also count proxies that disconnected a moment ago and may return.
     """
@@ -74,6 +100,11 @@ class ConnectedProxies:
     by_node: Mapping[str, Proxy] = field(default_factory=lambda: _NO_PROXIES)
     by_role: Mapping[str, int] = field(default_factory=dict)
     calling_zones: frozenset[str] = frozenset()
+    kinds: ProxyKinds = _NO_KINDS
+
+    def __post_init__(self) -> None:
+        if self.kinds is _NO_KINDS and self.by_node:
+            object.__setattr__(self, "kinds", proxy_kinds(self.by_node))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ first proxy connects.
 Single-threaded; every call returns at once.
 """
 
-import itertools
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from functools import partial
@@ -17,6 +16,7 @@ from typing import Final
 from xds_server.model.host_crowds import NodeHost
 from xds_server.model.snapshot import Resource, Snapshot, content_of
 from xds_server.model.type_urls import SECRET
+from xds_server.publish.connected_nodes import ConnectedNodes
 from xds_server.publish.content_rejections import RecordedNack, content_key
 from xds_server.publish.held_names import HeldNames
 from xds_server.publish.nack_decision import NackDecision, NackReport, RollbackScope, decide_nack
@@ -82,8 +82,8 @@ class Publisher:
         self._founding = ViewRegistry(self.nack_policy.forget)
         self._views: Mapping[Hashable, SessionView] = self._founding.by_key
         self._own: Mapping[str, Resource] = _NOTHING_OWN
-        self._nodes: Mapping[str, Hashable] | None = None
-        self._sessions_of: dict[str, dict[Session, None]] = {}
+        self.connected = ConnectedNodes()
+        self._sessions_of: dict[str, dict[Session, Hashable]] = {}
         self._sequence = 0
         self._wall = wall
         self._ticking: dict[Session, None] = {}
@@ -99,24 +99,7 @@ class Publisher:
     @property
     def nodes(self) -> Mapping[str, Hashable]:
         """View of each connected proxy by node id; the same object until a proxy connects or disconnects."""
-        if self._nodes is None:
-            self._nodes = MappingProxyType(
-                {
-                    node: session.view
-                    for node, sessions in self._sessions_of.items()
-                    for session in sessions
-                    if session.view is not None
-                }
-            )
-        return self._nodes
-
-    def hosts(self) -> Mapping[str, NodeHost]:
-        """Host of each connected proxy by node id, in order of connection."""
-        return {
-            node: NodeHost(session.host, bool(session.identities))
-            for node, sessions in self._sessions_of.items()
-            for session in itertools.islice(sessions, 1)
-        }
+        return self.connected.views
 
     @property
     def proxies_by_view(self) -> Mapping[Hashable, int]:
@@ -252,8 +235,8 @@ class Publisher:
             raise DeniedPeerError(f"node {node.id!r} is already connected with another certificate")
         view = self._served(key, session.host)
         view.sessions[session] = None
-        self._sessions_of.setdefault(node.id, {})[session] = None
-        self._nodes = None
+        self._sessions_of.setdefault(node.id, {})[session] = key
+        self._count(node.id)
         stream = Stream(
             session.mode,
             node,
@@ -270,7 +253,8 @@ class Publisher:
         """Move the session from ``view`` to the view of this key."""
         # Leave first: a proxy counted in both views would share its limits with itself.
         view.sessions.pop(session, None)
-        self._nodes = None
+        self._sessions_of[session.node_id][session] = key
+        self._count(session.node_id)
         found = self._served(key, session.host, instead=view.desired)
         found.sessions[session] = None
         self._founding.retire(view)
@@ -279,13 +263,21 @@ class Publisher:
     def detach(self, session: Session, view: SessionView, node: NodeInfo, reason: str) -> None:
         """Forget a session; a view without sessions is no longer built."""
         view.sessions.pop(session, None)
-        self._nodes = None
         if of_node := self._sessions_of.get(node.id):
             of_node.pop(session, None)
-            if not of_node:
-                del self._sessions_of[node.id]
+            self._count(node.id)
         self._observer.on_disconnect(node, session.mode, reason)
         self._founding.retire(view)
+
+    def _count(self, node: str) -> None:
+        """Count a node id by the view of its newest stream and the host of its oldest."""
+        sessions = self._sessions_of[node]
+        if not sessions:
+            del self._sessions_of[node]
+            self.connected.remove(node)
+            return
+        oldest = next(iter(sessions))
+        self.connected.put(node, next(reversed(sessions.values())), NodeHost(oldest.host, bool(oldest.identities)))
 
     def _served(self, key: Hashable, host: str, instead: Snapshot | None = None) -> SessionView:
         """View of this key, which has or is about to have a proxy.

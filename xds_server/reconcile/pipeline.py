@@ -16,13 +16,14 @@ from xds_server.decide.decision_memory import NO_MEMORY, DecisionMemory
 from xds_server.decide.decisions import Decisions
 from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.model.fleet import EngineId, Fleet
-from xds_server.model.memo import LastResult, Memo
+from xds_server.model.memo import Memo
 from xds_server.model.order import Order
 from xds_server.model.pool_traffic import Proxy
 from xds_server.model.secret import UNKNOWN_CERTIFICATES, Certificates
 from xds_server.model.snapshot import Resource, Snapshot
 from xds_server.model.view import View
 from xds_server.reconcile.assembler import Assembler
+from xds_server.reconcile.proxy_index import ProxyIndex
 from xds_server.translate.runtime_layers import proxy_runtime_resources
 from xds_server.translate.view_resources import translate
 from xds_server.wire.encode import encode
@@ -90,18 +91,20 @@ class Pipeline:
         self._made_for: frozenset[View] = frozenset()
         self._swept_for: PolicySet | None = None
         self._assembler = Assembler(encoder)
-        self._proxies: LastResult[Mapping[str, Proxy]] = LastResult()
+        self._index = ProxyIndex()
 
     def build(self, inputs: BuildInputs) -> BuildResult:
         """Decisions and snapshots of these inputs."""
         started_s = perf_counter()
         calling_zones = inputs.calling_zones.union(view.zone for view in self._wanted(inputs.views))
-        proxies = self._known(inputs.nodes, inputs.crowding, inputs.remote_proxies)
+        proxies, kinds = self._index.proxies(inputs.nodes, inputs.crowding, inputs.remote_proxies)
         decisions, memory = decide(
             inputs.policies,
             inputs.fleet,
             inputs.memory,
-            proxies=ConnectedProxies(by_node=proxies, by_role=inputs.proxies_by_role, calling_zones=calling_zones),
+            proxies=ConnectedProxies(
+                by_node=proxies, by_role=inputs.proxies_by_role, calling_zones=calling_zones, kinds=kinds
+            ),
             now_s=inputs.now_s,
             orders=inputs.orders,
         )
@@ -157,28 +160,6 @@ class Pipeline:
                 certificates=built.inputs.certificates,
             )
         )
-
-    def _known(
-        self, nodes: Mapping[str, View], crowding: Collection[str], elsewhere: Mapping[str, Proxy]
-    ) -> Mapping[str, Proxy]:
-        """The proxies as decisions see them; the same object for the same nodes."""
-
-        def merged() -> Mapping[str, Proxy]:
-            here = {
-                node: Proxy(
-                    node=node,
-                    zone=view.zone,
-                    role=view.role,
-                    cuts=view.cuts,
-                    pools=view.pools,
-                    region=view.region,
-                )
-                for node, view in nodes.items()
-                if node not in crowding
-            }
-            return MappingProxyType({**elsewhere, **here})
-
-        return self._proxies.of((nodes, crowding, elsewhere), merged)
 
     def _own(self, inputs: BuildInputs, decisions: Decisions) -> dict[str, Resource]:
         """The runtime layer of each proxy with a part of its own in any pool."""

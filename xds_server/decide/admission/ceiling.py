@@ -140,9 +140,11 @@ def admission_decision(
     in_force = not resilience.shadowed(resilience.limits.mode)
     shed_batch = degradation is not None and degradation.shed_batch
     percent, least = retry_budget(resilience, total, by_role, degradation, in_force=in_force)
+    gateways = by_role.get(GATEWAY, 0)
+    has_others = sum(by_role.values()) > gateways
     basis = (
         (resilience.limits, ready.by),
-        (percent, least, tuple(sorted(by_role.items())), classes, shed_batch, in_force),
+        (percent, least, gateways, has_others, classes, shed_batch, in_force),
         tuple((key, one.since_s, one.cut, one.gone) for key, one in engines.decisions.items() if _is_ejected(one)),
     )
     if (
@@ -288,8 +290,10 @@ def _sharers(
     ``room``: ceiling and slots in rotation, between which failing requests come back if they are ``retried``.
     """
     name = engines.engines[0].id.pool if engines.engines else ""
-    serving = {node: one for node, one in proxies.by_node.items() if not one.pools or name in one.pools}
-    gateways = tuple(node for node, one in serving.items() if one.role == GATEWAY)
+    serving = proxies.by_node
+    if any(pools for _, pools in proxies.kinds.counts):
+        serving = {node: one for node, one in serving.items() if not one.pools or name in one.pools}
+    gateways = tuple(node for node in proxies.kinds.gateways if node in serving)
     remembered = proxies.by_role.get(GATEWAY, 0)
     gateway_count = max(len(gateways), remembered)
     demand = smoothed_demand(serving, traffic, before.demand if before is not None else {}, now_s)

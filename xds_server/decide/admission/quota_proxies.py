@@ -20,7 +20,7 @@ def quota_proxies(policies: PolicySet, proxies: ConnectedProxies) -> dict[int, i
             reached.setdefault(route.spec.listener.port, []).append(pools)
     if not reached:
         return {}
-    kinds = Counter((one.role, one.pools) for one in proxies.by_node.values() if one.role != GRPC_ROLE)
+    kinds = {kind: count for kind, count in proxies.kinds.counts.items() if kind[0] != GRPC_ROLE}
     here: Counter[str] = Counter()
     for (role, _), count in kinds.items():
         here[role] += count
