@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from policies.model import PolicySet
@@ -10,15 +10,36 @@ from xds_server.app.drain_notifier import AckedVersions, DrainNotifier
 from xds_server.app.region_summary import SummaryServer
 from xds_server.app.server_events import ServerEvents
 from xds_server.auth.server_auth import ServerAuth
-from xds_server.decide.decisions import Decisions, Health
+from xds_server.decide.decisions import Decisions, Health, PoolDecisions
 from xds_server.engine_health.agent_dialer import AgentDialer
 from xds_server.engine_health.agent_target import AgentCredentials
 from xds_server.engine_health.engine_addresses import host_names
 from xds_server.engine_health.engine_prober import Prober
 from xds_server.engine_health.resolver import Resolver
 from xds_server.metrics.metric_registry import Metrics
+from xds_server.model.fleet import EngineId
 from xds_server.model.secret import Secrets
 from xds_server.serve_config import ServeConfig
+
+
+class OutOfRotation:
+    """Engines that are not in rotation; only pools with new decisions are looked at."""
+
+    def __init__(self) -> None:
+        self._by_pool: dict[str, tuple[PoolDecisions, tuple[EngineId, ...]]] = {}
+
+    def of(self, decisions: Decisions) -> frozenset[EngineId]:
+        """Engines that are out by these decisions."""
+        known = self._by_pool
+        self._by_pool = {
+            name: before if (before := known.get(name)) is not None and before[0] is pool else (pool, _out(pool))
+            for name, pool in decisions.pools.items()
+        }
+        return frozenset(key for _, out in self._by_pool.values() for key in out)
+
+
+def _out(pool: PoolDecisions) -> tuple[EngineId, ...]:
+    return tuple(key for key, decision in pool.engines.items() if decision.health is not Health.HEALTHY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +51,7 @@ class EngineParts:
     prober: Prober
     drain: DrainNotifier
     summary: SummaryServer | None
+    out: OutOfRotation = field(default_factory=OutOfRotation)
 
     @classmethod
     def build(
@@ -87,6 +109,4 @@ class EngineParts:
 
     def hurry_probes(self, decisions: Decisions) -> None:
         """Probe engines that are not in rotation more often."""
-        self.prober.hurry(
-            {key for key, decision in decisions.engines.items() if decision.health is not Health.HEALTHY}
-        )
+        self.prober.hurry(self.out.of(decisions))

@@ -40,20 +40,26 @@ class AddressSubstitution:
     """
 
     def __init__(self) -> None:
+        self._literal: dict[str, tuple[Engine, ...]] = {}
         self._pools: dict[str, tuple[tuple[Engine, ...], dict[EngineId, tuple[Engine, Engine]]]] = {}
 
     def fleet(self, fleet: Fleet, addresses: Mapping[str, str]) -> Fleet:
         """The fleet with these addresses; the same fleet if nothing is to be replaced."""
         pools = {name: self._pool(name, engines, addresses) for name, engines in fleet.pools.items()}
-        for name in self._pools.keys() - pools.keys():
-            del self._pools[name]
+        for known in (self._literal, self._pools):
+            for name in known.keys() - pools.keys():
+                del known[name]
         if reuse_mapping(fleet.pools, pools) is fleet.pools:
             return fleet
         return with_traffic(fleet_of(pools), fleet.traffic)
 
     def _pool(self, name: str, engines: tuple[Engine, ...], addresses: Mapping[str, str]) -> tuple[Engine, ...]:
-        if all(is_address(engine.address) for engine in engines):
+        if self._literal.get(name) is engines:
             return engines
+        if all(is_address(engine.address) for engine in engines):
+            self._literal[name] = engines
+            return engines
+        self._literal.pop(name, None)
         before, known = self._pools.get(name, ((), {}))
         made: dict[EngineId, tuple[Engine, Engine]] = {}
         for engine in engines:

@@ -175,7 +175,7 @@ class Ledger:
             found.extend(decided)
             if before is None:
                 found.extend(recoveries_while_down(self.book.since(0), decided, decisions))
-            self._remember_ceilings(decisions)
+            self._remember_ceilings(before, decisions)
         self.shadow.observe(fleet, decisions, now.s)
         return [
             self._add(_with_traffic(change, fleet), now, _evidence(change, failed_requests, now.s))
@@ -207,8 +207,10 @@ class Ledger:
     def _now(self) -> ClockReading:
         return ClockReading(s=self._clock(), unix_s=self._wall())
 
-    def _remember_ceilings(self, decisions: Decisions) -> None:
+    def _remember_ceilings(self, before: Decisions | None, decisions: Decisions) -> None:
         for name, pool in decisions.pools.items():
+            if before is not None and before.pools.get(name) is pool:
+                continue
             told = self._told.get(name)
             if pool.admission is not None and (told is None or ceiling_moved(told, pool.admission)):
                 self._told[name] = pool.admission

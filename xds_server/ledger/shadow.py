@@ -8,7 +8,7 @@ enforced is watched for what it would have refused.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from xds_server.decide.decisions import Decisions, EngineDecision, Health
+from xds_server.decide.decisions import Decisions, EngineDecision, Health, PoolDecisions
 from xds_server.model.fleet import EngineId, Fleet
 from xds_server.model.pool_traffic import EngineTraffic
 
@@ -53,6 +53,8 @@ class ShadowTotals:
         self._tallies: dict[EngineId, ShadowTally] = {}
         self._open: dict[EngineId, _Interval] = {}
         self._ceilings: dict[str, ShadowCeiling] = {}
+        self._enforced: dict[str, PoolDecisions] = {}
+        """Pools without any shadow decision as of the last round."""
         self._at_s: float | None = None
 
     @property
@@ -69,15 +71,20 @@ class ShadowTotals:
         """Add the time since the last round."""
         passed_s = 0.0 if self._at_s is None else max(0.0, now_s - self._at_s)
         self._at_s = now_s
+        for name in self._enforced.keys() - decisions.pools.keys():
+            del self._enforced[name]
         for name, pool in decisions.pools.items():
-            for key, decision in pool.engines.items():
-                # Most engines of most fleets have no shadow decision, and this runs ten times a second.
+            # Most engines of most fleets have no shadow decision, and this runs ten times a second.
+            enforced = self._enforced.get(name) is pool
+            for key, decision in () if enforced else pool.engines.items():
                 if decision.shadow is not None and _would_leave(decision):
                     self._out(key, decision.shadow.reason, fleet, now_s)
                 elif key in self._open:
                     self._count(key, fleet, now_s)
                     del self._open[key]
                     self._tallies[key] = replace(self._tallies[key], out_now=False)
+            if not enforced and not any(decision.shadow for decision in pool.engines.values()):
+                self._enforced[name] = pool
             admission = pool.admission
             if admission is not None and not admission.in_force and (admission.pressure or 0.0) > 1.0:
                 self._over(name, admission.reason, excess_per_s(fleet, name, admission.pressure or 0.0), passed_s)

@@ -9,7 +9,7 @@ that read it>``. A changed cluster makes the endpoints due again on every stream
 connected at the time.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from types import MappingProxyType
@@ -154,30 +154,40 @@ def _bound_to_clusters(
     readers: dict[str, list[str]] = {}
     for name in sorted(clusters):
         readers.setdefault(assignments.get(name, name), []).append(clusters[name].version)
-    bound = {}
-    for name, item in endpoints.items():
-        version = content_of(item.version)
-        if versions := readers.get(name):
-            read_by = versions[0][:8] if len(versions) == 1 else _hash8("\n".join(versions))
-            version = f"{version}.{read_by}"
-        # An unchanged resource stays the same object, so that streams quickly detect that nothing changed.
-        bound[name] = item if item.version == version else replace(item, version=version)
-    return bound
+    return {name: bound_to_clusters(item, readers.get(name, ())) for name, item in endpoints.items()}
+
+
+def bound_to_clusters(item: Resource, versions: Sequence[str]) -> Resource:
+    """The endpoints with a version that also changes when a cluster that reads them does.
+
+    ``versions``: those of the clusters, by name.
+    """
+    version = content_of(item.version)
+    if versions:
+        read_by = versions[0][:8] if len(versions) == 1 else _hash8("\n".join(versions))
+        version = f"{version}.{read_by}"
+    # An unchanged resource stays the same object, so that streams quickly detect that nothing changed.
+    return item if item.version == version else replace(item, version=version)
 
 
 def same_layers(published: Mapping[str, Resource], made: Mapping[str, Resource]) -> bool:
     """Whether the same proxies have layers of the same versions."""
-    return published.keys() == made.keys() and all(
-        item is published[node] or item.version == published[node].version for node, item in made.items()
+    return published is made or (
+        published.keys() == made.keys()
+        and all(item is published[node] or item.version == published[node].version for node, item in made.items())
     )
 
 
 def unless_equal(published: Snapshot | None, made: Snapshot) -> Snapshot:
     """The published snapshot if ``made`` has the same versions, else ``made``."""
+    if published is made:
+        return made
     if published is None or published.resources.keys() != made.resources.keys():
         return made
     for url, named in made.resources.items():
         known = published.of(url)
+        if known is named:
+            continue
         if known.keys() != named.keys() or any(
             known[name] is not item and known[name].version != item.version for name, item in named.items()
         ):

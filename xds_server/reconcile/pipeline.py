@@ -25,7 +25,7 @@ from xds_server.model.view import View
 from xds_server.reconcile.assembler import Assembler
 from xds_server.reconcile.proxy_index import ProxyIndex
 from xds_server.translate.runtime_layers import proxy_runtime_resources
-from xds_server.translate.view_resources import translate
+from xds_server.translate.view_resources import translate_by_type
 from xds_server.wire.encode import encode
 
 REFERENCE_VIEW: Final = View()
@@ -110,8 +110,8 @@ class Pipeline:
         )
         decided_s = perf_counter()
         self._note(self._wanted(inputs.views), inputs)
-        items = {
-            view: translate(
+        groups = {
+            view: translate_by_type(
                 inputs.policies,
                 inputs.fleet,
                 decisions,
@@ -128,14 +128,16 @@ class Pipeline:
             self._assembler.retain(inputs.policies.pools)
             self._swept_for = inputs.policies
         translated_s = perf_counter()
-        snapshots = {view: self._assembler.assemble(found) for view, found in items.items()}
+        snapshots = {
+            view: self._assembler.assemble_groups(view, found, self._memo) for view, found in groups.items()
+        }
         own = self._own(inputs, decisions)
         return BuildResult(
             inputs=inputs,
             decisions=decisions,
             memory=memory,
             snapshots=MappingProxyType(snapshots),
-            own=MappingProxyType(own),
+            own=own,
             proxies=proxies,
             calling_zones=calling_zones,
             stages_s=MappingProxyType(
@@ -150,18 +152,17 @@ class Pipeline:
     def peek(self, built: BuildResult, view: View) -> Snapshot:
         """The snapshot of one more view, from the same inputs and decisions."""
         self._note(frozenset((view,)), built.inputs)
-        return self._assembler.assemble(
-            translate(
-                built.inputs.policies,
-                built.inputs.fleet,
-                built.decisions,
-                view,
-                self._memo,
-                certificates=built.inputs.certificates,
-            )
+        groups = translate_by_type(
+            built.inputs.policies,
+            built.inputs.fleet,
+            built.decisions,
+            view,
+            self._memo,
+            certificates=built.inputs.certificates,
         )
+        return self._assembler.assemble_groups(view, groups, self._memo)
 
-    def _own(self, inputs: BuildInputs, decisions: Decisions) -> dict[str, Resource]:
+    def _own(self, inputs: BuildInputs, decisions: Decisions) -> Mapping[str, Resource]:
         """The runtime layer of each proxy with a part of its own in any pool."""
         items = proxy_runtime_resources(
             inputs.policies,
@@ -171,7 +172,11 @@ class Pipeline:
             memo=self._memo,
             access_log_shares=inputs.access_log_shares,
         )
-        return {node: self._assembler.resource(item) for node, item in items.items()}
+        return self._memo.identical(
+            ("own",),
+            (items,),
+            lambda: MappingProxyType({node: self._assembler.resource(item) for node, item in items.items()}),
+        )
 
     def _note(self, views: frozenset[View], inputs: BuildInputs) -> None:
         """Record the views built; drop the caches once there were many more than in use."""

@@ -6,6 +6,8 @@ share one item, encoded once and pushed as one bytes object.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from types import MappingProxyType
 from typing import Final
 
@@ -31,6 +33,8 @@ from xds_server.translate.translated_resource import TranslatedResource
 from xds_server.translate.visibility import visible_policies
 
 _ALL_REPORT_ALL: Final[Mapping[str, float]] = MappingProxyType({})
+
+_NO_LAYERS: Final[Mapping[str, TranslatedResource]] = MappingProxyType({})
 
 _Weights = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
 
@@ -59,7 +63,21 @@ def runtime_resource(
     share the item while it is referenced.
     """
     shared = _view_layer(policies, fleet, decisions, view, memo)
-    return _runtime_resource(policies, decisions, shared, node, memo=memo, access_log_percent=access_log_percent)
+    made = partial(
+        _runtime_resource,
+        policies,
+        decisions,
+        shared,
+        node,
+        memo=memo,
+        access_log_percent=access_log_percent,
+    )
+    if node or access_log_percent != EVERYTHING_PERCENT:
+        return made()
+    # Views of all zones have the same.
+    pools = tuple([pool for pool, _ in shared.ceilings])
+    hedges = [decided.hedge if (decided := decisions.pools.get(pool)) else None for pool in pools]
+    return memo.identical(("view runtime", view.role, pools), (policies, shared, *hedges), made)
 
 
 def _runtime_resource(
@@ -104,10 +122,29 @@ def proxy_runtime_resources(
 
     ``views`` and ``access_log_shares`` are by node id, too.
     """
+    parts = [pool.admission.by_proxy for pool in decisions.pools.values() if pool.admission]
+    if not any(parts) and not access_log_shares:
+        return _NO_LAYERS
+    return memo.identical(
+        ("own layers",),
+        (policies, views, access_log_shares, *pool_state(fleet, decisions, *policies.pools)),
+        lambda: _own_layers(policies, fleet, decisions, views, memo=memo, access_log_shares=access_log_shares),
+    )
+
+
+def _own_layers(
+    policies: PolicySet,
+    fleet: Fleet,
+    decisions: Decisions,
+    views: Mapping[str, View],
+    *,
+    memo: Memo,
+    access_log_shares: Mapping[str, float],
+) -> Mapping[str, TranslatedResource]:
     heard = {node for pool in decisions.pools.values() if pool.admission for node in pool.admission.by_proxy}
     shared = {
         view: _view_layer(policies, fleet, decisions, view, memo)
-        for view in set(views.values())
+        for view in {views[node] for node in {*heard, *access_log_shares} if node in views}
         if view.role != GRPC_ROLE
     }
     items = {
@@ -123,7 +160,7 @@ def proxy_runtime_resources(
         if (node in heard or node in access_log_shares) and view in shared
     }
     # Kept until the next call, so that it finds unchanged items.
-    return memo.of(("own layers",), (items,), lambda: items)
+    return memo.of(("last own layers",), (items,), lambda: items)
 
 
 def _own_ceiling(decisions: Decisions, pool: str, node: str) -> Ceiling | None:
@@ -133,26 +170,29 @@ def _own_ceiling(decisions: Decisions, pool: str, node: str) -> Ceiling | None:
 
 def _view_layer(policies: PolicySet, fleet: Fleet, decisions: Decisions, view: View, memo: Memo) -> _ViewLayer:
     here = visible_policies(policies, view, memo)
-    return _ViewLayer(
-        ceilings=tuple(
+    split = memo.identical(
+        ("split routes", view),
+        (policies,),
+        lambda: [route for route in chain.from_iterable(here.routes.values()) if len(route_pools(route)) > 1],
+    )
+    ceilings = tuple(
+        [
             (pool, ceiling)
             for pool in here.pools
             if (ceiling := decisions.ceilings.get((pool, view.role))) is not None
-        ),
-        weights=tuple(
-            one
-            for some in here.routes.values()
-            for route in some
-            for one in _weights(policies, fleet, decisions, route, memo)
-        ),
+        ]
+    )
+    weights = tuple([one for route in split for one in _weights(policies, fleet, decisions, route, memo)])
+    return memo.of(
+        ("view layer", view.role, here.pools),
+        (ceilings, weights),
+        lambda: _ViewLayer(ceilings=ceilings, weights=weights),
     )
 
 
 def _weights(policies: PolicySet, fleet: Fleet, decisions: Decisions, route: ModelRoute, memo: Memo) -> _Weights:
-    """The live weights of a route; computed for changed pools only."""
+    """The live weights of a route to several pools; computed for changed pools only."""
     pools = route_pools(route)
-    if len(pools) < 2:
-        return ()
 
     def live() -> _Weights:
         models = {pool: policies.pools[pool].spec.model for pool in pools}

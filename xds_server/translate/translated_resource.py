@@ -35,3 +35,7 @@ class TranslatedResource:
     message: betterproto2.Message | AssignmentSpec = field(repr=False)  # may hold a private key
     origins: tuple[str, ...] = ()
     parts: tuple[TranslatedPart, ...] = ()
+
+
+TypeGroup = tuple[TranslatedResource, ...]
+"""Resources of one type, in order."""

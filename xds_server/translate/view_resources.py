@@ -7,15 +7,17 @@ the same items.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Final
 
 from envoy_data_plane.envoy.config.route.v3 import Route
 
 from policies.external_service import ServiceReference
 from policies.model import PolicySet
 from policies.route import ModelRoute
-from xds_server.decide.decisions import Decisions
-from xds_server.model.fleet import EngineId, Fleet
-from xds_server.model.memo import Memo
+from xds_server.decide.decisions import Decisions, PoolDecisions
+from xds_server.model.fleet import Engine, EngineId, Fleet
+from xds_server.model.memo import Memo, reuse_tuple
 from xds_server.model.secret import UNKNOWN_CERTIFICATES, Certificates
 from xds_server.model.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME
 from xds_server.model.view import GRPC_ROLE, View
@@ -48,9 +50,12 @@ from xds_server.translate.route_configuration import (
     specificity,
 )
 from xds_server.translate.runtime_layers import runtime_resource
-from xds_server.translate.translated_resource import TranslatedPart, TranslatedResource
+from xds_server.translate.translated_resource import TranslatedPart, TranslatedResource, TypeGroup
 from xds_server.translate.upstream_tls import engine_host_names, secret_resources, upstream_tls_socket
 from xds_server.translate.visibility import visible_policies
+
+_LISTENERS: Final = 4
+"""Place of listeners in the groups of a view."""
 
 
 def translate(
@@ -66,41 +71,73 @@ def translate(
 
     ``certificates``: for connections to engines.
     """
-    memo = memo or Memo()
-    here = visible_policies(policies, view, memo)
+    groups = translate_by_type(policies, fleet, decisions, view, memo or Memo(), certificates=certificates)
+    return tuple(chain.from_iterable(groups))
+
+
+def translate_by_type(
+    policies: PolicySet,
+    fleet: Fleet,
+    decisions: Decisions,
+    view: View,
+    memo: Memo,
+    *,
+    certificates: Certificates = UNKNOWN_CERTIFICATES,
+) -> tuple[TypeGroup, ...]:
+    """The same by type, in their order; the same group while none of its resources changed."""
     if view.role == GRPC_ROLE:
-        bounds = _bounds(policies, memo)
-        return (
-            *(_plain_cluster(policies, pool, memo) for pool in here.pools),
-            *(
-                _assignment(
-                    policies,
-                    fleet,
-                    decisions,
-                    view,
-                    pool,
-                    memo=memo,
-                    form=EndpointForm(allowed=bounds.get(pool, ())),
-                )
-                for pool in here.pools
-            ),
-            *(_api_listener(policies, pool, memo) for pool in here.pools),
-        )
-    pools = _pools(policies, fleet, decisions, view, here.pools, memo=memo, certificates=certificates)
-    return (
-        _runtime(policies, fleet, decisions, view, memo=memo),
-        *(one.cluster for one in pools),
-        *(one.hop_cluster for one in pools if one.hop_cluster is not None),
-        *(one for port, routes in here.routes.items() for one in _external_clusters(policies, port, routes, memo)),
-        *secret_resources(policies, here, certificates.secrets, memo, keys=view.keys),
-        *(one.assignment for one in pools),
-        *(listener for one in pools for listener in one.engine_listeners),
-        *(_listener(policies, view, port, routes, memo) for port, routes in here.routes.items()),
-        *(
-            _routes(policies, fleet, decisions, port, routes, memo=memo, cuts=view.cuts)
-            for port, routes in here.routes.items()
-        ),
+        return _grpc_groups(policies, fleet, decisions, view, memo)
+    known = memo.identical(
+        ("view", view),
+        (policies, certificates),
+        lambda: _ViewState(_fixed_resources(policies, view, memo, certificates)),
     )
+    leaving: dict[str, tuple[str, ...]] = {}
+    for key in sorted(decisions.leaving):
+        leaving[key.pool] = (*leaving.get(key.pool, ()), key.engine)
+    changed: dict[str, _PoolState] = {}
+    engines_of, decided_of, states = fleet.pools, decisions.pools, known.pools
+    for pool in known.fixed.pools:
+        state, removed = states.get(pool), leaving.get(pool, ())
+        engines, decided = engines_of.get(pool), decided_of.get(pool)
+        if (
+            state is None
+            or decided is None
+            or state.engines is not engines
+            or state.decided is not decided
+            or state.removed != removed
+        ):
+            made = _pool_resources(
+                policies, fleet, decisions, view, pool, removed=removed, memo=memo, certificates=certificates
+            )
+            changed[pool] = _PoolState(engines=engines, decided=decided, removed=removed, resources=made)
+    if changed or not known.groups or known.quotas != decisions.quota_proxies:
+        _update(known, changed, policies=policies, fleet=fleet, decisions=decisions, view=view, memo=memo)
+    return known.groups
+
+
+def _grpc_groups(
+    policies: PolicySet, fleet: Fleet, decisions: Decisions, view: View, memo: Memo
+) -> tuple[TypeGroup, ...]:
+    """The resources of gRPC's own xDS client."""
+    pools, bounds = visible_policies(policies, view, memo).pools, _bounds(policies, memo)
+    groups = (
+        tuple(_plain_cluster(policies, pool, memo) for pool in pools),
+        tuple(
+            _assignment(
+                policies,
+                fleet,
+                decisions,
+                view,
+                pool,
+                memo=memo,
+                form=EndpointForm(allowed=bounds.get(pool, ())),
+            )
+            for pool in pools
+        ),
+        tuple(_api_listener(policies, pool, memo) for pool in pools),
+    )
+    return memo.of(("view", view), groups, lambda: groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,25 +147,128 @@ class _PoolResources:
     cluster: TranslatedResource
     hop_cluster: TranslatedResource | None
     assignment: TranslatedResource
-    engine_listeners: tuple[TranslatedResource, ...]
+    engine_listeners: TypeGroup
 
 
-def _pools(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PoolState:
+    """The resources of one pool, and what of the fleet and the decisions they were made from."""
+
+    engines: tuple[Engine, ...] | None
+    decided: PoolDecisions | None
+    removed: tuple[str, ...]
+    resources: _PoolResources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FixedResources:
+    """What of a view follows from policies and certificates alone, and the pools that each route sends to."""
+
+    pools: tuple[str, ...]
+    routes: Mapping[int, Sequence[ModelRoute]]
+    reached: Mapping[str, frozenset[str]]
+    external_clusters: TypeGroup
+    secrets: TypeGroup
+    listeners: TypeGroup
+
+
+class _ViewState:
+    """The resources of a view as last made, by pool, route, port and type."""
+
+    def __init__(self, fixed: _FixedResources) -> None:
+        self.fixed = fixed
+        self.pools: Mapping[str, _PoolState] = {}
+        self.envoy_routes: Mapping[str, tuple[Route, ...]] = {}
+        self.routes: Mapping[int, TranslatedResource] = {}
+        self.quotas: Mapping[int, int] = {}
+        self.groups: tuple[TypeGroup, ...] = ()
+
+
+def _fixed_resources(policies: PolicySet, view: View, memo: Memo, certificates: Certificates) -> _FixedResources:
+    here = visible_policies(policies, view, memo)
+    return _FixedResources(
+        pools=here.pools,
+        routes=here.routes,
+        reached={
+            route.metadata.name: frozenset(route_pools(route))
+            for route in chain.from_iterable(here.routes.values())
+        },
+        external_clusters=tuple(
+            one for port, routes in here.routes.items() for one in _external_clusters(policies, port, routes, memo)
+        ),
+        secrets=secret_resources(policies, here, certificates.secrets, memo, keys=view.keys),
+        listeners=tuple(_listener(policies, view, port, routes, memo) for port, routes in here.routes.items()),
+    )
+
+
+def _update(
+    known: _ViewState,
+    changed: Mapping[str, _PoolState],
+    *,
     policies: PolicySet,
     fleet: Fleet,
     decisions: Decisions,
     view: View,
-    pools: Sequence[str],
+    memo: Memo,
+) -> None:
+    """Take over the changed pools of a view, and make what follows from them."""
+    fixed, quotas = known.fixed, decisions.quota_proxies
+    pools = {**known.pools, **changed}
+    envoy_routes = {
+        name: _envoy_routes(policies, fleet, decisions, policies.routes[name], memo, cuts=view.cuts)
+        for name, reached in fixed.reached.items()
+        if name not in known.envoy_routes or not reached.isdisjoint(changed)
+    }
+    fresh = {name for name, one in envoy_routes.items() if known.envoy_routes.get(name) is not one}
+    envoy_routes = {**known.envoy_routes, **envoy_routes}
+    routes = {**known.routes}
+    for port, some in fixed.routes.items() if fresh or quotas != known.quotas else ():
+        ready = tuple([envoy_routes[route.metadata.name] for route in some])
+        routes[port] = _routes(policies, decisions, port, some, ready, memo=memo, cuts=view.cuts)
+    made = [pool.resources for pool in pools.values()]
+    groups: tuple[TypeGroup, ...] = (
+        (_runtime(policies, fleet, decisions, view, memo=memo),),
+        (
+            *(one.cluster for one in made),
+            *(one.hop_cluster for one in made if one.hop_cluster is not None),
+            *fixed.external_clusters,
+        ),
+        fixed.secrets,
+        tuple([one.assignment for one in made]),
+        _all_listeners(known, changed, made),
+        tuple(routes.values()),
+    )
+    known.groups = tuple(reuse_tuple(was, now) for was, now in zip(known.groups or groups, groups, strict=True))
+    known.pools, known.envoy_routes, known.routes, known.quotas = pools, envoy_routes, routes, quotas
+
+
+def _all_listeners(
+    known: _ViewState, changed: Mapping[str, _PoolState], made: Sequence[_PoolResources]
+) -> TypeGroup:
+    """The listeners of engines, perhaps ten thousand, and those of ports."""
+    before = known.pools
+    if known.groups and all(
+        pool in before and before[pool].resources.engine_listeners is now.resources.engine_listeners
+        for pool, now in changed.items()
+    ):
+        return known.groups[_LISTENERS]
+    return (*(listener for one in made for listener in one.engine_listeners), *known.fixed.listeners)
+
+
+def _pool_resources(
+    policies: PolicySet,
+    fleet: Fleet,
+    decisions: Decisions,
+    view: View,
+    pool: str,
     *,
+    removed: tuple[str, ...],
     memo: Memo,
     certificates: Certificates,
-) -> Sequence[_PoolResources]:
-    """The resources of these pools; only those of changed pools are looked at."""
-    leaving: dict[str, list[str]] = {}
-    for key in decisions.leaving:
-        leaving.setdefault(key.pool, []).append(key.engine)
+) -> _PoolResources:
+    """The resources of one pool, shared by views that see it alike."""
 
-    def made(pool: str, removed: tuple[str, ...]) -> _PoolResources:
+    def made() -> _PoolResources:
         bounds, slacks = _bounds(policies, memo), _slacks(policies, memo)
         adapters = memo.of(("adapters",), (policies.routes, policies.pools), lambda: adapters_by_pool(policies))
         hop = view.cuts and uses_internal_listeners(policies.effective[pool])
@@ -163,16 +303,12 @@ def _pools(
             else (),
         )
 
-    def of(pool: str) -> _PoolResources:
-        names = tuple(sorted(leaving.get(pool, ())))
-        removed = memo.of(("removed", pool), (names,), lambda: names)
-        return memo.identical(
-            ("pool", pool, view.cuts, view.zone, view.region),
-            (policies, certificates, removed, *pool_state(fleet, decisions, pool)),
-            lambda: made(pool, removed),
-        )
-
-    return [of(pool) for pool in pools]
+    names = memo.of(("removed", pool), (removed,), lambda: removed)
+    return memo.identical(
+        ("pool", pool, view.cuts, view.zone, view.region),
+        (policies, certificates, names, *pool_state(fleet, decisions, pool)),
+        made,
+    )
 
 
 def _bounds(policies: PolicySet, memo: Memo) -> Mapping[str, tuple[AllowedRegions, ...]]:
@@ -412,14 +548,15 @@ def _listener_of(
 
 def _routes(
     policies: PolicySet,
-    fleet: Fleet,
     decisions: Decisions,
     port: int,
     routes: Sequence[ModelRoute],
+    ready: tuple[tuple[Route, ...], ...],
     *,
     memo: Memo,
     cuts: bool,
 ) -> TranslatedResource:
+    """The routes of a port; ``ready`` are the Envoy routes of each."""
     names = tuple([route.metadata.name for route in routes])
     proxies = decisions.quota_proxies.get(port, 1)
     origins, places, limits = memo.identical(
@@ -431,7 +568,6 @@ def _routes(
             tuple(route.spec.max_body_bytes for route in routes),
         ),
     )
-    ready = tuple([_envoy_routes(policies, fleet, decisions, route, memo, cuts=cuts) for route in routes])
     return memo.of(
         (ROUTE, port, names, cuts),
         (ready, limits, places, routes[0].spec.listener.tenants, proxies),

@@ -17,6 +17,7 @@ from xds_server.decide.decision_memory import NO_MEMORY, DecisionMemory
 from xds_server.model.fleet import EngineId, Fleet, declared, redeclared, with_report, with_traffic
 from xds_server.model.order import Order, OrderAction
 from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic, ProxyTraffic
+from xds_server.model.type_urls import ENDPOINT, LISTENER, RUNTIME
 from xds_server.model.view import GRPC_ROLE, View
 from xds_server.reconcile.pipeline import BuildInputs, BuildResult, Pipeline
 
@@ -227,3 +228,39 @@ def test_incremental_rounds_equal_rounds_without_a_cache(drawn: list[Callable[[H
         assert built.decisions.leaving == fresh.decisions.leaving
         assert shown(built) == shown(fresh)
         history.memory = built.memory
+
+
+def test_an_ejection_leaves_all_but_its_pool_as_it_is() -> None:
+    history, pipeline = History(), Pipeline()
+    history.edit()
+    history.toggle_proxy("n0")
+    history.toggle_proxy("n1")
+    for _ in range(3):
+        history.now_s += 100.0
+        built = pipeline.build(history.inputs())
+        history.memory = built.memory
+    history.set_crowd(1)
+    arrived = pipeline.build(history.inputs())
+    for view, before in built.snapshots.items():
+        assert arrived.snapshots[view] is before
+    history.now_s += 100.0
+    history.toggle_order(("lone", 0), OrderAction.EJECT)
+    after = pipeline.build(history.inputs())
+    for view, before in built.snapshots.items():
+        kept = [url for url, named in after.snapshots[view].resources.items() if named is before.of(url)]
+        assert set(after.snapshots[view].resources) - set(kept) == {RUNTIME, ENDPOINT}
+        changed = [
+            name
+            for name, one in after.snapshots[view].of(ENDPOINT).items()
+            if one is not before.of(ENDPOINT)[name]
+        ]
+        assert changed == ["lone"]
+
+
+def test_views_of_several_zones_share_the_listeners_of_engines() -> None:
+    history, pipeline = History(), Pipeline()
+    history.edit()
+    views = frozenset(View(zone=zone, cuts=True) for zone in ("z1", "z2"))
+    built = pipeline.build(replace(history.inputs(), views=views))
+    one, other = (built.snapshots[view].of(LISTENER) for view in views)
+    assert one is other
