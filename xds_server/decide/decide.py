@@ -5,6 +5,7 @@ only on the last round. So a pool without new inputs keeps its decisions.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from policies.model import PolicySet
@@ -21,6 +22,31 @@ from xds_server.model.fleet import EngineId, Fleet
 from xds_server.model.order import Order
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedPolicies:
+    """Policies and fallbacks by pool."""
+
+    pools: Mapping[str, PoolPolicy]
+    fallbacks: Mapping[str, tuple[str, ...]]
+
+
+def prepared_policies(policies: PolicySet) -> PreparedPolicies:
+    """What decisions ask of these policies."""
+    classes, residency = classes_by_pool(policies), _residency_by_pool(policies)
+    return PreparedPolicies(
+        pools={
+            name: PoolPolicy(
+                spec=pool.spec,
+                resilience=policies.effective[name],
+                classes=classes.get(name, frozenset()),
+                residency=residency.get(name, frozenset()),
+            )
+            for name, pool in policies.pools.items()
+        },
+        fallbacks=_fallbacks(policies),
+    )
+
+
 def decide(
     policies: PolicySet,
     fleet: Fleet,
@@ -29,29 +55,25 @@ def decide(
     proxies: ConnectedProxies,
     now_s: float,
     orders: Mapping[EngineId, Order] = MappingProxyType({}),
+    prepared: PreparedPolicies | None = None,
 ) -> tuple[Decisions, DecisionMemory]:
     """The decisions at ``now_s`` (monotonic, as in reports), and the memory for the next round.
 
     ``memory`` is that of the last round, ``NO_MEMORY`` at the start; ``orders`` are the operator orders in force.
+    ``prepared``: these policies, where the caller keeps them from round to round.
     """
-    classes, residency = classes_by_pool(policies), _residency_by_pool(policies)
-    fallbacks = _fallbacks(policies)
+    of_pools = prepared or prepared_policies(policies)
     ordered: dict[str, dict[EngineId, Order]] = {}
     for key, order in orders.items():
         ordered.setdefault(key.pool, {})[key] = order
     pools = {
         name: pool_decisions(
             PoolInputs(
-                policy=PoolPolicy(
-                    spec=policies.pools[name].spec,
-                    resilience=policies.effective[name],
-                    classes=classes.get(name, frozenset()),
-                    residency=residency.get(name, frozenset()),
-                ),
+                policy=of_pools.pools[name],
                 engines=engines,
                 traffic=fleet.traffic.get(name),
                 orders=ordered.get(name, {}),
-                fallback=_fallback_view(memory, name, fallbacks.get(name, ())),
+                fallback=_fallback_view(memory, name, of_pools.fallbacks.get(name, ())),
             ),
             proxies,
             memory.pools.get(name, NO_POOL_MEMORY),

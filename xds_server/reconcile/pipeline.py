@@ -11,12 +11,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from policies.model import PolicySet
-from xds_server.decide.decide import decide
+from xds_server.decide.decide import PreparedPolicies, decide, prepared_policies
 from xds_server.decide.decision_memory import NO_MEMORY, DecisionMemory
 from xds_server.decide.decisions import Decisions
 from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.model.fleet import EngineId, Fleet
-from xds_server.model.memo import Memo
+from xds_server.model.memo import LastResult, Memo
 from xds_server.model.order import Order
 from xds_server.model.pool_traffic import Proxy
 from xds_server.model.secret import UNKNOWN_CERTIFICATES, Certificates
@@ -92,6 +92,7 @@ class Pipeline:
         self._swept_for: PolicySet | None = None
         self._assembler = Assembler(encoder)
         self._index = ProxyIndex()
+        self._prepared: LastResult[PreparedPolicies] = LastResult()
 
     def build(self, inputs: BuildInputs) -> BuildResult:
         """Decisions and snapshots of these inputs."""
@@ -107,6 +108,7 @@ class Pipeline:
             ),
             now_s=inputs.now_s,
             orders=inputs.orders,
+            prepared=self._prepared.of((inputs.policies,), lambda: prepared_policies(inputs.policies)),
         )
         decided_s = perf_counter()
         self._note(self._wanted(inputs.views), inputs)
