@@ -207,6 +207,14 @@ class HonestFleet:
             float(one.rpartition(" ")[2]) for one in lines if one.startswith("switchgear_peer_waits_total{")
         )
 
+    async def until_waits(self) -> None:
+        """Return once a peer has used up its CPU time since now: a fast machine takes a while."""
+        before, give_up_at = await self.waits(), time.monotonic() + _LIMIT_S
+        while await self.waits() <= before:
+            if time.monotonic() > give_up_at:
+                raise TimeoutError("no message of the flood waits")
+            await asyncio.sleep(_HEARTBEAT_S)
+
     def _get(self, path: str) -> str:
         with urllib.request.urlopen(f"http://{self.admin}{path}", timeout=_LIMIT_S) as answer:
             return str(answer.read().decode())
@@ -291,6 +299,8 @@ async def measurements(flood: str, cycles: int, rounds: int) -> AsyncGenerator[F
                                 )
                                 for _ in range(count)
                             ]
+                            if window == "flooded" and flood == ALL:
+                                await fleet.until_waits()
                             await fleet.round("warm")
                             for _ in range(rounds):
                                 await fleet.round(window)

@@ -5,7 +5,6 @@ import contextlib
 import pytest
 
 from benchmarks.floods import CHART_MIB, FLOODS, MEASURES, FloodRow, measurements
-from benchmarks.soak.enemy import ALL
 
 CYCLES = 2
 ROUNDS = 2
@@ -36,7 +35,6 @@ async def test_flood_leaves_others_near_calm_within_the_chart_memory_limit(flood
                 }
             )
             assert row.peak_mib < CHART_MIB
-            assert row.waits or flood != ALL, "no message of the flood waited"
             if not late(row):
                 return
             if len(seen) == ATTEMPTS:
