@@ -220,9 +220,16 @@ class SnapshotDiffs:
         self._steps: BoundedDict[tuple[int, ...], tuple[tuple[object, ...], Collection[str]]] = BoundedDict(
             remembered
         )
+        self._last: tuple[Snapshot, Snapshot, Mapping[str, Collection[str]]] | None = None
 
     def between(self, before: Snapshot, after: Snapshot) -> Mapping[str, Collection[str]]:
         """The changed names by type URL; unchanged types are absent."""
+        last = self._last
+        if last is None or last[0] is not before or last[1] is not after:
+            last = self._last = before, after, self._step(before, after)
+        return last[2]
+
+    def _step(self, before: Snapshot, after: Snapshot) -> Mapping[str, Collection[str]]:
         type_urls = {
             **before.resources,
             **after.resources,

@@ -316,7 +316,10 @@ class Publisher:
         rejected: Collection[ContentKey] = _NOTHING_REJECTED,
         choices: PartChoices = (),
     ) -> Snapshot:
-        return view.snapshot_for(self._own.get(node.id), _agent(node), rejected, self.nack_policy, choices)
+        own = self._own.get(node.id)
+        if own is None and not (rejected or choices or self.nack_policy.rejected_contents):
+            return view.desired
+        return view.snapshot_for(own, _agent(node), rejected, self.nack_policy, choices)
 
     def encode(self, stream: Stream, now_s: float) -> bytes | None:
         """Next due response as bytes, shared by all streams that need the same."""

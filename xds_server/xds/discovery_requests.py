@@ -7,6 +7,7 @@ from weakref import WeakValueDictionary
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 
+from engine.bounded_dict import BoundedDict
 from xds_server.wire.decode import DeltaDiscoveryRequest, DiscoveryRequest, NodeMessage
 from xds_server.xds.messages import (
     MAX_NAME_CHARACTERS,
@@ -118,14 +119,27 @@ def _version(node: Any) -> str:
     return str(node.user_agent_version)
 
 
+ACK_BYTES: Final = 256
+"""Longest request that is kept: a type, a nonce, and the name of a resource or two."""
+
+MAX_ACKS: Final = 64
+
+_acks: BoundedDict[tuple[XdsVariant, bytes], Request] = BoundedDict(MAX_ACKS)
+"""ACKs, read once: those of a push are the same bytes from a thousand proxies."""
+
+
 def decode_request(mode: XdsVariant, data: bytes) -> Request:
     """Parse a request; raises ``StreamError`` if invalid."""
+    if (known := _acks.get((mode, data))) is not None:
+        return known
     try:
         request = _delta(data) if mode is XdsVariant.DELTA else _sotw(data)
     except DecodeError as error:
         raise StreamError(f"not a discovery request: {error}", StreamErrorKind.GARBAGE) from error
     if len(request.type_url) > MAX_NAME_CHARACTERS or not request.type_url.isprintable():
         raise StreamError("type_url is not a type name")
+    if len(data) <= ACK_BYTES and request.nonce and request.node is None and request.error is None:
+        _acks[mode, data] = request
     return request
 
 

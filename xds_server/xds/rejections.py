@@ -77,6 +77,8 @@ class Rejections:
     @property
     def pairs(self) -> Collection[tuple[str, str]]:
         """Every rejected version, as (name, version)."""
+        if not self.versions and not self.fallbacks:
+            return frozenset()
         return {*self.versions.items(), *self.fallbacks}
 
     def cleared(self, pairs: Iterable[tuple[str, str]]) -> "Rejections":

@@ -146,6 +146,13 @@ class Stream:
 
     def poll(self, now_s: float) -> Response | None:
         """The next response to send, ``None`` if none is due; it counts as sent at ``now_s``."""
+        for state in self._order:
+            if state.dirty or state.first_response_due:
+                return self._next_due(now_s)
+        self._removals_wait_since_s = None
+        return None
+
+    def _next_due(self, now_s: float) -> Response | None:
         for state, removals in self._steps:
             if (state.dirty or state.first_response_due) and not self._must_wait(state, now_s):
                 response = self._due(state, now_s, removals=removals)

@@ -1,11 +1,12 @@
 """The server on a real port: what streams and connections may do, and what ends them."""
 
 import asyncio
+import functools
 import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 
 import grpc
@@ -50,6 +51,7 @@ class Echo:
         self.due: list[bytes] = []
         self.taken = 0
         self.closed: list[str] = []
+        self.on_poll: Callable[[], object] = lambda: None
 
     def push(self, message: bytes) -> None:
         self.due.append(message)
@@ -64,6 +66,7 @@ class Echo:
         self.due.append(data)
 
     def poll(self, _now_s: float) -> bytes | None:
+        self.on_poll()
         return self.due.pop(0) if self.due else None
 
     def close(self, reason: str) -> None:
@@ -240,6 +243,33 @@ async def test_messages_of_many_streams_are_answered() -> None:
         for number, stream in enumerate(numbers):
             text = b"%d" % number
             assert await peer.message(stream, len(text)) == text
+
+
+async def test_push_is_written_to_all_before_answers_are_read_on_a_busy_machine() -> None:
+    """There each write takes long on the wall clock, and little CPU time."""
+    count, order = 8, []
+    async with serving() as rig, AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(peer_of(rig)) for _ in range(count)]
+        streams = [await opened(peer) for peer in peers]
+
+        async def answer(peer: Peer, stream: int) -> None:
+            before = len(peer.received[stream])
+            await eventually(lambda: len(peer.received[stream]) > before, "the push", LIMIT_S)
+            await peer.write(stream, prefixed(b"accepted"))
+
+        def seen(handler: Echo) -> None:
+            if handler.due:
+                order.append(handler.due[0])
+                time.sleep(0.03)
+
+        answers = [asyncio.create_task(answer(*one)) for one in zip(peers, streams, strict=True)]
+        await asyncio.sleep(0)
+        for handler in rig.handlers:
+            handler.on_poll = functools.partial(seen, handler)
+            handler.push(b"pushed")
+        await asyncio.gather(*answers)
+        await eventually(lambda: len(order) == 2 * count, "every answer is echoed", LIMIT_S)
+    assert order == [b"pushed"] * count + [b"accepted"] * count
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
-"""What is kept of a node."""
+"""What is kept of nodes and of ACKs."""
+
+import pytest
 
 from xds_server.wire.decode import DeltaDiscoveryRequest
-from xds_server.xds import NodeInfo, XdsVariant
-from xds_server.xds.discovery_requests import MAX_BUILDS, decode_request
+from xds_server.xds import NodeInfo, StreamError, XdsVariant, discovery_requests
+from xds_server.xds.discovery_requests import ACK_BYTES, MAX_ACKS, MAX_BUILDS, decode_request
 
 
 def decoded(metadata: dict[str, str] | None = None, extensions: tuple[str, ...] = ()) -> NodeInfo:
@@ -34,3 +36,32 @@ def test_different_lists_of_extensions_are_limited() -> None:
     assert decoded(extensions=("honest",)).extensions == before.extensions
     made_up.clear()
     assert decoded(extensions=("later",)).extensions
+
+
+def request(**fields: object) -> bytes:
+    made: bytes = DeltaDiscoveryRequest(type_url="t", **fields).SerializeToString()
+    return made
+
+
+def test_equal_acks_are_parsed_once() -> None:
+    one, other = (decode_request(XdsVariant.DELTA, request(response_nonce="e7.1")) for _ in range(2))
+    assert one is other
+    with pytest.raises(StreamError):
+        decode_request(XdsVariant.SOTW, request(response_nonce="e7.1"))  # other fields have these numbers there
+
+
+def test_only_short_answers_that_accept_are_kept_and_a_limited_number() -> None:
+    refusal = DeltaDiscoveryRequest(type_url="t", response_nonce="e7.2")
+    refusal.error_detail.message = "no"
+    node = DeltaDiscoveryRequest(type_url="t", response_nonce="e7.3")
+    node.node.id = "gw-1"
+    for data in (
+        refusal.SerializeToString(),
+        node.SerializeToString(),
+        request(),
+        request(response_nonce="e7.4", resource_names_subscribe=["x" * ACK_BYTES]),
+    ):
+        assert decode_request(XdsVariant.DELTA, data) is not decode_request(XdsVariant.DELTA, data)
+    for number in range(2 * MAX_ACKS):
+        decode_request(XdsVariant.DELTA, request(response_nonce=f"made-up-{number}"))
+    assert len(discovery_requests._acks) == MAX_ACKS
