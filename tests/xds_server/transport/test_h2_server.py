@@ -247,7 +247,8 @@ async def test_messages_of_many_streams_are_answered() -> None:
 
 async def test_push_is_written_to_all_before_answers_are_read_on_a_busy_machine() -> None:
     """There each write takes long on the wall clock, and little CPU time."""
-    count, order = 8, []
+    count = 8
+    order: list[bytes] = []
     async with serving() as rig, AsyncExitStack() as stack:
         peers = [await stack.enter_async_context(peer_of(rig)) for _ in range(count)]
         streams = [await opened(peer) for peer in peers]
