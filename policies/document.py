@@ -7,9 +7,9 @@ exports are generated from the models.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
@@ -19,6 +19,17 @@ from policies.field_targets import FieldTargets, Xds, exported_alike
 from policies.quantity import MAX_DURATION_S, Name, format_duration
 
 API_VERSION: Final = "switchgear.dev/v1alpha1"
+"""What Switchgear writes, what clusters store, and what every model holds."""
+
+WrittenVersion: TypeAlias = Literal["switchgear.dev/v1alpha1", "switchgear.dev/v1beta1"]
+"""What files and objects may say. The fields and their meanings are equal: docs/versioning.md."""
+
+API_VERSIONS: Final[tuple[WrittenVersion, ...]] = get_args(WrittenVersion)
+
+NEWEST_API_VERSION: Final = API_VERSIONS[-1]
+
+# Converted at the edge, so that an edit of the version changes no value that anything compares.
+ApiVersion: TypeAlias = Annotated[WrittenVersion, AfterValidator(lambda _: API_VERSION)]
 
 OF_THE_VERSION: Final = exported_alike(Xds.NONE, kept("exports have this version"))
 OF_THE_NAME: Final = kept("objects have it in their name and an annotation")

@@ -5,11 +5,12 @@ file is parsed. Relations between documents are checked each time.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from policies.document import API_VERSION, NEWEST_API_VERSION
 from policies.findings import Finding, PolicyError, PolicyErrors, Problem
 from policies.merge import effective, layers
 from policies.model import PolicySet
@@ -180,7 +181,22 @@ def _policy_set(documents: Sequence[LocatedDocument], empty: Sequence[str]) -> P
         digest=hashlib.sha256(repr(digests).encode()).hexdigest(),
         layers=MappingProxyType(stacks),
         remarks=tuple(_empty(file) for file in empty),
+        notes=tuple(_older_version(documents)),
     )
+
+
+def _older_version(documents: Sequence[LocatedDocument]) -> Iterator[Finding]:
+    """One note for all documents of the older version, at the first."""
+    older = [one for one in documents if one.document.api_version == API_VERSION]
+    if older:
+        first = older[0]
+        yield Finding(
+            code="SG199",
+            origin=origin(first.file, first.document.at("apiVersion")),
+            path="apiVersion",
+            message=f"{len(older)} of {len(documents)} documents use {API_VERSION}, which is deprecated",
+            fix=f"`switchgear convert --in-place -f PATH`, once every reader knows {NEWEST_API_VERSION}",
+        )
 
 
 def _empty(file: str) -> Finding:

@@ -33,7 +33,7 @@ class PolicySet:
     ``effective`` has one entry per pool. ``origins`` maps ``Kind/name`` and ``Kind/name.spec.field.path``
     (camelCase, list items as ``[0]``) to the place in a file. ``digest`` is a hash of the values in the documents.
     ``layers`` lists, for each pool, the policies merged over the built-in defaults; the last one wins.
-    ``remarks`` are warnings about the files themselves.
+    ``remarks`` are warnings about the files themselves, ``notes`` what is no warning.
     """
 
     pools: Mapping[str, EnginePool]
@@ -44,6 +44,7 @@ class PolicySet:
     digest: str = ""
     layers: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     remarks: tuple[Finding, ...] = ()
+    notes: tuple[Finding, ...] = ()
 
     def origin(self, kind: str, name: str, path: str = "") -> Origin | None:
         """The place of ``path`` in a document, or the nearest enclosing place; None for built-in defaults."""

@@ -40,9 +40,14 @@ def line_of(at: Spot) -> int:
     return at >> _COLUMN_BITS
 
 
+def column_of(at: Spot) -> int:
+    """The column of a place, counted from 1."""
+    return at & ((1 << _COLUMN_BITS) - 1)
+
+
 def origin(file: str, at: Spot) -> Origin:
     """The place ``at`` in a file."""
-    return Origin(file=file, line=line_of(at), column=at & ((1 << _COLUMN_BITS) - 1))
+    return Origin(file=file, line=line_of(at), column=column_of(at))
 
 
 @dataclass(slots=True)

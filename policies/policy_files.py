@@ -23,10 +23,9 @@ MAX_FILE_BYTES: Final = 8 * 1024 * 1024
 MAX_FILES: Final = 10_000
 """More files suggest a wrong path."""
 
-_BOMS: Final = (
-    ("\N{BYTE ORDER MARK}".encode("utf-16-le"), "utf-16"),
-    ("\N{BYTE ORDER MARK}".encode("utf-16-be"), "utf-16"),
-)
+_UTF_16: Final = ("utf-16-le", "utf-16-be")
+_BOMS: Final = tuple(("\N{BYTE ORDER MARK}".encode(one), "utf-16") for one in _UTF_16)
+_BYTE_ORDERS: Final = (*_UTF_16, "utf-8")
 
 
 @dataclass(slots=True)
@@ -214,6 +213,14 @@ def decode_text(content: bytes) -> str | Problem:
             allowed="UTF-8",
             hint="save the file as UTF-8",
         )
+
+
+def encode_like(content: bytes, text: str) -> bytes:
+    """The text in the encoding of ``content``, with its byte order mark if it has one."""
+    for bom, encoding in (("\N{BYTE ORDER MARK}".encode(name), name) for name in _BYTE_ORDERS):
+        if content.startswith(bom):
+            return bom + text.encode(encoding)
+    return text.encode()
 
 
 def first_lines(path: Path, wanted: frozenset[int]) -> Iterator[tuple[int, str]]:

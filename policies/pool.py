@@ -10,6 +10,7 @@ from policies.document import (
     OF_THE_KIND,
     OF_THE_NAME,
     OF_THE_VERSION,
+    ApiVersion,
     Labels,
     Metadata,
     Spec,
@@ -399,9 +400,7 @@ class EnginePoolSpec(Spec):
 class EnginePool(Spec):
     """A named pool of engines."""
 
-    api_version: Literal["switchgear.dev/v1alpha1"] = documented_field(
-        API_VERSION, "Version of the document.", targets=OF_THE_VERSION
-    )
+    api_version: ApiVersion = documented_field(API_VERSION, "Version of the document.", targets=OF_THE_VERSION)
     kind: Literal["EnginePool"] = documented_field("EnginePool", "Kind of the document.", targets=OF_THE_KIND)
     metadata: Metadata = documented_field(
         ...,

@@ -14,6 +14,7 @@ from policies.document import (
     OF_THE_KIND,
     OF_THE_NAME,
     OF_THE_VERSION,
+    ApiVersion,
     Metadata,
     Spec,
     documented_field,
@@ -565,9 +566,7 @@ class ModelRouteSpec(Spec):
 class ModelRoute(Spec):
     """A named routing rule."""
 
-    api_version: Literal["switchgear.dev/v1alpha1"] = documented_field(
-        API_VERSION, "Version of the document.", targets=OF_THE_VERSION
-    )
+    api_version: ApiVersion = documented_field(API_VERSION, "Version of the document.", targets=OF_THE_VERSION)
     kind: Literal["ModelRoute"] = documented_field("ModelRoute", "Kind of the document.", targets=OF_THE_KIND)
     metadata: Metadata = documented_field(
         ..., "Name and labels.", targets=exported_alike(Xds.RTDS | Xds.RDS, OF_THE_NAME)

@@ -11,7 +11,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, get_args, get_origin
 
-from policies.document import API_VERSION, Spec, declaration
+from policies.document import API_VERSIONS, Spec, declaration
 from policies.field_targets import FieldTargets
 from policies.model import KINDS
 from policies.origin import Step
@@ -171,7 +171,7 @@ def _of_model(model: type[Spec]) -> Schema:
     schema: Schema = _editable(model.model_json_schema(by_alias=True))
     _require_tags(schema, schema["$defs"])
     schema["properties"]["apiVersion"] = {
-        "const": API_VERSION,
+        "enum": list(API_VERSIONS),
         "type": "string",
         "description": "Version of the document.",
     }

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, cast
 
+from policies.document import API_VERSION
 from policies.findings import Problem
 from policies.model import KINDS, Document
 from policies.origin import Places, Spot, Step, nearest, path_text
@@ -24,7 +25,7 @@ class ValidatedDocument:
     """A document with kind and name; ``model`` is None if it has other problems.
 
     ``pools`` are the pools it refers to and where, known even then, so that wrong names are reported at once.
-    ``digest`` is a hash of its values, independent of layout and comments.
+    ``digest`` is a hash of its values, independent of layout, comments and the version it is written in.
     """
 
     kind: str
@@ -32,6 +33,7 @@ class ValidatedDocument:
     model: Document | None
     places: Places
     digest: str
+    api_version: str
     pools: tuple[tuple[Steps, str], ...] = ()
 
     @property
@@ -55,10 +57,15 @@ def validate_policy(raw: RawDocument) -> tuple[ValidatedDocument | None, tuple[P
         name=name,
         model=cast("Document | None", found.model),
         places=raw.places,
-        digest=hashlib.sha256(json.dumps(raw.value, sort_keys=True).encode()).hexdigest(),
+        digest=_digest({**raw.value, "apiVersion": API_VERSION}),
+        api_version=str(raw.value.get("apiVersion")),
         pools=tuple(_pools(raw.value, {problem.path for problem in found.problems})),
     )
     return document, found.problems
+
+
+def _digest(value: dict[str, Value]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _pools(value: dict[str, Value], wrong: set[str]) -> Iterator[tuple[Steps, str]]:

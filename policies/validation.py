@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from policies.document import API_VERSION, Spec
+from policies.document import API_VERSION, API_VERSIONS, Spec
 from policies.findings import Problem, did_you_mean, format_value
 from policies.hints import replacement
 from policies.origin import Places, Step, nearest, path_text, start
@@ -75,7 +75,7 @@ def validate_document(raw: RawDocument, vocabulary: Vocabulary) -> ValidationRes
 def _heading(vocabulary: Vocabulary, value: dict[str, Value], places: Places) -> Iterator[Problem]:
     """Problems of apiVersion and kind, without which no other field can be checked."""
     for name, code, known in (
-        ("apiVersion", "SG021", (API_VERSION,)),
+        ("apiVersion", "SG021", API_VERSIONS),
         ("kind", "SG022", tuple(vocabulary.kinds)),
     ):
         said = value.get(name)

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, model_validator
 
 from chaos.faults.fault_registry import AnyFault
-from policies.document import API_VERSION, Metadata, Spec, documented_field
+from policies.document import API_VERSION, ApiVersion, Metadata, Spec, documented_field
 from policies.quantity import Duration, Zone
 
 SERVICE_TIME_S: Final = 0.5
@@ -277,7 +277,7 @@ class ScenarioSpec(Spec):
 class Scenario(Spec):
     """A scenario document."""
 
-    api_version: Literal["switchgear.dev/v1alpha1"] = documented_field(API_VERSION, "Version of the document.")
+    api_version: ApiVersion = documented_field(API_VERSION, "Version of the document.")
     kind: Literal["Scenario"] = documented_field("Scenario", "Kind of the document.")
     metadata: Annotated[Metadata, Field(description="Name and labels.")]
     spec: ScenarioSpec = documented_field(..., "The incident rehearsal.")

@@ -139,7 +139,7 @@ _DOCUMENTS: Final = (
         example=as_file(
             "apiVersion: switchgear.dev/v2\nkind: EnginePool\nmetadata: {name: chat}\nspec: {model: m}\n"
         ),
-        fix="Write `apiVersion: switchgear.dev/v1alpha1`; move documents of other tools to another folder.",
+        fix="Write `apiVersion: switchgear.dev/v1beta1` or `switchgear.dev/v1alpha1`; move documents of other tools to another folder.",
     ),
     Code(
         code="SG022",
@@ -191,6 +191,13 @@ _DOCUMENTS: Final = (
             "kind: EnginePool\nspec:\n  model: m\n  endpoints: [" + "{address: 10.0.0.1}, " * 101 + "]\n"
         ),
         fix="Fix the first ones: they usually share one cause.",
+    ),
+    Code(
+        code="SG029",
+        title="indirect apiVersion",
+        meaning="The file is valid, but `switchgear convert` cannot rewrite it: apiVersion is an alias, is merged, or is written with escapes.",
+        situation="`apiVersion: *version`, with the anchor in an annotation",
+        fix="Write the version out in each document.",
     ),
 )
 

@@ -312,4 +312,15 @@ _PLAYED: Final = (
     ),
 )
 
-ADVICE: Final = (*_TIMING, *_RETRIES, *_CAPACITY, *ON_ROUTES, *_QUANTITIES, *_PLAYED)
+_NOTES: Final = (
+    Code(
+        code="SG199",
+        title="older apiVersion",
+        meaning="Documents use `switchgear.dev/v1alpha1`. It means the same as `switchgear.dev/v1beta1`, is deprecated, and works until a later version removes it.",
+        situation="`apiVersion: switchgear.dev/v1alpha1` in a file",
+        fix="Rewrite the files with `switchgear convert --in-place` once every control plane and program that reads them knows `switchgear.dev/v1beta1`.",
+        note=True,
+    ),
+)
+
+ADVICE: Final = (*_TIMING, *_RETRIES, *_CAPACITY, *ON_ROUTES, *_QUANTITIES, *_PLAYED, *_NOTES)

@@ -9,12 +9,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from policies.crd.structural_schema import structural_schema
-from policies.document import API_VERSION
+from policies.document import API_VERSION, API_VERSIONS
 from policies.model import KINDS
 from policies.quantity import NAME_PATTERN
 from policies.schema import Schema
 
-_GROUP, _, _VERSION = API_VERSION.partition("/")
+_GROUP: Final = API_VERSION.partition("/")[0]
 CATEGORY: Final = "switchgear"
 
 PLURALS: Final[Mapping[str, str]] = MappingProxyType(
@@ -83,15 +83,19 @@ def crd(kind: str) -> Schema:
                 "shortNames": [_SHORT[kind]],
                 "categories": [CATEGORY],
             },
+            # Correct because all versions have one schema: only apiVersion changes.
+            "conversion": {"strategy": "None"},
             "versions": [
                 {
-                    "name": _VERSION,
+                    "name": one.rpartition("/")[2],
                     "served": True,
-                    "storage": True,
+                    # Control planes ask for this version; the one before knows no other.
+                    "storage": one == API_VERSION,
                     "subresources": {"status": {}},
-                    "additionalPrinterColumns": [dict(one) for one in _COLUMNS[kind]],
+                    "additionalPrinterColumns": [dict(column) for column in _COLUMNS[kind]],
                     "schema": {"openAPIV3Schema": _document(kind)},
                 }
+                for one in API_VERSIONS
             ],
         },
     }
@@ -101,7 +105,7 @@ def _document(kind: str) -> Schema:
     """The schema of the whole object."""
     said = structural_schema(KINDS[kind])
     of_the_api: Schema = {
-        "apiVersion": {"type": "string", "description": f"Always {API_VERSION}."},
+        "apiVersion": {"type": "string", "description": f"{' or '.join(API_VERSIONS)}, which mean the same."},
         "kind": {"type": "string", "description": f"Always {kind}."},
         # Of metadata a definition may limit the name and nothing else.
         "metadata": {

@@ -11,6 +11,7 @@ from policies.document import (
     OF_THE_KIND,
     OF_THE_NAME,
     OF_THE_VERSION,
+    ApiVersion,
     Metadata,
     Spec,
     documented_field,
@@ -168,9 +169,7 @@ class ResilienceSpec(Spec):
 class ResiliencePolicy(Spec):
     """A named resilience policy."""
 
-    api_version: Literal["switchgear.dev/v1alpha1"] = documented_field(
-        API_VERSION, "Version of the document.", targets=OF_THE_VERSION
-    )
+    api_version: ApiVersion = documented_field(API_VERSION, "Version of the document.", targets=OF_THE_VERSION)
     kind: Literal["ResiliencePolicy"] = documented_field(
         "ResiliencePolicy", "Kind of the document.", targets=OF_THE_KIND
     )

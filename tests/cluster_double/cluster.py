@@ -119,9 +119,13 @@ class Cluster:
                     405, "MethodNotAllowed", "the server does not allow this method on the requested resource"
                 )
 
-    def _one(self, which: Target) -> Object:
+    def _found(self, which: Target) -> Object | None:
+        """The object in the version that is asked for; conversion changes nothing else."""
         found = self.journal.objects.get(which.key)
-        if found is None:
+        return None if found is None else {**found, "apiVersion": which.kind.api_version}
+
+    def _one(self, which: Target) -> Object:
+        if (found := self._found(which)) is None:
             raise which.missing()
         return found
 
@@ -221,7 +225,7 @@ class Cluster:
 
     def _patch(self, request: Request, which: Target) -> Answer:
         kind, sort = which.kind, request.content_type
-        before = self.journal.objects.get(which.key)
+        before = self._found(which)
         if sort == _APPLY:
             return self._apply(request, which, before)
         if before is None:

@@ -3,6 +3,7 @@
 Source: Kubernetes API concepts, "API discovery" (the unaggregated form).
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -45,9 +46,17 @@ def discovered(path: str, kinds: Iterable[Kind]) -> Object | None:  # noqa: PLR0
 
 
 def _group(group: str, kinds: Iterable[Kind]) -> Object:
-    versions = sorted({one.version for one in kinds if one.group == group})
+    versions = sorted({one.version for one in kinds if one.group == group}, key=_priority, reverse=True)
     said = [{"groupVersion": f"{group}/{one}", "version": one} for one in versions]
     return {"name": group, "versions": said, "preferredVersion": said[0]}
+
+
+def _priority(version: str) -> tuple[bool, bool, int, int]:
+    """Source: Kubernetes, "Versions in CustomResourceDefinitions", version priority."""
+    parts = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
+    assert parts, version
+    number, stage, minor = parts.groups()
+    return not stage, stage == "beta", int(number), int(minor or 0)
 
 
 def _resources(group: str, version: str, kinds: Iterable[Kind]) -> Object | None:

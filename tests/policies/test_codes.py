@@ -14,8 +14,8 @@ from policies.codes.lint_codes import ADVICE
 
 SOURCES = [path for path in Path(policies.__file__).parent.rglob("*.py") if path.parent.name != "codes"]
 
-# Drawn in test_policy_files, test_load and test_discovery, about files and clusters; and in
-# test_consequence_findings, about policies that were played.
+# Drawn in test_policy_files, test_load and test_discovery, about files and clusters; in test_consequence_findings,
+# about policies that were played; and in test_conversion and test_api_versions, about the version of a file.
 SITUATIONS = {
     "SG001",
     "SG002",
@@ -25,6 +25,7 @@ SITUATIONS = {
     "SG006",
     "SG007",
     "SG010",
+    "SG029",
     "SG100",
     "SG043",
     "SG150",
@@ -33,6 +34,7 @@ SITUATIONS = {
     "SG181",
     "SG182",
     "SG183",
+    "SG199",
 }
 
 
@@ -59,6 +61,6 @@ def test_situations_are_named_in_a_test() -> None:
     here = Path(__file__).parent
     text = "".join(
         (here / f"test_{name}.py").read_text()
-        for name in ("policy_files", "load", "discovery", "consequence_findings")
+        for name in ("policy_files", "load", "discovery", "consequence_findings", "conversion", "api_versions")
     )
     assert [code for code in SITUATIONS if f'"{code}"' not in text] == []

@@ -420,3 +420,13 @@ def test_duration_bounds_come_from_the_models(kind: str) -> None:
         for bound in re.findall(r"(?:at least|at most) (\S+?)(?:,|$)", message):
             assert bound == "0s" or f"duration('{bound}')" in rule, path
     assert found or kind == "ModelRoute"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_versions_have_one_schema_so_that_conversion_needs_no_webhook(kind: str) -> None:
+    spec = crd(kind)["spec"]
+    assert spec["conversion"] == {"strategy": "None"}
+    older, newer = (dict(version) for version in spec["versions"])
+    assert (older.pop("name"), older.pop("storage")) == ("v1alpha1", True)
+    assert (newer.pop("name"), newer.pop("storage")) == ("v1beta1", False)
+    assert older == newer

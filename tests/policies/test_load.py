@@ -89,7 +89,7 @@ def test_documents_of_others_are_sent_elsewhere(errors_of: Errors) -> None:
     own = errors_of(POOL.replace("v1alpha1", "v9"))
     foreign = errors_of(POOL.replace("switchgear.dev/v1alpha1", "apps/v1"))
     assert [error.code for error in (*own, *foreign)] == ["SG021", "SG021"]
-    assert own[0].hint == "did you mean switchgear.dev/v1alpha1?"
+    assert own[0].hint == "did you mean switchgear.dev/v1beta1?"
     assert foreign[0].hint == "move documents of other tools to another folder"
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
-from policies.document import API_VERSION, Metadata, Spec, documented_field
+from policies.document import API_VERSION, ApiVersion, Metadata, Spec, documented_field
 from policies.quantity import Name, Zone
 
 PATTERN: Final = r"^[^\s*]*(\*[^\s*]*)*$|^[^\s*]+(\*[^\s*]*)*/\*\*$"
@@ -71,7 +71,7 @@ class AccessSpec(Spec):
 class Access(Spec):
     """Rules for connections, visibility and changes."""
 
-    api_version: Literal["switchgear.dev/v1alpha1"] = Field(API_VERSION, description="Version of the document.")
+    api_version: ApiVersion = Field(API_VERSION, description="Version of the document.")
     kind: Literal["Access"] = Field("Access", description="Kind of the document.")
     metadata: Metadata = documented_field(..., "Name and labels.")
     spec: AccessSpec = documented_field(..., "The rules.")

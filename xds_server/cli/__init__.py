@@ -35,6 +35,7 @@ _COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
         "degrade": _entry("orders", "Hold a pool at a degradation level temporarily.", name="degrade"),
         "restore": _entry("orders", "End an operator order, or keep an engine in rotation.", name="restore"),
         "validate": _entry("validate", "Validate policy files; report every problem with its location and a fix."),
+        "convert": _entry("convert", "Rewrite policy files to another apiVersion; keep comments and layout."),
         "diff": _entry("diff", "Show what new policies would change."),
         "history": _entry("history", "List policy versions, or show what differs between two."),
         "apply": _entry("apply", "Apply policies to the running server."),

@@ -9,6 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 import click
 
+from policies.codes import CODES
 from policies.findings import Finding, PolicyError, PolicyErrors
 from policies.origin import Origin
 from policies.policy_files import first_lines
@@ -19,7 +20,9 @@ SHOWN: Final = 50
 _WIDTH: Final = 100
 _TOKEN: Final = re.compile(r"""[^\s,:\[\]{}#]+|.""")
 
-Level: TypeAlias = Literal["error", "warning"]
+Level: TypeAlias = Literal["error", "warning", "note"]
+
+_COLOURS: Final[Mapping[Level, str]] = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +76,12 @@ def from_findings(findings: Iterable[Finding]) -> tuple[Diagnostic, ...]:
     """Findings as complaints, in their order."""
     return tuple(
         Diagnostic(
-            level="warning", code=one.code, origin=one.origin, path=one.path, message=one.message, hint=one.fix
+            level=CODES[one.code].level,
+            code=one.code,
+            origin=one.origin,
+            path=one.path,
+            message=one.message,
+            hint=one.fix,
         )
         for one in findings
     )
@@ -120,7 +128,7 @@ def _source_lines(complaints: Sequence[Diagnostic]) -> Mapping[tuple[str, int], 
 
 
 def _block(one: Diagnostic, lines: Mapping[tuple[str, int], str]) -> Iterator[str]:
-    colour = "red" if one.level == "error" else "yellow"
+    colour = _COLOURS[one.level]
     where = f"{one.path}: " if one.path else ""
     # On one line, so that an editor can follow it: names of files may contain line breaks, too.
     place = click.style(printable(str(one.origin or "built-in").replace("\n", "\0")), bold=True)

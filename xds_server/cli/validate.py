@@ -14,7 +14,7 @@ from policies.codes import CODES
 from policies.findings import Finding, PolicyErrors
 from policies.lints.lint import lint
 from policies.model import PolicySet
-from xds_server.cli.diagnostics import SHOWN, Diagnostic, as_text, from_errors, from_findings
+from xds_server.cli.diagnostics import SHOWN, Diagnostic, Level, as_text, from_errors, from_findings
 from xds_server.cli.policies_option import load_policies, policies_option
 from xds_server.model.text import count_text
 
@@ -27,7 +27,7 @@ _SARIF_SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 @click.command(name="validate")
 @policies_option(required=True)
 @output_option(*TEXT_FORMS, "sarif")
-@click.option("--strict", is_flag=True, help="Exit 1 for warnings (SG1xx) too.")
+@click.option("--strict", is_flag=True, help="Exit 1 for warnings (SG1xx) too; notes are none.")
 @click.option("--deep", is_flag=True, help="Play the policies in the simulator too; report consequences.")
 @click.option("--all", "everything", is_flag=True, help=f"Show every problem, not only the first {SHOWN}.")
 def command(filename: tuple[Path, ...], output: str, strict: bool, deep: bool, everything: bool) -> int:
@@ -45,6 +45,7 @@ def command(filename: tuple[Path, ...], output: str, strict: bool, deep: bool, e
         if deep:
             found, unplayed = _consequences(policies)
             diagnostics = (*diagnostics, *from_findings(found))
+        diagnostics = (*diagnostics, *from_findings(policies.notes))
     except PolicyErrors as errors:
         diagnostics = from_errors(errors)
     match output:
@@ -64,7 +65,7 @@ def command(filename: tuple[Path, ...], output: str, strict: bool, deep: bool, e
         given = {str(path) for path in filename}
         wrong = all(one.code == "SG001" and one.origin and one.origin.file in given for one in diagnostics)
         return 2 if wrong else 1
-    return 1 if strict and diagnostics else 0
+    return 1 if strict and _count(diagnostics, "warning") else 0
 
 
 def _consequences(policies: PolicySet) -> tuple[tuple[Finding, ...], Mapping[str, str]]:
@@ -94,8 +95,13 @@ def _summary(policies: PolicySet | None, diagnostics: Sequence[Diagnostic]) -> s
             count_text(len(policies.policies), "policy"),
         )
     )
-    colour = "yellow" if diagnostics else "green"
-    return click.style(f"valid: {what}; {count_text(len(diagnostics), 'warning')}", fg=colour, bold=True)
+    warnings = _count(diagnostics, "warning")
+    colour = "yellow" if warnings else "green"
+    return click.style(f"valid: {what}; {count_text(warnings, 'warning')}", fg=colour, bold=True)
+
+
+def _count(diagnostics: Sequence[Diagnostic], level: Level) -> int:
+    return sum(one.level == level for one in diagnostics)
 
 
 def _record(policies: PolicySet | None, diagnostics: Sequence[Diagnostic]) -> Mapping[str, Any]:
@@ -106,6 +112,7 @@ def _record(policies: PolicySet | None, diagnostics: Sequence[Diagnostic]) -> Ma
         "policies": sorted(policies.policies) if policies else [],
         "errors": [one.record() for one in diagnostics if one.level == "error"],
         "warnings": [one.record() for one in diagnostics if one.level == "warning"],
+        "notes": [one.record() for one in diagnostics if one.level == "note"],
     }
 
 
@@ -141,7 +148,7 @@ def _rule(code: str) -> Mapping[str, Any]:
         "shortDescription": {"text": known.title},
         "fullDescription": {"text": known.meaning},
         "help": {"text": known.fix},
-        "defaultConfiguration": {"level": "error" if known.is_error else "warning"},
+        "defaultConfiguration": {"level": known.level},
     }
 
 

@@ -15,13 +15,14 @@ RETRY_S: Final = 10.0
 """Retry interval after a failed write: once the disk has room again, everything acknowledged is saved."""
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file in one step, readable by this user only; on ``OSError`` the old file stays."""
+def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Replace a file in one step, by default readable by this user only; on ``OSError`` the old file stays."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # mkstemp creates with 0600; in the same folder, so that the rename is atomic.
     handle, name = tempfile.mkstemp(prefix=_prefix(path), dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
+            os.fchmod(file.fileno(), mode)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -92,12 +92,25 @@ def test_text_has_the_location_the_line_a_caret_and_a_fix(capsys: pytest.Capture
 
 
 def test_text_of_what_is_valid(capsys: pytest.CaptureFixture[str], file: Path) -> None:
-    file.write_text(SOUND)
+    file.write_text(SOUND.replace("v1alpha1", "v1beta1"))
     assert run(capsys, file) == (0, "valid: 1 pool, 1 route, 1 policy; 0 warnings\n", "")
     file.write_text(ADVISED)
     out = run(capsys, file)[1]
     assert "warning SG110: spec.retries.attempts: pool chat: worst case" in out
     assert "hint:    lower retries.attempts to 3" in out
+
+
+def test_note_about_the_older_version_passes_strict(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    file.write_text(SOUND)
+    code, out, err = run(capsys, file, "--strict")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{file}:3:13: note SG199: apiVersion: 3 of 3 documents use switchgear.dev/v1alpha1")
+    assert out.endswith("\n\nvalid: 1 pool, 1 route, 1 policy; 0 warnings\n")
+    answer = json.loads(run(capsys, file, "-o", "json")[1])
+    assert [(one["level"], one["code"], one["line"]) for one in answer["notes"]] == [("note", "SG199", 3)]
+    (only,) = json.loads(run(capsys, file, "-o", "sarif")[1])["runs"]
+    assert [one["level"] for one in only["results"]] == ["note"]
+    assert [one["defaultConfiguration"]["level"] for one in only["tool"]["driver"]["rules"]] == ["note"]
 
 
 def test_long_lists_are_capped_with_a_count(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
