@@ -1,6 +1,6 @@
 """Rewrite the apiVersion of documents in a text, and nothing else: comments, layout and line ends stay.
 
-All versions have the same fields and meanings, so no other line changes. What is written is parsed again and
+All versions have the same fields and meanings, so no other line changes. The result is parsed again and
 compared, because a text may spell a value in ways that a replacement cannot see.
 """
 

@@ -33,7 +33,7 @@ class PolicySet:
     ``effective`` has one entry per pool. ``origins`` maps ``Kind/name`` and ``Kind/name.spec.field.path``
     (camelCase, list items as ``[0]``) to the place in a file. ``digest`` is a hash of the values in the documents.
     ``layers`` lists, for each pool, the policies merged over the built-in defaults; the last one wins.
-    ``remarks`` are warnings about the files themselves, ``notes`` what is no warning.
+    ``remarks`` are warnings about the files themselves, ``notes`` need no action yet.
     """
 
     pools: Mapping[str, EnginePool]
