@@ -16,6 +16,7 @@ from policies.pool import EnginePool
 from policies.quantity import format_duration, is_ip
 from policies.resilience import DEFAULT, WAIT_SHARE, ResiliencePolicy, ResilienceSpec
 from policies.route import MODEL_HEADER, Listener, Match, ModelRoute, can_be_stated
+from policies.static_answer import WITHOUT_BODY
 from policies.tenants import OTHERS, Quota
 from policies.validated_document import ValidatedDocument
 
@@ -161,6 +162,7 @@ def _in_route(route: ModelRoute, document: ValidatedDocument) -> Iterator[Proble
     yield from _auth(route, document)
     yield from _tenants(route, document)
     yield from _affinity(route, document)
+    yield from _static_answer(route, document)
     model = route.spec.match.model
     if route.spec.adapter and model is None:
         yield _problem(
@@ -214,6 +216,30 @@ def _affinity(route: ModelRoute, document: ValidatedDocument) -> Iterator[Proble
             ("spec", "affinity", "prefix"),
             "Envoy reads no prompts on this port: the listener has requestFields: headers",
             hint="set requestFields: body, or let the caller that states the fields send a key: affinity.header",
+        )
+
+
+def _static_answer(route: ModelRoute, document: ValidatedDocument) -> Iterator[Problem]:
+    """An answer that is never given, and one whose status allows no body."""
+    answer = route.spec.static_answer
+    if answer is None:
+        return
+    if answer.from_level is None and not answer.when_lost:
+        yield _problem(
+            document,
+            "SG040",
+            ("spec", "staticAnswer", "whenLost"),
+            "the answer is never given: whenLost is false, and fromLevel is absent",
+            hint="set fromLevel to a degradation level, 1 to 4, or remove whenLost",
+        )
+    if answer.status in WITHOUT_BODY:
+        yield _problem(
+            document,
+            "SG040",
+            ("spec", "staticAnswer", "status"),
+            f"an answer with status {answer.status} has no body",
+            found=str(answer.status),
+            hint="use 200, 429 or 503",
         )
 
 

@@ -26,6 +26,7 @@ from policies.field_checks import CelRule, ListKeys
 from policies.field_targets import FieldTargets, Xds, exported_alike
 from policies.objectives import Objectives
 from policies.quantity import Duration, IpAddress, Name, Port, Re2, Zone
+from policies.static_answer import StaticAnswer
 from policies.tenants import Tenants
 
 _ISTIO_HEADERS: Final = kept(
@@ -533,6 +534,10 @@ class ModelRouteSpec(Spec):
         None,
         "Send requests with the same key to the same engine of a target pool while it is healthy and has room. "
         "Default: to the engine with the fewest requests.",
+    )
+    static_answer: StaticAnswer | None = documented_field(
+        None,
+        "Answer that Envoy gives by itself at a degradation level, or while no pool serves; default: refusals.",
     )
     objectives: Objectives = documented_field(
         Objectives,

@@ -253,8 +253,10 @@ async def _exchange(
         answer.status = response.status
         answer.fallback = response.headers.get(_FALLBACK_HEADER, "")
         answer.refusal = response.headers.get(_REFUSAL_HEADER, "")
-        if response.status != 200:
-            answer.reason = OutcomeReason.SHED if response.status in _BUSY_STATUSES else OutcomeReason.HTTP_ERROR
+        if response.status != 200 or answer.refusal:
+            # A proxy's own answer with status 200 is a static one: no engine had room.
+            busy = response.status == 200 or response.status in _BUSY_STATUSES
+            answer.reason = OutcomeReason.SHED if busy else OutcomeReason.HTTP_ERROR
             await response.read()
         elif response.content_type == "text/event-stream":
             await _read_stream(response, answer)

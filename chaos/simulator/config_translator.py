@@ -27,6 +27,7 @@ from xds_server.translate.cluster_weights import barred_fallbacks, live_weights,
 from xds_server.translate.effective_spec import at_most_once_spec, effective_spec, route_decisions
 from xds_server.translate.endpoints import ENGINE_LABEL, HEALTH_STATUS, load_assignment
 from xds_server.translate.internal_listeners import uses_internal_listeners
+from xds_server.translate.lua_scripts import STATIC_ANSWER
 from xds_server.translate.pool_clusters import CHOICE_COUNT, outlier_detection
 from xds_server.translate.retry_policy import hedge_delay_s, try_timers
 from xds_server.translate.route_configuration import (
@@ -153,6 +154,7 @@ class ProxyConfigTranslator:
             streaming=streaming,
             gated=gated,
             level=level,
+            refuse=_answer_without_engine(route, level),
             other_models=_other_models(route, models),
         )
         if rules.hedges or not (
@@ -175,6 +177,7 @@ def _rules(
     streaming: bool,
     gated: bool,
     level: DegradationState | None,
+    refuse: str,
     other_models: frozenset[str],
 ) -> RouteConfig:
     timers = try_timers(spec, streaming=streaming, gated=gated)
@@ -199,11 +202,21 @@ def _rules(
         backoff_base_s=retries.backoff.base,
         backoff_max_s=max(retries.backoff.base, retries.backoff.max),
         retry_after_most_s=retries.retry_after.max if retries.retry_after.honour else None,
-        refuse="maintenance" if level is not None and level.maintenance else "",
+        refuse=refuse,
         max_tokens=None if level is None else level.max_tokens,
         reduces_answers=level is not None and level.reduces_answers,
         other_models=other_models,
     )
+
+
+def _answer_without_engine(route: ModelRoute, level: DegradationState | None) -> str:
+    """Reason of the answer that every request of the route gets at this level; empty if engines answer."""
+    if level is None:
+        return ""
+    answer = route.spec.static_answer
+    if answer is not None and answer.given_at(level.acting_level):
+        return STATIC_ANSWER
+    return "maintenance" if level.maintenance else ""
 
 
 def _cluster(spec: ResilienceSpec, *, cuts: bool) -> ClusterConfig:

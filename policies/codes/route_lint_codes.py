@@ -166,6 +166,28 @@ _DEGRADATION: Final = (
         ),
         fix="Run agents and set `agentPort` of the engines, or remove betweenTokens.",
     ),
+    Code(
+        code="SG148",
+        title="static answer instead of the fallback",
+        meaning="staticAnswer.fromLevel is 1 or 2, and the route has a fallback. From that level on Envoy answers every request itself, so no overflow reaches the fallback at level 2.",
+        example=as_file(
+            "kind: EnginePool\nmetadata: {name: small}\n"
+            "spec: {model: a, endpoints: [{address: 10.1.0.1, port: 80}, {address: 10.1.0.2, port: 80}]}\n---\n"
+            "kind: ModelRoute\nspec:\n  listener: {port: 80}\n  pools: [{pool: chat}]\n  fallbacks: [small]\n"
+            "  staticAnswer: {fromLevel: 2, body: '{}'}\n"
+        ),
+        fix="Write fromLevel: 3, or remove fallbacks.",
+    ),
+    Code(
+        code="SG149",
+        title="static answer that is not JSON",
+        meaning="staticAnswer.contentType is application/json, the default, and the body is not JSON. Envoy sends it as it is, and clients fail to parse it.",
+        example=as_file(
+            "kind: ModelRoute\nspec:\n  listener: {port: 80}\n  pools: [{pool: chat}]\n"
+            "  staticAnswer: {body: Back at noon.}\n"
+        ),
+        fix="Write JSON, or set `contentType: text/plain`.",
+    ),
 )
 
 _CLUSTER: Final = (

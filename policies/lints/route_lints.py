@@ -1,6 +1,7 @@
 """Lint: routes without effect, or to the wrong pools."""
 
 import ipaddress
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -14,6 +15,10 @@ from policies.route import ModelChange, is_removed_header
 
 _OF_THE_ROUTE: Final = ("retries", "timeouts", "hedging")
 """Blocks of a pool's policy that Envoy configures per route."""
+
+
+_FALLBACK_LEVEL: Final = 2
+"""Degradation level that sends overflow to the fallbacks."""
 
 
 def _unreached(policies: PolicySet) -> Iterator[Finding]:
@@ -248,6 +253,46 @@ def _objectives_without_agents(policies: PolicySet) -> Iterator[Finding]:
             )
 
 
+def _static_answers(policies: PolicySet) -> Iterator[Finding]:
+    for name, route in policies.routes.items():
+        answer = route.spec.static_answer
+        if answer is None:
+            continue
+        level, ladder = answer.from_level, policies.effective[route.spec.pools[0].pool].degradation
+        if level is not None and level <= _FALLBACK_LEVEL and ladder.fallback.enabled and route.spec.fallbacks:
+            path = "spec.staticAnswer.fromLevel"
+            yield Finding(
+                code="SG148",
+                origin=policies.origin("ModelRoute", name, path),
+                path=path,
+                message=f"route {name}: from level {level} on no request reaches a pool, so fallback "
+                f"{route.spec.fallbacks[0]} gets no overflow at level {_FALLBACK_LEVEL}",
+                fix="write fromLevel: 3, or remove fallbacks",
+            )
+        if _is_json(answer.content_type) and not _parses(answer.body):
+            path = "spec.staticAnswer.body"
+            yield Finding(
+                code="SG149",
+                origin=policies.origin("ModelRoute", name, path),
+                path=path,
+                message=f"route {name}: contentType is {answer.content_type}, but the body is not JSON: clients "
+                "fail to parse it",
+                fix="write JSON, or set contentType: text/plain",
+            )
+
+
+def _is_json(content_type: str) -> bool:
+    return content_type.partition(";")[0].strip().lower() == "application/json"
+
+
+def _parses(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
 ROUTE_RULES: Final[tuple[SetRule, ...]] = (
     _unreached,
     _unused_fallbacks,
@@ -260,4 +305,5 @@ ROUTE_RULES: Final[tuple[SetRule, ...]] = (
     _impossible_objectives,
     _objectives_without_gate,
     _objectives_without_agents,
+    _static_answers,
 )

@@ -272,6 +272,11 @@ class DegradationState:
     maintenance: str = ""
     shadow: "DegradationState | None" = None
 
+    @property
+    def acting_level(self) -> int:
+        """The level whose actions are taken: 0 in shadow mode."""
+        return self.level if self.shadow is None else 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneShares:

@@ -50,6 +50,7 @@ _BY_FLAG: Final[Mapping[str, str]] = {
 }
 _BY_ROUTE: Final = {
     "maintenance": "maintenance: the route is in maintenance",
+    "static": "static-answer: the route gives its static answer",
     "outside": "no-engine-in-region: no engine in the allowed regions",
     "no-adapter": "no-engine-with-adapter: no engine in rotation has the adapter",
     "too-long": "too-long-now: more tokens than an overloaded pool serves",

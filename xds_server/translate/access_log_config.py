@@ -20,6 +20,7 @@ from envoy_data_plane.envoy.config.accesslog.v3 import (
     ComparisonFilter,
     ComparisonFilterOp,
     HeaderFilter,
+    MetadataFilter,
     OrFilter,
     ResponseFlagFilter,
     RuntimeFilter,
@@ -42,6 +43,7 @@ from envoy_data_plane.envoy.extensions.access_loggers.grpc.v3 import (
 from envoy_data_plane.envoy.extensions.access_loggers.open_telemetry.v3 import OpenTelemetryAccessLogConfig
 from envoy_data_plane.envoy.extensions.access_loggers.stream.v3 import StderrAccessLog, StdoutAccessLog
 from envoy_data_plane.envoy.extensions.formatter.req_without_query.v3 import ReqWithoutQuery
+from envoy_data_plane.envoy.type.matcher.v3 import MetadataMatcher, MetadataMatcherPathSegment, ValueMatcher
 from envoy_data_plane.envoy.type.tracing.v3 import CustomTag, CustomTagLiteral
 from envoy_data_plane.envoy.type.v3 import FractionalPercent, FractionalPercentDenominatorType
 from envoy_data_plane.google.protobuf import Struct, Value
@@ -51,6 +53,7 @@ from policies.route import MODEL_HEADER, Listener
 from policies.route import AccessLog as AccessLogTarget
 from xds_server.translate.envoy_values import pack_any, seconds
 from xds_server.translate.external_clusters import external_cluster_name
+from xds_server.translate.lua_scripts import STATIC_ANSWER_KEY, STATIC_ANSWER_METADATA
 from xds_server.translate.request_fields import REQUEST_METADATA
 from xds_server.translate.tenant_quotas import OVER_QUOTA_HEADER, QUOTA_FLAG
 
@@ -106,8 +109,26 @@ def attempt_log(spec: Listener) -> AccessLog:
     return _logger(_sampled(), spec)
 
 
-def listener_log(spec: Listener) -> AccessLog:
-    """One entry per request refused without an attempt or by a quota, or ended by the route timeout."""
+def got_static_answer() -> AccessLogFilter:
+    """Requests that got the static answer of their route, whatever its status."""
+    return AccessLogFilter(
+        metadata_filter=MetadataFilter(
+            matcher=MetadataMatcher(
+                filter=STATIC_ANSWER_METADATA,
+                path=[MetadataMatcherPathSegment(key=STATIC_ANSWER_KEY)],
+                value=ValueMatcher(bool_match=True),
+            ),
+            # Envoy's default is to match requests without the key.
+            match_if_key_not_found=False,
+        )
+    )
+
+
+def listener_log(spec: Listener, *, static_answers: bool = False) -> AccessLog:
+    """One entry per request refused without an attempt or by a quota, or ended by the route timeout.
+
+    With ``static_answers`` also those that got one: for the pool they are demand that it could not serve.
+    """
     unavailable = AccessLogFilter(
         status_code_filter=StatusCodeFilter(
             comparison=ComparisonFilter(
@@ -126,7 +147,8 @@ def listener_log(spec: Listener) -> AccessLog:
     # No engine available, and timeouts. Per-try timeouts match, too: only response details distinguish them.
     flags = ["UH", "UT", "SI", *([] if spec.tenants is None else [QUOTA_FLAG])]
     flagged = AccessLogFilter(response_flag_filter=ResponseFlagFilter(flags=flags))
-    wanted = AccessLogFilter(or_filter=OrFilter(filters=[refused, flagged]))
+    static = [got_static_answer()] if static_answers else []
+    wanted = AccessLogFilter(or_filter=OrFilter(filters=[refused, flagged, *static]))
     return _logger(AccessLogFilter(and_filter=AndFilter(filters=[wanted, _sampled()])), spec)
 
 

@@ -57,6 +57,7 @@ class RouteDecisions:
                 degradation.max_tokens,
                 degradation.reduces_answers,
                 degradation.maintenance,
+                degradation.acting_level,
             ),
         )
 

@@ -68,13 +68,24 @@ def adapters_by_pool(policies: PolicySet) -> Mapping[str, tuple[EngineSelection,
     return {pool: tuple(sorted(some, key=lambda one: one.label)) for pool, some in found.items()}
 
 
-def nobody_left(
+def lost_pools(
     selected: EngineSelection, pools: Iterable[str], policies: PolicySet, fleet: Fleet, decisions: Decisions
-) -> bool:
-    """Whether a route that selects engines has none of them in rotation in these pools."""
-    return not selected.selects_all and not any(
-        selected.admits(engine, policies.pools[pool].spec.model)
-        and ((decision := decisions.engines.get(engine.id)) is None or decision.health is Health.HEALTHY)
+) -> frozenset[str]:
+    """Those of these pools without an engine in rotation that the selection admits."""
+    return frozenset(
+        pool
         for pool in pools
-        for engine in fleet.pools.get(pool, ())
+        if not any(
+            selected.admits(engine, policies.pools[pool].spec.model)
+            and ((decision := decisions.engines.get(engine.id)) is None or decision.health is Health.HEALTHY)
+            for engine in fleet.pools.get(pool, ())
+        )
     )
+
+
+def nobody_left(selected: EngineSelection, pools: Iterable[str], lost: frozenset[str]) -> bool:
+    """Whether a route that selects engines has none of them in rotation in these pools.
+
+    ``lost``: pools without one.
+    """
+    return not selected.selects_all and lost.issuperset(pools)

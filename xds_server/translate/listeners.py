@@ -52,7 +52,7 @@ from envoy_data_plane.google.protobuf import Any, Struct, Value
 
 from policies.route import ENVOYS_HEADERS, STATED_HEADERS, RequestId
 from policies.route import Listener as ListenerSpec
-from xds_server.translate.access_log_config import attempt_log, listener_log, operator_log
+from xds_server.translate.access_log_config import attempt_log, got_static_answer, listener_log, operator_log
 from xds_server.translate.caller_auth_filters import (
     EXT_AUTH_FLAG,
     EXT_AUTH_UNAVAILABLE,
@@ -119,10 +119,13 @@ def listener_name(port: int) -> str:
     return f"port-{port}"
 
 
-def connection_manager(spec: ListenerSpec, prefix_lengths: tuple[int, ...] = ()) -> Any:
+def connection_manager(
+    spec: ListenerSpec, prefix_lengths: tuple[int, ...] = (), *, static_answers: bool = False
+) -> Any:
     """Packed connection manager of a port's listener; the same at every address.
 
-    ``prefix_lengths``: of the begin of prompts that routes of the port have affinity by.
+    ``prefix_lengths``: of the begin of prompts that routes of the port have affinity by. ``static_answers``: a
+    route of the port has one.
     """
     manager = HttpConnectionManager(
         stat_prefix=listener_name(spec.port),
@@ -131,12 +134,12 @@ def connection_manager(spec: ListenerSpec, prefix_lengths: tuple[int, ...] = ())
             *caller_auth_filters(spec),
             *quota_filters(spec.tenants),
             *_fields_filter(spec, prefix_lengths),
-            HttpFilter(name=LUA_FILTER, typed_config=lua_filter()),
+            HttpFilter(name=LUA_FILTER, typed_config=lua_filter(static_answers=static_answers)),
             HttpFilter(
                 name="envoy.filters.http.router", typed_config=pack_any(Router(upstream_log=[attempt_log(spec)]))
             ),
         ],
-        access_log=[listener_log(spec), *operator_log(spec)],
+        access_log=[listener_log(spec, static_answers=static_answers), *operator_log(spec)],
         # All stream timeouts are in the routes; Envoy's defaults would cut healthy generations.
         stream_idle_timeout=seconds(0),
         request_timeout=seconds(spec.receive_timeout),
@@ -174,7 +177,7 @@ def connection_manager(spec: ListenerSpec, prefix_lengths: tuple[int, ...] = ())
         ],
         # Also in refusals, so that callers can name the refused request.
         always_set_request_id_in_response=True,
-        local_reply_config=_local_replies(spec),
+        local_reply_config=_local_replies(spec, static_answers=static_answers),
     )
     return pack_any(manager)
 
@@ -231,7 +234,7 @@ def _only_first(name: str) -> HeaderValueOption:
     )
 
 
-def _local_replies(spec: ListenerSpec) -> LocalReplyConfig:
+def _local_replies(spec: ListenerSpec, *, static_answers: bool) -> LocalReplyConfig:
     """Envoy's local replies in the shape of the OpenAI API, with the reason in a header."""
     message = {
         "message": Value(string_value="%LOCAL_REPLY_BODY%"),
@@ -240,6 +243,7 @@ def _local_replies(spec: ListenerSpec) -> LocalReplyConfig:
     }
     return LocalReplyConfig(
         mappers=[
+            *([_static_answer()] if static_answers else []),
             _no_route(),
             *(_reply(_flag(flag), reason, retry_after) for flag, reason, retry_after in LOCAL_REPLY_REASONS),
             *(_reply(_status(status, reason), reason, None) for status, reason in LOCAL_REPLY_STATUSES),
@@ -278,6 +282,12 @@ def _reply(when: AccessLogFilter, reason: str, retry_after: str | None) -> Respo
     if retry_after is not None:
         headers.append(_header("retry-after", retry_after))
     return ResponseMapper(filter=when, headers_to_add=headers)
+
+
+def _static_answer() -> ResponseMapper:
+    """Keeps the body of a static answer; with an unchanged body Envoy keeps its ``content-type``, too."""
+    as_it_is = SubstitutionFormatString(text_format_source=DataSource(inline_string="%LOCAL_REPLY_BODY%"))
+    return ResponseMapper(filter=got_static_answer(), body_format_override=as_it_is)
 
 
 def _no_route() -> ResponseMapper:

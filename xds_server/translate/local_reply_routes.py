@@ -1,9 +1,10 @@
-"""Routes that reply locally: no match, maintenance, too many tokens requested, refused configuration.
+"""Routes that reply locally: no match, static answer, maintenance, too many tokens asked, refused configuration.
 
 They forward to a missing cluster instead of replying directly: the body is read before its route is known, and
 only a forwarding route allows bodies above 1 MiB.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from envoy_data_plane.envoy.config.route.v3 import (
@@ -15,9 +16,11 @@ from envoy_data_plane.envoy.config.route.v3 import (
 )
 from envoy_data_plane.envoy.type.matcher.v3 import DoubleMatcher, MetadataMatcher, ValueMatcher
 from envoy_data_plane.envoy.type.v3 import DoubleRange
+from envoy_data_plane.google.protobuf import Any
 
 from policies.route import ModelRoute
-from xds_server.translate.lua_scripts import AnswerLimit, LuaReply, lua_local_reply
+from policies.static_answer import StaticAnswer
+from xds_server.translate.lua_scripts import AnswerLimit, LuaReply, lua_local_reply, lua_static_answer
 from xds_server.translate.public_routes import unchecked
 from xds_server.translate.request_fields import TOKEN_LIMIT_FIELDS
 from xds_server.translate.route_match import body_field_matcher, route_match
@@ -59,6 +62,13 @@ def maintenance_reply(route: ModelRoute, message: str) -> Route:
         "maintenance",
         LuaReply(reason="maintenance", message=message, retry_after_s=MAINTENANCE_RETRY_AFTER_S),
     )
+
+
+def static_reply(
+    route: ModelRoute, answer: StaticAnswer, variant: str = "", headers: Sequence[HeaderMatcher] = ()
+) -> Route:
+    """Reply to requests of a route with its static answer: to all, or to the variant with these headers."""
+    return _answering_route(route, f"static{variant}", lua_static_answer(answer), *headers)
 
 
 def unselected_reply(route: ModelRoute) -> Route:
@@ -134,6 +144,12 @@ def token_limit_replies(route: ModelRoute, max_tokens: int) -> tuple[Route, ...]
 def _local_reply_route(
     route: ModelRoute, name: str, refusal: LuaReply, *conditions: MetadataMatcher | HeaderMatcher
 ) -> Route:
+    return _answering_route(route, name, lua_local_reply(refusal), *conditions)
+
+
+def _answering_route(
+    route: ModelRoute, name: str, answer: Mapping[str, Any], *conditions: MetadataMatcher | HeaderMatcher
+) -> Route:
     full_name = f"{route.metadata.name}/{name}"
     return Route(
         name=full_name,
@@ -151,7 +167,7 @@ def _local_reply_route(
         ),
         typed_per_filter_config={
             **unchecked(route),
-            **lua_local_reply(refusal),
+            **answer,
         },
         request_body_buffer_limit=route.spec.max_body_bytes,
         stat_prefix=full_name.replace("/", "."),

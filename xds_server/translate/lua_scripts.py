@@ -6,6 +6,7 @@ would be compiled again at every edit.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -14,6 +15,7 @@ from envoy_data_plane.envoy.config.core.v3 import DataSource
 from envoy_data_plane.envoy.extensions.filters.http.lua.v3 import Lua, LuaPerRoute
 from envoy_data_plane.google.protobuf import Any, Struct, Value
 
+from policies.static_answer import StaticAnswer
 from xds_server.translate.envoy_values import pack_any
 from xds_server.translate.prompt_prefix import read_prefix_lua
 from xds_server.translate.request_fields import READ_FIELDS_LUA, REWRITE_LUA
@@ -42,6 +44,28 @@ end
 """
 
 
+STATIC_ANSWER: Final = "static-answer"
+"""Reason of static answers, and the name of their script."""
+
+STATIC_ANSWER_METADATA: Final = "switchgear.static_answer"
+STATIC_ANSWER_KEY: Final = "given"
+"""Dynamic metadata of a request that got a static answer; callers cannot set it."""
+
+_STATIC_ANSWER_LUA: Final = f"""\
+-- Answers with the operator's text. The listener keeps marked answers as they are, and reports each of them.
+function envoy_on_request(handle)
+  local answer = handle:filterContext()
+  handle:streamInfo():dynamicMetadata():set("{STATIC_ANSWER_METADATA}", "{STATIC_ANSWER_KEY}", true)
+  handle:respond({{
+    [":status"] = answer:get("status"),
+    ["content-type"] = answer:get("content_type"),
+    ["x-switchgear-reason"] = "{STATIC_ANSWER}",
+    ["retry-after"] = answer:get("retry_after"),
+  }}, answer:get("body"))
+end
+"""
+
+
 def fields_filter(prefix_lengths: tuple[int, ...] = ()) -> Any:
     """The configuration of the filter that reads the fields of ``request_fields`` from each body, and the hash of
     a prompt's begin for each of these lengths.
@@ -50,9 +74,11 @@ def fields_filter(prefix_lengths: tuple[int, ...] = ()) -> Any:
     return pack_any(Lua(default_source_code=DataSource(inline_string=script), clear_route_cache=False))
 
 
-def lua_filter() -> Any:
-    """Filter configuration, equal in every listener."""
+def lua_filter(*, static_answers: bool = False) -> Any:
+    """Filter configuration, equal in every listener, but for ``static_answers`` of one of its routes."""
     sources = {_RENAME_MODEL: REWRITE_LUA, _LIMIT_ANSWERS: REWRITE_LUA, _REFUSE: _REFUSE_LUA}
+    if static_answers:
+        sources[STATIC_ANSWER] = _STATIC_ANSWER_LUA
     return pack_any(
         Lua(
             source_codes={name: DataSource(inline_string=text) for name, text in sources.items()},
@@ -101,6 +127,14 @@ def limit_answers(limit: AnswerLimit | None) -> Mapping[str, Any]:
 def lua_local_reply(reply: LuaReply) -> Mapping[str, Any]:
     """Per-filter configuration that gives this reply."""
     return _script(_REFUSE, **reply.values)
+
+
+def lua_static_answer(answer: StaticAnswer) -> Mapping[str, Any]:
+    """Per-filter configuration that gives this answer."""
+    wait = {} if answer.retry_after is None else {"retry_after": str(math.ceil(answer.retry_after))}
+    return _script(
+        STATIC_ANSWER, status=str(answer.status), content_type=answer.content_type, body=answer.body, **wait
+    )
 
 
 def _limit_answers(limit: AnswerLimit, **values: str) -> Mapping[str, Any]:

@@ -43,6 +43,7 @@ from xds_server.translate.local_reply_routes import (
     answer_limit,
     maintenance_reply,
     no_route_reply,
+    static_reply,
     token_limit_replies,
     unselected_reply,
 )
@@ -164,17 +165,20 @@ def envoy_routes(
     models: Mapping[str, str] = _NO_MODELS,
     nobody_left: bool = False,
     barred: Collection[str] = (),
+    lost: frozenset[str] = frozenset(),
 ) -> tuple[Route, ...]:
     """Envoy routes of a ModelRoute, in order.
 
     Refusals first, then requests with special headers, then all others; streams first. ``models``: model of each
     pool. ``nobody_left``: no engine in the route's regions, or with its adapter, is in rotation. ``barred``: pools
-    that retries must not leave for.
+    that retries must not leave for. ``lost``: pools that the static answer stands in for.
     """
-    level = decided.degradation
+    level, answer = decided.degradation, route.spec.static_answer
+    if answer is not None and level is not None and answer.given_at(level.acting_level):
+        return (static_reply(route, answer),)
     if level is not None and level.maintenance:
         return (maintenance_reply(route, level.maintenance),)
-    if nobody_left:
+    if nobody_left and not lost:
         return (unselected_reply(route),)
     most = None if level is None else level.max_tokens
     reduces = level is not None and level.reduces_answers
@@ -185,17 +189,18 @@ def envoy_routes(
         streaming: effective_spec(spec, decided, streaming=streaming)
         for streaming in ((True, False) if wanted is None else (wanted,))
     }
-    return (
-        *refused,
-        *(
-            _envoy_route(route, variant, action, streaming=streaming, limit=limit)
-            for who in fallback_variants(route, models)
-            for streaming, now in rules.items()
+
+    def served(who: RouteVariant) -> Iterator[Route]:
+        if answer is not None and lost.issuperset(reachable_pools(route, who)):
+            yield static_reply(route, answer, who.name, who.headers)
+            return
+        for streaming, now in rules.items():
             for variant, action in _idempotency_variants(
                 route, now, who, models=models, streaming=streaming, gated=gated, barred=barred, limit=limit
-            )
-        ),
-    )
+            ):
+                yield _envoy_route(route, variant, action, streaming=streaming, limit=limit)
+
+    return (*refused, *(one for who in fallback_variants(route, models) for one in served(who)))
 
 
 def _envoy_route(

@@ -25,7 +25,7 @@ from xds_server.translate.affinity import prefix_lengths, slack_by_pool
 from xds_server.translate.cluster_weights import barred_fallbacks, pool_state
 from xds_server.translate.effective_spec import route_decisions
 from xds_server.translate.endpoints import EndpointForm, load_assignment, zone_weights
-from xds_server.translate.engine_selection import adapters_by_pool, engine_selection, nobody_left
+from xds_server.translate.engine_selection import adapters_by_pool, engine_selection, lost_pools, nobody_left
 from xds_server.translate.external_clusters import external_cluster, external_cluster_name
 from xds_server.translate.internal_listeners import (
     engine_listener,
@@ -530,13 +530,16 @@ def _listener_of(
     # Each proxy may have its own bind address; packing this for each took 10 ms.
     # An Envoy that cannot read such keys balances requests as without one.
     lengths = () if view.no_prompt_keys else prefix_lengths(routes)
+    static = any(route.spec.static_answer is not None for route in routes)
     manager = memo.of(
-        (LISTENER, port, view.no_prompt_keys), (spec, lengths), lambda: connection_manager(spec, lengths)
+        (LISTENER, port, view.no_prompt_keys),
+        (spec, lengths, static),
+        lambda: connection_manager(spec, lengths, static_answers=static),
     )
     buffer_bytes = max(route.spec.max_body_bytes for route in routes) if view.listener_buffers else None
     return memo.of(
         (LISTENER, port, address, view.listener_buffers, view.no_prompt_keys),
-        (address, origins, spec, buffer_bytes, lengths),
+        (address, origins, spec, buffer_bytes, lengths, static),
         lambda: TranslatedResource(
             type_url=LISTENER,
             name=listener_name(port),
@@ -611,13 +614,23 @@ def _envoy_routes_of(
     models = {name: policies.pools[name].spec.model for name in route_pools(route)}
     decided = route_decisions(decisions.pools.get(first), spec, cuts=cuts, longest_s=pool.longest_service_time)
     selected = engine_selection(route, policies)
-    left_alone = nobody_left(selected, route_pools(route), policies, fleet, decisions)
+    without = lost_pools(selected, route_pools(route), policies, fleet, decisions)
+    left_alone = nobody_left(selected, route_pools(route), without)
     barred = barred_fallbacks(route, policies, fleet, decisions)
+    answer = route.spec.static_answer
+    lost = without | barred if answer is not None and answer.when_lost else frozenset()
     return memo.of(
         (ROUTE, route.metadata.name, cuts),
         # Decisions have a new reason each round; routes change only with their inputs.
-        (route, spec, gated, models, decided.route_inputs, left_alone, barred),
+        (route, spec, gated, models, decided.route_inputs, left_alone, barred, lost),
         lambda: envoy_routes(
-            route, spec, gated=gated, decided=decided, models=models, nobody_left=left_alone, barred=barred
+            route,
+            spec,
+            gated=gated,
+            decided=decided,
+            models=models,
+            nobody_left=left_alone,
+            barred=barred,
+            lost=lost,
         ),
     )

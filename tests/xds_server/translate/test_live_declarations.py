@@ -133,6 +133,7 @@ BASES: Final[Mapping[str, Edits]] = {
         ("ResiliencePolicy", "spec.hedging.enabled", False),
     ),
     "affinity": (("ModelRoute", "spec.affinity", {"header": "x-s"}),),
+    "static answer": (("ModelRoute", "spec.staticAnswer", {"fromLevel": 3, "body": "{}"}),),
 }
 KEYS: Final = '{"keys": [{"kty": "RSA", "n": "AQAB", "e": "AQAB"}]}'
 VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -215,6 +216,11 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.objectives.betweenTokens.p99": ("100ms",),
     "spec.allowedRegions": (["r1"],),
     "spec.affinity.header": ("x-other",),
+    "spec.staticAnswer.fromLevel": (1, 4),
+    "spec.staticAnswer.status": (200,),
+    "spec.staticAnswer.contentType": ("text/plain",),
+    "spec.staticAnswer.retryAfter": ("9s",),
+    "spec.staticAnswer.body": ('{"busy": true}',),
     "spec.affinity.cookie.name": ("other",),
     "spec.affinity.cookie.ttl": ("2h",),
     "spec.affinity.cookie.path": ("/other",),
@@ -345,6 +351,10 @@ def edits(kind: str, doc: FieldDoc) -> Iterator[Xds]:
             continue  # refused
         if doc.path == "spec.affinity.slackPercent" and "affinity" not in route:
             continue  # no key
+        if doc.path.startswith("spec.staticAnswer.") and not (
+            "staticAnswer" in route or doc.path.endswith("body")
+        ):
+            continue  # no body
         for value in other_values(doc):
             after = put(documents, kind, doc.path, value)
             if doc.path == "metadata.name" and kind == "EnginePool":

@@ -73,6 +73,7 @@ def _pool_because(name: str, pool: PoolDecisions, out: Sequence[str], scene: Vie
     if pool.degradation is not None:
         since = duration_text(scene.now.s - pool.degradation.since_s)
         yield f"Degradation level {pool.degradation.level} for {since}: {pool.degradation.reason}."
+        yield from _static_answers(name, pool.degradation.acting_level, len(out) == len(pool.engines), scene)
     for one in scene.objectives():
         if name in one.pools and one.state in OBJECTIVE_TROUBLES:
             sentence = objective_sentence(one)
@@ -84,6 +85,21 @@ def _pool_because(name: str, pool: PoolDecisions, out: Sequence[str], scene: Vie
         yield f"Retried statuses: {statuses} ({pool.retries.reason})."
     if pool.limits is not None:
         yield f"Timeouts: {pool.limits.reason}."
+
+
+def _static_answers(name: str, level: int, empty: bool, scene: ViewContext) -> Iterator[str]:
+    """Routes to this pool first that answer without an engine now."""
+    for route, document in scene.policies.routes.items():
+        answer = document.spec.static_answer
+        if answer is None or document.spec.pools[0].pool != name:
+            continue
+        if answer.given_at(level):
+            yield f"Route {route} gives its static answer ({answer.status}) from level {answer.from_level} on."
+        elif answer.when_lost and empty:
+            yield (
+                f"Route {route} gives its static answer ({answer.status}) to requests "
+                "that no other pool may serve."
+            )
 
 
 def _returns(pool: PoolDecisions) -> str:
