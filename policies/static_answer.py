@@ -33,7 +33,7 @@ class StaticAnswer(Spec):
         None,
         "Degradation level of the first target pool from which every request of the route gets this answer; "
         "absent: at no level.",
-        why="no level may replace the answers of engines unless the operator says so",
+        why="no level may replace the answers of engines unless the operator wants it",
         targets=_HOT,
         ge=1,
         le=4,
@@ -91,6 +91,6 @@ class StaticAnswer(Spec):
         max_length=MAX_BODY_CHARACTERS,
     )
 
-    def given_at(self, level: int) -> bool:
+    def applies_at(self, level: int) -> bool:
         """Whether the whole route answers so at this degradation level."""
         return self.from_level is not None and level >= self.from_level

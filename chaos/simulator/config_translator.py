@@ -214,7 +214,7 @@ def _answer_without_engine(route: ModelRoute, level: DegradationState | None) ->
     if level is None:
         return ""
     answer = route.spec.static_answer
-    if answer is not None and answer.given_at(level.acting_level):
+    if answer is not None and answer.applies_at(level.acting_level):
         return STATIC_ANSWER
     return "maintenance" if level.maintenance else ""
 

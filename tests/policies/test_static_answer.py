@@ -52,7 +52,7 @@ def test_longest_body_is_accepted_and_given_from_its_level_on() -> None:
         loaded(f"{{fromLevel: 3, whenLost: false, body: '\"{'ä' * 4094}\"'}}").routes["front"].spec.static_answer
     )
     assert answer is not None
-    assert [answer.given_at(level) for level in range(5)] == [False, False, False, True, True]
+    assert [answer.applies_at(level) for level in range(5)] == [False, False, False, True, True]
 
 
 @pytest.mark.parametrize(

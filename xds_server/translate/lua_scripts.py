@@ -75,7 +75,7 @@ def fields_filter(prefix_lengths: tuple[int, ...] = ()) -> Any:
 
 
 def lua_filter(*, static_answers: bool = False) -> Any:
-    """Filter configuration, equal in every listener, but for ``static_answers`` of one of its routes."""
+    """Filter configuration, equal in every listener, except for ``static_answers`` of one of its routes."""
     sources = {_RENAME_MODEL: REWRITE_LUA, _LIMIT_ANSWERS: REWRITE_LUA, _REFUSE: _REFUSE_LUA}
     if static_answers:
         sources[STATIC_ANSWER] = _STATIC_ANSWER_LUA

@@ -174,7 +174,7 @@ def envoy_routes(
     that retries must not leave for. ``lost``: pools that the static answer stands in for.
     """
     level, answer = decided.degradation, route.spec.static_answer
-    if answer is not None and level is not None and answer.given_at(level.acting_level):
+    if answer is not None and level is not None and answer.applies_at(level.acting_level):
         return (static_reply(route, answer),)
     if level is not None and level.maintenance:
         return (maintenance_reply(route, level.maintenance),)

@@ -24,7 +24,7 @@ async def asked(site: Site) -> tuple[int, str | None, str]:
         return answer.status, answer.headers.get("x-switchgear-reason"), await answer.text()
 
 
-async def test_static_answer_is_given_at_a_level_and_while_the_pool_is_lost(site: Site) -> None:
+async def test_static_answer_is_applies_at_a_level_and_while_the_pool_is_lost(site: Site) -> None:
     engines = await site.start_engines(2)
     site.write("chat.yaml", site.pool(), site.route(staticAnswer={"fromLevel": 3, "status": 200, "body": BODY}))
     await site.serve()

@@ -93,7 +93,7 @@ def _static_answers(name: str, level: int, empty: bool, scene: ViewContext) -> I
         answer = document.spec.static_answer
         if answer is None or document.spec.pools[0].pool != name:
             continue
-        if answer.given_at(level):
+        if answer.applies_at(level):
             yield f"Route {route} gives its static answer ({answer.status}) from level {answer.from_level} on."
         elif answer.when_lost and empty:
             yield (
