@@ -12,12 +12,13 @@ from types import MappingProxyType
 
 from policies.document import API_VERSION, NEWEST_API_VERSION
 from policies.findings import Finding, PolicyError, PolicyErrors, Problem
-from policies.merge import effective, layers
+from policies.merge import effective, layers, of_decode_pool
 from policies.model import PolicySet
 from policies.origin import WHOLE_FILE, DocumentPlaces, Origins, origin
 from policies.policy_files import FileSearch, decode_text, read, search
 from policies.pool import EnginePool
 from policies.relations import LocatedDocument, document_contradictions, reference_contradictions
+from policies.remote_prefill import Stage
 from policies.resilience import ResiliencePolicy
 from policies.route import ModelRoute
 from policies.validated_document import ValidatedDocument, validate_policy
@@ -169,12 +170,18 @@ def _policy_set(documents: Sequence[LocatedDocument], empty: Sequence[str]) -> P
     policies = {one.metadata.name: one for one in models if isinstance(one, ResiliencePolicy)}
     stacks = layers(sorted(pools), policies)
     merged = {stack: effective(stack, policies) for stack in set(stacks.values())}
+    of_pools = {
+        name: of_decode_pool(merged[stacks[name]], stacks[name], policies)
+        if pools[name].spec.stage is Stage.DECODE
+        else merged[stacks[name]]
+        for name in sorted(pools)
+    }
     digests = sorted((one.document.key, one.document.digest) for one in documents)
     return PolicySet(
         pools=MappingProxyType(dict(sorted(pools.items()))),
         routes=MappingProxyType(dict(sorted(routes.items()))),
         policies=MappingProxyType(dict(sorted(policies.items()))),
-        effective=MappingProxyType({name: merged[stacks[name]] for name in sorted(pools)}),
+        effective=MappingProxyType(of_pools),
         origins=Origins(
             {one.document.key: DocumentPlaces(file=one.file, places=one.document.places) for one in documents}
         ),

@@ -5,11 +5,14 @@ fields override; a list replaces a list.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from policies.document import Spec
 from policies.model import PolicySet
 from policies.resilience import DEFAULT, ResiliencePolicy, ResilienceSpec
+
+BAD_GATEWAY: Final = 502
+"""Status of a routing side-car that cannot reach the prefill engine."""
 
 _S = TypeVar("_S", bound=Spec)
 
@@ -39,6 +42,20 @@ def effective(names: Iterable[str], policies: Mapping[str, ResiliencePolicy]) ->
         spec = overlay(spec, policies[name].spec)
     # The list of pools is not a setting of the pool.
     return spec.model_copy(update={"pools": ()})
+
+
+def of_decode_pool(
+    spec: ResilienceSpec, names: Iterable[str], policies: Mapping[str, ResiliencePolicy]
+) -> ResilienceSpec:
+    """The effective policy of a pool with stage decode: its default ``countStatuses`` has no 502.
+
+    With it the side-car of a healthy decode engine reports a prefill engine that it cannot reach: one dead prefill
+    engine would eject every decode engine.
+    """
+    if any("count_statuses" in policies[name].spec.breaker.model_fields_set for name in names):
+        return spec
+    counted = tuple(one for one in spec.breaker.count_statuses if one != BAD_GATEWAY)
+    return spec.model_copy(update={"breaker": spec.breaker.model_copy(update={"count_statuses": counted})})
 
 
 def setter(policies: PolicySet, pool: str, path: str) -> str | None:

@@ -22,6 +22,7 @@ from policies.field_checks import CelRule, ListKeys, NullAllowed, ValueLint
 from policies.field_targets import FieldTargets, Xds, exported_alike
 from policies.objectives import PoolObjectives
 from policies.quantity import Duration, EngineName, HostAddress, Name, Port, Revision, Zone
+from policies.remote_prefill import Stage
 
 _SUMS: Final = "part of the admission limit as exported; it does not follow measurements"
 _ISTIO_SUMS: Final = approximated(_SUMS, "DestinationRule")
@@ -311,6 +312,16 @@ class EnginePoolSpec(Spec):
         ),
         min_length=1,
         max_length=253,
+    )
+    stage: Stage | None = documented_field(
+        None,
+        "Stage of the engines. prefill: no route leads to them, the `prefill` of a route names the pool. decode: "
+        "a routing side-car in front of each reads the header `x-prefiller-host-port`. Default: both stages.",
+        targets=FieldTargets(
+            live=Xds.CDS,
+            istio=lost("Istio does not know stages: engines of a decode pool prefill themselves"),
+            gateway_api=lost("gateways do not know stages: engines of a decode pool prefill themselves"),
+        ),
     )
     endpoints: tuple[Endpoint, ...] = documented_field(
         (),

@@ -14,6 +14,7 @@ from policies.merge import effective, layers
 from policies.origin import Step, line_of, origin, path_steps, path_text
 from policies.pool import EnginePool
 from policies.quantity import format_duration, is_ip
+from policies.remote_prefill import Stage
 from policies.resilience import DEFAULT, WAIT_SHARE, ResiliencePolicy, ResilienceSpec
 from policies.route import MODEL_HEADER, Listener, Match, ModelRoute, can_be_stated
 from policies.static_answer import WITHOUT_BODY
@@ -171,6 +172,14 @@ def _in_route(route: ModelRoute, document: ValidatedDocument) -> Iterator[Proble
             ("spec", "adapter"),
             "the route names no adapter",
             hint="set match.model to the name of the adapter, as engines list it at /v1/models",
+        )
+    if route.spec.adapter and route.spec.prefill is not None:
+        yield _problem(
+            document,
+            "SG040",
+            ("spec", "prefill"),
+            "adapter and prefill exclude each other: Envoy does not know which prefill engine has the adapter",
+            hint="remove prefill; decode engines prefill requests for adapters themselves",
         )
     if route.spec.listener.reads_headers and model is not None and not can_be_stated(model):
         yield _problem(
@@ -410,6 +419,7 @@ def reference_contradictions(documents: Sequence[LocatedDocument], *, complete: 
     yield from _listeners(documents)
     yield from _matches(documents)
     yield from _public(documents)
+    yield from _stages(documents)
     yield from _layered(documents)
     yield from _waits(documents)
 
@@ -537,6 +547,80 @@ def _matches(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
                 f"{other.place('spec', 'match')}: only one can take effect",
                 hint="change one match, or merge the routes",
             )
+
+
+def _stages(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
+    """Callers' requests on prefill engines, and prefill by or for engines of another stage or model."""
+    pools = {
+        one.document.name: (one, one.document.model.spec)
+        for one in documents
+        if isinstance(one.document.model, EnginePool)
+    }
+    for placed, route in _routes(documents):
+        targets = [(("spec", "pools", number, "pool"), one.pool) for number, one in enumerate(route.spec.pools)]
+        spare = [(("spec", "fallbacks", number), name) for number, name in enumerate(route.spec.fallbacks)]
+        for steps, name in (*targets, *spare):
+            if name in pools and pools[name][1].stage is Stage.PREFILL:
+                yield _refusal(
+                    placed,
+                    "SG047",
+                    steps,
+                    f"pool {name} has stage prefill, at {pools[name][0].place('spec', 'stage')}: no caller's "
+                    "request may run there",
+                    hint="name the decode pool here, and this pool in spec.prefill",
+                )
+        prefill = route.spec.prefill
+        if prefill is None or prefill.pool not in pools:
+            continue
+        there, spec = pools[prefill.pool]
+        if spec.stage is not Stage.PREFILL:
+            yield _refusal(
+                placed,
+                "SG047",
+                ("spec", "prefill", "pool"),
+                f"pool {prefill.pool}, at {there.place('spec')}, has no stage: prefill",
+                hint="set stage: prefill in the pool, or name another one",
+            )
+        for steps, name in targets:
+            if name not in pools or pools[name][1].stage is Stage.PREFILL:
+                continue
+            target, decode = pools[name]
+            if decode.stage is None:
+                yield _refusal(
+                    placed,
+                    "SG047",
+                    steps,
+                    f"pool {name}, at {target.place('spec')}, has no stage: decode, and the route has prefill",
+                    hint="put a routing side-car in front of its engines and set stage: decode, or remove prefill",
+                )
+            if decode.model != spec.model:
+                yield _refusal(
+                    placed,
+                    "SG047",
+                    ("spec", "prefill", "pool"),
+                    f"pool {prefill.pool} prefills for model {spec.model}, and pool {name} decodes {decode.model}",
+                    hint="use pools with the same model: the KV cache of another one is of no use",
+                )
+    yield from _prefill_pairs(documents)
+
+
+def _prefill_pairs(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
+    """Decode pools with two prefill pools: endpoints of an engine have one list of prefill engines."""
+    first: dict[str, tuple[LocatedDocument, str]] = {}
+    for placed, route in _routes(documents):
+        prefill = route.spec.prefill
+        for share in () if prefill is None else route.spec.pools:
+            other, pool = first.setdefault(share.pool, (placed, prefill.pool if prefill else ""))
+            if prefill is not None and pool != prefill.pool:
+                yield _refusal(
+                    placed,
+                    "SG047",
+                    ("spec", "prefill", "pool"),
+                    f"pool {prefill.pool} prefills for pool {share.pool} here, and {pool} in route "
+                    f"{other.document.name}, at {other.place('spec', 'prefill')}",
+                    hint="name the same prefill pool in all routes to a decode pool",
+                )
+                break
 
 
 def _layered(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:

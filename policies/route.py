@@ -26,6 +26,7 @@ from policies.field_checks import CelRule, ListKeys
 from policies.field_targets import FieldTargets, Xds, exported_alike
 from policies.objectives import Objectives
 from policies.quantity import Duration, IpAddress, Name, Port, Re2, Zone
+from policies.remote_prefill import RemotePrefill
 from policies.static_answer import StaticAnswer
 from policies.tenants import Tenants
 
@@ -538,6 +539,11 @@ class ModelRouteSpec(Spec):
     static_answer: StaticAnswer | None = documented_field(
         None,
         "Answer that Envoy gives by itself at a degradation level, or while no pool serves; default: refusals.",
+    )
+    prefill: RemotePrefill | None = documented_field(
+        None,
+        "Let engines of another pool prefill. Envoy names one of them to the decode engine's routing side-car, in "
+        "the header `x-prefiller-host-port`. Default: engines prefill themselves.",
     )
     objectives: Objectives = documented_field(
         Objectives,

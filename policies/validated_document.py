@@ -78,6 +78,8 @@ def _pools(value: dict[str, Value], wrong: set[str]) -> Iterator[tuple[Steps, st
         (("spec", "fallbacks", number), one)
         for number, one in enumerate(fallbacks if isinstance(fallbacks, list) else ())
     ]
+    if isinstance(prefill := spec.get("prefill"), dict):
+        found.append((("spec", "prefill", "pool"), prefill.get("pool")))
     for number, one in enumerate(listed if isinstance(listed, list) else ()):
         steps: Steps = ("spec", "pools", number)
         found.append(((*steps, "pool"), one.get("pool")) if isinstance(one, dict) else (steps, one))

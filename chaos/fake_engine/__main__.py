@@ -21,7 +21,7 @@ from chaos.fake_engine.engine_config import EngineConfig
 from chaos.fake_engine.engine_faults import EngineSigterm
 from chaos.fake_engine.fake_engine import FakeEngine
 
-_NOT_FLAGS = {"name", "max_unfinished", "first_token_gate", "enable_prefix_caching"}
+_NOT_FLAGS = {"name", "max_unfinished", "first_token_gate", "enable_prefix_caching", "routing_sidecar"}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -64,6 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--enable-prefix-caching", action="store_true", help="find blocks of prompts that were computed before"
+    )
+    parser.add_argument(
+        "--routing-sidecar", action="store_true", help="let the engine that x-prefiller-host-port names prefill"
     )
     for field in fields(EngineConfig):
         if field.name not in _NOT_FLAGS:

@@ -239,8 +239,12 @@ class FakeEngine:
         path: str,
         connection: RequestHandler,
         rank: int | None = None,
+        prefilled: bool = False,
     ) -> ActiveCall | RefuseCall:
-        """Open a call: it is then in the GPU's queue, that of ``rank`` if given, or refused and logged as shed."""
+        """Open a call: it is then in the GPU's queue, that of ``rank`` if given, or refused and logged as shed.
+
+        ``prefilled``: another engine computed the prompt, so it costs nothing here.
+        """
         self._notice_stop()
         now = self._clock()
         self.book.open()
@@ -272,12 +276,12 @@ class FakeEngine:
             self._enter(call, CallOutcome.SHED, plan.message)
             return plan
         job = StepRequest(
-            latency_s=self.config.prefill_s,
-            latency_token_s=self.config.prefill_token_s,
+            latency_s=0.0 if prefilled else self.config.prefill_s,
+            latency_token_s=0.0 if prefilled else self.config.prefill_token_s,
             blocks=block_hashes(generation.prompt, self.config.block_size)
             if self.config.enable_prefix_caching
             else (),
-            prompt_tokens=generation.prompt_tokens,
+            prompt_tokens=1 if prefilled else generation.prompt_tokens,
             tokens=call.job_tokens,
             report_every=self.config.stream_interval if generation.streaming else 0,
             stall_after=call.plan.stall_after,

@@ -25,7 +25,10 @@ class RequestError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """One parsed call. It gets exactly ``max_tokens`` tokens: the fake never stops early."""
+    """One parsed call. It gets exactly ``max_tokens`` tokens: the fake never stops early.
+
+    ``remote_decode``: another engine will fetch the KV cache and go on.
+    """
 
     chat: bool
     model: str
@@ -34,6 +37,7 @@ class Generation:
     prompt: str | tuple[int, ...]
     prompt_tokens: int
     max_tokens: int
+    remote_decode: bool = False
 
 
 class _Text(BaseModel):
@@ -44,8 +48,13 @@ class _StreamOptions(_Text):
     include_usage: bool = False
 
 
+class _TransferParams(_Text):
+    do_remote_decode: bool = False
+
+
 class _Common(_Text):
     model: str | None = None
+    kv_transfer_params: _TransferParams | None = None
     stream: bool = False
     stream_options: _StreamOptions | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -108,6 +117,7 @@ def parse_generation(
         prompt=prompt,
         prompt_tokens=prompt_tokens,
         max_tokens=max_tokens,
+        remote_decode=request.kv_transfer_params is not None and request.kv_transfer_params.do_remote_decode,
     )
 
 
@@ -124,7 +134,12 @@ def completion_object(generation: Generation, *, answer_id: str, created: int) -
     else:
         choice["text"] = text
     kind = "chat.completion" if generation.chat else "text_completion"
-    return {**_head(generation, answer_id, created, kind), "choices": [choice], "usage": usage_object(generation)}
+    whole = {
+        **_head(generation, answer_id, created, kind), "choices": [choice], "usage": usage_object(generation)
+    }  # fmt: skip
+    if generation.remote_decode:
+        whole["kv_transfer_params"] = {"do_remote_prefill": True, "remote_engine_id": answer_id}
+    return whole
 
 
 def pooling_object(path: str, model: str) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from chaos.fake_engine.openai_api import (
     stream_event,
     usage_event,
 )
+from chaos.fake_engine.routing_sidecar import PREFILLED_BY_HEADER, PREFILLER_HEADER, RoutingSidecar
 
 VERSION = "0.32.0+switchgear.fake"
 # Longer than any reasonable health check timeout.
@@ -90,6 +91,7 @@ class EngineBackend(Protocol):
         path: str,
         connection: RequestHandler,
         rank: int | None = None,
+        prefilled: bool = False,
     ) -> ActiveCall | RefuseCall:
         """Open a call, or refuse it."""
 
@@ -123,17 +125,24 @@ def application(engine: EngineBackend) -> web.Application:
     if engine.config.first_token_gate:
         app.router.add_get("/switchgear/in_flight", routes.in_flight)
     app.on_response_prepare.append(routes.sign)
+    app.on_cleanup.append(routes.sidecar.close)
     return app
 
 
 class _Routes:
     def __init__(self, engine: EngineBackend) -> None:
         self._engine = engine
+        self.sidecar = RoutingSidecar()
         self._started_at = int(time.time())
         self._paused = False
 
-    async def sign(self, _request: web.Request, response: web.StreamResponse) -> None:
+    async def sign(self, request: web.Request, response: web.StreamResponse) -> None:
         response.headers["x-fake-engine"] = self._engine.config.name
+        if self._prefills_elsewhere(request):
+            response.headers[PREFILLED_BY_HEADER] = request.headers[PREFILLER_HEADER]
+
+    def _prefills_elsewhere(self, request: web.Request) -> bool:
+        return self._engine.config.routing_sidecar and PREFILLER_HEADER in request.headers
 
     @web.middleware
     async def authenticate(
@@ -281,6 +290,9 @@ class _Routes:
         if named.isdecimal() and int(named) >= ranks:
             message = f"data_parallel_rank {named} is out of range [0, {ranks})."
             return _error(400, message, "BadRequestError")
+        elsewhere = self._prefills_elsewhere(request)
+        if elsewhere and (failed := await self.sidecar.prefill(request, await request.read())) is not None:
+            return failed
         attempt = request.headers.get("x-envoy-attempt-count", "")
         call = self._engine.accept(
             generation,
@@ -289,6 +301,7 @@ class _Routes:
             path=request.path,
             connection=request.protocol,
             rank=int(named) if named.isdecimal() else None,
+            prefilled=elsewhere,
         )
         if isinstance(call, RefuseCall):
             return _error(call.status, call.message, call.error_type, retry_after_s=call.retry_after_s)

@@ -353,6 +353,19 @@ _RELATIONS: Final = (
         ),
         fix="Write the header with jwt.providers[].claimToHeaders, or set trustHeader if a proxy in front of Envoy sets it.",
     ),
+    Code(
+        code="SG047",
+        title="stages that do not fit",
+        meaning="A route sends callers to a prefill pool, or lets a pool prefill that has another stage, another model, or decode engines without a side-car that reads the header; or two routes name different prefill pools for one decode pool.",
+        example=as_file(
+            "kind: EnginePool\nmetadata: {name: chat}\nspec: {model: m, endpoints: [{address: 10.0.0.1, port: 80}]}\n---\n"
+            "kind: EnginePool\nmetadata: {name: first}\n"
+            "spec: {model: m, stage: prefill, endpoints: [{address: 10.0.0.2, port: 80}]}\n---\n"
+            "kind: ModelRoute\nmetadata: {name: chat}\n"
+            "spec: {listener: {port: 80}, pools: [{pool: chat}], prefill: {pool: first}}\n"
+        ),
+        fix="Set stage: decode in the target pools and stage: prefill in the pool that spec.prefill names.",
+    ),
 )
 
 ERRORS: Final = (*_FILES, *_TEXT, *_DOCUMENTS, *_RELATIONS)

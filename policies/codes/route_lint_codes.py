@@ -344,6 +344,52 @@ _ADAPTERS: Final = (
     ),
 )
 
+
+def _staged(prefill: str, decode: str, route: str = ", prefill: {pool: first}", more: str = "") -> str:
+    return as_file(
+        f"kind: EnginePool\nmetadata: {{name: first}}\nspec: {{model: base, stage: prefill, {prefill}}}\n---\n"
+        f"kind: EnginePool\nmetadata: {{name: chat}}\nspec: {{model: base, stage: decode, {decode}}}\n---\n"
+        f"kind: ModelRoute\nspec: {{listener: {{port: 80}}, pools: [{{pool: chat}}]{route}}}\n{more}"
+    )
+
+
+_ENGINE: Final = "endpoints: [{address: 10.0.0.1, port: 80, zone: a}]"
+
+_STAGES: Final = (
+    Code(
+        code="SG152",
+        title="stage without partner",
+        meaning="No route names the prefill pool, so its engines get no work; or no route to the decode pool has prefill, so its engines always prefill themselves.",
+        example=_staged(_ENGINE, _ENGINE.replace("10.0.0.1", "10.0.0.2"), route=""),
+        fix="Set spec.prefill in the route to the decode pool, or remove stage.",
+    ),
+    Code(
+        code="SG153",
+        title="no prefill engine in the zone",
+        meaning="A zone has decode engines and no engine that prefills for them. Each KV cache crosses zones.",
+        example=_staged(_ENGINE, _ENGINE.replace("10.0.0.1", "10.0.0.2").replace("zone: a", "zone: b")),
+        fix="Put prefill engines into each zone with decode engines.",
+    ),
+    Code(
+        code="SG154",
+        title="hedges that prefill again",
+        meaning="The decode pool hedges. A hedge runs on another decode engine, whose side-car lets a prefill engine compute the prompt a second time.",
+        example=_staged(
+            _ENGINE,
+            _ENGINE.replace("10.0.0.1", "10.0.0.2"),
+            more=f"---\n{policy_of('hedging: {enabled: true, delay: 2s}, retries: {attempts: 1}')}",
+        ),
+        fix="Disable hedging for the decode pool, or remove prefill.",
+    ),
+    Code(
+        code="SG155",
+        title="unread prefill engines",
+        meaning="The prefill pool has neither probes nor agents. No proxy sees calls to its engines, so nothing tells that one is dead: it stays named, and requests fail.",
+        example=_staged(f"probe: {{enabled: false}}, {_ENGINE}", _ENGINE.replace("10.0.0.1", "10.0.0.2")),
+        fix="Enable the probe, or run agents.",
+    ),
+)
+
 _JWKS: Final = "remoteJwks: {uri: 'https://idp.example.com/keys'}"
 
 
@@ -409,4 +455,4 @@ _CALLERS: Final = (
     ),
 )
 
-ON_ROUTES: Final = (*_ROUTES, *_DEGRADATION, *_CLUSTER, *_REGIONS, *_AFFINITY, *_ADAPTERS, *_CALLERS)
+ON_ROUTES: Final = (*_ROUTES, *_DEGRADATION, *_CLUSTER, *_REGIONS, *_AFFINITY, *_ADAPTERS, *_STAGES, *_CALLERS)

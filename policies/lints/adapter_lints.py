@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from policies.findings import Finding
-from policies.lints.lint_context import SetRule
+from policies.lints.lint_context import SetRule, has_verdicts
 from policies.model import PolicySet
-from policies.pool import EnginePoolSpec
 
 
 def _named_like_a_model(policies: PolicySet) -> Iterator[Finding]:
@@ -26,7 +25,7 @@ def _named_like_a_model(policies: PolicySet) -> Iterator[Finding]:
 def _unread(policies: PolicySet) -> Iterator[Finding]:
     for name, route in policies.routes.items():
         first = route.spec.pools[0].pool
-        if route.spec.adapter_name and not _is_read(policies.pools[first].spec):
+        if route.spec.adapter_name and not has_verdicts(policies.pools[first].spec):
             yield Finding(
                 code="SG159",
                 origin=policies.origin("ModelRoute", name, "spec.adapter"),
@@ -35,11 +34,6 @@ def _unread(policies: PolicySet) -> Iterator[Finding]:
                 "and requests go to every engine",
                 fix="enable the probe of the pool, or run agents",
             )
-
-
-def _is_read(pool: EnginePoolSpec) -> bool:
-    found = pool.kubernetes is not None and pool.kubernetes.agent_port is not None
-    return pool.probe.enabled or found or any(one.agent_port is not None for one in pool.endpoints)
 
 
 ADAPTER_RULES: Final[tuple[SetRule, ...]] = (_named_like_a_model, _unread)

@@ -18,6 +18,7 @@ from policies.lints.lint_context import LintContext, PoolRule, SetRule
 from policies.lints.region_lints import REGION_RULES, REGION_SET_RULES
 from policies.lints.retry_lints import RETRY_RULES
 from policies.lints.route_lints import ROUTE_RULES
+from policies.lints.stage_lints import STAGE_RULES
 from policies.lints.timeout_lints import TIMING_RULES
 from policies.lints.value_lints import VALUE_RULES
 from policies.model import PolicySet
@@ -41,6 +42,7 @@ _SET_RULES: Final[tuple[SetRule, ...]] = (
     *AUTH_RULES,
     *AFFINITY_RULES,
     *ADAPTER_RULES,
+    *STAGE_RULES,
 )
 _NOWHERE: Final = Origin(file="", line=0, column=0)
 

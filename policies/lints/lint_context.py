@@ -95,5 +95,11 @@ class LintContext:
         return Finding(code=code, origin=origin, path=path, message=f"pool {self.name}: {message}", fix=fix)
 
 
+def has_verdicts(pool: EnginePoolSpec) -> bool:
+    """Whether a prober or agents report on the engines of the pool."""
+    found = pool.kubernetes is not None and pool.kubernetes.agent_port is not None
+    return pool.probe.enabled or found or any(one.agent_port is not None for one in pool.endpoints)
+
+
 PoolRule: TypeAlias = Callable[[LintContext], Iterator[Finding]]
 SetRule: TypeAlias = Callable[[PolicySet], Iterator[Finding]]

@@ -11,6 +11,7 @@ from policies.lints.lint_context import LintContext, SetRule
 from policies.model import PolicySet
 from policies.objectives import Objectives
 from policies.quantity import format_duration
+from policies.remote_prefill import Stage
 from policies.route import ModelChange, is_removed_header
 
 _OF_THE_ROUTE: Final = ("retries", "timeouts", "hedging")
@@ -24,6 +25,8 @@ _FALLBACK_LEVEL: Final = 2
 def _unreached(policies: PolicySet) -> Iterator[Finding]:
     reached = {target.pool for route in policies.routes.values() for target in route.spec.pools if target.weight}
     reached |= {pool for route in policies.routes.values() for pool in route.spec.fallbacks}
+    # Their own lint (SG152) says what leads to a prefill pool.
+    reached |= {name for name, pool in policies.pools.items() if pool.spec.stage is Stage.PREFILL}
     for name in policies.pools:
         if name not in reached:
             yield Finding(

@@ -25,6 +25,7 @@ from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.memo import Memo
 from xds_server.translate.engine_selection import EngineSelection
 from xds_server.translate.internal_listeners import engine_listener_name
+from xds_server.translate.prefillers import NO_LISTS, PREFILLERS_LABEL
 from xds_server.translate.priorities import PRIORITY_OVERPROVISIONING_PERCENT as TIERED_PERCENT
 from xds_server.translate.priorities import LocalityId, LocalityPriorities, locality_priorities
 from xds_server.translate.residency import RESERVED_LABEL_PREFIX, AllowedRegions, subset_labels
@@ -62,7 +63,7 @@ class EndpointForm:
     With ``hop`` every engine is a listener inside the proxy that forwards to its address. ``allowed``: sets of
     regions that routes to the pool are limited to; ``adapters``: their selections by adapter. ``names``: host
     names required in engine certificates, by engine. ``hashed``: Envoy picks by hash (``affinity``), in proportion
-    to weights.
+    to weights. ``prefillers``: the list of prefill engines of each engine of a decode pool.
     """
 
     hop: bool = False
@@ -70,6 +71,7 @@ class EndpointForm:
     adapters: tuple[EngineSelection, ...] = ()
     names: Mapping[str, str] = field(default_factory=lambda: _NO_NAMES)
     hashed: bool = False
+    prefillers: Mapping[EngineId, str] = field(default_factory=lambda: NO_LISTS)
 
 
 _PLAIN: Final = EndpointForm()
@@ -270,6 +272,8 @@ def _endpoint(
     hop = form.hop
     adapters = tuple([one.label for one in form.adapters if one.admits(engine, one.model)])
     inside = subset_labels(engine.region, form.allowed, adapters)
+    if listed := form.prefillers.get(engine.id):
+        inside = (*inside, (PREFILLERS_LABEL, listed))
     # Reuse the previous object if unchanged: the encoder has its bytes cached.
     return memo.of(
         ("endpoint", engine.id, health, hop),
@@ -285,7 +289,11 @@ def _endpoint(
 
 
 def _own_labels(engine: Engine) -> list[tuple[str, str]]:
-    return sorted(one for one in engine.labels.items() if not one[0].startswith(RESERVED_LABEL_PREFIX))
+    return sorted(
+        one
+        for one in engine.labels.items()
+        if one[0] != PREFILLERS_LABEL and not one[0].startswith(RESERVED_LABEL_PREFIX)
+    )
 
 
 def _listener_of(engine: Engine, address: HostPort) -> InternalListener:

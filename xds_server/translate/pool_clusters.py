@@ -45,6 +45,7 @@ from policies.resilience import Breaker, ResilienceSpec
 from xds_server.translate.affinity import bounded_load
 from xds_server.translate.envoy_values import EDS_FETCH_TIMEOUT_S, ads_config_source, pack_any, seconds
 from xds_server.translate.internal_listeners import internal_upstream_socket
+from xds_server.translate.prefill_filters import prefill_filters
 from xds_server.translate.residency import AllowedRegions, subset_config
 
 CHOICE_COUNT: Final = 3
@@ -70,11 +71,13 @@ def pool_cluster(
     allowed: tuple[AllowedRegions, ...] = (),
     tls: TransportSocket | None = None,
     slack_percent: float | None = None,
+    decodes: bool = False,
 ) -> Cluster:
     """Envoy cluster of a pool; with ``hop`` its endpoints are internal listeners.
 
     ``allowed``: sets of regions that routes to it are limited to. ``tls``: TLS to the engines, also through a
     hop, which forwards the bytes unchanged. ``slack_percent``: of routes with affinity; None without.
+    ``decodes``: prefill engines are named to its engines.
     """
     hashed = slack_percent is not None
     return Cluster(
@@ -105,7 +108,9 @@ def pool_cluster(
         ),
         transport_socket=internal_upstream_socket(tls) if hop else tls,
         outlier_detection=outlier_detection(spec.breaker, hedged=spec.hedging.enabled, hop=hop),
-        typed_extension_protocol_options={_HTTP_OPTIONS: pack_any(_http_options(spec.breaker.count_statuses))},
+        typed_extension_protocol_options={
+            _HTTP_OPTIONS: pack_any(_http_options(spec.breaker.count_statuses, decodes=decodes))
+        },
     )
 
 
@@ -172,11 +177,12 @@ def outlier_detection(breaker: Breaker, *, hedged: bool = False, hop: bool = Fal
     )
 
 
-def _http_options(count_statuses: tuple[int, ...]) -> UpstreamHttpProtocolOptions:
+def _http_options(count_statuses: tuple[int, ...], *, decodes: bool) -> UpstreamHttpProtocolOptions:
     return UpstreamHttpProtocolOptions(
         explicit_http_config=HttpProtocolOptionsExplicitHttpConfig(http_protocol_options=Http1ProtocolOptions()),
         common_http_protocol_options=HttpProtocolOptions(idle_timeout=seconds(UPSTREAM_IDLE_S)),
         outlier_detection=HttpProtocolOptionsOutlierDetection(error_matcher=_errors(count_statuses)),
+        http_filters=prefill_filters() if decodes else [],
     )
 
 

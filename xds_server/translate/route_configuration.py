@@ -29,6 +29,7 @@ from envoy_data_plane.envoy.config.route.v3 import (
     WeightedClusterClusterWeight,
 )
 
+from policies.merge import BAD_GATEWAY
 from policies.resilience import ResilienceSpec
 from policies.route import Listener, ModelChange, ModelRoute, PriorityClass
 from xds_server.translate.affinity import hash_policy
@@ -48,6 +49,7 @@ from xds_server.translate.local_reply_routes import (
     unselected_reply,
 )
 from xds_server.translate.lua_scripts import AnswerLimit, limit_answers, rewrite_model
+from xds_server.translate.prefill_filters import callers_headers, names_prefiller
 from xds_server.translate.public_routes import unchecked
 from xds_server.translate.request_fields import LIMITED_TO_KEY, REQUEST_METADATA
 from xds_server.translate.residency import metadata_match
@@ -186,7 +188,7 @@ def envoy_routes(
     limit = answer_limit(most) if most is not None and reduces else None
     wanted = route.spec.match.stream
     rules = {
-        streaming: effective_spec(spec, decided, streaming=streaming)
+        streaming: _with_prefill_failures(route, spec, effective_spec(spec, decided, streaming=streaming))
         for streaming in ((True, False) if wanted is None else (wanted,))
     }
 
@@ -203,6 +205,14 @@ def envoy_routes(
     return (*refused, *(one for who in fallback_variants(route, models) for one in served(who)))
 
 
+def _with_prefill_failures(route: ModelRoute, written: ResilienceSpec, rules: ResilienceSpec) -> ResilienceSpec:
+    """These rules, and another try where a side-car could not reach the prefill engine: it draws another one."""
+    if route.spec.prefill is None or written.retries.statuses is not None:
+        return rules
+    statuses = tuple(sorted({*rules.retries.statuses_in_force, BAD_GATEWAY}))
+    return rules.model_copy(update={"retries": rules.retries.model_copy(update={"statuses": statuses})})
+
+
 def _envoy_route(
     route: ModelRoute, variant: RouteVariant, action: RouteAction, *, streaming: bool, limit: AnswerLimit | None
 ) -> Route:
@@ -214,7 +224,8 @@ def _envoy_route(
         name=name,
         match=route_match(match, streaming=streaming, headers=(*variant.headers, *checks), stated=stated),
         route=action,
-        typed_per_filter_config={**unchecked(route), **limit_answers(limit)},
+        typed_per_filter_config={**unchecked(route), **limit_answers(limit), **names_prefiller(route)},
+        request_headers_to_remove=callers_headers(route),
         response_headers_to_add=[] if limit is None else [_header(ANSWER_LIMIT_HEADER, _LIMITED_TO)],
         request_body_buffer_limit=route.spec.max_body_bytes,
         stat_prefix=name.replace("/", "."),

@@ -39,6 +39,7 @@ from xds_server.translate.listeners import connection_manager, listener, listene
 from xds_server.translate.local_reply_routes import held_back_reply
 from xds_server.translate.origins import cluster_origins, pool_origins, route_origins
 from xds_server.translate.pool_clusters import pool_cluster
+from xds_server.translate.prefillers import NO_LISTS, decode_pools, prefiller_lists, prefillers
 from xds_server.translate.priorities import locality_priorities
 from xds_server.translate.proxyless_grpc import api_listener, grpc_cluster
 from xds_server.translate.residency import AllowedRegions, allowed_by_pool
@@ -97,20 +98,26 @@ def translate_by_type(
         leaving[key.pool] = (*leaving.get(key.pool, ()), key.engine)
     changed: dict[str, _PoolState] = {}
     engines_of, decided_of, states = fleet.pools, decisions.pools, known.pools
+    prefilled_by = _prefilled_by(policies, memo)
     for pool in known.fixed.pools:
         state, removed = states.get(pool), leaving.get(pool, ())
         engines, decided = engines_of.get(pool), decided_of.get(pool)
+        partner = prefilled_by.get(pool, "")
+        prefills = (engines_of.get(partner), decided_of.get(partner)) if partner else ()
         if (
             state is None
             or decided is None
             or state.engines is not engines
             or state.decided is not decided
             or state.removed != removed
+            or any(was is not now for was, now in zip(state.prefills, prefills, strict=True))
         ):
             made = _pool_resources(
                 policies, fleet, decisions, view, pool, removed=removed, memo=memo, certificates=certificates
             )
-            changed[pool] = _PoolState(engines=engines, decided=decided, removed=removed, resources=made)
+            changed[pool] = _PoolState(
+                engines=engines, decided=decided, removed=removed, prefills=prefills, resources=made
+            )
     if changed or not known.groups or known.quotas != decisions.quota_proxies:
         _update(known, changed, policies=policies, fleet=fleet, decisions=decisions, view=view, memo=memo)
     return known.groups
@@ -152,11 +159,15 @@ class _PoolResources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PoolState:
-    """The resources of one pool, and what of the fleet and the decisions they were made from."""
+    """The resources of one pool, and what of the fleet and the decisions they were made from.
+
+    ``prefills``: the same of the pool that prefills for it; empty without one.
+    """
 
     engines: tuple[Engine, ...] | None
     decided: PoolDecisions | None
     removed: tuple[str, ...]
+    prefills: tuple[object, ...]
     resources: _PoolResources
 
 
@@ -272,6 +283,7 @@ def _pool_resources(
         bounds, slacks = _bounds(policies, memo), _slacks(policies, memo)
         adapters = memo.of(("adapters",), (policies.routes, policies.pools), lambda: adapters_by_pool(policies))
         hop = view.cuts and uses_internal_listeners(policies.effective[pool])
+        engines = fleet.pools.get(pool, ())
         return _PoolResources(
             cluster=_cluster(
                 policies,
@@ -281,6 +293,7 @@ def _pool_resources(
                 allowed=bounds.get(pool, ()),
                 certified=_certified(policies, pool, certificates),
                 slack_percent=slacks.get(pool),
+                decodes=pool in prefilled_by,
             ),
             hop_cluster=_hop_cluster(policies, pool, memo) if view.cuts else None,
             assignment=_assignment(
@@ -295,6 +308,9 @@ def _pool_resources(
                     allowed=bounds.get(pool, ()),
                     adapters=adapters.get(pool, ()),
                     hashed=pool in slacks,
+                    prefillers=prefiller_lists(engines, decisions, prefillers(policies, fleet, decisions, partner))
+                    if partner
+                    else NO_LISTS,
                 ),
             ),
             # For every pool: one whose policy no longer needs hops may still have requests in flight through them.
@@ -304,11 +320,19 @@ def _pool_resources(
         )
 
     names = memo.of(("removed", pool), (removed,), lambda: removed)
+    prefilled_by = _prefilled_by(policies, memo)
+    # A proxy that may not see the prefill pool learns no address of it.
+    partner = one if (one := prefilled_by.get(pool, "")) and view.may_see((one,)) else ""
     return memo.identical(
-        ("pool", pool, view.cuts, view.zone, view.region),
-        (policies, certificates, names, *pool_state(fleet, decisions, pool)),
+        ("pool", pool, view.cuts, view.zone, view.region, partner),
+        (policies, certificates, names, *pool_state(fleet, decisions, pool, *((partner,) if partner else ()))),
         made,
     )
+
+
+def _prefilled_by(policies: PolicySet, memo: Memo) -> Mapping[str, str]:
+    """All decode pools, and the pool that prefills for each."""
+    return memo.of(("prefilled by",), (policies.routes, policies.pools), lambda: decode_pools(policies))
 
 
 def _bounds(policies: PolicySet, memo: Memo) -> Mapping[str, tuple[AllowedRegions, ...]]:
@@ -343,12 +367,13 @@ def _cluster(
     allowed: tuple[AllowedRegions, ...],
     certified: bool,
     slack_percent: float | None,
+    decodes: bool,
 ) -> TranslatedResource:
     spec, tls = policies.effective[pool], policies.pools[pool].spec.tls
     origins = cluster_origins(policies, pool)
     return memo.of(
         (CLUSTER, pool, hop),
-        (spec, origins, allowed, tls, certified, slack_percent),
+        (spec, origins, allowed, tls, certified, slack_percent, decodes),
         lambda: TranslatedResource(
             type_url=CLUSTER,
             name=pool,
@@ -359,6 +384,7 @@ def _cluster(
                 allowed=allowed,
                 tls=None if tls is None else upstream_tls_socket(tls, certified=certified),
                 slack_percent=slack_percent,
+                decodes=decodes,
             ),
             origins=origins,
         ),
@@ -498,6 +524,7 @@ def _assignment(
                 decided.ramps,
                 allowed,
                 [(one.label, [one.admits(engine, one.model) for engine in engines]) for one in form.adapters],
+                form.prefillers,
             ),
             lambda: load_assignment(pool, engines, decisions, zone, memo, region=region, form=form),
         )

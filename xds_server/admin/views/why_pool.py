@@ -12,6 +12,7 @@ from xds_server.model.order import pool_key
 from xds_server.model.pool_traffic import PoolTraffic
 from xds_server.model.text import duration_text
 from xds_server.translate.engine_selection import adapters_by_pool
+from xds_server.translate.prefillers import decode_pools, prefillers
 
 _MOST_NAMED = 5
 
@@ -65,6 +66,7 @@ def _pool_because(name: str, pool: PoolDecisions, out: Sequence[str], scene: Vie
     for selection in adapters_by_pool(scene.policies).get(name, ()):
         have = sum(engine.may_have(selection.adapter) for engine in engines)
         yield f"Adapter {selection.adapter}: on {have} of {len(engines)} engines."
+    yield from _prefill(name, scene)
     order = scene.orders.get(pool_key(name))
     if order is not None:
         by = f" by {order.by}" if order.by else ""
@@ -100,6 +102,25 @@ def _static_answers(name: str, level: int, empty: bool, scene: ViewContext) -> I
                 f"Route {route} gives its static answer ({answer.status}) to requests "
                 "that no other pool may serve."
             )
+
+
+def _prefill(name: str, scene: ViewContext) -> Iterator[str]:
+    """Which engines prefill for this decode pool; or for whom this prefill pool does."""
+    of_decode = decode_pools(scene.policies)
+    served = sorted(decode for decode, prefill in of_decode.items() if prefill == name)
+    if served:
+        yield f"Prefills for pool {', '.join(served)}."
+    prefill = of_decode.get(name, "") or (name if served else "")
+    if not prefill:
+        if name in of_decode:
+            yield "No route to this pool has prefill: its engines prefill themselves."
+        return
+    found = prefillers(scene.policies, scene.fleet, scene.decisions, prefill)
+    usable = sum(one.weight > 0 for one in found)
+    text = f"Prefill: {usable} of {len(found)} engines of pool {prefill} are named to decode engines"
+    yield f"{text}." if usable else f"{text}; decode engines prefill themselves."
+    for one in [one for one in found if one.why_not][:_MOST_NAMED]:
+        yield f"- {one.engine.id.engine} is not named: {one.why_not}."
 
 
 def _returns(pool: PoolDecisions) -> str:

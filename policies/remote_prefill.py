@@ -1,0 +1,42 @@
+"""Prefill on engines of another pool: the stage of a pool, and the pool that prefills for a route."""
+
+from enum import StrEnum
+
+from policies.document import Spec, documented_field
+from policies.fidelity import lost
+from policies.field_targets import FieldTargets, Xds
+from policies.quantity import Name
+
+
+class Stage(StrEnum):
+    """The part of a request that the engines of a pool run."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class RemotePrefill(Spec):
+    """The pool that prefills the requests of a route, and for how many of them."""
+
+    pool: Name = documented_field(
+        ...,
+        "Pool of the prefill engines; it has `stage: prefill` and the model of the decode pool.",
+        targets=FieldTargets(
+            live=Xds.EDS | Xds.RDS,
+            istio=lost("Istio's proxies name no prefill engine: decode engines prefill themselves"),
+            gateway_api=lost("gateways name no prefill engine: decode engines prefill themselves"),
+        ),
+    )
+    percent: float = documented_field(
+        100,
+        "Share of requests for which Envoy names a prefill engine; decode engines prefill the others themselves. "
+        "0 turns it off.",
+        unit="%",
+        targets=FieldTargets(
+            live=Xds.RDS,
+            istio=lost("Istio's proxies name no prefill engine"),
+            gateway_api=lost("gateways name no prefill engine"),
+        ),
+        ge=0,
+        le=100,
+    )
