@@ -51,12 +51,15 @@ _ELSEWHERE = frozenset(
     {"cacheserverSpec", "lookupserverSpec", "sharedPvcStorage", "sharedStorage", "loraController", "dashboards"}
 )
 _CHARTS = "stays with the chart"
-_WHOLE = "no separate prefill and decode: an engine serves whole requests"
+_ROLES = ("kvRole", "nixlRole")
+_STAGES = {"kv_producer": "prefill", "kv_consumer": "decode", "sender": "prefill", "receiver": "decode"}
+_SIDECAR = (
+    "decode engines need a routing side-car that reads x-prefiller-host-port, for the router called both stages"
+)
 _ROUTING = {
     "session": "no session affinity in Switchgear",
     "prefixaware": "load balancing follows load, not cache contents",
     "kvaware": "load balancing follows load, not cache contents",
-    "disaggregated_prefill": _WHOLE,
 }
 _OF_THE_ROUTER = {
     "sessionKey": "no session affinity in Switchgear",
@@ -75,6 +78,7 @@ class _Model:
     name: str
     pool: PolicyDraft
     replicas: SourcedValue | None
+    stage: str = ""
 
 
 def from_production_stack(sources: Sequence[SourceDocument], wishes: ImportOptions, release: str) -> ImportResult:
@@ -124,8 +128,9 @@ def _engine(
     if name is None or called is None:
         one.refuse("model without a name")
         return None
-    if _prefills_or_decodes(one):
-        one.refuse(f"{_WHOLE}; pool omitted, as requests would be dealt to both kinds alike")
+    stages = _stages(one)
+    if len({stage.value for stage in stages}) > 1 or (not stages and flag(one.at("lmcacheConfig", "enablePD"))):
+        one.refuse("whether it prefills or decodes is not stated; pool omitted")
         return None
     _stays(one, _OF_PODS - {"replicaCount"})
     pool = pools.pool(name, name, one)
@@ -133,6 +138,10 @@ def _engine(
         pool.namespace = SourcedValue(value=wishes.namespace, note="--namespace")
     if (path := text(url)) is not None:
         pool.put("model", SourcedValue(value=path, node=url))
+    for stage in stages:
+        pool.put("stage", stage)
+        if stage.value == "decode" and stage.node is not None:
+            stage.node.change(_SIDECAR)
     _arguments(one, pool)
     _other_arguments(one)
     _vllm(one, pool)
@@ -142,7 +151,8 @@ def _engine(
     port = serving.get("containerPort")
     pool.put("kubernetes.port", integer(port) or SourcedValue(value=8000, note="the chart's default"))
     _oddities(one)
-    return _Model(name=name, pool=pool, replicas=integer(one.get("replicaCount")))
+    stage = str(stages[0].value) if stages else ""
+    return _Model(name=name, pool=pool, replicas=integer(one.get("replicaCount")), stage=stage)
 
 
 def _vllm(one: SourceNode, pool: PolicyDraft) -> None:
@@ -229,18 +239,13 @@ def _oddities(one: SourceNode) -> None:
         part.leave(_CHARTS)
 
 
-def _prefills_or_decodes(one: SourceNode) -> bool:
-    """Whether its engines only prefill, or only decode what others prefilled; what states it is listed."""
-    stated = [one.at("lmcacheConfig", name) for name in ("kvRole", "enablePD", "nixlRole")]
-    stated = [part for part in stated if part is not None and part.value and part.value != "kv_both"]
+def _stages(one: SourceNode) -> tuple[SourcedValue, ...]:
+    """The stage that each part of it states; one that runs both states none."""
+    said = [(part, part.text_value) for name in _ROLES if (part := one.at("lmcacheConfig", name)) is not None]
     arguments = one.at("vllmConfig", "extraArgs")
     for item in arguments.items() if arguments is not None else ():
-        if "kv_producer" in item.text_value or "kv_consumer" in item.text_value:
-            stated.append(item)
-    for part in stated:
-        if part is not None:
-            part.refuse(_WHOLE)
-    return bool(stated)
+        said += [(item, role) for role in _STAGES if role in item.text_value]
+    return tuple(SourcedValue(value=_STAGES[role], node=part) for part, role in said if role in _STAGES)
 
 
 def _router(root: SourceNode, pools: PolicyDrafts) -> Iterator[_Model]:
@@ -269,6 +274,8 @@ def _routing(router: SourceNode) -> None:
     if logic is not None:
         if logic.text_value in {"roundrobin", ""}:
             logic.change("least-request load balancing is used, weighted by slots")
+        elif logic.text_value == "disaggregated_prefill":
+            logic.change(f"Envoy names the prefill engine in a header: {_SIDECAR}")
         else:
             logic.refuse(_ROUTING.get(logic.text_value, "unknown load balancing method"))
     for name, why in _OF_THE_ROUTER.items():
@@ -323,21 +330,42 @@ def _endpoint(url: str, node: SourceNode) -> dict[str, Tree] | None:
 
 
 def _routes(pools: PolicyDrafts, models: Sequence[_Model]) -> None:
-    """One route for each model that is served; where several pools serve it, in proportion to their replicas."""
+    """One route for each model that is served; where several pools serve it, in proportion to their replicas.
+
+    Pools that only prefill are no targets: the route names them in ``prefill``.
+    """
     by_model: dict[str, list[_Model]] = {}
     for one in models:
         said = one.pool.spec.get("model")
         by_model.setdefault(str(said.value) if isinstance(said, SourcedValue) else one.pool.name, []).append(one)
-    for model, group in by_model.items():
+    for model, served in by_model.items():
+        group = [one for one in served if one.stage != "prefill"]
+        prefill = [one.pool for one in served if one.stage == "prefill"]
+        if not group:
+            for pool in prefill:
+                pool.node.refuse("no engines decode this model: the pool gets no work")
+            continue
         first = group[0].pool
         draft = PolicyDraft(kind="ModelRoute", name=pools.route_names.allocate(first.name), node=first.node)
         pools.listener(draft)
         said = first.spec.get("model")
         draft.spec["match"] = {"model": said if isinstance(said, SourcedValue) else SourcedValue(value=model)}
         draft.spec["pools"] = [_share(one, several=len(group) > 1) for one in group]
+        _prefilled(draft, group, prefill)
         pools.routes.append(draft)
         if len(group) == 1 and group[0].replicas is not None and group[0].replicas.node is not None:
             group[0].replicas.node.leave(_CHARTS)
+
+
+def _prefilled(route: PolicyDraft, targets: Sequence[_Model], prefill: Sequence[PolicyDraft]) -> None:
+    """Name the pool that prefills for these targets; a route has one, and all its targets decode."""
+    for number, pool in enumerate(prefill):
+        if any(one.stage != "decode" for one in targets):
+            pool.node.refuse("some engines of the model run both stages: set spec.prefill in a route of their own")
+        elif number:
+            pool.node.refuse(f"the route to the model names another prefill pool, {prefill[0].name}: merge them")
+        else:
+            route.spec["prefill"] = {"pool": SourcedValue(value=pool.name)}
 
 
 def _share(one: _Model, *, several: bool) -> Tree:

@@ -107,23 +107,65 @@ def test_routing_settings_are_imported_or_listed(run_import: Import, added: str,
     assert found.status == 1
 
 
+STAGES = """servingEngineSpec:
+  modelSpec:
+    - {name: llama-p, modelURL: m, %s}
+    - {name: llama-d, modelURL: m, %s}
+"""
+
+
 @pytest.mark.parametrize(
-    ("added", "path"),
+    ("prefill", "decode"),
     [
-        ("lmcacheConfig: {kvRole: kv_producer}", "servingEngineSpec.modelSpec[1].lmcacheConfig.kvRole"),
-        ("lmcacheConfig: {kvRole: kv_consumer}", "servingEngineSpec.modelSpec[1].lmcacheConfig.kvRole"),
-        ("lmcacheConfig: {nixlRole: sender}", "servingEngineSpec.modelSpec[1].lmcacheConfig.nixlRole"),
+        ("lmcacheConfig: {kvRole: kv_producer}", "lmcacheConfig: {kvRole: kv_consumer}"),
+        (
+            "lmcacheConfig: {enablePD: true, nixlRole: sender}",
+            "lmcacheConfig: {enablePD: true, nixlRole: receiver}",
+        ),
         (
             'vllmConfig: {extraArgs: [--kv-transfer-config, \'{"kv_role": "kv_producer"}\']}',
-            "servingEngineSpec.modelSpec[1].vllmConfig.extraArgs[1]",
+            'vllmConfig: {extraArgs: [\'--kv-transfer-config={"kv_role": "kv_consumer"}\']}',
         ),
     ],
 )
-def test_engines_that_only_prefill_or_decode_get_no_requests(run_import: Import, added: str, path: str) -> None:
-    found = kind(run_import, f"{VALUES}    - {{name: half, modelURL: m, {added}}}\n")
+def test_prefill_and_decode_become_two_stages(run_import: Import, prefill: str, decode: str) -> None:
+    found = kind(run_import, STAGES % (prefill, decode) + "routerSpec: {routingLogic: disaggregated_prefill}\n")
+    pools = found.policies.pools
+    assert {name: pool.spec.stage for name, pool in pools.items()} == {"llama-p": "prefill", "llama-d": "decode"}
+    [route] = found.policies.routes.values()
+    assert [share.pool for share in route.spec.pools] == ["llama-d"]
+    assert route.spec.prefill is not None
+    assert route.spec.prefill.pool == "llama-p"
+    assert "routing side-car" in found.said_of("routerSpec.routingLogic")[0]
+    assert [one for one in found.listing.splitlines() if "modelSpec[1]" in one and "routing side-car" in one]
+
+
+def test_engines_that_run_both_stages_have_none(run_import: Import) -> None:
+    found = kind(run_import, f"{VALUES}      lmcacheConfig: {{kvRole: kv_both}}\n")
+    assert found.policies.pools["llama3"].spec.stage is None
+
+
+@pytest.mark.parametrize("stated", ["{enablePD: true}", "{kvRole: kv_producer, nixlRole: receiver}"])
+def test_engines_of_an_unclear_stage_get_no_requests(run_import: Import, stated: str) -> None:
+    found = kind(run_import, f"{VALUES}    - {{name: half, modelURL: m, lmcacheConfig: {stated}}}\n")
     assert list(found.policies.pools) == list(found.policies.routes) == ["llama3"]
-    assert found.said_of(path)
     assert "pool omitted" in found.said_of("servingEngineSpec.modelSpec[1]")[0]
+
+
+def test_prefill_engines_alone_get_no_route(run_import: Import) -> None:
+    found = kind(
+        run_import, f"{VALUES}    - {{name: half, modelURL: m, lmcacheConfig: {{kvRole: kv_producer}}}}\n"
+    )
+    assert list(found.policies.routes) == ["llama3"]
+    assert "no engines decode" in found.said_of("servingEngineSpec.modelSpec[1]")[0]
+
+
+def test_engines_of_one_model_with_and_without_stages_stay_apart(run_import: Import) -> None:
+    roles = "lmcacheConfig: {kvRole: kv_producer}", "lmcacheConfig: {kvRole: kv_both}"
+    found = kind(run_import, STAGES % roles)
+    [route] = found.policies.routes.values()
+    assert ([share.pool for share in route.spec.pools], route.spec.prefill) == (["llama-d"], None)
+    assert "both stages" in found.said_of("servingEngineSpec.modelSpec[0]")[0]
 
 
 def test_settings_of_pods_are_listed_by_name_and_pass_strict(run_import: Import) -> None:

@@ -18,15 +18,17 @@ from xds_server.admin_api.status_types import Explanation
 from xds_server.decide.decisions import (
     AdmissionDecision,
     Ceiling,
+    Decisions,
     DegradationState,
     Ejector,
     EngineDecision,
     Health,
+    PoolDecisions,
     RetryDecision,
     ShareRamp,
 )
 from xds_server.ledger.ledger import Ledger
-from xds_server.model.fleet import EngineId, Fleet, with_pod_states, with_report
+from xds_server.model.fleet import EngineId, Fleet, declared, with_pod_states, with_report
 from xds_server.model.order import Order, OrderAction
 from xds_server.model.pod_state import PodPhase, PodState
 from xds_server.model.pool_traffic import EngineTraffic, ProxyTraffic
@@ -410,3 +412,66 @@ def test_why_counts_slow_start_in_the_keys(policies: PolicySet, fleet: Fleet) ->
     ramps = {EngineId("chat", "r1"): ShareRamp(percent=35.0, full_at_s=112.0)}
     found = why("r1", scene(routed, fleet, with_pool(decided(fleet, r1=WELL), ramps=ramps)))
     assert "Affinity: it has about 35 % of its keys; the others return with its share." in found.because
+
+
+STAGES = """
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {name: first}
+spec:
+  model: llama
+  stage: prefill
+  endpoints: [{name: p1, address: 10.9.0.1, port: 80}, {name: p2, address: 10.9.0.2, port: 80}]
+---
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {name: last}
+spec: {model: llama, stage: decode, endpoints: [{name: d1, address: 10.9.0.3, port: 80}]}
+---
+apiVersion: switchgear.dev/v1alpha1
+kind: ModelRoute
+metadata: {name: last}
+spec: {listener: {port: 8093}, pools: [{pool: last}], prefill: {pool: first}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ((), ["Prefill: 2 of 2 engines of pool first are named to decode engines."]),
+        (
+            ("p1",),
+            [
+                "Prefill: 1 of 2 engines of pool first are named to decode engines.",
+                "- p1 is not named: ejected.",
+            ],
+        ),
+        (
+            ("p1", "p2"),
+            [
+                "Prefill: 0 of 2 engines of pool first are named to decode engines; decode engines prefill "
+                "themselves.",
+                "- p1 is not named: ejected.",
+                "- p2 is not named: ejected.",
+            ],
+        ),
+    ],
+)
+def test_why_names_the_prefill_engines_of_a_pool(lost: tuple[str, ...], said: list[str]) -> None:
+    policies = load_contents({Path("stages.yaml"): STAGES.encode()})
+    fleet = declared(policies)
+    out = replace(WELL, health=Health.UNHEALTHY)
+    engines = {
+        engine.id: out if engine.id.engine in lost else WELL for some in fleet.pools.values() for engine in some
+    }
+    pools = {
+        name: PoolDecisions(
+            engines={key: one for key, one in engines.items() if key.pool == name}, zones={}, ceilings={}
+        )
+        for name in fleet.pools
+    }
+    now = scene(policies, fleet, Decisions(engines=engines, zone_weights={}, ceilings={}, pools=pools))
+    about_decode, about_prefill = (why(f"pool:{name}", now).because for name in ("last", "first"))
+    assert [one for one in about_decode if one in said] == said
+    assert [one for one in about_prefill if one in said] == said
+    assert "Prefills for pool last." in about_prefill
