@@ -218,6 +218,16 @@ def test_route_conditions_are_exported(
     assert fate_of(result, path, "ModelRoute").fate is fate
 
 
+def test_stages_are_lost(export: Callable[..., ExportResult]) -> None:
+    first = (
+        POOL.replace("chat", "first").replace("10.0.0", "10.0.1").replace("spec:", "spec:\n  stage: prefill", 1)
+    )
+    decode = POOL.replace("spec:", "spec:\n  stage: decode", 1)
+    result = export(f"{decode}---{first}{ROUTE}  prefill: {{pool: first}}\n")
+    assert fate_of(result, "spec.prefill.pool", "ModelRoute").fate is Fidelity.LOST
+    assert fate_of(result, "spec.stage", "EnginePool").fate is Fidelity.LOST
+
+
 @pytest.mark.parametrize(
     ("affinity", "path", "fate", "balancing"),
     [

@@ -47,6 +47,11 @@ def spare(name: str, model: str) -> dict[str, Any]:
     return document("EnginePool", name, {"model": model, "endpoints": engines})
 
 
+def prefill(name: str) -> dict[str, Any]:
+    engines = [{"address": f"{name}.example.com", "port": 8000, "zone": "z1", "region": "r1"}]
+    return document("EnginePool", name, {"model": "m", "stage": "prefill", "endpoints": engines})
+
+
 TLS: Final = {"secret": "s", "serverName": "a.example.com"}
 IDP: Final = {
     "name": "idp",
@@ -99,6 +104,8 @@ OTHERS: Final = (
     spare("spare", "m2"),
     spare("small", "m3"),
     spare("last", "m5"),
+    prefill("first"),
+    prefill("second"),
     document("ModelRoute", "b", {"listener": {"port": 8081}, "pools": [{"pool": "chat"}], "priority": "batch"}),
 )
 Edits = tuple[tuple[str, str, Any], ...]
@@ -134,6 +141,11 @@ BASES: Final[Mapping[str, Edits]] = {
     ),
     "affinity": (("ModelRoute", "spec.affinity", {"header": "x-s"}),),
     "static answer": (("ModelRoute", "spec.staticAnswer", {"fromLevel": 3, "body": "{}"}),),
+    "stages": (
+        ("EnginePool", "spec.stage", "decode"),
+        ("ModelRoute", "spec.pools", [{"pool": "chat"}]),
+        ("ModelRoute", "spec.prefill", {"pool": "first"}),
+    ),
 }
 KEYS: Final = '{"keys": [{"kty": "RSA", "n": "AQAB", "e": "AQAB"}]}'
 VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -142,6 +154,9 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "metadata.labels": ({"a": "z"},),
     "metadata.annotations": ({"a": "z"},),
     "spec.model": ("m2", "m3", "m4"),
+    "spec.stage": ("decode",),
+    "spec.prefill.pool": ("second",),
+    "spec.prefill.percent": (50,),
     "spec.endpoints[].address": ("10.0.9.9", "e.example.com"),
     "spec.endpoints[].port": (8001,),
     "spec.endpoints[].agentPort": (9001,),
@@ -338,6 +353,8 @@ def base(name: str) -> tuple[Mapping[str, dict[str, Any]], BuildResult]:
 def edits(kind: str, doc: FieldDoc) -> Iterator[Xds]:
     """Resources changed by each edit of the field; none if a base lacks the block."""
     for name in BASES:
+        if doc.path.startswith("spec.prefill.") is not (name == "stages"):
+            continue  # refused
         documents, before = base(name)
         if doc.path.startswith("spec.tls.") and "tls" not in documents["EnginePool"]["spec"]:
             continue
