@@ -151,8 +151,8 @@ def _engine(
     port = serving.get("containerPort")
     pool.put("kubernetes.port", integer(port) or SourcedValue(value=8000, note="the chart's default"))
     _oddities(one)
-    stage = str(stages[0].value) if stages else ""
-    return _Model(name=name, pool=pool, replicas=integer(one.get("replicaCount")), stage=stage)
+    own_stage = str(stages[0].value) if stages else ""
+    return _Model(name=name, pool=pool, replicas=integer(one.get("replicaCount")), stage=own_stage)
 
 
 def _vllm(one: SourceNode, pool: PolicyDraft) -> None:
