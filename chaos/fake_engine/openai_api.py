@@ -27,7 +27,7 @@ class RequestError(Exception):
 class Generation:
     """One parsed call. It gets exactly ``max_tokens`` tokens: the fake never stops early.
 
-    ``remote_decode``: another engine will fetch the KV cache and go on.
+    ``remote_decode``: another engine will fetch the KV cache and continue.
     """
 
     chat: bool

@@ -332,7 +332,7 @@ def _endpoint(url: str, node: SourceNode) -> dict[str, Tree] | None:
 def _routes(pools: PolicyDrafts, models: Sequence[_Model]) -> None:
     """One route for each model that is served; where several pools serve it, in proportion to their replicas.
 
-    Pools that only prefill are no targets: the route names them in ``prefill``.
+    Pools that only prefill get no share: the route names them in ``prefill``.
     """
     by_model: dict[str, list[_Model]] = {}
     for one in models:

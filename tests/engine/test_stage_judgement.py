@@ -97,7 +97,7 @@ def test_prefill_engine_that_keeps_caches_for_others_is_ready() -> None:
     assert verdicts(kept, answers=True) == {Verdict.READY}
 
 
-def test_decode_engine_without_prompts_is_well() -> None:
+def test_decode_engine_without_prompts_is_not_hung() -> None:
     """Its counters of prompts and of first tokens stand still."""
 
     def decodes(at_s: float) -> MetricsReading:

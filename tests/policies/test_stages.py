@@ -97,7 +97,7 @@ def test_a_decode_pool_has_one_prefill_pool() -> None:
     [(code, path, said)] = refusals(PREFILL, second, DECODE, ROUTE, other)
     assert (code, path) == ("SG047", "spec.prefill.pool")
     assert "and first in route chat, at p.yaml:" in said
-    # A route without prefill is no second pool.
+    # A route without prefill names none.
     assert loaded(PREFILL, DECODE, ROUTE, other.replace("  prefill: {pool: second}\n", ""))
 
 

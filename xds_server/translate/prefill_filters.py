@@ -64,7 +64,7 @@ end
 
 
 def prefill_filters() -> list[HttpFilter]:
-    """The filters of a decode pool's cluster, the last of which sends the request."""
+    """The filters of a decode pool's cluster; the last one sends the request."""
     # A caller's header of this name must not stand for a list: an endpoint may have none.
     mutations = [
         MutationRule(remove=_LIST_HEADER),

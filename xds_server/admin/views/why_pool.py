@@ -105,7 +105,7 @@ def _static_answers(name: str, level: int, empty: bool, scene: ViewContext) -> I
 
 
 def _prefill(name: str, scene: ViewContext) -> Iterator[str]:
-    """Which engines prefill for this decode pool; or for whom this prefill pool does."""
+    """Which engines prefill for this decode pool, or for which pools this prefill pool does."""
     of_decode = decode_pools(scene.policies)
     served = sorted(decode for decode, prefill in of_decode.items() if prefill == name)
     if served:
