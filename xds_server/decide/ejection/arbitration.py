@@ -6,7 +6,8 @@
   before others follow, so that two bad engines do not alternate.
 * The floor counts ability, not slots: an engine that fails half of its calls, or takes twice as long, is half an
   engine, and gets half a share if it is kept. One that yields next to nothing adds nothing to the floor: it goes
-  while a good engine of its zone, or of another one that can help, remains.
+  while a good engine of its zone, or of another one that can help, remains. Many of them may yield much together,
+  compared with the good ones of their zone: then they go only while good engines have room for all requests.
 * A zone's floor yields where other zones can serve its callers: the engines without evidence against them, in
   all zones, must suffice for all requests, with a margin. Then a bad engine alone in its zone is ejected, too.
 * Most of a zone bad at once while the rest is healthy is one event: a switch, a rollout, a power feed. The zone's
@@ -61,6 +62,13 @@ hundredth of goodput, and each of its answers takes longer than callers were pro
 NEGLIGIBLE_OUTSIDE: Final = 0.3
 """The same for an engine that is out: noise in its ability must not return it."""
 
+LITTLE: Final = 0.1
+"""What such engines may yield together, over what the good ones of their zone yield. With five of eight engines ten
+times slower, and twice the load of the others, they gave 7 of 49 answers that callers got."""
+
+LITTLE_OUTSIDE: Final = 0.15
+"""The same for engines that are out."""
+
 SHARE_STEP_PERCENT: Final = 5.0
 """Step, and minimum, of the share of an engine that the floor keeps: its ability must stay measurable."""
 
@@ -70,7 +78,7 @@ FILL: Final = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneRelief:
-    """How zones can help each other: answers per second of each engine, requests per second of all callers.
+    """How engines can help the callers of others: answers per second of each, requests per second of all callers.
 
     ``apart``: by region, the engines that may not serve all of its callers.
     """
@@ -84,7 +92,7 @@ class ZoneRelief:
 class CapacityFloor:
     """What soft evidence must leave: percent of the slots of pool and zone, and engines of the pool.
 
-    ``relief`` is None where callers may not leave their zone, or their demand is unknown.
+    ``relief`` is None where callers may not leave their zone, one of several, or their demand is unknown.
     """
 
     percent: float
@@ -286,9 +294,10 @@ def _joined_groups(engines: Sequence[Engine], wishes: dict[int, EjectionRequest]
 class _RemainingCapacity:
     """Ability, in slots, and engines left in rotation, in total and by zone; updated as units are granted.
 
-    ``abilities`` are relative to the best engine's, 1 for engines that it lacks. ``good`` are the places with an
-    engine that has no evidence against it. ``loads``: by zone, the requests of all callers over what such engines
-    serve that may help the zone; absent if none may.
+    ``abilities`` are relative to the best engine's, 1 for engines that it lacks. ``good``: by zone, slots of the
+    engines without evidence against them. ``weak``: zone and ability, in slots, of engines that may go, by their
+    ability. ``loads``: by zone, the requests of all callers over what good engines serve that may help the zone;
+    absent if none may.
     """
 
     floor: CapacityFloor
@@ -296,7 +305,8 @@ class _RemainingCapacity:
     total: dict[str, int]
     left: dict[str, float]
     abilities: Mapping[EngineId, float]
-    good: frozenset[str]
+    good: Mapping[str, int]
+    weak: Sequence[tuple[float, str, float]]
     events: Mapping[str, str]
     loads: Mapping[str, float]
 
@@ -316,7 +326,7 @@ class _RemainingCapacity:
                 f"this would leave the pool with {self.engines - len(unit)} engines (floor: {self.floor.engines})"
             )
         zones = sorted({_zone(engine) for engine in unit})
-        if self._adds_little(unit, zones, fill, NEGLIGIBLE_OUTSIDE if out else NEGLIGIBLE):
+        if self._adds_little(unit, zones, out=out):
             return ""
         for place in ("", *zones):
             if place in self.events or self._helped(place, fill):
@@ -331,16 +341,27 @@ class _RemainingCapacity:
         return ""
 
     def _helped(self, zone: str, fill: float) -> bool:
-        """Whether engines without evidence against them, in all zones, can serve the callers of this one."""
+        """Whether engines without evidence against them, in all zones, have room for the callers of this one."""
         return self.loads.get(zone, math.inf) <= fill
 
-    def _adds_little(self, unit: Sequence[Engine], zones: Sequence[str], fill: float, least: float) -> bool:
+    def _adds_little(self, unit: Sequence[Engine], zones: Sequence[str], *, out: bool) -> bool:
         """Whether the unit yields next to nothing, and good engines serve its callers."""
+        least = NEGLIGIBLE_OUTSIDE if out else NEGLIGIBLE
         return (
             self.floor.percent < _WHOLE_PERCENT
             and all(self.ability(engine) <= least for engine in unit)
-            and all(place in self.good or self._helped(place, fill) for place in zones)
+            and all(
+                self._weak_share(place, least) <= (LITTLE_OUTSIDE if out else LITTLE) + 1e-9
+                or self._helped(place, 1.0 if out else FILL)
+                for place in zones
+            )
         )
+
+    def _weak_share(self, zone: str, most: float) -> float:
+        """What all engines of a zone with at most this ability yield, over what its good ones do."""
+        if not self.good.get(zone):
+            return math.inf
+        return sum(slots for able, where, slots in self.weak if where == zone and able <= most) / self.good[zone]
 
     def eject(self, unit: Sequence[Engine]) -> None:
         self.engines -= len(unit)
@@ -359,7 +380,7 @@ def _remaining_capacity(
 ) -> _RemainingCapacity:
     """Capacity left after hard evidence and orders already carried out."""
     total, left, count = {"": 0}, {"": 0.0}, 0
-    abilities, good = _relative_abilities(engines, wishes), set()
+    abilities, good, weak = _relative_abilities(engines, wishes), Counter[str](), []
     for place, engine in enumerate(engines):
         one = wishes.get(place)
         stays = one is None or one.health is Health.HEALTHY or one.soft
@@ -369,14 +390,17 @@ def _remaining_capacity(
             total[where] = total.get(where, 0) + engine.slots
             left[where] = left.get(where, 0.0) + able
         if one is None:
-            good.add(_zone(engine))
+            good[_zone(engine)] += engine.slots
+        elif one.soft and one.health is not Health.HEALTHY:
+            weak.append((abilities.get(engine.id, 1.0), _zone(engine), able))
     return _RemainingCapacity(
         floor=floor,
         engines=count,
         total=total,
         left=left,
         abilities=abilities,
-        good=frozenset(good),
+        good=good,
+        weak=weak,
         events=_zone_events(engines, wishes),
         loads=_loads_with_help(engines, wishes, floor.relief),
     )

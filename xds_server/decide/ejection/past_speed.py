@@ -1,7 +1,7 @@
 """How fast each engine usually is, and how much slower it is now: for engines without comparable peers.
 
-With callers in one zone only, the peers of other zones are idle and prove nothing by their calls. Then an engine
-is compared with its own past: *tokens per second* at the same or a lower number of running requests, and *calls
+With callers in one zone only, the peers of other zones are idle and prove nothing by their calls. Where most
+engines of a pool are slow, the median is slow, too. Then an engine is compared with its own past: *tokens per second* at the same or a lower number of running requests, and *calls
 finished per slot in use*. Longer answers change only the calls, shorter prompts only the tokens, so both must
 agree. An engine without work is judged by its *canaries*: they must be slow compared with its own past and with
 those of its peers now.
@@ -163,7 +163,8 @@ def slower_than_before(
             f"canaries take {took_s:.2f} s, usually {usual_s:.2g} s (limit: {policy.slower_than:g} times slower)",
             past.slow_since_s,
         )
-    if seen.peers.tokens_per_s is not None or _is_acquitted(past, seen, policy):
+    compared = seen.peers.tokens_per_s is not None and not seen.peers.most_slow
+    if compared or _is_acquitted(past, seen, policy):
         return NOT_SLOW
     if seen.peers.canary_ratio >= policy.slower_than:
         return NOT_SLOW  # all engines became slow, also the idle ones
@@ -190,7 +191,7 @@ def _by_calls(past: PastSpeed, seen: PastEvidence, policy: Straggler) -> tuple[f
     peers_rate = seen.peers.finished_per_work_s
     if peers_rate is not None and peers_rate * policy.slower_than <= rate:
         return NOT_SLOW  # peers finish fewer calls than usual, too: calls have become longer
-    tokens = _tokens_ratio(past, seen, policy)
+    tokens = times_slower_now(past, seen.report, seen.slots, policy, seen.now_s)
     if tokens is not None and tokens < policy.slower_than:
         return NOT_SLOW
     # The older bucket may be of the time before.
@@ -214,14 +215,15 @@ def _by_calls(past: PastSpeed, seen: PastEvidence, policy: Straggler) -> tuple[f
     return NOT_SLOW
 
 
-def _tokens_ratio(past: PastSpeed, seen: PastEvidence, policy: Straggler) -> float | None:
+def times_slower_now(
+    past: PastSpeed, report: EngineReport | None, slots: int, policy: Straggler, now_s: float
+) -> float | None:
     """How many times fewer tokens per second it makes than usually with as many requests, or fewer.
 
     A larger batch makes more tokens: in proportion while memory limits a step, none once compute does. The square
     root is between the two, and never enough to make an engine slow by itself.
     """
-    report = seen.report
-    running = None if report is None else running_requests(report, seen.slots, seen.now_s)
+    running = None if report is None else running_requests(report, slots, now_s)
     if report is None or not running or report.tokens_per_s is None:
         return None
     known = past.tokens[: running.bit_length()]

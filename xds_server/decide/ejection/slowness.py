@@ -6,8 +6,8 @@ per second per running request*, as the engine counts them.
 
 The first two depend on call lengths: an engine that got eight long answers by chance finishes nothing either. So
 chance must be unlikely over the whole pool, and an engine with the token rate of its peers is not slow, whatever
-its calls do. When all are slow, so is the median, and none is ejected. Where too few peers have work,
-``past_speed`` compares an engine with itself.
+its calls do. When all are slow, so is the median, and none is ejected. Where too few peers have work, or most of
+them are slow and some are not, ``past_speed`` compares an engine with itself.
 """
 
 import math
@@ -57,7 +57,7 @@ class PeerMedians:
 
     ``finished_per_work_s``: calls finished per slot in use and second. ``tokens_per_s``: per running request.
     ``engines`` have calls to compare, ``heard`` are all in rotation. ``canary_ratio`` compares their canaries with
-    usual ones; 0 if unknown.
+    usual ones; 0 if unknown. ``most_slow``: most are slower than usual, and the medians are of those that are not.
     """
 
     finished_per_work_s: float | None
@@ -67,6 +67,7 @@ class PeerMedians:
     engines: int
     heard: int = 0
     canary_ratio: float = 0.0
+    most_slow: bool = False
 
 
 NO_PEERS: Final = PeerMedians(

@@ -1,8 +1,8 @@
 """Ejects engines that are clearly slower than their peers: a lower weight would keep the long tail.
 
 ``slowness`` compares engines in rotation with others of the same slots and revision in any zone, where enough of
-them have work; otherwise ``past_speed`` compares an engine with its own past. An ejected engine returns by proof,
-or on trial where its speed cannot be measured.
+them have work and most are as fast as usual; otherwise ``past_speed`` compares an engine with its own past. An
+ejected engine returns by proof, or on trial where its speed cannot be measured.
 """
 
 from collections import Counter
@@ -21,6 +21,7 @@ from xds_server.decide.ejection.past_speed import (
     next_past_speed,
     past_of_proven,
     slower_than_before,
+    times_slower_now,
 )
 from xds_server.decide.ejection.slowness import (
     FRESH_S,
@@ -198,7 +199,7 @@ def straggler_states(
         slow = NOT_SLOW
         if one.compared:
             tokens = tokens_per_running(seen.report, seen.slots, now_s)
-            slow = slowness(book, one.traffic, tokens, peers, policy)
+            slow = NOT_SLOW if peers.most_slow else slowness(book, one.traffic, tokens, peers, policy)
             if not slow[0]:
                 slow = slower_than_before(usual, seen, policy)
         state = next_straggler_state(
@@ -259,25 +260,46 @@ def _measured_cohorts(
                 after_s=policy.after,
                 now_s=now_s,
             )
-    medians = {
-        key: replace(
+    medians = {}
+    for key, cohort in members.items():
+        usual = _at_their_usual_pace(cohort, before.past, policy, now_s)
+        peers = cohort if usual is None else usual
+        medians[key] = replace(
             peer_medians(
-                [books[one.engine.id] for one in cohort if one.engine.id in books],
-                [one.traffic for one in cohort if one.traffic is not None],
+                [books[one.engine.id] for one in peers if one.engine.id in books],
+                [one.traffic for one in peers if one.traffic is not None],
                 [
                     (
                         tokens_per_running(one.engine.report, one.engine.slots, now_s),
                         canary_duration_s(one.engine.report),
                     )
-                    for one in cohort
+                    for one in peers
                 ],
                 policy,
             ),
-            canary_ratio=canary_ratio((one.engine.report, before.past.get(one.engine.id)) for one in cohort),
+            heard=len(cohort),
+            canary_ratio=canary_ratio((one.engine.report, before.past.get(one.engine.id)) for one in peers),
+            most_slow=usual is not None,
         )
-        for key, cohort in members.items()
-    }
     return books, medians
+
+
+def _at_their_usual_pace(
+    cohort: Sequence[StragglerCandidate],
+    past: Mapping[EngineId, PastSpeed],
+    policy: Straggler,
+    now_s: float,
+) -> list[StragglerCandidate] | None:
+    """The engines that make tokens as usual while most do not; None if most do, or too few to tell."""
+    times = [
+        (one, now)
+        for one in cohort
+        if (usual := past.get(one.engine.id)) is not None
+        and (now := times_slower_now(usual, one.engine.report, one.engine.slots, policy, now_s)) is not None
+    ]
+    slow = sum(now >= policy.slower_than for _, now in times)
+    found = [one for one, now in times if now < RECOVERED_RATIO]
+    return found if 2 * slow >= len(times) and len(found) >= policy.min_peers - 1 else None
 
 
 def _rate_before(

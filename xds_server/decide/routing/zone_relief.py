@@ -1,4 +1,4 @@
-"""What the zones of a pool can do for each other's callers: the arbitration asks before it empties a zone.
+"""What engines of a pool can do for the callers of others: the arbitration asks before it empties a zone.
 
 Zones of another region help, too, where the policy lets regions help each other: with the revisions that may take
 over, and never for a route that its ``allowedRegions`` keep at home. In active-standby one region serves all
@@ -21,15 +21,16 @@ def zone_relief(
     before: PoolMemory,
     now_s: float,
 ) -> ZoneRelief | None:
-    """As of the last round; None if callers may not leave their zone, or their demand is unknown.
+    """As of the last round; None if callers may not leave their zone, one of several, or their demand is unknown.
 
     ``residency``: the sets of regions that routes to the pool are limited to.
     """
     zones, admission = resilience.zones, before.admission
     crossing = zones.max_cross_zone_percent >= 100 and (zones.spill or not zones.prefer_local)
-    if not crossing or resilience.shadowed(zones.mode) or admission is None or not admission.demand:
+    if admission is None or not admission.demand:
         return None
-    if len({(engine.region, engine.zone) for engine in engines}) < 2:
+    several = len({(engine.region, engine.zone) for engine in engines}) > 1
+    if several and (not crossing or resilience.shadowed(zones.mode)):
         return None
     return ZoneRelief(
         per_s={key: one.per_s for key, one in before.capacity.capacities.items()},

@@ -1,5 +1,6 @@
 """An engine counts, and gets a share, as far as it yields good answers."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 import pytest
@@ -14,6 +15,7 @@ from xds_server.decide.decision_memory import BreakerState, StragglerState
 from xds_server.decide.decisions import BreakerPhase, Ejector, Health
 from xds_server.decide.ejection import circuit_breaker
 from xds_server.decide.ejection.arbitration import (
+    LITTLE,
     NEGLIGIBLE,
     NEGLIGIBLE_OUTSIDE,
     CapacityFloor,
@@ -87,6 +89,34 @@ def kept(found: Mapping[int, EjectionRequest]) -> dict[int, float]:
 def test_slow_engines_stay_out_while_others_restart_below_the_floor() -> None:
     found = granted("aaaaaaaa", {0: HARD, 1: 0.1, 2: 0.1, 3: HARD, 4: HARD}, out=frozenset({1, 2}))
     assert ejected(found) == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize(
+    ("slow", "load", "out"),
+    [
+        (4, None, True),  # together they yield a tenth of what the others do
+        (5, None, False),
+        (5, 0.75, True),  # the good ones have room
+        (7, 0.75, True),
+        (5, 1.0, False),
+        (7, 1.0, False),
+    ],
+)
+def test_slow_majority_goes_only_where_it_yields_little_or_the_others_have_room(
+    slow: int, load: float | None, out: bool
+) -> None:
+    asked_per_s = None if load is None else load * (8 - slow) * PER_S
+    found = granted("aaaaaaaa", dict.fromkeys(range(slow), 0.1), asked_per_s=asked_per_s)
+    assert ejected(found) == (set(range(slow)) if out else set())
+    if not out:
+        assert kept(found) == dict.fromkeys(range(slow), 10.0)
+
+
+def test_slow_majority_stays_out_until_the_others_are_full() -> None:
+    slow = dict.fromkeys(range(5), 0.1)
+    gone = frozenset(slow)
+    assert ejected(granted("aaaaaaaa", slow, asked_per_s=3 * PER_S, out=gone)) == set(slow)
+    assert ejected(granted("aaaaaaaa", slow, asked_per_s=3.1 * PER_S, out=gone)) == set()
 
 
 def test_engines_that_fail_every_call_are_ejected_below_the_floor() -> None:
@@ -256,9 +286,14 @@ def test_floor_invariants_by_ability(
         )
         assert 100 * left / len(zones) >= percent - 1e-6, "the floor's ability is left"
     if asked_per_s is None and percent < 100:
-        served = {zones[place] for place in good}
-        assert not any(zones[place] in served and soft[place] <= NEGLIGIBLE for place in in_rotation if good), (
-            "no engine that yields next to nothing serves next to good ones"
-        )
+        served, weak = Counter(zones[place] for place in good), Counter[str]()
+        for place, able in soft.items():
+            weak[zones[place]] += able if able <= NEGLIGIBLE else 0.0
+        assert not any(
+            zones[place] in served
+            and weak[zones[place]] <= LITTLE * served[zones[place]]
+            and soft[place] <= NEGLIGIBLE
+            for place in in_rotation
+        ), "no engine that yields next to nothing serves next to good ones"
     again = granted(zones, abilities, percent=percent, asked_per_s=asked_per_s, out=frozenset(out))
     assert (ejected(again), kept(again)) == (out, in_rotation), "decided again, nothing changes"
