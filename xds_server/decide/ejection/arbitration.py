@@ -6,8 +6,8 @@
   before others follow, so that two bad engines do not alternate.
 * The floor counts ability, not slots: an engine that fails half of its calls, or takes twice as long, is half an
   engine, and gets half a share if it is kept. One that yields next to nothing adds nothing to the floor: it goes
-  while a good engine of its zone, or of another one that can help, remains. Many of them may yield much together,
-  compared with the good ones of their zone: then they go only while good engines have room for all requests.
+  while a good engine of its zone, or of another one that can help, remains. Many slow ones may yield much
+  together, compared with the good ones of their zone: then they go only while those have room for all requests.
 * A zone's floor yields where other zones can serve its callers: the engines without evidence against them, in
   all zones, must suffice for all requests, with a margin. Then a bad engine alone in its zone is ejected, too.
 * Most of a zone bad at once while the rest is healthy is one event: a switch, a rollout, a power feed. The zone's
@@ -63,7 +63,7 @@ NEGLIGIBLE_OUTSIDE: Final = 0.3
 """The same for an engine that is out: noise in its ability must not return it."""
 
 LITTLE: Final = 0.1
-"""What such engines may yield together, over what the good ones of their zone yield. With five of eight engines ten
+"""What slow ones of them may yield together, over what the good ones of their zone yield. With five of eight engines ten
 times slower, and twice the load of the others, they gave 7 of 49 answers that callers got."""
 
 LITTLE_OUTSIDE: Final = 0.15
@@ -295,9 +295,8 @@ class _RemainingCapacity:
     """Ability, in slots, and engines left in rotation, in total and by zone; updated as units are granted.
 
     ``abilities`` are relative to the best engine's, 1 for engines that it lacks. ``good``: by zone, slots of the
-    engines without evidence against them. ``weak``: zone and ability, in slots, of engines that may go, by their
-    ability. ``loads``: by zone, the requests of all callers over what good engines serve that may help the zone;
-    absent if none may.
+    engines without evidence against them. ``slow``: slow engines that may go, with their zone. ``loads``: by zone,
+    the requests of all callers over what good engines serve that may help the zone; absent if none may.
     """
 
     floor: CapacityFloor
@@ -306,7 +305,7 @@ class _RemainingCapacity:
     left: dict[str, float]
     abilities: Mapping[EngineId, float]
     good: Mapping[str, int]
-    weak: Sequence[tuple[float, str, float]]
+    slow: Mapping[EngineId, tuple[str, int]]
     events: Mapping[str, str]
     loads: Mapping[str, float]
 
@@ -351,17 +350,24 @@ class _RemainingCapacity:
             self.floor.percent < _WHOLE_PERCENT
             and all(self.ability(engine) <= least for engine in unit)
             and all(
-                self._weak_share(place, least) <= (LITTLE_OUTSIDE if out else LITTLE) + 1e-9
+                self._slow_share(unit, place, least) <= (LITTLE_OUTSIDE if out else LITTLE) + 1e-9
                 or self._helped(place, 1.0 if out else FILL)
                 for place in zones
             )
         )
 
-    def _weak_share(self, zone: str, most: float) -> float:
-        """What all engines of a zone with at most this ability yield, over what its good ones do."""
+    def _slow_share(self, unit: Sequence[Engine], zone: str, most: float) -> float:
+        """What a slow unit and all like it yield, over what the good engines of the zone do; failing ones waste."""
         if not self.good.get(zone):
             return math.inf
-        return sum(slots for able, where, slots in self.weak if where == zone and able <= most) / self.good[zone]
+        if not any(engine.id in self.slow for engine in unit):
+            return 0.0
+        yields = (
+            slots * self.abilities.get(key, 1.0)
+            for key, (place, slots) in self.slow.items()
+            if place == zone and self.abilities.get(key, 1.0) <= most
+        )
+        return sum(yields) / self.good[zone]
 
     def eject(self, unit: Sequence[Engine]) -> None:
         self.engines -= len(unit)
@@ -380,7 +386,7 @@ def _remaining_capacity(
 ) -> _RemainingCapacity:
     """Capacity left after hard evidence and orders already carried out."""
     total, left, count = {"": 0}, {"": 0.0}, 0
-    abilities, good, weak = _relative_abilities(engines, wishes), Counter[str](), []
+    abilities, good, slow = _relative_abilities(engines, wishes), Counter[str](), {}
     for place, engine in enumerate(engines):
         one = wishes.get(place)
         stays = one is None or one.health is Health.HEALTHY or one.soft
@@ -391,8 +397,8 @@ def _remaining_capacity(
             left[where] = left.get(where, 0.0) + able
         if one is None:
             good[_zone(engine)] += engine.slots
-        elif one.soft and one.health is not Health.HEALTHY:
-            weak.append((abilities.get(engine.id, 1.0), _zone(engine), able))
+        elif one.soft and one.ejector is Ejector.SLOWNESS and one.health is not Health.HEALTHY:
+            slow[engine.id] = _zone(engine), engine.slots
     return _RemainingCapacity(
         floor=floor,
         engines=count,
@@ -400,7 +406,7 @@ def _remaining_capacity(
         left=left,
         abilities=abilities,
         good=good,
-        weak=weak,
+        slow=slow,
         events=_zone_events(engines, wishes),
         loads=_loads_with_help(engines, wishes, floor.relief),
     )
