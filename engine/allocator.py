@@ -25,7 +25,12 @@ def release_memory() -> None:
     Only recent garbage: what a collection of older garbage finds alive waits for the next one, up to an hour.
     """
     gc.collect(0)
+    trim_memory()
+
+
+def trim_memory() -> bool:
+    """Return free memory to the system; whether there was any. Takes some milliseconds."""
     try:
-        ctypes.CDLL(None).malloc_trim(0)
+        return bool(ctypes.CDLL(None).malloc_trim(0))
     except (OSError, AttributeError):
-        return
+        return False

@@ -36,3 +36,27 @@ def arenas(how: str) -> int:
 
 def test_threads_share_two_arenas() -> None:
     assert arenas("limited") <= 2 < arenas("default")
+
+
+RELEASE_SCRIPT = """
+import os
+from pathlib import Path
+from engine.allocator import trim_memory
+def resident_mib():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+held = [bytes(4_000) for _ in range(20_000)]
+del held[:-1]  # the last one keeps the heap from shrinking
+before = resident_mib()
+print(before, trim_memory(), resident_mib())
+"""
+
+
+def test_free_memory_between_objects_goes_back_to_the_system() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RELEASE_SCRIPT], capture_output=True, text=True, timeout=60, check=True
+    )
+    before, trimmed, after = done.stdout.split()
+    if trimmed != "True":
+        pytest.skip("not glibc")
+    assert int(before) > 75
+    assert int(after) < int(before) - 60

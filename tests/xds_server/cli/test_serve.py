@@ -239,6 +239,8 @@ async def test_what_became_garbage_since_is_collected_time_and_again(monkeypatch
     """Without that, it waits until 50 000 objects have gathered, and memory climbs meanwhile."""
     monkeypatch.setattr(serve_module, "COLLECT_EACH_S", 0.0)
     monkeypatch.setattr(serve_module, "FULL_SHARE", 1.0)
+    trimmed: list[bool] = []
+    monkeypatch.setattr(serve_module, "trim_memory", lambda: trimmed.append(True))
     before = gc.get_threshold()
     gc.disable()
     try:
@@ -255,6 +257,7 @@ async def test_what_became_garbage_since_is_collected_time_and_again(monkeypatch
             async with asyncio.timeout(LIMIT_S):
                 while gone() is not None:
                     await asyncio.sleep(0)
+        assert trimmed, "memory that is free again goes back to the system"
     finally:
         gc.enable()
         gc.unfreeze()
