@@ -4,6 +4,9 @@ The server has one event loop, so one peer's messages delay all others. A peer t
 read until it has some again; HTTP/2 flow control then holds its messages back. Nothing is lost; no stream ends.
 
 A node that uses little is read even if its host has used up its time: others may share the host.
+
+What a node has saved up it may use, but not all at once: it pauses after long messages, so that those of others
+come between.
 """
 
 from dataclasses import dataclass
@@ -34,14 +37,24 @@ ALL_CPU: Final = RateLimit(burst=2.0, per_s=0.5)
 MOST_CPU: Final = RateLimit(burst=4.0, per_s=0.75)
 """The same, including nodes that use little."""
 
+PEAK_CPU: Final = RateLimit(burst=0.02, per_s=0.33)
+"""Of a node at any moment, whatever it has saved up: work of others takes 1.5 times as long meanwhile."""
+
+PEAK_HOST_CPU: Final = RateLimit(burst=0.05, per_s=0.5)
+"""Of all nodes of a host together that use much, for messages of all kinds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuLimits:
-    """Seconds of CPU time per second: of a node, of a host, and of a node that never waits for its host."""
+    """Seconds of CPU time per second: of a node, of a host, and of a node that never waits for its host.
+
+    ``peak``: of a node at any moment.
+    """
 
     node: RateLimit
     host: RateLimit
     floor: RateLimit = FLOOR_CPU
+    peak: RateLimit = PEAK_CPU
 
 
 DISCOVERY_CPU: Final = CpuLimits(node=RateLimit(burst=0.5, per_s=0.1), host=RateLimit(burst=2.0, per_s=0.25))
@@ -50,17 +63,25 @@ DISCOVERY_CPU: Final = CpuLimits(node=RateLimit(burst=0.5, per_s=0.1), host=Rate
 LOAD_REPORT_CPU: Final = CpuLimits(node=RateLimit(burst=0.5, per_s=0.1), host=RateLimit(burst=1.0, per_s=0.2))
 """A report of 10 000 engines takes 20 ms, four times a second."""
 
-ACCESS_LOG_CPU: Final = CpuLimits(node=RateLimit(burst=1.0, per_s=0.4), host=RateLimit(burst=1.0, per_s=0.4))
+ACCESS_LOG_CPU: Final = CpuLimits(
+    node=RateLimit(burst=1.0, per_s=0.4),
+    host=RateLimit(burst=1.0, per_s=0.4),
+    peak=RateLimit(burst=0.02, per_s=0.4),
+)
 """The whole budget of access log entries takes a quarter of a core, and may come from one gateway."""
 
 
 class HostTime:
     """What hosts have used for messages of all kinds: one object for all services of a port."""
 
-    def __init__(self, limit: RateLimit = ALL_CPU, most: RateLimit = MOST_CPU) -> None:
+    def __init__(
+        self, limit: RateLimit = ALL_CPU, most: RateLimit = MOST_CPU, peak: RateLimit = PEAK_HOST_CPU
+    ) -> None:
         self._limit = limit
         self._most = most
+        self._peak = peak
         self._used: BoundedDict[str, tuple[TokenBucket, TokenBucket]] = BoundedDict(MAX_REMEMBERED)
+        self._peaks: BoundedDict[str, TokenBucket] = BoundedDict(MAX_REMEMBERED)
 
     def spend(self, host: str, cpu_s: float, now_s: float, *, factor: float = 1.0) -> None:
         """Charge this time; ``factor`` as in ``CpuBudget.spend``."""
@@ -75,6 +96,14 @@ class HostTime:
         limited, most = self._used.get(host, (None, None))
         return _debt_s(most, self._most, now_s) if frugal else _debt_s(limited, self._limit, now_s)
 
+    def spend_peak(self, host: str, cpu_s: float, now_s: float) -> None:
+        """Charge the time of a node that uses much."""
+        self._peaks[host] = _spent(self._peaks.get(host), self._peak, cpu_s, now_s)
+
+    def pause_s(self, host: str, now_s: float) -> float:
+        """Seconds until a node of this host that uses much may be read."""
+        return _debt_s(self._peaks.get(host), self._peak, now_s)
+
 
 class CpuBudget:
     """What nodes and hosts have used of one service."""
@@ -84,6 +113,7 @@ class CpuBudget:
         self._all = hosts or HostTime()
         self._nodes: BoundedDict[tuple[str, str], TokenBucket] = BoundedDict(MAX_REMEMBERED)
         self._floors: BoundedDict[tuple[str, str], TokenBucket] = BoundedDict(MAX_REMEMBERED)
+        self._peaks: BoundedDict[tuple[str, str], TokenBucket] = BoundedDict(MAX_REMEMBERED)
         self._hosts: BoundedDict[str, TokenBucket] = BoundedDict(MAX_REMEMBERED)
         self._openings: BoundedDict[str, TokenBucket] = BoundedDict(MAX_REMEMBERED)
 
@@ -95,13 +125,24 @@ class CpuBudget:
             floor = TokenBucket(tokens=min(NEW_FLOOR_S, limits.floor.burst), at_s=now_s)
         self._floors[key] = _spent(floor, limits.floor, cpu_s, now_s)
         self._nodes[key] = _spent(self._nodes.get(key), limits.node, factor * cpu_s, now_s)
+        self._peaks[key] = _spent(self._peaks.get(key), limits.peak, factor * cpu_s, now_s)
+        if not self._is_frugal(key, now_s):
+            self._all.spend_peak(host, factor * cpu_s, now_s)
         self._spend_of_host(host, cpu_s, now_s, factor)
+
+    def pause_s(self, host: str, node: str, now_s: float) -> float:
+        """Seconds that others have until the next message may be read, at most ``MAX_WAIT_S``; 0: now."""
+        key = (host, node)
+        pause_s = _debt_s(self._peaks.get(key), self._limits.peak, now_s)
+        if not self._is_frugal(key, now_s):
+            pause_s = max(pause_s, self._all.pause_s(host, now_s))
+        return min(pause_s, MAX_WAIT_S)
 
     def wait_s(self, host: str, node: str, now_s: float) -> float:
         """Seconds until the next message may be read, at most ``MAX_WAIT_S``; 0: now."""
         limits, key = self._limits, (host, node)
         wait_s = _debt_s(self._nodes.get(key), limits.node, now_s)
-        frugal = available_tokens(self._floors.get(key), limits.floor, now_s) > 0
+        frugal = self._is_frugal(key, now_s)
         wait_s = max(wait_s, self._all.wait_s(host, now_s, frugal=frugal))
         if not frugal:
             wait_s = max(wait_s, _debt_s(self._hosts.get(host), limits.host, now_s))
@@ -118,6 +159,10 @@ class CpuBudget:
             _debt_s(self._hosts.get(host), self._limits.host, now_s), self._all.wait_s(host, now_s, frugal=False)
         )
         return min(used_s, _debt_s(self._openings.get(host), OPENING_CPU, now_s), MAX_WAIT_S)
+
+    def _is_frugal(self, key: tuple[str, str], now_s: float) -> bool:
+        """Whether a node uses little, so that it never waits for its host."""
+        return available_tokens(self._floors.get(key), self._limits.floor, now_s) > 0
 
     def _spend_of_host(self, host: str, cpu_s: float, now_s: float, factor: float) -> None:
         self._hosts[host] = _spent(self._hosts.get(host), self._limits.host, factor * cpu_s, now_s)

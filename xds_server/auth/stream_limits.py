@@ -109,7 +109,8 @@ class PeerPacer:
 
     def must_wait(self, host: str, node: str) -> bool:
         """Whether the next message of this node must wait: await ``wait``."""
-        return self._budget.wait_s(host, node, time.monotonic()) > 0
+        now_s = time.monotonic()
+        return self._budget.pause_s(host, node, now_s) > 0 or self._budget.wait_s(host, node, now_s) > 0
 
     async def open(self, host: str, connection: str) -> None:
         """Charge a new stream, once its host may open it."""
@@ -171,6 +172,12 @@ class PeerPacer:
 
     async def wait(self, host: str, node: str) -> None:
         """Wait until the next message of this node may be read."""
+        await self._wait_for_budget(host, node)
+        # Nothing to report: it has time left, but not at once.
+        while (pause_s := self._budget.pause_s(host, node, time.monotonic())) > 0:
+            await asyncio.sleep(pause_s)
+
+    async def _wait_for_budget(self, host: str, node: str) -> None:
         wait_s = self._budget.wait_s(host, node, time.monotonic())
         if wait_s <= 0:
             return

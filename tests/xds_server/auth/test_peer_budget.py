@@ -21,6 +21,8 @@ from xds_server.auth.peer_budget import (
     MAX_WAIT_S,
     NEW_FLOOR_S,
     OPENING_CPU,
+    PEAK_CPU,
+    PEAK_HOST_CPU,
     CpuBudget,
     CpuLimits,
     HostTime,
@@ -58,6 +60,47 @@ def test_host_waits_for_all_of_its_nodes_except_those_that_use_little() -> None:
     budget.spend("h", "modest", NEW_FLOOR_S / 2, 0.0)
     assert budget.wait_s("h", "modest", 0.0) == 0.0
     assert budget.wait_s("elsewhere", "greedy-0", 0.0) == 0.0
+
+
+def test_node_pauses_for_others_before_its_burst_is_used_up() -> None:
+    budget = CpuBudget(LIMITS)
+    budget.spend("h", "a", PEAK_CPU.burst, 0.0)
+    assert budget.pause_s("h", "a", 0.0) == 0.0
+    used_s, now_s = 0.0, 0.0
+    while now_s < 1.0:
+        pause_s = budget.pause_s("h", "a", now_s)
+        assert budget.wait_s("h", "a", now_s) == 0.0
+        if pause_s > 0.0:
+            now_s += pause_s + 1e-9
+            continue
+        budget.spend("h", "a", 0.005, now_s)
+        used_s, now_s = used_s + 0.005, now_s + 0.005
+    assert used_s == pytest.approx(PEAK_CPU.per_s, abs=0.02)
+    assert budget.pause_s("h", "b", now_s) == 0.0
+
+
+def test_nodes_of_a_host_that_use_much_pause_together() -> None:
+    hosts = HostTime()
+    one, other = CpuBudget(LIMITS, hosts), CpuBudget(LIMITS, hosts)
+    for number in range(10):
+        one.spend("h", f"greedy-{number}", 0.02, 0.0)
+    assert one.pause_s("h", "greedy-0", 0.0) == pytest.approx(0.15 / PEAK_HOST_CPU.per_s)
+    other.spend("h", "a", 2 * NEW_FLOOR_S, 0.0)
+    assert other.pause_s("h", "a", 0.0) > 0.15 / PEAK_HOST_CPU.per_s
+    assert other.pause_s("h", "modest", 0.0) == other.pause_s("other", "a", 0.0) == 0.0
+
+
+async def test_pause_is_no_reached_limit() -> None:
+    waits: list[int] = []
+    reached = ReachedLimits()
+    pacer = PeerPacer(LIMITS, on_wait=lambda: waits.append(1), reached=reached)
+    now_s = time.monotonic()
+    pacer.spend("h", "a", 0.1, now_s)
+    assert pacer.must_wait("h", "a")
+    await pacer.wait("h", "a")
+    assert time.monotonic() - now_s >= 0.2
+    assert not waits
+    assert not reached.current()
 
 
 def test_made_up_nodes_share_the_time_of_their_host() -> None:
@@ -145,6 +188,7 @@ def test_remembered_peers_are_limited() -> None:
     for number in range(MAX_REMEMBERED + 100):
         budget.spend(f"h{number}", "n", 1.0, 0.0)
     assert len(budget._nodes) == len(budget._hosts) == len(budget._floors) == MAX_REMEMBERED
+    assert len(budget._peaks) == len(budget._all._peaks) == MAX_REMEMBERED
 
 
 async def test_pacer_holds_back_a_greedy_node_and_no_other() -> None:
