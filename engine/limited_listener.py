@@ -14,6 +14,7 @@ import logging
 import os
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -246,6 +247,16 @@ class _LimitedConnection(asyncio.Protocol):
             self._beginning.cancel()
         self._leave()
 
+    def begin_if_received(self) -> bool:
+        """Begin at once if a byte waits that the event loop has not reported yet; whether one does."""
+        try:
+            received = self._connection is not None and bool(self._connection.recv(1, socket.MSG_PEEK))
+        except OSError:
+            received = False
+        if received:
+            self._said()
+        return received
+
     def _said(self) -> None:
         if self._connection is not None:
             connection = self._not_silent(self._connection)
@@ -309,9 +320,12 @@ class _LimitedConnection(asyncio.Protocol):
 def _least_known(visits: Iterable[_LimitedConnection]) -> _LimitedConnection | None:
     """Connection to replace, None if all are authenticated: the oldest of the larger kind, which is the flood."""
     strangers = [one for one in visits if not one.let_in]
-    silent = [one for one in strangers if one.silent]
-    kind = silent if 2 * len(silent) >= len(strangers) else [one for one in strangers if not one.silent]
-    return kind[0] if kind else None
+    silent = deque(one for one in strangers if one.silent)
+    while silent and 2 * len(silent) >= len(strangers):
+        if not silent[0].begin_if_received():
+            return silent[0]
+        silent.popleft()
+    return next((one for one in strangers if not one.silent), None)
 
 
 def _reset(connection: socket.socket) -> None:

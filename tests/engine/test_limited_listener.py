@@ -120,6 +120,19 @@ async def test_connection_limit_closes_the_oldest_half_request_before_a_fresh_si
         assert await fresh.echo(b"hello") == b"hello"
 
 
+async def test_connection_limit_keeps_a_request_that_the_event_loop_has_not_read_yet() -> None:
+    """A flood and a request arrive while the loop is busy: it accepts all of them before it reads any."""
+    async with opened(most=100, most_of_host=4) as port:
+        with contextlib.ExitStack() as stack:
+            made = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", port.number), LIMIT_S))
+                for _ in range(7)
+            ]
+            made[0].sendall(b"request\n")
+            assert await asyncio.to_thread(made[0].recv, 100) == b"request\n"
+            assert port.turned_away == 3
+
+
 async def test_connection_limit_closes_the_newest_if_all_are_active() -> None:
     async with opened(most=100, most_of_host=2) as port:
         friends = [await port.connect() for _ in range(2)]
