@@ -2,10 +2,13 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
+
+EXPIRED_AT_ONCE: Final = 128
+"""Takes 50 us."""
 
 
 class BoundedDict(OrderedDict[_K, _V]):
@@ -20,6 +23,17 @@ class BoundedDict(OrderedDict[_K, _V]):
         super().__setitem__(key, value)
         self.move_to_end(key)
         while len(self) > self._most:
-            oldest, _ = self.popitem(last=False)
-            if self._on_evict is not None:
-                self._on_evict(oldest)
+            self._evict()
+
+    def expire(self, is_expired: Callable[[_V], bool]) -> None:
+        """Drop the oldest items, as long as they are expired: at most ``EXPIRED_AT_ONCE``."""
+        for _ in range(EXPIRED_AT_ONCE):
+            oldest = next(iter(self.values()), None)
+            if oldest is None or not is_expired(oldest):
+                return
+            self._evict()
+
+    def _evict(self) -> None:
+        oldest, _ = self.popitem(last=False)
+        if self._on_evict is not None:
+            self._on_evict(oldest)

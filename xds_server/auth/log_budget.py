@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import structlog
 
 from engine.bounded_dict import BoundedDict
 from xds_server.auth.reached_limits import PeerLimit, ReachedLimits
-from xds_server.model.token_bucket import RateLimit, TokenBucket, take_token
+from xds_server.model.token_bucket import RateLimit, TokenBucket, is_full, take_token
 
 AGAIN_S: Final = 60.0
 """A line of one kind is not repeated within this time."""
@@ -45,6 +46,8 @@ class LogBudget:
             return False
         self._hosts[host] = left
         self._written_at_s[host, kind] = now_s
+        self._hosts.expire(partial(is_full, rate=LINES_OF_HOST, now_s=now_s))
+        self._written_at_s.expire(lambda at_s: now_s - at_s >= AGAIN_S)
         return True
 
 
@@ -75,6 +78,8 @@ class EventLines:
         of_node = take_token(self._nodes.get(key), EVENTS_OF_NODE, now_s)
         if of_host is not None and of_node is not None:
             self._hosts[host], self._nodes[key] = of_host, of_node
+            self._hosts.expire(partial(is_full, rate=EVENTS_OF_HOST, now_s=now_s))
+            self._nodes.expire(partial(is_full, rate=EVENTS_OF_NODE, now_s=now_s))
             return True
         self._on_suppressed()
         self._reached.add(PeerLimit.LINES, host, node)

@@ -10,13 +10,20 @@ come between.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from engine.bounded_dict import BoundedDict
-from xds_server.model.token_bucket import RateLimit, TokenBucket, available_tokens
+from xds_server.model.token_bucket import RateLimit, TokenBucket, available_tokens, is_full
 
 MAX_REMEMBERED: Final = 16_384
 """Limit of remembered nodes and hosts each; the longest unused are forgotten, and have a full budget again."""
+
+FORGET_EACH: Final = 64
+"""After so many messages the buckets that are full again are forgotten: made-up nodes would fill memory for hours."""
+
+FLOOR_FORGOTTEN_S: Final = 600.0
+"""Time without messages after which a node that uses little counts as unknown."""
 
 MAX_WAIT_S: Final = 5.0
 """Longest wait before the budget is checked again."""
@@ -96,6 +103,13 @@ class HostTime:
         limited, most = self._used.get(host, (None, None))
         return _debt_s(most, self._most, now_s) if frugal else _debt_s(limited, self._limit, now_s)
 
+    def forget(self, now_s: float) -> None:
+        """Forget hosts whose buckets are full again."""
+        self._used.expire(
+            lambda used: is_full(used[0], self._limit, now_s) and is_full(used[1], self._most, now_s)
+        )
+        self._peaks.expire(partial(is_full, rate=self._peak, now_s=now_s))
+
     def spend_peak(self, host: str, cpu_s: float, now_s: float) -> None:
         """Charge the time of a node that uses much."""
         self._peaks[host] = _spent(self._peaks.get(host), self._peak, cpu_s, now_s)
@@ -116,6 +130,7 @@ class CpuBudget:
         self._peaks: BoundedDict[tuple[str, str], TokenBucket] = BoundedDict(MAX_REMEMBERED)
         self._hosts: BoundedDict[str, TokenBucket] = BoundedDict(MAX_REMEMBERED)
         self._openings: BoundedDict[str, TokenBucket] = BoundedDict(MAX_REMEMBERED)
+        self._spent = 0
 
     def spend(self, host: str, node: str, cpu_s: float, now_s: float, *, factor: float = 1.0) -> None:
         """Charge this time; nodes that use little are charged without ``factor``."""
@@ -129,6 +144,19 @@ class CpuBudget:
         if not self._is_frugal(key, now_s):
             self._all.spend_peak(host, factor * cpu_s, now_s)
         self._spend_of_host(host, cpu_s, now_s, factor)
+        self._spent += 1
+        if self._spent % FORGET_EACH == 0:
+            self._forget(now_s)
+
+    def _forget(self, now_s: float) -> None:
+        """Forget nodes and hosts whose buckets are full again."""
+        limits = self._limits
+        for nodes, rate in ((self._nodes, limits.node), (self._peaks, limits.peak)):
+            nodes.expire(partial(is_full, rate=rate, now_s=now_s))
+        for hosts, rate in ((self._hosts, limits.host), (self._openings, OPENING_CPU)):
+            hosts.expire(partial(is_full, rate=rate, now_s=now_s))
+        self._floors.expire(lambda floor: now_s - floor.at_s >= FLOOR_FORGOTTEN_S)
+        self._all.forget(now_s)
 
     def pause_s(self, host: str, node: str, now_s: float) -> float:
         """Seconds that others have until the next message may be read, at most ``MAX_WAIT_S``; 0: now."""

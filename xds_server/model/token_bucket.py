@@ -26,6 +26,11 @@ def available_tokens(bucket: TokenBucket | None, rate: RateLimit, now_s: float) 
     return min(rate.burst, bucket.tokens + max(0.0, now_s - bucket.at_s) * rate.per_s)
 
 
+def is_full(bucket: TokenBucket, rate: RateLimit, now_s: float) -> bool:
+    """Whether a bucket is as good as an unused one."""
+    return available_tokens(bucket, rate, now_s) >= rate.burst
+
+
 def take_token(bucket: TokenBucket | None, rate: RateLimit, now_s: float) -> TokenBucket | None:
     """The bucket with one token less; None if it is empty."""
     tokens = available_tokens(bucket, rate, now_s)

@@ -17,6 +17,8 @@ from xds_server.auth.log_budget import (
 )
 from xds_server.auth.loop_time import MAX_FACTOR, LoopTime, scheduled_s
 from xds_server.auth.peer_budget import (
+    FLOOR_FORGOTTEN_S,
+    FORGET_EACH,
     MAX_REMEMBERED,
     MAX_WAIT_S,
     NEW_FLOOR_S,
@@ -189,6 +191,39 @@ def test_remembered_peers_are_limited() -> None:
         budget.spend(f"h{number}", "n", 1.0, 0.0)
     assert len(budget._nodes) == len(budget._hosts) == len(budget._floors) == MAX_REMEMBERED
     assert len(budget._peaks) == len(budget._all._peaks) == MAX_REMEMBERED
+
+
+def test_made_up_nodes_are_forgotten_once_that_changes_nothing() -> None:
+    hosts = HostTime()
+    budget = CpuBudget(LIMITS, hosts)
+    for number in range(2_000):
+        budget.spend(f"h{number}", f"made-up-{number}", 0.01, 0.0)
+        budget.spend_opening(f"h{number}", 0.01, 0.0)
+    budget.spend("h", "greedy", 2.0, 0.0)
+    for _ in range(20 * FORGET_EACH):
+        budget.spend("other", "honest", 1e-6, 5.0)
+    assert len(budget._nodes) == len(budget._hosts) == len(budget._peaks) == 2, "honest, and the one in debt"
+    assert len(hosts._used) == 1
+    assert not budget._openings
+    assert len(budget._floors) == 2_002
+    for _ in range(20 * FORGET_EACH):
+        budget.spend("other", "honest", 1e-6, 5.0 + FLOOR_FORGOTTEN_S)
+    assert [*budget._floors] == [*budget._nodes] == [("other", "honest")]
+
+
+def test_peers_without_log_lines_are_forgotten() -> None:
+    now_s = 0.0
+    lines = EventLines(clock=lambda: now_s)
+    for number in range(900):
+        lines.take("xds.connected", f"h{number}", "n")
+        lines._notices.take(f"h{number}", "")
+    assert len(lines._nodes) == len(lines._hosts) == len(lines._notices._hosts) == 900
+    now_s = 10_000.0
+    for _ in range(10):
+        lines.take("xds.connected", "h", "n")
+        lines._notices.take(f"h{_}", "")
+    assert len(lines._nodes) == len(lines._hosts) == 1
+    assert len(lines._notices._hosts) == len(lines._notices._written_at_s) == 10
 
 
 async def test_pacer_holds_back_a_greedy_node_and_no_other() -> None:
