@@ -341,7 +341,7 @@ async def _start(folder: Path, processes: ChildProcesses) -> dict[str, _Envoy]:
         if contestant.startswith("served"):
             server = await launcher.start_server(f"server-{contestant}", ["-f", str(policies)])
             xds = int(server.ready["xds"].rpartition(":")[2])
-            child, host = await launcher.start_envoy(number, contestant, xds, admin), f"127.0.0.{number + 1}"
+            child, host = await launcher.start_envoy(number, contestant, [xds], admin), f"127.0.0.{number + 1}"
         else:
             bootstrap = _static(policies)
             path = folder / f"{contestant}.json"

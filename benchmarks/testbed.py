@@ -51,26 +51,46 @@ class ProcessLauncher:
         command += ["--http", f"127.0.0.1:{http}", "--grpc", f"127.0.0.1:{grpc}"]
         return await self.processes.start(name, command, ready_within_s=LIMIT_S)
 
-    async def start_server(self, name: str, flags: Sequence[str], ports: tuple[int, int] = (0, 0)) -> ChildProcess:
-        """The control plane; ``ports``: its xDS and its admin port, 0 for any."""
+    async def start_server(
+        self, name: str, flags: Sequence[str], ports: tuple[int, int] = (0, 0), program: Sequence[str] = ()
+    ) -> ChildProcess:
+        """The control plane; ``ports``: its xDS and its admin port, 0 for any. ``program``: what runs it."""
         xds, admin = ports
-        command = [_program("switchgear"), "serve", *flags]
+        command = [*(program or [_program("switchgear")]), "serve", *flags]
         command += ["--listen", f"127.0.0.1:{xds}", "--admin", f"127.0.0.1:{admin}"]
         return await self.processes.start(name, command, ready_within_s=LIMIT_S)
 
     async def start_envoy(
-        self, number: int, node: str, xds_port: int, admin_port: int, flags: Sequence[str] = ()
+        self, number: int, node: str, xds_ports: Sequence[int], admin_port: int, flags: Sequence[str] = ()
     ) -> ChildProcess:
-        """An Envoy that the control plane configures. All listen on one port, each at its own address."""
+        """An Envoy that one of the control planes configures. All listen on one port, each at its own address.
+
+        Its base id, for hot restarts, is in the file ``base_id_path``.
+        """
         bootstrap = Bootstrap(
             node=node,
-            servers=[("127.0.0.1", xds_port)],
+            servers=[("127.0.0.1", port) for port in xds_ports],
             admin_port=admin_port,
             listen_address=f"127.0.0.{number + 1}",
         )
         path = self.folder / f"bootstrap-{number}.yaml"
         path.write_text(bootstrap_yaml(bootstrap))
-        return await self.processes.start(f"envoy-{number}", [*envoy_command(path), *flags])
+        base_id = ["--base-id-path", str(self.base_id_path(number))]
+        return await self.processes.start(f"envoy-{number}", [*envoy_command(path), *base_id, *flags])
+
+    def base_id_path(self, number: int) -> Path:
+        """File with the base id of this Envoy."""
+        return self.folder / f"base-id-{number}"
+
+    async def restart_envoy_hot(
+        self, number: int, epoch: int, parent_ends_after_s: int, flags: Sequence[str] = ()
+    ) -> ChildProcess:
+        """A further Envoy that takes over from the one of the epoch before, which then ends by itself."""
+        command = envoy_command(self.folder / f"bootstrap-{number}.yaml")
+        command.remove("--use-dynamic-base-id")
+        command[command.index("--parent-shutdown-time-s") + 1] = str(parent_ends_after_s)
+        command += ["--base-id", self.base_id_path(number).read_text().strip(), "--restart-epoch", str(epoch)]
+        return await self.processes.start(f"envoy-{number}", [*command, *flags])
 
 
 def _program(name: str) -> str:
@@ -155,7 +175,7 @@ class Testbed:
         return ["-f", str(self.folder / "policies")]
 
     async def _start_envoy(self, number: int, admin: str, xds_port: int) -> None:
-        await self._launcher.start_envoy(number, f"bench-{number}", xds_port, int(admin.rpartition(":")[2]))
+        await self._launcher.start_envoy(number, f"bench-{number}", [xds_port], int(admin.rpartition(":")[2]))
 
         async def live() -> bool:
             with contextlib.suppress(aiohttp.ClientError):

@@ -15,11 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.soak.growth_rate import BOUND_PERCENT_PER_H, GrowthVerdict
-from benchmarks.soak.soak_run import FULL, SMALL, MeasureGrowth, SoakResult, soak
+from benchmarks.soak.soak_run import FULL, OWN, SMALL, MeasureGrowth, SoakResult, soak
 
 RESULTS: Final = Path(__file__).parents[1] / "results" / "soak.json"
 MOST_SAID: Final = 20
-OWN: Final = "own_bytes"
 _MIB: Final = 2**20
 
 
@@ -34,6 +33,7 @@ def main(argv: Sequence[str]) -> int:
                 asked.seed,
                 folder,
                 fleet=SMALL if asked.small else FULL,
+                replicas=asked.replicas,
                 enemy=asked.enemy,
                 verbose=asked.evidence is not None,
             )
@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=15.0, help="(%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="decides what goes wrong, and when (%(default)s)")
     parser.add_argument("--small", action="store_true", help="a fleet that takes about half a core")
+    parser.add_argument("--replicas", type=int, default=1, help="control planes, killed in turn (%(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file for what was seen")
     parser.add_argument(
         "--evidence", type=Path, help="folder to keep every log in, those of Envoys at length; it must be new"

@@ -34,6 +34,11 @@ LASTING_S: Final = 3_600.0
 RETRY_S: Final = 0.02
 _OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 500))
 
+LATE_SHARE: Final = 0.3
+LATE_S: Final = 0.5
+LATE_REFUSAL: Final = "Error adding/updating cluster(s) chat: its secrets are refused"
+"""Of what was accepted at first, the share that is refused this much later."""
+
 ALL: Final = "all"
 
 HALF: Final = (2, 120, 2 * 1024 * 1024)
@@ -54,8 +59,11 @@ REQUESTS: Final = (
 """What the hostile host sends to the admin port, and then nothing more."""
 
 
-async def connected_proxy(target: str, node: str) -> None:
-    """A proxy whose discovery stream stands, so that its telemetry counts; it accepts everything."""
+async def connected_proxy(target: str, node: str, rng: random.Random) -> None:
+    """A proxy whose discovery stream stands, so that its telemetry counts.
+
+    It accepts everything, and refuses some of it later: as an Envoy does whose clusters fail when they are warmed.
+    """
     async with grpc.aio.insecure_channel(target, options=_OPTIONS) as channel:
         while True:
             with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -63,11 +71,12 @@ async def connected_proxy(target: str, node: str) -> None:
                 await call.write(subscription(node))
                 while isinstance(data := await call.read(), bytes):
                     answer = DeltaDiscoveryResponse.FromString(data)
-                    await call.write(
-                        DeltaDiscoveryRequest(
-                            type_url=answer.type_url, response_nonce=answer.nonce
-                        ).SerializeToString()
-                    )
+                    reply = DeltaDiscoveryRequest(type_url=answer.type_url, response_nonce=answer.nonce)
+                    await call.write(reply.SerializeToString())
+                    if rng.random() < LATE_SHARE:
+                        await asyncio.sleep(LATE_S)
+                        reply.error_detail.message = LATE_REFUSAL
+                        await call.write(reply.SerializeToString())
             await asyncio.sleep(RETRY_S)
 
 
@@ -168,7 +177,7 @@ async def run(asked: argparse.Namespace) -> None:
             await play(name, LASTING_S)
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(connected_proxy(asked.xds, node))
+        group.create_task(connected_proxy(asked.xds, node, random.Random(asked.seed)))
         group.create_task(hostile_host(asked.admin, rng))
         sys.stdout.write('{"enemy": "ready"}\n')
         sys.stdout.flush()

@@ -18,6 +18,9 @@ WARM_UP: Final = 1 / 3
 """Share of the time that is left out: caches fill, and the allocator finds its size."""
 
 BLOCK_S: Final = 15.0
+LEAST_OF_S: Final = 60.0
+"""Between two floods memory is what they left behind; a minute with an enemy has several."""
+
 FEWEST_BLOCKS: Final = 8
 """From fewer the interval of 95 per cent is that of the steepest pairs, and says nothing."""
 
@@ -110,6 +113,16 @@ def growth_rate(samples: Sequence[tuple[float, float]]) -> GrowthRate | None:
         low=low * per_h,
         high=high * per_h,
     )
+
+
+def least(samples: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """The lowest value of each minute, where it was: what remains when nothing is under way."""
+    found: dict[int, tuple[float, float]] = {}
+    for at_s, value in samples:
+        minute = int((at_s - samples[0][0]) // LEAST_OF_S)
+        if minute not in found or value < found[minute][1]:
+            found[minute] = (at_s, value)
+    return list(found.values())
 
 
 def climbs(samples: Sequence[tuple[float, float]]) -> str:

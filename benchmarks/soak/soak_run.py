@@ -11,7 +11,7 @@ from typing import Any, Final
 from benchmarks.soak.attack_corpus import ENEMY
 from benchmarks.soak.cpu_starvation import CpuWaitRecorder, starved_s
 from benchmarks.soak.fault_plan import fault_plan
-from benchmarks.soak.growth_rate import GrowthRate, GrowthVerdict, climbs, growth_rate
+from benchmarks.soak.growth_rate import GrowthRate, GrowthVerdict, climbs, growth_rate, least
 from benchmarks.soak.invariants import behind, incomplete, refused, unexplained
 from benchmarks.soak.lost_requests import LostRequest, SoakTimeline
 from benchmarks.soak.process_usage import MEASURES, ProcessUsage, process_usage
@@ -23,6 +23,10 @@ from chaos.processes import ChildProcesses
 LOOK_EACH_S: Final = 1.0
 SLOWEST: Final = 5
 COUNTS: Final = ("descriptors", "threads")
+OWN: Final = "own_bytes"
+LEAST: Final = "least_own_bytes"
+"""The lowest own memory of each minute."""
+
 ENGINES_OF_THE_BENCH: Final = "engines-"
 """Their books grow with each call, on purpose."""
 
@@ -100,13 +104,20 @@ async def soak(
     folder: Path,
     *,
     fleet: SoakFleet = FULL,
+    replicas: int = 1,
     enemy: bool = False,
     verbose: bool = False,
 ) -> SoakResult:
     """One soak of this length, if wanted with a standing enemy; logs, ledger and policies stay in the folder."""
     kills = max(1, round(length_s / 120))
     troubles = fault_plan(
-        seed, length_s, engines=fleet.engines, agents=fleet.agents, envoys=fleet.envoys, kills=kills
+        seed,
+        length_s,
+        engines=fleet.engines,
+        agents=fleet.agents,
+        envoys=fleet.envoys,
+        kills=kills,
+        replicas=replicas,
     )
     seen = SoakResult(seed=seed, length_s=length_s, troubles=dict(Counter(one.what.value for one in troubles)))
     looks = _ProcessSamples()
@@ -118,6 +129,7 @@ async def soak(
             engines=fleet.engines,
             agents=fleet.agents,
             envoys=fleet.envoys,
+            replicas=replicas,
             enemy_seed=seed if enemy else None,
             verbose=verbose,
         ) as site,
@@ -145,10 +157,12 @@ async def _watch(site: SoakTestbed, seen: SoakResult, looks: _ProcessSamples, le
         for name, heap_bytes in (await site.heaps_bytes()).items():
             if name in processes:
                 looks.heaps.setdefault((name, processes[name]), []).append((at_s, heap_bytes))
-        engines, proxies = await site.get_json("/v1/engines"), await site.get_json("/v1/proxies")
-        found = [] if engines is None else [*unexplained(engines["engines"])]
-        found += [] if proxies is None else [*refused(_honest(proxies))]
-        seen.findings += [f"at {at_s:.0f} s: {one}" for one in found]
+        for replica in site.replicas:
+            engines = await site.get_json(replica, "/v1/engines")
+            proxies = await site.get_json(replica, "/v1/proxies")
+            found = [] if engines is None else [*unexplained(engines["engines"])]
+            found += [] if proxies is None else [*refused(_honest(proxies))]
+            seen.findings += [f"at {at_s:.0f} s, {replica.name}: {one}" for one in found]
         await asyncio.sleep(LOOK_EACH_S)
 
 
@@ -163,17 +177,25 @@ async def _settled(site: SoakTestbed) -> list[str]:
 
 
 async def _wrong(site: SoakTestbed) -> list[str]:
-    proxies, engines = await site.get_json("/v1/proxies"), await site.get_json("/v1/engines")
-    policies = await site.get_json("/v1/policies")
-    if proxies is None or engines is None or policies is None:
-        return ["the control plane does not answer"]
-    known: list[dict[str, Any]] = engines["engines"]
-    lines = (site.folder / "ledger.jsonl").read_text().splitlines()
-    out = [
-        f"{one['engine']} is still {one['health']}: {one['reason']}" for one in known if one["health"] != "HEALTHY"
-    ]
-    unread = [] if policies["state"] == "accepted" else [f"the policies are {policies['state']}"]
-    return [*behind(_honest(proxies), site.envoys), *incomplete(lines, known, site.kills), *out, *unread]
+    connected: list[dict[str, Any]] = []
+    found: list[str] = []
+    for replica in site.replicas:
+        proxies, engines = await site.get_json(replica, "/v1/proxies"), await site.get_json(replica, "/v1/engines")
+        policies = await site.get_json(replica, "/v1/policies")
+        if proxies is None or engines is None or policies is None:
+            return [f"the {replica.name} does not answer"]
+        known: list[dict[str, Any]] = engines["engines"]
+        lines = replica.ledger.read_text().splitlines()
+        connected += _honest(proxies)
+        found += incomplete(lines, known, replica.kills)
+        found += [
+            f"{one['engine']} is still {one['health']}: {one['reason']}"
+            for one in known
+            if one["health"] != "HEALTHY"
+        ]
+        if policies["state"] != "accepted":
+            found.append(f"the policies are {policies['state']}")
+    return [*behind(connected, site.envoys), *found]
 
 
 def _honest(proxies: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -218,10 +240,11 @@ def _judge_growth(seen: SoakResult, looks: _ProcessSamples) -> None:
         if name.startswith(ENGINES_OF_THE_BENCH):
             continue
         held_by_it = looks.samples[key]
-        measured = {
+        measured: dict[str, Sequence[tuple[float, float]]] = {
             measure: [(one.at_s, float(getattr(one, measure))) for one in held_by_it] for measure in MEASURES
         }
-        for measure, series in {**measured, "heap_bytes": looks.heaps.get(key, [])}.items():
+        measured |= {LEAST: least(measured[OWN]), "heap_bytes": looks.heaps.get(key, [])}
+        for measure, series in measured.items():
             grown = growth_rate(series)
             if grown is None:
                 continue

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -20,6 +20,7 @@ import aiohttp
 from benchmarks.soak.aged_state import write_aged_state
 from benchmarks.soak.fault_plan import PlannedFault, SoakFault
 from benchmarks.soak.lost_requests import FaultInterval, SoakAttempt, attempts_of
+from benchmarks.soak.shifted_clock import write_shift
 from benchmarks.testbed import LIMIT_S, POOL, ProcessLauncher, policy_text, until
 from chaos.fake_engine import EngineConfig, EngineCrash, EngineErrorAfterWork, EngineHang, EngineShed, EngineSlow
 from chaos.fake_engine.engine_faults import EngineFault
@@ -35,6 +36,15 @@ ENEMY_PAUSE_S: Final = 0.01
 """Between two messages of the enemy: it shares the machine with the fleet."""
 
 SPARE_DESCRIPTORS: Final = 2
+
+ADDRESS_SPACE_MIB: Final = 1024
+"""The chart's limit of memory."""
+
+HOT_RESTARTS: Final = 2
+"""One after another."""
+
+PARENT_ENDS_AFTER_S: Final = 5
+"""Of an Envoy that restarts hot: longer than a stream lasts on an engine that is not slow."""
 
 PATIENCE_S: Final = 30.0
 """Of a caller: longer than any fault lasts, so that who gives up was forgotten and not just kept waiting."""
@@ -54,10 +64,24 @@ _FAULTS: Final[Mapping[SoakFault, EngineFault]] = {
 }
 
 
+@dataclass(slots=True, kw_only=True)
+class ControlPlaneReplica:
+    """One control plane: its ports, its files, and its process, None while it is away."""
+
+    name: str
+    xds: int
+    admin: int
+    state: Path
+    ledger: Path
+    clock: Path
+    kills: int = 0
+    server: ChildProcess | None = None
+
+
 class SoakTestbed:
     """``async with``: everything stands and serves. ``inject`` does one trouble, ``load`` makes requests.
 
-    ``enemy_seed``: first seed of a standing enemy, if there is one.
+    ``enemy_seed``: first seed of a standing enemy, if there is one. ``replicas``: control planes.
 
     ``spells`` is what was wrong and when, in seconds since the site stood.
     """
@@ -70,6 +94,7 @@ class SoakTestbed:
         engines: int,
         agents: int,
         envoys: int,
+        replicas: int = 1,
         enemy_seed: int | None = None,
         verbose: bool = False,
     ) -> None:
@@ -77,7 +102,6 @@ class SoakTestbed:
         self.engines = [f"e{number}" for number in range(engines)]
         self.outcomes: list[RequestOutcome] = []
         self.spells: list[FaultInterval] = []
-        self.kills = 0
         self.envoys = envoys
         self.began_s = 0.0
         self._verbose = verbose
@@ -85,6 +109,7 @@ class SoakTestbed:
         self._controls: list[str] = []
         self._agents: list[ChildProcess | None] = [None] * agents
         self._envoys: list[ChildProcess | None] = [None] * envoys
+        self._epochs = [0] * envoys
         self._processes = processes
         self._launcher = ProcessLauncher(folder, processes)
         self._lasting: dict[str, ChildProcess] = {}
@@ -92,9 +117,12 @@ class SoakTestbed:
         self._starts = 0
         self._enemy_seed = enemy_seed
         self._enemy: ChildProcess | None = None
-        self._listener, self._xds, self._admin, self._enemy_port, *rest = free_ports(4 + 2 * agents + envoys)
-        self._agent_ports, self._envoy_admins = rest[: 2 * agents], rest[2 * agents :]
-        self._server: ChildProcess | None = None
+        self._listener, self._enemy_port, *rest = free_ports(2 + 2 * agents + envoys + 2 * replicas)
+        self._agent_ports, rest = rest[: 2 * agents], rest[2 * agents :]
+        self._envoy_admins, rest = rest[:envoys], rest[envoys:]
+        self.replicas = [
+            _replica(folder, number, *rest[2 * number : 2 * number + 2]) for number in range(replicas)
+        ]
         self._killed: set[int] = set()
         self._writing = asyncio.Lock()
         self._stack = contextlib.AsyncExitStack()
@@ -109,8 +137,10 @@ class SoakTestbed:
                 await self._start_agent(number)
             (self.folder / "policies").mkdir(parents=True)
             self._edit()
-            self._lay_past()
-            await self._start_server()
+            for replica in self.replicas:
+                self._lay_past(replica)
+                write_shift(replica.clock, 0.0)
+                await self._start_server(replica)
             for number in range(self.envoys):
                 await self._start_envoy(number)
             for number in range(self.envoys):
@@ -156,26 +186,41 @@ class SoakTestbed:
             f"agent-{number}-{self._starts}", self._ports[number], (http, grpc)
         )
 
-    async def _start_server(self) -> None:
+    async def _start_server(self, replica: ControlPlaneReplica, address_space_mib: int = 0) -> None:
+        """A control plane; with a limit of its address space, 0: none."""
         self._starts += 1
-        flags = ["-f", str(self.folder / "policies"), "--state-dir", str(self.folder / "state")]
-        flags += ["--ledger", str(self.folder / "ledger.jsonl")]
-        self._server = await self._launcher.start_server(f"serve-{self._starts}", flags, (self._xds, self._admin))
-
-    async def _start_envoy(self, number: int) -> None:
-        verbose = ["--component-log-level", "http:debug,router:debug,pool:debug,upstream:debug"]
-        self._envoys[number] = await self._launcher.start_envoy(
-            number, _node(number), self._xds, self._envoy_admins[number], verbose if self._verbose else ()
+        flags = ["-f", str(self.folder / "policies"), "--state-dir", str(replica.state)]
+        flags += ["--ledger", str(replica.ledger)]
+        program = [sys.executable, "-m", "benchmarks.soak.shifted_clock", str(replica.clock)]
+        if address_space_mib:
+            program = ["sh", "-c", 'ulimit -v "$0" && exec "$@"', str(1024 * address_space_mib), *program]
+        replica.server = await self._launcher.start_server(
+            f"serve-{self._starts}", flags, (replica.xds, replica.admin), program
         )
 
+    async def _start_envoy(self, number: int) -> None:
+        self._epochs[number] = 0
+        self._envoys[number] = await self._launcher.start_envoy(
+            number,
+            _node(number),
+            [one.xds for one in self.replicas],
+            self._envoy_admins[number],
+            self._envoy_flags(),
+        )
+
+    def _envoy_flags(self) -> Sequence[str]:
+        verbose = ("--component-log-level", "http:debug,router:debug,pool:debug,upstream:debug")
+        return verbose if self._verbose else ()
+
     async def _start_enemy(self) -> None:
-        """A hostile proxy, operator's host and agent, if there are any."""
+        """A hostile proxy, operator's host and agent, if there are any; all of the first control plane."""
         if self._enemy_seed is None:
             return
         self._starts += 1
         seed = self._enemy_seed + 1_000 * self._starts
         command = [sys.executable, "-m", "benchmarks.soak.enemy"]
-        command += [f"127.0.0.1:{self._xds}", f"127.0.0.1:{self._admin}", "--seed", str(seed)]
+        first = self.replicas[0]
+        command += [f"127.0.0.1:{first.xds}", f"127.0.0.1:{first.admin}", "--seed", str(seed)]
         command += ["--agent", str(self._enemy_port), "--pause", str(ENEMY_PAUSE_S)]
         self._enemy = await self._processes.start(f"enemy-{self._starts}", command, ready_within_s=LIMIT_S)
 
@@ -192,11 +237,9 @@ class SoakTestbed:
 
         await until(answered, f"an answer at {url}")
 
-    def _lay_past(self) -> None:
+    def _lay_past(self, replica: ControlPlaneReplica) -> None:
         text = (self.folder / "policies" / "chat.yaml").read_text()
-        write_aged_state(
-            self.folder / "ledger.jsonl", self.folder / "state", text, pool=POOL, engines=self.engines
-        )
+        write_aged_state(replica.ledger, replica.state, text, pool=POOL, engines=self.engines)
 
     def _edit(self, *, bad: bool = False) -> None:
         """Apply changed policies, which every proxy receives."""
@@ -232,7 +275,7 @@ class SoakTestbed:
         """Do one trouble, and undo it when its time is over."""
         began_s = self.now_s()
         engine = self.engines[trouble.which] if trouble.what in _FAULTS else ""
-        proxy = ""
+        proxy = _node(trouble.which) if trouble.what in _ENVOY_FAULTS else ""
         match trouble.what:
             case SoakFault.EDIT:
                 async with self._writing:
@@ -244,31 +287,62 @@ class SoakTestbed:
                     self._edit()
             case SoakFault.AGENT_KILLED:
                 await self._restart_agent(trouble.which)
-            case SoakFault.ENVOY_KILLED:
-                if (envoy := self._envoys[trouble.which]) is not None:
-                    proxy = _node(trouble.which)
-                    self._envoys[trouble.which] = None
-                    await self._kill(envoy)
-                    await self._start_envoy(trouble.which)
-                    await self._served(trouble.which)
-            case SoakFault.CONTROL_PLANE_KILLED:
-                await self._restart_server()
+            case SoakFault.ENVOY_KILLED | SoakFault.ENVOY_HOT_RESTARTED:
+                envoy, self._envoys[trouble.which] = self._envoys[trouble.which], None
+                if envoy is None:
+                    return  # away already
+                await _ENVOY_FAULTS[trouble.what](self, trouble.which, envoy)
             case SoakFault.ENEMY_REPLACED:
                 await self._replace_enemy()
-            case SoakFault.NO_DESCRIPTORS:
-                if (server := self._server) is not None:
-                    await _without_descriptors(server.pid, trouble.lasts_s)
-            case SoakFault.CONTROL_PLANE_PAUSED:
-                if (server := self._server) is not None:
-                    await _paused(server, trouble.lasts_s)
-            case fault:
+            case fault if fault in _FAULTS:
                 control = self._controls[trouble.which]
                 await set_engine_fault(self._http, control, _FAULTS[fault])
                 await asyncio.sleep(trouble.lasts_s)
                 await set_engine_fault(self._http, control, None)
+            case _:
+                await self._disturb_server(trouble)
         self.spells.append(
             FaultInterval(what=trouble.what, from_s=began_s, to_s=self.now_s(), engine=engine, proxy=proxy)
         )
+
+    async def _disturb_server(self, trouble: PlannedFault) -> None:
+        """A fault of a control plane; it may be away."""
+        replica = self.replicas[trouble.which]
+        match trouble.what:
+            case SoakFault.CONTROL_PLANE_KILLED:
+                await self._restart_server(replica)
+            case SoakFault.ADDRESS_SPACE_LIMITED:
+                await self._restart_server(replica, ADDRESS_SPACE_MIB)
+            case SoakFault.CLOCK_JUMPED:
+                write_shift(replica.clock, trouble.by_s)
+                await asyncio.sleep(trouble.lasts_s)
+                write_shift(replica.clock, 0.0)
+            case SoakFault.NO_DESCRIPTORS:
+                if (server := replica.server) is not None:
+                    await _without_descriptors(server.pid, trouble.lasts_s)
+            case SoakFault.CONTROL_PLANE_PAUSED:
+                if (server := replica.server) is not None:
+                    await _paused(server, trouble.lasts_s)
+
+    async def _restart_envoy(self, number: int, envoy: ChildProcess) -> None:
+        """Kill an Envoy and start it again."""
+        await self._kill(envoy)
+        await self._start_envoy(number)
+        await self._served(number)
+
+    async def _restart_envoy_hot(self, number: int, envoy: ChildProcess) -> None:
+        """Let an Envoy take over from itself, again and again."""
+        for _ in range(HOT_RESTARTS):
+            self._killed.add(envoy.pid)
+            self._epochs[number] += 1
+            after = await self._launcher.restart_envoy_hot(
+                number, self._epochs[number], PARENT_ENDS_AFTER_S, self._envoy_flags()
+            )
+            async with asyncio.timeout(LIMIT_S):
+                await envoy.wait()
+            envoy = after
+        await self._served(number)
+        self._envoys[number] = envoy
 
     async def _restart_agent(self, number: int) -> None:
         if (agent := self._agents[number]) is not None:
@@ -276,12 +350,12 @@ class SoakTestbed:
             await self._kill(agent)
             await self._start_agent(number)
 
-    async def _restart_server(self) -> None:
-        if (server := self._server) is not None:
-            self._server = None
+    async def _restart_server(self, replica: ControlPlaneReplica, address_space_mib: int = 0) -> None:
+        if (server := replica.server) is not None:
+            replica.server = None
             await self._kill(server)
-            self.kills += 1
-            await self._start_server()
+            replica.kills += 1
+            await self._start_server(replica, address_space_mib)
 
     async def _replace_enemy(self) -> None:
         if (enemy := self._enemy) is not None:
@@ -321,10 +395,10 @@ class SoakTestbed:
 
     # -- what is seen of it --------------------------------------------------------------------------------
 
-    async def get_json(self, path: str) -> Any:
-        """What the control plane answers; None while it is away."""
+    async def get_json(self, replica: ControlPlaneReplica, path: str) -> Any:
+        """What a control plane answers; None while it is away."""
         with contextlib.suppress(aiohttp.ClientError):
-            async with self._http.get(f"http://127.0.0.1:{self._admin}{path}") as answer:
+            async with self._http.get(f"http://127.0.0.1:{replica.admin}{path}") as answer:
                 return await answer.json()
         return None
 
@@ -333,7 +407,7 @@ class SoakTestbed:
         found = {name: child.pid for name, child in self._lasting.items()}
         for name, children in (("agent", self._agents), ("envoy", self._envoys)):
             found |= {f"{name}-{number}": child.pid for number, child in enumerate(children) if child is not None}
-        return found if self._server is None else {**found, "control plane": self._server.pid}
+        return {**found, **{one.name: one.server.pid for one in self.replicas if one.server is not None}}
 
     async def heaps_bytes(self) -> Mapping[str, int]:
         """What each Envoy that answers has taken for its heap, by the names of ``processes``."""
@@ -361,6 +435,12 @@ class SoakTestbed:
         return found
 
 
+_ENVOY_FAULTS: Final = {
+    SoakFault.ENVOY_KILLED: SoakTestbed._restart_envoy,
+    SoakFault.ENVOY_HOT_RESTARTED: SoakTestbed._restart_envoy_hot,
+}
+
+
 async def _without_descriptors(pid: int, lasts_s: float) -> None:
     """Let a process open few files more than it has, for this long; it may end meanwhile."""
     with contextlib.suppress(ProcessLookupError, FileNotFoundError):
@@ -378,6 +458,18 @@ async def _paused(child: ChildProcess, lasts_s: float) -> None:
         await asyncio.sleep(lasts_s)
     finally:
         child.signal_group(signal.SIGCONT)
+
+
+def _replica(folder: Path, number: int, xds: int, admin: int) -> ControlPlaneReplica:
+    suffix = f"-{number + 1}" if number else ""
+    return ControlPlaneReplica(
+        name=f"control plane{suffix.replace('-', ' ')}",
+        xds=xds,
+        admin=admin,
+        state=folder / f"state{suffix}",
+        ledger=folder / f"ledger{suffix}.jsonl",
+        clock=folder / f"clock{suffix}",
+    )
 
 
 def _open_files(pid: int) -> int:

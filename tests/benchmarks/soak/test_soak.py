@@ -3,6 +3,8 @@
 import json
 import os
 import random
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +14,16 @@ import pytest
 from benchmarks.soak.aged_state import write_aged_state
 from benchmarks.soak.cli import results_json
 from benchmarks.soak.cpu_starvation import CpuWait, CpuWaitRecorder, starvation, starved_s
-from benchmarks.soak.fault_plan import BROKEN_PERCENT, ENGINE_FAULTS, KILLED_UNTIL, QUIET_S, SoakFault, fault_plan
-from benchmarks.soak.growth_rate import JUDGED_FROM_S, GrowthRate, GrowthVerdict, climbs, growth_rate
+from benchmarks.soak.fault_plan import (
+    BROKEN_PERCENT,
+    CLOCK_JUMPS_S,
+    ENGINE_FAULTS,
+    KILLED_UNTIL,
+    QUIET_S,
+    SoakFault,
+    fault_plan,
+)
+from benchmarks.soak.growth_rate import JUDGED_FROM_S, GrowthRate, GrowthVerdict, climbs, growth_rate, least
 from benchmarks.soak.invariants import behind, incomplete, refused, unexplained
 from benchmarks.soak.lost_requests import FaultInterval, SoakTimeline, attempts_of
 from benchmarks.soak.process_usage import process_usage
@@ -42,8 +52,33 @@ def test_enough_engines_stay_healthy_and_all_recover(seed: int) -> None:
     kills = [one.at_s for one in found if one.what is SoakFault.CONTROL_PLANE_KILLED]
     assert len(kills) == 2
     assert max(kills) <= 300.0 * KILLED_UNTIL, "the last one is to live long enough to be measured"
-    for what in (SoakFault.AGENT_KILLED, SoakFault.ENVOY_KILLED):
+    limited = [one.at_s for one in found if one.what is SoakFault.ADDRESS_SPACE_LIMITED]
+    assert limited
+    assert max(limited) <= 300.0 * KILLED_UNTIL
+    assert all(one.by_s in CLOCK_JUMPS_S for one in found if one.what is SoakFault.CLOCK_JUMPED)
+    for what in (SoakFault.AGENT_KILLED, SoakFault.ENVOY_KILLED, SoakFault.ENVOY_HOT_RESTARTED):
         assert {one.which for one in found if one.what is what} <= {0, 1}, "the last one is measured"
+
+
+def test_only_the_wall_clock_of_a_process_jumps_and_comes_back(tmp_path: Path) -> None:
+    script = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from benchmarks.soak.shifted_clock import follow, write_shift\n"
+        "began, path = (time.time(), time.monotonic()), Path(sys.argv[1])\n"
+        "write_shift(path, 0.0)\n"
+        "follow(path)\n"
+        "for by_s in (-86_400.0, 864_000.0, 0.0):\n"
+        "    write_shift(path, by_s)\n"
+        "    print(time.time() - began[0], time.time_ns() / 1e9 - began[0], time.monotonic() - began[1])\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "clock")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    for line, by_s in zip(done.stdout.splitlines(), (-86_400.0, 864_000.0, 0.0), strict=True):
+        wall_s, wall_of_ns_s, passed_s = map(float, line.split())
+        assert wall_s == pytest.approx(passed_s + by_s, abs=1.0)
+        assert wall_of_ns_s == pytest.approx(passed_s + by_s, abs=1.0)
+        assert 0.0 <= passed_s < 60.0
 
 
 # -- growth ------------------------------------------------------------------------------------------------
@@ -76,6 +111,21 @@ def test_bursts_and_collections_do_not_tilt_it() -> None:
     assert found.low > -0.2
     assert found.high < 0.2
     assert found.verdict is GrowthVerdict.BELOW
+
+
+def test_least_of_each_minute_is_what_floods_leave_behind() -> None:
+    """Floods hide what grows below them; the lowest value of a minute shows it."""
+    rng = random.Random(1)
+    floods = [(float(s), LEVEL + (rng.uniform(0, LEVEL) if s % 60 else 0.0)) for s in range(3_600)]
+    assert least(floods) == [(60.0 * minute, LEVEL) for minute in range(60)]
+    hidden, shown = growth_rate(floods), growth_rate(least(floods))
+    assert hidden is not None
+    assert shown is not None
+    assert hidden.verdict is not GrowthVerdict.BELOW
+    assert shown.verdict is GrowthVerdict.BELOW
+    leaking = growth_rate(least([(at_s, value + 1_000 * at_s) for at_s, value in floods]))
+    assert leaking is not None
+    assert leaking.verdict is GrowthVerdict.GROWS
 
 
 def test_no_growth_verdict_from_a_short_or_uncertain_window() -> None:
