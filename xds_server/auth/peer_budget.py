@@ -20,7 +20,7 @@ MAX_REMEMBERED: Final = 16_384
 """Limit of remembered nodes and hosts each; the longest unused are forgotten, and have a full budget again."""
 
 FORGET_EACH: Final = 64
-"""After so many messages the buckets that are full again are forgotten: made-up nodes would fill memory for hours."""
+"""Messages until buckets that are full again are forgotten: made-up nodes would fill memory for hours."""
 
 FLOOR_FORGOTTEN_S: Final = 600.0
 """Time without messages after which a node that uses little counts as unknown."""
