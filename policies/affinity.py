@@ -1,5 +1,6 @@
 """Affinity of a route: requests with the same key go to the same engine while it is healthy and has room."""
 
+from enum import StrEnum
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -19,6 +20,13 @@ _ISTIO_HASH: Final = kept("loadBalancer.consistentHash", "DestinationRule")
 
 def _key(gateway_api: FieldOutcome = _GATEWAY_HASH) -> FieldTargets:
     return FieldTargets(live=Xds.RDS | Xds.CDS | Xds.EDS, istio=_ISTIO_HASH, gateway_api=gateway_api)
+
+
+class AffinityMode(StrEnum):
+    """What keeps requests with one key on one engine."""
+
+    SOFT = "soft"
+    STRICT = "strict"
 
 
 class CookieKey(Spec):
@@ -65,6 +73,18 @@ class PrefixKey(Spec):
 class Affinity(Spec):
     """The key of a request, and how far locality outranks load."""
 
+    mode: AffinityMode = documented_field(
+        AffinityMode.SOFT,
+        "soft: the key chooses the engine, and load may choose another; when engines come and go, some keys move. "
+        "strict: the first answer names the engine in the cookie or header, and the session stays there until the "
+        "engine is ejected or drains.",
+        why="a lost prefix costs one prefill; only state that engines do not share needs more",
+        targets=FieldTargets(
+            live=Xds.RDS | Xds.LDS | Xds.CDS | Xds.EDS,
+            istio=kept("loadBalancer.consistentHash", "DestinationRule"),
+            gateway_api=kept("loadBalancer.consistentHash", "BackendTrafficPolicy"),
+        ),
+    )
     header: str | None = documented_field(
         None, "Request header whose value is the key.", targets=_key(), pattern=_NAME_PATTERN, max_length=128
     )
@@ -76,6 +96,11 @@ class Affinity(Spec):
             CelRule(
                 rule="(has(self.header) ? 1 : 0) + (has(self.cookie) ? 1 : 0) + (has(self.prefix) ? 1 : 0) == 1",
                 message="set exactly one of header, cookie and prefix",
+                code="SG040",
+            ),
+            CelRule(
+                rule="!has(self.mode) || self.mode != 'strict' || !has(self.prefix)",
+                message="mode: strict needs a cookie or a header",
                 code="SG040",
             ),
         ),
@@ -95,6 +120,25 @@ class Affinity(Spec):
         ge=1,
         le=1000,
     )
+
+    move_within: Duration = documented_field(
+        60.0,
+        "Strict sessions of an engine that an operator or its agent drains move to others over this time; 0s: at "
+        "once. Sessions of other engines that leave always move at once.",
+        why="other engines compute 5 % of the lost prompts at a time",
+        unit="duration",
+        targets=FieldTargets(
+            live=Xds.RDS,
+            istio=lost("pods end without a drain: their sessions move at once"),
+            gateway_api=lost("gateways move all sessions of an endpoint that leaves at once"),
+        ),
+        le=86400,
+    )
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether sessions stay on one engine."""
+        return self.mode is AffinityMode.STRICT
 
     @property
     def by_header_or_cookie(self) -> bool:

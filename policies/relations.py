@@ -218,6 +218,22 @@ def _affinity(route: ModelRoute, document: ValidatedDocument) -> Iterator[Proble
             allowed="exactly one of header, cookie and prefix",
             hint="keep one of them" if given else "set prefix: {} for engines with a prefix cache",
         )
+    elif affinity.is_strict and affinity.prefix is not None:
+        yield _problem(
+            document,
+            "SG040",
+            ("spec", "affinity", "prefix"),
+            "a prompt names no engine, and mode: strict needs a key that the answer can set",
+            hint="set cookie or header, or mode: soft",
+        )
+    elif affinity.is_strict and len({share.pool for share in route.spec.pools}) > 1:
+        yield _problem(
+            document,
+            "SG040",
+            ("spec", "affinity", "mode"),
+            "the weights of several pools would move a session with each request",
+            hint="keep one pool, with fallbacks if need be, or set mode: soft",
+        )
     elif affinity.prefix is not None and route.spec.listener.reads_headers:
         yield _problem(
             document,

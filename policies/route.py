@@ -535,6 +535,15 @@ class ModelRouteSpec(Spec):
         None,
         "Send requests with the same key to the same engine of a target pool while it is healthy and has room. "
         "Default: to the engine with the fewest requests.",
+        checks=(
+            CelRule(
+                rule="!has(self.affinity) || !has(self.affinity.mode) || self.affinity.mode != 'strict' || "
+                "self.pools.size() == 1",
+                message="mode: strict needs exactly one pool in pools",
+                code="SG040",
+                field=".affinity",
+            ),
+        ),
     )
     static_answer: StaticAnswer | None = documented_field(
         None,

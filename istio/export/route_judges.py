@@ -93,6 +93,18 @@ def _affinity(seen: FieldContext) -> FieldOutcome | None:
     return lost("Istio has one key per service; routes to the pool with another key, or without one, exclude it")
 
 
+def _affinity_mode(seen: FieldContext) -> FieldOutcome | None:
+    affinity = seen.policies.routes[seen.name].spec.affinity
+    if affinity is None or not affinity.is_strict:
+        return kept("not set" if affinity is None else "soft, as every consistent hash")
+    return lost("a consistent hash instead: some sessions move when engines come and go")
+
+
+def _move_within(seen: FieldContext) -> FieldOutcome | None:
+    affinity = seen.policies.routes[seen.name].spec.affinity
+    return None if affinity is not None and affinity.is_strict else kept("no strict sessions")
+
+
 JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
     {
         "spec.listener.address": _address,
@@ -102,6 +114,8 @@ JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
         "spec.match.stream": _body("stream"),
         "spec.pools[].pool": _pool,
         "spec.priority": _priority,
+        "spec.affinity.mode": _affinity_mode,
+        "spec.affinity.moveWithin": _move_within,
         "spec.affinity.header": _affinity,
         "spec.affinity.cookie.name": _affinity,
         "spec.affinity.cookie.ttl": _affinity,

@@ -135,6 +135,19 @@ def _affinity(seen: GatewayFieldContext) -> FieldOutcome | None:
     return lost("session persistence of the Gateway API has no key of the caller") if seen.site.plain else None
 
 
+def _affinity_mode(seen: GatewayFieldContext) -> FieldOutcome | None:
+    affinity = seen.policies.routes[seen.name].spec.affinity
+    if affinity is None or not affinity.is_strict:
+        return kept("not set" if affinity is None else "soft, as every consistent hash")
+    how = "no key of the caller" if seen.site.plain else "a consistent hash instead"
+    return lost(f"{how}: sessions move when engines come and go")
+
+
+def _move_within(seen: GatewayFieldContext) -> FieldOutcome | None:
+    affinity = seen.policies.routes[seen.name].spec.affinity
+    return None if affinity is not None and affinity.is_strict else kept("no strict sessions")
+
+
 def _body(seen: GatewayFieldContext) -> FieldOutcome | None:
     return lost("the Gateway API has no body limit") if seen.site.plain else None
 
@@ -155,6 +168,8 @@ JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
         "spec.modelChange": _model_change,
         "spec.sideEffects": _side_effects,
         "spec.allowedRegions": _regions,
+        "spec.affinity.mode": _affinity_mode,
+        "spec.affinity.moveWithin": _move_within,
         "spec.affinity.header": _affinity,
         "spec.affinity.cookie.name": _affinity,
         "spec.affinity.cookie.ttl": _affinity,

@@ -290,7 +290,7 @@ _AFFINITY: Final = (
     Code(
         code="SG166",
         title="affinity by a useless header",
-        meaning="The header of affinity never reaches Envoy's load balancer, or differs in each request. Requests are then balanced as without a key.",
+        meaning="The header of affinity never reaches Envoy's load balancer, or differs in each request. Requests are then balanced as without a key. With `mode: strict` answers set the header, so it must be one of its own.",
         example=_with_affinity("header: x-request-id"),
         fix="Use a header that names the session.",
     ),
@@ -314,6 +314,13 @@ _AFFINITY: Final = (
             "spec: {listener: {port: 80}, match: {pathPrefix: /other}, pools: [{pool: three}], affinity: {header: x-session}}\n",
         ),
         fix="Set the same slackPercent in these routes.",
+    ),
+    Code(
+        code="SG169",
+        title="affinity setting without effect",
+        meaning="`slackPercent` bounds the load of keys with `mode: soft`. `moveWithin` moves sessions of `mode: strict`.",
+        example=_with_affinity("mode: strict, header: x-session, slackPercent: 50"),
+        fix="Remove the setting, or set the other mode.",
     ),
 )
 

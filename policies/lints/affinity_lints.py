@@ -11,6 +11,23 @@ from policies.route import is_removed_header
 _UNIQUE: Final = frozenset({"x-request-id", "traceparent", "idempotency-key"})
 """Headers with another value in each request."""
 
+_OF_HTTP: Final = frozenset(
+    {
+        "authorization",
+        "connection",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "cookie",
+        "date",
+        "host",
+        "retry-after",
+        "server",
+        "set-cookie",
+        "transfer-encoding",
+    }
+)
+"""Headers with a meaning of their own in answers or requests."""
 
 _FEW: Final = (
     "no engine",
@@ -22,27 +39,33 @@ _FEWEST_ENGINES: Final = len(_FEW)
 
 def _few_engines(policies: PolicySet) -> Iterator[Finding]:
     for name, route in policies.routes.items():
-        for share in route.spec.pools if route.spec.affinity is not None else ():
+        affinity = route.spec.affinity
+        for share in route.spec.pools if affinity is not None else ():
             pool = policies.pools[share.pool].spec
-            if pool.kubernetes is None and len(pool.endpoints) < _FEWEST_ENGINES:
+            # Of two engines, one that leaves takes its own sessions with it, and no other.
+            fewest = _FEWEST_ENGINES - 1 if affinity is not None and affinity.is_strict else _FEWEST_ENGINES
+            if pool.kubernetes is None and len(pool.endpoints) < fewest:
                 yield Finding(
                     code="SG165",
                     origin=policies.origin("ModelRoute", name, "spec.affinity"),
                     path="spec.affinity",
                     message=f"route {name}: pool {share.pool} has {_FEW[len(pool.endpoints)]}",
-                    fix=f"add engines, at least {_FEWEST_ENGINES}, or remove affinity",
+                    fix=f"add engines, at least {fewest}, or remove affinity",
                 )
 
 
 def _useless_headers(policies: PolicySet) -> Iterator[Finding]:
     for name, route in policies.routes.items():
-        header = route.spec.affinity.header if route.spec.affinity is not None else None
-        if header is None:
+        affinity = route.spec.affinity
+        header = affinity.header if affinity is not None else None
+        if affinity is None or header is None:
             continue
         if is_removed_header(header):
             why, fix = "listeners remove it, so no request has a key", "use a header with another name"
         elif header.lower() in _UNIQUE:
             why, fix = "it differs in each request, so no two have the same key", "use a header of the session"
+        elif affinity.is_strict and header.lower() in _OF_HTTP:
+            why, fix = "mode: strict sets it in answers, where it has a meaning already", "use a header of its own"
         else:
             continue
         yield Finding(
@@ -69,16 +92,20 @@ def _hedged(policies: PolicySet) -> Iterator[Finding]:
 
 
 def _unequal_slack(policies: PolicySet) -> Iterator[Finding]:
+    soft = {
+        name: (route, affinity)
+        for name, route in policies.routes.items()
+        if (affinity := route.spec.affinity) is not None and not affinity.is_strict
+    }
     least: dict[str, tuple[float, str]] = {}
-    for name, route in policies.routes.items():
-        if route.spec.affinity is not None:
-            for share in route.spec.pools:
-                mine = (route.spec.affinity.slack_percent, name)
-                least[share.pool] = min(mine, least.get(share.pool, mine))
-    for name, route in policies.routes.items():
-        for share in route.spec.pools if route.spec.affinity is not None else ():
+    for name, (route, affinity) in soft.items():
+        for share in route.spec.pools:
+            mine = (affinity.slack_percent, name)
+            least[share.pool] = min(mine, least.get(share.pool, mine))
+    for name, (route, affinity) in soft.items():
+        for share in route.spec.pools:
             slack, other = least[share.pool]
-            if route.spec.affinity is not None and slack < route.spec.affinity.slack_percent:
+            if slack < affinity.slack_percent:
                 yield Finding(
                     code="SG168",
                     origin=policies.origin("ModelRoute", name, "spec.affinity.slackPercent"),
@@ -89,4 +116,27 @@ def _unequal_slack(policies: PolicySet) -> Iterator[Finding]:
                 )
 
 
-AFFINITY_RULES: Final[tuple[SetRule, ...]] = (_few_engines, _useless_headers, _hedged, _unequal_slack)
+def _of_the_other_mode(policies: PolicySet) -> Iterator[Finding]:
+    for name, route in policies.routes.items():
+        affinity = route.spec.affinity
+        if affinity is None:
+            continue
+        without_effect = ("slack_percent", "slackPercent") if affinity.is_strict else ("move_within", "moveWithin")
+        if without_effect[0] in affinity.model_fields_set:
+            path = f"spec.affinity.{without_effect[1]}"
+            yield Finding(
+                code="SG169",
+                origin=policies.origin("ModelRoute", name, path),
+                path=path,
+                message=f"route {name}: {without_effect[1]} has no effect with mode: {affinity.mode}",
+                fix="remove it, or set the other mode",
+            )
+
+
+AFFINITY_RULES: Final[tuple[SetRule, ...]] = (
+    _few_engines,
+    _useless_headers,
+    _hedged,
+    _unequal_slack,
+    _of_the_other_mode,
+)

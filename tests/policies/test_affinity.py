@@ -58,6 +58,8 @@ def test_exactly_one_key_is_allowed(affinity: str, said: str) -> None:
         ("{prefix: {characters: 1}}", "spec.affinity.prefix.characters"),
         ("{prefix: {characters: 1000000}}", "spec.affinity.prefix.characters"),
         ("{header: a, slackPercent: 0}", "spec.affinity.slackPercent"),
+        ("{header: a, mode: sticky}", "spec.affinity.mode"),
+        ("{mode: strict, header: a, moveWithin: -1s}", "spec.affinity.moveWithin"),
         ("{tenant: a}", "spec.affinity"),
     ],
 )
@@ -65,6 +67,26 @@ def test_impossible_values_are_refused_at_their_field(affinity: str, path: str) 
     with pytest.raises(PolicyErrors) as caught:
         loaded(affinity)
     assert any(one.path.startswith(path) for one in caught.value.exceptions)
+
+
+def test_prompt_cannot_name_the_engine_of_a_strict_session() -> None:
+    with pytest.raises(PolicyErrors) as caught:
+        loaded("{mode: strict, prefix: {}}")
+    [found] = caught.value.exceptions
+    assert (found.code, found.path) == ("SG040", "spec.affinity.prefix")
+    assert "mode: soft" in found.hint
+
+
+def test_strict_session_needs_a_single_pool() -> None:
+    pools, route = SOUND.partition("---\n")[::2]
+    two = f"{pools}---\n{pools.replace('name: chat', 'name: other')}---\n{route}"
+    two = two.replace("pools: [{pool: chat}]", "pools: [{pool: chat}, {pool: other}]")
+    assert "other}]" in two
+    loaded("{header: x-session}", base=two)
+    with pytest.raises(PolicyErrors) as caught:
+        loaded("{mode: strict, header: x-session}", base=two)
+    [found] = caught.value.exceptions
+    assert (found.code, found.path) == ("SG040", "spec.affinity.mode")
 
 
 def test_prompt_cannot_be_a_key_where_envoy_reads_no_bodies() -> None:
@@ -87,6 +109,13 @@ def test_prompt_cannot_be_a_key_where_envoy_reads_no_bodies() -> None:
         ("{header: X-Envoy-Session}", SOUND, "", ["SG166"]),
         ("{header: session_id}", SOUND, "", ["SG166"]),
         ("{prefix: {}}", SOUND, HEDGED, ["SG167"]),
+        ("{mode: strict, header: x-session, moveWithin: 5m}", SOUND, "", []),
+        ("{mode: strict, header: x-session}", TWO_ENGINES, "", []),
+        ("{mode: strict, header: x-request-id}", SOUND, "", ["SG166"]),
+        ("{mode: strict, header: Authorization}", SOUND, "", ["SG166"]),
+        ("{header: Authorization}", SOUND, "", []),
+        ("{mode: strict, header: x-session, slackPercent: 10}", SOUND, "", ["SG169"]),
+        ("{header: x-session, moveWithin: 60s}", SOUND, "", ["SG169"]),
     ],
 )
 def test_affinity_without_effect_draws_warnings(affinity: str, base: str, more: str, codes: list[str]) -> None:

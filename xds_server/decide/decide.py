@@ -4,6 +4,7 @@ Each pool has its own decisions (``pool_decisions``). Pools depend on each other
 only on the last round. So a pool without new inputs keeps its decisions.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -33,6 +34,7 @@ class PreparedPolicies:
 def prepared_policies(policies: PolicySet) -> PreparedPolicies:
     """What decisions ask of these policies."""
     classes, residency = classes_by_pool(policies), _residency_by_pool(policies)
+    moves = _moves_by_pool(policies)
     return PreparedPolicies(
         pools={
             name: PoolPolicy(
@@ -40,6 +42,7 @@ def prepared_policies(policies: PolicySet) -> PreparedPolicies:
                 resilience=policies.effective[name],
                 classes=classes.get(name, frozenset()),
                 residency=residency.get(name, frozenset()),
+                move_within_s=moves.get(name, 0.0),
             )
             for name, pool in policies.pools.items()
         },
@@ -111,6 +114,17 @@ def _residency_by_pool(policies: PolicySet) -> Mapping[str, frozenset[frozenset[
             for pool in (*(share.pool for share in route.spec.pools), *route.spec.fallbacks):
                 found.setdefault(pool, set()).add(frozenset(route.spec.allowed_regions))
     return {pool: frozenset(sets) for pool, sets in found.items()}
+
+
+def _moves_by_pool(policies: PolicySet) -> Mapping[str, float]:
+    """Seconds in which strict sessions leave a draining engine of each pool: the shortest of its routes."""
+    found: dict[str, float] = {}
+    for route in policies.routes.values():
+        affinity = route.spec.affinity
+        if affinity is not None and affinity.is_strict:
+            for share in route.spec.pools:
+                found[share.pool] = min(found.get(share.pool, math.inf), affinity.move_within)
+    return found
 
 
 def _fallbacks(policies: PolicySet) -> Mapping[str, tuple[str, ...]]:

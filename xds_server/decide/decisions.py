@@ -304,10 +304,11 @@ class PoolDecisions:
 
     ``zones`` is by calling zone, ``ceilings`` by role. ``declared`` are the engines of the pool. ``slow`` has
     engines that were slower than their peers lately: True while they are. ``weight_factors`` multiply engine
-    weights; it is empty where declared slots alone set them. ``ramps`` has engines in slow start. ``regions`` is
-    by the callers' region, and empty if all engines are in one; ``region_zones`` has the zones within each region,
-    by calling zone. ``serves_percent`` is the part of its traffic that the pool takes while another pool can take
-    the rest: 0 while it fails as a whole, less than 100 on trial.
+    weights; it is empty where declared slots alone set them. ``ramps`` has engines in slow start. ``sessions`` has
+    the percent of its strict sessions that each draining engine keeps; one without an entry keeps none.
+    ``regions`` is by the callers' region, and empty if all engines are in one; ``region_zones`` has the zones
+    within each region, by calling zone. ``serves_percent`` is the part of its traffic that the pool takes while
+    another pool can take the rest: 0 while it fails as a whole, less than 100 on trial.
     """
 
     engines: Mapping[EngineId, EngineDecision]
@@ -324,6 +325,7 @@ class PoolDecisions:
     serves_percent: float = 100.0
     weight_factors: Mapping[EngineId, float] = field(default_factory=dict)
     ramps: Mapping[EngineId, ShareRamp] = field(default_factory=dict)
+    sessions: Mapping[EngineId, float] = field(default_factory=dict)
     regions: Mapping[str, RegionShares] = field(default_factory=dict)
     region_zones: Mapping[str, Mapping[str, ZoneShares]] = field(default_factory=dict)
 

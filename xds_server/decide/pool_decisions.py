@@ -50,6 +50,7 @@ from xds_server.decide.routing.endpoint_weights import (
 from xds_server.decide.routing.hedge_decision import hedge_decision, hedge_due_s
 from xds_server.decide.routing.region_shares import region_routing, regions_due_s
 from xds_server.decide.routing.retry_statuses import retries_due_s, retry_statuses
+from xds_server.decide.routing.session_drain import kept_sessions, session_drain_due_s
 from xds_server.decide.routing.slow_start import share_ramps, slow_start, slow_start_due_s
 from xds_server.decide.routing.time_limits import limits_due_s, time_limits
 from xds_server.decide.routing.zone_relief import zone_relief
@@ -157,6 +158,7 @@ def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemo
             proxies=sum(proxies.by_role.values()),
         ),
         ramps=engines.ramps,
+        sessions=kept_sessions(pool.policy.move_within_s, pool.engines, outcome.engines, now_s),
         regions=routed.regions.shares,
         region_zones={region: zones.shares for region, zones in routed.regions.zones.items()},
     )
@@ -180,6 +182,7 @@ def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemo
         breaker_due_s(let_in.breaker, now_s),
         degradation_due_s(resilience.degradation, let_in.degradation, now_s),
         slow_start_due_s(ramps, resilience.slow_start, now_s),
+        session_drain_due_s(pool.policy.move_within_s, pool.engines, outcome.engines, now_s),
         *_routing_due_s(routed, resilience, now_s),
     )
     return replace(

@@ -21,12 +21,16 @@ _NO_PROXIES: Final[Mapping[str, Proxy]] = MappingProxyType({})  # one object: de
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPolicy:
     """A pool's policies, and of the routes that lead to it: their priority classes, and the sets of regions that
-    limit some of them."""
+    limit some of them.
+
+    ``move_within_s``: in which sessions leave a draining engine; 0 without strict affinity.
+    """
 
     spec: EnginePoolSpec
     resilience: ResilienceSpec
     classes: frozenset[PriorityClass]
     residency: frozenset[frozenset[str]] = frozenset()
+    move_within_s: float = 0.0
 
 
 def able_per_s(decision: EngineDecision, capacity: EngineCapacity) -> float:

@@ -26,14 +26,14 @@ from xds_server.translate.prompt_prefix import prefix_state
 
 
 def slack_by_pool(routes: Mapping[str, ModelRoute]) -> Mapping[str, float]:
-    """The slack of each pool that is a target of a route with affinity, in percent; the smallest of its routes'.
+    """The slack of each target pool of routes with soft affinity, in percent; the smallest of its routes'.
 
     Fallbacks keep least-request: they serve for a short time, and all of another pool's requests at once.
     """
     found: dict[str, float] = {}
     for route in routes.values():
         affinity = route.spec.affinity
-        if affinity is not None:
+        if affinity is not None and not affinity.is_strict:
             for share in route.spec.pools:
                 found[share.pool] = min(found.get(share.pool, math.inf), affinity.slack_percent)
     return found
@@ -58,9 +58,9 @@ def bounded_load(slack_percent: float) -> ClusterCommonLbConfigConsistentHashing
 
 
 def hash_policy(route: ModelRoute) -> list[RouteActionHashPolicy]:
-    """The key of the route's requests; empty without affinity."""
+    """The key of the route's requests; empty without soft affinity."""
     affinity = route.spec.affinity
-    if affinity is None:
+    if affinity is None or affinity.is_strict:
         return []
     if affinity.cookie is not None:
         ttl_s = affinity.cookie.ttl

@@ -29,6 +29,7 @@ from xds_server.translate.prefillers import NO_LISTS, PREFILLERS_LABEL
 from xds_server.translate.priorities import PRIORITY_OVERPROVISIONING_PERCENT as TIERED_PERCENT
 from xds_server.translate.priorities import LocalityId, LocalityPriorities, locality_priorities
 from xds_server.translate.residency import RESERVED_LABEL_PREFIX, AllowedRegions, subset_labels
+from xds_server.translate.strict_sessions import SESSION_LABEL, session_token
 from xds_server.wire.assignment import AssignmentSpec, EndpointSpec, HostPort, InternalListener, LocalitySpec
 
 ENGINE_LABEL: Final = "engine"
@@ -63,7 +64,8 @@ class EndpointForm:
     With ``hop`` every engine is a listener inside the proxy that forwards to its address. ``allowed``: sets of
     regions that routes to the pool are limited to; ``adapters``: their selections by adapter. ``names``: host
     names required in engine certificates, by engine. ``hashed``: Envoy picks by hash (``affinity``), in proportion
-    to weights. ``prefillers``: the list of prefill engines of each engine of a decode pool.
+    to weights. ``prefillers``: the list of prefill engines of each engine of a decode pool. ``strict``: routes
+    keep sessions on engines.
     """
 
     hop: bool = False
@@ -72,6 +74,7 @@ class EndpointForm:
     names: Mapping[str, str] = field(default_factory=lambda: _NO_NAMES)
     hashed: bool = False
     prefillers: Mapping[EngineId, str] = field(default_factory=lambda: NO_LISTS)
+    strict: bool = False
 
 
 _PLAIN: Final = EndpointForm()
@@ -274,16 +277,18 @@ def _endpoint(
     inside = subset_labels(engine.region, form.allowed, adapters)
     if listed := form.prefillers.get(engine.id):
         inside = (*inside, (PREFILLERS_LABEL, listed))
+    # The last, so that an operator's label of this name does not count.
+    token = ((SESSION_LABEL, session_token(engine.id)),) if form.strict else ()
     # Reuse the previous object if unchanged: the encoder has its bytes cached.
     return memo.of(
         ("endpoint", engine.id, health, hop),
-        (engine.address, engine.port, weight, engine.labels, inside, hostname),
+        (engine.address, engine.port, weight, engine.labels, inside, token, hostname),
         lambda: EndpointSpec(
             address=_listener_of(engine, address) if hop else address,
             health=HEALTH_STATUS[health],
             weight=weight,
             hostname=hostname,
-            labels=((ENGINE_LABEL, engine.id.engine), *_own_labels(engine), *inside),
+            labels=((ENGINE_LABEL, engine.id.engine), *_own_labels(engine), *inside, *token),
         ),
     )
 

@@ -62,6 +62,7 @@ from xds_server.translate.envoy_values import ads_config_source, pack_any, secon
 from xds_server.translate.lua_scripts import FIELDS_FILTER, LUA_FILTER, fields_filter, lua_filter
 from xds_server.translate.prompt_prefix import PREFIX_FILTER, prefix_state_filter
 from xds_server.translate.route_configuration import route_configuration_name
+from xds_server.translate.strict_sessions import session_filters
 from xds_server.translate.tenant_quotas import OVER_QUOTA_HEADER, QUOTA_REASON, quota_filters
 from xds_server.translate.upstream_tls import downstream_tls_socket
 
@@ -120,12 +121,16 @@ def listener_name(port: int) -> str:
 
 
 def connection_manager(
-    spec: ListenerSpec, prefix_lengths: tuple[int, ...] = (), *, static_answers: bool = False
+    spec: ListenerSpec,
+    prefix_lengths: tuple[int, ...] = (),
+    *,
+    static_answers: bool = False,
+    keeps_sessions: bool = False,
 ) -> Any:
     """Packed connection manager of a port's listener; the same at every address.
 
     ``prefix_lengths``: of the begin of prompts that routes of the port have affinity by. ``static_answers``: a
-    route of the port has one.
+    route of the port has one. ``keeps_sessions``: some have strict affinity.
     """
     manager = HttpConnectionManager(
         stat_prefix=listener_name(spec.port),
@@ -135,6 +140,7 @@ def connection_manager(
             *quota_filters(spec.tenants),
             *_fields_filter(spec, prefix_lengths),
             HttpFilter(name=LUA_FILTER, typed_config=lua_filter(static_answers=static_answers)),
+            *(session_filters() if keeps_sessions else ()),
             HttpFilter(
                 name="envoy.filters.http.router", typed_config=pack_any(Router(upstream_log=[attempt_log(spec)]))
             ),

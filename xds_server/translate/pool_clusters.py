@@ -47,6 +47,7 @@ from xds_server.translate.envoy_values import EDS_FETCH_TIMEOUT_S, ads_config_so
 from xds_server.translate.internal_listeners import internal_upstream_socket
 from xds_server.translate.prefill_filters import prefill_filters
 from xds_server.translate.residency import AllowedRegions, subset_config
+from xds_server.translate.strict_sessions import session_statuses
 
 CHOICE_COUNT: Final = 3
 """Engines compared per pick. Comparing all picks the dead one, which has nothing in flight (measured)."""
@@ -72,12 +73,13 @@ def pool_cluster(
     tls: TransportSocket | None = None,
     slack_percent: float | None = None,
     decodes: bool = False,
+    strict: bool = False,
 ) -> Cluster:
     """Envoy cluster of a pool; with ``hop`` its endpoints are internal listeners.
 
     ``allowed``: sets of regions that routes to it are limited to. ``tls``: TLS to the engines, also through a
-    hop, which forwards the bytes unchanged. ``slack_percent``: of routes with affinity; None without.
-    ``decodes``: prefill engines are named to its engines.
+    hop, which forwards the bytes unchanged. ``slack_percent``: of routes with soft affinity; None without.
+    ``decodes``: prefill engines are named to its engines. ``strict``: a route keeps sessions on its engines.
     """
     hashed = slack_percent is not None
     return Cluster(
@@ -98,6 +100,7 @@ def pool_cluster(
             # received requests for all of that second (measured).
             update_merge_window=seconds(0),
             consistent_hashing_lb_config=None if slack_percent is None else bounded_load(slack_percent),
+            override_host_status=session_statuses() if strict else None,
         ),
         ignore_health_on_host_removal=True,
         circuit_breakers=CircuitBreakers(

@@ -28,6 +28,7 @@ from envoy_data_plane.envoy.config.route.v3 import (
     WeightedCluster,
     WeightedClusterClusterWeight,
 )
+from envoy_data_plane.google.protobuf import Any
 
 from policies.merge import BAD_GATEWAY
 from policies.resilience import ResilienceSpec
@@ -57,6 +58,13 @@ from xds_server.translate.retry_policy import hedge_policy, retry_policy, try_ti
 from xds_server.translate.route_match import header_absent, header_is_true, header_present, route_match
 from xds_server.translate.runtime import weights_prefix
 from xds_server.translate.stated_fields import stated_field_refusals, well_formed
+from xds_server.translate.strict_sessions import (
+    HOST_HEADER,
+    SERVED_FORMAT,
+    SERVED_HEADER,
+    SessionHost,
+    session_config,
+)
 from xds_server.translate.tenant_quotas import tenant_quotas
 
 ROUTING_PRIORITY: Final = {
@@ -168,12 +176,14 @@ def envoy_routes(
     nobody_left: bool = False,
     barred: Collection[str] = (),
     lost: frozenset[str] = frozenset(),
+    sessions: Sequence[SessionHost] = (),
 ) -> tuple[Route, ...]:
     """Envoy routes of a ModelRoute, in order.
 
     Refusals first, then requests with special headers, then all others; streams first. ``models``: model of each
     pool. ``nobody_left``: no engine in the route's regions, or with its adapter, is in rotation. ``barred``: pools
-    that retries must not leave for. ``lost``: pools that the static answer stands in for.
+    that retries must not leave for. ``lost``: pools that the static answer stands in for. ``sessions``: engines
+    that may keep sessions.
     """
     level, answer = decided.degradation, route.spec.static_answer
     if answer is not None and level is not None and answer.applies_at(level.acting_level):
@@ -186,6 +196,7 @@ def envoy_routes(
     reduces = level is not None and level.reduces_answers
     refused = () if most is None or reduces else token_limit_replies(route, most)
     limit = answer_limit(most) if most is not None and reduces else None
+    kept = session_config(route.spec.affinity, sessions)
     wanted = route.spec.match.stream
     rules = {
         streaming: _with_prefill_failures(route, spec, effective_spec(spec, decided, streaming=streaming))
@@ -200,7 +211,7 @@ def envoy_routes(
             for variant, action in _idempotency_variants(
                 route, now, who, models=models, streaming=streaming, gated=gated, barred=barred, limit=limit
             ):
-                yield _envoy_route(route, variant, action, streaming=streaming, limit=limit)
+                yield _envoy_route(route, variant, action, streaming=streaming, limit=limit, kept=kept)
 
     return (*refused, *(one for who in fallback_variants(route, models) for one in served(who)))
 
@@ -214,19 +225,27 @@ def _with_prefill_failures(route: ModelRoute, written: ResilienceSpec, rules: Re
 
 
 def _envoy_route(
-    route: ModelRoute, variant: RouteVariant, action: RouteAction, *, streaming: bool, limit: AnswerLimit | None
+    route: ModelRoute,
+    variant: RouteVariant,
+    action: RouteAction,
+    *,
+    streaming: bool,
+    limit: AnswerLimit | None,
+    kept: Mapping[str, Any],
 ) -> Route:
     kind = "streaming" if streaming else "non-streaming"
     name = f"{route.metadata.name}/{kind}{variant.name}"
     match, stated = route.spec.match, route.spec.listener.reads_headers
     checks = well_formed(match, streaming=streaming) if stated else ()
+    told = {} if limit is None else {ANSWER_LIMIT_HEADER: _LIMITED_TO}
+    told |= {SERVED_HEADER: SERVED_FORMAT} if kept else {}
     return Route(
         name=name,
         match=route_match(match, streaming=streaming, headers=(*variant.headers, *checks), stated=stated),
         route=action,
-        typed_per_filter_config={**unchecked(route), **limit_answers(limit), **names_prefiller(route)},
-        request_headers_to_remove=callers_headers(route),
-        response_headers_to_add=[] if limit is None else [_header(ANSWER_LIMIT_HEADER, _LIMITED_TO)],
+        typed_per_filter_config={**unchecked(route), **limit_answers(limit), **names_prefiller(route), **kept},
+        request_headers_to_remove=[*callers_headers(route), *([HOST_HEADER] if kept else [])],
+        response_headers_to_add=[_header(key, value) for key, value in told.items()],
         request_body_buffer_limit=route.spec.max_body_bytes,
         stat_prefix=name.replace("/", "."),
     )

@@ -51,6 +51,7 @@ from xds_server.translate.route_configuration import (
     specificity,
 )
 from xds_server.translate.runtime_layers import runtime_resource
+from xds_server.translate.strict_sessions import is_strict, session_hosts, strict_pools
 from xds_server.translate.translated_resource import TranslatedPart, TranslatedResource, TypeGroup
 from xds_server.translate.upstream_tls import engine_host_names, secret_resources, upstream_tls_socket
 from xds_server.translate.visibility import visible_policies
@@ -281,6 +282,7 @@ def _pool_resources(
 
     def made() -> _PoolResources:
         bounds, slacks = _bounds(policies, memo), _slacks(policies, memo)
+        strict = pool in memo.of(("strict",), (policies.routes,), lambda: strict_pools(policies.routes))
         adapters = memo.of(("adapters",), (policies.routes, policies.pools), lambda: adapters_by_pool(policies))
         hop = view.cuts and uses_internal_listeners(policies.effective[pool])
         engines = fleet.pools.get(pool, ())
@@ -294,6 +296,7 @@ def _pool_resources(
                 certified=_certified(policies, pool, certificates),
                 slack_percent=slacks.get(pool),
                 decodes=pool in prefilled_by,
+                strict=strict,
             ),
             hop_cluster=_hop_cluster(policies, pool, memo) if view.cuts else None,
             assignment=_assignment(
@@ -311,6 +314,7 @@ def _pool_resources(
                     prefillers=prefiller_lists(engines, decisions, prefillers(policies, fleet, decisions, partner))
                     if partner
                     else NO_LISTS,
+                    strict=strict,
                 ),
             ),
             # For every pool: one whose policy no longer needs hops may still have requests in flight through them.
@@ -368,12 +372,13 @@ def _cluster(
     certified: bool,
     slack_percent: float | None,
     decodes: bool,
+    strict: bool,
 ) -> TranslatedResource:
     spec, tls = policies.effective[pool], policies.pools[pool].spec.tls
     origins = cluster_origins(policies, pool)
     return memo.of(
         (CLUSTER, pool, hop),
-        (spec, origins, allowed, tls, certified, slack_percent, decodes),
+        (spec, origins, allowed, tls, certified, slack_percent, decodes, strict),
         lambda: TranslatedResource(
             type_url=CLUSTER,
             name=pool,
@@ -385,6 +390,7 @@ def _cluster(
                 tls=None if tls is None else upstream_tls_socket(tls, certified=certified),
                 slack_percent=slack_percent,
                 decodes=decodes,
+                strict=strict,
             ),
             origins=origins,
         ),
@@ -504,7 +510,7 @@ def _assignment(
     form: EndpointForm,
 ) -> TranslatedResource:
     engines, zone, region = fleet.pools.get(pool, ()), view.zone, view.region
-    hop, allowed, hashed = form.hop, form.allowed, form.hashed
+    hop, allowed, hashed, strict = form.hop, form.allowed, form.hashed, form.strict
     decided = decisions.pools.get(pool)
     names = memo.of(("names", pool), (policies.pools[pool],), lambda: engine_host_names(policies.pools[pool]))
     form = replace(form, names=names)
@@ -513,7 +519,7 @@ def _assignment(
     else:
         # Inputs of the endpoints in a form that compares in microseconds: most pools are unchanged.
         spec = memo.of(
-            ("assignment", pool, zone, region, hop, hashed),
+            ("assignment", pool, zone, region, hop, hashed, strict),
             (
                 policies.pools[pool],
                 tuple([engine.address for engine in engines]),
@@ -530,7 +536,7 @@ def _assignment(
         )
     origins = pool_origins(policies, pool)
     return memo.of(
-        (ENDPOINT, pool, zone, region, hop, hashed),
+        (ENDPOINT, pool, zone, region, hop, hashed, strict),
         (spec, origins),
         lambda: TranslatedResource(type_url=ENDPOINT, name=pool, message=spec, origins=origins),
     )
@@ -558,15 +564,16 @@ def _listener_of(
     # An Envoy that cannot read such keys balances requests as without one.
     lengths = () if view.no_prompt_keys else prefix_lengths(routes)
     static = any(route.spec.static_answer is not None for route in routes)
+    strict = any(is_strict(route) for route in routes)
     manager = memo.of(
         (LISTENER, port, view.no_prompt_keys),
-        (spec, lengths, static),
-        lambda: connection_manager(spec, lengths, static_answers=static),
+        (spec, lengths, static, strict),
+        lambda: connection_manager(spec, lengths, static_answers=static, keeps_sessions=strict),
     )
     buffer_bytes = max(route.spec.max_body_bytes for route in routes) if view.listener_buffers else None
     return memo.of(
         (LISTENER, port, address, view.listener_buffers, view.no_prompt_keys),
-        (address, origins, spec, buffer_bytes, lengths, static),
+        (address, origins, spec, buffer_bytes, lengths, static, strict),
         lambda: TranslatedResource(
             type_url=LISTENER,
             name=listener_name(port),
@@ -646,10 +653,12 @@ def _envoy_routes_of(
     barred = barred_fallbacks(route, policies, fleet, decisions)
     answer = route.spec.static_answer
     lost = without | barred if answer is not None and answer.when_lost else frozenset()
+    hop = cuts and uses_internal_listeners(spec)
+    sessions = session_hosts(route, selected, fleet, decisions, model=pool.model, hop=hop)
     return memo.of(
         (ROUTE, route.metadata.name, cuts),
         # Decisions have a new reason each round; routes change only with their inputs.
-        (route, spec, gated, models, decided.route_inputs, left_alone, barred, lost),
+        (route, spec, gated, models, decided.route_inputs, left_alone, barred, lost, sessions),
         lambda: envoy_routes(
             route,
             spec,
@@ -659,5 +668,6 @@ def _envoy_routes_of(
             nobody_left=left_alone,
             barred=barred,
             lost=lost,
+            sessions=sessions,
         ),
     )

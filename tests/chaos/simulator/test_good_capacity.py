@@ -237,8 +237,10 @@ def test_callers_of_slow_engines_get_what_good_ones_have(drawn: Drawn) -> None:
     ids=["one zone", "two zones"],
 )
 def test_callers_leave_a_slow_majority_where_the_others_have_room(drawn: Drawn) -> None:
-    """None is lost in time without this: callers wait ten seconds. But a quarter of the answers took over 3.5 s."""
+    """Callers wait ten seconds, so none is lost without this. But a quarter of the answers took over 3.5 s."""
     history = played(drawn)
     some = [one for one in history.requests if NOTICED_S <= one.at_s < END_S - 2.0]
     late = sum(one.latency_s > PROMISED_S for one in some) / len(some)
-    assert late <= MOST_LATE, f"{late:.0%} late while {lost_and_idle(drawn, history)[1]:.0%} of the good slots idled"
+    assert late <= MOST_LATE, (
+        f"{late:.0%} late while {lost_and_idle(drawn, history)[1]:.0%} of the good slots idled"
+    )

@@ -98,6 +98,14 @@ def write_routes(path: Path, items: tuple[TranslatedResource, ...]) -> None:
     fresh.replace(path)
 
 
+def read_routes_from(path: Path, bootstrap: Mapping[str, Any]) -> None:
+    source = {"path_config_source": {"path": str(path)}, "resource_api_version": "V3"}
+    for listener in bootstrap["static_resources"]["listeners"]:
+        manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+        if "route_config" in manager:  # not in those of engines
+            manager["rds"] = {"route_config_name": manager.pop("route_config")["name"], "config_source": source}
+
+
 def write_endpoints(folder: Path, endpoints: Mapping[str, Any]) -> None:
     for name, one in endpoints.items():
         # A file for each cluster: Envoy takes no file for one that has those of others in it.
@@ -183,15 +191,7 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
         routes_path = tmp_path / "routes.json"
         if dynamic_routes:
             write_routes(routes_path, items)
-            for listener in bootstrap["static_resources"]["listeners"]:
-                manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
-                manager["rds"] = {
-                    "route_config_name": manager.pop("route_config")["name"],
-                    "config_source": {
-                        "path_config_source": {"path": str(routes_path)},
-                        "resource_api_version": "V3",
-                    },
-                }
+            read_routes_from(routes_path, bootstrap)
         if overload is not None:
             whole = bootstrap_yaml(Bootstrap(node="test", zone="a", **overload))
             bootstrap["overload_manager"] = yaml.safe_load(whole)["overload_manager"]

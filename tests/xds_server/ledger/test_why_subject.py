@@ -389,8 +389,8 @@ spec: {listener: {port: 8092}, pools: [{pool: chat}], affinity: {header: x-sessi
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, "Affinity: it has its keys; beyond 25 % above its share of the requests in flight, "),
-        ({"traffic_percent": 20.0}, "Affinity: it has about 20 % of its keys; the others return with its share."),
+        ({}, "Affinity: it has its keys, 25 % of the pool's by weight; beyond 25 % above its share of the "),
+        ({"traffic_percent": 20.0}, "Affinity: it has about 20 % of its keys, 8.33 % of the pool's by weight; "),
         ({"health": Health.UNHEALTHY}, "Affinity: its keys are with other engines until it returns."),
         ({"health": Health.DRAINING}, "Affinity: its keys are with other engines until it returns."),
     ],
@@ -411,7 +411,44 @@ def test_why_counts_slow_start_in_the_keys(policies: PolicySet, fleet: Fleet) ->
     routed = replace(policies, routes={**policies.routes, "keyed": keyed})
     ramps = {EngineId("chat", "r1"): ShareRamp(percent=35.0, full_at_s=112.0)}
     found = why("r1", scene(routed, fleet, with_pool(decided(fleet, r1=WELL), ramps=ramps)))
-    assert "Affinity: it has about 35 % of its keys; the others return with its share." in found.because
+    said = "it has about 35 % of its keys, 13 % of the pool's by weight; the others return with its share."
+    assert f"Affinity: {said}" in found.because
+
+
+def test_why_states_the_range_of_the_share_over_calling_zones(policies: PolicySet, fleet: Fleet) -> None:
+    keyed = next(iter(load_contents({Path("keyed.yaml"): (KEYED + POOL_OF_SQL).encode()}).routes.values()))
+    routed = replace(policies, routes={**policies.routes, "keyed": keyed})
+    zones = {("chat", "a"): {"a": 900, "b": 100}, ("chat", "b"): {"a": 100, "b": 900}}
+    decisions = replace(decided(fleet, r1=WELL), zone_weights=zones)
+    [found] = [one for one in why("r1", scene(routed, fleet, decisions)).because if "Affinity" in one]
+    assert "it has its keys, 5 to 45 % of the pool's by weight and the caller's zone; " in found
+
+
+STRICT = """
+apiVersion: switchgear.dev/v1alpha1
+kind: ModelRoute
+metadata: {name: strict}
+spec: {listener: {port: 8093}, pools: [{pool: chat}], affinity: {mode: strict, header: x-session}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("health", "kept", "said"),
+    [
+        (Health.HEALTHY, {}, "its sessions stay, and new ones come by load."),
+        (Health.UNHEALTHY, {}, "its sessions move with their next request, and stay where they are then."),
+        (Health.DRAINING, {}, "its sessions move with their next request, and stay where they are then."),
+        (Health.DRAINING, {EngineId("chat", "r1"): 40.0}, "it keeps 40 % of its sessions; the others have moved"),
+    ],
+)
+def test_why_states_what_becomes_of_strict_sessions(
+    policies: PolicySet, fleet: Fleet, health: Health, kept: dict[EngineId, float], said: str
+) -> None:
+    strict = next(iter(load_contents({Path("strict.yaml"): (STRICT + POOL_OF_SQL).encode()}).routes.values()))
+    routed = replace(policies, routes={**policies.routes, "strict": strict})
+    decisions = with_pool(decided(fleet, r1=replace(WELL, health=health)), sessions=kept)
+    [found] = [one for one in why("r1", scene(routed, fleet, decisions)).because if "affinity" in one]
+    assert found.startswith(f"Strict affinity: {said}")
 
 
 STAGES = """

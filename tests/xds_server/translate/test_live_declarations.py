@@ -146,6 +146,10 @@ BASES: Final[Mapping[str, Edits]] = {
         ("ModelRoute", "spec.pools", [{"pool": "chat"}]),
         ("ModelRoute", "spec.prefill", {"pool": "first"}),
     ),
+    "strict affinity": (
+        ("ModelRoute", "spec.pools", [{"pool": "chat", "weight": 100}]),
+        ("ModelRoute", "spec.affinity", {"header": "x-s", "mode": "strict"}),
+    ),
 }
 KEYS: Final = '{"keys": [{"kty": "RSA", "n": "AQAB", "e": "AQAB"}]}'
 VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -270,6 +274,7 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
 """Values of a field whose type and default give none."""
 
 FOUND_IN_A_CLUSTER: Final = "spec.kubernetes."
+KEYED: Final = frozenset({"spec.affinity.mode", "spec.affinity.slackPercent", "spec.affinity.moveWithin"})
 BY_DECISION: Final = frozenset({"spec.breaker.cutHung", "spec.drain.deadline"})
 """Fields whose cold resources only a decision changes: about a hung or removed engine."""
 
@@ -350,6 +355,19 @@ def base(name: str) -> tuple[Mapping[str, dict[str, Any]], BuildResult]:
     return documents, built(documents)
 
 
+def refused(path: str, route: Mapping[str, Any]) -> bool:
+    """Whether the loader refuses an edit of this field in this route."""
+    affinity = route.get("affinity", {})
+    return (
+        (path == "spec.public" and "model" in route["match"])
+        or (path == "spec.adapter" and "model" not in route["match"])
+        or (path in KEYED and not affinity)
+        or (path.startswith("spec.staticAnswer.") and "staticAnswer" not in route and not path.endswith("body"))
+        or (path == "spec.affinity.mode" and len(route["pools"]) > 1)
+        or (path.startswith("spec.affinity.prefix.") and affinity.get("mode") == "strict")
+    )
+
+
 def edits(kind: str, doc: FieldDoc) -> Iterator[Xds]:
     """Resources changed by each edit of the field; none if a base lacks the block."""
     for name in BASES:
@@ -362,16 +380,8 @@ def edits(kind: str, doc: FieldDoc) -> Iterator[Xds]:
         route = documents["ModelRoute"]["spec"]
         if source not in route["listener"]["jwt"]["providers"][0]:
             continue
-        if doc.path == "spec.public" and "model" in route["match"]:
-            continue  # refused
-        if doc.path == "spec.adapter" and "model" not in route["match"]:
-            continue  # refused
-        if doc.path == "spec.affinity.slackPercent" and "affinity" not in route:
-            continue  # no key
-        if doc.path.startswith("spec.staticAnswer.") and not (
-            "staticAnswer" in route or doc.path.endswith("body")
-        ):
-            continue  # no body
+        if refused(doc.path, route):
+            continue
         for value in other_values(doc):
             after = put(documents, kind, doc.path, value)
             if doc.path == "metadata.name" and kind == "EnginePool":

@@ -19,6 +19,8 @@ from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic
 from xds_server.model.text import age_text, duration_text
 from xds_server.translate.affinity import slack_by_pool
 from xds_server.translate.engine_selection import adapters_by_pool
+from xds_server.translate.key_shares import KeyShare, key_shares
+from xds_server.translate.strict_sessions import strict_pools
 
 MOST_PAST: Final = 12
 """Events shown; ``switchgear get events --output json`` has more."""
@@ -62,6 +64,9 @@ class _Case:
     failed: tuple[str, ...]
     adapters: tuple[str, ...]
     slack_percent: float | None
+    key_share: KeyShare | None
+    keeps_sessions: bool
+    kept_percent: float
     now_s: float
     is_known: bool
 
@@ -79,6 +84,7 @@ def why_engine(key: EngineId, scene: ViewContext) -> Explanation:
     engine, decision = scene.fleet.engine(key), scene.decisions.engines.get(key)
     if engine is None or decision is None:
         raise UnknownNameError(f"no decision on {key} yet: its address is not resolved")
+    slack = slack_by_pool(scene.policies.routes).get(key.pool)
     events = scene.event_store.of([Subject(pool=key.pool, engine=key.engine)])
     case = _Case(
         engine=engine,
@@ -89,7 +95,12 @@ def why_engine(key: EngineId, scene: ViewContext) -> Explanation:
         pool_traffic=scene.fleet.traffic.get(key.pool),
         failed=_failed_requests(decision, events),
         adapters=tuple(one.adapter for one in adapters_by_pool(scene.policies).get(key.pool, ())),
-        slack_percent=slack_by_pool(scene.policies.routes).get(key.pool),
+        slack_percent=slack,
+        key_share=None
+        if slack is None
+        else key_shares(key.pool, scene.fleet.pools[key.pool], scene.decisions).get(key.engine),
+        keeps_sessions=key.pool in strict_pools(scene.policies.routes),
+        kept_percent=scene.decisions.pools[key.pool].sessions.get(key, 0.0),
         now_s=scene.now.s,
         is_known=scene.fleet.is_known(engine),
     )
@@ -164,6 +175,8 @@ def _because(case: _Case) -> Iterator[str]:
         yield from _adapters(report.adapters, case.adapters)
     if case.slack_percent is not None:
         yield _affinity(case, case.slack_percent)
+    if case.keeps_sessions:
+        yield _sessions(case)
     pod = case.engine.pod_state
     if pod is not None and pod.standing is not PodPhase.PRESENT:
         yield f"Orchestrator state: {_STANDINGS[pod.standing]}: {_sentence(pod.reason)}"
@@ -196,12 +209,36 @@ def _affinity(case: _Case, slack_percent: float) -> str:
         return "Affinity: its keys are with other engines until it returns."
     ramp_percent = 100.0 if case.ramp is None else case.ramp.percent
     percent = min(case.decision.traffic_percent, ramp_percent)
+    share = _share(case.key_share)
     if percent < 100:
-        return f"Affinity: it has about {percent:g} % of its keys; the others return with its share."
+        return f"Affinity: it has about {percent:g} % of its keys{share}; the others return with its share."
     return (
-        f"Affinity: it has its keys; beyond {slack_percent:g} % above its share of the requests in flight, "
+        f"Affinity: it has its keys{share}; beyond {slack_percent:g} % above its share of the requests in flight, "
         "further requests go to other engines."
     )
+
+
+def _share(share: KeyShare | None) -> str:
+    if share is None:
+        return ", none of the pool's while its zone has no weight"
+    least, most = f"{share.least_percent:.3g}", f"{share.most_percent:.3g}"
+    if least == most:
+        return f", {least} % of the pool's by weight"
+    return f", {least} to {most} % of the pool's by weight and the caller's zone"
+
+
+def _sessions(case: _Case) -> str:
+    """What becomes of the sessions of routes with strict affinity."""
+    match case.decision.health:
+        case Health.HEALTHY:
+            return "Strict affinity: its sessions stay, and new ones come by load."
+        case Health.DRAINING if case.kept_percent:
+            return (
+                f"Strict affinity: it keeps {case.kept_percent:g} % of its sessions; the others have moved, and "
+                "the rest follows within affinity.moveWithin."
+            )
+        case _:
+            return "Strict affinity: its sessions move with their next request, and stay where they are then."
 
 
 def _failed_requests(decision: EngineDecision, events: Sequence[Event]) -> tuple[str, ...]:

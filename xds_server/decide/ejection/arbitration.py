@@ -63,8 +63,8 @@ NEGLIGIBLE_OUTSIDE: Final = 0.3
 """The same for an engine that is out: noise in its ability must not return it."""
 
 LITTLE: Final = 0.1
-"""What slow ones of them may yield together, over what the good ones of their zone yield. With five of eight engines ten
-times slower, and twice the load of the others, they gave 7 of 49 answers that callers got."""
+"""What slow ones of them may yield together, over what the good ones of their zone yield. With five of eight
+engines ten times slower, and twice the load of the others, they gave 7 of 49 answers that callers got."""
 
 LITTLE_OUTSIDE: Final = 0.15
 """The same for engines that are out."""
@@ -357,7 +357,7 @@ class _RemainingCapacity:
         )
 
     def _slow_share(self, unit: Sequence[Engine], zone: str, most: float) -> float:
-        """What a slow unit and all like it yield, over what the good engines of the zone do; failing ones waste."""
+        """What a slow unit and all like it yield, over what the zone's good engines do; failing ones waste."""
         if not self.good.get(zone):
             return math.inf
         if not any(engine.id in self.slow for engine in unit):

@@ -1,10 +1,10 @@
 """How fast each engine usually is, and how much slower it is now: for engines without comparable peers.
 
 With callers in one zone only, the peers of other zones are idle and prove nothing by their calls. Where most
-engines of a pool are slow, the median is slow, too. Then an engine is compared with its own past: *tokens per second* at the same or a lower number of running requests, and *calls
-finished per slot in use*. Longer answers change only the calls, shorter prompts only the tokens, so both must
-agree. An engine without work is judged by its *canaries*: they must be slow compared with its own past and with
-those of its peers now.
+engines of a pool are slow, the median is slow, too. Then an engine is compared with its own past: *tokens per
+second* at the same or a lower number of running requests, and *calls finished per slot in use*. Longer answers
+change only the calls, shorter prompts only the tokens, so both must agree. An engine without work is judged by
+its *canaries*: they must be slow compared with its own past and with those of its peers now.
 
 A quick canary acquits an engine: then the workload has changed, not the engine. So does its proof after an
 ejection, which also resets the memory of its calls.
