@@ -233,3 +233,18 @@ async def test_fallback_serves_without_taking_the_session(rig, engines):
     assert await session.ask() == "3"
     await one.set_runtime({"switchgear.route.r.p": 100, "switchgear.route.r.spare": 0})
     assert await session.ask() == home
+
+
+@pytest.mark.parametrize("cuts", [False, True])
+async def test_crashed_engine_loses_its_sessions_without_a_control_plane(rig, engines, cuts):
+    dying = Hearing(says={"x-engine": "dying"})
+    runner = await dying.listen()
+    one = await start(rig, (dying, *engines[1:]), cuts=cuts)
+    session = (await sessions(one, 24))["dying"][0]
+    before = session.token
+    await runner.cleanup()
+    for _ in range(20):
+        assert await session.ask() != "dying", "a retry answers until Envoy ejects the engine"
+        if session.token != before:
+            break
+    assert session.token != before
