@@ -66,10 +66,12 @@ def matmul(torch: Any, watch: Stopwatch, device: str, dtype: Any, *, size: int, 
     """
     left, right = factors(torch, size, 1, limit), factors(torch, size, 2, limit)
     signs = factors(torch, inner, 3, 1)
-    one, two = torch.outer(left, signs).to(dtype), torch.outer(signs, right).to(dtype)
+    one, two = torch.outer(left, signs).to(dtype).to(device), torch.outer(signs, right).to(dtype).to(device)
+    # The first product of a kind loads its kernel, which takes the host far longer than the product takes the GPU.
+    torch.mm(one, two)
     with watch:
-        product = torch.mm(one.to(device), two.to(device)).to("cpu")
-    return int((product.to(torch.int64) != inner * torch.outer(left, right)).sum().item())
+        product = torch.mm(one, two)
+    return int((product.to("cpu").to(torch.int64) != inner * torch.outer(left, right)).sum().item())
 
 
 def memory(torch: Any, watch: Stopwatch, device: str, words: int) -> int:
@@ -77,17 +79,26 @@ def memory(torch: Any, watch: Stopwatch, device: str, words: int) -> int:
 
     The device compares all words; a sample is compared here too, in case the device compares wrongly.
     """
+    _differences(torch, device, 1, 0)  # loads the kernels
     wrong = 0
     for flip in (0, -1):
         with watch:
-            held = torch.arange(words, dtype=torch.int32, device=device).mul_(-1640531527).bitwise_xor_(flip)
-            again = torch.arange(words, dtype=torch.int32, device=device).mul_(-1640531527).bitwise_xor_(flip)
-            wrong += int((held != again).sum().item())
-            step = max(1, words // 65536)
-            sample = held[::step].to("cpu")
+            held, different = _differences(torch, device, words, flip)
+        wrong += int(different.item())
+        step = max(1, words // 65536)
+        sample = held[::step].to("cpu")
         expected = torch.arange(0, words, step, dtype=torch.int32).mul_(-1640531527).bitwise_xor_(flip)
         wrong += int((sample != expected).sum().item())
     return wrong
+
+
+def _differences(torch: Any, device: str, words: int, flip: int) -> tuple[Any, Any]:
+    """The pattern, and the number of words in which it differs when written twice."""
+    held, again = (
+        torch.arange(words, dtype=torch.int32, device=device).mul_(-1640531527).bitwise_xor_(flip)
+        for _ in range(2)
+    )
+    return held, (held != again).sum()
 
 
 def check(torch: Any, device: str, size: int, memory_mib: int) -> None:
@@ -100,7 +111,7 @@ def check(torch: Any, device: str, size: int, memory_mib: int) -> None:
     torch.ones(1, device=device).add_(1)
     if cuda:
         torch.cuda.synchronize()
-        # The first product loads cuBLAS, which must not count as kernel time.
+        # The first product loads cuBLAS, which may take seconds: not of the kernels' deadline.
         torch.mm(torch.ones(8, 8, device=device), torch.ones(8, 8, device=device))
         torch.cuda.synchronize()
     watch = Stopwatch(torch, device)
