@@ -10,7 +10,7 @@ AUDIT := .venv-audit
 WORKERS ?= 3
 VLLM_READY := $(if $(SWITCHGEAR_VLLM_PYTHON),,$(VLLM)/.ready)
 
-.PHONY: demo test test-fast check bench docs report sbom audit generated vllm vllm-env envoys compatibility cluster-parts cluster h2 clean
+.PHONY: demo test test-fast check bench docs report sbom audit generated vllm vllm-env gpu envoys compatibility cluster-parts cluster h2 clean
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Switchgear needs Python 3.11 or later; $(PYTHON) is {v.major}.{v.minor}. Name another with: make PYTHON=python3.12 ...")'
@@ -75,6 +75,11 @@ vllm: $(READY) $(VLLM_READY)
 	$(BIN)/pytest -m vllm --real-part vllm tests/with_vllm $(ARGS)
 
 vllm-env: $(VLLM_READY)
+
+# An NVIDIA GPU, its driver, and real vLLM on it. SWITCHGEAR_TORCH_PYTHON names a Python with torch for CUDA,
+# SWITCHGEAR_VLLM_PYTHON one with vLLM for CUDA; tests without theirs are skipped.
+gpu: $(READY)
+	$(BIN)/pytest -m gpu tests/with_gpu tests/with_vllm/test_vllm_gpu.py $(ARGS)
 
 # docs/compatibility.md from the results that CI's steps, or targets run with PART_RESULTS, wrote into that folder.
 PART_RESULTS ?= .parts

@@ -17,7 +17,6 @@ CONTEXT_TOKENS: Final = 1024
 """Maximum tokens of prompt and answer together."""
 
 _START: Final = "<s>"
-_HEADS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +26,7 @@ class ModelShape:
     context_tokens: int = CONTEXT_TOKENS
     hidden: int = 256
     layers: int = 4
+    heads: int = 4
 
 
 TINY: Final = ModelShape()
@@ -61,9 +61,9 @@ def _config(vocabulary_size: int, shape: ModelShape) -> Mapping[str, Any]:
         "hidden_size": shape.hidden,
         "intermediate_size": 2 * shape.hidden,
         "num_hidden_layers": shape.layers,
-        "num_attention_heads": _HEADS,
-        "num_key_value_heads": _HEADS,
-        "head_dim": shape.hidden // _HEADS,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.heads,
+        "head_dim": shape.hidden // shape.heads,
         "hidden_act": "silu",
         "max_position_embeddings": shape.context_tokens,
         "rms_norm_eps": 1e-6,

@@ -8,11 +8,13 @@ A killed API server leaves its engine core running, with its memory. So each eng
 the rest once the API server is gone.
 
 The vLLM environment is found by its Python: ``make vllm`` creates one in ``.vllm-venv``;
-``SWITCHGEAR_VLLM_PYTHON`` names another.
+``SWITCHGEAR_VLLM_PYTHON`` names another, and ``SWITCHGEAR_VLLM_FLAGS`` further flags of its engines, such as
+``--kv-cache-memory-bytes 4G`` where two of them share a GPU.
 """
 
 import asyncio
 import os
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -26,6 +28,7 @@ from chaos.processes import ChildProcess, ProcessError
 from chaos.real_vllm.tiny_model import CONTEXT_TOKENS
 
 VARIABLE: Final = "SWITCHGEAR_VLLM_PYTHON"
+FLAGS_VARIABLE: Final = "SWITCHGEAR_VLLM_FLAGS"
 MODEL: Final = "tiny"
 """Model name that the engines serve."""
 START_LIMIT_S: Final = 300.0
@@ -135,6 +138,7 @@ def vllm_command(
         "--enable-server-load-tracking",
         *(("--middleware", "first_token_gate.FirstTokenGate") if gate else ()),
         "--disable-uvicorn-access-log",
+        *shlex.split(os.environ.get(FLAGS_VARIABLE, "")),
         *flags,
     ]
 

@@ -80,6 +80,7 @@ class SiteSettings:
     own_core: bool = False
     # Two full engines and their clients leave an API server waiting for one of two cores.
     agent_flags: tuple[str, ...] = ("--timeout", "5s")
+    engine_flags: tuple[str, ...] = ()
     # Both agents send it as the engines' API key.
     api_key: str = ""
     pool: Mapping[str, Any] = field(default_factory=lambda: {"serviceTime": "1s"})
@@ -161,7 +162,7 @@ class Site:
             slots=SLOTS,
             context_tokens=self.settings.shape.context_tokens,
             gate=self.settings.gate,
-            flags=flags,
+            flags=(*self.settings.engine_flags, *flags),
         )
         environment = {**ENVIRONMENT, **self.settings.environment}
         child = await self._children.start(f"vllm-{name}", argv, env=environment)
@@ -225,6 +226,12 @@ class Site:
             _document("ResiliencePolicy", "site", {"pools": [MODEL], **self.settings.resilience}),
         ]
 
+    async def call_worker(self, name: str, method: str, *arguments: float) -> None:
+        """Call a method of an engine's worker by vLLM's developer API (``VLLM_SERVER_DEV_MODE=1``)."""
+        body = {"method": method, "args": list(arguments)}
+        async with self.session.post(f"{self.replicas[name].url}/collective_rpc", json=body) as answer:
+            assert answer.status == 200, await answer.text()
+
     # -- questions -----------------------------------------------------------------------------------------
 
     def stream(self, max_tokens: int, **prompt: str) -> Stream:
@@ -249,6 +256,11 @@ class Site:
         """Requests in one engine, by the count of its gate."""
         async with self.session.get(f"{self.replicas[name].url}/switchgear/in_flight") as answer:
             return int(json.loads(await answer.text())["in_flight"])
+
+    async def report(self, name: str) -> dict[str, Any]:
+        """The last report of an engine's agent; empty before the first."""
+        async with self.session.get(f"http://127.0.0.1:{self.ports[name].agent_http}/report") as answer:
+            return json.loads(await answer.text()) if answer.status == 200 else {}
 
     async def tokens(self, name: str) -> int:
         """Tokens that one engine has written since it started."""

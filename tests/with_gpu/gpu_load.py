@@ -1,0 +1,72 @@
+"""Work for a GPU, by torch, in a process of its own: ``gpu_load.py KIND [AMOUNT]``.
+
+Of ours it imports ``kernel_faults`` alone, so that any Python with torch can run it. It prints one JSON line once
+the work has begun, and ends when stdin ends.
+"""
+
+import json
+import sys
+from typing import Any
+
+
+def begun(**fields: object) -> None:
+    """Tell the test that the work has begun."""
+    sys.stdout.write(json.dumps({"begun": True, **fields}) + "\n")
+    sys.stdout.flush()
+
+
+def multiply(torch: Any) -> None:
+    """Products without end until stdin ends: a busy GPU."""
+    import threading  # noqa: PLC0415 - only here
+
+    over = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+    matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    torch.cuda.synchronize()
+    begun()
+    while not over.is_set():
+        for _ in range(50):
+            torch.mm(matrix, matrix)
+        torch.cuda.synchronize()
+
+
+def spin(torch: Any, seconds: float) -> None:
+    """One kernel that does not end for ``seconds``."""
+    from kernel_faults import KernelFaults  # noqa: PLC0415 - its folder is on the path of tests only
+
+    torch.ones(1, device="cuda")
+    KernelFaults().hang_kernel(seconds)
+    begun()
+    sys.stdin.read()
+
+
+def fill(torch: Any, left_mib: float) -> None:
+    """Take all memory of the GPU but ``left_mib``."""
+    torch.ones(1, device="cuda")
+    free, _total = torch.cuda.mem_get_info()
+    held = torch.empty(int(free - left_mib * 2**20), dtype=torch.uint8, device="cuda")
+    begun(free_bytes=torch.cuda.mem_get_info()[0], held_bytes=held.numel())
+    sys.stdin.read()
+
+
+def fault(torch: Any) -> None:
+    """A kernel that reads memory which is not there any more; ends with torch's error."""
+    from kernel_faults import KernelFaults  # noqa: PLC0415 - its folder is on the path of tests only
+
+    torch.ones(1, device="cuda")
+    torch.cuda.synchronize()
+    begun()
+    sys.stdin.readline()
+    KernelFaults().fault_kernel()
+    torch.cuda.synchronize()
+
+
+def main(argv: list[str]) -> None:
+    import torch  # noqa: PLC0415 - slow
+
+    kind, amount = argv[0], [float(one) for one in argv[1:]]
+    {"multiply": multiply, "spin": spin, "fill": fill, "fault": fault}[kind](torch, *amount)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
