@@ -89,5 +89,5 @@ def check_names(added: Iterable[str], total: int, resources: int) -> None:
     most = MAX_NAMES + resources
     if total > most:
         raise StreamError(f"{total} resource names of one type; limit {most}", StreamErrorKind.NAMES)
-    if any(len(name) > MAX_NAME_CHARACTERS for name in added):
+    if max(map(len, added), default=0) > MAX_NAME_CHARACTERS:
         raise StreamError(f"resource name longer than {MAX_NAME_CHARACTERS} characters", StreamErrorKind.NAMES)

@@ -7,7 +7,7 @@ Due responses follow from comparing the snapshot with what the peer will hold on
 in flight.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -354,8 +354,12 @@ class TypeState:
         due: dict[str, Resource | None] = {}
         settled: list[str] = []
         resources, rolled_back = served
+        unknown = self._newly_unknown(served)
         # In the same order for all streams, so that equal responses have equal bytes.
         for name in sorted(self.dirty):
+            if name in unknown:
+                due[name] = None
+                continue
             item = resources.get(name)
             is_rolled_back = name in rolled_back
             if is_rolled_back and self.in_flight.carries(name):
@@ -367,6 +371,24 @@ class TypeState:
                 due[name] = item
         self._settle(settled)
         return due
+
+    def _newly_unknown(self, served: ServedType) -> Set[str]:
+        """Names that do not exist and that the peer has just subscribed to: each is due as removed (delta).
+
+        What the loop over names would find, by sets: a peer may subscribe to ten thousand made-up names.
+        """
+        if self.variant is not XdsVariant.DELTA:
+            return frozenset()
+        # One after another, as sets look at all of the others.
+        found = self.dirty & self.subscription.names
+        for known in (
+            served.resources,
+            self.acked.versions,
+            served.rolled_back,
+            *[response.content for response in self.in_flight.responses],
+        ):
+            found = {name for name in found if name not in known}
+        return found
 
     def _is_due(self, name: str, item: Resource | None, expected: str | None, *, is_rolled_back: bool) -> bool:
         if not self.subscription.wants(name):
