@@ -116,7 +116,7 @@ def growth_rate(samples: Sequence[tuple[float, float]]) -> GrowthRate | None:
 
 
 def least(samples: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
-    """The lowest value of each minute, where it was: what remains when nothing is under way."""
+    """The lowest value of each minute, where it was: the rest while nothing is under way."""
     found: dict[int, tuple[float, float]] = {}
     for at_s, value in samples:
         minute = int((at_s - samples[0][0]) // LEAST_OF_S)

@@ -32,7 +32,7 @@ def test_expired_items_go_from_the_oldest_on() -> None:
     items.expire(lambda number: number < 3)
     assert evicted == [1, 2]
     items.expire(lambda _: True)
-    assert list(items) == [0], "so many at once"
+    assert list(items) == [0], "more than the bound at once"
 
 
 @pytest.mark.parametrize("most", [0, 1])

@@ -6,6 +6,7 @@ Neither the number of engines nor telemetry is an input here.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
 from envoy_data_plane.envoy.config.cluster.v3 import (
@@ -64,23 +65,30 @@ OPEN_RETRY_CONCURRENCY: Final = 3
 _HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
-def pool_cluster(
-    pool: str,
-    spec: ResilienceSpec,
-    *,
-    hop: bool = False,
-    allowed: tuple[AllowedRegions, ...] = (),
-    tls: TransportSocket | None = None,
-    slack_percent: float | None = None,
-    decodes: bool = False,
-    strict: bool = False,
-) -> Cluster:
-    """Envoy cluster of a pool; with ``hop`` its endpoints are internal listeners.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterForm:
+    """What routes, stages and cuts make of a pool's cluster.
 
-    ``allowed``: sets of regions that routes to it are limited to. ``tls``: TLS to the engines, also through a
-    hop, which forwards the bytes unchanged. ``slack_percent``: of routes with soft affinity; None without.
-    ``decodes``: prefill engines are named to its engines. ``strict``: a route keeps sessions on its engines.
+    With ``hop`` its endpoints are internal listeners. ``allowed``: sets of regions that routes to it are limited
+    to. ``slack_percent``: of routes with soft affinity; None without. ``decodes``: prefill engines are named to
+    its engines. ``strict``: a route keeps sessions on its engines.
     """
+
+    hop: bool = False
+    allowed: tuple[AllowedRegions, ...] = ()
+    slack_percent: float | None = None
+    decodes: bool = False
+    strict: bool = False
+
+
+_PLAIN: Final = ClusterForm()
+
+
+def pool_cluster(
+    pool: str, spec: ResilienceSpec, *, form: ClusterForm = _PLAIN, tls: TransportSocket | None = None
+) -> Cluster:
+    """Envoy cluster of a pool. ``tls``: to the engines, also through a hop, which forwards the bytes unchanged."""
+    hop, slack_percent = form.hop, form.slack_percent
     hashed = slack_percent is not None
     return Cluster(
         name=pool,
@@ -91,7 +99,7 @@ def pool_cluster(
         lb_policy=ClusterLbPolicy.MAGLEV if hashed else ClusterLbPolicy.LEAST_REQUEST,
         # No slow_start_config: it ignores engines that EDS returns; see ``decide.routing.slow_start``.
         least_request_lb_config=None if hashed else ClusterLeastRequestLbConfig(choice_count=CHOICE_COUNT),
-        lb_subset_config=subset_config(allowed),
+        lb_subset_config=subset_config(form.allowed),
         common_lb_config=ClusterCommonLbConfig(
             # Ejection is decided centrally; Envoy sends nothing to ejected engines, however many.
             healthy_panic_threshold=Percent(value=0.0),
@@ -100,7 +108,7 @@ def pool_cluster(
             # received requests for all of that second (measured).
             update_merge_window=seconds(0),
             consistent_hashing_lb_config=None if slack_percent is None else bounded_load(slack_percent),
-            override_host_status=session_statuses() if strict else None,
+            override_host_status=session_statuses() if form.strict else None,
         ),
         ignore_health_on_host_removal=True,
         circuit_breakers=CircuitBreakers(
@@ -112,7 +120,7 @@ def pool_cluster(
         transport_socket=internal_upstream_socket(tls) if hop else tls,
         outlier_detection=outlier_detection(spec.breaker, hedged=spec.hedging.enabled, hop=hop),
         typed_extension_protocol_options={
-            _HTTP_OPTIONS: pack_any(_http_options(spec.breaker.count_statuses, decodes=decodes))
+            _HTTP_OPTIONS: pack_any(_http_options(spec.breaker.count_statuses, decodes=form.decodes))
         },
     )
 

@@ -166,6 +166,24 @@ class RouteVariant:
     once: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteReach:
+    """Which engines a route can reach now.
+
+    ``nobody_left``: no engine in the route's regions, or with its adapter, is in rotation. ``barred``: pools that
+    retries must not leave for. ``lost``: pools that the static answer stands in for. ``sessions``: engines that
+    may keep sessions.
+    """
+
+    nobody_left: bool = False
+    barred: Collection[str] = ()
+    lost: frozenset[str] = frozenset()
+    sessions: Sequence[SessionHost] = ()
+
+
+_ALL: Final = RouteReach()
+
+
 def envoy_routes(
     route: ModelRoute,
     spec: ResilienceSpec,
@@ -173,30 +191,26 @@ def envoy_routes(
     gated: bool,
     decided: RouteDecisions = NO_ROUTE_DECISIONS,
     models: Mapping[str, str] = _NO_MODELS,
-    nobody_left: bool = False,
-    barred: Collection[str] = (),
-    lost: frozenset[str] = frozenset(),
-    sessions: Sequence[SessionHost] = (),
+    reach: RouteReach = _ALL,
 ) -> tuple[Route, ...]:
     """Envoy routes of a ModelRoute, in order.
 
     Refusals first, then requests with special headers, then all others; streams first. ``models``: model of each
-    pool. ``nobody_left``: no engine in the route's regions, or with its adapter, is in rotation. ``barred``: pools
-    that retries must not leave for. ``lost``: pools that the static answer stands in for. ``sessions``: engines
-    that may keep sessions.
+    pool.
     """
+    lost, barred = reach.lost, reach.barred
     level, answer = decided.degradation, route.spec.static_answer
     if answer is not None and level is not None and answer.applies_at(level.acting_level):
         return (static_reply(route, answer),)
     if level is not None and level.maintenance:
         return (maintenance_reply(route, level.maintenance),)
-    if nobody_left and not lost:
+    if reach.nobody_left and not lost:
         return (unselected_reply(route),)
     most = None if level is None else level.max_tokens
     reduces = level is not None and level.reduces_answers
     refused = () if most is None or reduces else token_limit_replies(route, most)
     limit = answer_limit(most) if most is not None and reduces else None
-    kept = session_config(route.spec.affinity, sessions)
+    kept = session_config(route.spec.affinity, reach.sessions)
     wanted = route.spec.match.stream
     rules = {
         streaming: _with_prefill_failures(route, spec, effective_spec(spec, decided, streaming=streaming))

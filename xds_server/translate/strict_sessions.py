@@ -81,7 +81,7 @@ end
 function envoy_on_request(handle)
   local context = handle:filterContext()
   local engine, part = match(token_of(handle, context) or "", "^(%x+)%.(%x%x)$")
-  -- Names in the context that are no engines have other letters than a token.
+  -- Names of other things in the context have other letters than a token.
   local place = engine and context:get(engine)
   if not place then return end
   local host, kept = match(place, "^(%S+) (%d+)$")
@@ -97,7 +97,7 @@ function envoy_on_response(handle)
   headers:remove("$host")
   if not served then return end
   local asked = handle:streamInfo():dynamicMetadata():get("$filter")
-  -- A retry is no reason to leave: only an engine that is not even tried has lost its sessions.
+  -- A retry moves no session: only an engine that is not even tried has lost its sessions.
   if asked and (asked.engine == served or attempt ~= "1") then return end
   local context = handle:filterContext()
   local token = served .. format(".%02x", math.random(0, $parts - 1))

@@ -38,12 +38,13 @@ from xds_server.translate.internal_listeners import (
 from xds_server.translate.listeners import connection_manager, listener, listener_name
 from xds_server.translate.local_reply_routes import held_back_reply
 from xds_server.translate.origins import cluster_origins, pool_origins, route_origins
-from xds_server.translate.pool_clusters import pool_cluster
+from xds_server.translate.pool_clusters import ClusterForm, pool_cluster
 from xds_server.translate.prefillers import NO_LISTS, decode_pools, prefiller_lists, prefillers
 from xds_server.translate.priorities import locality_priorities
 from xds_server.translate.proxyless_grpc import api_listener, grpc_cluster
 from xds_server.translate.residency import AllowedRegions, allowed_by_pool
 from xds_server.translate.route_configuration import (
+    RouteReach,
     envoy_routes,
     route_configuration,
     route_configuration_name,
@@ -291,12 +292,14 @@ def _pool_resources(
                 policies,
                 pool,
                 memo,
-                hop=hop,
-                allowed=bounds.get(pool, ()),
+                form=ClusterForm(
+                    hop=hop,
+                    allowed=bounds.get(pool, ()),
+                    slack_percent=slacks.get(pool),
+                    decodes=pool in prefilled_by,
+                    strict=strict,
+                ),
                 certified=_certified(policies, pool, certificates),
-                slack_percent=slacks.get(pool),
-                decodes=pool in prefilled_by,
-                strict=strict,
             ),
             hop_cluster=_hop_cluster(policies, pool, memo) if view.cuts else None,
             assignment=_assignment(
@@ -363,34 +366,18 @@ def _runtime(
 
 
 def _cluster(
-    policies: PolicySet,
-    pool: str,
-    memo: Memo,
-    *,
-    hop: bool,
-    allowed: tuple[AllowedRegions, ...],
-    certified: bool,
-    slack_percent: float | None,
-    decodes: bool,
-    strict: bool,
+    policies: PolicySet, pool: str, memo: Memo, *, form: ClusterForm, certified: bool
 ) -> TranslatedResource:
     spec, tls = policies.effective[pool], policies.pools[pool].spec.tls
     origins = cluster_origins(policies, pool)
     return memo.of(
-        (CLUSTER, pool, hop),
-        (spec, origins, allowed, tls, certified, slack_percent, decodes, strict),
+        (CLUSTER, pool, form.hop),
+        (spec, origins, form, tls, certified),
         lambda: TranslatedResource(
             type_url=CLUSTER,
             name=pool,
             message=pool_cluster(
-                pool,
-                spec,
-                hop=hop,
-                allowed=allowed,
-                tls=None if tls is None else upstream_tls_socket(tls, certified=certified),
-                slack_percent=slack_percent,
-                decodes=decodes,
-                strict=strict,
+                pool, spec, form=form, tls=None if tls is None else upstream_tls_socket(tls, certified=certified)
             ),
             origins=origins,
         ),
@@ -654,20 +641,22 @@ def _envoy_routes_of(
     answer = route.spec.static_answer
     lost = without | barred if answer is not None and answer.when_lost else frozenset()
     hop = cuts and uses_internal_listeners(spec)
-    sessions = session_hosts(route, selected, fleet, decisions, model=pool.model, hop=hop)
+    reach = RouteReach(
+        nobody_left=left_alone,
+        barred=barred,
+        lost=lost,
+        sessions=session_hosts(route, selected, fleet, decisions, model=pool.model, hop=hop),
+    )
     return memo.of(
         (ROUTE, route.metadata.name, cuts),
         # Decisions have a new reason each round; routes change only with their inputs.
-        (route, spec, gated, models, decided.route_inputs, left_alone, barred, lost, sessions),
+        (route, spec, gated, models, decided.route_inputs, reach),
         lambda: envoy_routes(
             route,
             spec,
             gated=gated,
             decided=decided,
             models=models,
-            nobody_left=left_alone,
-            barred=barred,
-            lost=lost,
-            sessions=sessions,
+            reach=reach,
         ),
     )

@@ -131,7 +131,7 @@ async def test_retry_elsewhere_does_not_move_the_session(rig, engines):
     engines[home].status = 503
     assert int(await session.ask()) != home
     engines[home].status = 200
-    assert int(await session.ask()) == home, "one shed request is no reason to leave"
+    assert int(await session.ask()) == home, "one shed request does not move the session"
 
 
 @pytest.mark.parametrize("cuts", [False, True])

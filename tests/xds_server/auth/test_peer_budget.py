@@ -92,7 +92,7 @@ def test_nodes_of_a_host_that_use_much_pause_together() -> None:
     assert other.pause_s("h", "modest", 0.0) == other.pause_s("other", "a", 0.0) == 0.0
 
 
-async def test_pause_is_no_reached_limit() -> None:
+async def test_pause_does_not_count_as_a_reached_limit() -> None:
     waits: list[int] = []
     reached = ReachedLimits()
     pacer = PeerPacer(LIMITS, on_wait=lambda: waits.append(1), reached=reached)

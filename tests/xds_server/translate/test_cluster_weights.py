@@ -12,7 +12,7 @@ from policies.route import ModelRoute
 from xds_server.decide.decisions import DegradationState, Ejector, Health
 from xds_server.model.fleet import declared
 from xds_server.translate.cluster_weights import WEIGHT_RESOLUTION, live_weights, ready_pools, route_weights
-from xds_server.translate.route_configuration import envoy_routes
+from xds_server.translate.route_configuration import RouteReach, envoy_routes
 
 
 def route(pools, fallback=None, model_change="disclosed"):
@@ -170,7 +170,7 @@ def test_first_tries_follow_live_weights_where_retries_may_leave(ready, ladders,
 def test_retries_stay_where_they_cannot_be_served(models, barred, attempts):
     one = route({"a": 90, "b": 10}, "fg")
     spec = ResilienceSpec.model_validate({"retries": {"attempts": attempts}})
-    for made in envoy_routes(one, spec, gated=False, models=models, barred=barred):
+    for made in envoy_routes(one, spec, gated=False, models=models, reach=RouteReach(barred=barred)):
         assert not made.route.retry_policy.refresh_cluster_on_retry
         if attempts == 3:
             assert [cluster.weight for cluster in made.route.weighted_clusters.clusters] == [90, 10, 0, 0]

@@ -4,11 +4,13 @@ import pytest
 from envoy_data_plane.envoy.config.core.v3 import TransportSocket
 
 from policies.resilience import ResilienceSpec
-from xds_server.translate.pool_clusters import pool_cluster
+from xds_server.translate.pool_clusters import ClusterForm, pool_cluster
 
 
 def made(*, hop=False, **breaker):
-    return pool_cluster("p", ResilienceSpec.model_validate({"breaker": breaker}), hop=hop).outlier_detection
+    return pool_cluster(
+        "p", ResilienceSpec.model_validate({"breaker": breaker}), form=ClusterForm(hop=hop)
+    ).outlier_detection
 
 
 @pytest.mark.parametrize(("floor", "ejected"), [(50, 50), (0, 100), (100, 0), (33.4, 66)])

@@ -100,7 +100,7 @@ def slow_majority(count: int, load: float | None, out: frozenset[int] = frozense
 @pytest.mark.parametrize(
     ("count", "load", "out"),
     [
-        (4, None, True),  # together they yield a tenth of what the others do
+        (4, None, True),  # together they yield a tenth of the yield of the others
         (5, None, False),
         (5, 0.75, True),  # the good ones have room
         (7, 0.75, True),
