@@ -117,11 +117,13 @@ async def test_kernel_that_faults_kills_the_engine_and_gives_an_xid(site: Site) 
     site.note("GPU: illegal access: out of the Envoy", out.at_s - faulted_at_s)
 
     async def xids() -> list[int]:
-        return list((await site.report("b"))["gpu"]["gpus"][0]["xids"])
+        """What the agent of the other engine knows: the death of its own ends what a restart fixes."""
+        return list((await site.report("a"))["gpu"]["gpus"][0]["xids"])
 
-    codes = await eventually(xids, "the agent reports an XID")
+    codes = await eventually(xids, "the agent of the engine that shares the GPU reports an XID")
     site.note("GPU: illegal access: XID", codes[0], unit="")
-    site.note("GPU: illegal access: XID seen in the report", time.monotonic() - faulted_at_s)
+    site.note("GPU: illegal access: XID seen in the other engine's report", time.monotonic() - faulted_at_s)
+    assert codes == [31], codes
     after = [site.stream(32) for _ in range(8)]
     whole([await one.ended() for one in after])
     for one in under_way:
