@@ -109,7 +109,9 @@ class Cluster:
             aiohttp.ClientSession() as session,
             session.request(method, server + path, data=data, params=query, headers=headers, ssl=False) as answer,
         ):
-            return answer.status, await answer.json()
+            # An API server answers in plain text where it serves no such group or version.
+            is_json = answer.content_type == "application/json"
+            return answer.status, await (answer.json() if is_json else answer.text())
 
     async def define(self, path: Path = CRDS) -> None:
         """Add the definitions of a file or a folder; ours unless others are named."""
