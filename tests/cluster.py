@@ -109,9 +109,9 @@ class Cluster:
             aiohttp.ClientSession() as session,
             session.request(method, server + path, data=data, params=query, headers=headers, ssl=False) as answer,
         ):
-            # An API server answers in plain text where it serves no such group or version.
-            is_json = answer.content_type == "application/json"
-            return answer.status, await (answer.json() if is_json else answer.text())
+            if answer.content_type != "application/json":  # of a group or version that it does not serve
+                return answer.status, {"message": await answer.text()}
+            return answer.status, await answer.json()
 
     async def define(self, path: Path = CRDS) -> None:
         """Add the definitions of a file or a folder; ours unless others are named."""
