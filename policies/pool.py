@@ -40,7 +40,7 @@ class Endpoint(Spec):
         ...,
         "IP address or host name of the engine, without scheme and port.",
         targets=FieldTargets(
-            live=Xds.EDS | Xds.LDS,
+            live=Xds.EDS | Xds.RDS | Xds.LDS,
             istio=kept("address", "WorkloadEntry"),
             gateway_api=kept("addresses of the endpoint", "EndpointSlice"),
         ),
@@ -49,7 +49,7 @@ class Endpoint(Spec):
         ...,
         "Port of the engine's OpenAI API.",
         targets=FieldTargets(
-            live=Xds.EDS | Xds.LDS,
+            live=Xds.EDS | Xds.RDS | Xds.LDS,
             istio=kept("ports.http", "WorkloadEntry"),
             gateway_api=kept("port of the endpoint", "EndpointSlice"),
         ),
@@ -70,7 +70,7 @@ class Endpoint(Spec):
         why="address:port is unique and locates the engine",
         checks=(NullAllowed(),),
         targets=FieldTargets(
-            live=Xds.EDS | Xds.LDS,
+            live=Xds.EDS | Xds.RDS | Xds.LDS,
             istio=kept("name of the object; in full in an annotation", "WorkloadEntry"),
             gateway_api=lost("endpoints have no name"),
         ),

@@ -353,8 +353,11 @@ def _routes(pools: PolicyDrafts, models: Sequence[_Model]) -> None:
         draft.spec["pools"] = [_share(one, several=len(group) > 1) for one in group]
         _prefilled(draft, group, prefill)
         pools.routes.append(draft)
-        if len(group) == 1 and group[0].replicas is not None and group[0].replicas.node is not None:
-            group[0].replicas.node.leave(_CHARTS)
+        # Of several pools that share requests, the replicas are their weights.
+        alone = [*(group if len(group) == 1 else ()), *[one for one in served if one.stage == "prefill"]]
+        for one in alone:
+            if one.replicas is not None and one.replicas.node is not None:
+                one.replicas.node.leave(_CHARTS)
 
 
 def _prefilled(route: PolicyDraft, targets: Sequence[_Model], prefill: Sequence[PolicyDraft]) -> None:

@@ -234,6 +234,7 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.objectives.betweenTokens.p95": ("75ms",),
     "spec.objectives.betweenTokens.p99": ("100ms",),
     "spec.allowedRegions": (["r1"],),
+    "spec.affinity.mode": ("soft", "strict"),
     "spec.affinity.header": ("x-other",),
     "spec.staticAnswer.fromLevel": (1, 4),
     "spec.staticAnswer.status": (200,),
