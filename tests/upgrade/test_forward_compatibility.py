@@ -88,7 +88,7 @@ def test_an_order_of_another_format_is_left_out(before: Path, tmp_path: Path) ->
     (said,) = json.loads((before / "state" / ORDERS).read_text())
     later = {**said, "engine": "e2", "action": "eject", "format": 2}
     (tmp_path / ORDERS).write_text(json.dumps([later, {**said, "later": 1}]))
-    orders = Orders(tmp_path, clock=lambda: 50.0, wall=lambda: said["applies_at_unix_s"])
+    orders = Orders(tmp_path, clock=lambda: 50.0, wall=lambda: said["given_at_unix_s"])
     with structlog.testing.capture_logs() as logs:
         orders.restore()
     assert [str(key) for key in orders.active(50.0)] == ["chat/e1"]

@@ -58,7 +58,7 @@ def test_stored_orders_stay_in_force_until_they_expire(then: Path, tmp_path: Pat
     shutil.copytree(then / "state", tmp_path / "state")
 
     def restored(after_s: float) -> list[tuple[str, OrderAction, str, str, bool]]:
-        orders = Orders(tmp_path / "state", clock=lambda: 50.0, wall=lambda: said["applies_at_unix_s"] + after_s)
+        orders = Orders(tmp_path / "state", clock=lambda: 50.0, wall=lambda: said["given_at_unix_s"] + after_s)
         orders.restore()
         return [(str(key), one.action, one.reason, one.by, one.force) for key, one in orders.active(50.0).items()]
 

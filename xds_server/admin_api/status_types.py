@@ -535,7 +535,7 @@ class OrderStatus:
     reason: str
     by: str
     force: bool
-    applies_at_unix_s: float
+    given_at_unix_s: float
     left_s: float
     level: int | None = None
     note: str = ""

@@ -54,7 +54,7 @@ class _Kept:
     reason: str
     by: str = ""
     force: bool = False
-    applies_at_unix_s: float = 0.0
+    given_at_unix_s: float = 0.0
     level: int = 0
     format: int = FORMAT
 
@@ -164,7 +164,7 @@ class Orders:
             raise ImpossibleOrderError("a reason is required")
         if len(self._orders) >= MOST and order.engine not in self._orders:
             raise RefusedOrderError(f"the limit of {MOST} orders is reached")
-        order = replace(order, applies_at_unix_s=self._wall())
+        order = replace(order, given_at_unix_s=self._wall())
         before = self._orders.get(order.engine)
         self._orders[order.engine] = order
         forced = ", forced" if order.force else ""
@@ -235,7 +235,7 @@ class Orders:
                     reason=one.reason,
                     by=one.by,
                     force=one.force,
-                    applies_at_unix_s=one.applies_at_unix_s,
+                    given_at_unix_s=one.given_at_unix_s,
                     level=one.level,
                 )
         if self._orders:
@@ -267,7 +267,7 @@ class Orders:
                 reason=order.reason,
                 by=order.by,
                 force=order.force,
-                applies_at_unix_s=order.applies_at_unix_s,
+                given_at_unix_s=order.given_at_unix_s,
                 level=order.level,
             )
             for order in self._orders.values()

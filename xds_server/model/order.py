@@ -24,7 +24,7 @@ class Order:
     """One order, in force until ``until_s`` (monotonic); ``force`` lets it violate the capacity floor.
 
     An order to degrade is for a pool: ``engine`` has an empty name, and ``level`` is the degradation level, 0..4.
-    ``by`` is its author, if known; ``applies_at_unix_s`` is for display.
+    ``by`` is its author, if known; ``given_at_unix_s`` is for display.
     """
 
     engine: EngineId
@@ -33,7 +33,7 @@ class Order:
     reason: str
     by: str = ""
     force: bool = False
-    applies_at_unix_s: float = 0.0
+    given_at_unix_s: float = 0.0
     level: int = 0
 
     @property

@@ -198,7 +198,7 @@ def order_rows(orders: Mapping[EngineId, Order], now_s: float) -> Sequence[Order
             reason=order.reason,
             by=order.by,
             force=order.force,
-            applies_at_unix_s=round(order.applies_at_unix_s, 3),
+            given_at_unix_s=round(order.given_at_unix_s, 3),
             left_s=round(order.until_s - now_s, 3),
             level=order.level if order.action is OrderAction.DEGRADE else None,
         )
