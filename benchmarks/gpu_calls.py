@@ -12,15 +12,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 from benchmarks.harness import ResultColumn, option_parser, publish, result_table
+from chaos.real_vllm import gpu_load
+from engine.gpu.__main__ import json_types
 from engine.gpu.nvml import Device, Nvml
 from engine.gpu.nvml_calls import NvmlCallTracker, NvmlError
 
-_LOAD: Final = Path(__file__).parents[1] / "tests" / "with_gpu" / "gpu_load.py"
 _FAST_TARGET_MS: Final = 100.0
 """A tenth of the interval between readings."""
 
@@ -73,7 +73,7 @@ def _spread(seconds: Sequence[float], unit: float) -> dict[str, float]:
 def work(python: str) -> Iterator[None]:
     """Matrix products on the GPU while the block runs."""
     with subprocess.Popen(
-        [python, str(_LOAD), "multiply"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [python, gpu_load.__file__, "multiply"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as working:
         assert working.stdout is not None, "started with a pipe"
         if not working.stdout.readline():
@@ -108,8 +108,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "rounds": options.rounds,
         **found,
         "reading": {
-            "vitals": _plain(asdict(vitals)),
-            "wear": _plain(asdict(wear)),
+            "vitals": json_types(asdict(vitals)),
+            "wear": json_types(asdict(wear)),
             "unknown": [asdict(one) for one in (*fast_gaps.unknown, *slow_gaps.unknown)],
         },
     }
@@ -137,17 +137,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _cell(calls_us: Mapping[str, Mapping[str, float]], name: str, part: str) -> str:
     return f"{calls_us[name][part]:.0f}" if name in calls_us else "-"
-
-
-def _plain(value: Any) -> Any:
-    """``value`` as JSON types; sets become sorted lists."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, frozenset):
-        return sorted(_plain(each) for each in value)
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return value
 
 
 if __name__ == "__main__":

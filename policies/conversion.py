@@ -29,7 +29,7 @@ def convert_content(content: bytes, to: WrittenVersion) -> bytes | tuple[Problem
     parsed = parse(text)
     if parsed.problems:
         return parsed.problems
-    found = [one for one in parsed.documents if _older(one.value, to)]
+    found = [one for one in parsed.documents if _differs(one.value, to)]
     if not found:
         return content
     rewritten = _rewritten(text, found, to)
@@ -38,12 +38,12 @@ def convert_content(content: bytes, to: WrittenVersion) -> bytes | tuple[Problem
     return encode_like(content, rewritten)
 
 
-def _older(value: Value, to: WrittenVersion) -> bool:
+def _differs(value: Value, to: WrittenVersion) -> bool:
     return isinstance(value, dict) and value.get("apiVersion") in API_VERSIONS and value["apiVersion"] != to
 
 
 def _in_version(value: Value, to: WrittenVersion) -> Value:
-    return {**value, "apiVersion": to} if isinstance(value, dict) and _older(value, to) else value
+    return {**value, "apiVersion": to} if isinstance(value, dict) and _differs(value, to) else value
 
 
 def _values(text: str) -> list[Value]:

@@ -3,7 +3,7 @@
 A CEL rule refuses only what the loader refuses too, independent of other documents and layers. Checks that need
 other documents, an address or a regular expression are Switchgear's alone, and reported in the object's status.
 
-Source: ``policies.relations``; Kubernetes, "Validation rules", "Resource use by validation functions".
+Source: ``policies.document_relations``; Kubernetes, "Validation rules", "Resource use by validation functions".
 """
 
 from collections.abc import Callable

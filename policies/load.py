@@ -11,13 +11,14 @@ from pathlib import Path
 from types import MappingProxyType
 
 from policies.document import API_VERSION, NEWEST_API_VERSION
+from policies.document_relations import document_contradictions
 from policies.findings import Finding, PolicyError, PolicyErrors, Problem
 from policies.merge import effective, layers, of_decode_pool
 from policies.model import PolicySet
 from policies.origin import WHOLE_FILE, DocumentPlaces, Origins, origin
 from policies.policy_files import FileSearch, decode_text, read, search
 from policies.pool import EnginePool
-from policies.relations import LocatedDocument, document_contradictions, reference_contradictions
+from policies.relations import LocatedDocument, reference_contradictions
 from policies.remote_prefill import Stage
 from policies.resilience import ResiliencePolicy
 from policies.route import ModelRoute

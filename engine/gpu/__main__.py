@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def json_record(readings: GpuReadings, xids: Sequence[XidRecord], judgement: GpuJudgement) -> dict[str, Any]:
     """Readings, XIDs and judgement as JSON types."""
     parts = {"readings": asdict(readings), "xids": [asdict(each) for each in xids], "judgement": asdict(judgement)}
-    return {name: _plain(part) for name, part in parts.items()}
+    return {name: json_types(part) for name, part in parts.items()}
 
 
 def _complete(readings: GpuReadings) -> bool:
@@ -58,14 +58,14 @@ def _complete(readings: GpuReadings) -> bool:
     return readings.state is NvmlState.ABSENT
 
 
-def _plain(value: Any) -> Any:
+def json_types(value: Any) -> Any:
     """``value`` as JSON types: sets become sorted lists, keys become strings."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): json_types(each) for key, each in value.items()}
     if isinstance(value, frozenset):
-        return sorted(_plain(each) for each in value)
+        return sorted(json_types(each) for each in value)
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [json_types(each) for each in value]
     return value
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from chaos.real_vllm import kernel_faults
+from chaos.real_vllm import gpu_load
 from chaos.real_vllm.vllm_replica import vllm_python
 from engine.gpu.nvml import Nvml
 from engine.gpu.nvml_calls import NvmlError
@@ -25,7 +25,6 @@ VARIABLE = "SWITCHGEAR_TORCH_PYTHON"
 LIMIT_S = 120.0
 """Longest wait for anything: a first import of torch takes tens of seconds."""
 _ROOT = Path(__file__).parents[2]
-_LOAD = Path(__file__).with_name("gpu_load.py")
 
 
 @functools.cache
@@ -79,12 +78,11 @@ class GpuLoad:
 
     def __init__(self, kind: str, *amount: float) -> None:
         self.process = subprocess.Popen(
-            [torch_python(), str(_LOAD), kind, *(str(one) for one in amount)],
+            [torch_python(), gpu_load.__file__, kind, *(str(one) for one in amount)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(kernel_faults.__file__).parent)},
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()

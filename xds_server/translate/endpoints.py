@@ -32,6 +32,9 @@ from xds_server.translate.residency import RESERVED_LABEL_PREFIX, AllowedRegions
 from xds_server.translate.strict_sessions import SESSION_LABEL, session_token
 from xds_server.wire.assignment import AssignmentSpec, EndpointSpec, HostPort, InternalListener, LocalitySpec
 
+_RESERVED_LABELS: Final = frozenset({PREFILLERS_LABEL, SESSION_LABEL})
+"""Labels whose values are ours alone: those of an operator with these names do not count."""
+
 ENGINE_LABEL: Final = "engine"
 """Label with the engine's name, before the operator's labels."""
 
@@ -277,7 +280,6 @@ def _endpoint(
     inside = subset_labels(engine.region, form.allowed, adapters)
     if listed := form.prefillers.get(engine.id):
         inside = (*inside, (PREFILLERS_LABEL, listed))
-    # The last, so that an operator's label of this name does not count.
     token = ((SESSION_LABEL, session_token(engine.id)),) if form.strict else ()
     # Reuse the previous object if unchanged: the encoder has its bytes cached.
     return memo.of(
@@ -297,7 +299,7 @@ def _own_labels(engine: Engine) -> list[tuple[str, str]]:
     return sorted(
         one
         for one in engine.labels.items()
-        if one[0] != PREFILLERS_LABEL and not one[0].startswith(RESERVED_LABEL_PREFIX)
+        if one[0] not in _RESERVED_LABELS and not one[0].startswith(RESERVED_LABEL_PREFIX)
     )
 
 

@@ -19,14 +19,13 @@ Source: llm-d-router, pkg/sidecar/proxy (the header, and what the side-car does)
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from policies.model import PolicySet
 from policies.remote_prefill import Stage
-from policies.route import ModelRoute
 from xds_server.decide.admission.pool_limit import pool_ceiling
 from xds_server.decide.decisions import Decisions, EngineCapacity, Health
 from xds_server.model.fleet import Engine, EngineId, Fleet
@@ -189,9 +188,3 @@ def _rank(decoder: EngineId, one: Prefiller, weight: float) -> float:
     digest = hashlib.blake2b(f"{decoder}\n{one.engine.id}".encode(), digest_size=8).digest()
     uniform = (int.from_bytes(digest) + 1) / (2**64 + 1)
     return -math.log(uniform) / weight
-
-
-def with_prefill_pool(route: ModelRoute, pools: Callable[[ModelRoute], tuple[str, ...]]) -> tuple[str, ...]:
-    """Pools that a proxy must be allowed to see to serve the route: also the one that prefills."""
-    prefill = route.spec.prefill
-    return pools(route) if prefill is None else (*pools(route), prefill.pool)

@@ -651,12 +651,5 @@ def _envoy_routes_of(
         (ROUTE, route.metadata.name, cuts),
         # Decisions have a new reason each round; routes change only with their inputs.
         (route, spec, gated, models, decided.route_inputs, reach),
-        lambda: envoy_routes(
-            route,
-            spec,
-            gated=gated,
-            decided=decided,
-            models=models,
-            reach=reach,
-        ),
+        lambda: envoy_routes(route, spec, gated=gated, decided=decided, models=models, reach=reach),
     )

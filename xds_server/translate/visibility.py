@@ -7,7 +7,6 @@ from policies.model import PolicySet
 from policies.route import ModelRoute
 from xds_server.model.memo import Memo
 from xds_server.model.view import View
-from xds_server.translate.prefillers import with_prefill_pool
 from xds_server.translate.route_configuration import by_specificity, route_pools
 
 
@@ -33,9 +32,9 @@ def _visible(policies: PolicySet, view: View) -> VisiblePolicies:
     for name in sorted(policies.routes):
         route = policies.routes[name]
         reached = route_pools(route)
-        if (not view.pools or not view.pools.isdisjoint(reached)) and view.may_see(
-            with_prefill_pool(route, route_pools)
-        ):
+        prefill = route.spec.prefill
+        seen = reached if prefill is None else (*reached, prefill.pool)
+        if (not view.pools or not view.pools.isdisjoint(reached)) and view.may_see(seen):
             pools.update(reached)
             ports.setdefault(route.spec.listener.port, []).append(route)
     return VisiblePolicies(

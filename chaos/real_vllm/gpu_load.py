@@ -6,6 +6,7 @@ the work has begun, and ends when stdin ends.
 
 import json
 import sys
+import threading
 from typing import Any
 
 
@@ -17,8 +18,6 @@ def begun(**fields: object) -> None:
 
 def multiply(torch: Any) -> None:
     """Products without end until stdin ends: a busy GPU."""
-    import threading  # noqa: PLC0415 - only here
-
     over = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
     matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
@@ -32,7 +31,7 @@ def multiply(torch: Any) -> None:
 
 def spin(torch: Any, seconds: float) -> None:
     """One kernel that does not end for ``seconds``."""
-    from kernel_faults import KernelFaults  # noqa: PLC0415 - its folder is on the path of tests only
+    from kernel_faults import KernelFaults  # noqa: PLC0415 - found only where this runs as a file
 
     torch.ones(1, device="cuda")
     KernelFaults().hang_kernel(seconds)
@@ -51,7 +50,7 @@ def fill(torch: Any, left_mib: float) -> None:
 
 def fault(torch: Any) -> None:
     """A kernel that reads memory which is not there any more; ends with torch's error."""
-    from kernel_faults import KernelFaults  # noqa: PLC0415 - its folder is on the path of tests only
+    from kernel_faults import KernelFaults  # noqa: PLC0415 - found only where this runs as a file
 
     torch.ones(1, device="cuda")
     torch.cuda.synchronize()
