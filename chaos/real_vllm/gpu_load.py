@@ -7,6 +7,7 @@ the work has begun, and ends when stdin ends.
 import json
 import sys
 import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -18,12 +19,12 @@ def begun(**fields: object) -> None:
 
 def multiply(torch: Any) -> None:
     """Products without end until stdin ends: a busy GPU."""
-    over = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+    waiting = threading.Thread(target=sys.stdin.read, daemon=True)
+    waiting.start()
     matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     torch.cuda.synchronize()
     begun()
-    while not over.is_set():
+    while waiting.is_alive():
         for _ in range(50):
             torch.mm(matrix, matrix)
         torch.cuda.synchronize()
@@ -64,7 +65,8 @@ def main(argv: list[str]) -> None:
     import torch  # noqa: PLC0415 - slow
 
     kind, amount = argv[0], [float(one) for one in argv[1:]]
-    {"multiply": multiply, "spin": spin, "fill": fill, "fault": fault}[kind](torch, *amount)
+    kinds: Mapping[str, Callable[..., None]] = {"multiply": multiply, "spin": spin, "fill": fill, "fault": fault}
+    kinds[kind](torch, *amount)
 
 
 if __name__ == "__main__":
