@@ -7,10 +7,12 @@ with; a change that makes something dearer on purpose records them in the same c
 import argparse
 import asyncio
 import json
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +28,12 @@ GROWN: Final = 4 / 3
 RUNS: Final = 3
 MORE_RUNS: Final = 6
 """As many again, at most, while something looks grown."""
+
+REPLAYS: Final = 3
+"""Of the same rounds: a machine's speed changes from one second to the next."""
+
+BESIDE_PEERS: Final = frozenset({"grpc", "h2"})
+"""Groups whose server shares the machine with a process of peers, so their fixed loop runs beside one too."""
 
 COMMITTED: Final = RESULTS / "committed_costs.json"
 
@@ -77,7 +85,7 @@ def snapshot_costs() -> Mapping[str, float]:
 
 def round_costs() -> Mapping[str, float]:
     """CPU seconds of a round of telemetry, and of one with translation: 300 engines, 300 proxies."""
-    row = decide_loop.measure(decide_loop.FleetSize(engines=300, proxies=300, pools=3), 30, None)
+    row = decide_loop.measure(decide_loop.FleetSize(engines=300, proxies=300, pools=3), 30, replays=REPLAYS)
     scale = decide_loop.ROUND_S / 100
     return {"one round": row.loop_core_percent * scale, "one round, translated": row.whole_core_percent * scale}
 
@@ -106,11 +114,27 @@ COSTS: Final[Mapping[str, Callable[[], Mapping[str, float]]]] = {
 """Each is measured in processes of its own."""
 
 
+@contextmanager
+def beside_another() -> Iterator[None]:
+    """Run what is inside while another process computes: two processes may share one core's units."""
+    other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        other.kill()
+        other.wait()
+
+
 def measured(name: str) -> Mapping[str, float]:
     """The costs of one group as multiples of the fixed loop, which runs before and after them."""
-    loops_s = [cpu_s(fixed_loop) for _ in range(10)]
+
+    def loops() -> list[float]:
+        with beside_another() if name in BESIDE_PEERS else nullcontext():
+            return [cpu_s(fixed_loop) for _ in range(10)]
+
+    loops_s = loops()
     costs_s = COSTS[name]()
-    loops_s += [cpu_s(fixed_loop) for _ in range(10)]
+    loops_s += loops()
     return {what: cost_s / min(loops_s) for what, cost_s in costs_s.items()}
 
 

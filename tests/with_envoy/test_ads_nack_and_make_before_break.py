@@ -389,7 +389,13 @@ async def test_nacked_route_is_rolled_back_for_each_and_the_next_change_is_serve
     assert (await ask(http, port))[0] == 200
 
     newcomer = await start_envoy(bootstrap(plane.port, node="n2"))
-    assert (await ask(http, await newcomer.listener_port("in")))[0] == 200
+    newcomer_port = await newcomer.listener_port("in")
+
+    async def rolled_back() -> bool:
+        # Its listener is ready as soon as it refused the routes, so its first answers may be 404.
+        return (await ask(http, newcomer_port))[0] == 200
+
+    await newcomer.wait_for(rolled_back, "serving the routes before the refused ones")
     assert [nack.node.id for nack in plane.seen.nacks] == ["n1", "n2"], "each proxy judges by itself"
 
     plane.serve(*parts, cluster("other"), endpoints("other", engines[:1]), route("other"))
