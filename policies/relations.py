@@ -151,6 +151,7 @@ def _listeners(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:
             ("jwt", listener.jwt, known.jwt),
             ("extAuth", listener.ext_auth, known.ext_auth),
             ("tenants", listener.tenants, known.tenants),
+            ("deadline", listener.deadline, known.deadline),
         ):
             if here != there and isinstance(here or there, Spec):
                 yield _refusal(

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from policies.affinity import Affinity
 from policies.caller_auth import ExtAuth, ExtAuthProtocol, Jwt
+from policies.deadline import Deadline
 from policies.document import (
     API_VERSION,
     OF_THE_KIND,
@@ -346,6 +347,9 @@ class Listener(Spec):
     )
     tenants: Tenants | None = documented_field(
         None, "Tenants of the port and the requests that each may send; default: all callers are alike."
+    )
+    deadline: Deadline | None = documented_field(
+        None, "Deadlines of callers, in a header; default: only the time limits of the route count."
     )
 
     @property

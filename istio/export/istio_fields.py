@@ -37,6 +37,7 @@ _MAY_BE_ABSENT: Final = (
     "spec.endpoints[]",
     "spec.kubernetes",
     "spec.listener.accessLogCollector",
+    "spec.listener.deadline",
     "spec.listener.extAuth",
     "spec.listener.jwt",
     "spec.listener.tenants",

@@ -29,6 +29,8 @@ from policies.model import PolicySet
 from xds_server.decide.decide import decide
 from xds_server.decide.decision_memory import NO_MEMORY
 from xds_server.decide.decisions import (
+    DeadlineDecision,
+    DeadlineSteps,
     Decisions,
     DegradationState,
     HedgeDecision,
@@ -108,14 +110,18 @@ def _policy_paths(name: str) -> list[Path]:
 
 
 def _replaced(decisions: Decisions, decided: Mapping[str, dict[str, dict[str, Any]]]) -> dict[str, PoolDecisions]:
-    kinds = {"hedge": HedgeDecision, "limits": TimeLimits, "degradation": DegradationState}
     return {
-        pool: replace(
-            decisions.pools[pool],
-            **{name: kinds[name](reason="", since_s=0.0, **values) for name, values in fields.items()},
-        )
+        pool: replace(decisions.pools[pool], **{name: _decision(name, values) for name, values in fields.items()})
         for pool, fields in decided.items()
     }
+
+
+def _decision(name: str, values: dict[str, Any]) -> object:
+    if name == "deadline":
+        steps = {kind: DeadlineSteps(**values[kind]) if kind in values else None for kind in ("answer", "stream")}
+        return DeadlineDecision(reason="", **steps)
+    kinds = {"hedge": HedgeDecision, "limits": TimeLimits, "degradation": DegradationState}
+    return kinds[name](reason="", since_s=0.0, **values)
 
 
 def _weighted(decisions: Decisions, weights: Mapping[str, dict[str, float]]) -> dict[str, PoolDecisions]:

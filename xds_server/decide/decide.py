@@ -35,6 +35,10 @@ def prepared_policies(policies: PolicySet) -> PreparedPolicies:
     """What decisions ask of these policies."""
     classes, residency = classes_by_pool(policies), _residency_by_pool(policies)
     moves = _moves_by_pool(policies)
+    # Envoy has one set of limits per route: those of the first pool.
+    hurried = {
+        route.spec.pools[0].pool for route in policies.routes.values() if route.spec.listener.deadline is not None
+    }
     return PreparedPolicies(
         pools={
             name: PoolPolicy(
@@ -43,6 +47,7 @@ def prepared_policies(policies: PolicySet) -> PreparedPolicies:
                 classes=classes.get(name, frozenset()),
                 residency=residency.get(name, frozenset()),
                 move_within_s=moves.get(name, 0.0),
+                deadlines=name in hurried,
             )
             for name, pool in policies.pools.items()
         },

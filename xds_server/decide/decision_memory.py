@@ -12,6 +12,7 @@ from xds_server.decide.decisions import (
     UNDECIDED,
     AdmissionDecision,
     BreakerPhase,
+    DeadlineDecision,
     DegradationState,
     EngineCapacity,
     HedgeDecision,
@@ -433,6 +434,28 @@ class EndpointWeight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShortestTime:
+    """The shortest time of recent healthy calls, in seconds, without the wait for a slot.
+
+    ``base_s`` is that of the steps in routes, which moved last at ``moved_at_s`` (monotonic).
+    """
+
+    time_s: float
+    base_s: float
+    moved_at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineMemory:
+    """The deadlines refused last, their evidence, and when (monotonic) a request last waited for a slot."""
+
+    decided: DeadlineDecision
+    answer: ShortestTime | None = None
+    stream: ShortestTime | None = None
+    waited_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneDemand:
     """Requests per second from one calling zone, as a long average (None: unknown), as of ``at_s``."""
 
@@ -522,6 +545,7 @@ class PoolMemory:
     hedge: HedgeMemory | None = None
     retries: RetryMemory | None = None
     limits: TimeLimitMemory | None = None
+    deadline: DeadlineMemory | None = None
     endpoint_weights: Mapping[EngineId, EndpointWeight] = field(default_factory=dict)
     slow_start: SlowStartMemory = NO_SLOW_START
     zones: ZoneMemory = field(default_factory=ZoneMemory)

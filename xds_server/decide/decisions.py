@@ -249,6 +249,43 @@ class TimeLimits:
     shadow: "TimeLimits | None" = None
 
 
+DEADLINE_STEPS: Final = (1.0, 1.5, 2.2, 3.3, 5.0, 8.0)
+"""Multiples of a base, from which the shortest deadline that is served is chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineSteps:
+    """Deadlines, in seconds, that requests can be refused below, and which one is in force.
+
+    Requests with a deadline below ``all_s[in_force]`` are refused; None: none is.
+    """
+
+    base_s: float
+    in_force: int | None = None
+
+    @property
+    def all_s(self) -> tuple[float, ...]:
+        """The steps, from the shortest."""
+        return tuple(self.base_s * one for one in DEADLINE_STEPS)
+
+    @property
+    def refused_below_s(self) -> float | None:
+        """The shortest deadline that is served; None: all are."""
+        return None if self.in_force is None else self.all_s[self.in_force]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineDecision:
+    """The deadlines that are refused now: ``answer`` of requests without streaming, ``stream`` of streams.
+
+    None: too few answers to tell. ``reason`` has numbers from when a step last changed.
+    """
+
+    answer: DeadlineSteps | None
+    stream: DeadlineSteps | None
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DegradationState:
     """A pool's degradation level, 0 to 4, and its actions.
@@ -321,6 +358,7 @@ class PoolDecisions:
     hedge: HedgeDecision | None = None
     retries: RetryDecision | None = None
     limits: TimeLimits | None = None
+    deadline: DeadlineDecision | None = None
     degradation: DegradationState | None = None
     serves_percent: float = 100.0
     weight_factors: Mapping[EngineId, float] = field(default_factory=dict)

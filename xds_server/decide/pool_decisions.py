@@ -28,6 +28,7 @@ from xds_server.decide.admission.retry_budget import retry_budget
 from xds_server.decide.decision_memory import (
     AdmissionMemory,
     CapacityMemory,
+    DeadlineMemory,
     DegradationMemory,
     EndpointWeight,
     HedgeMemory,
@@ -41,6 +42,7 @@ from xds_server.decide.decision_memory import (
 from xds_server.decide.decisions import EngineDecision, Health, PoolDecisions
 from xds_server.decide.ejection.engine_decisions import engine_decisions
 from xds_server.decide.pool_inputs import Callers, ConnectedProxies, PoolEngines, PoolPolicy
+from xds_server.decide.routing.deadline_refusals import deadline_refusals
 from xds_server.decide.routing.endpoint_weights import (
     endpoint_weights,
     endpoint_weights_due_s,
@@ -98,6 +100,7 @@ class _RoutingStep:
     hedge: HedgeMemory
     retries: RetryMemory
     limits: TimeLimitMemory
+    deadline: DeadlineMemory | None
     endpoint_weights: Mapping[EngineId, EndpointWeight]
     zones: ZoneMemory
     regions: RegionMemory
@@ -149,6 +152,7 @@ def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemo
         hedge=routed.hedge.decided,
         retries=routed.retries.decided,
         limits=routed.limits.decided,
+        deadline=None if routed.deadline is None else routed.deadline.decided,
         degradation=let_in.degradation.decided,
         serves_percent=let_in.serves_percent,
         weight_factors=weight_factors(
@@ -172,6 +176,7 @@ def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemo
         hedge=routed.hedge,
         retries=routed.retries,
         limits=routed.limits,
+        deadline=routed.deadline,
         slow_start=ramps,
         endpoint_weights=routed.endpoint_weights,
         zones=routed.zones,
@@ -299,6 +304,13 @@ def _routing_step(
         hedge=hedging.decided,
         now_s=now_s,
     )
+    deadline = deadline_refusals(
+        before.deadline,
+        stated=pool.policy.deadlines,
+        traffic=pool.traffic,
+        engines=engines,
+        now_s=now_s,
+    )
     weights = endpoint_weights(
         engines,
         let_in.capacity.estimates,
@@ -328,7 +340,13 @@ def _routing_step(
         now_s=now_s,
     )
     return _RoutingStep(
-        hedge=hedging, retries=retries, limits=limits, endpoint_weights=weights, zones=zones, regions=regions
+        hedge=hedging,
+        retries=retries,
+        limits=limits,
+        deadline=deadline,
+        endpoint_weights=weights,
+        zones=zones,
+        regions=regions,
     )
 
 
@@ -359,6 +377,7 @@ def _inputs(pool: PoolInputs, proxies: ConnectedProxies, memory: PoolMemory, now
         proxies.calling_zones,
         pool.policy.classes,
         pool.policy.residency,
+        pool.policy.deadlines,
         pool.orders,
         pool.fallback,
     )

@@ -23,7 +23,8 @@ class PoolPolicy:
     """A pool's policies, and of the routes that lead to it: their priority classes, and the sets of regions that
     limit some of them.
 
-    ``move_within_s``: in which sessions leave a draining engine; 0 without strict affinity.
+    ``move_within_s``: in which sessions leave a draining engine; 0 without strict affinity. ``deadlines``: a route
+    that takes its limits from the pool reads deadlines of callers.
     """
 
     spec: EnginePoolSpec
@@ -31,6 +32,7 @@ class PoolPolicy:
     classes: frozenset[PriorityClass]
     residency: frozenset[frozenset[str]] = frozenset()
     move_within_s: float = 0.0
+    deadlines: bool = False
 
 
 def able_per_s(decision: EngineDecision, capacity: EngineCapacity) -> float:

@@ -20,7 +20,7 @@ from xds_server.metrics.metric_spec import (
 )
 from xds_server.model.order import OrderAction
 from xds_server.model.pod_state import PodPhase
-from xds_server.model.pool_traffic import CallResult
+from xds_server.model.pool_traffic import CallResult, DeadlineResult
 
 _CLASSES: Final = tuple(one.value for one in PriorityClass)
 _RESULTS: Final = tuple(one.value for one in CallResult)
@@ -43,6 +43,9 @@ _BY_ENGINE: Final = LabelSet(labels={"pool": (), "engine": (), "zone": ()}, per=
 _BY_POOL: Final = LabelSet(labels={"pool": ()}, per=("pool",))
 _BY_CLASS: Final = LabelSet(labels={"pool": (), "class": _CLASSES}, per=("pool",))
 _BY_OUTCOME: Final = LabelSet(labels={"pool": (), "outcome": _RESULTS}, per=("pool",))
+_BY_DEADLINE: Final = LabelSet(
+    labels={"pool": (), "outcome": tuple(one.value for one in DeadlineResult)}, per=("pool",)
+)
 _BY_ROUTE: Final = LabelSet(
     labels={"pool": (), "route": (), "class": _CLASSES, "outcome": _RESULTS}, per=("route",)
 )
@@ -78,6 +81,14 @@ class CallerMetrics(MetricChapter):
         "Requests ended by their route's timeout with no retry left.",
         "`switchgear get pools -o wide`; if answers became longer, raise timeouts.nonStreaming.total.",
         _BY_POOL,
+    )
+    deadline_requests = counter_family(
+        "deadline_requests_total",
+        "requests",
+        "Requests that were not answered because of their deadline (listener.deadline): refused at once, or "
+        "expired without an answer. Streams that a deadline cut after their first byte are in neither.",
+        "`switchgear why pool:POOL` shows the shortest answers and the wait; longer deadlines, or more engines.",
+        _BY_DEADLINE,
     )
     attempts = counter_family(
         "attempts_total",

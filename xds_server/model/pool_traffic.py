@@ -33,6 +33,13 @@ class CallResult(StrEnum):
     ABANDONED = "abandoned"
 
 
+class DeadlineResult(StrEnum):
+    """What became of a request that was not answered because of its deadline."""
+
+    REFUSED = "refused"  # at once
+    EXPIRED = "expired"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proxy:
     """One connected proxy. ``cuts``: it can cut, on order, the requests on a hung engine.
@@ -53,7 +60,7 @@ class LatencyTail:
     """Recent quantiles of a time of healthy calls, in seconds, and the number of calls.
 
     ``longest_s`` is the maximum, 0 if unknown: a limit based on a quantile alone would cut the longest healthy
-    responses forever.
+    responses forever. ``shortest_s`` is the minimum, 0 if unknown.
     """
 
     p50_s: float
@@ -61,6 +68,7 @@ class LatencyTail:
     p99_s: float
     calls: int
     longest_s: float = 0.0
+    shortest_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

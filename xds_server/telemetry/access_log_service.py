@@ -15,13 +15,14 @@ from google.protobuf.message import DecodeError
 
 from policies.route import PriorityClass
 from xds_server.admin_api.tap_types import TappedTry
-from xds_server.model.pool_traffic import TelemetrySignal
+from xds_server.model.pool_traffic import DeadlineResult, TelemetrySignal
 from xds_server.telemetry.attempt_outcome import (
     NO_FLAGS,
     RETRYABLE_CLIENT_ERRORS,
     TIMEOUT,
     AttemptOutcome,
     attempt_outcome,
+    deadline_result,
     request_outcome,
 )
 from xds_server.telemetry.entry_budget import Reporter
@@ -242,6 +243,12 @@ def _request(book: TrafficStore, node: str, entry: Any, weight: float, now_s: fl
     header = entry.request.request_headers.get(ATTEMPT_HEADER, "0")
     attempt = int(header) if header.isdecimal() and len(header) < 4 else 0
     details = entry.response.response_code_details
+    late = deadline_result(common.route_name, details)
+    if late is not None:
+        _late_request(book, node, entry, route, late, attempt=attempt, weight=weight, may_see=may_see)
+        if late is DeadlineResult.REFUSED:
+            book.tenants.add(entry, refused=False, weight=weight, at_s=now_s)
+        return False
     outcome = request_outcome(flags, details, attempt)
     if book.tap and (outcome is AttemptOutcome.NOT_SENT or limit_reason(details)):
         _tap_request(book, node, entry, route, attempt, weight=weight, may_see=may_see)
@@ -267,6 +274,25 @@ def _request(book: TrafficStore, node: str, entry: Any, weight: float, now_s: fl
             )
             return True
     return False
+
+
+def _late_request(
+    book: TrafficStore,
+    node: str,
+    entry: Any,
+    route: RouteFacts,
+    result: DeadlineResult,
+    *,
+    attempt: int,
+    weight: float,
+    may_see: MaySee,
+) -> None:
+    facts = book.directory.pools.get(route.pool)
+    if facts is None or not may_see(facts.name):
+        return
+    book.record_deadline(facts, result, weight=weight)
+    if book.tap:
+        _tap_request(book, node, entry, route, attempt, weight=weight, may_see=may_see)
 
 
 def _tap_attempt(

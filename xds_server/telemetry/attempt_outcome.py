@@ -31,6 +31,9 @@ from collections.abc import Collection, Set
 from enum import IntEnum
 from typing import Final
 
+from xds_server.model.pool_traffic import DeadlineResult
+from xds_server.translate.deadlines import DEADLINE_KIND
+
 RETRYABLE_CLIENT_ERRORS: Final = frozenset({408, 425, 429})
 """4xx statuses by which an engine refuses the time, not the request: it does count as demand."""
 
@@ -86,6 +89,20 @@ def attempt_outcome(
     if code in count_statuses:
         return AttemptOutcome.FAILURE
     return AttemptOutcome.SUCCESS if complete and 200 <= code < 400 else AttemptOutcome.NEUTRAL
+
+
+DEADLINE_EXPIRED: Final = "max_duration_timeout"
+"""Details of a request that its deadline ended, or the total time limit of a stream."""
+
+
+def deadline_result(route: str, details: str) -> DeadlineResult | None:
+    """What a deadline did to a request that the listener reports; ``route`` is the name of the Envoy route.
+
+    Listeners report expired time limits of this kind only for requests with a deadline.
+    """
+    if route.partition("/")[2].startswith(f"{DEADLINE_KIND}/"):
+        return DeadlineResult.REFUSED
+    return DeadlineResult.EXPIRED if details == DEADLINE_EXPIRED else None
 
 
 def request_outcome(flags: Set[str], details: str, attempt: int) -> AttemptOutcome:

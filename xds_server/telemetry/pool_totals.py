@@ -14,7 +14,7 @@ from prometheus_client.core import Metric
 
 from policies.route import PriorityClass
 from xds_server.metrics.fleet_metrics import CallerMetrics
-from xds_server.model.pool_traffic import CallResult
+from xds_server.model.pool_traffic import CallResult, DeadlineResult
 from xds_server.telemetry.attempt_outcome import AttemptOutcome
 
 
@@ -35,10 +35,11 @@ def call_result(outcome: AttemptOutcome, *, complete: bool, asks: bool) -> CallR
 class PoolTotals:
     """The totals of one pool."""
 
-    __slots__ = ("attempts", "gpu_s", "refused", "requests", "retries", "timed_out")
+    __slots__ = ("attempts", "deadlines", "gpu_s", "refused", "requests", "retries", "timed_out")
 
     def __init__(self) -> None:
         self.attempts = dict.fromkeys(CallResult, 0.0)
+        self.deadlines = dict.fromkeys(DeadlineResult, 0.0)
         self.gpu_s = dict.fromkeys(CallResult, 0.0)
         self.requests = dict.fromkeys(PriorityClass, 0.0)
         self.refused = dict.fromkeys(PriorityClass, 0.0)
@@ -80,4 +81,7 @@ def families(totals: Mapping[str, PoolTotals]) -> Iterator[Metric]:
         {(pool, priority.value): one.refused[priority] for pool, one in pools for priority in PriorityClass}
     )
     yield CallerMetrics.retries.family({(pool,): one.retries for pool, one in pools})
+    yield CallerMetrics.deadline_requests.family(
+        {(pool, result.value): one.deadlines[result] for pool, one in pools for result in DeadlineResult}
+    )
     yield CallerMetrics.requests_timed_out.family({(pool,): one.timed_out for pool, one in pools})

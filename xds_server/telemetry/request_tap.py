@@ -13,8 +13,9 @@ from typing import Final
 from policies.objectives import ObjectiveKind
 from xds_server.admin_api.tap_types import TappedTry
 from xds_server.model.pool_traffic import CallResult, LatencyTail
-from xds_server.telemetry.attempt_outcome import NO_HOST, OVERFLOW, TIMEOUT
+from xds_server.telemetry.attempt_outcome import DEADLINE_EXPIRED, NO_HOST, OVERFLOW, TIMEOUT
 from xds_server.telemetry.pool_directory import RouteFacts
+from xds_server.translate.deadlines import DEADLINE_KIND
 
 MAX_TRIES: Final = 1_000
 """Tries that wait for one watcher; more than a person reads in the time between two messages."""
@@ -54,10 +55,12 @@ _BY_ROUTE: Final = {
     "outside": "no-engine-in-region: no engine in the allowed regions",
     "no-adapter": "no-engine-with-adapter: no engine in rotation has the adapter",
     "too-long": "too-long-now: more tokens than an overloaded pool serves",
+    DEADLINE_KIND: "deadline-too-short: no answer could be complete in time",
 }
 _BY_LIMIT: Final = {
     "response_timeout": "timeout: the time limit of the route expired",
     "stream_idle_timeout": "timeout: no byte for the idle limit of the route",
+    DEADLINE_EXPIRED: "timeout: the deadline of the request expired",
 }
 
 

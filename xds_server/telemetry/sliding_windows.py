@@ -102,7 +102,9 @@ class LatencyHistogram:
         p50, p95, p99 = (self._quantile(places, merged, share * calls) for share in (0.50, 0.95, 0.99))
         # The upper end of its bin: limits derived from it must not be too short.
         longest = self._SHORTEST_S * math.exp(places[-1] * self._RATIO)
-        return LatencyTail(p50_s=p50, p95_s=p95, p99_s=p99, calls=calls, longest_s=longest)
+        # The lower end of its bin, likewise: a deadline above it can be met.
+        shortest = self._SHORTEST_S * math.exp((places[0] - 1) * self._RATIO) if places[0] else 0.0
+        return LatencyTail(p50_s=p50, p95_s=p95, p99_s=p99, calls=calls, longest_s=longest, shortest_s=shortest)
 
     def _quantile(self, places: list[int], counts: dict[int, int], rank: float) -> float:
         seen = 0

@@ -22,7 +22,14 @@ from typing import Final, NamedTuple, Protocol
 from engine.report import TokenGaps
 from policies.route import PriorityClass
 from xds_server.model.fleet import EngineId
-from xds_server.model.pool_traffic import STALE_S, WINDOW_S, CallResult, LatencyTail, PoolTraffic
+from xds_server.model.pool_traffic import (
+    STALE_S,
+    WINDOW_S,
+    CallResult,
+    DeadlineResult,
+    LatencyTail,
+    PoolTraffic,
+)
 from xds_server.telemetry.attempt_outcome import AttemptOutcome
 from xds_server.telemetry.call_latency import FirstTries, ObjectivesOfPools, RoutesOfPools, route_latency
 from xds_server.telemetry.objective_counts import COUNTED, same_counts
@@ -333,6 +340,10 @@ class TrafficStore:
         if self.listener is not None:
             self.listener.on_request_shed(node, weight)
         pool.totals.add_unsent(arrived=True, ended=True, priority=priority, weight=weight)
+
+    def record_deadline(self, facts: PoolFacts, result: DeadlineResult, *, weight: float) -> None:
+        """Record a request that was not answered because of its deadline."""
+        self._pool(facts).totals.deadlines[result] += weight
 
     def record_token_gaps(self, engine: EngineId, boot_id: str, gaps: TokenGaps) -> None:
         """Record the time between tokens of an engine: a histogram since it started."""

@@ -49,6 +49,7 @@ from envoy_data_plane.envoy.type.v3 import FractionalPercent, FractionalPercentD
 from envoy_data_plane.google.protobuf import Struct, Value
 from envoy_data_plane.opentelemetry.proto.common.v1 import AnyValue, KeyValue, KeyValueList
 
+from policies.deadline import Deadline
 from policies.route import MODEL_HEADER, Listener
 from policies.route import AccessLog as AccessLogTarget
 from xds_server.translate.envoy_values import pack_any, seconds
@@ -144,12 +145,30 @@ def listener_log(spec: Listener, *, static_answers: bool = False) -> AccessLog:
         )
     )
     refused = AccessLogFilter(and_filter=AndFilter(filters=[unavailable, never_tried]))
+    # A deadline that expired has no flag.
+    expired = () if spec.deadline is None else (_expired(spec.deadline),)
     # No engine available, and timeouts. Per-try timeouts match, too: only response details distinguish them.
     flags = ["UH", "UT", "SI", *([] if spec.tenants is None else [QUOTA_FLAG])]
     flagged = AccessLogFilter(response_flag_filter=ResponseFlagFilter(flags=flags))
     static = [got_static_answer()] if static_answers else []
-    wanted = AccessLogFilter(or_filter=OrFilter(filters=[refused, flagged, *static]))
+    wanted = AccessLogFilter(or_filter=OrFilter(filters=[refused, flagged, *static, *expired]))
     return _logger(AccessLogFilter(and_filter=AndFilter(filters=[wanted, _sampled()])), spec)
+
+
+def _expired(deadline: Deadline) -> AccessLogFilter:
+    """Requests with a deadline that got no answer in time."""
+    timed_out = AccessLogFilter(
+        status_code_filter=StatusCodeFilter(
+            comparison=ComparisonFilter(
+                op=ComparisonFilterOp.EQ,
+                value=RuntimeUInt32(default_value=504, runtime_key="switchgear.access_log.expired_status"),
+            )
+        )
+    )
+    stated = AccessLogFilter(
+        header_filter=HeaderFilter(header=HeaderMatcher(name=deadline.header, present_match=True))
+    )
+    return AccessLogFilter(and_filter=AndFilter(filters=[timed_out, stated]))
 
 
 def operator_log(spec: Listener) -> Iterator[AccessLog]:

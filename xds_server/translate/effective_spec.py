@@ -8,6 +8,7 @@ from typing import Final
 
 from policies.resilience import ResilienceSpec, RetryCondition
 from xds_server.decide.decisions import (
+    DeadlineDecision,
     DegradationState,
     HedgeDecision,
     PoolDecisions,
@@ -34,12 +35,14 @@ class RouteDecisions:
     hedge: HedgeDecision | None = None
     retries: RetryDecision | None = None
     limits: TimeLimits | None = None
+    deadline: DeadlineDecision | None = None
     degradation: DegradationState | None = None
 
     @property
     def route_inputs(self) -> tuple[object, ...]:
         """Inputs of routes, without reasons and times that change every round."""
         hedge, limits, degradation = self.hedge, self.limits, self.degradation
+        deadline = self.deadline
         return (
             hedge and (hedge.on, hedge.delay_s, hedge.answer_delay_s),
             self.retries and self.retries.statuses,
@@ -51,6 +54,8 @@ class RouteDecisions:
                 limits.per_try_s,
                 limits.total_s,
             ),
+            # Which step is in force is in the runtime layer.
+            deadline and tuple(one and one.base_s for one in (deadline.answer, deadline.stream)),
             degradation
             and (
                 degradation.hedging_off,
@@ -80,7 +85,13 @@ def route_decisions(
         limits = limits_for_cutting_proxies(
             limits, spec.timeouts, longest_s=None if spec.shadowed(None) else longest_s
         )
-    return RouteDecisions(hedge=pool.hedge, retries=pool.retries, limits=limits, degradation=pool.degradation)
+    return RouteDecisions(
+        hedge=pool.hedge,
+        retries=pool.retries,
+        limits=limits,
+        deadline=pool.deadline,
+        degradation=pool.degradation,
+    )
 
 
 def effective_spec(spec: ResilienceSpec, decided: RouteDecisions, *, streaming: bool) -> ResilienceSpec:
@@ -110,6 +121,11 @@ def effective_spec(spec: ResilienceSpec, decided: RouteDecisions, *, streaming: 
             }
         )
     return spec.model_copy(update=changes) if changes else spec
+
+
+def unhedged_spec(spec: ResilienceSpec) -> ResilienceSpec:
+    """The same rules without hedges."""
+    return spec.model_copy(update={"hedging": spec.hedging.model_copy(update={"enabled": False})})
 
 
 def at_most_once_spec(spec: ResilienceSpec) -> ResilienceSpec:

@@ -58,6 +58,7 @@ from xds_server.translate.caller_auth_filters import (
     EXT_AUTH_UNAVAILABLE,
     caller_auth_filters,
 )
+from xds_server.translate.deadlines import deadline_mutations
 from xds_server.translate.envoy_values import ads_config_source, pack_any, seconds
 from xds_server.translate.lua_scripts import FIELDS_FILTER, LUA_FILTER, fields_filter, lua_filter
 from xds_server.translate.prompt_prefix import PREFIX_FILTER, prefix_state_filter
@@ -228,6 +229,7 @@ def _removed_headers(spec: ListenerSpec) -> HeaderMutation:
             *(MutationRule(remove=name) for name in spec.claim_headers()),
             *(MutationRule(remove=OVER_QUOTA_HEADER) for _ in (spec.tenants,) if spec.tenants is not None),
             *(MutationRule(append=_only_first(name)) for name in STATED_HEADERS if spec.reads_headers),
+            *deadline_mutations(spec.deadline),
         ]
     )
 

@@ -7,6 +7,7 @@ only a forwarding route allows bodies above 1 MiB.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from envoy_data_plane.envoy.config.core.v3 import RuntimeFractionalPercent
 from envoy_data_plane.envoy.config.route.v3 import (
     HeaderMatcher,
     Route,
@@ -15,16 +16,18 @@ from envoy_data_plane.envoy.config.route.v3 import (
     RouteMatch,
 )
 from envoy_data_plane.envoy.type.matcher.v3 import DoubleMatcher, MetadataMatcher, ValueMatcher
-from envoy_data_plane.envoy.type.v3 import DoubleRange
+from envoy_data_plane.envoy.type.v3 import DoubleRange, FractionalPercent, FractionalPercentDenominatorType
 from envoy_data_plane.google.protobuf import Any
 
 from policies.route import ModelRoute
 from policies.static_answer import StaticAnswer
+from xds_server.decide.decisions import DeadlineSteps
+from xds_server.translate.deadlines import DEADLINE_KIND, DEADLINE_REASON, deadline_below, deadline_key
 from xds_server.translate.lua_scripts import AnswerLimit, LuaReply, lua_local_reply, lua_static_answer
 from xds_server.translate.public_routes import unchecked
 from xds_server.translate.request_fields import TOKEN_LIMIT_FIELDS
 from xds_server.translate.route_match import body_field_matcher, route_match
-from xds_server.translate.stated_fields import tokens_above
+from xds_server.translate.stated_fields import not_streaming, tokens_above
 
 NO_ROUTE: Final = "no_route"
 """Catch-all route and its cluster. No pool can have this name, so the cluster is always missing."""
@@ -40,6 +43,9 @@ HELD_BACK_RETRY_AFTER_S: Final = 30
 
 REGION_UNAVAILABLE_RETRY_AFTER_S: Final = 5
 """No engine left in the allowed regions; that lasts longer than a full pool."""
+
+DEADLINE_RETRY_AFTER_S: Final = 1
+"""The wait for a slot changes by the second."""
 
 _MORE_THAN_ANYONE_ASKS: Final = 1e18
 
@@ -141,21 +147,76 @@ def token_limit_replies(route: ModelRoute, max_tokens: int) -> tuple[Route, ...]
     )
 
 
+def deadline_replies(route: ModelRoute, steps: DeadlineSteps | None, *, streaming: bool) -> tuple[Route, ...]:
+    """Replies to requests of this kind with a deadline below a step: a route for each step, none of which replies
+    until the runtime layer names it. None if the listener reads no deadlines.
+    """
+    deadline = route.spec.listener.deadline
+    if deadline is None or steps is None:
+        return ()
+    kind = "streaming" if streaming else "non-streaming"
+    refusal = LuaReply(
+        reason=DEADLINE_REASON,
+        message="no answer can be complete within the deadline of this request now",
+        retry_after_s=DEADLINE_RETRY_AFTER_S,
+    )
+    # Written for these routes only: others of this kind come after those of streams.
+    no_stream = () if streaming or route.spec.match.stream is not None else (_no_stream(route),)
+    return tuple(
+        _with_runtime_key(
+            _local_reply_route(
+                route,
+                f"{DEADLINE_KIND}/{kind}/{number}",
+                refusal,
+                deadline_below(deadline, limit_s),
+                *no_stream,
+                streaming=streaming,
+            ),
+            deadline_key(route.metadata.name, kind, number),
+        )
+        for number, limit_s in enumerate(steps.all_s)
+    )
+
+
+def _with_runtime_key(route: Route, key: str) -> Route:
+    """The route for the percentage of requests that the runtime layer has under this key; 0 without it."""
+    if route.match is not None:
+        route.match.runtime_fraction = RuntimeFractionalPercent(
+            runtime_key=key,
+            default_value=FractionalPercent(numerator=0, denominator=FractionalPercentDenominatorType.HUNDRED),
+        )
+    return route
+
+
+def _no_stream(route: ModelRoute) -> MetadataMatcher | HeaderMatcher:
+    if route.spec.listener.reads_headers:
+        return not_streaming()
+    return body_field_matcher("stream", ValueMatcher(bool_match=True), invert=True)
+
+
 def _local_reply_route(
-    route: ModelRoute, name: str, refusal: LuaReply, *conditions: MetadataMatcher | HeaderMatcher
+    route: ModelRoute,
+    name: str,
+    refusal: LuaReply,
+    *conditions: MetadataMatcher | HeaderMatcher,
+    streaming: bool | None = None,
 ) -> Route:
-    return _answering_route(route, name, lua_local_reply(refusal), *conditions)
+    return _answering_route(route, name, lua_local_reply(refusal), *conditions, streaming=streaming)
 
 
 def _answering_route(
-    route: ModelRoute, name: str, answer: Mapping[str, Any], *conditions: MetadataMatcher | HeaderMatcher
+    route: ModelRoute,
+    name: str,
+    answer: Mapping[str, Any],
+    *conditions: MetadataMatcher | HeaderMatcher,
+    streaming: bool | None = None,
 ) -> Route:
     full_name = f"{route.metadata.name}/{name}"
     return Route(
         name=full_name,
         match=route_match(
             route.spec.match,
-            streaming=bool(route.spec.match.stream),
+            streaming=bool(route.spec.match.stream) if streaming is None else streaming,
             headers=[one for one in conditions if isinstance(one, HeaderMatcher)],
             fields=[one for one in conditions if isinstance(one, MetadataMatcher)],
             stated=route.spec.listener.reads_headers,

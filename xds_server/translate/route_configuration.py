@@ -7,7 +7,7 @@ twice, or that accept another model, have separate routes before these. Weights 
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote
@@ -30,19 +30,24 @@ from envoy_data_plane.envoy.config.route.v3 import (
 )
 from envoy_data_plane.google.protobuf import Any
 
+from policies.deadline import Deadline
 from policies.merge import BAD_GATEWAY
 from policies.resilience import ResilienceSpec
 from policies.route import Listener, ModelChange, ModelRoute, PriorityClass
+from xds_server.decide.decisions import DeadlineSteps
 from xds_server.translate.affinity import hash_policy
+from xds_server.translate.deadlines import deadline_below, states_deadline
 from xds_server.translate.effective_spec import (
     NO_ROUTE_DECISIONS,
     RouteDecisions,
     at_most_once_spec,
     effective_spec,
+    unhedged_spec,
 )
 from xds_server.translate.envoy_values import seconds
 from xds_server.translate.local_reply_routes import (
     answer_limit,
+    deadline_replies,
     maintenance_reply,
     no_route_reply,
     static_reply,
@@ -157,13 +162,15 @@ class RouteVariant:
     """Some requests of a route: those with these headers, and what is allowed for them.
 
     ``name``: part of the Envoy route's name. ``fallbacks``: those that may serve them, in order. ``once``: must
-    not run twice.
+    not run twice. ``deadline``: they have one. ``hurried``: it is too short for another try that a timer starts.
     """
 
     name: str = ""
     headers: tuple[HeaderMatcher, ...] = ()
     fallbacks: tuple[str, ...] = ()
     once: bool = False
+    deadline: Deadline | None = None
+    hurried: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,18 +223,23 @@ def envoy_routes(
         streaming: _with_prefill_failures(route, spec, effective_spec(spec, decided, streaming=streaming))
         for streaming in ((True, False) if wanted is None else (wanted,))
     }
+    steps = {streaming: _deadline_steps(decided, streaming=streaming) for streaming in rules}
 
     def served(who: RouteVariant) -> Iterator[Route]:
         if answer is not None and lost.issuperset(reachable_pools(route, who)):
             yield static_reply(route, answer, who.name, who.headers)
             return
         for streaming, now in rules.items():
-            for variant, action in _idempotency_variants(
-                route, now, who, models=models, streaming=streaming, gated=gated, barred=barred, limit=limit
-            ):
-                yield _envoy_route(route, variant, action, streaming=streaming, limit=limit, kept=kept)
+            for some in _deadline_variants(route, now, who, steps[streaming], streaming=streaming, gated=gated):
+                for variant, action in _idempotency_variants(
+                    route, now, some, models=models, streaming=streaming, gated=gated, barred=barred, limit=limit
+                ):
+                    yield _envoy_route(route, variant, action, streaming=streaming, limit=limit, kept=kept)
 
-    return (*refused, *(one for who in fallback_variants(route, models) for one in served(who)))
+    hopeless = (
+        reply for streaming in rules for reply in deadline_replies(route, steps[streaming], streaming=streaming)
+    )
+    return (*refused, *hopeless, *(one for who in fallback_variants(route, models) for one in served(who)))
 
 
 def _with_prefill_failures(route: ModelRoute, written: ResilienceSpec, rules: ResilienceSpec) -> ResilienceSpec:
@@ -236,6 +248,35 @@ def _with_prefill_failures(route: ModelRoute, written: ResilienceSpec, rules: Re
         return rules
     statuses = tuple(sorted({*rules.retries.statuses_in_force, BAD_GATEWAY}))
     return rules.model_copy(update={"retries": rules.retries.model_copy(update={"statuses": statuses})})
+
+
+def _deadline_steps(decided: RouteDecisions, *, streaming: bool) -> DeadlineSteps | None:
+    if decided.deadline is None:
+        return None
+    return decided.deadline.stream if streaming else decided.deadline.answer
+
+
+def _deadline_variants(
+    route: ModelRoute,
+    spec: ResilienceSpec,
+    who: RouteVariant,
+    steps: DeadlineSteps | None,
+    *,
+    streaming: bool,
+    gated: bool,
+) -> Iterator[RouteVariant]:
+    """Variants with a deadline before those without one, if the listener reads deadlines."""
+    deadline = route.spec.listener.deadline
+    if deadline is not None:
+        again_s = try_timers(spec, streaming=streaming, gated=gated).per_try_s
+        if again_s is not None and steps is not None:
+            below = deadline_below(deadline, again_s + steps.base_s)
+            headers = (*who.headers, below)
+            name = f"{who.name}/short-deadline"
+            yield replace(who, name=name, headers=headers, deadline=deadline, hurried=True)
+        headers = (*who.headers, states_deadline(deadline))
+        yield replace(who, name=f"{who.name}/deadline", headers=headers, deadline=deadline)
+    yield who
 
 
 def _envoy_route(
@@ -293,7 +334,7 @@ def _idempotency_variants(
     pools = reachable_pools(route, who)
 
     def action(rules: ResilienceSpec, *, gate: bool) -> RouteAction:
-        made = _action(route, rules, streaming=streaming, gated=gate)
+        made = _action(route, rules, who, streaming=streaming, gated=gate)
         if len({models.get(pool) for pool in pools}) == 1:
             made.metadata_match = metadata_match(route, route.spec.adapter_name)
         if len(pools) == 1:
@@ -322,21 +363,32 @@ def _idempotency_variants(
         yield who, freely
 
 
-def _action(route: ModelRoute, spec: ResilienceSpec, *, streaming: bool, gated: bool) -> RouteAction:
-    timeouts = spec.timeouts
+def _action(
+    route: ModelRoute, spec: ResilienceSpec, who: RouteVariant, *, streaming: bool, gated: bool
+) -> RouteAction:
+    if who.hurried:
+        spec = unhedged_spec(spec)
+    timeouts, deadline = spec.timeouts, who.deadline
+    total_s = timeouts.streaming.total if streaming else timeouts.non_streaming.total
     timers = try_timers(spec, streaming=streaming, gated=gated)
+    retries = retry_policy(spec, streaming=streaming, gated=gated)
+    if who.hurried:
+        retries.per_try_timeout = None
     return RouteAction(
         priority=ROUTING_PRIORITY[route.spec.priority],
         metadata_match=metadata_match(route),
         hash_policy=hash_policy(route),
         # Zero disables Envoy's default of 15 s.
-        timeout=seconds(0 if streaming else timeouts.non_streaming.total),
+        timeout=seconds(0 if streaming else total_s),
         idle_timeout=seconds(timers.idle_s or 0),
         # Only here: a route with this field, even if zero, ignores its timeout (observed with Envoy 1.40).
-        max_stream_duration=RouteActionMaxStreamDuration(max_stream_duration=seconds(timeouts.streaming.total))
-        if streaming
-        else None,
-        retry_policy=retry_policy(spec, streaming=streaming, gated=gated),
+        max_stream_duration=None
+        if not streaming and deadline is None
+        else RouteActionMaxStreamDuration(
+            max_stream_duration=seconds(total_s),
+            grpc_timeout_header_max=None if deadline is None else seconds(deadline.limit_s(total_s)),
+        ),
+        retry_policy=retries,
         hedge_policy=hedge_policy(spec, streaming=streaming, gated=gated),
     )
 

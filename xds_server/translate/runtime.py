@@ -17,6 +17,7 @@ from envoy_data_plane.google.protobuf import Struct, Value
 
 from policies.resilience import Hedging
 from xds_server.decide.decisions import Ceiling, HedgeDecision
+from xds_server.translate.deadlines import REFUSED_PERCENT
 
 LAYER: Final = "switchgear"
 """Name of the runtime resource, and of the layer in the bootstrap."""
@@ -34,11 +35,12 @@ def runtime_layer(
     ceilings: Mapping[str, Ceiling],
     route_weights: Mapping[str, Mapping[str, int]],
     access_log_percent: float = EVERYTHING_PERCENT,
+    deadline_keys: Iterable[str] = (),
 ) -> Runtime:
     """Layer with admission limits by pool, and weights by route and pool; keys in a fixed order.
 
-    ``access_log_percent`` below 100 samples access logs. Raises ``ValueError`` for a number that Envoy would
-    silently ignore.
+    ``access_log_percent`` below 100 samples access logs. ``deadline_keys``: steps of deadlines in force. Raises
+    ``ValueError`` for a number that Envoy would silently ignore.
     """
     values: dict[str, float] = {}
     for pool in sorted(ceilings):
@@ -47,6 +49,7 @@ def runtime_layer(
         prefix = weights_prefix(route)
         for pool, weight in sorted(route_weights[route].items()):
             values[f"{prefix}.{pool}"] = _count(weight, f"weight of {pool} in {route}")
+    values.update(dict.fromkeys(sorted(deadline_keys), REFUSED_PERCENT))
     fields = {key: _number(value) for key, value in values.items()}
     if access_log_percent != EVERYTHING_PERCENT:
         fields[ACCESS_LOG_KEY] = _share(access_log_percent)

@@ -4,7 +4,7 @@ A thousand sidecars have a thousand layers, mostly equal. Results are cached by 
 share one item, encoded once and pushed as one bytes object.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from policies.model import PolicySet
+from policies.resilience.mode import Mode
 from policies.route import ModelRoute
 from xds_server.decide.decisions import Ceiling, Decisions
 from xds_server.model.fleet import Fleet
@@ -26,6 +27,7 @@ from xds_server.translate.cluster_weights import (
     route_weights,
     without_pools,
 )
+from xds_server.translate.deadlines import deadline_key
 from xds_server.translate.engine_selection import engine_selection
 from xds_server.translate.route_configuration import route_pools
 from xds_server.translate.runtime import EVERYTHING_PERCENT, LAYER, runtime_layer, with_hedge_budget
@@ -41,10 +43,13 @@ _Weights = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ViewLayer:
-    """Common part of the layers of a view: pools with the role's admission limit, and weights."""
+    """Common part of the layers of a view: pools with the role's admission limit, weights, and keys of the steps
+    of deadlines in force.
+    """
 
     ceilings: tuple[tuple[str, Ceiling], ...]
     weights: _Weights
+    deadlines: tuple[str, ...]
 
 
 def runtime_resource(
@@ -98,12 +103,21 @@ def _runtime_resource(
         for pool, ceiling in shared.ceilings
     }
     return memo.interned(
-        (RUNTIME, tuple(_numbers(*one) for one in ceilings.items()), shared.weights, access_log_percent),
+        (
+            RUNTIME,
+            tuple(_numbers(*one) for one in ceilings.items()),
+            shared.weights,
+            shared.deadlines,
+            access_log_percent,
+        ),
         lambda: TranslatedResource(
             type_url=RUNTIME,
             name=LAYER,
             message=runtime_layer(
-                ceilings, {route: dict(weights) for route, weights in shared.weights}, access_log_percent
+                ceilings,
+                {route: dict(weights) for route, weights in shared.weights},
+                access_log_percent,
+                shared.deadlines,
             ),
         ),
     )
@@ -183,11 +197,31 @@ def _view_layer(policies: PolicySet, fleet: Fleet, decisions: Decisions, view: V
         ]
     )
     weights = tuple([one for route in split for one in _weights(policies, fleet, decisions, route, memo)])
+    hurried = memo.identical(
+        ("routes with deadlines", view),
+        (policies,),
+        lambda: [
+            route
+            for route in chain.from_iterable(here.routes.values())
+            if route.spec.listener.deadline is not None and route.spec.listener.deadline.mode is Mode.ENFORCE
+        ],
+    )
+    deadlines = tuple([key for route in hurried for key in _deadline_keys(route, decisions)])
     return memo.of(
         ("view layer", view.role, here.pools),
-        (ceilings, weights),
-        lambda: _ViewLayer(ceilings=ceilings, weights=weights),
+        (ceilings, weights, deadlines),
+        lambda: _ViewLayer(ceilings=ceilings, weights=weights, deadlines=deadlines),
     )
+
+
+def _deadline_keys(route: ModelRoute, decisions: Decisions) -> Iterator[str]:
+    """Keys of the steps in force of a route, by which it refuses requests with a short deadline."""
+    decided = decisions.pools.get(route.spec.pools[0].pool)
+    if decided is None or decided.deadline is None:
+        return
+    for kind, steps in (("streaming", decided.deadline.stream), ("non-streaming", decided.deadline.answer)):
+        if steps is not None and steps.in_force is not None:
+            yield deadline_key(route.metadata.name, kind, steps.in_force)
 
 
 def _weights(policies: PolicySet, fleet: Fleet, decisions: Decisions, route: ModelRoute, memo: Memo) -> _Weights:

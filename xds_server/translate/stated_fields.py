@@ -39,14 +39,14 @@ def stated_matchers(match: Match, *, streaming: bool) -> tuple[HeaderMatcher, ..
     if streaming:
         found.append(HeaderMatcher(name=STREAM_HEADER, string_match=StringMatcher(exact="true", ignore_case=True)))
     elif match.stream is False:
-        found.append(_not_streaming())
+        found.append(not_streaming())
     return tuple(found)
 
 
 def well_formed(match: Match, *, streaming: bool) -> tuple[HeaderMatcher, ...]:
     """Further conditions of a route that serves requests, so that it takes none with a malformed header."""
     number = _optional(MAX_TOKENS_HEADER, _NUMBER)
-    return (number,) if streaming or match.stream is False else (_not_streaming(), number)
+    return (number,) if streaming or match.stream is False else (not_streaming(), number)
 
 
 def tokens_above(limit: int) -> HeaderMatcher:
@@ -103,7 +103,8 @@ def stated_field_refusals(routes: Sequence[ModelRoute]) -> tuple[Route, ...]:
     )
 
 
-def _not_streaming() -> HeaderMatcher:
+def not_streaming() -> HeaderMatcher:
+    """The header asks for a whole answer, or is absent."""
     return _optional(STREAM_HEADER, "(?i:false)?")
 
 

@@ -132,6 +132,7 @@ def test_every_field_of_every_document_is_listed() -> None:
                 "spec.match.headers",
                 "spec.listener.tls",
                 "spec.listener.accessLogCollector",
+                "spec.listener.deadline",
                 "spec.listener.jwt",
                 "spec.listener.extAuth",
                 "spec.listener.tenants",

@@ -69,6 +69,7 @@ EXTERNAL: Final = {
         "named": [{"name": "a", "requests": 10}],
         "others": {"requests": 10},
     },
+    "deadline": {"header": "x-timeout"},
 }
 RICH: Final[Mapping[str, dict[str, Any]]] = {
     "EnginePool": document(
@@ -216,6 +217,8 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.listener.tenants.named[].burst": (2,),
     "spec.listener.tenants.others.requests": (20,),
     "spec.listener.tenants.others.burst": (2,),
+    "spec.listener.deadline.header": ("x-deadline",),
+    "spec.listener.deadline.form": ("s",),
     "spec.listener.tls.secret": ("s2",),
     "spec.match.pathPrefix": ("/v2",),
     "spec.match.headers[].name": ("x-b",),

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from policies.route import ModelRoute
+from xds_server.decide.decisions import DeadlineSteps
 from xds_server.translate.listeners import (
     BAD_REQUEST_REASON,
     INVALID_TOKEN_REASON,
@@ -14,6 +15,7 @@ from xds_server.translate.listeners import (
     NOT_AUTHORIZED_REASON,
 )
 from xds_server.translate.local_reply_routes import (
+    deadline_replies,
     held_back_reply,
     maintenance_reply,
     token_limit_replies,
@@ -34,6 +36,8 @@ def test_answers_page_lists_every_reason_and_retry_after() -> None:
     )
     asks = {"listener": {"port": 1}, "pools": [{"pool": "p"}], "match": {"model": "sql"}, "adapter": True}
     with_adapter = ModelRoute.model_validate({"metadata": {"name": "sql"}, "spec": asks})
+    stated = {"listener": {"port": 1, "deadline": {"header": "grpc-timeout"}}, "pools": [{"pool": "p"}]}
+    with_deadline = ModelRoute.model_validate({"metadata": {"name": "d"}, "spec": stated})
     found = {(reason, retry_after or "") for _, reason, retry_after in LOCAL_REPLY_REASONS} | {
         ("no-route", ""),
         *((reason, "") for reason in (REFUSED_BODY_REASON, BODY_ENCODING_REASON)),
@@ -51,6 +55,7 @@ def test_answers_page_lists_every_reason_and_retry_after() -> None:
         unselected_reply(with_adapter),
         held_back_reply(route),
         *token_limit_replies(route, 1),
+        *deadline_replies(with_deadline, DeadlineSteps(base_s=1.0), streaming=False),
     ):
         fields = refusing.typed_per_filter_config[LUA_FILTER].unpack().filter_context.fields
         found.add((fields["reason"].string_value, fields["retry_after"].string_value))

@@ -6,7 +6,7 @@ from xds_server.admin.views.context import UnknownNameError, ViewContext, event_
 from xds_server.admin.views.why_engine import MOST_PAST
 from xds_server.admin_api.objective_types import OBJECTIVE_TROUBLES, objective_sentence
 from xds_server.admin_api.status_types import Explanation, RuleStatus
-from xds_server.decide.decisions import AdmissionDecision, Health, PoolDecisions
+from xds_server.decide.decisions import AdmissionDecision, DeadlineDecision, Health, PoolDecisions
 from xds_server.decide.diff import policy_fields
 from xds_server.model.order import pool_key
 from xds_server.model.pool_traffic import PoolTraffic
@@ -80,6 +80,10 @@ def _pool_because(name: str, pool: PoolDecisions, out: Sequence[str], scene: Vie
         if name in one.pools and one.state in OBJECTIVE_TROUBLES:
             sentence = objective_sentence(one)
             yield f"{sentence[0].upper()}{sentence[1:]}."
+    yield from _limits_of_requests(pool)
+
+
+def _limits_of_requests(pool: PoolDecisions) -> Iterator[str]:
     if pool.hedge is not None:
         yield f"Hedging: {pool.hedge.reason}."
     if pool.retries is not None:
@@ -87,6 +91,18 @@ def _pool_because(name: str, pool: PoolDecisions, out: Sequence[str], scene: Vie
         yield f"Retried statuses: {statuses} ({pool.retries.reason})."
     if pool.limits is not None:
         yield f"Timeouts: {pool.limits.reason}."
+    if pool.deadline is not None:
+        yield _deadlines(pool.deadline)
+
+
+def _deadlines(decision: DeadlineDecision) -> str:
+    """The deadlines that listeners with ``deadline.mode: enforce`` refuse."""
+    refused = [
+        f"below {steps.refused_below_s:.2g} s for {what}"
+        for what, steps in (("answers", decision.answer), ("streams", decision.stream))
+        if steps is not None and steps.refused_below_s is not None
+    ]
+    return f"Refused deadlines: {', '.join(refused) or 'none'} ({decision.reason})."
 
 
 def _static_answers(name: str, level: int, empty: bool, scene: ViewContext) -> Iterator[str]:
