@@ -249,8 +249,11 @@ class TimeLimits:
     shadow: "TimeLimits | None" = None
 
 
-DEADLINE_STEPS: Final = (1.0, 1.5, 2.2, 3.3, 5.0, 8.0)
-"""Multiples of a base, from which the shortest deadline that is served is chosen."""
+DEADLINE_STEPS: Final = (1.0, 2.0, 4.0, 8.0)
+"""Multiples of a base, from which the shortest deadline that is served is chosen.
+
+More of them cost more: Envoy looks up each for each request, six took 3.5 % of its processor time.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

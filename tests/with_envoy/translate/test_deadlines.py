@@ -82,7 +82,7 @@ async def test_deadline_ends_a_request_and_ejects_no_engine(rig, engine, form, f
 async def test_invalid_value_leaves_the_limits_of_the_route(rig, hearing, value):
     hearing.wait_s = 1.0
     one = await rig(pool("p", hearing) + by_deadline() + resilience("default", TOTAL), **decided(STEPS))
-    await one.set_runtime({deadline_key("r", "non-streaming", 5): 100})
+    await one.set_runtime({deadline_key("r", "non-streaming", 3): 100})
     assert (await asked(one, {HEADER: value}))[0] == 200
 
 
@@ -116,8 +116,8 @@ async def test_request_that_cannot_end_in_time_is_refused_at_once(rig, hearing, 
     stated = {"x-switchgear-stream": "true"}
     assert (await asked(one, {HEADER: "900", **stated}, stream=True))[0] == 200
     # Live: another step, without new routes.
-    await one.set_runtime({deadline_key("r", "non-streaming", 4): 100})
-    assert (await asked(one, {HEADER: "4999"}))[:2] == (503, "deadline-too-short")
+    await one.set_runtime({deadline_key("r", "non-streaming", 2): 100})
+    assert (await asked(one, {HEADER: "3999"}))[:2] == (503, "deadline-too-short")
     assert (await asked(one, {HEADER: "9000"}))[0] == 200
 
 

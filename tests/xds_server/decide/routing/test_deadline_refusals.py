@@ -84,7 +84,7 @@ def test_present_wait_adds_to_it_and_leaves_with_it() -> None:
     memory = after(None, IDLE, seen(1.0, 0.0), 0.0)
     # 4 slots in 2 s are 2 answers a second: 5 requests beyond the slots wait 2.5 s. With the answer, 3.5 s.
     memory = after(memory, fleet(9, 20), seen(3.0, 1.0), 1.0)
-    assert refused_below_s(memory) == pytest.approx(3.3)
+    assert refused_below_s(memory) == pytest.approx(2.0)
     assert "the wait for a slot is 2.5 s" in memory.decided.reason
     # Answers of the last minute contain waits: what is known stays.
     memory = after(memory, IDLE, seen(3.0, 2.0), 2.0)
