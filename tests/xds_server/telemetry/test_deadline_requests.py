@@ -29,7 +29,7 @@ def test_name_and_details_tell_what_a_deadline_did(
     assert deadline_result(route, details) is result
 
 
-def test_refused_and_expired_requests_are_counted_and_are_no_demand(book: TrafficStore) -> None:
+def test_refused_and_expired_requests_count_apart_from_demand(book: TrafficStore) -> None:
     record_request(book, route=REFUSAL)
     record_request(book, route="talk/streaming/deadline", details=EXPIRED, attempt="1")
     record_request(book, route="talk/streaming/deadline", details=EXPIRED, attempt="")
