@@ -42,6 +42,11 @@ from xds_server.model.token_bucket import RateLimit, TokenBucket, take_token
 FIRST_S: Final = 1.0
 """How long a new agent covers its engine before its first report: two probes, which need not start."""
 
+_OWN_STALLS: Final = 3
+"""How often a stall of our own loop prolongs the cover of a silent agent: not forever, on a machine that is always
+busy.
+"""
+
 _BACKOFF: Final = ExponentialBackoff(first_s=0.1, most_s=1.0)
 _ANSWER_WITHIN_S: Final = 2.0
 LINES_OF_AGENT: Final = RateLimit(burst=10, per_s=1 / 60)
@@ -254,10 +259,14 @@ class AgentDialer:
         except TimeoutError:
             if link.renewed:
                 return True
-            # We may have been the silent side: then its reports are waiting to be read.
             if not self._heartbeat.late_since(link.heard_at_s + FRESH_S / 3):
                 self._lost(link, f"no report for {FRESH_S:g} s")
                 return True
+            # We may have been the silent side, and its reports wait to be read. It covers its engine until it had
+            # time to answer again.
+            link.connected = False
+            if link.covered and link.uncover is None:
+                self._uncover_in(link, FRESH_S)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
                 self._on_error(ReportDropReason.SIZE)
@@ -360,12 +369,17 @@ class AgentDialer:
             else:
                 self._cover(link, covered=False)
 
-    def _uncover_in(self, link: _Link, seconds: float) -> None:
-        link.uncover = asyncio.get_running_loop().call_later(seconds, self._uncover, link)
+    def _uncover_in(self, link: _Link, seconds: float, *, more: int = _OWN_STALLS) -> None:
+        began_s = self._clock()
+        link.uncover = asyncio.get_running_loop().call_later(seconds, self._uncover, link, began_s, more)
 
-    def _uncover(self, link: _Link) -> None:
+    def _uncover(self, link: _Link, began_s: float, more: int) -> None:
         link.uncover = None
-        self._cover(link, covered=False)
+        if more and self._heartbeat.late_since(began_s):
+            # Our loop stalled meanwhile: the agent's reports may wait to be read.
+            self._uncover_in(link, FIRST_S, more=more - 1)
+        else:
+            self._cover(link, covered=False)
 
     def _cover(self, link: _Link, *, covered: bool) -> None:
         if link.covered is covered:

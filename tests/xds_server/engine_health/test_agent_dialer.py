@@ -223,6 +223,35 @@ async def test_absent_agent_stops_covering_its_engine() -> None:
             assert not dialed.reports
 
 
+async def test_own_stall_at_start_does_not_uncover_the_engine() -> None:
+    server = WatchServer(boot_id="b1")
+    server.publish(report())
+    async with listening(server.add_to) as port, dialing(policies(port)) as dialed:
+        await until(lambda: KEY in dialed.dialer.agents())
+        time.sleep(1.5 * agent_dialer.FIRST_S)  # noqa: ASYNC251 - the stall
+        await dialed.says(Verdict.READY)
+        assert frozenset() not in dialed.coverage
+
+
+async def test_agent_silent_since_an_own_stall_stops_covering_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_dialer, "FRESH_S", 0.4)
+    watches = 0
+
+    async def watch(_: bytes, _context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
+        nonlocal watches
+        watches += 1
+        if watches == 1:
+            yield pb.EngineReport(schema_version=1, boot_id="b", sequence=1, verdict=pb.READY).SerializeToString()
+        await asyncio.Event().wait()
+
+    async with listening(serving(watch)) as port, dialing(policies(port)) as dialed:
+        await dialed.says(Verdict.READY)
+        time.sleep(1.0)  # noqa: ASYNC251 - the stall
+        await until(lambda: watches == 2)
+        await until(lambda: not dialed.dialer.covered)
+        assert not dialed.dialer.agents()[KEY].connected
+
+
 async def test_silent_agent_watch_reconnects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_dialer, "FRESH_S", 0.3)
     connections = 0
