@@ -32,8 +32,8 @@ MORE_RUNS: Final = 6
 REPLAYS: Final = 3
 """Of the same rounds: a machine's speed changes from one second to the next."""
 
-BESIDE_PEERS: Final = frozenset({"grpc", "h2"})
-"""Groups whose server shares the machine with a process of peers, so their fixed loop runs beside one too."""
+WITH_PEERS: Final = frozenset({"grpc", "h2"})
+"""Groups whose server shares the machine with a process of peers, so their fixed loop runs next to one, too."""
 
 COMMITTED: Final = RESULTS / "committed_costs.json"
 
@@ -115,7 +115,7 @@ COSTS: Final[Mapping[str, Callable[[], Mapping[str, float]]]] = {
 
 
 @contextmanager
-def beside_another() -> Iterator[None]:
+def while_another_computes() -> Iterator[None]:
     """Run what is inside while another process computes: two processes may share one core's units."""
     other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
@@ -129,7 +129,7 @@ def measured(name: str) -> Mapping[str, float]:
     """The costs of one group as multiples of the fixed loop, which runs before and after them."""
 
     def loops() -> list[float]:
-        with beside_another() if name in BESIDE_PEERS else nullcontext():
+        with while_another_computes() if name in WITH_PEERS else nullcontext():
             return [cpu_s(fixed_loop) for _ in range(10)]
 
     loops_s = loops()

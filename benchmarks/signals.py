@@ -15,7 +15,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -31,6 +31,7 @@ from policies.model import PolicySet
 from xds_server.metrics.metric_registry import Metrics
 from xds_server.telemetry import Telemetry
 from xds_server.telemetry.access_log_service import AccessLogs
+from xds_server.transport import H2Server
 
 TARGET_CORE_PERCENT: Final = 30.0
 LOOK_EACH_S: Final = 0.1
@@ -74,6 +75,7 @@ class TelemetryCostRow:
     """
 
     name: str
+    transport: str
     wanted_per_s: float
     done_per_s: float
     messages_per_s: float
@@ -102,14 +104,29 @@ def _policies() -> PolicySet:
         return load([path])
 
 
-async def measure(load_: TelemetryLoad) -> TelemetryCostRow:
+async def _grpc(telemetry: Telemetry) -> tuple[int, Callable[[], Awaitable[None]]]:
+    """The services on grpc.aio: the port, and how to stop."""
+    server = grpc.aio.server(handlers=telemetry.handlers())
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    return port, lambda: server.stop(0)
+
+
+async def _h2(telemetry: Telemetry) -> tuple[int, Callable[[], Awaitable[None]]]:
+    """The services on our own transport: the port, and how to stop."""
+    server = H2Server(telemetry.services(), host="127.0.0.1", port=0)
+    return await server.start(), server.stop
+
+
+TRANSPORTS: Final = {"grpc": _grpc, "h2": _h2}
+
+
+async def measure(load_: TelemetryLoad, transport: str) -> TelemetryCostRow:
     """One row, with the server in this process."""
     metrics = Metrics()
     telemetry = Telemetry(metrics)
     telemetry.watch(_policies())
-    server = grpc.aio.server(handlers=telemetry.handlers())
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
+    port, stop = await TRANSPORTS[transport](telemetry)
 
     async def looking() -> None:
         while True:
@@ -143,11 +160,12 @@ async def measure(load_: TelemetryLoad) -> TelemetryCostRow:
         await peers.wait()
         looks.cancel()
         telemetry.stop()
-        await server.stop(0)
+        await stop()
     each_s = cpu_s / done
     per_message = load_.size if load_.kind == "logs" else 1
     return TelemetryCostRow(
         name=load_.name,
+        transport=transport,
         wanted_per_s=load_.per_s,
         done_per_s=done / took_s,
         messages_per_s=done / took_s / per_message,
@@ -180,6 +198,7 @@ def decode_ratio(entries: int = 50) -> dict[str, float]:
 
 COLUMNS: Final[Sequence[ResultColumn[TelemetryCostRow]]] = (
     ResultColumn(heading="load", cell=lambda row: row.name, left=True),
+    ResultColumn(heading="transport", cell=lambda row: row.transport, left=True),
     ResultColumn(heading="wanted", cell=lambda row: f"{row.wanted_per_s:.0f}/s"),
     ResultColumn(heading="reached", cell=lambda row: f"{row.done_per_s:.0f}/s"),
     ResultColumn(heading="messages", cell=lambda row: f"{row.messages_per_s:.0f}/s"),
@@ -192,13 +211,16 @@ COLUMNS: Final[Sequence[ResultColumn[TelemetryCostRow]]] = (
 def main(argv: Sequence[str]) -> int:
     """Measure and print; 1 when one load costs more than the target, 0 otherwise."""
     parser = option_parser("signals", __doc__)
-    parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--measure", nargs=2, metavar=("LOAD", "TRANSPORT"), help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.measure is not None:
-        print(json.dumps(asdict(asyncio.run(measure(LOADS[options.measure])))))
+        number, transport = options.measure
+        print(json.dumps(asdict(asyncio.run(measure(LOADS[int(number)], transport)))))
         return 0
+    asked = [(number, transport) for number in range(len(LOADS)) for transport in TRANSPORTS]
     rows = [
-        TelemetryCostRow(**measured_in_child("benchmarks.signals", str(number))) for number in range(len(LOADS))
+        TelemetryCostRow(**measured_in_child("benchmarks.signals", str(number), transport))
+        for number, transport in asked
     ]
     decode = decode_ratio()
     parsing = (
@@ -206,7 +228,7 @@ def main(argv: Sequence[str]) -> int:
         f"envoy-data-plane's own classes {decode['envoy_data_plane_us']:.0f} us ({decode['ratio']:.0f} x)"
     )
     table = result_table(f"Signals: {ENGINES} engines, proxies in another process", COLUMNS, rows)
-    aimed = [row for load_, row in zip(LOADS, rows, strict=True) if load_.target]
+    aimed = [row for (number, _), row in zip(asked, rows, strict=True) if LOADS[number].target]
     answer = {
         "target_core_percent": TARGET_CORE_PERCENT,
         "rows": [asdict(row) for row in rows],

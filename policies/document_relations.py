@@ -343,6 +343,14 @@ def _tenants(route: ModelRoute, document: ValidatedDocument) -> Iterator[Problem
                 f"a burst of {quota.burst} exceeds the quota of {quota}",
                 allowed=f"at most {quota.requests}",
             )
+        if quota.tokens is None and quota.tokens_burst is not None:
+            yield problem_in(
+                document,
+                "SG040",
+                (*steps, *place, "tokensBurst"),
+                "a burst of tokens without a quota of tokens",
+                hint="set tokens, or remove tokensBurst",
+            )
 
 
 def matches_fields(route: ModelRoute) -> bool:

@@ -1,4 +1,4 @@
-"""Tenants of a listener: how Envoy tells them apart, and how many requests each may send.
+"""Tenants of a listener: how Envoy tells them apart, and how many requests and tokens each may send.
 
 Names come from the policy alone, so the number of buckets and of metric labels is bounded by it.
 """
@@ -39,8 +39,12 @@ class QuotaUnit(StrEnum):
         return {QuotaUnit.SECOND: 1, QuotaUnit.MINUTE: 60, QuotaUnit.HOUR: 3600}[self]
 
 
+TOKENS_BURST_S: Final = 60
+"""Seconds of a quota of tokens that its default burst is: one request may need as much as many seconds admit."""
+
+
 class Quota(Spec):
-    """Requests that are admitted, over all proxies."""
+    """Requests, and tokens, that are admitted over all proxies."""
 
     requests: int = documented_field(
         ...,
@@ -64,6 +68,26 @@ class Quota(Spec):
         le=1_000_000_000,
     )
 
+    tokens: int | None = documented_field(
+        None,
+        "Tokens of prompts and answers admitted per unit of time, over all proxies of the port, as estimated when "
+        "a request arrives: bytes of its body / `bytesPerToken`, plus the most tokens that it asks for, or "
+        "`answerTokens`. Default: no limit.",
+        targets=_targets(Xds.RDS | Xds.LDS),
+        ge=1,
+        le=1_000_000_000,
+    )
+    tokens_burst: int | None = documented_field(
+        None,
+        "Tokens admitted at once after a pause, over all proxies. A request of more than a proxy's part counts as "
+        "that part. Default: what the quota admits in 60 s.",
+        why="each change of the port's routes fills the bucket again, so a large burst makes the limit loose; a "
+        "burst below the largest request times the proxies does, too",
+        targets=_targets(Xds.RDS),
+        ge=1,
+        le=1_000_000_000,
+    )
+
     @property
     def per_s(self) -> float:
         """Requests per second."""
@@ -74,8 +98,16 @@ class Quota(Spec):
         """Requests at once over all proxies."""
         return self.per_s if self.burst is None else self.burst
 
+    @property
+    def burst_tokens(self) -> float:
+        """Tokens at once over all proxies; 0 without a limit."""
+        if self.tokens_burst is not None:
+            return self.tokens_burst
+        return (self.tokens or 0) / self.per.seconds * TOKENS_BURST_S
+
     def __str__(self) -> str:
-        return f"{self.requests}/{self.per.value}"
+        tokens = "" if self.tokens is None else f", {self.tokens} tokens/{self.per.value}"
+        return f"{self.requests}/{self.per.value}{tokens}"
 
 
 class Tenant(Quota):
@@ -104,6 +136,20 @@ class Tenants(Spec):
         why="a caller that can send the header takes the quota of any tenant",
         targets=_targets(Xds.NONE),
     )
+    answer_tokens: int = documented_field(
+        1000,
+        "Tokens that count for the answer to a request that states no limit (`max_tokens` and the like).",
+        targets=_targets(Xds.RDS | Xds.LDS),
+        ge=0,
+        le=1_000_000,
+    )
+    bytes_per_token: int = documented_field(
+        4,
+        "Bytes of a request's body that count as a token of its prompt.",
+        targets=_targets(Xds.RDS | Xds.LDS),
+        ge=1,
+        le=1000,
+    )
     mode: Mode = documented_field(
         Mode.ENFORCE,
         "enforce: answer 429 above a quota. shadow: serve the request and count it as over its quota.",
@@ -116,6 +162,11 @@ class Tenants(Spec):
         max_length=256,
     )
     others: Quota = documented_field(..., "The quota that all other callers share, those without the header too.")
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether some tenant has a quota of tokens."""
+        return any(one.tokens is not None for one in self.quotas().values())
 
     def quotas(self) -> dict[str, Quota]:
         """Quotas by name, others last."""

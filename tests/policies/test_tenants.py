@@ -24,6 +24,8 @@ def tenants(fields: str, header: str = "header: x-tenant, trustHeader: true") ->
         (f"named: [{{name: others, requests: 1}}], {OTHERS}", "SG039", "named[0].name"),
         (f"named: [{{name: a, requests: 9, burst: 10}}], {OTHERS}", "SG040", "named[0].burst"),
         ("others: {requests: 5, burst: 6}", "SG040", "others.burst"),
+        ("others: {requests: 5, tokensBurst: 6}", "SG040", "others.tokensBurst"),
+        ("others: {requests: 5, tokens: 0}", "SG026", "others.tokens"),
         ("others: {requests: 0}", "SG026", "others.requests"),
         (f"named: [{{name: 'a,b', requests: 1}}], {OTHERS}", "SG026", "named[0].name"),
     ],

@@ -67,7 +67,8 @@ async def test_hang_is_detected_and_its_streams_are_retried_elsewhere(site: Site
     # Which of them go there is the Envoy's choice; the engine that works has room again and again.
     while True:
         await eventually(arrived, "streams arrive")
-        if await site.in_flight("a") > held or time.monotonic() > hung_at_s + 1:
+        reached = await site.in_flight("a") > held
+        if reached or time.monotonic() > hung_at_s + 1:
             break
         late += [site.stream(64) for _ in range(2)]
     hung = await site.watch.verdict("a", "hung", after_s=hung_at_s, limit_s=LIMIT_S)
@@ -82,8 +83,10 @@ async def test_hang_is_detected_and_its_streams_are_retried_elsewhere(site: Site
     )
     # Those that the hung engine held moved with the verdict, and waited for no limit of time.
     assert slowest < FIRST_TOKEN_S, late
-    moved = await eventually(site.moved, "Envoy reports retries")
-    site.note("hang under load: streams that moved", moved, unit="")
+    # By chance all may have gone elsewhere: then none has to move.
+    if reached:
+        moved = await eventually(site.moved, "Envoy reports retries")
+        site.note("hang under load: streams that moved", moved, unit="")
     why = ("switchgear", "why", f"{MODEL}/a", "--admin", f"127.0.0.1:{site.admin}")
     await site.succeeds(*why, exit_code=1)
     story = " ".join(site.answer().split())

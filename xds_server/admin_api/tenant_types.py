@@ -22,7 +22,8 @@ class TenantStatus:
     """One tenant of one port; ``others`` stands for all callers that are not named.
 
     ``requests`` per ``per`` (second, minute, hour) are its quota over all proxies, ``quota_per_s`` the same per
-    second; each of ``proxies`` admits an even part. ``mode``: ``enforce`` or ``shadow``.
+    second; each of ``proxies`` admits an even part. ``tokens``: the same of estimated tokens; None: no limit.
+    ``mode``: ``enforce`` or ``shadow``.
     """
 
     port: int
@@ -33,6 +34,7 @@ class TenantStatus:
     mode: str
     proxies: int
     traffic: TenantTraffic
+    tokens: int | None = None
 
     @property
     def name(self) -> str:

@@ -362,6 +362,7 @@ def _burn(window: str, *, wide: bool = False) -> Column[ObjectiveStatus]:
 _TENANTS_COLUMNS: Final[tuple[Column[TenantStatus], ...]] = (
     _identity("TENANT", lambda item: item.name),
     _word("QUOTA", lambda item: f"{item.requests}/{item.per}", state=True),
+    _word("TOKENS", lambda item: "-" if item.tokens is None else f"{item.tokens}/{item.per}", wide=True),
     _word("MODE", lambda item: item.mode, state=True),
     _figure("SERVED/S", lambda item: item.traffic.served_per_s, "{:.1f}"),
     _figure("USED%", lambda item: 100 * item.traffic.served_per_s / item.quota_per_s, "{:.0f}"),

@@ -138,8 +138,7 @@ def connection_manager(
         rds=Rds(config_source=ads_config_source(), route_config_name=route_configuration_name(spec)),
         http_filters=[
             *caller_auth_filters(spec),
-            *quota_filters(spec.tenants),
-            *_fields_filter(spec, prefix_lengths),
+            *_fields_and_quotas(spec, prefix_lengths),
             HttpFilter(name=LUA_FILTER, typed_config=lua_filter(static_answers=static_answers)),
             *(session_filters() if keeps_sessions else ()),
             HttpFilter(
@@ -212,10 +211,23 @@ def listener(
     )
 
 
+def _fields_and_quotas(spec: ListenerSpec, prefix_lengths: tuple[int, ...]) -> Iterator[HttpFilter]:
+    """Filters that refuse by quota and that read bodies. Requests are counted before their body is read; tokens
+    are known after it.
+    """
+    fields, quotas = _fields_filter(spec, prefix_lengths), quota_filters(spec.tenants)
+    if spec.tenants is not None and spec.tenants.counts_tokens:
+        yield from fields
+        yield from quotas
+    else:
+        yield from quotas
+        yield from fields
+
+
 def _fields_filter(spec: ListenerSpec, prefix_lengths: tuple[int, ...]) -> Iterator[HttpFilter]:
     """The filters that read bodies; none if callers state the fields in headers."""
     if not spec.reads_headers:
-        yield HttpFilter(name=FIELDS_FILTER, typed_config=fields_filter(prefix_lengths))
+        yield HttpFilter(name=FIELDS_FILTER, typed_config=fields_filter(prefix_lengths, spec.tenants))
     if prefix_lengths:
         yield HttpFilter(name=PREFIX_FILTER, typed_config=prefix_state_filter(prefix_lengths))
 

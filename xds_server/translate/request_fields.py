@@ -288,6 +288,32 @@ function envoy_on_request(handle)
 end
 """
 
+ESTIMATED_TOKENS_KEY: Final = "tokens"
+"""Key of the metadata with the estimated tokens of prompt and answer; absent if nothing counts them."""
+
+_COUNT: Final = """
+FIELDS.n = "number"
+
+-- Tokens of the prompt by its bytes, and of the answers by the limits that the request states. A limit below
+-- 1 counts as none stated: a caller cannot ask for less than nothing.
+local function count(handle, found)
+  local body = handle:body()
+  if not body then return end
+  local asked = 0
+  for _, key in ipairs({$limit_names}) do
+    local limit = found[key]
+    if limit and limit > asked then asked = limit end
+  end
+  if asked == 0 then asked = $answer_tokens end
+  local answers = found.n and found.n > 1 and found.n or 1
+  local tokens = math.min(body:length() / $bytes_per_token + asked * answers, $most_tokens)
+  handle:streamInfo():dynamicMetadata():set("$namespace", "$tokens_key", math.ceil(tokens))
+end
+"""
+
+MOST_TOKENS: Final = 1_000_000_000
+"""The largest estimate, and the largest quota."""
+
 _REWRITE: Final = """
 -- Replaces the model by the one that the chosen pool serves, and lowers limits of tokens. Every other byte stays.
 FIELDS.min_tokens, FIELDS.thinking = "number", "string"
@@ -441,6 +467,26 @@ def _filled(script: str) -> str:
 
 READER_LUA: Final = _filled(_READER)
 """The scanner alone: local functions ``scan_json``, ``scan_form`` and ``scan``."""
+
+
+def count_tokens_lua(script: str, *, bytes_per_token: int, answer_tokens: int) -> str:
+    """A script that reads fields, which also leaves an estimate of the request's tokens in the metadata."""
+    values = {
+        "$limit_names": ", ".join(f'"{name}"' for name in TOKEN_LIMIT_FIELDS),
+        "$answer_tokens": str(answer_tokens),
+        "$bytes_per_token": str(bytes_per_token),
+        "$most_tokens": str(MOST_TOKENS),
+        "$tokens_key": ESTIMATED_TOKENS_KEY,
+        "$namespace": REQUEST_METADATA,
+    }
+    counting = _COUNT
+    for name, value in values.items():
+        counting = counting.replace(name, value)
+    start, accepted = "\nfunction envoy_on_request(handle)\n", "  if not accepted "
+    begin, end = script.split(start)
+    end = end.replace(accepted, f"  if accepted then count(handle, found) end\n{accepted}", 1)
+    return f"{begin}{counting}{start}{end}"
+
 
 READ_FIELDS_LUA: Final = READER_LUA + _filled(_READ)
 """Leaves the fields in the dynamic metadata ``REQUEST_METADATA``, after which Envoy chooses the route again."""

@@ -147,7 +147,7 @@ def route_configuration(of: Sequence[ModelRoute], routes: Sequence[Route], proxi
                 domains=["*"],
                 routes=[*routes, *stated_field_refusals(of), no_route_reply()],
                 include_request_attempt_count=True,
-                typed_per_filter_config=tenant_quotas(listener.tenants, proxies),
+                typed_per_filter_config=tenant_quotas(listener, proxies),
                 # The largest: a body may be read before its route is known.
                 request_body_buffer_limit=max(route.spec.max_body_bytes for route in of),
             )

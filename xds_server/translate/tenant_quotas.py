@@ -1,13 +1,19 @@
-"""Quotas of tenants as Envoy's local rate limit: one token bucket for each tenant, in the port's routes.
+"""Quotas of tenants as Envoy's local rate limit: token buckets for each tenant, in the port's routes.
 
 The filter in the listener is empty and never changes; the buckets are in the virtual host, so that an edit, and a
 change of the number of proxies, cut no stream. It stands after the filters that verify callers and before the body
-is read. A change of the port's routes fills all buckets again, so they hold little: see ``Quota.burst``.
+is read, unless tokens are counted. A change of the port's routes fills all buckets again, so they hold little: see
+``Quota.burst``.
+
+A quota of tokens is a second bucket, from which a request takes as many as it is estimated to need. Envoy takes
+the number from a format string. What is not a number passes without a limit, zero and more than the bucket holds
+never pass (observed with Envoy 1.36 and 1.40), so the expression yields a number from one to the bucket's size.
 
 Source: envoy/extensions/filters/http/local_ratelimit/v3/local_rate_limit.proto.
 """
 
 import math
+import re
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Final
@@ -19,7 +25,15 @@ from envoy_data_plane.envoy.config.core.v3 import (
     HeaderValueOptionHeaderAppendAction,
     RuntimeFractionalPercent,
 )
-from envoy_data_plane.envoy.config.route.v3 import RateLimit, RateLimitAction, RateLimitActionRequestHeaders
+from envoy_data_plane.envoy.config.route.v3 import (
+    HeaderMatcher,
+    RateLimit,
+    RateLimitAction,
+    RateLimitActionGenericKey,
+    RateLimitActionHeaderValueMatch,
+    RateLimitActionRequestHeaders,
+    RateLimitHitsAddend,
+)
 from envoy_data_plane.envoy.extensions.common.ratelimit.v3 import (
     LocalRateLimitDescriptor,
     RateLimitDescriptorEntry,
@@ -28,12 +42,15 @@ from envoy_data_plane.envoy.extensions.common.ratelimit.v3 import (
 from envoy_data_plane.envoy.extensions.filters.http.header_mutation.v3 import HeaderMutation, Mutations
 from envoy_data_plane.envoy.extensions.filters.http.local_ratelimit.v3 import LocalRateLimit
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import HttpFilter
+from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher, StringMatcher
 from envoy_data_plane.envoy.type.v3 import FractionalPercent, FractionalPercentDenominatorType, TokenBucket
 from envoy_data_plane.google.protobuf import Any
 
 from policies.resilience.mode import Mode
-from policies.tenants import Quota, Tenants
+from policies.route import MAX_TOKENS_HEADER, Listener
+from policies.tenants import OTHERS, Quota, QuotaUnit, Tenants
 from xds_server.translate.envoy_values import pack_any, seconds
+from xds_server.translate.request_fields import ESTIMATED_TOKENS_KEY, REQUEST_METADATA
 
 QUOTA_FILTER: Final = "envoy.filters.http.local_ratelimit"
 
@@ -45,25 +62,12 @@ OVER_QUOTA_HEADER: Final = "x-switchgear-over-quota"
 
 QUOTA_REASON: Final = "quota-exceeded"
 
-_RESET: Final = (
-    f"%CEL('x-switchgear-reason' in response.headers && response.headers['x-switchgear-reason'] == "
-    f"'{QUOTA_REASON}' && 'x-ratelimit-reset' in response.headers ? response.headers['x-ratelimit-reset'] : '')%"
-)
-_RETRY_AFTER: Final = HeaderMutation(
-    mutations=Mutations(
-        response_mutations=[
-            HeaderMutationRule(
-                append=HeaderValueOption(
-                    header=HeaderValue(key="retry-after", value=_RESET),
-                    append_action=HeaderValueOptionHeaderAppendAction.ADD_IF_ABSENT,
-                )
-            )
-        ]
-    )
-)
-"""Without a value Envoy adds no header."""
+_RESET: Final = "response.headers['x-ratelimit-reset']"
+_TOKENS_RESET: Final = f"({_RESET} == '0' ? '1' : {_RESET})"
+"""A bucket of tokens has its next one within the second, which is too soon to come again."""
 
 _TENANT: Final = "tenant"
+_OTHERS_TOKENS: Final = "tokens-of-others"
 _MILLISECONDS: Final = 1000
 
 
@@ -71,14 +75,18 @@ def quota_filters(tenants: Tenants | None) -> Iterator[HttpFilter]:
     """The filters of a listener with tenants; its buckets are in the routes."""
     if tenants is not None:
         # Before the other, so that it sees the headers which that adds to a response.
-        yield HttpFilter(name="envoy.filters.http.header_mutation", typed_config=pack_any(_RETRY_AFTER))
+        retry_after = _retry_after(_TOKENS_RESET if tenants.counts_tokens else _RESET)
+        yield HttpFilter(name="envoy.filters.http.header_mutation", typed_config=pack_any(retry_after))
         yield HttpFilter(name=QUOTA_FILTER, typed_config=pack_any(LocalRateLimit(stat_prefix="tenants")))
 
 
-def tenant_quotas(tenants: Tenants | None, proxies: int) -> dict[str, Any]:
+def tenant_quotas(listener: Listener, proxies: int) -> dict[str, Any]:
     """Per-filter configuration of a virtual host: a proxy's part of each quota."""
+    tenants = listener.tenants
     if tenants is None:
         return {}
+    named = [(one.name, _tokens_bucket(one, proxies)) for one in tenants.named if one.tokens is not None]
+    of_others = [] if tenants.others.tokens is None else [_tokens_bucket(tenants.others, proxies)]
     enforced = tenants.mode is Mode.ENFORCE
     quotas = LocalRateLimit(
         stat_prefix="tenants",
@@ -96,7 +104,28 @@ def tenant_quotas(tenants: Tenants | None, proxies: int) -> dict[str, Any]:
                         )
                     )
                 ]
-            )
+            ),
+            # One for each size of buckets, not for each tenant: Envoy computes all of them for each request.
+            *(
+                RateLimit(
+                    actions=[
+                        RateLimitAction(
+                            request_headers=RateLimitActionRequestHeaders(
+                                header_name=tenants.header, descriptor_key=_tokens_key(most)
+                            )
+                        )
+                    ],
+                    hits_addend=RateLimitHitsAddend(format=_estimate(listener, tenants, most)),
+                )
+                for most in sorted({bucket.max_tokens for _, bucket in named})
+            ),
+            *(
+                RateLimit(
+                    actions=[_is_other(tenants)],
+                    hits_addend=RateLimitHitsAddend(format=_estimate(listener, tenants, bucket.max_tokens)),
+                )
+                for bucket in of_others
+            ),
         ],
         descriptors=[
             LocalRateLimitDescriptor(
@@ -104,6 +133,20 @@ def tenant_quotas(tenants: Tenants | None, proxies: int) -> dict[str, Any]:
                 token_bucket=_bucket(one, proxies),
             )
             for one in tenants.named
+        ]
+        + [
+            LocalRateLimitDescriptor(
+                entries=[RateLimitDescriptorEntry(key=_tokens_key(bucket.max_tokens), value=name)],
+                token_bucket=bucket,
+            )
+            for name, bucket in named
+        ]
+        + [
+            LocalRateLimitDescriptor(
+                entries=[RateLimitDescriptorEntry(key=_OTHERS_TOKENS, value=OTHERS)],
+                token_bucket=bucket,
+            )
+            for bucket in of_others
         ],
         request_headers_to_add_when_not_enforced=[
             HeaderValueOption(
@@ -118,13 +161,85 @@ def tenant_quotas(tenants: Tenants | None, proxies: int) -> dict[str, Any]:
     return {QUOTA_FILTER: pack_any(quotas)}
 
 
+def _retry_after(reset: str) -> HeaderMutation:
+    """Adds ``retry-after`` to refusals by quota. Without a value Envoy adds no header."""
+    value = (
+        f"%CEL('x-switchgear-reason' in response.headers && response.headers['x-switchgear-reason'] == "
+        f"'{QUOTA_REASON}' && 'x-ratelimit-reset' in response.headers ? {reset} : '')%"
+    )
+    return HeaderMutation(
+        mutations=Mutations(
+            response_mutations=[
+                HeaderMutationRule(
+                    append=HeaderValueOption(
+                        header=HeaderValue(key="retry-after", value=value),
+                        append_action=HeaderValueOptionHeaderAppendAction.ADD_IF_ABSENT,
+                    )
+                )
+            ]
+        )
+    )
+
+
+def _tokens_key(most: int) -> str:
+    """Key of the descriptors of buckets of tokens of this size; other tenants have no bucket under it."""
+    return f"tokens-{most}"
+
+
+def _is_other(tenants: Tenants) -> RateLimitAction:
+    """The descriptor of all callers that are not named."""
+    names = "|".join(re.escape(one.name) for one in tenants.named)
+    if not names:
+        return RateLimitAction(
+            generic_key=RateLimitActionGenericKey(descriptor_key=_OTHERS_TOKENS, descriptor_value=OTHERS)
+        )
+    return RateLimitAction(
+        header_value_match=RateLimitActionHeaderValueMatch(
+            descriptor_key=_OTHERS_TOKENS,
+            descriptor_value=OTHERS,
+            expect_match=False,
+            headers=[
+                HeaderMatcher(
+                    name=tenants.header, string_match=StringMatcher(safe_regex=RegexMatcher(regex=names))
+                )
+            ],
+        )
+    )
+
+
+def _estimate(listener: Listener, tenants: Tenants, most: int) -> str:
+    """Format string of the tokens that a request counts as, from 1 to ``most``; 1 without a body."""
+    if not listener.reads_headers:
+        known = f"metadata.filter_metadata['{REQUEST_METADATA}']"
+        tokens = f"{known}['{ESTIMATED_TOKENS_KEY}']"
+        is_known = f"'{REQUEST_METADATA}' in metadata.filter_metadata && '{ESTIMATED_TOKENS_KEY}' in {known}"
+        return f"%CEL({is_known} ? ({tokens} < {most}.0 ? int({tokens}) : {most}) : 1)%"
+    # Routes refuse requests whose header is not a number.
+    stated = f"request.headers['{MAX_TOKENS_HEADER}']"
+    answer = (
+        f"('{MAX_TOKENS_HEADER}' in request.headers && {stated} != '' ? int({stated}) : {tenants.answer_tokens})"
+    )
+    total = f"(request.size / {tenants.bytes_per_token} + {answer})"
+    # The size of a body without content-length is not known, so the method tells that there is none.
+    return f"%CEL(request.method == 'GET' || {total} < 1 ? 1 : {total} > {most} ? {most} : {total})%"
+
+
 def _bucket(quota: Quota, proxies: int) -> TokenBucket:
-    share_s = quota.per.seconds * proxies
-    tokens = math.ceil(Fraction(quota.requests, share_s))
+    return _part(quota.requests, quota.burst_requests, quota.per, proxies)
+
+
+def _tokens_bucket(quota: Quota, proxies: int) -> TokenBucket:
+    return _part(quota.tokens or 0, quota.burst_tokens, quota.per, proxies)
+
+
+def _part(limit: int, burst: float, per: QuotaUnit, proxies: int) -> TokenBucket:
+    """A proxy's part of ``limit`` per unit of time, and of a burst."""
+    share_s = per.seconds * proxies
+    tokens = math.ceil(Fraction(limit, share_s))
     # Envoy counts whole milliseconds: rounded up, all proxies together stay within the limit.
-    interval_ms = math.ceil(Fraction(tokens * share_s * _MILLISECONDS, quota.requests))
+    interval_ms = math.ceil(Fraction(tokens * share_s * _MILLISECONDS, limit))
     return TokenBucket(
-        max_tokens=max(1, math.floor(quota.burst_requests / proxies)),
+        max_tokens=max(1, math.floor(burst / proxies)),
         tokens_per_fill=tokens,
         fill_interval=seconds(interval_ms / _MILLISECONDS),
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from policies.route import MAX_TOKENS_HEADER
 from tests.eventually import eventually
 from tests.with_envoy.json_web_tokens import AUDIENCE, ISSUER, TokenIssuer
 from tests.with_envoy.translate.test_listener_options import LIMIT_S, _route, hearing
@@ -103,3 +104,72 @@ async def test_sum_of_a_flood_is_the_quota(rig, hearing):
     while clock() - began_s < 4.0:
         found.append((await one.complete()).status)
     assert found.count(200) <= 50 * (clock() - began_s) + 2
+
+
+def tokens(limits: str, *, more: str = "") -> str:
+    named = f"named: [{{name: a, requests: 1000, per: hour, burst: 1000, {limits}}}, {{name: b, requests: 1000}}]"
+    return f"tenants: {{header: x-tenant, trustHeader: true, {named}, others: {{requests: 1000, {limits}}}{more}}}"
+
+
+FEW = "tokens: 1000, tokensBurst: 1000"
+"""A thousand tokens at once, and no thousand more while a test runs."""
+
+
+async def ask(one: Any, body: dict[str, Any], tenant: str = "a", **headers: str) -> Any:
+    async with one.client.post(
+        f"{one.url}/v1/completions", json={"model": "m", **body}, headers={"x-tenant": tenant, **headers}
+    ) as answer:
+        await answer.read()
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("body", "admitted"),
+    [
+        ({"max_tokens": 300}, 3),
+        ({"max_tokens": 1, "max_completion_tokens": 300}, 3),
+        ({"max_output_tokens": 150, "n": 2}, 3),
+        ({"max_tokens": 10, "prompt": "x" * 1200}, 3),
+        # Callers that state no limit, or none that an engine could take.
+        ({}, 3),
+        ({"max_tokens": -1_000_000}, 3),
+        ({"max_tokens": 1e300}, 1),
+        ({"max_tokens": 300, "n": -3}, 3),
+        ({"tokens": 1, "max_tokens": 300}, 3),
+    ],
+)
+async def test_tokens_that_a_request_asks_for_come_from_its_tenant(rig, hearing, body, admitted):
+    one = await rig(pool("p", hearing) + _route(tokens(FEW, more=", answerTokens: 300")))
+    for tenant in ("a", "unknown"):
+        found = [(await ask(one, body, tenant)).status for _ in range(admitted + 1)]
+        assert found == [*[200] * admitted, 429]
+    assert [(await ask(one, body, "b")).status for _ in range(admitted + 1)] == [200] * (admitted + 1)
+
+
+async def test_refusal_by_tokens_has_its_reason_and_small_requests_still_pass(rig, hearing):
+    one = await rig(pool("p", hearing) + _route(tokens(FEW)))
+    assert (await ask(one, {"max_tokens": 900})).status == 200
+    refused = await ask(one, {"max_tokens": 500})
+    assert refused.status == 429
+    assert refused.headers["x-switchgear-reason"] == "quota-exceeded"
+    assert refused.headers["retry-after"] == "1"
+    assert (await ask(one, {"max_tokens": 20})).status == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "admitted"), [({MAX_TOKENS_HEADER: "300"}, 3), ({}, 3), ({MAX_TOKENS_HEADER: "999999999"}, 1)]
+)
+async def test_tokens_stated_in_headers_are_counted(rig, hearing, headers, admitted):
+    listener = f"requestFields: headers, {tokens(FEW, more=', answerTokens: 300')}"
+    one = await rig(pool("p", hearing) + _route(listener))
+    found = [(await ask(one, {}, **headers)).status for _ in range(admitted + 1)]
+    assert found == [*[200] * admitted, 429]
+
+
+async def test_request_without_a_body_takes_one_token(rig, hearing):
+    one = await rig(pool("p", hearing) + _route(tokens("tokens: 60, tokensBurst: 3", more=", answerTokens: 300")))
+    found = []
+    for _ in range(4):
+        async with one.client.get(f"{one.url}/v1/models", headers={"x-tenant": "a"}) as answer:
+            found.append(answer.status)
+    assert found == [405, 405, 405, 429], "the engine knows no GET"

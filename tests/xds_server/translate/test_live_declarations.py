@@ -66,8 +66,8 @@ EXTERNAL: Final = {
     "tenants": {
         "header": "x-caller",
         "trustHeader": True,
-        "named": [{"name": "a", "requests": 10}],
-        "others": {"requests": 10},
+        "named": [{"name": "a", "requests": 10, "tokens": 1000}],
+        "others": {"requests": 10, "tokens": 1000},
     },
     "deadline": {"header": "x-timeout"},
 }
@@ -215,8 +215,12 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.listener.tenants.named[].name": ("b",),
     "spec.listener.tenants.named[].requests": (20,),
     "spec.listener.tenants.named[].burst": (2,),
+    "spec.listener.tenants.named[].tokens": (200, None),
+    "spec.listener.tenants.named[].tokensBurst": (20,),
     "spec.listener.tenants.others.requests": (20,),
     "spec.listener.tenants.others.burst": (2,),
+    "spec.listener.tenants.others.tokens": (200, None),
+    "spec.listener.tenants.others.tokensBurst": (20,),
     "spec.listener.deadline.header": ("x-deadline",),
     "spec.listener.deadline.form": ("s",),
     "spec.listener.tls.secret": ("s2",),
@@ -295,6 +299,11 @@ def put(documents: Mapping[str, dict[str, Any]], kind: str, path: str, value: An
         block.pop("exact", None)
     if path.endswith(".localJwks.file"):
         block.pop("inline", None)
+    if path.startswith("spec.listener.tenants.") and last == "tokens" and value is None:
+        # The last quota of tokens.
+        tenants = found[kind]["spec"]["listener"]["tenants"]
+        for quota in (*tenants["named"], tenants["others"]):
+            quota.pop("tokens")
     if path.startswith("spec.affinity.cookie."):
         block |= {"name": "s", "ttl": "1h"}
     if path.startswith(("spec.affinity.cookie.", "spec.affinity.prefix.")):

@@ -24,6 +24,7 @@ def tenant_rows(
             mode=tenants.mode.value,
             proxies=decisions.quota_proxies.get(port, 1),
             traffic=traffic.get((port, name), _NO_TRAFFIC),
+            tokens=quota.tokens,
         )
         for port in sorted(listeners)
         if (tenants := listeners[port].tenants) is not None

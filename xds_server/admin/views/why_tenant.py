@@ -69,6 +69,12 @@ def _because(row: TenantStatus, quota: Quota, tenants: Tenants) -> Iterator[str]
         )
     else:
         yield f"Quota: {quota.requests} requests per {row.per}, with a burst of {burst}."
+    if quota.tokens is not None:
+        part = max(1, int(quota.burst_tokens / row.proxies))
+        yield (
+            f"And {quota.tokens} tokens per {row.per}, estimated when a request arrives, with a burst of {part} "
+            "at each proxy; a larger request counts as that."
+        )
     if row.tenant == OTHERS:
         yield f"Shared by all callers whose {tenants.header} is absent, repeated or names no tenant."
     counts = row.traffic
