@@ -151,6 +151,37 @@ async def test_noisy_tenant_keeps_its_quota_over_three_envoys_and_others_lose_no
     assert f"{site.port}/noisy" in out
 
 
+async def test_tokens_of_a_tenant_keep_its_quota_over_three_envoys(site: Site) -> None:
+    await site.start_engines(2)
+    # Each request counts as two tokens: one for its body of less than 1000 bytes, one that it asks for.
+    metered = {"name": "metered", "requests": 1000, "tokens": 2 * NOISY_PER_S, "tokensBurst": 2 * NOISY_PER_S}
+    write(site, named=[metered, {"name": "calm", "requests": CALM_PER_S}], bytesPerToken=1000)
+    await site.serve()
+    for number, host in enumerate(HOSTS):
+        await site.envoy(f"n{number}", "--listen-address", host)
+
+    async def divided() -> bool:
+        return {one["proxies"] for one in (await rows(site)).values()} == {len(HOSTS)}
+
+    await eventually(divided, "quotas divided by three")
+    calm = load(site, "calm", 6.0, 1)
+    greedy = load(site, "metered", 10.0 * NOISY_PER_S, 3)
+    await greedy.more(10 * NOISY_PER_S)  # the bursts are used up
+    begun = len(greedy.outcomes)
+    await greedy.more(MEASURED_REQUESTS)
+    measured = (await greedy.end())[begun:]
+    assert statuses(await calm.end()) == {200}
+    assert statuses(measured) == {200, 429}
+    over_s = max(one.ended_at_s for one in measured) - min(one.ended_at_s for one in measured)
+    admitted, possible = sum(one.status == 200 for one in measured), admissible(measured)
+    assert possible * (1 - BUNCHED) <= admitted <= NOISY_PER_S * over_s * (1 + TOLERANCE), (possible, over_s)
+    code, out, error = await site.switchgear(
+        "why", f"tenant:{site.port}/metered", "--admin", f"http://{site.admin}"
+    )
+    assert code in {0, 1}, error
+    assert "And 24 tokens per second" in " ".join(out.split())
+
+
 async def test_shadow_serves_and_counts_what_it_would_refuse(site: Site) -> None:
     await site.start_engines(1)
     write(site, mode="shadow")
