@@ -294,6 +294,13 @@ ESTIMATED_TOKENS_KEY: Final = "tokens"
 _COUNT: Final = """
 FIELDS.n = "number"
 
+-- Engines read "9_000" and " 9000 " as numbers.
+local plain = typed
+typed = function(kind, text, quoted)
+  if kind == "number" and quoted then text = text:gsub("[_%s]", "") end
+  return plain(kind, text, quoted)
+end
+
 -- Tokens of the prompt by its bytes, and of the answers by the limits that the request states. A limit below
 -- 1 counts as none stated: a caller cannot ask for less than nothing.
 local function count(handle, found)

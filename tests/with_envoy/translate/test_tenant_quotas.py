@@ -130,6 +130,8 @@ async def ask(one: Any, body: dict[str, Any], tenant: str = "a", **headers: str)
         ({"max_tokens": 1, "max_completion_tokens": 300}, 3),
         ({"max_output_tokens": 150, "n": 2}, 3),
         ({"max_tokens": 10, "prompt": "x" * 1200}, 3),
+        ({"max_tokens": " 3_00 "}, 3),
+        ({"max_tokens": "150", "n": "2"}, 3),
         # Callers that state no limit, or none that an engine could take.
         ({}, 3),
         ({"max_tokens": -1_000_000}, 3),
