@@ -37,8 +37,11 @@ _ACCEPTANCE: Final = (
     "test_stated_fields.py::test_request_reaches_the_engine_before_its_body_ends",
     "test_stated_fields.py::test_body_above_the_limit_is_sent_on",
     "test_listener_options.py",
+    "test_deadlines.py::test_deadline_ends_a_request_and_ejects_no_engine",
+    "test_tenant_quotas.py::test_tokens_that_a_request_asks_for_come_from_its_tenant",
 )
-"""What versions differ in: limits of bodies, keys from prompts, retries, hedging, filters that read requests."""
+"""What versions differ in: limits of bodies, keys from prompts, retries, hedging, deadlines, filters that read
+requests, expressions."""
 
 TESTS: Final = (*_FIRST_LIGHT, *(f"tests/with_envoy/translate/{one}" for one in _ACCEPTANCE))
 RUN: Final = ("-m", "pytest", "-q", "-n", "2", "--real-part", "envoy")
