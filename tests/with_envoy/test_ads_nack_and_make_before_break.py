@@ -208,7 +208,7 @@ async def engines() -> AsyncIterator[list[int]]:
 
         app = web.Application()
         app.router.add_get("/{tail:.*}", answer)
-        runner = web.AppRunner(app)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()

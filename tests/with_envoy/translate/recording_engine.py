@@ -34,7 +34,7 @@ class Hearing:
         """Take connections on a free port until the runner is cleaned up."""
         app = web.Application()
         app.router.add_post("/{path:.*}", self.answer)
-        runner = web.AppRunner(app)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         self.port = runner.addresses[0][1]

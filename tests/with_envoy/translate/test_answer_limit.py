@@ -42,7 +42,7 @@ async def recorder() -> AsyncIterator[Callable[..., Awaitable[BodyRecorder]]]:
         one = BodyRecorder(**settings)
         app = web.Application(client_max_size=100_000_000)
         app.router.add_route("*", "/{path:.*}", one.handle)
-        runners.append(web.AppRunner(app))
+        runners.append(web.AppRunner(app, shutdown_timeout=0.1))
         await runners[-1].setup()
         await web.TCPSite(runners[-1], "127.0.0.1", 0).start()
         one.port = runners[-1].addresses[0][1]

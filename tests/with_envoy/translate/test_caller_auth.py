@@ -74,7 +74,7 @@ async def published() -> AsyncIterator[Any]:
 
     one, app = Published(), web.Application()
     app.router.add_get("/keys", one.answer)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     one.port = runner.addresses[0][1]
@@ -163,7 +163,7 @@ async def test_http_authorization_service_gets_path_and_token(rig, hearing):
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", check)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     port = runner.addresses[0][1]

@@ -38,7 +38,7 @@ async def recorder() -> AsyncIterator[Callable[[], Awaitable[Recorder]]]:
         one = Recorder()
         app = web.Application(client_max_size=100_000_000)
         app.router.add_route("*", "/{path:.*}", one.handle)
-        runners.append(web.AppRunner(app))
+        runners.append(web.AppRunner(app, shutdown_timeout=0.1))
         await runners[-1].setup()
         site = web.TCPSite(runners[-1], "127.0.0.1", 0)
         await site.start()
