@@ -49,7 +49,7 @@ class PublishedConfig:
             listen=self._listen,
             gated_pools=(name for name, pool in pools.items() if pool.spec.first_token_gate),
             tls_pools=(name for name, pool in pools.items() if pool.spec.tls is not None),
-            listeners=(route.spec.listener for route in self._routes().values()),
+            routes=self._routes().values(),
             nodes=(proxy.node for proxy in self._publisher.proxies()),
         )
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from policies.route import Listener
+from policies.route import ModelRoute
 from xds_server.admin_api.server_types import DiskSpace, ProxyInfo, ServerInfo
+from xds_server.translate.strict_sessions import is_strict
 from xds_server.xds import NodeInfo
 
 LIBRARIES: Final = ("switchgear", "envoy-data-plane", "grpcio", "protobuf", "aiohttp", "pydantic")
@@ -44,13 +45,15 @@ NEEDED_EXTENSIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "jwt": ("envoy.filters.http.jwt_authn",),
         "extAuth": ("envoy.filters.http.ext_authz",),
         "tenants": ("envoy.filters.http.local_ratelimit", "envoy.filters.http.header_mutation"),
+        "affinity": ("envoy.filters.http.stateful_session", "envoy.http.stateful_session.header"),
+        "prefill": ("envoy.filters.http.header_mutation", "envoy.filters.http.upstream_codec"),
     }
 )
 """Envoy extensions used by the served resources; those of ``cuts`` only for proxies that can cut requests.
 
-The other names are fields of listeners, whose extensions are required where a route sets them. A test compares
-this with the golden cases. TLS and the operator's access log are always required: an edit may enable them at any
-time, too late to discover that a proxy lacks them.
+The other names are fields of routes and their listeners, whose extensions are required where one sets them; those
+of ``affinity`` only for strict sessions. A test compares this with the golden cases. TLS and the operator's access
+log are always required: an edit may enable them at any time, too late to discover that a proxy lacks them.
 """
 
 
@@ -61,12 +64,12 @@ def server_info(
     listen: str,
     gated_pools: Iterable[str],
     tls_pools: Iterable[str] = (),
-    listeners: Iterable[Listener] = (),
+    routes: Iterable[ModelRoute] = (),
     nodes: Iterable[NodeInfo],
 ) -> ServerInfo:
     """Current process data."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    used = optional_extensions(listeners)
+    used = optional_extensions(routes)
     return ServerInfo(
         python=platform.python_version(),
         libraries=libraries(),
@@ -82,9 +85,13 @@ def server_info(
     )
 
 
-def optional_extensions(listeners: Iterable[Listener]) -> tuple[str, ...]:
-    """Extensions that only these listeners require."""
-    set_fields = {field for one in listeners for field in one.model_dump(by_alias=True, exclude_none=True)}
+def optional_extensions(routes: Iterable[ModelRoute]) -> tuple[str, ...]:
+    """Extensions that only these routes require."""
+    set_fields: set[str] = set()
+    for route in routes:
+        set_fields |= route.spec.listener.model_dump(by_alias=True, exclude_none=True).keys()
+        set_fields |= {"affinity"} if is_strict(route) else set()
+        set_fields |= {"prefill"} if route.spec.prefill is not None else set()
     return tuple(name for field, names in NEEDED_EXTENSIONS.items() if field in set_fields for name in names)
 
 

@@ -18,11 +18,17 @@ from envoy_data_plane.envoy.config.core.v3 import Extension
 from envoy_data_plane.envoy.config.core.v3 import Node as EnvoyNode
 from envoy_data_plane.envoy.service.discovery.v3 import DeltaDiscoveryRequest
 
-from tests.golden.golden_case import CASES, golden_case
+from policies.load import load_contents
+from tests.golden.golden_case import CASES, HERE, golden_case
 from xds_server.admin.config_dump_routes import add_config_dump
 from xds_server.admin.published_config import PublishedConfig
 from xds_server.admin.resource_decoder import ResourceDecoder
-from xds_server.admin.server_info import NEEDED_EXTENSIONS, missing_extensions, server_info
+from xds_server.admin.server_info import (
+    NEEDED_EXTENSIONS,
+    missing_extensions,
+    optional_extensions,
+    server_info,
+)
 from xds_server.admin.views.context import UnknownNameError
 from xds_server.auth.node_view import view_of
 from xds_server.envoy_bootstrap import Bootstrap, bootstrap_yaml
@@ -31,7 +37,6 @@ from xds_server.model.type_urls import CLUSTER, RUNTIME, SECRET
 from xds_server.model.view import View
 from xds_server.publish import Publisher
 from xds_server.translate.envoy_json import as_json
-from xds_server.translate.lua_scripts import FIELDS_FILTER
 from xds_server.translate.upstream_tls import certificate_secret
 from xds_server.xds import DeniedPeerError, NodeInfo, XdsVariant
 from xds_server.xds.discovery_requests import decode_request
@@ -107,12 +112,23 @@ def _named(value: Any) -> Iterator[str]:
 def test_served_extensions_are_required_extensions() -> None:
     resources = [one for name in CASES for one in golden_case(name).resources]
     assert len(resources) > 200
-    # One Lua filter has a name of its own.
-    used = {name for one in resources for name in _named(as_json(one))} - {FIELDS_FILTER}
+    # Second filters of one kind have names of their own.
+    named = {name for one in resources for name in _named(as_json(one))}
+    used = {name for name in named if not name.startswith("switchgear.")}
     # Internal listeners require a bootstrap extension.
     start = yaml.safe_load(bootstrap_yaml(Bootstrap(node="n", zone="z")))
     switched_on = set(_named(start["bootstrap_extensions"]))
     assert used | switched_on == {name for names in NEEDED_EXTENSIONS.values() for name in names}
+
+
+@pytest.mark.parametrize(("case", "field"), [("affinity-strict", "affinity"), ("disaggregated", "prefill")])
+def test_route_requires_what_its_fields_need(case: str, field: str) -> None:
+    def required(name: str) -> set[str]:
+        policies = load_contents({Path("p.yaml"): (HERE / name / "policy.yaml").read_bytes()})
+        return set(optional_extensions(policies.routes.values()))
+
+    assert set(NEEDED_EXTENSIONS[field]) <= required(case)
+    assert not set(NEEDED_EXTENSIONS[field]) & required("minimal")
 
 
 def test_extension_names_are_shared_between_proxies() -> None:

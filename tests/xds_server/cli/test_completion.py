@@ -83,7 +83,7 @@ needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash he
 
 @needs_bash
 def test_bash_completes_commands_and_options() -> None:
-    assert completed("co") == {"completion", "config", "config-dump"}
+    assert completed("co") == {"completion", "config", "config-dump", "convert"}
     assert {"--output", "--admin"} <= completed("get", "engines", "--")
 
 
