@@ -215,7 +215,7 @@ async def test_long_context_engine_stopped_in_a_prefill_is_hung(site: Site) -> N
         def reading() -> str:
             return next((name for name, clock in clocks.items() if clock.steps >= 3), "")
 
-        name = await eventually(reading, "an engine reads the third chunk", 3 * LIMIT_S)
+        name = await eventually(reading, "an engine reads the third chunk", limit_s=3 * LIMIT_S)
         clock = clocks[name]
         chunk_s = clock.longest_s
         await asyncio.sleep(clock.stepped_at_s + chunk_s / 2 - time.monotonic())
