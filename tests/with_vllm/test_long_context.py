@@ -67,8 +67,10 @@ async def requests_held(site: Site, name: str) -> int:
 
 
 async def rest(site: Site) -> None:
-    """Wait until both engines are in rotation and nothing is left of an earlier chapter."""
+    """Wait until both engines are in rotation and nothing is left of an earlier chapter, if there was one."""
     held: dict[str, int] = {}
+    for name in BOTH:
+        await wait_until_up(site.replicas[name])
 
     async def both_rest() -> bool:
         held.update({name: await requests_held(site, name) for name in BOTH})
