@@ -52,6 +52,9 @@ async def test_an_engine_is_ready_by_its_first_token(site: Site) -> None:
 
 
 async def test_hang_is_detected_and_its_streams_are_retried_elsewhere(site: Site) -> None:
+    for name in BOTH:
+        await wait_until_up(site.replicas[name])
+        await site.watch.back(name, after_s=0.0, limit_s=LIMIT_S)
     under_way = await site.begun(6, 300)
     # Six that come at once are dealt out by chance, before the Envoy has any to count.
     while not (await site.in_flight("a") and await site.in_flight("b")):
