@@ -168,7 +168,7 @@ async def test_the_real_check_finds_a_working_cpu_right() -> None:
             # A cell that holds a wrong bit whatever is written: the device finds both of its copies equal.
             "real = torch.arange\n"
             "def arange(*a, **k):\n    t = real(*a, **k)\n"
-            "    if 'device' in k: t[96] ^= 1\n    return t\n"
+            "    if 'device' in k and len(t) > 96: t[96] ^= 1\n    return t\n"
             "torch.arange = arange",
             CheckOutcome.WRONG_RESULT,
             "2 wrong values in the memory pattern",
