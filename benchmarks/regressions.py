@@ -27,7 +27,7 @@ GROWN: Final = 4 / 3
 
 RUNS: Final = 3
 MORE_RUNS: Final = 6
-"""As many again, at most, while something looks grown."""
+"""As many again, at most, while something looks grown, whatever the bound."""
 
 REPLAYS: Final = 3
 """Of the same rounds: a machine's speed changes from one second to the next."""
@@ -197,7 +197,7 @@ def main(argv: Sequence[str]) -> int:
     for name in COSTS:
         costs = least(name, RUNS + MORE_RUNS if options.record else RUNS, {})
         for _ in range(MORE_RUNS):
-            if not grown(rows_of(costs, committed), options.bound):
+            if not grown(rows_of(costs, committed)):
                 break
             costs = least(name, 1, costs)
         rows += rows_of(costs, committed)
