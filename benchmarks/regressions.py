@@ -27,7 +27,7 @@ GROWN: Final = 4 / 3
 
 RUNS: Final = 3
 MORE_RUNS: Final = 6
-"""As many again, at most, while something looks grown, whatever the bound."""
+"""As many again, at most, while something looks grown, and as many after those while it is above the bound."""
 
 REPLAYS: Final = 3
 """Of the same rounds: a machine's speed changes from one second to the next."""
@@ -196,8 +196,8 @@ def main(argv: Sequence[str]) -> int:
     rows: list[CostGrowthRow] = []
     for name in COSTS:
         costs = least(name, RUNS + MORE_RUNS if options.record else RUNS, {})
-        for _ in range(MORE_RUNS):
-            if not grown(rows_of(costs, committed)):
+        for limit in (*[GROWN] * MORE_RUNS, *[options.bound] * MORE_RUNS):
+            if not grown(rows_of(costs, committed), limit):
                 break
             costs = least(name, 1, costs)
         rows += rows_of(costs, committed)
