@@ -56,7 +56,7 @@ def _config(vocabulary_size: int, shape: ModelShape) -> Mapping[str, Any]:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "dtype": "bfloat16",
+        "dtype": "float32",
         "vocab_size": vocabulary_size,
         "hidden_size": shape.hidden,
         "intermediate_size": 2 * shape.hidden,

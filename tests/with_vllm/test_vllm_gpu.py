@@ -26,7 +26,10 @@ SETTINGS = SiteSettings(
         "VLLM_SERVER_DEV_MODE": "1",
         "PYTHONPATH": os.pathsep.join((ENVIRONMENT["PYTHONPATH"], str(Path(kernel_faults.__file__).parent))),
     },
-    engine_flags=("--worker-extension-cls", "kernel_faults.KernelFaults", "--kv-cache-memory-bytes", "4G"),
+    engine_flags=(
+        *("--worker-extension-cls", "kernel_faults.KernelFaults", "--kv-cache-memory-bytes", "4G"),
+        *("--dtype", "bfloat16"),
+    ),
     agent_flags=("--timeout", "1s"),
 )
 pytestmark = [
