@@ -93,6 +93,14 @@ class MetricsReading:
     errored: bool = False
     pause: str | None = None
 
+    @property
+    def answered(self) -> bool:
+        """Whether the engine sent its counters.
+
+        If a canary ended meanwhile, ``in_flight`` may or may not include it: such a reading is taken again.
+        """
+        return not isinstance(self.counters, ProbeFailure)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryReading:

@@ -85,7 +85,7 @@ class EngineMonitor:
             while True:
                 if self._look_now.is_set() or metrics_due(self.standing, self._clock(), counts=self._counts):
                     self._look_now.clear()
-                    await self._look()
+                    canary = await self._look(canary)
                 boot = self.standing.boot
                 if boot.heard and introduced != boot.number and await self._introduce():
                     introduced = boot.number
@@ -107,7 +107,17 @@ class EngineMonitor:
             if out:
                 await asyncio.wait(out)
 
-    async def _look(self) -> None:
+    async def _look(self, canary: asyncio.Task[CanaryReading] | None) -> asyncio.Task[CanaryReading] | None:
+        """Read the counters and return the canary still in flight."""
+        look = await self._read_metrics()
+        if canary is not None and canary.done() and look.answered:
+            self._hear(canary.result())
+            canary = None
+            look = await self._read_metrics()
+        self._hear(look)
+        return canary
+
+    async def _read_metrics(self) -> MetricsReading:
         answer = self.standing.judgement.books.answer
         began_s = self._clock()
         look = await self._engine.read_metrics(
@@ -116,7 +126,7 @@ class EngineMonitor:
         )
         self.look_s = look.at_s - began_s
         self._trust_load(look)
-        self._hear(look)
+        return look
 
     async def _rest(self, canary: asyncio.Task[CanaryReading] | None) -> asyncio.Task[CanaryReading] | None:
         """Wait until the next probe is due; return the canary still in flight."""

@@ -247,8 +247,11 @@ class Prober:
         await asyncio.sleep(self._rng.uniform(0, probe.interval_s))
         try:
             while True:
-                stalled = judgement.books.suspects_pause(self._clock())
-                look = await self._look(engine, stalled=stalled)
+                look = await self._look(engine, judgement)
+                if canary is not None and canary.done() and look.answered:
+                    judgement = self._judged_canary(one, judgement, canary.result(), reader.adapters)
+                    canary = None
+                    look = await self._look(engine, judgement)
                 judgement = self._judged(one, judgement, look, reader.adapters)
                 if judgement.books.counters is not None:
                     reader.read(judgement.process)
@@ -273,8 +276,7 @@ class Prober:
                         armed_from_s = due_at_s + _TRIPWIRE_SPACE_S
                     if canary is not None and canary.done():
                         answer, canary = canary.result(), None
-                        self._count(ProbeKind.CANARY, answer.failure, answer.at_s - answer.sent_at_s)
-                        judgement = self._judged(one, judgement, answer, reader.adapters)
+                        judgement = self._judged_canary(one, judgement, answer, reader.adapters)
                         if answer.failure is not None:
                             # The counters of this moment decide what this silence means.
                             pause_s = self._pause_s(one, judgement) if answer.failure.answered else 0.0
@@ -286,12 +288,22 @@ class Prober:
             if out:
                 await asyncio.wait(out)
 
-    async def _look(self, engine: EngineHttp, *, stalled: bool) -> MetricsReading:
+    async def _look(self, engine: EngineHttp, judgement: EngineJudgement) -> MetricsReading:
         began_at_s = self._clock()
-        look = await engine.read_metrics(stalled=stalled)
+        look = await engine.read_metrics(stalled=judgement.books.suspects_pause(began_at_s))
         failure = look.counters if isinstance(look.counters, ProbeFailure) else None
         self._count(ProbeKind.LOOK, failure, look.at_s - began_at_s)
         return look
+
+    def _judged_canary(
+        self,
+        one: ProbeTarget,
+        before: EngineJudgement,
+        answer: CanaryReading,
+        adapters: tuple[str, ...] | None,
+    ) -> EngineJudgement:
+        self._count(ProbeKind.CANARY, answer.failure, answer.at_s - answer.sent_at_s)
+        return self._judged(one, before, answer, adapters)
 
     def _judged(
         self,

@@ -109,6 +109,51 @@ async def test_engine_that_refuses_to_name_its_model_is_misconfigured() -> None:
             await task
 
 
+class Hanging(Closing):
+    """An engine that hangs with one request, and whose counters always arrive just after a canary was given up."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        super().__init__(config)
+        self.given_up = asyncio.Event()
+        self.given_up.set()
+
+    async def read_metrics(self, *, suspect: bool = False, stalled: bool = False) -> MetricsReading:
+        await self.given_up.wait()
+        counters = VllmCounters(generation_tokens=5.0, prompt_tokens=9.0, running=1, waiting=0, started_at_s=1.0)
+        return MetricsReading(at_s=time.monotonic(), counters=counters, in_flight=1)
+
+    async def send_canary(
+        self, prompt: str, timeout_s: float | None = None, *, rank: int | None = None
+    ) -> CanaryReading:
+        self.given_up.clear()
+        sent_at_s = time.monotonic()
+        await asyncio.sleep(0.6)
+        self.given_up.set()
+        silent = ProbeFailure(trouble=ProbeFailureReason.SILENT, detail="no token in time")
+        return CanaryReading(sent_at_s=sent_at_s, at_s=time.monotonic(), failure=silent)
+
+
+async def test_canary_given_up_during_a_reading_hides_no_request() -> None:
+    config = AgentConfig(model="m")
+    engine = Hanging(config)
+    others: list[int] = []
+    monitor = EngineMonitor(
+        engine,
+        config,
+        lambda: others.append(monitor.standing.judgement.books.others),
+        clock=time.monotonic,
+        rng=random.Random(1),
+    )
+    task = asyncio.create_task(monitor.run())
+    try:
+        await eventually(lambda: monitor.standing.verdict is Verdict.HUNG, "hung", 60)
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    assert 0 not in others[others.index(1) :], "its request is in flight all the time"
+
+
 class Adapting(Closing):
     """An engine with adapters, that restarts and refuses its list of models at will."""
 
