@@ -78,6 +78,8 @@ class SiteSettings:
     environment: Mapping[str, str] = field(default_factory=dict)
     # Each engine on one core: a prefill of one must not keep the other from answering a canary in its second.
     own_core: bool = False
+    # Without agents the control plane probes the engines itself.
+    agents: bool = True
     # Two full engines and their clients leave an API server waiting for one of two cores.
     agent_flags: tuple[str, ...] = ("--timeout", "5s")
     engine_flags: tuple[str, ...] = ()
@@ -127,7 +129,8 @@ class Site:
         self.key_file.write_text(self.settings.api_key)
         for name in self.ports:
             await self.start_replica(name)
-            await self._start_agent(name)
+            if self.settings.agents:
+                await self._start_agent(name)
         policies = self._folder / "policies"
         policies.mkdir()
         (policies / "chat.yaml").write_text(yaml.safe_dump_all(self._policies(), sort_keys=False))
@@ -209,7 +212,8 @@ class Site:
 
     def _policies(self) -> list[dict[str, Any]]:
         endpoints = [
-            {"name": name, "address": "127.0.0.1", "port": one.engine, "agentPort": one.agent_grpc, "zone": "z1"}
+            {"name": name, "address": "127.0.0.1", "port": one.engine, "zone": "z1"}
+            | ({"agentPort": one.agent_grpc} if self.settings.agents else {})
             for name, one in self.ports.items()
         ]
         pool = {

@@ -1,7 +1,7 @@
 """Long prompts on two real vLLM engines with a context of 16 k tokens, behind a real Envoy with default policies.
 
 A prompt is read in chunks of 2048 tokens, each a step of seconds in which no counter moves. The tests are chapters
-on the same two engines, once with the first-token gate and once without.
+on the same two engines: with the first-token gate, without it, and without agents, too.
 """
 
 import asyncio
@@ -30,6 +30,7 @@ POOL = {"serviceTime": "10s", "longestServiceTime": "120s"}
 SITES = {
     "gate": SiteSettings(shape=SHAPE, gate=True, own_core=True, agent_flags=(), pool=POOL, resilience={}),
     "no-gate": SiteSettings(shape=SHAPE, gate=False, own_core=True, agent_flags=(), pool=POOL, resilience={}),
+    "no-agent": SiteSettings(shape=SHAPE, gate=False, own_core=True, agents=False, pool=POOL, resilience={}),
 }
 BOTH = ("a", "b")
 LONG = (2000, 8000, 15000)
@@ -57,7 +58,8 @@ def prompt(tokens: int) -> str:
 
 
 def note(site: Site, what: str, seconds: float) -> None:
-    site.note(f"long context, {'gate' if site.settings.gate else 'no gate'}: {what}", seconds)
+    means = "no agent" if not site.settings.agents else "gate" if site.settings.gate else "no gate"
+    site.note(f"long context, {means}: {what}", seconds)
 
 
 async def requests_held(site: Site, name: str) -> int:
