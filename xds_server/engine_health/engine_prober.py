@@ -142,6 +142,15 @@ class _AdapterReader:
             self.adapters = self.adapters if found is None else found
 
 
+async def _end(*tasks: "asyncio.Task[CanaryReading] | asyncio.Task[None] | None") -> None:
+    """Cancel these tasks and wait for their ends."""
+    out = [task for task in tasks if task is not None]
+    for task in out:
+        task.cancel()
+    if out:
+        await asyncio.wait(out)
+
+
 class Prober:
     """Probes the engines of the latest policies.
 
@@ -282,11 +291,7 @@ class Prober:
                             pause_s = self._pause_s(one, judgement) if answer.failure.answered else 0.0
                             due_at_s = min(due_at_s, self._clock() + pause_s)
         finally:
-            out = [task for task in (canary, tripwire, reader.task) if task is not None]
-            for task in out:
-                task.cancel()
-            if out:
-                await asyncio.wait(out)
+            await _end(canary, tripwire, reader.task)
 
     async def _look(self, engine: EngineHttp, judgement: EngineJudgement) -> MetricsReading:
         began_at_s = self._clock()

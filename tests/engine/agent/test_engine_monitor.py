@@ -118,6 +118,9 @@ class Hanging(Closing):
         self.given_up.set()
 
     async def read_metrics(self, *, suspect: bool = False, stalled: bool = False) -> MetricsReading:
+        assert not suspect
+        # Whether it is paused, too, once it stands still: it is not.
+        assert stalled in (False, True)
         await self.given_up.wait()
         counters = VllmCounters(generation_tokens=5.0, prompt_tokens=9.0, running=1, waiting=0, started_at_s=1.0)
         return MetricsReading(at_s=time.monotonic(), counters=counters, in_flight=1)
@@ -125,6 +128,9 @@ class Hanging(Closing):
     async def send_canary(
         self, prompt: str, timeout_s: float | None = None, *, rank: int | None = None
     ) -> CanaryReading:
+        assert prompt
+        assert timeout_s is not None
+        assert rank is None
         self.given_up.clear()
         sent_at_s = time.monotonic()
         await asyncio.sleep(0.6)

@@ -92,6 +92,9 @@ class HangingWithOneRequest(EngineHttp):
     given_up: asyncio.Event | None = None
 
     async def read_metrics(self, *, suspect: bool = False, stalled: bool = False) -> MetricsReading:
+        assert not suspect
+        # Whether it is paused, too, once it stands still: it is not.
+        assert stalled in (False, True)
         if self.given_up is not None:
             await self.given_up.wait()
         counters = VllmCounters(generation_tokens=5.0, prompt_tokens=9.0, running=1, waiting=0, started_at_s=1.0)
@@ -100,6 +103,9 @@ class HangingWithOneRequest(EngineHttp):
     async def send_canary(
         self, prompt: str, timeout_s: float | None = None, *, rank: int | None = None
     ) -> CanaryReading:
+        assert prompt
+        assert timeout_s is not None
+        assert rank is None
         self.given_up, sent_at_s = asyncio.Event(), time.monotonic()
         await asyncio.sleep(0.6)
         self.given_up.set()
