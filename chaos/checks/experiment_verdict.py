@@ -84,11 +84,15 @@ WHATEVER_THE_MACHINE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentVerdict:
-    """Verdict on one experiment, with its findings."""
+    """Verdict on one experiment, with its findings.
+
+    ``not_judged`` are objectives of the policies that none of its requests could keep.
+    """
 
     history: History
     findings: tuple[CheckFinding, ...]
     answer: CheckResult
+    not_judged: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -104,7 +108,12 @@ class ExperimentVerdict:
 def verdict(history: History) -> ExperimentVerdict:
     """Judge a history."""
     findings = check_findings(history)
-    return ExperimentVerdict(history=history, findings=findings, answer=combined_result(findings))
+    return ExperimentVerdict(
+        history=history,
+        findings=findings,
+        answer=combined_result(findings),
+        not_judged=promised.objectives_not_judged(check_input(history)),
+    )
 
 
 def combined_result(findings: Sequence[CheckFinding]) -> CheckResult:

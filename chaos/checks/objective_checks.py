@@ -121,6 +121,17 @@ def objectives(case: CheckInput) -> tuple[CheckFinding, ...]:
     )
 
 
+def objectives_not_judged(case: CheckInput) -> tuple[str, ...]:
+    """Names of the objectives of these routes and pools that have no finding."""
+    judged = {one.check for one in objectives(case)}
+    declared = (_name(owner, one) for owner in _owners(case) for one in owner.objectives)
+    return tuple(name for name in declared if name not in judged)
+
+
+def _name(owner: _Owner, one: Objective) -> str:
+    return f"{PREFIX}{owner.name}/{one.name}"
+
+
 def _owners(case: CheckInput) -> Iterator[_Owner]:
     """Routes and pools with objectives, and requests."""
     began = case.history.began
@@ -154,7 +165,8 @@ def _owners(case: CheckInput) -> Iterator[_Owner]:
         served_by = frozenset({began.pool, *route.spec.fallbacks})
         yield owner(route.metadata.name, route.spec.objectives.all(), served_by, _of_kinds(kinds))
     for name, pool in policies.pools.items():
-        yield owner(f"pool/{name}", pool.spec.objectives.all(), frozenset({name}), _of_pool(name, pool_of))
+        if any(pool.spec.objectives.all()):
+            yield owner(f"pool/{name}", pool.spec.objectives.all(), frozenset({name}), _of_pool(name, pool_of))
 
 
 def _of_kinds(kinds: frozenset[tuple[bool, bool]]) -> Callable[[RequestRecord], bool]:
@@ -211,7 +223,7 @@ def _served_policies(text: str) -> PolicySet | None:
 
 def _finding(owner: _Owner, one: Objective) -> CheckFinding | None:
     """Result of one objective; None if no request could keep it."""
-    case, check = owner.case, f"{PREFIX}{owner.name}/{one.name}"
+    case, check = owner.case, _name(owner, one)
     limit = f"<= {text_format.seconds(one.limit_s)}" if one.limit_s else f">= {100 * one.target:g} %"
     asked = owner.asked(one)
     judged = [request for request in asked if owner.can_be_kept(one, request)]

@@ -13,6 +13,7 @@ from chaos.checks.objective_checks import PREFIX, objectives
 from chaos.history.history_events import RequestRecord
 from chaos.history.recorded_history import Outage
 from chaos.history.request_outcomes import OutcomeReason
+from chaos.report.report_rows import promise_rows
 from tests.chaos import history_builders
 
 YES, NO, UNKNOWN = CheckResult.YES, CheckResult.NO, CheckResult.UNKNOWN
@@ -117,7 +118,7 @@ def test_each_objective_is_a_check_with_promise_value_and_time() -> None:
     assert (kept.answer, kept.measured, kept.limit, kept.at_s) == (YES, "100.0 %", ">= 90 %", None)
 
 
-def test_lab_times_are_told() -> None:
+def test_reason_states_that_lab_times_are_divided() -> None:
     (found,) = findings(POOL + route("chat", TOTAL), calls(slow=6), began={"time_scale": 4.0}).values()
     assert found.why.endswith("; times are divided by 4 in the lab")
 
@@ -174,6 +175,18 @@ def test_gaps_of_a_truncated_history_are_never_a_no() -> None:
 @pytest.mark.parametrize("said", ["{firstToken: {p99: 1s}}", "{betweenTokens: {p99: 1s}}"])
 def test_load_without_streams_judges_no_objective_of_streams(said: str) -> None:
     assert findings(pool("llama", said) + route("chat", "{}"), calls(slow=5)) == {}
+
+
+def test_objective_without_requests_is_listed_as_not_judged() -> None:
+    policies = pool("llama", "{betweenTokens: {p99: 1s}}") + route(
+        "chat", "{total: {p95: 5s}, firstToken: {p99: 1s}}"
+    )
+    began = history_builders.began(policies=policies)
+    found = verdict(history_builders.history(history_builders.outage("e0"), began=began, requests=calls(slow=5)))
+    assert found.not_judged == ("objective:chat/first-token-p99", "objective:pool/llama/between-tokens-p99")
+    cells = {row.title: row.cells for row in promise_rows([found])}
+    assert cells["objective:chat/first-token-p99"] == ("not judged",)
+    assert cells["objective:chat/total-p95 (<= 5.00 s)"] == ("held: 500 ms",)
 
 
 def test_overload_is_not_judged() -> None:
