@@ -31,7 +31,7 @@ def test_engines_with_room_are_never_overloaded() -> None:
 
 
 def test_overload_lasts_until_the_queue_is_empty_again() -> None:
-    # 16 of 20 a second for 10.5 s: 42 too many, of which 2 s x 16 may wait. Then 12 a second drain them.
+    # 16 of 20 a second for 10.5 s: 42 too many; 2 s x 16 may wait. Then 12 a second drain them.
     ((start_s, end_s),) = spans(history(history_builders.outage("e0", "e1")))
     before_s = SERVICES_BEFORE * 0.5
     assert start_s == pytest.approx(10.0 - before_s)
@@ -41,8 +41,8 @@ def test_overload_lasts_until_the_queue_is_empty_again() -> None:
     assert not is_within(end_s, ((start_s, end_s),))
 
 
-def test_queue_that_refuses_nobody_is_not_an_overload() -> None:
-    short = history_builders.outage("e0", "e1", end_s=15.0)  # 22 too many, of which 32 may wait
+def test_queue_without_a_refusal_is_not_an_overload() -> None:
+    short = history_builders.outage("e0", "e1", end_s=15.0)  # 22 too many; 32 may wait
     assert spans(history(short)) == ()
     assert len(spans(history(short, max_wait_s=1.0))) == 1
 
