@@ -64,7 +64,11 @@ class _Owner:
     def _spans(self, *, full_speed: bool) -> tuple[tuple[float, float], ...]:
         case = self.case
         return overload_spans(
-            case.history, case.impairments, self.arrivals_s, self.capacities_per_s, full_speed=full_speed
+            case.history,
+            case.impairments_of_all_pools,
+            self.arrivals_s,
+            self.capacities_per_s,
+            full_speed=full_speed,
         )
 
     @cached_property

@@ -71,5 +71,5 @@ def taken_by_fault(case: CheckInput, request: RequestRecord, calls: Sequence[Att
         and trouble.start_s <= max(call.closed_at_s, request.ended_at_s) + _NOTICED_S
         and call.at_s < trouble.end_s
         for call in calls[-1:]
-        for trouble in case.impairments
+        for trouble in case.impairments_of_all_pools
     )

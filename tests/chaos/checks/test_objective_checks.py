@@ -220,6 +220,8 @@ def test_fallback_pool_with_room_makes_an_objective_of_the_route_possible() -> N
     helped = POOL + pool("spare", "{}") + route("chat", "{goodPercent: 95}", ", fallbacks: [spare]")
     (missed,) = findings(helped, requests, failed, began={"engines": WITH_SPARE}).values()
     assert (missed.answer, missed.numbers["calls"]) == (NO, 100)
+    of_spare = history_builders.outage("s0", "s1", "s2", "s3", fault=history_builders.CRASH, name="spare")
+    assert findings(helped, requests, failed, of_spare, began={"engines": WITH_SPARE}) == {}
 
 
 def test_latency_is_judged_only_while_unimpaired_engines_suffice() -> None:
