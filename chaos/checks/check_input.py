@@ -34,8 +34,13 @@ class CheckInput:
 
     @cached_property
     def impairments(self) -> tuple[Impairment, ...]:
-        """Faults per engine, with times."""
+        """Faults per engine under test, with times."""
         return impairments(self.history)
+
+    @cached_property
+    def impairments_of_all_pools(self) -> tuple[Impairment, ...]:
+        """The same of all engines, such as those of a fallback pool."""
+        return impairments(self.history, of_all_pools=True)
 
     @cached_property
     def phases(self) -> ExperimentPhases:

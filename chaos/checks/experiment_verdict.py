@@ -33,7 +33,6 @@ PROMISES: Final[tuple[Check, ...]] = (
     latency.first_token_p99,
     latency.token_gap_p99,
     latency.refused_within,
-    promised.objectives,
     work.amplification,
     work.wasted_percent,
     work.wasted_gpu_seconds,
@@ -47,16 +46,17 @@ PROMISES: Final[tuple[Check, ...]] = (
     control_plane.nothing_lost_without_control_plane,
     trust.processes_alive,
 )
-"""In report order."""
+"""In report order; objectives of the policies follow."""
 
 TRUST: Final[tuple[Check, ...]] = (trust.blast_radius, trust.history_complete, trust.bench_validity)
 """Checks of the experiment itself."""
 
 
 def check_findings(history: History) -> tuple[CheckFinding, ...]:
-    """One finding per limit. Only a complete history yields a yes."""
+    """One finding per limit or objective. Only a complete history yields a yes."""
     case = check_input(history)
     promises = [found for check in PROMISES if (found := check(case)) is not None]
+    promises += promised.objectives(case)
     return (
         *(_doubted(one, case) for one in promises),
         *(found for check in TRUST if (found := check(case)) is not None),
@@ -84,11 +84,15 @@ WHATEVER_THE_MACHINE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentVerdict:
-    """Verdict on one experiment, with its findings."""
+    """Verdict on one experiment, with its findings.
+
+    ``not_judged`` are objectives of the policies that none of its requests could keep.
+    """
 
     history: History
     findings: tuple[CheckFinding, ...]
     answer: CheckResult
+    not_judged: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -104,7 +108,12 @@ class ExperimentVerdict:
 def verdict(history: History) -> ExperimentVerdict:
     """Judge a history."""
     findings = check_findings(history)
-    return ExperimentVerdict(history=history, findings=findings, answer=combined_result(findings))
+    return ExperimentVerdict(
+        history=history,
+        findings=findings,
+        answer=combined_result(findings),
+        not_judged=promised.objectives_not_judged(check_input(history)),
+    )
 
 
 def combined_result(findings: Sequence[CheckFinding]) -> CheckResult:

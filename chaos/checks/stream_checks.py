@@ -1,6 +1,7 @@
 """Check for cut streams. Pure."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Final
 
 from chaos.checks import text_format
@@ -27,7 +28,7 @@ def cut_streams(case: CheckInput) -> CheckFinding | None:
     for attempt in case.history.attempts:
         calls[attempt.request_id].append(attempt)
     cut = [one for one in streams if is_cut_stream(one)]
-    ours = [one for one in cut if not _taken(case, one, calls[one.request_id])]
+    ours = [one for one in cut if not taken_by_fault(case, one, calls[one.request_id])]
     said_limit = f"<= {limit}"
     if not case.history.requests:
         why = "no request was sent"
@@ -57,7 +58,7 @@ def cut_streams(case: CheckInput) -> CheckFinding | None:
     )
 
 
-def _taken(case: CheckInput, request: RequestRecord, calls: list[AttemptRecord]) -> bool:
+def taken_by_fault(case: CheckInput, request: RequestRecord, calls: Sequence[AttemptRecord]) -> bool:
     """Whether the fault itself cut the stream: its engine broke or its proxy stopped while it ran."""
     if any(
         request.proxy == proxy and start_s < request.ended_at_s and request.at_s < end_s
@@ -70,5 +71,5 @@ def _taken(case: CheckInput, request: RequestRecord, calls: list[AttemptRecord])
         and trouble.start_s <= max(call.closed_at_s, request.ended_at_s) + _NOTICED_S
         and call.at_s < trouble.end_s
         for call in calls[-1:]
-        for trouble in case.impairments
+        for trouble in case.impairments_of_all_pools
     )

@@ -102,4 +102,5 @@ def _record(one: ExperimentVerdict) -> Mapping[str, Any]:
         "answer": one.answer.value,
         "seed": one.history.began.seed,
         "findings": [{**asdict(finding), "answer": finding.answer.value} for finding in one.findings],
+        "not_judged": list(one.not_judged),
     }

@@ -57,7 +57,9 @@ def command(
     Scenarios with more fallback pools than the policies are skipped. A scenario that this machine cannot run is
     refused before anything starts: GPU faults need a C compiler, packet loss needs root on some kernels.
 
-    Objectives of routes (spec.objectives) must be kept too, in each scenario, from its first fault on.
+    Objectives of routes and pools (spec.objectives) must be kept too, in each scenario, from its first fault on:
+    each is a check by itself, judged where a policy can keep it. Quick has no streams, which firstToken and
+    betweenTokens are about.
 
     Exit code: 0 every promise held, 1 one was broken, 2 usage error or cannot run, 3 unknown.
     """

@@ -11,7 +11,13 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from chaos.fake_engine.call_log import CallOutcome as Fate
-from chaos.history.history_events import AttemptRecord, ControlPlaneDecision, EngineDetection, RequestRecord
+from chaos.history.history_events import (
+    GAP_DIGITS,
+    AttemptRecord,
+    ControlPlaneDecision,
+    EngineDetection,
+    RequestRecord,
+)
 from chaos.history.request_outcomes import RequestOutcome
 from xds_server.decide.decisions import Health
 from xds_server.decide.diff.change import ChangeKind
@@ -83,6 +89,7 @@ def request_record(outcome: RequestOutcome, began_s: float) -> RequestRecord:
         latency_s=outcome.latency_s,
         tokens=outcome.tokens,
         longest_gap_s=outcome.longest_gap_s,
+        gaps_s=tuple(round(gap_s, GAP_DIGITS) for gap_s in outcome.gaps_s),
         fallback=outcome.fallback,
         refusal=outcome.refusal,
     )

@@ -19,6 +19,9 @@ FORMAT = 1
 SAMPLE_S: Final = 0.1
 """Interval between samples of each Envoy."""
 
+GAP_DIGITS: Final = 4
+"""Digits of recorded gaps between tokens: 0.1 ms, which keeps histories of streams short."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRecord:
@@ -113,6 +116,7 @@ class RequestRecord:
     latency_s: float
     tokens: int
     longest_gap_s: float | None = None
+    gaps_s: tuple[float, ...] = ()
     fallback: str = ""
     refusal: str = ""
 

@@ -29,7 +29,7 @@ class RequestOutcome:
 
     ``status`` is 0 without response headers. ``lag_s`` is the generator's own delay. ``tokens`` is the engine's
     count (``usage``), or the number of events with text for a cut stream. ``first_token_s`` and ``longest_gap_s``,
-    the longest gap between two events with text, are for streams only.
+    the longest gap between two events with text, are for streams only; ``gaps_s`` are all of these gaps.
 
     ``fallback`` and ``refusal`` are from Switchgear's headers: the fallback pool that answered, and the reason of
     a refusal; empty if absent.
@@ -48,6 +48,7 @@ class RequestOutcome:
     latency_s: float
     tokens: int
     longest_gap_s: float | None = None
+    gaps_s: tuple[float, ...] = ()
     fallback: str = ""
     refusal: str = ""
     question: str = ""

@@ -201,7 +201,8 @@ class RequestSender:
             first_token_s=None if first_s is None else first_s - planned_s,
             latency_s=ended_s - planned_s,
             tokens=answer.tokens,
-            longest_gap_s=answer.longest_gap_s,
+            longest_gap_s=max(answer.gaps_s, default=None),
+            gaps_s=tuple(answer.gaps_s),
             fallback=answer.fallback,
             refusal=answer.refusal,
         )
@@ -216,7 +217,7 @@ class _Answer:
     tokens: int = 0
     reason: OutcomeReason = OutcomeReason.RESET
     event_at_s: float | None = None
-    longest_gap_s: float | None = None
+    gaps_s: list[float] = field(default_factory=list)
     fallback: str = ""
     refusal: str = ""
 
@@ -226,7 +227,7 @@ class _Answer:
         if self.first_token_at_s is None:
             self.first_token_at_s = now_s
         if self.event_at_s is not None:
-            self.longest_gap_s = max(self.longest_gap_s or 0.0, now_s - self.event_at_s)
+            self.gaps_s.append(now_s - self.event_at_s)
         self.event_at_s = now_s
 
 

@@ -103,15 +103,15 @@ def ejectable(some: Iterable[Impairment]) -> list[Impairment]:
     return [one for one in some if one.bad and one.proxies is None]
 
 
-def impairments(history: History) -> tuple[Impairment, ...]:
-    """All impairments by start time. Unknown faults are skipped."""
-    slots = history.slots
+def impairments(history: History, *, of_all_pools: bool = False) -> tuple[Impairment, ...]:
+    """Impairments of engines under test, or of all, by start time. Unknown faults are skipped."""
+    engines = {one.name for one in history.began.engines} if of_all_pools else set(history.slots)
     found = []
     for outage in history.outages:
         fault = fault_of_event(outage.fault)
         if fault is None or fault.aim not in {TargetKind.ENGINES, TargetKind.ZONES} or _harmless(fault):
             continue
-        for engine in (target for target in outage.targets if target in slots):
+        for engine in (target for target in outage.targets if target in engines):
             pulls = fault.actions(engine)
             healed_s = float("inf") if outage.end_s is None or stays_dead(pulls) else outage.end_s
             found.append(

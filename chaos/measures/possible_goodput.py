@@ -12,7 +12,7 @@ may be longer than W afterwards, which adds a little.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -41,8 +41,12 @@ class CapacityStretch:
 
 def admitted_requests(stretches: Iterable[CapacityStretch], max_wait_s: float) -> list[float]:
     """Requests admitted in each of these consecutive periods; the queue starts empty."""
+    return [let_in for let_in, _ in queue_states(stretches, max_wait_s)]
+
+
+def queue_states(stretches: Iterable[CapacityStretch], max_wait_s: float) -> Iterator[tuple[float, float]]:
+    """Requests admitted in each of these consecutive periods, and those waiting at its end; it starts empty."""
     waiting = 0.0
-    found = []
     for one in stretches:
         let_in, waiting = _stretch(
             one.offered_per_s,
@@ -51,8 +55,7 @@ def admitted_requests(stretches: Iterable[CapacityStretch], max_wait_s: float) -
             waiting,
             one.end_s - one.start_s,
         )
-        found.append(let_in)
-    return found
+        yield let_in, waiting
 
 
 def possible_goodput_percent(
@@ -62,11 +65,7 @@ def possible_goodput_percent(
 
     None without arrivals. Requests to a stopped proxy cannot succeed.
     """
-    edges = {0.0, from_s, to_s, history.end_s}
-    edges |= {_STEP_S * step for step in range(int(history.end_s / _STEP_S) + 1)}
-    for trouble in troubles:
-        edges |= {trouble.start_s, trouble.end_s + RECOVERY_LAG_S}
-    ordered = sorted(at_s for at_s in edges if 0.0 <= at_s <= history.end_s)
+    ordered = stretch_edges_s(history, troubles, from_s, to_s)
     blocked = stopped_proxies(history)
     asked = questions(history.requests)
     reachable = [
@@ -79,7 +78,7 @@ def possible_goodput_percent(
         CapacityStretch(
             start_s=start_s,
             end_s=end_s,
-            offered_per_s=_between(reachable, start_s, end_s) / (end_s - start_s),
+            offered_per_s=arrivals_between(reachable, start_s, end_s) / (end_s - start_s),
             capacity_per_s=capacity_per_s(history, troubles, start_s),
         )
         for start_s, end_s in pairwise(ordered)
@@ -92,8 +91,17 @@ def possible_goodput_percent(
     return 100.0 * let_in / total if total else None
 
 
-def stopped_proxies(history: History) -> list[tuple[str, float, float]]:
-    """Proxies that were frozen or dead, with start and end."""
+def stretch_edges_s(history: History, troubles: Sequence[Impairment], *more_s: float) -> list[float]:
+    """Times at which load or capacity may change, from start to end, in order; ``more_s`` are added."""
+    edges = {0.0, history.end_s, *more_s}
+    edges |= {_STEP_S * step for step in range(int(history.end_s / _STEP_S) + 1)}
+    for trouble in troubles:
+        edges |= {trouble.start_s, trouble.end_s + RECOVERY_LAG_S}
+    return sorted(at_s for at_s in edges if 0.0 <= at_s <= history.end_s)
+
+
+def stopped_proxies(history: History, least_share: float = 1.0) -> list[tuple[str, float, float]]:
+    """Proxies that were dead, or stopped for at least this share of the time, with start and end."""
     found = []
     for outage in outages_of_target_kind(history, TargetKind.PROXIES):
         fault = fault_of_event(outage.fault)
@@ -101,7 +109,7 @@ def stopped_proxies(history: History) -> list[tuple[str, float, float]]:
         for target in outage.targets:
             pulls = () if fault is None else fault.actions(target)
             if any(
-                (isinstance(one, KillProcess) or (isinstance(one, FreezeProcess) and one.on_share >= 1.0))
+                (isinstance(one, KillProcess) or (isinstance(one, FreezeProcess) and one.on_share >= least_share))
                 and one.part is ProcessRole.PROXY
                 for one in pulls
             ):
@@ -111,16 +119,21 @@ def stopped_proxies(history: History) -> list[tuple[str, float, float]]:
 
 def capacity_per_s(history: History, troubles: Sequence[Impairment], at_s: float) -> float:
     """Usable capacity of all engines at this time, in requests per second."""
-    capacity = capacities_per_s(history)
-    left = dict.fromkeys(capacity, 1.0)
+    left = capacity_left(troubles, at_s)
+    return sum(left.get(engine, 1.0) * per_s for engine, per_s in capacities_per_s(history).items())
+
+
+def capacity_left(troubles: Iterable[Impairment], at_s: float) -> Mapping[str, float]:
+    """Usable share of the capacity of each impaired engine at this time."""
+    left: dict[str, float] = {}
     for one in troubles:
         # An engine cut from some proxies still serves the others.
-        if one.engine in left and one.proxies is None and one.start_s <= at_s < one.end_s + RECOVERY_LAG_S:
-            left[one.engine] = min(left[one.engine], one.nature.capacity_left)
-    return sum(share * capacity[engine] for engine, share in left.items())
+        if one.proxies is None and one.start_s <= at_s < one.end_s + RECOVERY_LAG_S:
+            left[one.engine] = min(left.get(one.engine, 1.0), one.nature.capacity_left)
+    return left
 
 
-def _between(ordered: Sequence[float], start_s: float, end_s: float) -> int:
+def arrivals_between(ordered: Sequence[float], start_s: float, end_s: float) -> int:
     return bisect_left(ordered, end_s) - bisect_left(ordered, start_s)
 
 

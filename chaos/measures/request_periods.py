@@ -125,6 +125,14 @@ def stream_stats(requests: Sequence[RequestRecord]) -> StreamStats | None:
     )
 
 
+def token_gaps_s(request: RequestRecord) -> tuple[float, ...]:
+    """Gaps between the tokens of a complete stream; tokens sent together share the gap before them."""
+    if not request.gaps_s:
+        return ()
+    together = max(1.0, (request.tokens - 1) / len(request.gaps_s))
+    return tuple(gap_s / together for gap_s in request.gaps_s for _ in range(round(together)))
+
+
 def is_cut_stream(request: RequestRecord) -> bool:
     """Whether it is a stream cut after it began."""
     if not request.streaming or request.ok:

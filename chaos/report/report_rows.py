@@ -27,6 +27,7 @@ VERDICTS: Final[Mapping[CheckResult, str]] = MappingProxyType(
 """Results of an experiment."""
 
 NO_VALUE: Final = "-"
+NOT_JUDGED: Final = "not judged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +49,9 @@ def by_scenario(verdicts: Sequence[ExperimentVerdict]) -> Mapping[str, Sequence[
 
 
 def promise_rows(side_by_side: Sequence[ExperimentVerdict]) -> list[ReportRow]:
-    """One row per checked promise: result and measured value for each subject."""
+    """One row per promise: result and measured value for each subject, or that it was not judged."""
     checks = dict.fromkeys(one.check for verdict in side_by_side for one in verdict.findings)
+    checks |= dict.fromkeys(name for verdict in side_by_side for name in verdict.not_judged)
     rows = []
     for check in checks:
         found = [_finding(verdict, check) for verdict in side_by_side]
@@ -58,8 +60,10 @@ def promise_rows(side_by_side: Sequence[ExperimentVerdict]) -> list[ReportRow]:
             ReportRow(
                 title=f"{check} ({' or '.join(limits)})" if limits else check,
                 cells=tuple(
-                    NO_VALUE if one is None else f"{RESULT_LABELS[one.answer]}: {one.measured}".removesuffix(": ")
-                    for one in found
+                    (NOT_JUDGED if check in verdict.not_judged else NO_VALUE)
+                    if one is None
+                    else f"{RESULT_LABELS[one.answer]}: {one.measured}".removesuffix(": ")
+                    for verdict, one in zip(side_by_side, found, strict=True)
                 ),
                 answers=tuple(None if one is None else one.answer for one in found),
                 reasons=tuple("" if one is None else one.why for one in found),

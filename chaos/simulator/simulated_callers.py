@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from chaos.faults.actions import ChangeLoad
-from chaos.history.history_events import RequestRecord
+from chaos.history.history_events import GAP_DIGITS, RequestRecord
 from chaos.history.request_outcomes import OutcomeReason
 from chaos.load.arrival_schedule import ArrivalSchedule
 from chaos.load.request_sender import FAULTS_OF_THE_CALLER, Arrival
@@ -126,7 +126,7 @@ class _Try:
         self._refusal = self._fallback = ""
         self._first_s: float | None = None
         self._token_s: float | None = None
-        self._gap_s: float | None = None
+        self._gaps_s: list[float] = []
         self._tokens = 0
         self._over = False
         self._ask: ProxiedRequest | None = None
@@ -157,7 +157,7 @@ class _Try:
         if self._first_s is None:
             self._first_s = now_s - self._planned_s
         if self._token_s is not None:
-            self._gap_s = max(self._gap_s or 0.0, now_s - self._token_s)
+            self._gaps_s.append(round(now_s - self._token_s, GAP_DIGITS))
         self._token_s, self._tokens = now_s, total
 
     def ended(self) -> None:
@@ -201,7 +201,8 @@ class _Try:
                 first_token_s=self._first_s,
                 latency_s=timeline.now_s - self._planned_s,
                 tokens=self._tokens,
-                longest_gap_s=self._gap_s,
+                longest_gap_s=max(self._gaps_s, default=None),
+                gaps_s=tuple(self._gaps_s),
                 fallback=self._fallback,
                 refusal=self._refusal,
             ),

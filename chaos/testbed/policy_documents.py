@@ -8,7 +8,7 @@ import yaml
 
 from chaos.scenario.experiment_plan import EnginePlacement
 from chaos.testbed.policy_fit import PolicyFit, slots_ratio
-from chaos.testbed.service_costs import longest_request_s
+from chaos.testbed.service_costs import longest_request_s, slowest_token_s
 from policies.document import API_VERSION
 from policies.pool import EnginePool
 from policies.quantity import format_duration, parse_duration
@@ -33,7 +33,13 @@ REQUEST_TIMES: Final = (
 OBJECTIVE_TIMES: Final = tuple(
     ("objectives", latency, share) for latency in ("firstToken", "total") for share in ("p95", "p99")
 )
-"""The same of a ModelRoute."""
+"""The same of a ModelRoute or an EnginePool."""
+
+TOKEN_GAP_TIMES: Final = tuple(("objectives", "betweenTokens", share) for share in ("p95", "p99"))
+"""The same of an EnginePool, whose engines have their own pace in the lab."""
+
+PACES: Final = 3.0
+"""Least limit between tokens, in tokens of the lab's engines: shorter ones would measure a busy machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +59,7 @@ def policy_documents(
     """
     experiment = fitting.experiment
     kept = {fitting.pool, *(one.name for one in fitting.side_pools)}
+    token_s = slowest_token_s(experiment)
     said = [
         _pool(
             fitting.policies.pools[fitting.pool],
@@ -76,6 +83,9 @@ def policy_documents(
         )
         for side in fitting.side_pools
     ]
+    paces_s = [token_s, *(token_s / experiment.service_s * side.service_s for side in fitting.side_pools)]
+    for pool, pace_s in zip(said, paces_s, strict=True):
+        _scale_objectives(pool["spec"], fitting.time_scale, pace_s)
     said += [_route(one, ports, fitting.time_scale) for one in fitting.routes]
     said += _policies(fitting, kept)
     return yaml.safe_dump_all([{"apiVersion": API_VERSION, **one} for one in said], sort_keys=False)
@@ -125,11 +135,17 @@ def _pool(
 def _route(route: ModelRoute, ports: Mapping[int, int], scale: float) -> dict[str, Any]:
     listener = {"port": ports[route.spec.listener.port], "address": LISTEN_ADDRESS}
     written = _written(route)
-    for path in OBJECTIVE_TIMES:
-        value = _got(written, path)
-        if value is not None:
-            _put(written, path, _text(parse_duration(value) / scale))
+    _scale_objectives(written, scale)
     return _document("ModelRoute", route.metadata.name, {**written, "listener": listener})
+
+
+def _scale_objectives(spec: dict[str, Any], scale: float, token_s: float = 0.0) -> None:
+    """Divide the limits of all objectives; those between tokens are at least ``PACES`` times ``token_s``."""
+    for paths, least_s in ((OBJECTIVE_TIMES, 0.0), (TOKEN_GAP_TIMES, PACES * token_s)):
+        for path in paths:
+            value = _got(spec, path)
+            if value is not None:
+                _put(spec, path, _text(max(parse_duration(value) / scale, least_s)))
 
 
 def _policies(fitting: PolicyFit, kept: set[str]) -> list[dict[str, Any]]:

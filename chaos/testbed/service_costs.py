@@ -22,4 +22,13 @@ def longest_request_s(experiment: Experiment) -> float:
     prefill_s, token_s = token_costs_s(experiment)
     load = experiment.spec.load
     longest = prefill_s * load.prompt_tokens.longest + token_s * (load.output_tokens.longest - 1)
-    return longest * max((one.slowness for one in experiment.engines), default=1.0)
+    return longest * _slowness(experiment)
+
+
+def slowest_token_s(experiment: Experiment) -> float:
+    """Time per answer token after the first, on the slowest engine."""
+    return token_costs_s(experiment)[1] * _slowness(experiment)
+
+
+def _slowness(experiment: Experiment) -> float:
+    return max((one.slowness for one in experiment.engines), default=1.0)

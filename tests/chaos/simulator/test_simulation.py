@@ -110,6 +110,7 @@ def test_active_health_check_ejects_a_crashed_engine_after_two_failures() -> Non
 def test_streams_have_first_tokens_and_gaps(steered: Subject) -> None:
     history = simulate(experiment(seconds=3.0, load={"streamingPercent": 100}), steered)
     assert all(one.ok and one.first_token_s and one.longest_gap_s for one in history.requests)
+    assert all(max(one.gaps_s) == one.longest_gap_s for one in history.requests)
 
 
 def test_proxies_keep_their_configuration_without_a_control_plane(steered: Subject) -> None:

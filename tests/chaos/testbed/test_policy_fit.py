@@ -66,6 +66,26 @@ def test_fitted_examples_reload_and_use_loopback_only(file: Path) -> None:
     assert expected.pools[fitting.pool].spec.service_time == pytest.approx(fitting.experiment.service_s)
 
 
+def test_objectives_of_routes_and_pools_are_scaled() -> None:
+    declared = "{goodPercent: 99, firstToken: {p95: 2s}, total: {p99: 8s}%s}"
+    chat = (
+        "kind: EnginePool\nmetadata: {name: chat}\n"
+        "spec: {model: m, serviceTime: 2s, endpoints: [{address: 10.0.0.1, port: 80}], objectives: "
+        + declared % ", betweenTokens: {p95: 400ms, p99: 40ms}"
+        + "}\n"
+    )
+    head = "apiVersion: switchgear.dev/v1alpha1\n"
+    joined = f"{head}{chat}---\n{head}{route('chat', more='objectives: ' + declared % '')}"
+    fitting = policy_fit(load_contents({Path("policies.yaml"): joined.encode()}), experiment())
+    assert fitting.time_scale == 4  # the lab's service time is 500 ms
+    found = served(fitting)
+    usual = [("good", 0.0), ("first-token-p95", 0.5), ("total-p99", 2.0)]
+    assert [(one.name, one.limit_s) for one in found.routes["chat"].spec.objectives.all()] == usual
+    # The lab's engines send a token every 10 ms: a limit of 10 ms would measure the machine.
+    gaps = [("between-tokens-p95", 0.1), ("between-tokens-p99", 0.03)]
+    assert [(one.name, one.limit_s) for one in found.pools["chat"].spec.objectives.all()] == [*usual, *gaps]
+
+
 def test_only_request_times_are_scaled() -> None:
     expected = "{limits: {maxWait: 1s}, timeouts: {nonStreaming: {perTry: 6s}}, breaker: {cooldown: 20s}}"
     before = policies(route("chat"), policy(expected))

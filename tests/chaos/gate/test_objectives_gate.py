@@ -1,0 +1,81 @@
+"""Objectives of policies in a live lab: kept when an engine crashes, missed when one streams slowly."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.processes import ChildProcesses
+
+pytestmark = [pytest.mark.envoy, pytest.mark.timeout(300)]
+
+POLICIES = Path(__file__).with_name("objectives.yaml")
+GAP = "objective:pool/chat/between-tokens-p99"
+SCENARIO = """\
+apiVersion: switchgear.dev/v1alpha1
+kind: Scenario
+metadata: {{name: {name}}}
+spec:
+  title: a fault of one engine of three
+  incident: none
+  topology: {{engines: [{{count: 3, slots: 4}}]}}
+  load: {{perSecond: 12, streamingPercent: 50}}
+  faults: [{{fault: {fault}, target: {{count: 1}}, at: 2s, lasts: 4s}}]
+  lasts: 8s
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Objectives by scenario, and the report as text and HTML."""
+
+    objectives: dict[str, dict[str, dict[str, Any]]]
+    text: str
+    page: str
+
+
+async def reported(folder: Path, **faults: str) -> Report:
+    """Report of one run per fault."""
+    files = []
+    for name, fault in faults.items():
+        files.append(folder / f"{name}.yaml")
+        files[-1].write_text(SCENARIO.format(name=name, fault=fault))
+    page = folder / "report.html"
+    command = [sys.executable, "-m", "chaos.cli", "run", *map(str, files), "-f", str(POLICIES), "-o", "json"]
+    async with ChildProcesses(log_dir=folder) as processes:
+        child = await processes.start("run", [*command, "--html", str(page)])
+        await child.wait()
+    text, _, data = child.log_path.read_text().partition("\n[\n")
+    return Report(
+        objectives={
+            one["scenario"]: {
+                found["check"]: found for found in one["findings"] if found["check"].startswith("objective:")
+            }
+            for one in json.loads(f"[{data}")
+        },
+        text=" ".join(text.split()),
+        page=page.read_text(),
+    )
+
+
+async def test_objectives_of_pool_and_route_are_checks_of_the_verdict(tmp_path: Path) -> None:
+    found = await reported(tmp_path, crashes="{kind: crash}", paced="{kind: pacing, factor: 5}")
+    kept, missed = found.objectives["crashes"], found.objectives["paced"]
+    routes = {f"objective:chat/{one}" for one in ("good", "first-token-p95", "total-p95")}
+    assert set(kept) == set(missed) == {*routes, GAP}
+    assert {one["check"]: one["why"] for one in kept.values() if one["answer"] != "yes"} == {}
+    assert kept["objective:chat/good"]["numbers"]["calls"] > 50
+    # Promise and value: the lab's engines send a token every 10 ms, the paced one every 50 ms.
+    assert (kept[GAP]["limit"], missed[GAP]["limit"]) == ("<= 40 ms", "<= 40 ms")
+    assert kept[GAP]["numbers"]["gaps"] > 1000
+    assert kept[GAP]["numbers"]["measured_s"] < 0.04 < missed[GAP]["numbers"]["measured_s"]
+    assert missed[GAP]["answer"] == "no", missed[GAP]["why"]
+    assert 2.0 <= missed[GAP]["at_s"] < 6.0
+    _, _, of_paced = found.text.partition(" paced faults: pacing of ")
+    assert f"{GAP} BROKEN at" in of_paced
+    assert "below the target of 99 %" in of_paced
+    assert f"<code>{GAP}</code>" in found.page
+    assert f"measured {missed[GAP]['measured']}, promised &lt;= 40 ms" in found.page
