@@ -9,8 +9,7 @@ from typing import Final
 from engine.bounded_dict import BoundedDict
 from xds_server.model.snapshot import Resource
 from xds_server.wire.responses import delta_chunk, delta_response, sotw_chunk, sotw_response
-from xds_server.xds.messages import Response, XdsVariant
-from xds_server.xds.type_state import NAME_BYTES
+from xds_server.xds.messages import NAME_BYTES, Response, XdsVariant
 
 CACHED_RESPONSES: Final = 64
 """Cached responses: a push has at most one per type, view and variant, and streams lag by one or two."""

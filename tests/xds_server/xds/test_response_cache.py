@@ -3,8 +3,8 @@
 from xds_server.model.type_urls import ENDPOINT
 from xds_server.wire.decode import DeltaDiscoveryResponse
 from xds_server.xds import Response, ResponseCache, XdsVariant
+from xds_server.xds.messages import NAME_BYTES
 from xds_server.xds.response_cache import CACHED_RESPONSES, MAX_REMOVED_BYTES
-from xds_server.xds.type_state import NAME_BYTES
 
 
 def response(nonce: str, *removed: str) -> Response:
@@ -22,7 +22,7 @@ def test_equal_responses_are_encoded_once_and_a_limited_number_is_kept() -> None
 
 
 def test_made_up_names_are_not_kept() -> None:
-    """A peer asks for names that do not exist, in one stream after another; each is told that they do not."""
+    """A peer asks for names that do not exist, in one stream after another; the responses list them as removed."""
     cache = ResponseCache()
     for names in (
         [f"made-up-{number}" for number in range(9_999)],
