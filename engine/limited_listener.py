@@ -22,6 +22,7 @@ import structlog
 from aiohttp.http_exceptions import HttpProcessingError
 
 from engine.address import ListenAddress, source_network
+from engine.closed_transport import release_transport
 
 SILENT_S: Final = 15.0
 """Seconds for the first byte, and again for the TLS handshake."""
@@ -300,6 +301,7 @@ class _LimitedConnection(asyncio.Protocol):
         self._leave()
         if self._server is not None:
             self._server.connection_lost(exc)
+        release_transport(self._transport)
 
     def data_received(self, data: bytes) -> None:
         if self._server is not None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import gc
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -20,6 +21,7 @@ from engine.tls.contexts import server_context
 from engine.tls.paths import TlsFiles
 from tests.engine.tls.certificate_fixtures import client_context
 from tests.eventually import eventually
+from tests.reference_cycles import left
 from xds_server.auth.lab_ca import LAB_CERTIFICATES, make_certificates
 
 LIMIT_S = 30.0
@@ -90,6 +92,31 @@ async def opened(most: int, most_of_host: int, tls: ssl.SSLContext | None = None
         made.close()
         for caller in port.callers:
             caller.writer.close()
+
+
+async def test_closed_connections_leave_no_reference_cycles() -> None:
+    """They would stay until all garbage is collected: a host that connects all the time fills memory with them."""
+    loop = asyncio.get_running_loop()
+    async with opened(most=100, most_of_host=100) as port:
+        with left() as found:
+            for _ in range(20):
+                with socket.socket() as client:
+                    client.setblocking(False)
+                    await loop.sock_connect(client, ("127.0.0.1", port.number))
+                    await loop.sock_sendall(client, b"hello")
+                    assert await loop.sock_recv(client, 5) == b"hello"
+            await eventually(lambda: not _connected(port.number), "all connections are closed", LIMIT_S)
+    assert {kind: count for kind, count in found.items() if kind.startswith("asyncio.selector_events.")} == {}
+
+
+def _connected(port: int) -> list[socket.socket]:
+    """Open sockets of this process that were accepted at this port."""
+    sockets = [one for one in gc.get_objects() if type(one) is socket.socket and one.fileno() >= 0]
+    return [
+        one
+        for one in sockets
+        if one.getsockname()[1:2] == (port,) and not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    ]
 
 
 async def test_connection_limit_closes_flooding_and_idle_connections_first() -> None:

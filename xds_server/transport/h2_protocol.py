@@ -9,6 +9,7 @@ import ipaddress
 import ssl
 from typing import Final, Protocol
 
+from engine.closed_transport import release_transport
 from xds_server.auth.connection_limit import host_of
 from xds_server.auth.reached_limits import PeerLimit, ReachedLimits
 from xds_server.transport.h2 import (
@@ -145,6 +146,7 @@ class H2Protocol(asyncio.Protocol):
         self._closing_s = self._server.now_s()
         self._drop_streams()
         self._server.forget(self, self.address)
+        release_transport(self._transport)
         self._transport = self._tls = None
 
     def pause_writing(self) -> None:

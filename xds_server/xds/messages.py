@@ -23,6 +23,9 @@ MAX_TYPES: Final = 32
 MAX_NAME_CHARACTERS: Final = 1024
 """Limit of a resource name; Envoy's own names are far shorter."""
 
+NAME_BYTES: Final = 200
+"""Memory for a name beyond its characters: a text, and its places in a set and a dictionary."""
+
 MAX_REASON_CHARACTERS: Final = 2048
 """Characters kept of a NACK's reason: Envoy puts the cause at the end of a text that may be thousands long."""
 

@@ -9,10 +9,15 @@ from typing import Final
 from engine.bounded_dict import BoundedDict
 from xds_server.model.snapshot import Resource
 from xds_server.wire.responses import delta_chunk, delta_response, sotw_chunk, sotw_response
-from xds_server.xds.messages import Response, XdsVariant
+from xds_server.xds.messages import NAME_BYTES, Response, XdsVariant
 
 CACHED_RESPONSES: Final = 64
 """Cached responses: a push has at most one per type, view and variant, and streams lag by one or two."""
+
+MAX_REMOVED_BYTES: Final = 128 * 1024
+"""Removed names of a shared response, ``NAME_BYTES`` and the characters of each: 600 names. More are names that
+one peer made up: no other stream is sent the same, and each response would stay until 64 later ones.
+"""
 
 
 class ResponseCache:
@@ -27,6 +32,8 @@ class ResponseCache:
 
     def encode(self, response: Response) -> bytes:
         """The serialised (Delta)DiscoveryResponse."""
+        if NAME_BYTES * len(response.removed) + sum(map(len, response.removed)) > MAX_REMOVED_BYTES:
+            return _encode(response, self._identifier)
         key = (
             response.mode,
             response.type_url,

@@ -18,6 +18,7 @@ from xds_server.xds.full_content import FEW, FullContent, FullContents
 from xds_server.xds.in_flight import InFlight, PendingResponse
 from xds_server.xds.messages import (
     MAX_UNACKED,
+    NAME_BYTES,
     Acked,
     Confirmed,
     DeltaRequest,
@@ -39,9 +40,6 @@ Envoy (1.40, delta and SOTW) stores a rejected secret next to the one in use. Se
 unchecked, and the next good one of the same TLS context is rejected in its place. So Envoy is sent the previous
 secret.
 """
-
-NAME_BYTES: Final = 200
-"""Memory for a name beyond its characters: a text, and its places in a set and a dictionary."""
 
 _NO_REJECTIONS: Final = Rejections()
 

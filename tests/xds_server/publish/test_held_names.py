@@ -8,7 +8,7 @@ from xds_server.model.type_urls import CLUSTER, ENDPOINT
 from xds_server.publish import Publisher, Session, held_names
 from xds_server.wire.decode import DeltaDiscoveryRequest
 from xds_server.xds import StreamError, StreamErrorKind, XdsVariant
-from xds_server.xds.type_state import NAME_BYTES
+from xds_server.xds.messages import NAME_BYTES
 
 HOST = "ipv4:10.0.0.1"
 
