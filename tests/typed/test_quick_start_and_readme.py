@@ -8,7 +8,6 @@ are installed here. Blocks that cannot be typed state the reason in the page.
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -22,7 +21,7 @@ import pytest
 
 from deploy.licences import required_packages
 from tests.deploy.installed_wheels import write_wheels
-from tests.shell import APART, LIMIT_S, ROOT, Shell, shell
+from tests.shell import LIMIT_S, ROOT, Shell, apart, shell
 from tests.walkthrough import Step, copied, steps
 from tests.wheel import built_wheel
 
@@ -87,13 +86,6 @@ print(*sorted(absent))
 
 OF_EXTRAS: Final = ["jinja2", "numpy", "opentelemetry", "pytest", "scipy"]
 """What modules import at once that ``[envoy]`` does not bring: other extras, and pytest, which loads a plugin."""
-
-
-def apart() -> bool:
-    """Whether this machine permits separate network and process namespaces."""
-    if any(shutil.which(one) is None for one in ("unshare", "ip", "pgrep", "curl")):
-        return False
-    return subprocess.run([*APART, "true"], capture_output=True, check=False).returncode == 0
 
 
 def shown(step: Step, output: str) -> bool:
