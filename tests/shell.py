@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,6 +25,13 @@ APART: Final = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--mou
 
 LIMIT_S: Final = 240.0
 """How long one command may take, or what it asks for to become so. Longer than what pages let kubectl wait."""
+
+
+def apart() -> bool:
+    """Whether this machine permits separate network and process namespaces."""
+    if any(shutil.which(one) is None for one in ("unshare", "ip", "pgrep", "curl")):
+        return False
+    return subprocess.run([*APART, "true"], capture_output=True, check=False).returncode == 0
 
 
 class Shell:

@@ -47,7 +47,16 @@ FOREIGN: Final = {
         *("--current", "--field-manager", "--field-selector", "--grace-period", "--server-side", "--subresource"),
         *("--wait", "--crds"),
     },
-    "cosign": {"--bundle", "--certificate-identity", "--certificate-oidc-issuer", "--predicate"},
+    "cosign": {
+        *(
+            "--bundle",
+            "--certificate-identity",
+            "--certificate-oidc-issuer",
+            "--insecure-ignore-tlog",
+            "--predicate",
+        ),
+        *("--signing-config", "--yes"),
+    },
     "sha256sum": {"--check", "--ignore-missing"},
     "helm": {"--values", "--create-namespace", "--reuse-values"},
     "nvidia-smi, dcgm, journalctl": {"--gpu-reset", "--collect-interval", "--follow"},

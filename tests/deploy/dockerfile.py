@@ -31,3 +31,9 @@ def stages(path: Path) -> Sequence[Sequence[tuple[str, str]]]:
             found.append([])
         found[-1].append(instruction)
     return found
+
+
+def base_image(path: Path) -> str:
+    """The image that all stages start from, such as ``python:3.11.14-slim-bookworm``."""
+    (name,) = {start.split()[0] for (_, start), *_ in stages(path)}
+    return name

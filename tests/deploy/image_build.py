@@ -1,6 +1,7 @@
 """Builds a Dockerfile of ``deploy/images`` into a folder and runs it there: namespaces and a root of its own.
 
-The base image is a stand-in: this machine's Python, a shell, and the system libraries that every wheel may expect.
+``build`` carries out the instructions itself and needs no builder; ``Buildah`` leaves them to Buildah. The
+base image is a stand-in: this machine's Python, a shell, and the system libraries that every wheel may expect.
 All else is as the Dockerfile says. There is no network: packages come from a folder of wheels.
 """
 
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -120,8 +121,7 @@ def build(dockerfile: Path, folder: Path, base: Path, wheels: Path, net: Path) -
         last = Image(root=folder / str(number))
         # No file of the base is written to.
         shutil.copytree(base, last.root, symlinks=True, copy_function=os.link)
-        for name, minor in (("null", 3), ("urandom", 9)):
-            _write_device(last.root / "dev" / name, minor)
+        _write_devices(last.root)
         for instruction, text in rest:
             if instruction == "COPY":
                 _copy(shlex.split(text), last, built)
@@ -135,6 +135,57 @@ def build(dockerfile: Path, folder: Path, base: Path, wheels: Path, net: Path) -
         if image is not last:
             shutil.rmtree(image.root)
     return last
+
+
+class Buildah:
+    """Buildah without network, with a store of its own; there, the stand-in has the name of the base image."""
+
+    def __init__(self, folder: Path, base: Path, base_names: Iterable[str], net: Path) -> None:
+        self._folder = folder
+        # vfs copies whole layers, and so needs no kernel module or mount.
+        store = (f"--root={folder}/store", f"--runroot={folder}/run", "--storage-driver=vfs")
+        self._command = [_found("nsenter"), f"--net={net}", _found("buildah"), *store]
+        started = self._answer("from", "scratch")
+        self._answer("copy", started, str(base), "/")
+        for name in base_names:
+            self._answer("commit", started, f"docker.io/library/{name}")
+        self._answer("rm", started)
+
+    def build(self, dockerfile: Path, wheels: Path) -> Image:
+        """Build a Dockerfile as its head says, with packages from a folder; return its root and settings."""
+        pip = self._folder / "pip.conf"
+        pip.write_text(f"[global]\nno-index = true\nfind-links = {_WHEELS}\n")
+        mounts = (f"--volume={wheels}:{_WHEELS}:ro", f"--volume={pip}:/etc/pip.conf:ro")
+        # Docker's format has health checks, OCI's has not. Chroots need no runtime.
+        how = ("--format=docker", "--isolation=chroot", "--pull=never")
+        ignored = f"--ignorefile={dockerfile}.dockerignore"
+        self._answer(
+            "build", *how, *mounts, ignored, f"--tag={dockerfile.stem}", f"--file={dockerfile}", str(ROOT)
+        )
+        started = self._answer("from", "--pull=never", f"localhost/{dockerfile.stem}")
+        root = Path(self._answer("mount", started))
+        _write_devices(root)
+        config = json.loads(self._answer("inspect", started))["Docker"]["config"]
+        return Image(
+            root=root,
+            environment=dict(one.split("=", 1) for one in config["Env"]),
+            folder=config["WorkingDir"],
+            user=int(config["User"].partition(":")[0]),
+            entry_point=config["Entrypoint"],
+            command=config["Cmd"],
+            health_check=config.get("Healthcheck", {"Test": ["NONE"]})["Test"][1:],
+        )
+
+    def remove(self) -> None:
+        """Unmount and remove all images."""
+        self._answer("umount", "--all")
+        self._answer("rm", "--all")
+        shutil.rmtree(self._folder)
+
+    def _answer(self, command: str, *arguments: str) -> str:
+        done = subprocess.run([*self._command, command, *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"buildah {command} {arguments}\n{done.stdout}\n{done.stderr}"
+        return done.stdout.strip()
 
 
 def _environment(text: str, image: Image) -> Image:
@@ -190,6 +241,11 @@ def _run(text: str, image: Image, wheels: Path, net: Path) -> None:
             os.link(wheel, mounted / wheel.name)
     packages = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": _WHEELS, "HOME": "/root"}
     run(replace(image, environment={**image.environment, **packages}), ["/bin/sh", "-c", text], net)
+
+
+def _write_devices(root: Path) -> None:
+    for name, minor in (("null", 3), ("urandom", 9)):
+        _write_device(root / "dev" / name, minor)
 
 
 def _write_device(path: Path, minor: int) -> None:

@@ -3,6 +3,8 @@
 The packages that Switchgear needs come from the environment of the tests, so that no test reads the network.
 """
 
+import ast
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -12,11 +14,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.shell import ROOT
 from tests.wheel import built_sdist, built_wheel
 
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+VERSION = PYPROJECT["project"]["version"]
 POLICY = "policies/examples/single-pool.yaml"
 
 
@@ -84,6 +89,35 @@ def test_wheel_validates_and_translates_a_policy(bare: Path, tmp_path: Path) -> 
             cwd=tmp_path, capture_output=True, text=True, check=True, env={},
         )  # fmt: skip
         assert shown in answer.stdout, command
+
+
+def imported(path: Path) -> set[str]:
+    """The top-level packages that a module imports, at once or later."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add((node.module or "").partition(".")[0])
+    return found
+
+
+def test_wheel_declares_each_package_that_it_imports() -> None:
+    project = PYPROJECT["project"]
+    ours = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    modules = [path for top in ours for path in (ROOT / top).rglob("*.py")]
+    names = set.union(*map(imported, modules)) - {*ours, *sys.stdlib_module_names}
+    users = {*project["dependencies"]}.union(
+        *(wanted for extra, wanted in project["optional-dependencies"].items() if extra != "dev")
+    )
+    declared = {canonicalize_name(Requirement(one).name) for one in users}
+    owners = importlib.metadata.packages_distributions()
+    # pytest loads `chaos.pytest_plugin` itself, and `chaos/real_vllm` runs as files in vLLM's own environment.
+    elsewhere = {"pytest", "kernel_faults"}
+    undeclared = {
+        name for name in names - elsewhere if not {*map(canonicalize_name, owners.get(name, [name]))} & declared
+    }
+    assert undeclared == set()
 
 
 def test_documents_name_this_version() -> None:

@@ -1,5 +1,6 @@
 """The images, built without network and run together: a request is served by what they contain.
 
+They are built twice: by our own reading of the Dockerfiles, which needs no builder, and by Buildah where it is.
 Each container has a root, processes and mounts of its own; all share one network, as in a pod.
 """
 
@@ -20,8 +21,8 @@ from typing import Final
 import pytest
 
 from deploy.licences import required_packages
-from tests.deploy.dockerfile import IMAGES, image_name
-from tests.deploy.image_build import Image, argv, build, network, run, unusable, write_base
+from tests.deploy.dockerfile import IMAGES, base_image, image_name
+from tests.deploy.image_build import Buildah, Image, argv, build, network, run, unusable, write_base
 from tests.deploy.installed_wheels import write_wheels
 from tests.eventually import eventually
 from tests.shell import ROOT
@@ -65,16 +66,24 @@ def net() -> Iterator[Path]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def images(net: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Image]]:
+@pytest.fixture(scope="module", params=["read", "buildah"])
+def images(
+    request: pytest.FixtureRequest, net: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mapping[str, Image]]:
+    if request.param == "buildah" and shutil.which("buildah") is None:
+        pytest.skip("buildah is not installed; Debian has it in the package of that name")
     folder = tmp_path_factory.mktemp("images")
     wheels = folder / "wheels"
     wheels.mkdir()
     write_wheels({*required_packages(extras=EXTRAS), *required_packages("hatchling"), "hatchling"}, wheels)
     base = folder / "base"
     write_base(base)
-    built = {image_name(path): build(path, folder / image_name(path), base, wheels, net) for path in IMAGES}
-    yield built
+    if request.param == "buildah":
+        builder = Buildah(folder / "buildah", base, {base_image(path) for path in IMAGES}, net)
+        yield {image_name(path): builder.build(path, wheels) for path in IMAGES}
+        builder.remove()
+    else:
+        yield {image_name(path): build(path, folder / image_name(path), base, wheels, net) for path in IMAGES}
     shutil.rmtree(folder)
 
 
