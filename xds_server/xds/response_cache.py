@@ -4,7 +4,7 @@ All streams with the same due content in a push also get the same nonce, so a th
 object.
 """
 
-from typing import Final
+from typing import Final, TypeAlias
 
 from engine.bounded_dict import BoundedDict
 from xds_server.model.snapshot import Resource
@@ -14,10 +14,15 @@ from xds_server.xds.messages import NAME_BYTES, Response, XdsVariant
 CACHED_RESPONSES: Final = 64
 """Cached responses: a push has at most one per type, view and variant, and streams lag by one or two."""
 
-MAX_REMOVED_BYTES: Final = 128 * 1024
-"""Removed names of a shared response, ``NAME_BYTES`` and the characters of each: 600 names. More are names that
-one peer made up: no other stream is sent the same, and each response would stay until 64 later ones.
+LARGE_REMOVED_BYTES: Final = 128 * 1024
+"""From here on a response is large: ``NAME_BYTES`` and the characters of each removed name, so 600 names. They are
+names that one peer made up, sent to it alone, or a large fleet that leaves, sent to all proxies.
 """
+
+LARGE_RESPONSES: Final = 2
+"""Cached large responses, of up to 4 MB each."""
+
+_Encoded: TypeAlias = BoundedDict[tuple[object, ...], tuple[tuple[Resource, ...], bytes]]
 
 
 class ResponseCache:
@@ -26,14 +31,13 @@ class ResponseCache:
     def __init__(self, identifier: str = "") -> None:
         self._identifier = identifier
         # The entry also holds the resources, so that their ids are not reused.
-        self._encoded: BoundedDict[tuple[object, ...], tuple[tuple[Resource, ...], bytes]] = BoundedDict(
-            CACHED_RESPONSES
-        )
+        self._encoded: _Encoded = BoundedDict(CACHED_RESPONSES)
+        self._large: _Encoded = BoundedDict(LARGE_RESPONSES)
 
     def encode(self, response: Response) -> bytes:
         """The serialised (Delta)DiscoveryResponse."""
-        if NAME_BYTES * len(response.removed) + sum(map(len, response.removed)) > MAX_REMOVED_BYTES:
-            return _encode(response, self._identifier)
+        removed_bytes = NAME_BYTES * len(response.removed) + sum(map(len, response.removed))
+        kept = self._encoded if removed_bytes < LARGE_REMOVED_BYTES else self._large
         key = (
             response.mode,
             response.type_url,
@@ -42,10 +46,10 @@ class ResponseCache:
             response.removed,
             *map(id, response.resources),
         )
-        if known := self._encoded.get(key):
+        if known := kept.get(key):
             return known[1]
         data = _encode(response, self._identifier)
-        self._encoded[key] = (response.resources, data)
+        kept[key] = (response.resources, data)
         return data
 
 

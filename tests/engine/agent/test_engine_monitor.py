@@ -17,6 +17,7 @@ from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure, 
 from engine.report import Verdict
 from engine.vllm_metrics import VllmCounters
 from tests.eventually import eventually
+from tests.hanging_engine import HangingEngine
 
 
 class Closing(EngineHttp):
@@ -109,32 +110,8 @@ async def test_engine_that_refuses_to_name_its_model_is_misconfigured() -> None:
             await task
 
 
-class Hanging(Closing):
-    """An engine that hangs with one request, and whose counters always arrive just after a canary was given up."""
-
-    def __init__(self, config: AgentConfig) -> None:
-        super().__init__(config)
-        self.given_up = asyncio.Event()
-        self.given_up.set()
-
-    async def read_metrics(self, *, suspect: bool = False, stalled: bool = False) -> MetricsReading:  # noqa: ARG002
-        assert not suspect
-        await self.given_up.wait()
-        counters = VllmCounters(generation_tokens=5.0, prompt_tokens=9.0, running=1, waiting=0, started_at_s=1.0)
-        return MetricsReading(at_s=time.monotonic(), counters=counters, in_flight=1)
-
-    async def send_canary(
-        self, prompt: str, timeout_s: float | None = None, *, rank: int | None = None
-    ) -> CanaryReading:
-        assert prompt
-        assert timeout_s is not None
-        assert rank is None
-        self.given_up.clear()
-        sent_at_s = time.monotonic()
-        await asyncio.sleep(0.6)
-        self.given_up.set()
-        silent = ProbeFailure(trouble=ProbeFailureReason.SILENT, detail="no token in time")
-        return CanaryReading(sent_at_s=sent_at_s, at_s=time.monotonic(), failure=silent)
+class Hanging(HangingEngine, Closing):
+    """One that also closes idle connections."""
 
 
 async def test_canary_given_up_during_a_reading_hides_no_request() -> None:

@@ -1,8 +1,5 @@
 """The prober against real HTTP: simulated engines with real faults."""
 
-import asyncio
-import time
-
 import aiohttp
 import pytest
 
@@ -19,10 +16,8 @@ from chaos.fake_engine import (
     EngineSigterm,
     EngineSlow,
 )
-from engine.engine_http import EngineHttp
-from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure, ProbeFailureReason
 from engine.report import Doubt, Verdict
-from engine.vllm_metrics import VllmCounters
+from tests.hanging_engine import HangingEngine
 from tests.xds_server.engine_health.running_prober import (
     IN,
     LEAVING,
@@ -86,33 +81,8 @@ async def test_hang_under_load_is_detected_although_gauges_are_frozen(record_pro
         record_property("hang_loaded_in_s", await watched.until_in())
 
 
-class HangingWithOneRequest(EngineHttp):
-    """A simulated engine whose counters always arrive just after a canary was given up."""
-
-    given_up: asyncio.Event | None = None
-
-    async def read_metrics(self, *, suspect: bool = False, stalled: bool = False) -> MetricsReading:  # noqa: ARG002
-        assert not suspect
-        if self.given_up is not None:
-            await self.given_up.wait()
-        counters = VllmCounters(generation_tokens=5.0, prompt_tokens=9.0, running=1, waiting=0, started_at_s=1.0)
-        return MetricsReading(at_s=time.monotonic(), counters=counters, in_flight=1)
-
-    async def send_canary(
-        self, prompt: str, timeout_s: float | None = None, *, rank: int | None = None
-    ) -> CanaryReading:
-        assert prompt
-        assert timeout_s is not None
-        assert rank is None
-        self.given_up, sent_at_s = asyncio.Event(), time.monotonic()
-        await asyncio.sleep(0.6)
-        self.given_up.set()
-        silent = ProbeFailure(trouble=ProbeFailureReason.SILENT, detail="no token in time")
-        return CanaryReading(sent_at_s=sent_at_s, at_s=time.monotonic(), failure=silent)
-
-
 async def test_canary_given_up_during_a_reading_hides_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xds_server.engine_health.engine_prober.EngineHttp", HangingWithOneRequest)
+    monkeypatch.setattr("xds_server.engine_health.engine_prober.EngineHttp", HangingEngine)
     async with engine_up() as engine, watching(policies({"e0": engine.port})) as watched:
         await watched.until_out()
         assert watched.verdicts() <= {Verdict.STARTING, Verdict.BUSY, Verdict.HUNG}
