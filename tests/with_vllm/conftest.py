@@ -261,6 +261,23 @@ class Site:
         async with self.session.get(f"{self.replicas[name].url}/switchgear/in_flight") as answer:
             return int(json.loads(await answer.text())["in_flight"])
 
+    async def active(self, name: str) -> int:
+        """Requests of callers on one engine, by Envoy's count; no canary is among them."""
+        url = f"http://127.0.0.1:{self.envoy_admin}/clusters?format=json"
+        async with self.session.get(url) as answer:
+            clusters = (await answer.json())["cluster_statuses"]
+        hosts = [host for cluster in clusters for host in cluster.get("host_statuses", [])]
+        (stats,) = (
+            host["stats"]
+            for host in hosts
+            # An engine is a listener inside the Envoy, which is named after it.
+            if host["address"]
+            .get("envoy_internal_address", {})
+            .get("server_listener_name", "")
+            .endswith(f"/{name}")
+        )
+        return next(int(one.get("value", 0)) for one in stats if one["name"] == "rq_active")
+
     async def report(self, name: str) -> dict[str, Any]:
         """The last report of an engine's agent; empty before the first."""
         async with self.session.get(f"http://127.0.0.1:{self.ports[name].agent_http}/report") as answer:

@@ -57,20 +57,20 @@ async def test_hang_is_detected_and_its_streams_are_retried_elsewhere(site: Site
         await site.watch.back(name, after_s=0.0, limit_s=LIMIT_S)
     under_way = await site.begun(6, 300)
     # Six that come at once are dealt out by chance, before the Envoy has any to count.
-    while not (await site.in_flight("a") and await site.in_flight("b")):
+    while not (await site.active("a") and await site.active("b")):
         under_way += await site.begun(2, 300)
-    held = await site.in_flight("a")
+    held = await site.active("a")
     hung_at_s = time.monotonic()
     site.signal_core("a", signal.SIGSTOP)
     late = [site.stream(64) for _ in range(12)]
 
     async def arrived() -> bool:
-        return await site.in_flight("a") > held or all(one.tokens_seen for one in late)
+        return await site.active("a") > held or all(one.tokens_seen for one in late)
 
     # Which of them go there is the Envoy's choice; the engine that works has room again and again.
     while True:
         await eventually(arrived, "streams arrive")
-        reached = await site.in_flight("a") > held
+        reached = await site.active("a") > held
         if reached or time.monotonic() > hung_at_s + 1:
             break
         late += [site.stream(64) for _ in range(2)]
