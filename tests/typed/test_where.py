@@ -4,22 +4,30 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import yaml
 
+from tests.istio import istio_schemas
+from tests.istio.gateway_api import gateway_api_schemas
 from tests.shell import ROOT
 
 PAGE: Final = (ROOT / "docs" / "where.md").read_text()
-FILE: Final = re.compile(r"`([\w/]+\.yaml)`:\n\n```yaml\n(.*?)```", re.DOTALL)
+FILE: Final = re.compile(r"`([\w/-]+\.(?:yaml|conf|cfg))`:\n\n```\w+\n(.*?)```", re.DOTALL)
 BLOCK: Final = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 
 
+def shown_files() -> Mapping[str, str]:
+    """The files that the page shows, by name."""
+    return dict(FILE.findall(PAGE))
+
+
 def test_every_recipe_works_as_written(tmp_path: Path) -> None:
-    files = FILE.findall(PAGE)
-    assert [name for name, _ in files] == ["policies/chat.yaml", "pools.yaml", "values.yaml"]
-    for name, text in files:
+    files = shown_files()
+    assert len(files) == 10, sorted(files)
+    for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
@@ -29,7 +37,7 @@ def test_every_recipe_works_as_written(tmp_path: Path) -> None:
             cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
         assert done.returncode == 0, f"{block}\n{done.stdout}{done.stderr}"
-    for name in ("envoy.yaml", "sidecar.yaml"):
+    for name in ("envoy.yaml", "sidecar.yaml", "eu-envoy.yaml"):
         bootstrap = yaml.safe_load((tmp_path / name).read_text())
         assert bootstrap["node"]["locality"]["zone"] == "zone-a"
     for name, kind in (("gateway-api", "HTTPRoute"), ("istio", "VirtualService")):
@@ -40,6 +48,12 @@ def test_every_recipe_works_as_written(tmp_path: Path) -> None:
         kinds = {one["kind"] for one in yaml.safe_load_all((tmp_path / name).read_text())}
         assert "EnginePool" in kinds, name
         assert "demo-model" in (tmp_path / name).read_text()
+
+
+def test_edges_take_their_objects() -> None:
+    files = shown_files()
+    assert list(gateway_api_schemas.complaints(yaml.safe_load(files["behind-envoy-gateway.yaml"]))) == []
+    assert list(istio_schemas.complaints(yaml.safe_load(files["behind-istio.yaml"]))) == []
 
 
 def test_tests_named_by_the_page_exist() -> None:
