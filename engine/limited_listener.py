@@ -27,6 +27,9 @@ from engine.closed_transport import release_transport
 SILENT_S: Final = 15.0
 """Seconds for the first byte, and again for the TLS handshake."""
 
+LINGERING_S: Final = 1.0
+"""Seconds that a port reads the rest of a refused request, so that its client sees the answer and no reset."""
+
 _BACKLOG: Final = 512
 _AT_ONCE: Final = 64
 """Connections accepted per loop iteration."""

@@ -36,7 +36,7 @@ from engine.api_key_file import ApiKey, ApiKeyFile
 from engine.engine_http import EngineHttp, EngineTarget, http_session
 from engine.gpu.gpu_judgement import GpuJudgement
 from engine.heartbeat import Heartbeat
-from engine.limited_listener import LimitedListener, http_logger
+from engine.limited_listener import LINGERING_S, LimitedListener, http_logger
 from engine.report import Verdict
 from engine.tls.engine_trust import EngineIdentity
 from engine.watch_server import RemovalProgress, WatchServer
@@ -241,6 +241,7 @@ class Agent:
             logger=http_logger(),
             shutdown_timeout=0.5,
             keepalive_timeout=_IDLE_S,
+            lingering_time=LINGERING_S,
         )
         await runner.setup()
         try:

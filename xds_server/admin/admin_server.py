@@ -15,7 +15,7 @@ from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from engine.address import ListenAddress
-from engine.limited_listener import LimitedListener, http_logger
+from engine.limited_listener import LINGERING_S, LimitedListener, http_logger
 from xds_server.admin.config_dump_routes import ConfigDumpBackend, add_config_dump
 from xds_server.admin.dashboard.dashboard_routes import add_dashboard
 from xds_server.admin.history_routes import VersionsBackend, add_history
@@ -334,6 +334,7 @@ class AdminServer:
             logger=http_logger(),
             shutdown_timeout=1.0,
             keepalive_timeout=IDLE_S,
+            lingering_time=LINGERING_S,
             auto_decompress=False,
         )
         self._visitors: LimitedListener | None = None

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from engine.address import ListenAddress
 from xds_server.admin import json_http
@@ -192,6 +193,36 @@ async def test_invalid_body_is_refused_with_a_reason(
     writer.close()
     with contextlib.suppress(ConnectionResetError):
         await writer.wait_closed()
+
+
+async def _end_of_refused_request(port: int) -> None:
+    """Return when the server closes a connection whose request it refused before all of it came."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(b"POST /none HTTP/1.1\r\nHost: localhost\r\nContent-Length: 70000\r\n\r\nhalf")
+        assert int((await reader.readline()).split()[1]) == 404
+        await reader.read()
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionResetError):
+            await writer.wait_closed()
+
+
+async def test_refused_requests_are_closed_before_those_of_a_plain_server(client: aiohttp.ClientSession) -> None:
+    plain = web.AppRunner(web.Application())
+    await plain.setup()
+    await web.TCPSite(plain, "127.0.0.1", 0).start()
+    assert client._base_url is not None
+    assert client._base_url.port is not None
+    try:
+        theirs = asyncio.create_task(_end_of_refused_request(plain.addresses[0][1]))
+        ours = asyncio.create_task(_end_of_refused_request(client._base_url.port))
+        ended, _ = await asyncio.wait({theirs, ours}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+        assert ended == {ours}
+    finally:
+        theirs.cancel()
+        await asyncio.gather(theirs, return_exceptions=True)
+        await plain.cleanup()
 
 
 @pytest.mark.parametrize(
