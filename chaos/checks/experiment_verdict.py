@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
+from chaos.checks import caller_checks as callers
 from chaos.checks import control_plane_checks as control_plane
 from chaos.checks import ejection_checks as ejection
 from chaos.checks import goodput_checks as goodput
@@ -29,6 +30,9 @@ PROMISES: Final[tuple[Check, ...]] = (
     goodput.steady_before,
     goodput.goodput,
     goodput.goodput_of_possible,
+    callers.caller_goodput,
+    callers.quota_error,
+    callers.hopeless_refused,
     latency.answer_p99,
     latency.first_token_p99,
     latency.token_gap_p99,

@@ -28,6 +28,7 @@ from policies.model import PolicySet
 from policies.objectives import Objective, ObjectiveKind
 from policies.route import ModelRoute
 from xds_server.translate.route_configuration import by_specificity
+from xds_server.translate.tenant_quotas import QUOTA_REASON
 
 PREFIX: Final = "objective:"
 """Start of these checks' names: then ROUTE/OBJECTIVE or pool/POOL/OBJECTIVE, as ``switchgear get objectives``."""
@@ -91,6 +92,8 @@ class _Owner:
         return any(self._is_about(one, request) for request in self.case.history.requests)
 
     def _is_about(self, one: Objective, request: RequestRecord) -> bool:
+        if request.refusal == QUOTA_REASON:
+            return False  # as in the server's own count
         return self.owns(request) and (one.kind not in _OF_STREAMS or request.streaming)
 
     def can_be_kept(self, one: Objective, request: RequestRecord) -> bool:

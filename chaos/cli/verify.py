@@ -13,6 +13,7 @@ from chaos.cli.verdict_outputs import VerdictOutputs, output_options
 from chaos.scenario.scenario_library import QUICK, SUITES, suite
 from chaos.scenario.scenario_reader import LoadedScenario
 from chaos.testbed.blueprint import lab_blueprint
+from chaos.testbed.caller_fit import lacking_limits
 from chaos.testbed.policy_fit import MissingFallbackError, PolicyFitError
 from chaos.testbed.subjects import PolicySubject, policy_sets
 from policies.findings import did_you_mean
@@ -54,8 +55,9 @@ def command(
 
     Per policy set, quick takes 30 s, standard 15 minutes and full (the whole library) 40 minutes. Files that are
     complete by themselves but contradict each other, such as a folder of examples, are checked one by one.
-    Scenarios with more fallback pools than the policies are skipped. A scenario that this machine cannot run is
-    refused before anything starts: GPU faults need a C compiler, packet loss needs root on some kernels.
+    Scenarios with more fallback pools or tenants than the policies are skipped, and those about deadlines if the
+    policies have none. A scenario that this machine cannot run is refused before anything starts: GPU faults need
+    a C compiler, packet loss needs root on some kernels.
 
     Objectives of routes and pools (spec.objectives) must be kept too, in each scenario, from its first fault on:
     each is a check by itself, judged where a policy can keep it. Quick has no streams, which firstToken and
@@ -83,16 +85,21 @@ def command(
 def _applicable(
     scenarios: Sequence[LoadedScenario], subject: PolicySubject, outputs: VerdictOutputs
 ) -> tuple[LoadedScenario, ...]:
-    """The scenarios without those that need more fallback pools; says which."""
+    """The scenarios without those that need what the policies do not have; says which."""
     found = []
     for one in scenarios:
+        experiment = one.experiment()
         try:
-            lab_blueprint(one.experiment(), subject)
+            fitting = lab_blueprint(experiment, subject).fitting
         except MissingFallbackError as problem:
             outputs.console.print(Text(f"skipped: {problem}"))
             continue
         except PolicyFitError:
-            pass  # reported when it runs
+            fitting = None  # reported when it runs
+        lacking = "" if fitting is None else lacking_limits(experiment.spec.load, fitting.listener)
+        if lacking:
+            outputs.console.print(Text(f"skipped: scenario {one.name} needs {lacking}"))
+            continue
         found.append(one)
     return tuple(found)
 

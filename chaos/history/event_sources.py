@@ -82,6 +82,7 @@ def request_record(outcome: RequestOutcome, began_s: float) -> RequestRecord:
         proxy=outcome.target,
         streaming=outcome.streaming,
         batch=outcome.batch,
+        group=outcome.group,
         lag_s=outcome.lag_s,
         status=outcome.status,
         reason=outcome.reason,

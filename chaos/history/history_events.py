@@ -109,6 +109,7 @@ class RequestRecord:
     proxy: str
     streaming: bool
     batch: bool = False
+    group: str = ""
     lag_s: float
     status: int
     reason: OutcomeReason

@@ -35,6 +35,7 @@ class RequestOutcome:
     a refusal; empty if absent.
 
     Each attempt of a caller request (``question``) is a request; ``try_number`` is above 1 for client retries.
+    ``group`` is the scenario's name for the caller's group; empty without groups.
     """
 
     request_id: str
@@ -54,6 +55,7 @@ class RequestOutcome:
     question: str = ""
     try_number: int = 1
     batch: bool = False
+    group: str = ""
 
     @property
     def ok(self) -> bool:

@@ -260,7 +260,9 @@ async def _until_serving(site: LabHandles, plan: LabBlueprint) -> None:
     for proxy in site.proxies.values():
         for pool, count in counts.items():
             await wait_for_healthy(site.session, proxy.admin, pool, count)
-        body = {"model": plan.asking.model, "max_tokens": 1, **_prompt(plan.asking.path)}
+        # No shorter than the load's answers: the shortest one decides which deadlines are refused.
+        tokens = plan.experiment.spec.load.output_tokens.shortest
+        body = {"model": plan.asking.model, "max_tokens": tokens, **_prompt(plan.asking.path)}
         headers = {**plan.asking.headers, "x-request-id": f"ready-{proxy.name}"}
         await wait_for_page(
             site.session,

@@ -89,6 +89,7 @@ class ArrivalSchedule:
         target = rng.choices(self.targets, self._shares(row.at_s))[0]
         streaming, batch = 100 * rng.random() < load.streaming_percent, 100 * rng.random() < load.batch_percent
         prompt, output = _length(rng, load.prompt_tokens), _length(rng, load.output_tokens)
+        group = rng.choices(load.callers, [one.demand for one in load.callers])[0].name if load.callers else ""
         return Arrival(
             at_s=row.at_s,
             request_id="",
@@ -97,6 +98,7 @@ class ArrivalSchedule:
             batch=batch if row.batch is None else row.batch,
             prompt_tokens=row.prompt_tokens or prompt,
             max_tokens=row.output_tokens or output,
+            group=group,
         )
 
     def _shares(self, at_s: float) -> Sequence[float]:

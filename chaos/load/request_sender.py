@@ -37,7 +37,9 @@ class LoadTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """One request of a schedule, ``at_s`` after its start. ``batch``: of the batch class."""
+    """One request of a schedule, ``at_s`` after its start. ``batch``: of the batch class. ``group``: of callers,
+    empty without groups.
+    """
 
     at_s: float
     request_id: str
@@ -46,6 +48,7 @@ class Arrival:
     max_tokens: int
     prompt_tokens: int = 16
     batch: bool = False
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +64,30 @@ class RequestTemplate:
     """Template of every request.
 
     ``deadline_s`` is the deadline of each attempt for a complete answer. Streaming and other requests all go to
-    ``path``. ``batch_headers`` are added to batch-class requests.
+    ``path``. ``batch_headers`` are added to batch-class requests, ``group_headers`` to those of a
+    group of callers.
     """
 
     deadline_s: float = 10.0
     model: str | None = None
     headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     batch_headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    group_headers: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     path: str = "/v1/completions"
+
+    def body(self, arrival: Arrival) -> bytes:
+        """The JSON body of a request."""
+        body: dict[str, object] = {"max_tokens": arrival.max_tokens, "stream": arrival.streaming}
+        if arrival.streaming:
+            body["stream_options"] = {"include_usage": True}
+        words = "word " * arrival.prompt_tokens
+        if self.path.endswith("/chat/completions"):
+            body["messages"] = [{"role": "user", "content": words}]
+        else:
+            body["prompt"] = words
+        if self.model is not None:
+            body["model"] = self.model
+        return json.dumps(body).encode()
 
 
 def _always(_: Arrival) -> bool:
@@ -194,6 +213,7 @@ class RequestSender:
             target=arrival.target.name or arrival.target.url,
             streaming=arrival.streaming,
             batch=arrival.batch,
+            group=arrival.group,
             arrived_at_s=planned_s,
             lag_s=sent_s - planned_s,
             status=answer.status,
@@ -235,22 +255,13 @@ async def _exchange(
     session: aiohttp.ClientSession, asking: RequestTemplate, arrival: Arrival, request_id: str, answer: _Answer
 ) -> None:
     """Send one request and read its answer into ``answer``, which keeps its partial state on failure."""
-    body: dict[str, object] = {"max_tokens": arrival.max_tokens, "stream": arrival.streaming}
-    if arrival.streaming:
-        body["stream_options"] = {"include_usage": True}
-    words = "word " * arrival.prompt_tokens
-    if asking.path.endswith("/chat/completions"):
-        body["messages"] = [{"role": "user", "content": words}]
-    else:
-        body["prompt"] = words
-    if asking.model is not None:
-        body["model"] = asking.model
     headers = {"content-type": "application/json", "x-request-id": request_id, LOAD_ID: request_id}
     headers |= asking.headers
     if arrival.batch:
         headers |= asking.batch_headers
+    headers |= asking.group_headers.get(arrival.group, {})
     url = arrival.target.url + asking.path
-    async with session.post(url, data=json.dumps(body).encode(), headers=headers) as response:
+    async with session.post(url, data=asking.body(arrival), headers=headers) as response:
         answer.status = response.status
         answer.fallback = response.headers.get(_FALLBACK_HEADER, "")
         answer.refusal = response.headers.get(_REFUSAL_HEADER, "")

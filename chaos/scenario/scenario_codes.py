@@ -97,7 +97,7 @@ _ALL: Final = (
     Code(
         code="SC012",
         title="duplicate name",
-        meaning="Two scenarios, faults, zones or regions share a name, or a zone is in two regions.",
+        meaning="Two scenarios, faults, groups, zones or regions share a name, or a zone is in two regions.",
         example=(
             "faults:\n- {name: out, fault: {kind: crash}, target: {engine: 1}, at: 8s, lasts: 9s}\n"
             "- {name: out, fault: {kind: crash}, target: {engine: 2}, at: 8s, lasts: 9s}\n"

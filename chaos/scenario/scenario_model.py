@@ -122,6 +122,54 @@ class DemandShift(Spec):
     )
 
 
+class CallerGroup(Spec):
+    """Some of the callers: their share of the requests, their quota as a tenant, and their deadline."""
+
+    name: str = documented_field(
+        ...,
+        "Name in the report.",
+        min_length=1,
+        max_length=63,
+    )
+    demand: float = documented_field(1.0, "Relative share of the requests.", gt=0, le=1000)
+    times_quota: float | None = documented_field(
+        None,
+        "How many times its quota this tenant asks for: its quota becomes its usual rate divided by this. Groups "
+        "with it are the first named tenants of the policies, in their order, whatever their names are there.",
+        gt=0,
+        le=1000,
+    )
+    unit: Literal["requests", "tokens"] = documented_field(
+        "requests", "Which quota of the tenant is tested; the other one is set to twice what the tenant asks for."
+    )
+    times_service: float | None = documented_field(
+        None,
+        "Deadline that each request states, in mean service times, in the header that the policies name.",
+        gt=0,
+        le=1000,
+    )
+
+
+HOPELESS_BELOW: Final = 0.5
+"""Deadlines below this many mean service times are shorter than any answer of a load with usual lengths."""
+
+
+def is_above_quota(group: CallerGroup) -> bool:
+    """Whether the group asks for more than its quota."""
+    return group.times_quota is not None and group.times_quota > 1.0
+
+
+def is_hopeless(group: CallerGroup) -> bool:
+    """Whether no answer can make the group's deadline."""
+    return group.times_service is not None and group.times_service < HOPELESS_BELOW
+
+
+def is_served(group: CallerGroup) -> bool:
+    """Whether the group must lose nothing: within its quota, and with time for an answer."""
+    in_time = group.times_service is None or group.times_service >= 1.0
+    return in_time and not is_above_quota(group)
+
+
 class LoadSpec(Spec):
     """The offered load. It is open loop: requests leave on schedule, whether or not earlier ones finished."""
 
@@ -146,6 +194,21 @@ class LoadSpec(Spec):
     client_retries: ClientRetries = documented_field(ClientRetries, "Client-side retries after a failed request.")
     surges: list[Surge] = documented_field([], "Periods of higher or lower load.")
     turns: list[DemandShift] = documented_field([], "Changes of the proxies' shares.")
+    callers: list[CallerGroup] = documented_field(
+        [],
+        "Groups of callers. Without a timesQuota the lab leaves out the policies' tenants, without a timesService "
+        "their deadline.",
+        max_length=16,
+    )
+
+    @property
+    def tenants(self) -> list[CallerGroup]:
+        """Groups that are tenants."""
+        return [one for one in self.callers if one.times_quota is not None]
+
+    def rate_of(self, group: CallerGroup, rate_per_s: float) -> float:
+        """Requests per second of one group of a load with this rate."""
+        return rate_per_s * group.demand / sum(one.demand for one in self.callers)
 
 
 class FaultTarget(Spec):
@@ -196,6 +259,27 @@ class Hypothesis(Spec):
     goodput_percent: float | None = documented_field(None, "Minimum good answers per 100 requests.", ge=0, le=100)
     goodput_of_possible_percent: float | None = documented_field(
         None, "Minimum good answers per 100 that a perfect admission limit would allow.", ge=0, le=200
+    )
+    caller_goodput_percent: float | None = documented_field(
+        None,
+        "Minimum good answers per 100 requests of each group of callers within its quota and without a deadline "
+        "below the mean service time.",
+        ge=0,
+        le=100,
+    )
+    hopeless_refused_percent: float | None = documented_field(
+        None,
+        "Minimum requests refused at once for their deadline, per 100 of groups with one below half of the mean "
+        "service time.",
+        ge=0,
+        le=100,
+    )
+    quota_error_percent: float | None = documented_field(
+        None,
+        "Maximum deviation from its quota of what each tenant above it was admitted.",
+        unit="percent",
+        ge=0,
+        le=100,
     )
     answer_p99: Duration | None = documented_field(
         None, "Maximum p99 of the total time of good answers.", unit="duration"

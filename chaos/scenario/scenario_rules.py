@@ -29,7 +29,7 @@ from chaos.scenario.placement import (
     proxy_placements,
     selected_targets,
 )
-from chaos.scenario.scenario_model import FaultSpec, ScenarioSpec
+from chaos.scenario.scenario_model import FaultSpec, ScenarioSpec, is_above_quota, is_hopeless, is_served
 from policies.findings import did_you_mean, format_value
 from policies.origin import Step
 from policies.quantity import format_duration
@@ -260,6 +260,15 @@ def _in_load(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
     for (sort, number), at in times:
         if at >= spec.lasts:
             yield _too_late(spec, ("spec", "load", sort, number, "at"), at)
+    named = [one.name for one in load.callers]
+    for number, name in enumerate(named):
+        if name in named[:number]:
+            yield ScenarioProblem(
+                code="SC012",
+                steps=("spec", "load", "callers", number, "name"),
+                message=f"duplicate group of callers {format_value(name)}",
+                hint="list each group once",
+            )
     count = len(proxy_placements(spec))
     for number, turn in enumerate(load.turns):
         steps: DocumentPath = ("spec", "load", "turns", number, "demand")
@@ -478,6 +487,18 @@ def _in_hypothesis(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
                     message=f"{name} needs streaming requests, but the load has none",
                     hint="set load.streamingPercent, or remove the field",
                 )
+    for name, value, applies, setting in (
+        ("callerGoodputPercent", asked.caller_goodput_percent, is_served, "timesQuota at most 1"),
+        ("quotaErrorPercent", asked.quota_error_percent, is_above_quota, "timesQuota above 1"),
+        ("hopelessRefusedPercent", asked.hopeless_refused_percent, is_hopeless, "timesService below 0.5"),
+    ):
+        if value is not None and not any(map(applies, spec.load.callers)):
+            yield ScenarioProblem(
+                code="SC011",
+                steps=("spec", "hypothesis", name),
+                message=f"{name} needs a group of callers with {setting}, but the load has none",
+                hint="add one to load.callers, or remove the field",
+            )
     breaks = any(
         strike.fault.breaks and strike.fault.aim is TargetKind.ENGINES and strike.target.fallback is None
         for strike in spec.faults

@@ -8,6 +8,7 @@ from chaos.history.history_events import EngineRecord, ExperimentBegan, ProxyRec
 from chaos.load.request_sender import RequestTemplate
 from chaos.real_vllm.vllm_replica import MODEL as REAL_MODEL
 from chaos.scenario.experiment_plan import EnginePlacement, Experiment
+from chaos.testbed.caller_fit import group_headers
 from chaos.testbed.policy_fit import MissingFallbackError, PolicyFit, policy_fit
 from chaos.testbed.static_envoy import POOL
 from chaos.testbed.subjects import PolicySubject, StaticSubject, Subject
@@ -106,7 +107,11 @@ def lab_blueprint(experiment: Experiment, subject: Subject) -> LabBlueprint:
             fitting=None,
             pools=(own,),
             pool=POOL,
-            asking=RequestTemplate(deadline_s=deadline_s, model=model),
+            asking=RequestTemplate(
+                deadline_s=deadline_s,
+                model=model,
+                group_headers=group_headers(experiment.spec.load, experiment.service_s, None),
+            ),
             time_scale=1.0,
             max_wait_s=ResilienceSpec().limits.max_wait,
         )
@@ -128,6 +133,7 @@ def lab_blueprint(experiment: Experiment, subject: Subject) -> LabBlueprint:
             model=shape.model or fitting.model,
             headers=shape.headers,
             batch_headers=shape.batch_headers,
+            group_headers=group_headers(experiment.spec.load, fitted.service_s, fitting.listener),
             path=shape.path,
         ),
         time_scale=fitting.time_scale,

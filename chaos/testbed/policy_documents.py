@@ -6,7 +6,9 @@ from typing import Any, Final
 
 import yaml
 
+from chaos.load.request_sender import RequestTemplate
 from chaos.scenario.experiment_plan import EnginePlacement
+from chaos.testbed.caller_fit import caller_limits
 from chaos.testbed.policy_fit import PolicyFit, slots_ratio
 from chaos.testbed.service_costs import longest_request_s, slowest_token_s
 from policies.document import API_VERSION
@@ -86,7 +88,7 @@ def policy_documents(
     paces_s = [token_s, *(token_s / experiment.service_s * side.service_s for side in fitting.side_pools)]
     for pool, pace_s in zip(said, paces_s, strict=True):
         _scale_objectives(pool["spec"], fitting.time_scale, pace_s)
-    said += [_route(one, ports, fitting.time_scale) for one in fitting.routes]
+    said += [_route(one, ports, fitting) for one in fitting.routes]
     said += _policies(fitting, kept)
     return yaml.safe_dump_all([{"apiVersion": API_VERSION, **one} for one in said], sort_keys=False)
 
@@ -132,10 +134,13 @@ def _pool(
     return _document("EnginePool", pool.metadata.name, {**written, **changed})
 
 
-def _route(route: ModelRoute, ports: Mapping[int, int], scale: float) -> dict[str, Any]:
-    listener = {"port": ports[route.spec.listener.port], "address": LISTEN_ADDRESS}
+def _route(route: ModelRoute, ports: Mapping[int, int], fitting: PolicyFit) -> dict[str, Any]:
+    said = route.spec.listener
+    listener: dict[str, Any] = {"port": ports[said.port], "address": LISTEN_ADDRESS}
+    asking = RequestTemplate(path=fitting.shape.path, model=fitting.shape.model or fitting.model)
+    listener |= caller_limits(said, fitting.experiment, asking, fitting.time_scale)
     written = _written(route)
-    _scale_objectives(written, scale)
+    _scale_objectives(written, fitting.time_scale)
     return _document("ModelRoute", route.metadata.name, {**written, "listener": listener})
 
 

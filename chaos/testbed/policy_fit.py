@@ -16,7 +16,7 @@ from chaos.testbed.request_shape import RequestShape, RequestShapeError, request
 from policies.model import PolicySet
 from policies.pool import EnginePool
 from policies.resilience import ResilienceSpec
-from policies.route import ModelRoute
+from policies.route import Listener, ModelRoute
 
 MOST_TIMES_FASTER: Final = 8.0
 """Maximum speed-up of an engine compared with its policies; beyond it, detection would be too slow in relation."""
@@ -54,7 +54,7 @@ class PolicyFit:
 
     ``experiment`` has slower engines if the policies expect much slower ones. ``max_wait_s`` is the policies'
     longest queueing time, in lab time. ``ports`` are the kept listener ports as the operator wrote them; requests
-    go to ``port``.
+    go to ``port``, that of ``listener``.
     """
 
     policies: PolicySet
@@ -69,6 +69,7 @@ class PolicyFit:
     shape: RequestShape
     port: int
     ports: tuple[int, ...]
+    listener: Listener
 
 
 def policy_fit(
@@ -107,6 +108,7 @@ def policy_fit(
         routes=tuple(_renamed(one, names) for one in routes),
         shape=replace(asked, model=names.get(asked.model or said.model, asked.model)),
         port=route.spec.listener.port,
+        listener=route.spec.listener,
         ports=tuple(sorted({one.spec.listener.port for one in routes})),
     )
 

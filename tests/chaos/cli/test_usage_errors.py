@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from chaos.cli import experiment_series, main
+from chaos.cli import experiment_series, main, verify
 from chaos.gpu_double import nvml_double
 from chaos.history.recorded_history import History
 from chaos.lab.control_port import control_port
 from chaos.lab.envoy_processes import NotReadyError
 from chaos.processes import ProcessError
+from chaos.scenario.scenario_library import chosen_scenarios
 
 EXAMPLE = str(Path(__file__).parents[3] / "policies" / "examples" / "single-pool.yaml")
 
@@ -166,3 +167,16 @@ def test_failed_experiment_prints_no_traceback(
     assert main(["run", "quick", "-f", EXAMPLE]) == 2
     assert "envoy did not start" in capsys.readouterr().err
     assert len(starts) == 2, "a failed start is retried once"
+
+
+@pytest.mark.usefixtures("no_runs")
+def test_verify_skips_scenarios_about_limits_that_the_policies_lack(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    some = ("noisy-neighbour", "token-quota-accuracy", "deadline")
+    monkeypatch.setattr(verify, "suite", lambda _: chosen_scenarios(some))
+    main(["verify", "-f", EXAMPLE])
+    printed = " ".join(capsys.readouterr().out.split())
+    for name in some[:2]:
+        assert f"skipped: scenario {name} needs 3 named tenants, and the route has none" in printed
+    assert "skipped: scenario deadline needs a deadline, and the route's listener has none" in printed

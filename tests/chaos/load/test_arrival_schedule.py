@@ -112,3 +112,11 @@ def test_thundering_herd_arrives_at_once() -> None:
 def test_client_retry_count_comes_from_the_load_spec() -> None:
     load = {"client_retries": {"attempts": 4, "backoff": "250ms"}}
     assert schedule(**load).retries == CallerRetries(attempts=4, backoff_s=0.25)
+
+
+def test_groups_of_callers_share_the_requests_by_demand() -> None:
+    callers = [{"name": "noisy", "demand": 3}, {"name": "calm"}]
+    drawn = list(islice(schedule(callers=callers).usual(), 4000))
+    assert sum(one.group == "noisy" for one in drawn) == pytest.approx(3000, rel=0.05)
+    assert {one.group for one in drawn} == {"noisy", "calm"}
+    assert {one.group for one in islice(schedule().usual(), 10)} == {""}

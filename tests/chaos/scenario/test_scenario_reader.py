@@ -139,3 +139,24 @@ def test_trace_problems_are_reported(tmp_path: Path) -> None:
     assert {one.code for one in problems} == {"SC013"}
     assert len(problems) == 2
     assert all(line_of(one.at) == 7 and "arrivals.csv" in one.message for one in problems)
+
+
+@pytest.mark.parametrize(
+    ("callers", "promise", "code"),
+    [
+        ("[{name: a, timesQuota: 0.5}]", "quotaErrorPercent: 10", "SC011"),
+        ("[{name: a, timesQuota: 2}]", "callerGoodputPercent: 99", "SC011"),
+        ("[{name: a, timesService: 0.3}]", "callerGoodputPercent: 99", "SC011"),
+        ("[{name: a, timesService: 0.5}]", "hopelessRefusedPercent: 85", "SC011"),
+        ("[{name: a, timesQuota: 2}, {name: a, timesQuota: 0.5}]", "quotaErrorPercent: 10", "SC012"),
+        ("[{name: a, timesQuota: 2}, {name: b, timesQuota: 0.5}]", "quotaErrorPercent: 10", ""),
+        ("[{name: a, timesService: 0.3}, {name: b}]", "{callerGoodputPercent: 9, hopelessRefusedPercent: 8}", ""),
+    ],
+)
+def test_promise_about_callers_needs_such_a_group(callers: str, promise: str, code: str) -> None:
+    promised = promise if promise.startswith("{") else f"{{{promise}}}"
+    text = written(f"load: {{callers: {callers}}}\nhypothesis: {promised}\n")
+    if code:
+        assert {one.code for one in problems_of(text)} == {code}
+    else:
+        assert problems_of(text) == ()

@@ -182,6 +182,12 @@ def test_unsupported_scenario_is_refused_with_the_reason(
         simulate(experiment({"fault": fault, "at": "1s", "lasts": "1s"}), steered)
 
 
+def test_groups_of_callers_are_refused(steered: Subject) -> None:
+    load = {"callers": [{"name": "noisy", "timesQuota": 10}]}
+    with pytest.raises(NotSimulatedError, match="quotas and deadlines"):
+        simulate(experiment(load=load), steered)
+
+
 def test_simulator_reuses_control_plane_rules() -> None:
     """Health, ceilings, weights and hedging are made by ``xds_server`` alone: none is constructed here."""
     made = {"EngineDecision", "Ceiling", "Admission", "HedgeDecision", "TimeLimits", "ZoneShares", "Decisions"}
