@@ -17,10 +17,10 @@ from istio.gateway_api.gateway_objects import (
     gateway_duration,
     object_reference,
 )
-from istio.gateway_api.http_routes import HttpRouteExport, per_try_s, statuses
+from istio.gateway_api.http_routes import HttpRouteExport, per_try_s, retry_triggers, statuses
 from policies.affinity import Affinity
 from policies.model import PolicySet
-from policies.resilience import Breaker, ResilienceSpec, RetryCondition
+from policies.resilience import Breaker, ResilienceSpec
 from policies.route import ModelRoute, PriorityClass
 from xds_server.decide.decisions import Ceiling
 from xds_server.translate.pool_clusters import outlier_detection
@@ -30,9 +30,6 @@ VERSION: Final = f"{ENVOY_GATEWAY}/v1alpha1"
 _LARGEST: Final = 4_294_967_295
 _LARGEST_INT32: Final = 2**31 - 1
 _HUNDREDTHS: Final = 100
-_NOT_A_TRIGGER: Final = frozenset({RetryCondition.RESET_BEFORE_REQUEST})
-_BEFORE_SENT: Final = frozenset({RetryCondition.CONNECT_FAILURE, RetryCondition.REFUSED_STREAM})
-_STATUS_CODES: Final = "retriable-status-codes"
 
 
 def backend_traffic_policy(found: HttpRouteExport, ceiling: Ceiling | None, policies: PolicySet) -> Object:
@@ -41,7 +38,7 @@ def backend_traffic_policy(found: HttpRouteExport, ceiling: Ceiling | None, poli
     said: Object = {
         "targetRefs": [object_reference(ROUTES, "HTTPRoute", route.metadata.name)],
         "circuitBreaker": _limits(route, spec, ceiling),
-        "healthCheck": {"panicThreshold": 0, "passive": _outliers(spec.breaker, hedged=spec.hedging.enabled)},
+        "healthCheck": {"panicThreshold": 0, **_outliers(spec.breaker, hedged=spec.hedging.enabled)},
         "loadBalancer": _balancing(route, spec),
         "requestBuffer": {"limit": route.spec.max_body_bytes},
         "retry": _retry(route, spec),
@@ -96,8 +93,13 @@ def _limits(route: ModelRoute, spec: ResilienceSpec, ceiling: Ceiling | None) ->
 
 
 def _outliers(breaker: Breaker, *, hedged: bool) -> Object:
-    """Envoy's outlier detection with the numbers of our own."""
+    """Envoy's outlier detection with the numbers of our own; none where no engine may be ejected.
+
+    Envoy Gateway drops a ``maxEjectionPercent`` of 0, and Envoy's own default of 10 would apply.
+    """
     ours = outlier_detection(breaker, hedged=hedged)
+    if not ours.max_ejection_percent:
+        return {}
     said: Object = {
         "splitExternalLocalOriginErrors": True,
         # A count that is never reached turns it off.
@@ -113,7 +115,7 @@ def _outliers(breaker: Breaker, *, hedged: bool) -> Object:
     }
     if breaker.error_rate_percent:
         said["failurePercentageThreshold"] = math.ceil(breaker.error_rate_percent)
-    return said
+    return {"passive": said}
 
 
 def _balancing(route: ModelRoute, spec: ResilienceSpec) -> Object:
@@ -138,14 +140,11 @@ def _consistent_hash(affinity: Affinity) -> Object:
 
 
 def _retry(route: ModelRoute, spec: ResilienceSpec) -> Object:
-    conditions = [one for one in spec.retries.conditions if one not in _NOT_A_TRIGGER]
-    if route.spec.side_effects:
-        conditions = [one for one in conditions if one in _BEFORE_SENT]
-    codes = sorted(set(statuses(route, spec)))
-    triggers = [one.value for one in dict.fromkeys(conditions)] + ([_STATUS_CODES] if codes else [])
-    if not triggers or not spec.retries.attempts:
+    triggers = retry_triggers(route, spec)
+    if not triggers:
         # Without a trigger Envoy Gateway would retry by conditions of its own.
         return {"numRetries": 0}
+    codes = sorted(set(statuses(route, spec)))
     per_try = per_try_s(route, spec)
     on: Object = {"triggers": triggers, **({"httpStatusCodes": codes} if codes else {})}
     backoff: Object = {

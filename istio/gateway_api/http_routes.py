@@ -9,11 +9,14 @@ from istio.gateway_api.backends import GatewayBackend, PoolBackends
 from istio.gateway_api.gateway_objects import ROUTES, GatewayTarget, gateway_duration
 from istio.gateway_api.http_route_match import UnsupportedMatchError, http_route_match
 from policies.model import PolicySet
-from policies.resilience import ResilienceSpec
+from policies.resilience import ResilienceSpec, RetryCondition
 from policies.route import ModelRoute
 
 MOST_BACKENDS: Final = 16
 _HEAVIEST: Final = 1_000_000
+_NOT_A_TRIGGER: Final = frozenset({RetryCondition.RESET_BEFORE_REQUEST})
+_BEFORE_SENT: Final = frozenset({RetryCondition.CONNECT_FAILURE, RetryCondition.REFUSED_STREAM})
+_STATUS_CODES: Final = "retriable-status-codes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +39,7 @@ def http_route(
         refs, used = _refs(route, site, pools)
     except UnsupportedMatchError as reason:
         return reason
-    rule: Object = {"matches": [wanted.match], "backendRefs": refs, "timeouts": timeouts(route, spec)}
+    rule: Object = {"matches": [wanted.match], "backendRefs": refs, "timeouts": timeouts(route, spec, site)}
     # Envoy Gateway's own policy has more; the standard channel has no such field, and none takes 0 attempts.
     if site.plain and site.experimental and spec.retries.attempts:
         rule["retry"] = retry(route, spec)
@@ -112,9 +115,14 @@ def per_try_s(route: ModelRoute, spec: ResilienceSpec) -> float:
     return min(limit, whole) if whole else limit
 
 
-def timeouts(route: ModelRoute, spec: ResilienceSpec) -> Object:
-    """``rules[].timeouts``."""
-    per_try = per_try_s(route, spec)
+def timeouts(route: ModelRoute, spec: ResilienceSpec, site: GatewayTarget) -> Object:
+    """``rules[].timeouts``.
+
+    Envoy Gateway takes ``backendRequest`` of a rule without ``retry`` as the limit of the whole request, so it is
+    left out where the BackendTrafficPolicy retries, and limits each try.
+    """
+    by_policy = not site.plain and bool(retry_triggers(route, spec))
+    per_try = 0.0 if by_policy else per_try_s(route, spec)
     limits: Object = {"request": gateway_duration(total_s(route, spec))}
     return {**limits, "backendRequest": gateway_duration(per_try)} if per_try else limits
 
@@ -126,6 +134,17 @@ def retry(route: ModelRoute, spec: ResilienceSpec) -> Object:
     if codes:
         found["codes"] = codes
     return {**found, "backoff": gateway_duration(spec.retries.backoff.base)}
+
+
+def retry_triggers(route: ModelRoute, spec: ResilienceSpec) -> list[str]:
+    """What Envoy Gateway's policy retries after; none where it never does."""
+    if not spec.retries.attempts:
+        return []
+    conditions = [one for one in spec.retries.conditions if one not in _NOT_A_TRIGGER]
+    if route.spec.side_effects:
+        conditions = [one for one in conditions if one in _BEFORE_SENT]
+    codes = [_STATUS_CODES] if statuses(route, spec) else []
+    return [one.value for one in dict.fromkeys(conditions)] + codes
 
 
 def statuses(route: ModelRoute, spec: ResilienceSpec) -> tuple[int, ...]:

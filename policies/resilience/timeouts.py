@@ -80,7 +80,8 @@ class UnaryTimeouts(Spec):
             live=Xds.RDS,
             istio=kept("retries.perTryTimeout", "VirtualService"),
             gateway_api=approximated(
-                "rules[].timeouts.backendRequest, only where the route matches non-streaming requests",
+                "rules[].timeouts.backendRequest, or perRetry.timeout of a BackendTrafficPolicy that retries; "
+                "only where the route matches non-streaming requests",
                 "HTTPRoute",
             ),
         ),

@@ -249,7 +249,7 @@ def test_time_limits_are_those_of_the_requests_that_match() -> None:
         ("{stream: true}", {"request": "20m"}),
         ("{stream: false}", {"request": "2m", "backendRequest": "2m"}),
     ):
-        found = objects(policies(POOL, ENGINES, ROUTE, f"  match: {match}\n", said))
+        found = objects(policies(POOL, ENGINES, ROUTE, f"  match: {match}\n", said), GatewayTarget(plain=True))
         assert found["HTTPRoute"]["spec"]["rules"][0]["timeouts"] == expected
 
 
@@ -294,6 +294,28 @@ def test_empty_retry_conditions_disable_envoy_gateway_retries() -> None:
     said = policy("{retries: {conditions: [], statuses: []}}")
     found = objects(policies(POOL, ENGINES, ROUTE, said))["BackendTrafficPolicy"]["spec"]["retry"]
     assert found == {"numRetries": 0}
+
+
+def test_envoy_gateway_gets_the_limit_of_a_try_once_and_the_whole_limit_stays() -> None:
+    # Of a rule without `retry` it takes backendRequest as the limit of the whole request.
+    limits = "timeouts: {nonStreaming: {perTry: 3s, total: 20s}}"
+    plain = ROUTE + "  match: {stream: false}\n"
+    retried = objects(policies(POOL, ENGINES, plain, policy(f"{{{limits}}}")))
+    assert retried["HTTPRoute"]["spec"]["rules"][0]["timeouts"] == {"request": "20s"}
+    assert retried["BackendTrafficPolicy"]["spec"]["retry"]["perRetry"]["timeout"] == "3s"
+    once = objects(policies(POOL, ENGINES, plain, policy(f"{{{limits}, retries: {{attempts: 0}}}}")))
+    assert once["HTTPRoute"]["spec"]["rules"][0]["timeouts"] == {"request": "20s", "backendRequest": "3s"}
+    others = objects(policies(POOL, ENGINES, plain, policy(f"{{{limits}}}")), GatewayTarget(plain=True))
+    assert others["HTTPRoute"]["spec"]["rules"][0]["timeouts"] == {"request": "20s", "backendRequest": "3s"}
+
+
+@pytest.mark.parametrize(("percent", "most"), [(50, 50), (99, 1), (99.5, None), (100, None)])
+def test_a_whole_capacity_floor_exports_no_outlier_detection(percent: float, most: int | None) -> None:
+    # Envoy Gateway drops a maxEjectionPercent of 0; Envoy would eject a tenth of the engines.
+    said = policies(POOL, ENGINES, ROUTE, policy(f"{{breaker: {{capacityFloorPercent: {percent}}}}}"))
+    found = objects(said)["BackendTrafficPolicy"]["spec"]["healthCheck"]
+    assert found.get("passive", {}).get("maxEjectionPercent") == most
+    assert found["panicThreshold"] == 0
 
 
 def test_circuit_breaker_max_requests_is_divided_among_proxies() -> None:
