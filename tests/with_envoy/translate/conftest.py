@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from chaos.fake_engine import EngineConfig, FakeEngine
+from deploy.compatibility import newest_envoy
 from policies.load import load
 from policies.model import PolicySet
 from tests.with_envoy.conftest import ENVOY_VERSION
@@ -25,6 +26,9 @@ from xds_server.translate.envoy_json import as_json, static_bootstrap
 from xds_server.translate.translated_resource import TranslatedResource
 from xds_server.translate.view_resources import translate
 from xds_server.xds import NodeInfo
+
+_UNKNOWN_FIELDS = () if newest_envoy() == ENVOY_VERSION else ("--allow-unknown-static-fields",)
+"""An older Envoy ignores new fields of what a server pushes; here they are in its bootstrap, where it ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +204,7 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
         text = json.dumps(bootstrap)
         for prefix, path in (files or {}).items():
             text = text.replace(f'"{prefix}', f'"{path}')
-        envoy = await start_envoy(json.loads(text))
+        envoy = await start_envoy(json.loads(text), flags=_UNKNOWN_FIELDS)
         client = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=60)
         )
