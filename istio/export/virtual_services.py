@@ -148,8 +148,9 @@ def _rules(
     spec, gated = policies.effective[first], policies.pools[first].spec.first_token_gate
     models = {name: pool.spec.model for name, pool in policies.pools.items()}
     # Without fallbacks: nothing in Istio takes over when a pool has no engine left. Conditions on the body become
-    # conditions on headers in any case; Istio cannot say "absent or false" of those that are stated.
-    listener = route.spec.listener.model_copy(update={"request_fields": RequestFields.BODY})
+    # conditions on headers in any case; Istio cannot say "absent or false" of those that are stated. It keeps no
+    # deadlines either, and with one every route has the duration by which streams are known below.
+    listener = route.spec.listener.model_copy(update={"request_fields": RequestFields.BODY, "deadline": None})
     alone = route.model_copy(
         update={"spec": route.spec.model_copy(update={"fallbacks": (), "listener": listener})}
     )

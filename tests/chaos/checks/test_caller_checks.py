@@ -91,7 +91,7 @@ def test_hopeless_deadlines_must_be_refused_for_their_deadline(refused: int, exp
     assert f"hurried {refused} of 100" in found.why
 
 
-def test_refusals_for_another_reason_are_no_refusals_for_the_deadline() -> None:
+def test_refusals_for_another_reason_do_not_count_for_the_deadline() -> None:
     assert answer(hopeless_refused, *of_group("hurried", 0, 100, FOR_QUOTA)).answer is CheckResult.NO
 
 

@@ -74,6 +74,6 @@ async def test_scenario_passes_with_the_limit_and_fails_without(
 ) -> None:
     kept = await findings(scenario, policy, tmp_path / "with")
     assert {name: one["why"] for name, one in kept.items() if one["answer"] != "yes"} == {}
-    # Engines and machine are overloaded then; what callers got is clear all the same.
+    # Engines and machine are overloaded then, but what callers got is clear.
     missed = await findings(scenario, without_limits(policy), tmp_path / "without", tries=1)
     assert {name for name, one in missed.items() if one["answer"] == "no"} >= checks, missed
