@@ -1,11 +1,12 @@
-"""Conversations on engines with a prefix cache: affinity by prompt, least request and random, in three situations.
+"""Conversations on engines with a prefix cache: affinity by prompt, least request and random, in four situations.
 
 Fake engines with vLLM's block rule stand behind a real Envoy and control plane at their defaults. Users hold
 conversations of several turns; each turn sends the whole conversation so far. Engines compute prompts in steps
 that all their calls share, and their caches hold a part of all conversations only.
 
 ``calm``: every conversation has a begin of its own. ``hot``: half of them have the same. ``hung``: calm, and one
-engine hangs at the begin. A turn is good if it gets its answer and its first token within a limit.
+engine hangs at the begin. ``crashed``: calm, and half of the engines crash at the begin. A turn is good if it gets
+its answer and its first token within a limit.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import aiohttp
 
 from benchmarks.harness import ResultColumn, option_parser, percentile, publish, result_table
 from benchmarks.testbed import LIMIT_S, POOL, Testbed, until
-from chaos.fake_engine import EngineConfig, EngineHang
+from chaos.fake_engine import EngineConfig, EngineCrash, EngineFault, EngineHang
 from chaos.processes import ChildProcesses
 
 ENGINES: Final = 4
@@ -53,7 +54,12 @@ CONTESTANTS: Final[Mapping[str, Mapping[str, Any] | None]] = {
     # Envoy gives requests without the key a random engine, and the bound is out of reach.
     "random": {"header": "x-not-sent", "slackPercent": 1000},
 }
-SITUATIONS: Final = ("calm", "hot", "hung")
+FAULTS: Final[Mapping[str, tuple[EngineFault, int]]] = {
+    "hung": (EngineHang(), 1),
+    "crashed": (EngineCrash(), ENGINES // 2),
+}
+"""Situations in which engines break at the begin: the fault, and of how many."""
+SITUATIONS: Final = ("calm", "hot", *FAULTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,13 +174,15 @@ async def _turn(site: AffinitySite, messages: Sequence[Mapping[str, str]]) -> tu
 
 
 async def _situation(site: AffinitySite, name: str, contestant: str, seconds: float) -> AffinityRow:
-    """Users for this long; the first third warms caches and is not counted, but in ``hung``, after ``hot``."""
+    """Users for this long; the first third warms caches and is not counted, but with broken engines."""
     warm_s = seconds / 3
     seen = _Seen()
     hot = name == "hot"
     end_s = time.monotonic() + warm_s + seconds
-    if name == "hung":
-        await site.engines[0].set_fault(EngineHang())
+    if name in FAULTS:
+        fault, count = FAULTS[name]
+        for engine in site.engines[:count]:
+            await engine.set_fault(fault)
         warm_s = 0.0
     users = [asyncio.create_task(_user(site, one, seen, end_s, hot=hot)) for one in range(USERS)]
     await asyncio.sleep(warm_s)
@@ -187,6 +195,7 @@ async def _situation(site: AffinitySite, name: str, contestant: str, seconds: fl
     answered = [one for one in seen.first_token_s if one is not None]
     good = sum(one <= GOOD_FIRST_TOKEN_S for one in answered)
     served = [after - before for before, after in zip(calls, now_calls, strict=True)]
+    await _healed(site)
     return AffinityRow(
         situation=name,
         contestant=contestant,
@@ -198,6 +207,17 @@ async def _situation(site: AffinitySite, name: str, contestant: str, seconds: fl
         good_percent=100 * good / max(1, len(seen.first_token_s)),
         largest_share=max(served) * len(served) / max(1.0, sum(served)),
     )
+
+
+async def _healed(site: AffinitySite) -> None:
+    """Return when all engines are well, and known to be."""
+    for engine in site.engines:
+        await engine.heal()
+
+    async def healthy() -> bool:
+        return {await site.health(engine) for engine in site.engines} == {"HEALTHY"}
+
+    await until(healthy, f"all engines healthy within {LIMIT_S:g} s")
 
 
 async def _contestant(name: str, seconds: float) -> list[AffinityRow]:
