@@ -210,7 +210,7 @@ async def _situation(site: AffinitySite, name: str, contestant: str, seconds: fl
 
 
 async def _healed(site: AffinitySite) -> None:
-    """Return when all engines are well, and known to be."""
+    """Return when all engines are healthy, and known to be."""
     for engine in site.engines:
         await engine.heal()
 
