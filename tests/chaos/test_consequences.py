@@ -38,6 +38,11 @@ def found(said: PolicySet) -> dict[str, str]:
     return {f"{one.code} {one.path}": one.message for one in findings}
 
 
+@pytest.fixture(autouse=True)
+def _on_a_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chaos.consequences, "LIMIT_S", 120.0)
+
+
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_example_policies_have_no_bad_consequences(file: Path) -> None:
     assert consequences(load([file])) == ((), {})

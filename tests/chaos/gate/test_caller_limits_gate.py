@@ -64,7 +64,6 @@ def test_policy_on_the_page_is_short() -> None:
     ("scenario", "policy", "checks"),
     [
         ("noisy-neighbour", on_page(), {"callerGoodputPercent", "quotaErrorPercent"}),
-        ("quota-accuracy", on_page(), {"quotaErrorPercent"}),
         ("token-quota-accuracy", EXAMPLE.read_text(), {"quotaErrorPercent"}),
         ("deadline", EXAMPLE.read_text(), {"hopelessRefusedPercent"}),
     ],
