@@ -107,6 +107,7 @@ def test_recorded_results_are_taken_and_a_failure_is_not(
 def test_envoy_that_cannot_be_installed_is_skipped_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv(part_results.FOLDER_VARIABLE, str(tmp_path / "ran"))
     monkeypatch.setattr(every_envoy, "ROOT", tmp_path)
     monkeypatch.setattr(every_envoy, "OLDER", ("1.0.0",))
     monkeypatch.setattr(

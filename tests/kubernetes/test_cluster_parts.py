@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import cluster_parts
+from tests import cluster_parts, part_results
 
 PROGRAMS = sorted(cluster_parts.VARIABLES.values())
 BUILDS = "\n".join(
@@ -32,8 +32,8 @@ FAILS = "\n".join(
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, and an environment that names no program; the path has only what scripts need."""
-    for name in cluster_parts.VARIABLES:
+    """An empty cache, and an environment without programs and results; the path has only what scripts need."""
+    for name in (*cluster_parts.VARIABLES, part_results.FOLDER_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
