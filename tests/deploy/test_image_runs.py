@@ -95,8 +95,19 @@ def started(image: Image, net: Path, *arguments: str) -> Iterator[subprocess.Pop
     try:
         yield process
     finally:
+        # It changes its user, so it does not end with what started it.
+        for one in inside(process):
+            os.kill(one, signal.SIGKILL)
         process.kill()
         process.wait()
+
+
+def inside(process: subprocess.Popen[bytes]) -> Sequence[int]:
+    """Process 1 of the container, as this machine numbers it; empty once it ended."""
+    try:
+        return [int(one) for one in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    except OSError:
+        return ()
 
 
 def answers(image: Image, command: Sequence[str], net: Path) -> str:
@@ -163,6 +174,6 @@ async def test_the_images_together_serve_a_request(images: Mapping[str, Image], 
         assert json.loads(await eventually(served, "a request is served", 120))["model"] == "demo-model"
         assert "chat" in run(control_plane, ["switchgear", "status"], net)
         # Process 1 of a container gets no signal that it does not handle.
-        (first,) = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-        os.kill(int(first), signal.SIGTERM)
+        (first,) = inside(server)
+        os.kill(first, signal.SIGTERM)
         assert await asyncio.to_thread(server.wait, 60) == 0
