@@ -48,7 +48,7 @@ test: $(READY) $(VENV)/.kubectl
 test-fast: $(READY)
 	$(BIN)/pytest -q -m "not slow and not vllm" -n 2 --dist loadfile --hypothesis-profile quick --durations 5 $(ARGS)
 
-# The fast tests with other supported Pythons, each in an environment of its own (two minutes and 700 MB).
+# The fast tests with other supported Pythons, each in an environment of its own (two minutes and 1.2 GB).
 PYTHONS ?= python3.12 python3.13
 pythons:
 	@for python in $(PYTHONS); do \

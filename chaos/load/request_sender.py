@@ -37,8 +37,9 @@ class LoadTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """One request of a schedule, ``at_s`` after its start. ``batch``: of the batch class. ``group``: of callers,
-    empty without groups.
+    """One request of a schedule, ``at_s`` after its start.
+
+    ``batch``: of the batch class. ``group``: of callers; empty without groups.
     """
 
     at_s: float
@@ -64,8 +65,8 @@ class RequestTemplate:
     """Template of every request.
 
     ``deadline_s`` is the deadline of each attempt for a complete answer. Streaming and other requests all go to
-    ``path``. ``batch_headers`` are added to batch-class requests, ``group_headers`` to those of a
-    group of callers.
+    ``path``. ``batch_headers`` are added to batch-class requests, ``group_headers`` to those of a group
+    of callers.
     """
 
     deadline_s: float = 10.0

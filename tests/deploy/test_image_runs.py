@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -97,7 +97,8 @@ def started(image: Image, net: Path, *arguments: str) -> Iterator[subprocess.Pop
     finally:
         # It changes its user, so it does not end with what started it.
         for one in inside(process):
-            os.kill(one, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
         process.kill()
         process.wait()
 

@@ -275,7 +275,9 @@ class H2Protocol(asyncio.Protocol):
         if not output or transport is None:
             return
         if self._tls is None:
-            transport.writelines(output)
+            # Not `writelines`: in Python 3.11 it is the same. In 3.12 and 3.13 it never calls `pause_writing`, so
+            # a peer that reads nothing would cost any memory.
+            transport.write(b"".join(output))
         else:
             if not self._tls.is_open:
                 return  # until the handshake is complete

@@ -35,7 +35,7 @@ async def test_probes_need_no_certificate_and_drain_uses_https(tmp_path: Path) -
         plain = ssl.create_default_context(cafile=tmp_path / "ca.crt")
         async with aiohttp.ClientSession(listening["http"]) as http, http.get("/livez", ssl=plain) as answer:
             assert answer.status in (200, 503)
-        for proof, code in (("ca.crt", (0, 1)), ("agent.crt", (2,))):
+        for proof, code in (("ca.crt", (0, 1)), ("proxy.crt", (2,))):
             command = (
                 "drain",
                 "--agent",
