@@ -35,6 +35,7 @@ def main(argv: Sequence[str]) -> int:
                 fleet=SMALL if asked.small else FULL,
                 replicas=asked.replicas,
                 enemy=asked.enemy,
+                other_python=asked.other_python,
                 verbose=asked.evidence is not None,
             )
         )
@@ -61,6 +62,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, help="decides what goes wrong, and when (%(default)s)")
     parser.add_argument("--small", action="store_true", help="a fleet that takes about half a core")
     parser.add_argument("--replicas", type=int, default=1, help="control planes, killed in turn (%(default)s)")
+    parser.add_argument(
+        "--other-python",
+        type=Path,
+        help="Python of an environment with another version: control planes change version with each start",
+    )
     parser.add_argument("--results", type=Path, default=RESULTS, help="file for what was seen")
     parser.add_argument(
         "--evidence", type=Path, help="folder to keep every log in, those of Envoys at length; it must be new"

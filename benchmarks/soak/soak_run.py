@@ -106,9 +106,13 @@ async def soak(
     fleet: SoakFleet = FULL,
     replicas: int = 1,
     enemy: bool = False,
+    other_python: Path | None = None,
     verbose: bool = False,
 ) -> SoakResult:
-    """One soak of this length, if wanted with a standing enemy; logs, ledger and policies stay in the folder."""
+    """One soak of this length, if wanted with a standing enemy; logs, ledger and policies stay in the folder.
+
+    ``other_python``: of an environment with another version, which control planes change to and back.
+    """
     kills = max(1, round(length_s / 120))
     troubles = fault_plan(
         seed,
@@ -131,6 +135,7 @@ async def soak(
             envoys=fleet.envoys,
             replicas=replicas,
             enemy_seed=seed if enemy else None,
+            other_python=other_python,
             verbose=verbose,
         ) as site,
     ):

@@ -6,17 +6,19 @@ simulation on a busy machine.
 
 import asyncio
 import contextlib
+import itertools
 import resource
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
 import aiohttp
 
+from benchmarks.soak import shifted_clock
 from benchmarks.soak.aged_state import write_aged_state
 from benchmarks.soak.fault_plan import PlannedFault, SoakFault
 from benchmarks.soak.lost_requests import FaultInterval, SoakAttempt, attempts_of
@@ -66,7 +68,10 @@ _FAULTS: Final[Mapping[SoakFault, EngineFault]] = {
 
 @dataclass(slots=True, kw_only=True)
 class ControlPlaneReplica:
-    """One control plane: its ports, its files, and its process, None while it is away."""
+    """One control plane: its ports, its files, and its process, None while it is away.
+
+    ``pythons``: the Python of each start, and so its version of Switchgear, in turn.
+    """
 
     name: str
     xds: int
@@ -74,6 +79,7 @@ class ControlPlaneReplica:
     state: Path
     ledger: Path
     clock: Path
+    pythons: Iterator[str]
     kills: int = 0
     server: ChildProcess | None = None
 
@@ -82,6 +88,8 @@ class SoakTestbed:
     """``async with``: everything stands and serves. ``inject`` does one trouble, ``load`` makes requests.
 
     ``enemy_seed``: first seed of a standing enemy, if there is one. ``replicas``: control planes.
+    ``other_python``: one with another version of Switchgear: a control plane changes its version at each start,
+    and the second begins with the other.
 
     ``spells`` is what was wrong and when, in seconds since the site stood.
     """
@@ -96,6 +104,7 @@ class SoakTestbed:
         envoys: int,
         replicas: int = 1,
         enemy_seed: int | None = None,
+        other_python: Path | None = None,
         verbose: bool = False,
     ) -> None:
         self.folder = folder
@@ -120,8 +129,9 @@ class SoakTestbed:
         self._listener, self._enemy_port, *rest = free_ports(2 + 2 * agents + envoys + 2 * replicas)
         self._agent_ports, rest = rest[: 2 * agents], rest[2 * agents :]
         self._envoy_admins, rest = rest[:envoys], rest[envoys:]
+        pythons = [sys.executable] if other_python is None else [sys.executable, str(other_python)]
         self.replicas = [
-            _replica(folder, number, *rest[2 * number : 2 * number + 2]) for number in range(replicas)
+            _replica(folder, number, rest[2 * number : 2 * number + 2], pythons) for number in range(replicas)
         ]
         self._killed: set[int] = set()
         self._writing = asyncio.Lock()
@@ -191,7 +201,8 @@ class SoakTestbed:
         self._starts += 1
         flags = ["-f", str(self.folder / "policies"), "--state-dir", str(replica.state)]
         flags += ["--ledger", str(replica.ledger)]
-        program = [sys.executable, "-m", "benchmarks.soak.shifted_clock", str(replica.clock)]
+        # By its file and without the checkout in the path of modules: the version is that of the environment.
+        program = [next(replica.pythons), "-P", shifted_clock.__file__, str(replica.clock)]
         if address_space_mib:
             program = ["sh", "-c", 'ulimit -v "$0" && exec "$@"', str(1024 * address_space_mib), *program]
         replica.server = await self._launcher.start_server(
@@ -460,7 +471,9 @@ async def _paused(child: ChildProcess, lasts_s: float) -> None:
         child.signal_group(signal.SIGCONT)
 
 
-def _replica(folder: Path, number: int, xds: int, admin: int) -> ControlPlaneReplica:
+def _replica(folder: Path, number: int, ports: Sequence[int], pythons: Sequence[str]) -> ControlPlaneReplica:
+    xds, admin = ports
+    first = number % len(pythons)
     suffix = f"-{number + 1}" if number else ""
     return ControlPlaneReplica(
         name=f"control plane{suffix.replace('-', ' ')}",
@@ -469,6 +482,7 @@ def _replica(folder: Path, number: int, xds: int, admin: int) -> ControlPlaneRep
         state=folder / f"state{suffix}",
         ledger=folder / f"ledger{suffix}.jsonl",
         clock=folder / f"clock{suffix}",
+        pythons=itertools.cycle([*pythons[first:], *pythons[:first]]),
     )
 
 
