@@ -60,10 +60,8 @@ class EjectLatency:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._hops: Histogram = metrics.departure_hop_seconds
-        for hop in HOPS:
-            # Start at 0: a counter that appears with a value shows no increase in Prometheus.
-            self._hops.labels(hop=hop)
+        # From the start at 0: a counter that appears with a value shows no increase in Prometheus.
+        self._hops: Mapping[str, Histogram] = {hop: metrics.departure_hop_seconds.labels(hop=hop) for hop in HOPS}
         self._began_at_s = began_at_s
         self._clock = clock
         self._decisions: Decisions | None = None
@@ -176,7 +174,7 @@ class EjectLatency:
                 self._open.remove(one)
 
     def _observe(self, hop: str, seconds: float) -> None:
-        self._hops.labels(hop=hop).observe(max(0.0, seconds))
+        self._hops[hop].observe(max(0.0, seconds))
 
 
 def detected_s(decision: EngineDecision, engine: Engine, now_s: float) -> float | None:

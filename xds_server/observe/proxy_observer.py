@@ -1,9 +1,12 @@
-"""Logs and counts proxy activity: one line per state change, none per push; limited by proxy and host."""
+"""Logs and counts proxy activity: a line per state change, none per push but for debugging; limited by peer."""
 
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
+from prometheus_client import Counter, Histogram
 
 from xds_server.auth.log_budget import EventLines
 from xds_server.metrics.metric_registry import Metrics
@@ -19,12 +22,24 @@ OTHER: Final = "other"
 _log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class _TypeMetrics:
+    """Metrics of a type, looked up once: finding a labelled metric costs more than counting."""
+
+    label: str
+    pushes: Counter
+    push_bytes: Counter
+    push_to_ack_seconds: Histogram
+
+
 class ProxyObserver:
     """A ``publish.Observer`` that logs and counts."""
 
     def __init__(self, metrics: Metrics, lines: EventLines | None = None) -> None:
         self._metrics = metrics
         self._lines = lines or EventLines(metrics.log_lines_suppressed.inc)
+        self._by_type: dict[str, _TypeMetrics] = {}
+        self._debugs = _log.is_enabled_for(logging.DEBUG)
 
     def on_connect(self, node: NodeInfo, mode: XdsVariant) -> None:
         """A stream sent its node."""
@@ -45,16 +60,18 @@ class ProxyObserver:
 
     def on_push(self, node: NodeInfo, type_url: str, size_bytes: int) -> None:
         """A response is sent."""
-        label = _label(type_url)
-        self._metrics.pushes.labels(type=label).inc()
-        self._metrics.push_bytes.labels(type=label).inc(size_bytes)
-        _log.debug("xds.push", node=node.id, type=label, size_bytes=size_bytes)
+        counted = self._counted(type_url)
+        counted.pushes.inc()
+        counted.push_bytes.inc(size_bytes)
+        if self._debugs:
+            _log.debug("xds.push", node=node.id, type=counted.label, size_bytes=size_bytes)
 
     def on_ack(self, node: NodeInfo, type_url: str, latency_s: float) -> None:
         """A response was accepted (ACK)."""
-        label = _label(type_url)
-        self._metrics.push_to_ack_seconds.labels(type=label).observe(latency_s)
-        _log.debug("xds.ack", node=node.id, type=label, latency_s=round(latency_s, 6))
+        counted = self._counted(type_url)
+        counted.push_to_ack_seconds.observe(latency_s)
+        if self._debugs:
+            _log.debug("xds.ack", node=node.id, type=counted.label, latency_s=round(latency_s, 6))
 
     def on_nack(self, nack: Nack) -> None:
         """A response was refused (NACK): the log line gives the origin in the policies."""
@@ -96,6 +113,19 @@ class ProxyObserver:
         """A peer requests an unknown type."""
         if self._logs("xds.unknown_type", node):
             _log.info("xds.unknown_type", node=node.id, type=type_url)
+
+    def _counted(self, type_url: str) -> _TypeMetrics:
+        label = _label(type_url)
+        found = self._by_type.get(label)
+        if found is None:
+            metrics = self._metrics
+            found = self._by_type[label] = _TypeMetrics(
+                label,
+                metrics.pushes.labels(type=label),
+                metrics.push_bytes.labels(type=label),
+                metrics.push_to_ack_seconds.labels(type=label),
+            )
+        return found
 
     def _logs(self, event: str, node: NodeInfo) -> bool:
         return self._lines.take(event, node.host, node.id)
