@@ -1,4 +1,4 @@
-"""Logs and counts proxy activity: a line per state change, none per push but for debugging; limited by peer."""
+"""Logs and counts proxy activity: a line per state change, none per push except for debugging; limited by peer."""
 
 import logging
 from collections.abc import Callable
