@@ -10,7 +10,7 @@ from policies.quantity import format_duration, is_ip
 from policies.resilience import DEFAULT, ResiliencePolicy
 from policies.route import MODEL_HEADER, ModelRoute, can_be_stated
 from policies.static_answer import WITHOUT_BODY
-from policies.tenants import OTHERS, Quota
+from policies.tenants import OTHERS, PeriodQuota, Quota
 from policies.validated_document import ValidatedDocument
 
 
@@ -350,6 +350,33 @@ def _tenants(route: ModelRoute, document: ValidatedDocument) -> Iterator[Problem
                 (*steps, *place, "tokensBurst"),
                 "a burst of tokens without a quota of tokens",
                 hint="set tokens, or remove tokensBurst",
+            )
+        yield from _periods(quota, (*steps, *place), document)
+
+
+def _periods(quota: Quota, steps: tuple[Step, ...], document: ValidatedDocument) -> Iterator[Problem]:
+    """Limits of calendar periods that limit nothing, and months that admit less than one of their days."""
+    for period, limit in quota.periods.items():
+        if limit.requests is None and limit.tokens is None:
+            yield problem_in(
+                document,
+                "SG040",
+                (*steps, f"per{period.value.capitalize()}"),
+                f"a quota per {period.value} without a limit",
+                hint="set requests, tokens or both, or remove it",
+            )
+    day, month = quota.per_day or PeriodQuota(), quota.per_month or PeriodQuota()
+    for field, of_day, of_month in (
+        ("requests", day.requests, month.requests),
+        ("tokens", day.tokens, month.tokens),
+    ):
+        if of_day is not None and of_month is not None and of_month < of_day:
+            yield problem_in(
+                document,
+                "SG040",
+                (*steps, "perMonth", field),
+                f"{of_month} {field} per month are less than {of_day} per day",
+                allowed=f"at least {of_day}",
             )
 
 

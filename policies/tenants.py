@@ -43,6 +43,32 @@ TOKENS_BURST_S: Final = 60
 """Seconds of a quota of tokens that its default burst is: one request may need as much as many seconds admit."""
 
 
+class QuotaPeriod(StrEnum):
+    """A calendar period in UTC whose usage is counted until it ends; the values are words for people."""
+
+    DAY = "day"
+    MONTH = "month"
+
+
+class PeriodQuota(Spec):
+    """Requests and tokens that may be used up at any time within a calendar period."""
+
+    requests: int | None = documented_field(
+        None,
+        "Requests that engines answer within the period, over all proxies of the port. Default: no limit.",
+        targets=_targets(Xds.NONE),
+        ge=1,
+        le=1_000_000_000_000_000,
+    )
+    tokens: int | None = documented_field(
+        None,
+        "Tokens of these requests within the period, estimated like `tokens` of the quota. Default: no limit.",
+        targets=_targets(Xds.RDS | Xds.LDS),
+        ge=1,
+        le=1_000_000_000_000_000,
+    )
+
+
 class Quota(Spec):
     """Requests, and tokens, that are admitted over all proxies."""
 
@@ -87,6 +113,24 @@ class Quota(Spec):
         ge=1,
         le=1_000_000_000,
     )
+
+    per_day: PeriodQuota | None = documented_field(
+        None,
+        "Limits for a day, from 0:00 to 24:00 UTC, in addition. The control plane counts usage, also across "
+        "restarts.",
+    )
+    per_month: PeriodQuota | None = documented_field(None, "The same for a calendar month in UTC.")
+
+    @property
+    def periods(self) -> dict[QuotaPeriod, PeriodQuota]:
+        """Limits of calendar periods, the shortest first; only those that are set."""
+        found = {QuotaPeriod.DAY: self.per_day, QuotaPeriod.MONTH: self.per_month}
+        return {period: limit for period, limit in found.items() if limit is not None}
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether tokens are limited."""
+        return self.tokens is not None or any(one.tokens is not None for one in self.periods.values())
 
     @property
     def per_s(self) -> float:
@@ -165,8 +209,13 @@ class Tenants(Spec):
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether some tenant has a quota of tokens."""
-        return any(one.tokens is not None for one in self.quotas().values())
+        """Whether tokens of some tenant are limited."""
+        return any(one.counts_tokens for one in self.quotas().values())
+
+    @property
+    def counts_usage(self) -> bool:
+        """Whether some tenant has a quota for a calendar period."""
+        return any(one.periods for one in self.quotas().values())
 
     def quotas(self) -> dict[str, Quota]:
         """Quotas by name, others last."""

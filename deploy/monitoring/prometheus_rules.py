@@ -287,6 +287,14 @@ ALERTS: Final[Sequence[Alert]] = (
         impact="With a little more traffic callers of this tenant get 429.", run=_WHY_TENANT,
     ),
     Alert(
+        # Hours or days without service may follow, and usage only grows.
+        name="SwitchgearTenantQuotaEnds", severity="ticket",
+        expr=f"max by ({_TENANT_LABELS}, period) ({metric('tenant_period_used_ratio')}) > 0.9", held="5m",
+        summary=f"{_TENANT}: used {{{{ $value | humanizePercentage }}}} of its quota per {{{{ $labels.period }}}} "
+        "(limit 90 %)",
+        impact="From 100 % on its callers get 429 until the period ends (UTC).", run=_WHY_TENANT,
+    ),
+    Alert(
         # The ladder waits before each level by itself; callers notice from level 3 on.
         name="SwitchgearDegraded", severity="page", expr=f"{_most('pool_degradation_level')} >= 3", held="2m",
         summary=f"{_POOL}: degradation level {{{{ $value }}}}",

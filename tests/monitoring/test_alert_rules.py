@@ -70,7 +70,7 @@ def of_tenant(quota: int, admitted: int, refused: int, over: int = 0) -> dict[st
     }
 
 
-def turned(name: str, before: int, after: int, **labels: str) -> dict[str, str]:
+def turned(name: str, before: float, after: float, **labels: str) -> dict[str, str]:
     """A gauge that is ``before`` for 10 minutes, and then ``after``."""
     return {labelled(name, **labels): f"{before}x10 {after}x60"}
 
@@ -85,7 +85,7 @@ def hops(le_2: int, le_5: int) -> dict[str, str]:
     }
 
 
-def switched(alert: str, name: str, good: int, bad: int, at: str, **labels: str) -> list[Case]:
+def switched(alert: str, name: str, good: float, bad: float, at: str, **labels: str) -> list[Case]:
     """A gauge turns bad after 10 minutes: the alert waits, then fires. While good it never fires."""
     kept = {key: labels[key] for key in labels if key in _kept(alert)}
     return [
@@ -301,6 +301,10 @@ CASES: Sequence[Case] = (
     Case(alert="SwitchgearTenantNearQuota", series=of_tenant(10, 9, 0, 570), at="30m", fires=TENANT, what="over"),
     Case(alert="SwitchgearTenantNearQuota", series=of_tenant(10, 570, 0), at="12m", what="just begun"),
     Case(alert="SwitchgearTenantNearQuota", series=of_tenant(10, 480, 0), at="30m", what="80 %"),
+    *switched(
+        "SwitchgearTenantQuotaEnds", "tenant_period_used_ratio", 0.85, 0.95, "17m",
+        port="8080", tenant="search", period="month",
+    ),
     Case(alert="SwitchgearRetriesExhausted", series=tries(20, 5), at="20m", fires=POOL, what="15 % not retried"),
     Case(alert="SwitchgearRetriesExhausted", series=tries(20, 5), at="3m", what="just begun"),
     Case(alert="SwitchgearRetriesExhausted", series=tries(20, 15), at="20m", what="most are retried"),

@@ -27,6 +27,13 @@ def tenants(fields: str, header: str = "header: x-tenant, trustHeader: true") ->
         ("others: {requests: 5, tokensBurst: 6}", "SG040", "others.tokensBurst"),
         ("others: {requests: 5, tokens: 0}", "SG026", "others.tokens"),
         ("others: {requests: 0}", "SG026", "others.requests"),
+        ("others: {requests: 5, perDay: {}}", "SG040", "others.perDay"),
+        ("others: {requests: 5, perMonth: {requests: 0}}", "SG026", "others.perMonth.requests"),
+        (
+            f"named: [{{name: a, requests: 1, perDay: {{tokens: 9}}, perMonth: {{tokens: 8}}}}], {OTHERS}",
+            "SG040",
+            "named[0].perMonth.tokens",
+        ),
         (f"named: [{{name: 'a,b', requests: 1}}], {OTHERS}", "SG026", "named[0].name"),
     ],
 )

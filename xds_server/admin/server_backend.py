@@ -324,9 +324,10 @@ class ServerBackend:
     def tenants(self) -> Sequence[TenantStatus]:
         """Every tenant of every port."""
         built = self._reconciler.built
-        return (
-            () if built is None else tenant_rows(built.inputs.policies, built.decisions, self._sources.tenants())
-        )
+        if built is None:
+            return ()
+        inputs = built.inputs
+        return tenant_rows(inputs.policies, built.decisions, self._sources.tenants(), inputs.usage)
 
     def shadow(self) -> ShadowStatus:
         """What decisions in shadow mode would have done."""
@@ -425,6 +426,13 @@ class ServerBackend:
             yield from pool_metrics(scene)
             yield CallerMetrics.tenant_quota_requests_per_second.family(
                 {(str(one.port), one.tenant): one.quota_per_s for one in scene.tenants()}
+            )
+            yield CallerMetrics.tenant_period_used_ratio.family(
+                {
+                    (str(one.port), one.tenant, period.period): period.used_ratio
+                    for one in scene.tenants()
+                    for period in one.periods
+                }
             )
         orders = self._orders.active(self._clock())
         by_action: dict[tuple[str, ...], float] = {

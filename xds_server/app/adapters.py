@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from types import MappingProxyType
 from typing import cast
 
+from policies.model import PolicySet
 from xds_server.auth.reached_limits import PeerLimit, ReachedLimits
 from xds_server.ledger.operator_orders import Orders
 from xds_server.model.fleet import EngineId
@@ -13,6 +14,7 @@ from xds_server.model.order import Order
 from xds_server.model.pool_traffic import PoolTraffic
 from xds_server.model.secret import NO_CERTIFICATES, Certificates
 from xds_server.model.snapshot import Resource, Snapshot
+from xds_server.model.tenant_usage import TenantUsage
 from xds_server.model.view import GRPC_ROLE, View
 from xds_server.publish import Publisher
 from xds_server.telemetry import Telemetry
@@ -115,6 +117,9 @@ class SignalsAdapter:
 
     def traffic(self, now_s: float) -> Mapping[str, PoolTraffic]:
         return self._telemetry.traffic(now_s)
+
+    def tenant_usage(self, policies: PolicySet) -> TenantUsage:
+        return self._telemetry.traffic_store.tenants.usage.current(policies)
 
     def orders(self, now_s: float) -> Mapping[EngineId, Order]:
         return self._orders.active(now_s)

@@ -28,6 +28,7 @@ from xds_server.app.policy_parts import PolicyParts
 from xds_server.app.proxy_parts import ProxyParts
 from xds_server.app.server_events import ServerEvents
 from xds_server.app.startup_wait import report_startup_wait
+from xds_server.app.usage_persistence import keep_usage, restore_usage
 from xds_server.auth.peer_budget import DISCOVERY_CPU
 from xds_server.auth.stream_limits import PeerPacer, StreamLimits
 from xds_server.metrics.metric_registry import Metrics
@@ -199,9 +200,11 @@ class ControlPlane:
         check_port_free(config.listen)
         operators.orders.restore()
         policies.versions.restore()
+        usage = proxies.telemetry.traffic_store.tenants.usage
         stored = (proxies.publisher, policies.reconciler, proxies.secrets, engines.resolver)
         if policies.last_good is not None:
             restore(policies.last_good, *stored)
+            restore_usage(policies.last_good.path.parent, usage)
         context = ServerContext(
             reconciler=policies.reconciler,
             publisher=proxies.publisher,
@@ -222,6 +225,8 @@ class ControlPlane:
             if policies.last_good is not None:
                 kept = persist(policies.last_good, *stored, disk=operators.write_failures)
                 tasks.create_task(kept, name="store")
+                folder, disk = policies.last_good.path.parent, operators.write_failures
+                tasks.create_task(keep_usage(folder, usage, disk), name="usage")
             admin_address = ListenAddress(config.admin.host, admin.port)
             _log.info(
                 "serve.started",

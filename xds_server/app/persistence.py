@@ -91,7 +91,7 @@ async def persist(
         tasks.create_task(_keep_addresses(store, resolver, disk))
 
 
-async def _write(disk: WriteFailures, path: Path, save: Callable[[], None]) -> bool:
+async def write_state(disk: WriteFailures, path: Path, save: Callable[[], None]) -> bool:
     """Run ``save`` in a thread and record the outcome; returns whether the file was written."""
     try:
         await asyncio.to_thread(save)
@@ -113,7 +113,7 @@ async def _keep_addresses(store: LastGoodStore, resolver: Resolver, disk: WriteF
         if (found := resolver.addresses) == written or not found:
             disk.record_success(path)
             continue
-        if await _write(disk, path, partial(address_store.save, store.path.parent, found)):
+        if await write_state(disk, path, partial(address_store.save, store.path.parent, found)):
             written = found
         else:
             pause_s = RETRY_S
@@ -133,7 +133,7 @@ async def _keep_learned(store: LastGoodStore, reconciler: Reconciler, disk: Writ
         if numbers == written and (not pools or now_s - written_s < _RENEW_S):
             disk.record_success(path)
             continue
-        if await _write(disk, path, partial(learned_state.save, store.path.parent, pools, time.time())):
+        if await write_state(disk, path, partial(learned_state.save, store.path.parent, pools, time.time())):
             written, written_s = numbers, now_s
         else:
             pause_s = RETRY_S
@@ -175,4 +175,4 @@ async def _keep_served(
             parked=publisher.nack_policy.rejections(),
             certified=secrets.certified(),
         )
-        failing = not await _write(disk, store.path, partial(store.save, last_good))
+        failing = not await write_state(disk, store.path, partial(store.save, last_good))

@@ -359,6 +359,10 @@ def _burn(window: str, *, wide: bool = False) -> Column[ObjectiveStatus]:
     )
 
 
+def _percent(ratio: float | None) -> float | None:
+    return None if ratio is None else 100 * ratio
+
+
 _TENANTS_COLUMNS: Final[tuple[Column[TenantStatus], ...]] = (
     _identity("TENANT", lambda item: item.name),
     _word("QUOTA", lambda item: f"{item.requests}/{item.per}", state=True),
@@ -366,6 +370,8 @@ _TENANTS_COLUMNS: Final[tuple[Column[TenantStatus], ...]] = (
     _word("MODE", lambda item: item.mode, state=True),
     _figure("SERVED/S", lambda item: item.traffic.served_per_s, "{:.1f}"),
     _figure("USED%", lambda item: 100 * item.traffic.served_per_s / item.quota_per_s, "{:.0f}"),
+    _figure("DAY%", lambda item: _percent(item.used_of("day")), "{:.0f}"),
+    _figure("MONTH%", lambda item: _percent(item.used_of("month")), "{:.0f}"),
     _figure("REFUSED/S", lambda item: item.traffic.refused_per_s, "{:.1f}"),
     _figure("ADMITTED", lambda item: item.traffic.admitted, "{:.0f}"),
     _figure("OVER", lambda item: item.traffic.over_quota, "{:.0f}"),

@@ -13,6 +13,7 @@ from policies.model import PolicySet
 from policies.route import ModelChange
 from xds_server.decide.admission.ceiling import classes_by_pool
 from xds_server.decide.admission.degradation_level import FallbackView
+from xds_server.decide.admission.quota_periods import used_up_quotas
 from xds_server.decide.admission.quota_proxies import quota_proxies
 from xds_server.decide.decision_memory import NO_POOL_MEMORY, DecisionMemory
 from xds_server.decide.decisions import Decisions, EnginesOfPools, PoolDecisions
@@ -21,6 +22,7 @@ from xds_server.decide.pool_decisions import PoolInputs, any_admitted, pool_deci
 from xds_server.decide.pool_inputs import ConnectedProxies, PoolPolicy, able_per_s
 from xds_server.model.fleet import EngineId, Fleet
 from xds_server.model.order import Order
+from xds_server.model.tenant_usage import NO_USAGE, TenantUsage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +66,13 @@ def decide(
     now_s: float,
     orders: Mapping[EngineId, Order] = MappingProxyType({}),
     prepared: PreparedPolicies | None = None,
+    usage: TenantUsage = NO_USAGE,
 ) -> tuple[Decisions, DecisionMemory]:
     """The decisions at ``now_s`` (monotonic, as in reports), and the memory for the next round.
 
     ``memory`` is that of the last round, ``NO_MEMORY`` at the start; ``orders`` are the operator orders in force.
-    ``prepared``: these policies, where the caller keeps them from round to round.
+    ``prepared``: these policies, where the caller keeps them from round to round. ``usage`` of tenants decides
+    about nothing but quotas of calendar periods; recordings do not have it.
     """
     of_pools = prepared or prepared_policies(policies)
     ordered: dict[str, dict[EngineId, Order]] = {}
@@ -107,6 +111,7 @@ def decide(
         pools=decided,
         leaving=leaving,
         quota_proxies=MappingProxyType(quota_proxies(policies, proxies)),
+        used_up=MappingProxyType(used_up_quotas(policies, usage)),
     )
     return decisions, DecisionMemory(pools=MappingProxyType(pools), leaving=leaving, places=fleet.places)
 

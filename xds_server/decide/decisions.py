@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from engine.report import Verdict
+from policies.tenants import QuotaPeriod
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.pod_state import PodPhase, PodState
 
@@ -378,13 +379,23 @@ _NO_POOLS: Mapping[str, PoolDecisions] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UsedUpQuota:
+    """A tenant's ``limit`` of a calendar period is used up; the tenant is refused until the period ends."""
+
+    period: QuotaPeriod
+    limit: int
+    until_unix_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decisions:
     """Everything that ``translate`` needs besides the policies and the fleet.
 
     ``zone_weights``: (pool, calling zone) -> engine zone -> weight 1..1000; a zone that gets nothing is absent.
     ``ceilings``: (pool, role of the proxy) -> ceiling. ``pools`` holds the same by pool, with reasons and times.
     ``leaving``: removed engines, and until when (monotonic) they may finish their requests. ``quota_proxies``: by
-    port with tenants, the number of proxies that their quotas are divided by.
+    port with tenants, the number of proxies that their quotas are divided by. ``used_up``: by port and tenant, a
+    quota of a calendar period without anything left.
     """
 
     engines: Mapping[EngineId, EngineDecision]
@@ -393,6 +404,7 @@ class Decisions:
     pools: Mapping[str, PoolDecisions] = field(default_factory=lambda: _NO_POOLS)
     leaving: Mapping[EngineId, float] = field(default_factory=dict)
     quota_proxies: Mapping[int, int] = field(default_factory=dict)
+    used_up: Mapping[int, Mapping[str, UsedUpQuota]] = field(default_factory=dict)
 
 
 class EnginesOfPools(Mapping[EngineId, EngineDecision]):

@@ -52,6 +52,7 @@ _BY_ROUTE: Final = LabelSet(
 _BY_TENANT: Final = LabelSet(
     labels={"port": (), "tenant": (), "outcome": ("admitted", "over_quota", "refused")}, per=("tenant",)
 )
+_BY_PERIOD: Final = LabelSet(labels={"port": (), "tenant": (), "period": ("day", "month")}, per=("tenant",))
 _BY_QUOTA: Final = LabelSet(labels={"port": (), "tenant": ()}, per=("tenant",))
 _BY_OBJECTIVE: Final = LabelSet(
     labels={"pool": (), "route": (), "objective": OBJECTIVE_NAMES}, per=("pool", "route")
@@ -138,6 +139,14 @@ class CallerMetrics(MetricChapter):
         "Quota of a tenant (listener.tenants) over all proxies of its port.",
         "Compare with the rate of switchgear_tenant_requests_total.",
         _BY_QUOTA,
+    )
+    tenant_period_used_ratio = gauge_family(
+        "tenant_period_used_ratio",
+        "ratio",
+        "Used part of a tenant's quota of the current day or month in UTC (`perDay`, `perMonth`): of requests or "
+        "tokens, whichever is nearer to its limit. From 1 on its callers get 429. Absent without such a quota.",
+        "`switchgear why tenant:PORT/TENANT`; raise the quota, or agree on less traffic until the period ends.",
+        _BY_PERIOD,
     )
     objective_calls = counter_family(
         "objective_calls_total",

@@ -21,6 +21,7 @@ from xds_server.model.order import Order
 from xds_server.model.pool_traffic import Proxy
 from xds_server.model.secret import UNKNOWN_CERTIFICATES, Certificates
 from xds_server.model.snapshot import Resource, Snapshot
+from xds_server.model.tenant_usage import NO_USAGE, TenantUsage
 from xds_server.model.view import View
 from xds_server.reconcile.assembler import Assembler
 from xds_server.reconcile.proxy_index import ProxyIndex
@@ -46,7 +47,8 @@ class BuildInputs:
     ``calling_zones`` also count briefly disconnected proxies. ``remote_proxies`` are proxies of other replicas:
     they share limits and are not served here; ``crowding`` are nodes that are served and share none.
     ``access_log_shares`` is the share of calls that a proxy reports.
-    ``certificates`` are for connections to engines. ``now_s`` is monotonic.
+    ``certificates`` are for connections to engines. ``usage`` is that of tenants with quotas for calendar periods.
+    ``now_s`` is monotonic.
     """
 
     policies: PolicySet
@@ -61,6 +63,7 @@ class BuildInputs:
     orders: Mapping[EngineId, Order] = field(default_factory=dict)
     access_log_shares: Mapping[str, float] = field(default_factory=dict)
     certificates: Certificates = UNKNOWN_CERTIFICATES
+    usage: TenantUsage = NO_USAGE
     memory: DecisionMemory = NO_MEMORY
 
 
@@ -108,6 +111,7 @@ class Pipeline:
             ),
             now_s=inputs.now_s,
             orders=inputs.orders,
+            usage=inputs.usage,
             prepared=self._prepared.of((inputs.policies,), lambda: prepared_policies(inputs.policies)),
         )
         decided_s = perf_counter()

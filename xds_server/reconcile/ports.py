@@ -7,11 +7,13 @@
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
+from policies.model import PolicySet
 from xds_server.model.fleet import EngineId
 from xds_server.model.order import Order
 from xds_server.model.pool_traffic import PoolTraffic
 from xds_server.model.secret import Certificates
 from xds_server.model.snapshot import Resource, Snapshot
+from xds_server.model.tenant_usage import TenantUsage
 from xds_server.model.view import View
 
 
@@ -57,6 +59,10 @@ class SignalsPort(Protocol):
 
     def orders(self, now_s: float) -> Mapping[EngineId, Order]:
         """The operator orders in force."""
+        ...
+
+    def tenant_usage(self, policies: PolicySet) -> TenantUsage:
+        """What tenants used in the current periods; ``NO_USAGE`` if these policies have no quotas for them."""
         ...
 
     def certificates(self) -> Certificates:

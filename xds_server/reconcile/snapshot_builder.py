@@ -11,6 +11,7 @@ from xds_server.model.fleet import EngineId, Fleet
 from xds_server.model.order import Order
 from xds_server.model.secret import NO_CERTIFICATES
 from xds_server.model.snapshot import Snapshot
+from xds_server.model.tenant_usage import NO_USAGE
 from xds_server.model.view import View
 from xds_server.reconcile.pipeline import BuildInputs, BuildResult, Pipeline
 from xds_server.reconcile.ports import PublisherPort, SignalsPort
@@ -54,6 +55,7 @@ class SnapshotBuilder:
                 orders=self._signals.orders(now_s) if self._signals else _NO_ORDERS,
                 certificates=self._signals.certificates() if self._signals else NO_CERTIFICATES,
                 access_log_shares=self._signals.access_log_shares if self._signals else {},
+                usage=self._signals.tenant_usage(policies) if self._signals else NO_USAGE,
                 now_s=now_s,
             )
         )

@@ -222,6 +222,8 @@ def record_entries(
         note(node, facts, ended, weight=weight, now_s=now_s)
         if tenants is not None and ended.first:
             tenants.add(entry, refused=False, weight=weight, at_s=now_s)
+        if tenants is not None and 200 <= code < _ERROR:
+            tenants.add_answer(entry, facts.name, weight=weight)
         if tapped:
             _tap_attempt(book, node, entry, facts, ended, weight=weight)
         bad |= outcome is _FAILURE or outcome is _NOT_SENT

@@ -4,7 +4,7 @@ Counts grow since the server started and are for metrics; rates are of the last 
 report to this replica.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
@@ -12,11 +12,14 @@ from typing import Any, Final
 from prometheus_client.core import Metric
 
 from policies.model import PolicySet
-from policies.tenants import OTHERS
+from policies.route import MAX_TOKENS_HEADER, Listener
+from policies.tenants import OTHERS, Tenants
 from xds_server.admin_api.tenant_types import TenantTraffic
 from xds_server.metrics.fleet_metrics import CallerMetrics
 from xds_server.telemetry.sliding_windows import RateWindow
+from xds_server.telemetry.usage_by_day import UsageByDay
 from xds_server.translate.access_log_config import PORT_TAG
+from xds_server.translate.request_fields import ESTIMATED_TOKENS_HEADER, MOST_TOKENS
 from xds_server.translate.tenant_quotas import OVER_QUOTA_HEADER
 
 RATE_LIMITED: Final = "rate_limited"
@@ -33,11 +36,16 @@ class QuotaResult(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantFacts:
-    """The tenants of a port: the header with their name, the names, and the pools behind the port."""
+    """The tenants of a port: the header with their name, the names, and the pools behind the port.
+
+    ``models`` are by pool. ``estimate`` yields a request's tokens from its entry; None without limits of tokens.
+    """
 
     header: str
     names: frozenset[str]
     pools: frozenset[str]
+    models: Mapping[str, str]
+    estimate: Callable[[Any], float] | None
 
 
 def tenants_by_port(policies: PolicySet) -> Mapping[str, TenantFacts]:
@@ -50,8 +58,42 @@ def tenants_by_port(policies: PolicySet) -> Mapping[str, TenantFacts]:
             pools = {*(share.pool for share in route.spec.pools), *route.spec.fallbacks}
             before = found[port].pools if port in found else frozenset()
             names = frozenset(one.name for one in tenants.named)
-            found[port] = TenantFacts(header=tenants.header, names=names, pools=before | pools)
+            found[port] = TenantFacts(
+                header=tenants.header,
+                names=names,
+                pools=before | pools,
+                models={pool: policies.pools[pool].spec.model for pool in before | pools},
+                estimate=_estimate(route.spec.listener, tenants) if tenants.counts_tokens else None,
+            )
     return found
+
+
+def _estimate(listener: Listener, tenants: Tenants) -> Callable[[Any], float]:
+    """What the quota of tokens counts: Envoy's number, or the same sum from the headers and the body's size."""
+    if not listener.reads_headers:
+        # Requests without a body have no estimate, and count as one token.
+        return lambda entry: _number(entry.request.request_headers.get(ESTIMATED_TOKENS_HEADER, ""), 1.0)
+
+    def of_headers(entry: Any) -> float:
+        stated = entry.request.request_headers.get(MAX_TOKENS_HEADER, "")
+        prompt: float = entry.request.request_body_bytes / tenants.bytes_per_token
+        return prompt + _number(stated, tenants.answer_tokens)
+
+    return of_headers
+
+
+def _number(text: str, otherwise: float) -> float:
+    """A number of tokens, within what a request can ask for; ``otherwise`` if it is none."""
+    try:
+        found = float(text)
+    except ValueError:
+        return otherwise
+    return min(found, MOST_TOKENS) if found >= 0 else otherwise
+
+
+def _name(entry: Any, facts: TenantFacts) -> str:
+    name = entry.request.request_headers.get(facts.header, "")
+    return name if name in facts.names else OTHERS
 
 
 class _Tenant:
@@ -63,10 +105,11 @@ class _Tenant:
 
 
 class TenantCounts:
-    """Counts of all tenants, by port and name. ``ports``: those with tenants."""
+    """Counts of all tenants, by port and name. ``ports``: those with tenants; ``usage``: by calendar day."""
 
     def __init__(self) -> None:
         self.ports: Mapping[str, TenantFacts] = {}
+        self.usage = UsageByDay()
         self._tenants: dict[tuple[str, str], _Tenant] = {}
 
     def set_ports(self, ports: Mapping[str, TenantFacts]) -> None:
@@ -89,8 +132,7 @@ class TenantCounts:
             return
         port, facts = found
         headers = entry.request.request_headers
-        name = headers.get(facts.header, "")
-        tenant = self._tenants[port, name if name in facts.names else OTHERS]
+        tenant = self._tenants[port, _name(entry, facts)]
         result = QuotaResult.ADMITTED
         if refused:
             result = QuotaResult.REFUSED
@@ -98,6 +140,17 @@ class TenantCounts:
             result = QuotaResult.OVER_QUOTA
         tenant.counts[result] += weight
         tenant.recent.slot(at_s)[result + 1] += weight
+
+    def add_answer(self, entry: Any, pool: str, *, weight: float) -> None:
+        """Count the usage of a request that an engine of this pool answered."""
+        found = self.facts(entry)
+        if found is None:
+            return
+        port, facts = found
+        tokens = 0.0 if facts.estimate is None else facts.estimate(entry)
+        self.usage.add(
+            (int(port), _name(entry, facts)), facts.models.get(pool, ""), requests=weight, tokens=weight * tokens
+        )
 
     def traffic(self, now_s: float) -> Mapping[tuple[int, str], TenantTraffic]:
         """Counts and rates by port and name."""

@@ -7,7 +7,7 @@ attempt. The listener adds those two.
 
 Both loggers have identical configuration, byte for byte, so that Envoy sends both over one stream per worker.
 Both use the same runtime key, so that the control plane can lower the sampling ratio without changing a listener.
-Only a listener's tenants change its entries: the header that names them, and its port.
+Only a listener's tenants change its entries: the header that names them, its port, and the tokens of a request.
 """
 
 from collections.abc import Iterator, Mapping
@@ -50,12 +50,12 @@ from envoy_data_plane.google.protobuf import Struct, Value
 from envoy_data_plane.opentelemetry.proto.common.v1 import AnyValue, KeyValue, KeyValueList
 
 from policies.deadline import Deadline
-from policies.route import MODEL_HEADER, Listener
+from policies.route import MAX_TOKENS_HEADER, MODEL_HEADER, Listener
 from policies.route import AccessLog as AccessLogTarget
 from xds_server.translate.envoy_values import pack_any, seconds
 from xds_server.translate.external_clusters import external_cluster_name
 from xds_server.translate.lua_scripts import STATIC_ANSWER_KEY, STATIC_ANSWER_METADATA
-from xds_server.translate.request_fields import REQUEST_METADATA
+from xds_server.translate.request_fields import ESTIMATED_TOKENS_HEADER, REQUEST_METADATA
 from xds_server.translate.tenant_quotas import OVER_QUOTA_HEADER, QUOTA_FLAG
 
 SERVER_CLUSTER: Final = "switchgear"
@@ -243,6 +243,10 @@ def _logger(only: AccessLogFilter, spec: Listener) -> AccessLog:
     tenants = spec.tenants
     # A request that a quota refuses has no route yet: the body is not read.
     port = CustomTag(tag=PORT_TAG, literal=CustomTagLiteral(value=str(spec.port)))
+    logged = [] if tenants is None else [tenants.header, OVER_QUOTA_HEADER]
+    if tenants is not None and tenants.counts_tokens:
+        # Not from the metadata: entries of attempts have none.
+        logged.append(MAX_TOKENS_HEADER if spec.reads_headers else ESTIMATED_TOKENS_HEADER)
     return AccessLog(
         name="envoy.access_loggers.http_grpc",
         filter=only,
@@ -258,7 +262,7 @@ def _logger(only: AccessLogFilter, spec: Listener) -> AccessLog:
                 ),
                 additional_request_headers_to_log=[
                     ATTEMPT_HEADER,
-                    *([] if tenants is None else [tenants.header, OVER_QUOTA_HEADER]),
+                    *logged,
                 ],
             )
         ),

@@ -62,6 +62,7 @@ from xds_server.translate.deadlines import deadline_mutations
 from xds_server.translate.envoy_values import ads_config_source, pack_any, seconds
 from xds_server.translate.lua_scripts import FIELDS_FILTER, LUA_FILTER, fields_filter, lua_filter
 from xds_server.translate.prompt_prefix import PREFIX_FILTER, prefix_state_filter
+from xds_server.translate.request_fields import ESTIMATED_TOKENS_HEADER
 from xds_server.translate.route_configuration import route_configuration_name
 from xds_server.translate.strict_sessions import session_filters
 from xds_server.translate.tenant_quotas import OVER_QUOTA_HEADER, QUOTA_REASON, quota_filters
@@ -240,6 +241,11 @@ def _removed_headers(spec: ListenerSpec) -> HeaderMutation:
             MutationRule(remove_on_match=MutationRuleRemoveOnMatch(key_matcher=envoys)),
             *(MutationRule(remove=name) for name in spec.claim_headers()),
             *(MutationRule(remove=OVER_QUOTA_HEADER) for _ in (spec.tenants,) if spec.tenants is not None),
+            *(
+                MutationRule(remove=ESTIMATED_TOKENS_HEADER)
+                for tenants in (spec.tenants,)
+                if tenants is not None and tenants.counts_tokens
+            ),
             *(MutationRule(append=_only_first(name)) for name in STATED_HEADERS if spec.reads_headers),
             *deadline_mutations(spec.deadline),
         ]

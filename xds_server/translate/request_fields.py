@@ -291,6 +291,9 @@ end
 ESTIMATED_TOKENS_KEY: Final = "tokens"
 """Key of the metadata with the estimated tokens of prompt and answer; absent if nothing counts them."""
 
+ESTIMATED_TOKENS_HEADER: Final = "x-switchgear-estimated-tokens"
+"""The same number for access logs; engines get it, too. Callers cannot send it."""
+
 _COUNT: Final = """
 FIELDS.n = "number"
 
@@ -314,7 +317,9 @@ local function count(handle, found)
   if asked == 0 then asked = $answer_tokens end
   local answers = found.n and found.n > 1 and found.n or 1
   local tokens = math.min(body:length() / $bytes_per_token + asked * answers, $most_tokens)
-  handle:streamInfo():dynamicMetadata():set("$namespace", "$tokens_key", math.ceil(tokens))
+  tokens = math.ceil(tokens)
+  handle:streamInfo():dynamicMetadata():set("$namespace", "$tokens_key", tokens)
+  handle:headers():replace("$tokens_header", string.format("%.0f", tokens))
 end
 """
 
@@ -484,6 +489,7 @@ def count_tokens_lua(script: str, *, bytes_per_token: int, answer_tokens: int) -
         "$bytes_per_token": str(bytes_per_token),
         "$most_tokens": str(MOST_TOKENS),
         "$tokens_key": ESTIMATED_TOKENS_KEY,
+        "$tokens_header": ESTIMATED_TOKENS_HEADER,
         "$namespace": REQUEST_METADATA,
     }
     counting = _COUNT

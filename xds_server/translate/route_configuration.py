@@ -34,7 +34,7 @@ from policies.deadline import Deadline
 from policies.merge import BAD_GATEWAY
 from policies.resilience import ResilienceSpec
 from policies.route import Listener, ModelChange, ModelRoute, PriorityClass
-from xds_server.decide.decisions import DeadlineSteps
+from xds_server.decide.decisions import DeadlineSteps, UsedUpQuota
 from xds_server.translate.affinity import hash_policy
 from xds_server.translate.deadlines import deadline_below, states_deadline
 from xds_server.translate.effective_spec import (
@@ -70,7 +70,7 @@ from xds_server.translate.strict_sessions import (
     SessionHost,
     session_config,
 )
-from xds_server.translate.tenant_quotas import tenant_quotas
+from xds_server.translate.tenant_quotas import NO_QUOTA_USED_UP, tenant_quotas
 
 ROUTING_PRIORITY: Final = {
     PriorityClass.INTERACTIVE: RoutingPriority.HIGH,
@@ -133,10 +133,15 @@ def specificity(route: ModelRoute) -> tuple[int, ...]:
     return (-len(match.path_prefix), -len(match.headers), int(match.model is None), int(match.stream is None))
 
 
-def route_configuration(of: Sequence[ModelRoute], routes: Sequence[Route], proxies: int = 1) -> RouteConfiguration:
+def route_configuration(
+    of: Sequence[ModelRoute],
+    routes: Sequence[Route],
+    proxies: int = 1,
+    used_up: Mapping[str, UsedUpQuota] = NO_QUOTA_USED_UP,
+) -> RouteConfiguration:
     """Routes of a port in this order, with replies for unmatched requests. ``of``: the ModelRoutes of the port.
 
-    ``proxies`` divide the quotas of the port's tenants.
+    ``proxies`` divide the quotas of the port's tenants; ``used_up`` are quotas of calendar periods, by tenant.
     """
     listener = of[0].spec.listener
     return RouteConfiguration(
@@ -147,7 +152,7 @@ def route_configuration(of: Sequence[ModelRoute], routes: Sequence[Route], proxi
                 domains=["*"],
                 routes=[*routes, *stated_field_refusals(of), no_route_reply()],
                 include_request_attempt_count=True,
-                typed_per_filter_config=tenant_quotas(listener, proxies),
+                typed_per_filter_config=tenant_quotas(listener, proxies, used_up),
                 # The largest: a body may be read before its route is known.
                 request_body_buffer_limit=max(route.spec.max_body_bytes for route in of),
             )

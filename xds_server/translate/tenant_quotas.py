@@ -9,13 +9,17 @@ A quota of tokens is a second bucket, from which a request takes as many as it i
 the number from a format string. What is not a number passes without a limit, zero and more than the bucket holds
 never pass (observed with Envoy 1.36 and 1.40), so the expression yields a number from one to the bucket's size.
 
+A used up quota of a calendar period is a bucket from which each request of the tenant asks for more than it holds,
+until the period ends by Envoy's own clock: a lost control plane refuses no longer than that.
+
 Source: envoy/extensions/filters/http/local_ratelimit/v3/local_rate_limit.proto.
 """
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Final
 
 from envoy_data_plane.envoy.config.common.mutation_rules.v3 import HeaderMutation as HeaderMutationRule
@@ -39,7 +43,11 @@ from envoy_data_plane.envoy.extensions.common.ratelimit.v3 import (
     RateLimitDescriptorEntry,
     XRateLimitHeadersRfcVersion,
 )
-from envoy_data_plane.envoy.extensions.filters.http.header_mutation.v3 import HeaderMutation, Mutations
+from envoy_data_plane.envoy.extensions.filters.http.header_mutation.v3 import (
+    HeaderMutation,
+    HeaderMutationPerRoute,
+    Mutations,
+)
 from envoy_data_plane.envoy.extensions.filters.http.local_ratelimit.v3 import LocalRateLimit
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import HttpFilter
 from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher, StringMatcher
@@ -49,6 +57,7 @@ from envoy_data_plane.google.protobuf import Any
 from policies.resilience.mode import Mode
 from policies.route import MAX_TOKENS_HEADER, Listener
 from policies.tenants import OTHERS, Quota, QuotaUnit, Tenants
+from xds_server.decide.decisions import UsedUpQuota
 from xds_server.translate.envoy_values import pack_any, seconds
 from xds_server.translate.request_fields import ESTIMATED_TOKENS_KEY, REQUEST_METADATA
 
@@ -66,9 +75,22 @@ _RESET: Final = "response.headers['x-ratelimit-reset']"
 _TOKENS_RESET: Final = f"({_RESET} == '0' ? '1' : {_RESET})"
 """A bucket of tokens has its next one within the second, which is too soon to come again."""
 
+_IS_REFUSED: Final = (
+    f"'x-switchgear-reason' in response.headers && response.headers['x-switchgear-reason'] == '{QUOTA_REASON}'"
+)
+_NOW: Final = "int(request.time)"
+
 _TENANT: Final = "tenant"
 _OTHERS_TOKENS: Final = "tokens-of-others"
 _MILLISECONDS: Final = 1000
+
+NO_QUOTA_USED_UP: Final[Mapping[str, UsedUpQuota]] = MappingProxyType({})
+
+_USED_UP: Final = "used-up"
+_USED_UP_BUCKET: Final = 1_000_000
+"""Tokens of the bucket that refuses; it fills at once, so that it limits nothing after the period."""
+
+_HEADER_FILTER: Final = "envoy.filters.http.header_mutation"
 
 
 def quota_filters(tenants: Tenants | None) -> Iterator[HttpFilter]:
@@ -76,12 +98,16 @@ def quota_filters(tenants: Tenants | None) -> Iterator[HttpFilter]:
     if tenants is not None:
         # Before the other, so that it sees the headers which that adds to a response.
         retry_after = _retry_after(_TOKENS_RESET if tenants.counts_tokens else _RESET)
-        yield HttpFilter(name="envoy.filters.http.header_mutation", typed_config=pack_any(retry_after))
+        yield HttpFilter(name=_HEADER_FILTER, typed_config=pack_any(retry_after))
         yield HttpFilter(name=QUOTA_FILTER, typed_config=pack_any(LocalRateLimit(stat_prefix="tenants")))
 
 
-def tenant_quotas(listener: Listener, proxies: int) -> dict[str, Any]:
-    """Per-filter configuration of a virtual host: a proxy's part of each quota."""
+def tenant_quotas(
+    listener: Listener, proxies: int, used_up: Mapping[str, UsedUpQuota] = NO_QUOTA_USED_UP
+) -> dict[str, Any]:
+    """Per-filter configuration of a virtual host: a proxy's part of each quota, and refusal of tenants that used
+    up a quota of a calendar period.
+    """
     tenants = listener.tenants
     if tenants is None:
         return {}
@@ -126,6 +152,7 @@ def tenant_quotas(listener: Listener, proxies: int) -> dict[str, Any]:
                 )
                 for bucket in of_others
             ),
+            *_used_up_limits(tenants, used_up),
         ],
         descriptors=[
             LocalRateLimitDescriptor(
@@ -147,6 +174,15 @@ def tenant_quotas(listener: Listener, proxies: int) -> dict[str, Any]:
                 token_bucket=bucket,
             )
             for bucket in of_others
+        ]
+        + [
+            LocalRateLimitDescriptor(
+                entries=[RateLimitDescriptorEntry(key=_used_up_key(one.until_unix_s), value=name)],
+                token_bucket=TokenBucket(
+                    max_tokens=_USED_UP_BUCKET, tokens_per_fill=_USED_UP_BUCKET, fill_interval=seconds(1)
+                ),
+            )
+            for name, one in used_up.items()
         ],
         request_headers_to_add_when_not_enforced=[
             HeaderValueOption(
@@ -158,15 +194,85 @@ def tenant_quotas(listener: Listener, proxies: int) -> dict[str, Any]:
     if enforced:
         # A shadow must not slow down callers that read them.
         quotas.enable_x_ratelimit_headers = XRateLimitHeadersRfcVersion.DRAFT_VERSION_03
-    return {QUOTA_FILTER: pack_any(quotas)}
+    found = {QUOTA_FILTER: pack_any(quotas)}
+    if used_up and enforced:
+        found[_HEADER_FILTER] = pack_any(_used_up_headers(tenants, used_up))
+    return found
+
+
+def _used_up_key(until_unix_s: int) -> str:
+    return f"{_USED_UP}-until-{until_unix_s}"
+
+
+def _used_up_limits(tenants: Tenants, used_up: Mapping[str, UsedUpQuota]) -> Iterator[RateLimit]:
+    """A limit for each end of a period, not for each tenant; one more for all callers that are not named."""
+    named = {one.until_unix_s for name, one in used_up.items() if name != OTHERS}
+    for until_unix_s in sorted(named):
+        action = RateLimitActionRequestHeaders(
+            header_name=tenants.header, descriptor_key=_used_up_key(until_unix_s)
+        )
+        yield RateLimit(
+            actions=[RateLimitAction(request_headers=action)], hits_addend=_too_many_until(until_unix_s)
+        )
+    if OTHERS in used_up:
+        until_unix_s = used_up[OTHERS].until_unix_s
+        yield RateLimit(
+            actions=[_is_other(tenants, _used_up_key(until_unix_s))], hits_addend=_too_many_until(until_unix_s)
+        )
+
+
+def _too_many_until(until_unix_s: int) -> RateLimitHitsAddend:
+    hits = f"{_NOW} < {until_unix_s} ? {_USED_UP_BUCKET + 1} : 1"
+    return RateLimitHitsAddend(format=f"%CEL({hits})%")
+
+
+def _used_up_headers(tenants: Tenants, used_up: Mapping[str, UsedUpQuota]) -> HeaderMutationPerRoute:
+    """Headers of refusals of these tenants: when the period ends, and what its limit is."""
+    caller = f"request.headers['{tenants.header}']"
+    named = {name: one for name, one in used_up.items() if name != OTHERS}
+    conditions = [
+        (f"'{tenants.header}' in request.headers && {caller} in {_cel_map(named)}", f"{{}}[{caller}]", named)
+    ]
+    if OTHERS in used_up:
+        every = ", ".join(f"'{one.name}'" for one in tenants.named)
+        other = f"!('{tenants.header}' in request.headers && {caller} in [{every}])"
+        conditions.append((other, f"{{}}['{OTHERS}']", {OTHERS: used_up[OTHERS]}))
+    mutations = []
+    for condition, of, some in conditions:
+        if not some:
+            continue
+        limit = of.format(_cel_map({name: one.limit for name, one in some.items()}))
+        until = of.format(_cel_map({name: one.until_unix_s for name, one in some.items()}))
+        values = {
+            "retry-after": f"{until} - {_NOW}",
+            "x-ratelimit-reset": f"{until} - {_NOW}",
+            "x-ratelimit-remaining": "0",
+            "x-ratelimit-limit": limit,
+        }
+        mutations += [
+            HeaderMutationRule(
+                append=HeaderValueOption(
+                    header=HeaderValue(
+                        key=name,
+                        value=f"%CEL({_IS_REFUSED} && {condition} && {_NOW} < {until} ? {value} : '')%",
+                    ),
+                    append_action=HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD,
+                )
+            )
+            for name, value in values.items()
+        ]
+    return HeaderMutationPerRoute(mutations=Mutations(response_mutations=mutations))
+
+
+def _cel_map(values: Mapping[str, object]) -> str:
+    """A map literal; names have no characters that would need an escape."""
+    pairs = (f"'{name}': {value if isinstance(value, int) else 0}" for name, value in values.items())
+    return "{" + ", ".join(pairs) + "}"
 
 
 def _retry_after(reset: str) -> HeaderMutation:
     """Adds ``retry-after`` to refusals by quota. Without a value Envoy adds no header."""
-    value = (
-        f"%CEL('x-switchgear-reason' in response.headers && response.headers['x-switchgear-reason'] == "
-        f"'{QUOTA_REASON}' && 'x-ratelimit-reset' in response.headers ? {reset} : '')%"
-    )
+    value = f"%CEL({_IS_REFUSED} && 'x-ratelimit-reset' in response.headers ? {reset} : '')%"
     return HeaderMutation(
         mutations=Mutations(
             response_mutations=[
@@ -186,16 +292,14 @@ def _tokens_key(most: int) -> str:
     return f"tokens-{most}"
 
 
-def _is_other(tenants: Tenants) -> RateLimitAction:
+def _is_other(tenants: Tenants, key: str = _OTHERS_TOKENS) -> RateLimitAction:
     """The descriptor of all callers that are not named."""
     names = "|".join(re.escape(one.name) for one in tenants.named)
     if not names:
-        return RateLimitAction(
-            generic_key=RateLimitActionGenericKey(descriptor_key=_OTHERS_TOKENS, descriptor_value=OTHERS)
-        )
+        return RateLimitAction(generic_key=RateLimitActionGenericKey(descriptor_key=key, descriptor_value=OTHERS))
     return RateLimitAction(
         header_value_match=RateLimitActionHeaderValueMatch(
-            descriptor_key=_OTHERS_TOKENS,
+            descriptor_key=key,
             descriptor_value=OTHERS,
             expect_match=False,
             headers=[

@@ -15,7 +15,7 @@ from envoy_data_plane.envoy.config.route.v3 import Route
 from policies.external_service import ServiceReference
 from policies.model import PolicySet
 from policies.route import ModelRoute
-from xds_server.decide.decisions import Decisions, PoolDecisions
+from xds_server.decide.decisions import Decisions, PoolDecisions, UsedUpQuota
 from xds_server.model.fleet import Engine, EngineId, Fleet
 from xds_server.model.memo import Memo, reuse_tuple
 from xds_server.model.secret import UNKNOWN_CERTIFICATES, Certificates
@@ -53,6 +53,7 @@ from xds_server.translate.route_configuration import (
 )
 from xds_server.translate.runtime_layers import runtime_resource
 from xds_server.translate.strict_sessions import is_strict, session_hosts, strict_pools
+from xds_server.translate.tenant_quotas import NO_QUOTA_USED_UP
 from xds_server.translate.translated_resource import TranslatedPart, TranslatedResource, TypeGroup
 from xds_server.translate.upstream_tls import engine_host_names, secret_resources, upstream_tls_socket
 from xds_server.translate.visibility import visible_policies
@@ -120,7 +121,7 @@ def translate_by_type(
             changed[pool] = _PoolState(
                 engines=engines, decided=decided, removed=removed, prefills=prefills, resources=made
             )
-    if changed or not known.groups or known.quotas != decisions.quota_proxies:
+    if changed or not known.groups or known.quotas != _quota_inputs(decisions):
         _update(known, changed, policies=policies, fleet=fleet, decisions=decisions, view=view, memo=memo)
     return known.groups
 
@@ -185,6 +186,14 @@ class _FixedResources:
     listeners: TypeGroup
 
 
+_QuotaInputs = tuple[Mapping[int, int], Mapping[int, Mapping[str, UsedUpQuota]]]
+
+
+def _quota_inputs(decisions: Decisions) -> _QuotaInputs:
+    """What quotas in routes depend on."""
+    return decisions.quota_proxies, decisions.used_up
+
+
 class _ViewState:
     """The resources of a view as last made, by pool, route, port and type."""
 
@@ -193,7 +202,7 @@ class _ViewState:
         self.pools: Mapping[str, _PoolState] = {}
         self.envoy_routes: Mapping[str, tuple[Route, ...]] = {}
         self.routes: Mapping[int, TranslatedResource] = {}
-        self.quotas: Mapping[int, int] = {}
+        self.quotas: _QuotaInputs = ({}, {})
         self.groups: tuple[TypeGroup, ...] = ()
 
 
@@ -225,7 +234,7 @@ def _update(
     memo: Memo,
 ) -> None:
     """Take over the changed pools of a view, and make what follows from them."""
-    fixed, quotas = known.fixed, decisions.quota_proxies
+    fixed, quotas = known.fixed, _quota_inputs(decisions)
     pools = {**known.pools, **changed}
     envoy_routes = {
         name: _envoy_routes(policies, fleet, decisions, policies.routes[name], memo, cuts=view.cuts)
@@ -582,7 +591,7 @@ def _routes(
 ) -> TranslatedResource:
     """The routes of a port; ``ready`` are the Envoy routes of each."""
     names = tuple([route.metadata.name for route in routes])
-    proxies = decisions.quota_proxies.get(port, 1)
+    proxies, used_up = decisions.quota_proxies.get(port, 1), decisions.used_up.get(port, NO_QUOTA_USED_UP)
     origins, places, limits = memo.identical(
         ("route origins", port, names),
         (policies,),
@@ -594,11 +603,11 @@ def _routes(
     )
     return memo.of(
         (ROUTE, port, names, cuts),
-        (ready, limits, places, routes[0].spec.listener.tenants, proxies),
+        (ready, limits, places, routes[0].spec.listener.tenants, proxies, used_up),
         lambda: TranslatedResource(
             type_url=ROUTE,
             name=route_configuration_name(routes[0].spec.listener),
-            message=route_configuration(routes, [one for some in ready for one in some], proxies),
+            message=route_configuration(routes, [one for some in ready for one in some], proxies, used_up),
             origins=origins,
             parts=tuple(
                 TranslatedPart(

@@ -17,7 +17,7 @@ from policies.load import load
 from policies.model import PolicySet
 from tests.with_envoy.conftest import ENVOY_VERSION
 from xds_server.auth.node_view import view_of
-from xds_server.decide.decisions import Ceiling, Decisions, PoolDecisions
+from xds_server.decide.decisions import Ceiling, Decisions, PoolDecisions, UsedUpQuota
 from xds_server.envoy_bootstrap import Bootstrap, bootstrap_yaml
 from xds_server.model.fleet import Fleet, declared
 from xds_server.model.type_urls import ENDPOINT, ROUTE
@@ -147,7 +147,7 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
     also allow twenty retries at once: a wave of timeouts is larger than three. ``pools`` are fields of the
     decisions on a pool (``hedge``, ``ladder``) by pool. ``cuts``: engines are listeners inside the proxy.
     ``overload``: fields of ``Bootstrap`` whose overload manager this Envoy has. ``files``: paths in place of those
-    that begin so.
+    that begin so. ``used_up``: quotas of calendar periods without anything left.
     """
     sessions: list[aiohttp.ClientSession] = []
 
@@ -162,12 +162,14 @@ async def rig(start_envoy: Any, tmp_path: Path) -> AsyncIterator[StartRig]:
         cuts: bool = False,
         overload: Mapping[str, Any] | None = None,
         files: Mapping[str, Path] | None = None,
+        used_up: Mapping[int, Mapping[str, UsedUpQuota]] | None = None,
     ) -> Rig:
         (tmp_path / "policy.yaml").write_text(policy)
         policies = load([tmp_path / "policy.yaml"])
         fleet = declared(policies)
         decisions = with_pools(
             pools or {},
+            used_up=used_up or {},
             zone_weights={} if weights is None else {(pool, ""): weights for pool in policies.pools},
             ceilings={
                 (pool, "gateway"): Ceiling(

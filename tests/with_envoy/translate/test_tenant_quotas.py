@@ -1,17 +1,19 @@
 """Quotas of tenants at a real Envoy: whose bucket a request takes from, and what refusals cost."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from policies.route import MAX_TOKENS_HEADER
+from policies.tenants import QuotaPeriod
 from tests.eventually import eventually
 from tests.with_envoy.json_web_tokens import AUDIENCE, ISSUER, TokenIssuer
 from tests.with_envoy.translate.test_listener_options import LIMIT_S, _route, hearing
 from tests.with_envoy.translate.test_route_match_per_try_and_hedging import pool
-from xds_server.decide.decisions import RetryDecision
+from xds_server.decide.decisions import RetryDecision, UsedUpQuota
 
 __all__ = ["hearing"]
 pytestmark = pytest.mark.envoy
@@ -175,3 +177,61 @@ async def test_request_without_a_body_takes_one_token(rig, hearing):
         async with one.client.get(f"{one.url}/v1/models", headers={"x-tenant": "a"}) as answer:
             found.append(answer.status)
     assert found == [405, 405, 405, 429], "the engine knows no GET"
+
+
+def used_up(**left_s: float) -> dict[int, dict[str, UsedUpQuota]]:
+    """Used up quotas by tenant, and how long their periods last."""
+    return {
+        8080: {
+            name: UsedUpQuota(period=QuotaPeriod.DAY, limit=7000 + number, until_unix_s=int(time.time() + seconds))
+            for number, (name, seconds) in enumerate(left_s.items())
+        }
+    }
+
+
+MANY = "named: [{name: a, requests: 90}, {name: b, requests: 90}, {name: c, requests: 90}], others: {requests: 90}"
+
+
+@pytest.mark.parametrize("fields", ["", ", answerTokens: 9"])
+async def test_used_up_period_refuses_its_tenants_and_tells_when_it_ends(rig, hearing, fields):
+    quotas = MANY.replace("name: c,", "name: c, tokens: 900000,") if fields else MANY
+    one = await rig(
+        pool("p", hearing) + _route(f"tenants: {{header: x-tenant, trustHeader: true, {quotas}{fields}}}"),
+        used_up=used_up(a=3600, b=7200, others=9000),
+    )
+    for tenant, limit, left_s in (("a", 7000, 3600), ("b", 7001, 7200), ("d", 7002, 9000), ("a,b", 7002, 9000)):
+        refused = await ask(one, {}, tenant)
+        assert (refused.status, refused.headers["x-switchgear-reason"]) == (429, "quota-exceeded")
+        assert left_s - 30 < int(refused.headers["retry-after"]) <= left_s
+        assert left_s - 30 < int(refused.headers["x-ratelimit-reset"]) <= left_s
+        assert refused.headers.getall("x-ratelimit-limit") == [str(limit)]
+        assert refused.headers.getall("x-ratelimit-remaining") == ["0"]
+    assert await statuses(one, 1) == [429]
+    served = await ask(one, {}, "c")
+    assert served.status == 200
+    assert served.headers["x-ratelimit-limit"] == "90"
+    assert "retry-after" not in served.headers
+    assert len(hearing.seen) == 1
+
+
+async def test_period_ends_without_the_control_plane(rig, hearing):
+    one = await rig(
+        pool("p", hearing) + _route(f"tenants: {{header: x-tenant, trustHeader: true, {MANY}}}"),
+        used_up=used_up(a=5, others=3600),
+    )
+    assert await statuses(one, 1, {"x-tenant": "a"}) == [429]
+
+    async def passes() -> bool:
+        return await statuses(one, 1, {"x-tenant": "a"}) == [200]
+
+    await eventually(passes, "the end of the period", LIMIT_S)
+    assert await statuses(one, 1, {"x-tenant": "d"}) == [429]
+    assert await statuses(one, 20, {"x-tenant": "a"}) == [200] * 20
+
+
+async def test_used_up_period_in_shadow_marks_the_request(rig, hearing):
+    shadow = f"tenants: {{header: x-tenant, trustHeader: true, mode: shadow, {MANY}}}"
+    one = await rig(pool("p", hearing) + _route(shadow), used_up=used_up(a=3600))
+    assert await statuses(one, 1, {"x-tenant": "a"}) == [200]
+    assert await statuses(one, 1, {"x-tenant": "b"}) == [200]
+    assert [headers.get("x-switchgear-over-quota") for headers in hearing.seen] == ["true", None]

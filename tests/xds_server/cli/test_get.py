@@ -9,7 +9,7 @@ import yaml
 from tests.xds_server.admin_api import rows
 from tests.xds_server.cli import test_status
 from tests.xds_server.cli.test_status import Server
-from xds_server.admin_api.tenant_types import TenantTraffic
+from xds_server.admin_api.tenant_types import TenantPeriod, TenantTraffic
 from xds_server.cli import main
 
 server = test_status.server
@@ -182,14 +182,18 @@ def test_objectives_show_shares_burn_rates_and_budget(full: Server, capsys: pyte
 
 
 def test_tenants_are_listed_with_quota_and_refusals(full: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    day = TenantPeriod(
+        period="day", requests=100, tokens=None, used_requests=94, used_tokens=0, used_ratio=0.94, ends_at_unix_s=9
+    )
+    noisy = rows.tenant_status(periods=(day,))
     quiet = rows.tenant_status(tenant="others", requests=5, per="second", traffic=TenantTraffic())
-    full.pages["/v1/tenants"] = {"tenants": [rows.document(one) for one in (rows.tenant_status(), quiet)]}
+    full.pages["/v1/tenants"] = {"tenants": [rows.document(one) for one in (noisy, quiet)]}
     code, out, _ = shown(capsys, "get", "tenants")
     assert code == 0
     assert [" ".join(line.split()) for line in out.splitlines()] == [
-        "TENANT QUOTA MODE SERVED/S USED% REFUSED/S ADMITTED OVER REFUSED",
-        "8080/noisy 600/minute enforce 10.0 100 90.0 100 0 900",
-        "8080/others 5/second enforce 0.0 0 0.0 0 0 0",
+        "TENANT QUOTA MODE SERVED/S USED% DAY% MONTH% REFUSED/S ADMITTED OVER REFUSED",
+        "8080/noisy 600/minute enforce 10.0 100 94 - 90.0 100 0 900",
+        "8080/others 5/second enforce 0.0 0 - - 0.0 0 0 0",
     ]
     assert shown(capsys, "get", "ten", "noisy", "-o", "name")[1] == "tenant/8080/noisy\n"
     assert "PROXIES" in shown(capsys, "get", "tenants", "-o", "wide")[1]

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from policies.route import MAX_TOKENS_HEADER
 from tests.xds_server.telemetry.conftest import documents, policies_of
 from tests.xds_server.telemetry.test_als_and_lrs_streams import log
 from xds_server.admin_api.tenant_types import TenantTraffic
@@ -142,3 +143,49 @@ def test_metric_has_a_series_for_each_tenant_and_outcome(counting: TrafficStore)
     found = {tuple(sample.labels.values()): sample.value for sample in family.samples}
     assert found["8080", "a", "refused"] == 2
     assert len(found) == 6
+
+
+def used(book: TrafficStore) -> dict[tuple[str, str], tuple[float, float]]:
+    usage = book.tenants.usage
+    return {(row.tenant, row.model): (row.requests, row.tokens) for day in usage.days for row in usage.rows(day)}
+
+
+def test_only_answers_of_engines_are_usage(counting: TrafficStore) -> None:
+    record(counting, "a")
+    record(counting, "unknown")
+    answered = used(counting)
+    assert {tenant: requests for (tenant, _), (requests, _) in answered.items()} == {"a": 2, "others": 2}
+    record(counting, "a", **refused())
+    record(counting, "a", kind=REQUEST, code=503, attempt="0", flag="no_healthy_upstream", cluster="")
+    record(counting, "a", code=500)
+    record(counting, "a", code=0)
+    record(counting, "a", code=400)
+    record(counting, "a", may_see=False)
+    assert used(counting) == answered
+
+
+def test_retry_is_usage_once_when_it_is_answered(counting: TrafficStore) -> None:
+    record(counting, "a", code=500)
+    record(counting, "a", attempt="2")
+    assert [requests for requests, _ in used(counting).values()] == [2]
+
+
+@pytest.mark.parametrize(("asked", "tokens"), [("300", 325), ("", 125), ("x", 125), ("-5", 125)])
+def test_tokens_stated_in_headers_are_usage(tmp_path: Path, asked: str, tokens: int) -> None:
+    found = documents()
+    for one in found:
+        if one["metadata"]["name"] == "talk":
+            limited = {"requests": 1, "perDay": {"tokens": 1000}}
+            tenants = {**TENANTS, "named": [], "others": limited, "answerTokens": 100}
+            one["spec"]["listener"] |= {"tenants": tenants, "requestFields": "headers"}
+            one["spec"]["match"] = {}
+    book, policies = TrafficStore(), policies_of(tmp_path, found)
+    book.set_directory(build_directory(policies, {}))
+    book.tenants.set_ports(tenants_by_port(policies))
+    entries = AccessLogs.FromString(log()).http_logs.log_entry
+    for entry in entries:
+        entry.common_properties.custom_tags[PORT_TAG] = "8080"
+        entry.request.request_body_bytes = 100
+        entry.request.request_headers[MAX_TOKENS_HEADER] = asked
+    record_entries(book, "p1", entries, 1.0, NOW_S, may_see=lambda _pool: True)
+    assert [one for _, one in used(book).values()] == [tokens]

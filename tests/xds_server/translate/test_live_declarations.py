@@ -59,6 +59,7 @@ IDP: Final = {
     "remoteJwks": {"uri": "https://idp.test/keys", "tls": TLS},
     "claimToHeaders": [{"claim": "sub", "header": "x-caller"}],
 }
+PERIODS: Final = {"perDay": {"requests": 100}, "perMonth": {"requests": 1000}}
 EXTERNAL: Final = {
     "accessLogCollector": {"address": "otel.test", "port": 4317, "tls": TLS},
     "extAuth": {"address": "authz.test", "port": 9001, "protocol": "http", "tls": TLS},
@@ -66,8 +67,8 @@ EXTERNAL: Final = {
     "tenants": {
         "header": "x-caller",
         "trustHeader": True,
-        "named": [{"name": "a", "requests": 10, "tokens": 1000}],
-        "others": {"requests": 10, "tokens": 1000},
+        "named": [{"name": "a", "requests": 10, "tokens": 1000, **PERIODS}],
+        "others": {"requests": 10, "tokens": 1000, **PERIODS},
     },
     "deadline": {"header": "x-timeout"},
 }
@@ -221,6 +222,12 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.listener.tenants.others.burst": (2,),
     "spec.listener.tenants.others.tokens": (200, None),
     "spec.listener.tenants.others.tokensBurst": (20,),
+    **{
+        f"spec.listener.tenants.{tenant}.{period}.{field}": values
+        for tenant in ("named[]", "others")
+        for period in ("perDay", "perMonth")
+        for field, values in (("requests", (200,)), ("tokens", (200, None)))
+    },
     "spec.listener.deadline.header": ("x-deadline",),
     "spec.listener.deadline.form": ("s",),
     "spec.listener.tls.secret": ("s2",),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.route import Listener
-from policies.tenants import Quota, QuotaUnit, Tenants
+from policies.tenants import PeriodQuota, Quota, QuotaUnit, Tenants
 from xds_server.translate.tenant_quotas import QUOTA_FILTER, tenant_quotas
 
 MIN_FILL_S = 0.05
@@ -38,6 +38,12 @@ def test_all_proxies_together_keep_the_limit(requests: int, unit: QuotaUnit, pro
 def test_request_counts_as_no_more_than_a_bucket_holds() -> None:
     [_, counted] = limits(Quota(requests=1, tokens=600, per=QuotaUnit.MINUTE), 3).rate_limits
     assert "< 200.0 ? " in counted.hits_addend.format
+
+
+def test_period_that_is_not_used_up_changes_no_byte() -> None:
+    plain = Quota(requests=1)
+    limited = Quota(requests=1, per_day=PeriodQuota(requests=9), per_month=PeriodQuota(requests=99))
+    assert limits(plain, 3) == limits(limited, 3)
 
 
 def test_tenants_off_have_no_buckets() -> None:

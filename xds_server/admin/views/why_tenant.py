@@ -2,13 +2,14 @@
 
 import difflib
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from policies.model import PolicySet
 from policies.resilience.mode import Mode
 from policies.tenants import OTHERS, Quota, Tenants
 from xds_server.admin.views.context import UnknownNameError, ViewContext
 from xds_server.admin_api.status_types import Explanation, RuleStatus
-from xds_server.admin_api.tenant_types import TenantStatus
+from xds_server.admin_api.tenant_types import TenantPeriod, TenantStatus
 
 PREFIX = "tenant:"
 # Share of a quota below which a refusal needs another reason than the quota itself.
@@ -20,18 +21,20 @@ def why_tenant(name: str, scene: ViewContext) -> Explanation:
     row = _named(name, scene)
     tenants, route = _declared(row.port, scene.policies)
     quota = tenants.quotas()[row.tenant]
+    over = [one for one in row.periods if one.used_ratio >= 1]
     used, refused = row.traffic.served_per_s / row.quota_per_s, row.traffic.refused_per_s
     return Explanation(
         subject=row.name,
         kind="tenant",
-        well=not refused,
+        well=not refused and not over,
         now=(
             f"tenant {row.tenant} of port {row.port} uses {used:.0%} of its quota: "
             f"{row.traffic.served_per_s:.3g} of {row.quota_per_s:.3g} requests per second"
             + (f"; {refused:.3g} more per second are refused." if refused else ".")
         ),
         because=tuple(_because(row, quota, tenants)),
-        why_not=(_early_refusal(row, quota),) if refused and used < _USED_UP else (),
+        why_not=tuple(map(_used_up, over))
+        or ((_early_refusal(row, quota),) if refused and used < _USED_UP else ()),
         ruled_by=(_rule(row.tenant, tenants, route, scene.policies),),
     )
 
@@ -75,6 +78,16 @@ def _because(row: TenantStatus, quota: Quota, tenants: Tenants) -> Iterator[str]
             f"And {quota.tokens} tokens per {row.per}, estimated when a request arrives, with a burst of {part} "
             "at each proxy; a larger request counts as that."
         )
+    for one in row.periods:
+        parts = (
+            f"{used:.0f} of {limit} {what} ({used / limit:.0%})"
+            for what, used, limit in (
+                ("requests", one.used_requests, one.requests),
+                ("tokens", one.used_tokens, one.tokens),
+            )
+            if limit is not None
+        )
+        yield f"This {one.period} (UTC): {' and '.join(parts)} are used."
     if row.tenant == OTHERS:
         yield f"Shared by all callers whose {tenants.header} is absent, repeated or names no tenant."
     counts = row.traffic
@@ -85,6 +98,12 @@ def _because(row: TenantStatus, quota: Quota, tenants: Tenants) -> Iterator[str]
         )
     else:
         yield f"Since this server started: {counts.admitted:.0f} admitted, {counts.refused:.0f} refused with 429."
+
+
+def _used_up(one: TenantPeriod) -> str:
+    """Why no request is admitted any more."""
+    ends = datetime.fromtimestamp(one.ends_at_unix_s, UTC)
+    return f"The quota of this {one.period} is used up; it begins again at {ends:%Y-%m-%d %H:%M} UTC."
 
 
 def _early_refusal(row: TenantStatus, quota: Quota) -> str:

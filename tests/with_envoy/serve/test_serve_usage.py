@@ -1,0 +1,95 @@
+"""Quotas of days and months with a real server: used up stays used up when the server is killed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.with_envoy.serve.conftest import PATIENT, STEADY, Site, document, eventually
+from xds_server.rollout.usage_store import FOLDER
+
+pytestmark = pytest.mark.envoy
+
+A_DAY, TOKENS_A_MONTH = 20, 100
+
+
+def write(site: Site) -> None:
+    tenants = {
+        "header": "x-tenant",
+        "trustHeader": True,
+        "bytesPerToken": 1000,
+        "named": [
+            {"name": "daily", "requests": 1000, "perDay": {"requests": A_DAY}},
+            # Each request counts as two tokens: one for its small body, one that it asks for.
+            {"name": "monthly", "requests": 1000, "perMonth": {"tokens": TOKENS_A_MONTH}},
+        ],
+        "others": {"requests": 1000},
+    }
+    site.write(
+        "all.yaml",
+        site.pool(probe=PATIENT),
+        site.route(listener={"port": site.port, "address": "127.0.0.1", "tenants": tenants}),
+        document("ResiliencePolicy", "default", STEADY),
+    )
+
+
+async def periods(site: Site) -> Mapping[str, Any]:
+    rows = (await site.get("/v1/tenants"))["tenants"]
+    return {one["tenant"]: one["periods"][0] for one in rows if one["periods"]}
+
+
+async def use_up(site: Site, tenant: str) -> int:
+    """Number of requests that are answered before the first refusal."""
+    served = 0
+    while (status := (await site.ask(**{"x-tenant": tenant}))[0]) == 200:
+        served += 1
+    assert status == 429
+    return served
+
+
+async def saved(site: Site, tenant: str) -> bool:
+    return any(tenant in path.read_text() for path in (site.state_dir / FOLDER).glob("*.json"))
+
+
+async def test_used_up_quotas_stay_used_up_when_the_server_is_killed(site: Site) -> None:
+    await site.start_engines(1)
+    write(site)
+    child = await site.serve()
+    await site.envoy()
+    await site.answered()
+    served = await use_up(site, "daily")
+    # What is answered until the server knows, and proxies have its decision.
+    assert A_DAY <= served <= 3 * A_DAY
+
+    async def counted() -> bool:
+        return bool((await periods(site))["daily"]["used_requests"] == served)
+
+    await eventually(counted, "all answers counted")
+    for _ in range(TOKENS_A_MONTH // 4):
+        assert (await site.ask(**{"x-tenant": "monthly"}))[0] == 200
+
+    async def half() -> bool:
+        return bool((await periods(site))["monthly"]["used_tokens"] == TOKENS_A_MONTH / 2)
+
+    await eventually(half, "the tokens of all answers")
+    assert (await site.ask())[0] == 200, "a tenant with no such quota is served"
+    code, out, error = await site.switchgear("why", "tenant:daily", "--admin", f"http://{site.admin}")
+    assert code == 1, error
+    assert "The quota of this day is used up" in " ".join(out.split())
+
+    async def on_disk() -> bool:
+        return await saved(site, "daily") and await saved(site, "monthly")
+
+    await eventually(on_disk, "usage on disk")
+    before = await periods(site)
+    await site.kill(child)
+    assert (await site.ask(**{"x-tenant": "daily"}))[0] == 429, "Envoy keeps refusing"
+    await site.serve()
+    after = await periods(site)
+    for tenant, used in (("daily", "used_requests"), ("monthly", "used_tokens")):
+        assert before[tenant][used] * 0.9 <= after[tenant][used] <= before[tenant][used]
+    assert after["daily"]["used_ratio"] >= 1
+    # Also at a proxy that has no earlier configuration.
+    await site.envoy("n2", "--listen-address", "127.0.0.2")
+    assert await use_up(site, "daily") == 0
+    assert await site.metric("switchgear_tenant_period_used_ratio", of='tenant="daily"') >= 1
