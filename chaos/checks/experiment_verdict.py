@@ -16,6 +16,7 @@ from chaos.checks import goodput_checks as goodput
 from chaos.checks import gpu_time_checks as work
 from chaos.checks import latency_checks as latency
 from chaos.checks import objective_checks as promised
+from chaos.checks import stage_checks as stages
 from chaos.checks import stream_checks as streams
 from chaos.checks import validity_checks as trust
 from chaos.checks.check_finding import CheckFinding, CheckResult
@@ -33,6 +34,7 @@ PROMISES: Final[tuple[Check, ...]] = (
     callers.caller_goodput,
     callers.quota_error,
     callers.hopeless_refused,
+    stages.prefilled_remotely,
     latency.answer_p99,
     latency.first_token_p99,
     latency.token_gap_p99,

@@ -25,6 +25,7 @@ from chaos.cli.resource_names import complete_faults
 @click.option("--zone", help="Target this zone.")
 @click.option("--region", help="Target this region.")
 @click.option("--fallback", type=int, help="Target engines of the fallback pool with this index, from 0.")
+@click.option("--stage", type=click.Choice(["prefill"]), help="Target engines of the prefill pool.")
 @click.option("--engine", type=int, help="Target the engine with this index in its pool, from 0.")
 @click.option("--proxy", type=int, help="Target the Envoy with this index, from 0.")
 @click.option("--fraction", type=float, help="Target this fraction of them, 0 to 1.")

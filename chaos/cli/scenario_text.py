@@ -31,6 +31,7 @@ def scenario_description(one: LoadedScenario) -> str:
             f"Fallback:  {number}: {_engines_text(one.engines)}"
             for number, one in enumerate(spec.topology.fallbacks)
         ),
+        *([f"Prefill:   {_engines_text(spec.topology.prefill)}"] if spec.topology.prefill else []),
         f"Zones:     {', '.join(spec.topology.zones)}",
         *(f"Region:    {one.name}: {', '.join(one.zones)}" for one in spec.topology.regions),
         f"Load:      {spec.load.percent:g} % of capacity, {experiment.rate_per_s:.0f} requests/s",

@@ -14,7 +14,7 @@ from chaos.scenario.scenario_library import QUICK, SUITES, suite
 from chaos.scenario.scenario_reader import LoadedScenario
 from chaos.testbed.blueprint import lab_blueprint
 from chaos.testbed.caller_fit import lacking_limits
-from chaos.testbed.policy_fit import MissingFallbackError, PolicyFitError
+from chaos.testbed.policy_fit import MissingPoolError, PolicyFitError
 from chaos.testbed.subjects import PolicySubject, policy_sets
 from policies.findings import did_you_mean
 from xds_server.cli.policies_option import policies_option
@@ -55,9 +55,9 @@ def command(
 
     Per policy set, quick takes 30 s, standard 15 minutes and full (the whole library) 40 minutes. Files that are
     complete by themselves but contradict each other, such as a folder of examples, are checked one by one.
-    Scenarios with more fallback pools or tenants than the policies are skipped, and those about deadlines if the
-    policies have none. A scenario that this machine cannot run is refused before anything starts: GPU faults need
-    a C compiler, packet loss needs root on some kernels.
+    Scenarios with more fallback pools or tenants than the policies are skipped, and those about deadlines or a
+    prefill pool if the policies have none. A scenario that this machine cannot run is refused before anything
+    starts: GPU faults need a C compiler, packet loss needs root on some kernels.
 
     Objectives of routes and pools (spec.objectives) must be kept too, in each scenario, from its first fault on:
     each is a check by itself, judged where a policy can keep it. Quick has no streams, which firstToken and
@@ -91,7 +91,7 @@ def _applicable(
         experiment = one.experiment()
         try:
             fitting = lab_blueprint(experiment, subject).fitting
-        except MissingFallbackError as problem:
+        except MissingPoolError as problem:
             outputs.console.print(Text(f"skipped: {problem}"))
             continue
         except PolicyFitError:

@@ -101,6 +101,10 @@ def target_remarks(strike: FaultSpec, number: int) -> Iterator[ManifestRemark]:
         yield ManifestRemark(
             about=name, why="it selects engines of the pool under test, not of the fallback", mapped=True
         )
+    if target.stage is not None:
+        yield ManifestRemark(
+            about=name, why="it selects engines of the pool under test, not of the prefill pool", mapped=True
+        )
     if target.region is not None:
         yield ManifestRemark(about=name, why="it selects engines of all regions", mapped=True)
     if target.skip:

@@ -45,6 +45,22 @@ class DataParallelRanks:
         self._held[rank] -= 1
         return self.advance(now) + self.ranks[rank].abort(request_id, now)
 
+    def receive_kv(self, request_id: int, now: float, *, rank: int) -> list[JobProgress]:
+        """Let a request of ``rank`` begin whose KV cache has come."""
+        return self.ranks[rank].receive_kv(request_id, now)
+
+    def keeps_kv(self, request_id: int) -> bool:
+        """Whether the KV cache of this ended request is still there."""
+        return any(request_id in rank.kept_kv for rank in self.ranks)
+
+    def release_kv(self, request_id: int, now: float) -> list[JobProgress]:
+        """Free the KV cache that an ended request left."""
+        return [news for rank in self.ranks for news in rank.release_kv(request_id, now)]
+
+    def release_all_kv(self, now: float) -> list[JobProgress]:
+        """Free the KV caches that all ended requests left."""
+        return [news for rank in self.ranks for one in rank.kept_kv for news in rank.release_kv(one, now)]
+
     def set_pace(self, factor: float, burst: int, now: float) -> list[JobProgress]:
         """Set the pace of all."""
         return [news for rank in self.ranks for news in rank.set_pace(factor, burst, now)]

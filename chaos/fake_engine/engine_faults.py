@@ -147,6 +147,17 @@ class EngineDrain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineKvTransferStall:
+    """KV caches that others compute with reach them no more; prompts are computed, and their caches stay.
+
+    Healing frees the caches, as the engine's own time limit does in the end.
+    """
+
+    __pydantic_config__ = _STRICT
+    kind: Literal["kv_transfer_stall"] = "kv_transfer_stall"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSigterm:
     """vLLM's behaviour on SIGTERM.
 
@@ -170,6 +181,7 @@ SteadyEngineFault = (
     | EngineSlow
     | EnginePacing
     | EngineKvCacheFull
+    | EngineKvTransferStall
     | EngineCrash
     | EngineResetMidStream
     | EngineBadHealth

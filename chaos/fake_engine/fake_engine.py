@@ -7,6 +7,7 @@ This wraps :class:`~chaos.fake_engine.data_parallel.DataParallelRanks`: it suppl
 import asyncio
 import random
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from chaos.fake_engine.engine_faults import (
     EngineFault,
     EngineFlap,
     EngineKvCacheFull,
+    EngineKvTransferStall,
     EngineSigterm,
     HealthAnswer,
     RefuseCall,
@@ -77,6 +79,9 @@ class FakeEngine:
         self._pulse: asyncio.Task[None] | None = None
         self._awake_at_s = self._clock()
         self._changing = asyncio.Lock()
+        self._transfers = asyncio.Event()  # set while KV caches reach other engines
+        self._transfers.set()
+        self._kept_kv: deque[tuple[float, int]] = deque()  # until when, and the call
 
     # -- life -------------------------------------------------------------------------------------------------
 
@@ -188,6 +193,12 @@ class FakeEngine:
         self._record_step()
         for number, rank in enumerate(self._gpu.ranks):
             self._deliver(rank.set_rate(gpu_rate(fault, number), self._clock()))
+        if not isinstance(fault, EngineKvTransferStall):
+            if not self._transfers.is_set():
+                self._deliver(self._gpu.release_all_kv(self._clock()))
+            self._transfers.set()
+        else:
+            self._transfers.clear()
         wanted = token_pace(fault)
         self._deliver(self._gpu.set_pace(wanted.factor, wanted.burst, self._clock()))
         self._deliver(self._gpu.release_stalls(self._clock()))
@@ -243,9 +254,11 @@ class FakeEngine:
     ) -> ActiveCall | RefuseCall:
         """Open a call: it is then in the GPU's queue, that of ``rank`` if given, or refused and logged as shed.
 
-        ``prefilled``: another engine computed the prompt, so it costs nothing here.
+        ``prefilled``: another engine computed the prompt, so it costs nothing here, and the call waits for
+        ``receive_kv``.
         """
         self._notice_stop()
+        self._drop_old_kv()
         now = self._clock()
         self.book.open()
         plan = call_treatment(self._acting, self._rng.random(), generation.max_tokens)
@@ -285,6 +298,8 @@ class FakeEngine:
             tokens=call.job_tokens,
             report_every=self.config.stream_interval if generation.streaming else 0,
             stall_after=call.plan.stall_after,
+            awaits_kv=prefilled,
+            keeps_kv=generation.remote_decode,
         )
         self._calls[call.call_id] = call
         self._deliver(self._gpu.submit(call.call_id, job, now, rank=rank))
@@ -292,6 +307,26 @@ class FakeEngine:
         self._note(call)
         self._arm()
         return call
+
+    def receive_kv(self, call: ActiveCall) -> None:
+        """Let a prefilled call begin: its KV cache has come."""
+        self._notice_stop()
+        self._deliver(self._gpu.receive_kv(call.call_id, self._clock(), rank=call.rank))
+        self._arm()
+
+    async def send_kv(self, call_id: int) -> bool:
+        """Send the KV cache of an ended call to another engine, and free it; False if it is not there."""
+        await self._transfers.wait()
+        if not self._gpu.keeps_kv(call_id):
+            return False
+        self._deliver(self._gpu.release_kv(call_id, self._clock()))
+        self._arm()
+        return True
+
+    def _drop_old_kv(self) -> None:
+        """Free the KV caches that no engine fetched in time."""
+        while self._kept_kv and self._kept_kv[0][0] <= self._clock():
+            self._deliver(self._gpu.release_kv(self._kept_kv.popleft()[1], self._clock()))
 
     def close(self, call: ActiveCall, outcome: CallOutcome, reason: str) -> None:
         """End a call and free its slot. Idempotent."""
@@ -305,6 +340,7 @@ class FakeEngine:
     def metrics_text(self) -> bytes:
         """The /metrics page; a stopped GPU does not update it."""
         self._notice_stop()
+        self._drop_old_kv()
         self._deliver(self._gpu.advance(self._clock()))
         self._record_step()
         if self._cache_is_full:
@@ -385,6 +421,8 @@ class FakeEngine:
             call.tokens, call.newest_token_at_s = news.tokens, news.at_s
             if news.finished:
                 call.finished_at_s = news.at_s
+                if call.generation.remote_decode:
+                    self._kept_kv.append((news.at_s + self.config.kv_keep_s, news.job_id))
                 self.metrics.finished(
                     latency_s=news.at_s - call.arrived_at_s,
                     queued_s=news.started_at_s - call.arrived_at_s,
@@ -421,6 +459,7 @@ class FakeEngine:
         )
 
     def _be_reborn(self) -> None:
+        self._kept_kv.clear()
         self._gpu = self._fresh_gpu()
         self.metrics = FakeVllmMetrics(self.config.model, self.config.data_parallel_size)
         self.adapters = self.config.adapters

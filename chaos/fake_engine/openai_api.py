@@ -136,7 +136,7 @@ def completion_object(generation: Generation, *, answer_id: str, created: int) -
     kind = "chat.completion" if generation.chat else "text_completion"
     whole = _head(generation, answer_id, created, kind) | {"choices": [choice], "usage": usage_object(generation)}
     if generation.remote_decode:
-        whole["kv_transfer_params"] = {"do_remote_prefill": True, "remote_engine_id": answer_id}
+        whole["kv_transfer_params"] = {"do_remote_prefill": True, "remote_request_id": answer_id}
     return whole
 
 

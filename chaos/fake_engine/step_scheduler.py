@@ -44,7 +44,8 @@ class StepRequest:
     compute; it overlaps with other calls and takes no step. ``blocks`` are hashes of the prompt's blocks for the
     prefix cache; empty without it. ``tokens`` is at least 1. After ``stall_after`` tokens the request holds its
     slot without progress until released. It reports its first token, then every ``report_every`` tokens; 0 reports
-    only the end.
+    only the end. ``awaits_kv``: it waits for the KV cache of its prompt until ``receive_kv``. ``keeps_kv``: its
+    own outlives it until ``release_kv``, for another engine.
     """
 
     prompt_tokens: int
@@ -54,6 +55,8 @@ class StepRequest:
     blocks: tuple[int, ...] = ()
     report_every: int = 1
     stall_after: int | None = None
+    awaits_kv: bool = False
+    keeps_kv: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +158,8 @@ class StepScheduler:
     _run: _Run | None = field(default=None, init=False)
     _requests: dict[int, _Request] = field(default_factory=dict, init=False)
     _arrived: list[_Request] = field(default_factory=list, init=False)
+    _deferred: dict[int, _Request] = field(default_factory=dict, init=False)  # their KV caches are on the way
+    _kept: dict[int, _Request] = field(default_factory=dict, init=False)  # ended, with KV caches not yet fetched
     _waiting: deque[_Request] = field(default_factory=deque, init=False)
     _running: list[_Request] = field(default_factory=list, init=False)
     _gone: dict[int, SlotUse] = field(default_factory=dict, init=False)
@@ -180,8 +185,35 @@ class StepScheduler:
         progress = self.advance(now)
         request = _Request(id=request_id, job=job, stall_after=job.stall_after)
         self._requests[request_id] = request
-        self._arrived.append(request)
+        if job.awaits_kv:
+            self._deferred[request_id] = request
+        else:
+            self._arrived.append(request)
         self._cut()
+        return progress + self._continue(self._work)
+
+    def receive_kv(self, request_id: int, now: float) -> list[JobProgress]:
+        """Let a request begin whose KV cache has come; without effect if it has ended."""
+        progress = self.advance(now)
+        request = self._deferred.pop(request_id, None)
+        if request is not None:
+            self._arrived.append(request)
+            self._cut()
+        return progress + self._continue(self._work)
+
+    @property
+    def kept_kv(self) -> frozenset[int]:
+        """Ended requests whose KV caches are still there."""
+        return frozenset(self._kept)
+
+    def release_kv(self, request_id: int, now: float) -> list[JobProgress]:
+        """Free the KV cache that an ended request left; without effect if there is none."""
+        progress = self.advance(now)
+        request = self._kept.pop(request_id, None)
+        if request is not None:
+            self._release(request)
+            self._publish()
+            self._cut()
         return progress + self._continue(self._work)
 
     def advance(self, now: float) -> list[JobProgress]:
@@ -212,6 +244,7 @@ class StepScheduler:
         request.gone = True
         if request.started_at_s is not None:
             self._gone[request_id] = self._use(request)
+        self._deferred.pop(request_id, None)
         if request in self._arrived:
             self._arrived.remove(request)
         self._cut()
@@ -509,7 +542,9 @@ class StepScheduler:
 
     def _leave_gone(self) -> None:
         for request in self._running:
-            if request.gone:
+            if request.gone and request.job.keeps_kv and request.tokens >= request.job.tokens:
+                self._kept[request.id] = request
+            elif request.gone:
                 self._release(request)
         self._running = [one for one in self._running if not one.gone]
         self._waiting = deque(one for one in self._waiting if not one.gone)
@@ -517,7 +552,7 @@ class StepScheduler:
     def _publish(self) -> None:
         self.published = StepCounters(
             running=len(self._running),
-            waiting=len(self._waiting),
+            waiting=len(self._waiting) + len(self._deferred),
             kv_cache_ratio=1 - self._free / self.kv_blocks,
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,

@@ -32,7 +32,13 @@ from chaos.fake_engine.openai_api import (
     stream_event,
     usage_event,
 )
-from chaos.fake_engine.routing_sidecar import PREFILLED_BY_HEADER, PREFILLER_HEADER, RoutingSidecar
+from chaos.fake_engine.routing_sidecar import (
+    KV_PATH,
+    PREFILLED_BY_HEADER,
+    PREFILLER_HEADER,
+    RemoteKv,
+    RoutingSidecar,
+)
 
 VERSION = "0.32.0+switchgear.fake"
 # Longer than any reasonable health check timeout.
@@ -95,6 +101,12 @@ class EngineBackend(Protocol):
     ) -> ActiveCall | RefuseCall:
         """Open a call, or refuse it."""
 
+    def receive_kv(self, call: ActiveCall) -> None:
+        """Let a prefilled call begin."""
+
+    async def send_kv(self, call_id: int) -> bool:
+        """Send the KV cache of an ended call, if it is there."""
+
     def close(self, call: ActiveCall, outcome: CallOutcome, reason: str) -> None:
         """End a call."""
 
@@ -120,6 +132,7 @@ def application(engine: EngineBackend) -> web.Application:
             web.post("/pause", routes.pause),
             web.post("/resume", routes.resume),
             web.get("/is_paused", routes.is_paused),
+            web.get(KV_PATH + "{call_id}", routes.send_kv),
         ]
     )
     if engine.config.first_token_gate:
@@ -255,6 +268,13 @@ class _Routes:
                 await asyncio.sleep(SLOW_HEALTH_S)
                 return web.Response()
 
+    async def send_kv(self, request: web.Request) -> web.Response:
+        """The KV cache of a call for another engine, without its bytes."""
+        name = request.match_info["call_id"].rpartition("-")[2]
+        if not name.isdecimal() or not await self._engine.send_kv(int(name)):
+            return _error(404, "no such KV cache", "NotFoundError")
+        return web.Response()
+
     async def version(self, _request: web.Request) -> web.Response:
         return web.json_response({"version": VERSION})
 
@@ -290,9 +310,12 @@ class _Routes:
         if named.isdecimal() and int(named) >= ranks:
             message = f"data_parallel_rank {named} is out of range [0, {ranks})."
             return _error(400, message, "BadRequestError")
-        elsewhere = self._prefills_elsewhere(request)
-        if elsewhere and (failed := await self.sidecar.prefill(request, await request.read())) is not None:
-            return failed
+        kv: RemoteKv | None = None
+        if self._prefills_elsewhere(request):
+            prefilled = await self.sidecar.prefill(request, await request.read())
+            if isinstance(prefilled, web.Response):
+                return prefilled
+            kv = prefilled
         attempt = request.headers.get("x-envoy-attempt-count", "")
         call = self._engine.accept(
             generation,
@@ -301,14 +324,18 @@ class _Routes:
             path=request.path,
             connection=request.protocol,
             rank=int(named) if named.isdecimal() else None,
-            prefilled=elsewhere,
+            prefilled=kv is not None,
         )
         if isinstance(call, RefuseCall):
             return _error(call.status, call.message, call.error_type, retry_after_s=call.retry_after_s)
         try:
-            if generation.streaming:
-                return await self._stream(request, call)
-            return await self._whole(request, call)
+            if kv is not None:
+                if not await self.sidecar.fetch(kv):
+                    # As with vLLM's kv_load_failure_policy "fail".
+                    self._engine.close(call, CallOutcome.FAILED, "KV cache lost")
+                    return _error(500, "the KV cache could not be loaded", "InternalServerError")
+                self._engine.receive_kv(call)
+            return await (self._stream if generation.streaming else self._whole)(request, call)
         except (asyncio.CancelledError, ConnectionError):
             # The client left: free its slot.
             self._engine.close(call, CallOutcome.ABORTED, "client left")

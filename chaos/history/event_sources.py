@@ -50,7 +50,9 @@ REQUEST_ID_PREFIX: Final = "load-"
 """Prefix of our load generator's request ids; probes have no id, other requests are ignored."""
 
 
-def call_log_attempts(engine: str, book: Mapping[str, Any], began_s: float) -> Iterator[AttemptRecord]:
+def call_log_attempts(
+    engine: str, book: Mapping[str, Any], began_s: float, *, prefill: bool = False
+) -> Iterator[AttemptRecord]:
     """Our load's calls in an engine's log; ``began_s`` is the monotonic time of ``at_s`` 0."""
     for call in book["calls"]:
         if not str(call["request_id"]).startswith(REQUEST_ID_PREFIX):
@@ -69,6 +71,7 @@ def call_log_attempts(engine: str, book: Mapping[str, Any], began_s: float) -> I
             slot_s=float(call["slot_s"]),
             tokens_generated=int(call["tokens_generated"]),
             tokens_sent=int(call["tokens_sent"]),
+            prefill=prefill,
         )
 
 

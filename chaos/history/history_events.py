@@ -136,7 +136,7 @@ class AttemptRecord:
     """One call of a request to an engine, from the engine's log.
 
     ``at_s`` is its arrival there; ``slot_s`` how long it held a slot (a stopped GPU gives out none), from
-    ``started_at_s``.
+    ``started_at_s``. ``prefill``: a side-car's, for the KV cache of the prompt alone.
     """
 
     event: Literal["attempt"] = "attempt"
@@ -152,6 +152,7 @@ class AttemptRecord:
     slot_s: float
     tokens_generated: int
     tokens_sent: int
+    prefill: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

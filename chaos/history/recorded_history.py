@@ -37,12 +37,16 @@ class Outage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """All events. ``ended_s`` is None for a truncated file."""
+    """All events. ``ended_s`` is None for a truncated file.
+
+    ``attempts`` are calls for answers, ``prefills`` those for the KV caches of their prompts.
+    """
 
     began: ExperimentBegan
     outages: tuple[Outage, ...] = ()
     requests: Sequence[RequestRecord] = ()
     attempts: Sequence[AttemptRecord] = ()
+    prefills: Sequence[AttemptRecord] = ()
     samples: Sequence[ProxySample] = ()
     detected: Sequence[EngineDetection] = ()
     decided: Sequence[ControlPlaneDecision] = ()

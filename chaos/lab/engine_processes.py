@@ -19,6 +19,7 @@ from chaos.real_vllm.tiny_model import write_model
 from chaos.scenario.experiment_plan import Experiment
 from chaos.testbed.blueprint import PoolBlueprint
 from chaos.testbed.service_costs import token_costs_s
+from policies.remote_prefill import Stage
 
 STREAM_INTERVAL: Final = 8
 """Tokens per stream event: with 1, writing events would dominate the simulation's CPU time."""
@@ -44,6 +45,7 @@ class EngineProfile:
     token_s: float
     gate: bool = False
     max_model_len: int = 4096
+    stage: Stage | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,11 @@ def fake_engine_command(sort: EngineProfile, *, count: int, prefix: str, seed: i
         *("--prefill-s", repr(sort.prefill_s), "--prefill-token-s", repr(sort.prefill_token_s)),
         *("--token-s", repr(sort.token_s), "--stream-interval", str(STREAM_INTERVAL), "--seed", str(seed)),
     ]
+    if sort.stage is Stage.PREFILL:
+        # Room for one longest request, so that KV caches that none fetches fill it within seconds.
+        argv += ["--kv-cache-tokens", str(sort.max_model_len)]
+    elif sort.stage is Stage.DECODE:
+        argv.append("--routing-sidecar")
     return [*argv, "--first-token-gate"] if sort.gate else argv
 
 
@@ -169,13 +176,16 @@ def _by_sort(experiment: Experiment, pools: Sequence[PoolBlueprint]) -> list[tup
     sorts: dict[EngineProfile, list[str]] = {}
     for pool in pools:
         for one in pool.engines:
-            pace = one.slowness * pool.service_s / experiment.service_s
+            pace = one.slowness
+            if pool.stage is not Stage.PREFILL:
+                pace *= pool.service_s / experiment.service_s
             sort = EngineProfile(
                 model=pool.model,
                 slots=one.slots,
                 prefill_token_s=prefill_s * pace,
                 token_s=token_s * pace,
                 gate=pool.gate,
+                stage=pool.stage,
                 max_model_len=2 * load.prompt_tokens.longest + load.output_tokens.longest + _SPARE_TOKENS,
             )
             sorts.setdefault(sort, []).append(one.name)

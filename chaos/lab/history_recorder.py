@@ -29,6 +29,7 @@ from chaos.lab.log_tail import LogTail
 from chaos.processes import ChildProcess
 from chaos.testbed.blueprint import experiment_began
 from chaos.xds_tap.tap_events import tap_events
+from policies.remote_prefill import Stage
 
 _ENDS_S: Final = 0.2
 _LOGS_S: Final = 0.5
@@ -221,7 +222,9 @@ async def _gather(lab: Lab, recording: HistoryRecorder) -> None:
         if post is not None:
             # Its log is on disk; only a running engine serves it.
             await post.restart()
-        for call in call_log_attempts(one.name, await call_log(site.session, one.control), recording.began_s):
+        log = await call_log(site.session, one.control)
+        prefill = lab.plan.named_pools[one.pool].stage is Stage.PREFILL
+        for call in call_log_attempts(one.name, log, recording.began_s, prefill=prefill):
             recording.record(call)
     if site.wiretap:
         for passed in tap_events(await _page(site.session, f"{site.wiretap}/seen"), recording.began_s):

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -29,8 +29,9 @@ from chaos.processes import ChildProcess, ChildProcesses, free_ports
 from chaos.scenario.experiment_plan import ProxyPlacement
 from chaos.testbed.blueprint import LabBlueprint
 from chaos.testbed.policy_documents import LabEngineAddress, policy_documents
-from chaos.testbed.static_envoy import static_bootstrap
+from chaos.testbed.static_envoy import POOL, PREFILL_POOL, static_bootstrap
 from chaos.testbed.subjects import StaticSubject
+from policies.remote_prefill import Stage
 
 NETEM: Final = "chaos.netem"
 AGENT_TAP: Final = "chaos.agent_tap"
@@ -181,12 +182,15 @@ class _Building:
         """Start Envoys with a static configuration."""
         assert isinstance(self.plan.subject, StaticSubject)  # noqa: S101 -- it has no policies
         experiment, made = self.plan.experiment, []
+        sites = self.engine_sites().values()
+        prefill_ports = tuple(one.seen_port for one in sites if one.pool == PREFILL_POOL)
+        static = replace(self.plan.subject.static, prefill_ports=prefill_ports)
         for place, spot in enumerate(experiment.proxies):
             listener, admin = free_ports(2)
             address = proxy_address(place)
             text = static_bootstrap(
-                self.plan.subject.static,
-                engine_ports=[one.seen_port for one in self.engine_sites().values()],
+                static,
+                engine_ports=[one.seen_port for one in sites if one.pool == POOL],
                 slots=experiment.slots,
                 proxies=len(experiment.proxies),
                 deadline_s=self.plan.asking.deadline_s,
@@ -255,7 +259,8 @@ class _Building:
 
 async def _until_serving(site: LabHandles, plan: LabBlueprint) -> None:
     """Wait until every Envoy has all engines and has answered a request for the pool under test."""
-    pools = {one.pool for one in site.engines.values()}
+    # No proxy has a connection to prefill engines.
+    pools = {name for name, pool in plan.named_pools.items() if pool.stage is not Stage.PREFILL}
     counts = {pool: sum(one.pool == pool for one in site.engines.values()) for pool in pools}
     for proxy in site.proxies.values():
         for pool, count in counts.items():

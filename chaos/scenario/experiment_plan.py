@@ -1,7 +1,8 @@
 """A resolved scenario: placements, and the targets and times of each fault. Values only.
 
-Names: engines ``e0``, ``e1``, ..., those of the first fallback ``f0-e0``, ``f0-e1``, ..., proxies ``p0``, ``p1``,
-..., and ``control-plane``. Times are seconds from the earliest first request.
+Names: engines ``e0``, ``e1``, ..., those of the first fallback ``f0-e0``, ``f0-e1``, ..., of the prefill pool
+``prefill-e0``, ..., proxies ``p0``, ``p1``, ..., and ``control-plane``. Times are seconds from the earliest first
+request.
 """
 
 from dataclasses import dataclass
@@ -49,7 +50,8 @@ class PlannedOutage:
 class Experiment:
     """One scenario with all choices made.
 
-    ``engines`` are those of the pool under test, ``fallbacks`` those of each fallback pool, in chain order.
+    ``engines`` are those of the pool under test, ``fallbacks`` those of each fallback pool, in chain order,
+    ``prefill`` those of the prefill pool.
     ``service_s`` is the mean time a request holds a slot at slowness 1; ``rate_per_s`` is the request rate outside
     surges.
     """
@@ -64,6 +66,7 @@ class Experiment:
     seconds: float
     seed: int
     fallbacks: tuple[tuple[EnginePlacement, ...], ...] = ()
+    prefill: tuple[EnginePlacement, ...] = ()
 
     @property
     def slots(self) -> int:

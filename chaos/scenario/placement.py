@@ -28,9 +28,25 @@ def fallback_placements(spec: ScenarioSpec) -> tuple[tuple[EnginePlacement, ...]
     return tuple(_placed(spec.topology, one.engines, f"f{number}-e") for number, one in enumerate(chain))
 
 
+def prefill_placements(spec: ScenarioSpec) -> tuple[EnginePlacement, ...]:
+    """Engines of the prefill pool."""
+    return _placed(spec.topology, spec.topology.prefill, "prefill-e")
+
+
 def every_engine(spec: ScenarioSpec) -> tuple[EnginePlacement, ...]:
     """Engines of all pools."""
-    return (*engine_placements(spec), *(one for pool in fallback_placements(spec) for one in pool))
+    fallbacks = (one for pool in fallback_placements(spec) for one in pool)
+    return (*engine_placements(spec), *prefill_placements(spec), *fallbacks)
+
+
+def target_pool(spec: ScenarioSpec, target: FaultTarget) -> tuple[EnginePlacement, ...]:
+    """Engines of the pool that a fault on engines hits: the one under test, or the one that the target names."""
+    if target.stage is not None:
+        return prefill_placements(spec)
+    if target.fallback is None:
+        return engine_placements(spec)
+    chain = fallback_placements(spec)
+    return chain[target.fallback] if target.fallback < len(chain) else ()
 
 
 def zone_regions(topology: Topology) -> Mapping[str, str]:
@@ -82,21 +98,13 @@ def selected_targets(spec: ScenarioSpec, strike: FaultSpec) -> SelectedTargets:
         case TargetKind.CLIENTS:
             return SelectedTargets(names=(CLIENTS,), left=1)
         case TargetKind.ENGINES:
-            return _cut(_engines(spec, target.fallback), target, target.engine, spec.seed)
+            return _cut(target_pool(spec, target), target, target.engine, spec.seed)
         case TargetKind.PROXIES:
             return _cut(proxy_placements(spec), target, target.proxy, spec.seed)
         case TargetKind.ZONES:
             spots: tuple[EnginePlacement | ProxyPlacement, ...] = (*every_engine(spec), *proxy_placements(spec))
             names = tuple(one.name for one in spots if _is_inside(one, target))
             return SelectedTargets(names=names, left=len(names))
-
-
-def _engines(spec: ScenarioSpec, fallback: int | None) -> tuple[EnginePlacement, ...]:
-    """Engines of the pool under test, or of this fallback; empty if there is none."""
-    if fallback is None:
-        return engine_placements(spec)
-    chain = fallback_placements(spec)
-    return chain[fallback] if fallback < len(chain) else ()
 
 
 def _is_inside(one: EnginePlacement | ProxyPlacement, target: FaultTarget) -> bool:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from chaos.scenario.experiment_plan import Experiment
 from chaos.scenario.fault_timeline import fault_timeline
-from chaos.scenario.placement import engine_placements, fallback_placements, proxy_placements
+from chaos.scenario.placement import engine_placements, fallback_placements, prefill_placements, proxy_placements
 from chaos.scenario.scenario_model import Scenario, ScenarioSpec
 from chaos.scenario.scenario_rules import scenario_problems
 from policies.findings import PolicyError, PolicyErrors
@@ -50,6 +50,7 @@ def resolve_experiment(scenario: Scenario, folder: Path = Path()) -> Experiment:
         seconds=spec.lasts,
         seed=spec.seed,
         fallbacks=fallback_placements(spec),
+        prefill=prefill_placements(spec),
     )
 
 

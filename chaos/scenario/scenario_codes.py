@@ -21,7 +21,8 @@ _ALL: Final = (
     Code(
         code="SC002",
         title="unknown engine, proxy or fallback",
-        meaning="The index is too high. Engines, proxies and fallback pools count from 0, in topology order.",
+        meaning="The index is too high, or there is no such pool. Engines, proxies and fallback pools count from "
+        "0, in topology order.",
         example="faults:\n- {fault: {kind: crash}, target: {engine: 8}, at: 8s, lasts: 9s}\n",
         fix="Use a lower index, or add engines, proxies or fallbacks to the topology.",
     ),

@@ -64,6 +64,11 @@ class Topology(Spec):
         "Fallback pools, in the order of the route's fallbacks; policies with fewer cannot be rehearsed.",
         max_length=8,
     )
+    prefill: list[EngineGroupSpec] = documented_field(
+        [],
+        "Engines of the pool that prefills for the pool under test, whose engines decode behind side-cars then. A "
+        "mean prompt takes a tenth of serviceTime. Policies without prefill cannot be rehearsed.",
+    )
     proxies: list[ProxyGroupSpec] = documented_field(
         [ProxyGroupSpec()], "The Envoy proxies, each on its own loopback address.", min_length=1
     )
@@ -222,6 +227,9 @@ class FaultTarget(Spec):
     fallback: int | None = documented_field(
         None, "Engines of this fallback pool, from 0, instead of those of the pool under test.", ge=0
     )
+    stage: Literal["prefill"] | None = documented_field(
+        None, "Engines of the prefill pool, instead of those of the pool under test."
+    )
     engine: int | None = documented_field(None, "Engine index within its pool, from 0.", ge=0)
     proxy: int | None = documented_field(None, "Proxy index, from 0.", ge=0)
     fraction: float | None = documented_field(None, "Fraction of the matching targets.", gt=0, le=1)
@@ -280,6 +288,9 @@ class Hypothesis(Spec):
         unit="percent",
         ge=0,
         le=100,
+    )
+    prefilled_remotely_percent: float | None = documented_field(
+        None, "Minimum good answers whose prompt an engine of the prefill pool computed, per 100.", ge=0, le=100
     )
     answer_p99: Duration | None = documented_field(
         None, "Maximum p99 of the total time of good answers.", unit="duration"

@@ -23,11 +23,11 @@ from chaos.faults.partition import PartitionFault
 from chaos.faults.target_kind import TargetKind
 from chaos.scenario.fault_timeline import fault_name, planned_outages
 from chaos.scenario.placement import (
-    engine_placements,
     every_engine,
     fallback_placements,
     proxy_placements,
     selected_targets,
+    target_pool,
 )
 from chaos.scenario.scenario_model import FaultSpec, ScenarioSpec, is_above_quota, is_hopeless, is_served
 from policies.findings import did_you_mean, format_value
@@ -148,7 +148,7 @@ _WORDS: Final = {
     TargetKind.CLIENTS: "callers",
 }
 _FIELDS: Final = {
-    TargetKind.ENGINES: frozenset({"zone", "region", "fallback", "engine", "fraction", "count", "skip"}),
+    TargetKind.ENGINES: frozenset({"zone", "region", "fallback", "stage", "engine", "fraction", "count", "skip"}),
     TargetKind.PROXIES: frozenset({"zone", "region", "proxy", "fraction", "count", "skip"}),
     TargetKind.ZONES: frozenset({"zone", "region"}),
     TargetKind.CONTROL_PLANE: frozenset[str](),
@@ -173,6 +173,7 @@ def _in_topology(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
             for pool, fallback in enumerate(spec.topology.fallbacks)
             for number, one in enumerate(fallback.engines)
         ),
+        *((("prefill", number), one.zone) for number, one in enumerate(spec.topology.prefill)),
         *((("proxies", number), one.zone) for number, one in enumerate(spec.topology.proxies)),
     )
     for steps, zone in groups:
@@ -187,6 +188,13 @@ def _in_topology(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
                 hint="list each zone once",
             )
     yield from _in_regions(spec)
+    if spec.topology.prefill and spec.topology.engine != "simulated":
+        yield ScenarioProblem(
+            code="SC010",
+            steps=("spec", "topology", "prefill"),
+            message="a prefill pool needs simulated engines: real ones have no side-cars in the lab",
+            hint="set topology.engine: simulated, or remove the prefill pool",
+        )
     if all(group.demand == 0 for group in spec.topology.proxies):
         yield ScenarioProblem(
             code="SC008",
@@ -364,6 +372,13 @@ def _in_fields(_spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> I
             message="the number of targets is set by both fraction and count",
             hint="keep one of them",
         )
+    if not given - _FIELDS[aim] and target.stage is not None and target.fallback is not None:
+        yield ScenarioProblem(
+            code="SC008",
+            steps=(*steps, "stage"),
+            message="the pool is set by both fallback and stage",
+            hint="keep one of them; a fault hits one pool",
+        )
 
 
 def _in_place(spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> Iterator[ScenarioProblem]:
@@ -384,8 +399,15 @@ def _in_indexes(spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> I
             hint="counted from 0, in chain order" if chain else "add the fallback pool to spec.topology.fallbacks",
         )
         return
-    engines = engine_placements(spec) if target.fallback is None else chain[target.fallback]
-    for name, there in (("engine", len(engines)), ("proxy", len(proxy_placements(spec)))):
+    if target.stage is not None and not spec.topology.prefill:
+        yield ScenarioProblem(
+            code="SC002",
+            steps=(*steps, "stage"),
+            message="the topology has no prefill pool",
+            hint="add its engines to spec.topology.prefill",
+        )
+        return
+    for name, there in (("engine", len(target_pool(spec, target))), ("proxy", len(proxy_placements(spec)))):
         number = getattr(target, name)
         if number is not None and number >= there:
             yield _no_index((*steps, name), number, there, hint="counted from 0, in topology order")
@@ -499,8 +521,18 @@ def _in_hypothesis(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
                 message=f"{name} needs a group of callers with {setting}, but the load has none",
                 hint="add one to load.callers, or remove the field",
             )
+    if asked.prefilled_remotely_percent is not None and not spec.topology.prefill:
+        yield ScenarioProblem(
+            code="SC011",
+            steps=("spec", "hypothesis", "prefilledRemotelyPercent"),
+            message="prefilledRemotelyPercent needs a prefill pool, but the topology has none",
+            hint="add its engines to spec.topology.prefill, or remove the field",
+        )
     breaks = any(
-        strike.fault.breaks and strike.fault.aim is TargetKind.ENGINES and strike.target.fallback is None
+        strike.fault.breaks
+        and strike.fault.aim is TargetKind.ENGINES
+        and strike.target.fallback is None
+        and strike.target.stage is None
         for strike in spec.faults
     )
     for name, value in (("leftAloneWithin", asked.left_alone_within), ("backWithin", asked.back_within)):

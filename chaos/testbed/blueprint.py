@@ -9,9 +9,11 @@ from chaos.load.request_sender import RequestTemplate
 from chaos.real_vllm.vllm_replica import MODEL as REAL_MODEL
 from chaos.scenario.experiment_plan import EnginePlacement, Experiment
 from chaos.testbed.caller_fit import group_headers
-from chaos.testbed.policy_fit import MissingFallbackError, PolicyFit, policy_fit
-from chaos.testbed.static_envoy import POOL
+from chaos.testbed.policy_fit import MissingPoolError, PolicyFit, policy_fit
+from chaos.testbed.service_costs import PREFILL_SHARE
+from chaos.testbed.static_envoy import POOL, PREFILL_POOL
 from chaos.testbed.subjects import PolicySubject, StaticSubject, Subject
+from policies.remote_prefill import Stage
 from policies.resilience import ResilienceSpec
 
 SIMULATED_MODEL: Final = "lab"
@@ -20,12 +22,13 @@ SIMULATED_MODEL: Final = "lab"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolBlueprint:
-    """Engines of one pool; ``service_s`` is the mean service time at slowness 1."""
+    """Engines of one pool; ``service_s`` is the mean service time at slowness 1, of a prompt if it prefills."""
 
     model: str
     gate: bool
     service_s: float
     engines: tuple[EnginePlacement, ...]
+    stage: Stage | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +56,11 @@ class LabBlueprint:
     @property
     def named_pools(self) -> Mapping[str, PoolBlueprint]:
         """Pools by name, the one under test first."""
-        sides = self.fitting.side_pools if self.fitting is not None else ()
-        names = (self.pool, *(one.name for one in sides))
-        return dict(zip(names, self.pools, strict=True))
+        if self.fitting is None:
+            sides = [PREFILL_POOL] if self.experiment.prefill else []
+        else:
+            sides = [one.name for one in self.fitting.side_pools]
+        return dict(zip((self.pool, *sides), self.pools, strict=True))
 
 
 def experiment_began(
@@ -94,18 +99,27 @@ def lab_blueprint(experiment: Experiment, subject: Subject) -> LabBlueprint:
     deadline_s = experiment.spec.load.deadline
     if isinstance(subject, StaticSubject):
         if experiment.fallbacks:
-            raise MissingFallbackError(
+            raise MissingPoolError(
                 f"scenario {experiment.name} needs fallback pools, and preset {subject.name} has none; "
                 "use policies"
             )
         gate = bool(topology.first_token_gate) or real
         model = REAL_MODEL if real else SIMULATED_MODEL
-        own = PoolBlueprint(model=model, gate=gate, service_s=experiment.service_s, engines=experiment.engines)
+        stages = (Stage.DECODE, Stage.PREFILL) if experiment.prefill else (None,)
         return LabBlueprint(
             experiment=experiment,
             subject=subject,
             fitting=None,
-            pools=(own,),
+            pools=tuple(
+                PoolBlueprint(
+                    model=model,
+                    gate=gate,
+                    service_s=experiment.service_s * (PREFILL_SHARE if stage is Stage.PREFILL else 1.0),
+                    engines=experiment.prefill if stage is Stage.PREFILL else experiment.engines,
+                    stage=stage,
+                )
+                for stage in stages
+            ),
             pool=POOL,
             asking=RequestTemplate(
                 deadline_s=deadline_s,
@@ -117,9 +131,17 @@ def lab_blueprint(experiment: Experiment, subject: Subject) -> LabBlueprint:
         )
     fitting = policy_fit(subject.policies, experiment, pool=subject.pool, model=REAL_MODEL if real else None)
     fitted, shape = fitting.experiment, fitting.shape
-    own = PoolBlueprint(model=fitting.model, gate=fitting.gate, service_s=fitted.service_s, engines=fitted.engines)
+    own = PoolBlueprint(
+        model=fitting.model,
+        gate=fitting.gate,
+        service_s=fitted.service_s,
+        engines=fitted.engines,
+        stage=fitting.stage,
+    )
     sides = tuple(
-        PoolBlueprint(model=one.model, gate=one.gate, service_s=one.service_s, engines=one.engines)
+        PoolBlueprint(
+            model=one.model, gate=one.gate, service_s=one.service_s, engines=one.engines, stage=one.stage
+        )
         for one in fitting.side_pools
     )
     return LabBlueprint(

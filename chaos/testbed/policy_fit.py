@@ -13,8 +13,10 @@ from typing import Final
 from chaos.scenario.experiment_plan import EnginePlacement, Experiment
 from chaos.scenario.placement import zone_regions
 from chaos.testbed.request_shape import RequestShape, RequestShapeError, request_shape
+from chaos.testbed.service_costs import PREFILL_SHARE
 from policies.model import PolicySet
 from policies.pool import EnginePool
+from policies.remote_prefill import Stage
 from policies.resilience import ResilienceSpec
 from policies.route import Listener, ModelRoute
 
@@ -30,15 +32,16 @@ class PolicyFitError(Exception):
     """The policies cannot be rehearsed; the message has the cause and the fix."""
 
 
-class MissingFallbackError(PolicyFitError):
-    """The scenario has more fallback pools than the policies."""
+class MissingPoolError(PolicyFitError):
+    """The scenario has fallback pools or a prefill pool that the policies do not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidePool:
     """A pool not under test that gets some engines, because a route uses it.
 
-    A fallback of the tested route gets those of the scenario's topology, if it has any.
+    A fallback or prefill pool of the tested route gets those of the scenario's topology, if it has any.
+    ``service_s`` of a prefill pool is the time of a mean prompt.
     """
 
     name: str
@@ -46,6 +49,7 @@ class SidePool:
     engines: tuple[EnginePlacement, ...]
     service_s: float
     gate: bool
+    stage: Stage | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,7 @@ class PolicyFit:
     pool: str
     model: str
     gate: bool
+    stage: Stage | None
     time_scale: float
     max_wait_s: float
     side_pools: tuple[SidePool, ...]
@@ -94,6 +99,7 @@ def policy_fit(
     except RequestShapeError as problem:
         raise PolicyFitError(str(problem)) from problem
     chain = _chain(route, experiment)
+    chain |= _prefill(route, experiment)
     names = {said.model: model or said.model}
     others = sorted({name for one in routes for name in _reached(one)} - {tested})
     return PolicyFit(
@@ -102,6 +108,7 @@ def policy_fit(
         pool=tested,
         model=names[said.model],
         gate=said.first_token_gate if gate is None else gate,
+        stage=said.stage,
         time_scale=scale,
         max_wait_s=_wait_s(policies.effective[tested], policies.pools[tested], fitted, scale),
         side_pools=tuple(_side(policies.pools[name], scale, fitted, chain.get(name)) for name in others),
@@ -135,6 +142,8 @@ def _sends_to(route: ModelRoute, pool: str) -> bool:
 def _reached(route: ModelRoute) -> Iterator[str]:
     yield from (one.pool for one in route.spec.pools)
     yield from route.spec.fallbacks
+    if route.spec.prefill is not None:
+        yield route.spec.prefill.pool
 
 
 def _sorts(experiment: Experiment) -> frozenset[bool]:
@@ -173,12 +182,24 @@ def _wait_s(spec: ResilienceSpec, pool: EnginePool, experiment: Experiment, scal
     return max(0.0, per_slot - 1.0) * experiment.service_s
 
 
-def _chain(route: ModelRoute, experiment: Experiment) -> Mapping[str, tuple[EnginePlacement, ...]]:
-    """The scenario's fallback engines by pool; raises MissingFallbackError."""
+def _prefill(route: ModelRoute, experiment: Experiment) -> dict[str, tuple[EnginePlacement, ...]]:
+    """The scenario's prefill engines by pool; raises MissingPoolError."""
+    if not experiment.prefill:
+        return {}
+    if route.spec.prefill is None:
+        raise MissingPoolError(
+            f"scenario {experiment.name} needs a prefill pool, and route {route.metadata.name} has none; "
+            "set its prefill"
+        )
+    return {route.spec.prefill.pool: experiment.prefill}
+
+
+def _chain(route: ModelRoute, experiment: Experiment) -> dict[str, tuple[EnginePlacement, ...]]:
+    """The scenario's fallback engines by pool; raises MissingPoolError."""
     wanted, there = len(experiment.fallbacks), len(route.spec.fallbacks)
     if there < wanted:
         pools = "1 fallback pool" if wanted == 1 else f"{wanted} fallback pools"
-        raise MissingFallbackError(
+        raise MissingPoolError(
             f"scenario {experiment.name} needs {pools}, and route {route.metadata.name} has {there or 'none'}; "
             "add pools to its fallbacks"
         )
@@ -197,12 +218,14 @@ def _side(
         for place in range(SIDE_ENGINES)
         for zone in (zones[place % len(zones)],)
     )
+    prefills = pool.spec.stage is Stage.PREFILL
     return SidePool(
         name=pool.metadata.name,
         model=pool.spec.model,
         engines=tuple(usual) if engines is None else engines,
-        service_s=pool.spec.service_time / scale,
+        service_s=PREFILL_SHARE * experiment.service_s if prefills else pool.spec.service_time / scale,
         gate=pool.spec.first_token_gate,
+        stage=pool.spec.stage,
     )
 
 

@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from xds_server.translate.prefill_filters import PREFILLER_HEADER
+
 POOL: Final = "chat"
+PREFILL_POOL: Final = "prefill"
 CEILING_PER_SLOT: Final = 5
 """Fixed admission limit per slot: a wait of 2 s at a service time of 0.5 s."""
 
@@ -20,12 +23,17 @@ _RETRIED: Final = "connect-failure,refused-stream,reset,retriable-status-codes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticEnvoyConfig:
-    """One configuration without addresses. ``ceiling_per_slot`` is divided among the proxies."""
+    """One configuration without addresses of answering engines.
+
+    ``ceiling_per_slot`` is divided among the proxies. With ``prefill_ports`` each request names one of these
+    prefill engines at random, as a fixed list does.
+    """
 
     cluster: dict[str, Any]
     route: dict[str, Any]
     ceiling_per_slot: float | None = None
     retry_budget_percent: float | None = None
+    prefill_ports: tuple[int, ...] = ()
 
 
 def _other_engine() -> dict[str, Any]:
@@ -186,14 +194,30 @@ def _listener(static: StaticEnvoyConfig, address: str, port: int, deadline_s: fl
         "preserve_external_request_id": True,
         "route_config": {"virtual_hosts": [{**hosts, "include_request_attempt_count": True}]},
         "http_filters": [
+            *([_named_prefiller(static.prefill_ports)] if static.prefill_ports else []),
             {
                 "name": "envoy.filters.http.router",
                 "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
-            }
+            },
         ],
     }
     chain = {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
     return {"name": "bench", "address": _address(port, address), "filter_chains": [chain]}
+
+
+def _named_prefiller(ports: Sequence[int]) -> dict[str, Any]:
+    engines = ", ".join(f'"127.0.0.1:{port}"' for port in ports)
+    script = (
+        f"local engines = {{{engines}}}\n"
+        "function envoy_on_request(handle)\n"
+        f'  handle:headers():replace("{PREFILLER_HEADER}", engines[math.random(#engines)])\n'
+        "end\n"
+    )
+    kind = "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua"
+    return {
+        "name": "envoy.filters.http.lua",
+        "typed_config": {"@type": kind, "default_source_code": {"inline_string": script}},
+    }
 
 
 def _address(port: int, address: str = "127.0.0.1") -> dict[str, Any]:

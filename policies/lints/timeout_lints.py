@@ -7,6 +7,7 @@ from typing import Final
 from policies.findings import Finding
 from policies.lints.lint_context import LintContext, PoolRule
 from policies.quantity import format_duration as text
+from policies.remote_prefill import Stage
 from policies.resilience import WAIT_SHARE
 
 _UNARY: Final = "spec.timeouts.nonStreaming"
@@ -122,7 +123,8 @@ def _drain_cuts_streams(one: LintContext) -> Iterator[Finding]:
 
 def _first_token_without_gate(one: LintContext) -> Iterator[Finding]:
     first = one.spec.timeouts.streaming.first_token
-    if first and not one.pool.first_token_gate:
+    # Proxies have no connection to prefill engines.
+    if first and not one.pool.first_token_gate and one.pool.stage is not Stage.PREFILL:
         yield one.policy(
             "SG108",
             "spec.timeouts.streaming.firstToken",

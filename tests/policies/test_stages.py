@@ -140,3 +140,11 @@ def test_unread_prefill_engines_draw_a_warning(agent: str, expected: set[tuple[s
         "port: 80", f"port: 80{agent}"
     )
     assert warnings(unread, DECODE, ROUTE) == expected
+
+
+def test_first_token_gate_is_asked_for_where_proxies_connect() -> None:
+    timeouts = "{timeouts: {streaming: {firstToken: 30s}}}"
+    limited = f"{HEAD} ResiliencePolicy\nmetadata: {{name: default}}\nspec: {timeouts}\n"
+    found = [one.message for one in lint(loaded(PREFILL, DECODE, ROUTE, limited)) if one.code == "SG108"]
+    assert len(found) == 1
+    assert found[0].startswith("pool chat:")

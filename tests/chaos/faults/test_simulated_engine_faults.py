@@ -9,6 +9,7 @@ import pytest
 
 from chaos.fake_engine import FakeEngine
 from chaos.fake_engine.engine_faults import engine_fault_object
+from chaos.fake_engine.routing_sidecar import KV_PATH, PREFILLER_HEADER
 from chaos.faults.crash import CrashFault
 from chaos.faults.engine_error import EngineErrorFault
 from chaos.faults.fault import Fault
@@ -17,6 +18,7 @@ from chaos.faults.gray_failure import GrayFailureFault
 from chaos.faults.hang import HangFault
 from chaos.faults.hang_mid_stream import HangMidStreamFault
 from chaos.faults.kv_cache_full import KvCacheFullFault
+from chaos.faults.kv_transfer_stall import KvTransferStallFault
 from chaos.faults.lying_health import LyingHealthFault
 from chaos.faults.pacing_fault import PacingFault
 from chaos.faults.reset_mid_stream import ResetMidStreamFault
@@ -256,3 +258,67 @@ def test_retry_after_header_is_integer_seconds() -> None:
         engine_fault_object(ShedFault.model_validate({"retryAfter": "1200ms"}).engine_fault())["retry_after_s"]
         == 2
     )
+
+
+async def test_stalled_transfer_holds_decode_engines_and_fills_the_prefill_engine(
+    start_engine, client, eventually
+) -> None:
+    prompt = "word " * 300
+    first = await start_engine(
+        prefill_s=PREFILL_S, token_s=TOKEN_S, slots=4, kv_cache_tokens=1, max_model_len=1024
+    )
+    decode = await start_engine(prefill_s=PREFILL_S, token_s=TOKEN_S, slots=4, routing_sidecar=True)
+    headers = {**CLOSE, PREFILLER_HEADER: f"127.0.0.1:{first.port}"}
+
+    async def answered() -> int:
+        body = {"prompt": prompt, "max_tokens": TOKENS}
+        async with client.post(f"{decode.url}/v1/completions", json=body, headers=headers) as answer:
+            return answer.status
+
+    async def page(engine: FakeEngine, name: str) -> float:
+        async with client.get(f"{engine.url}/metrics") as answer:
+            (found,) = re.findall(rf"^{name}{{[^}}]*}} (\S+)$", await answer.text(), re.MULTILINE)
+        return float(found)
+
+    async with controlled(first) as place:
+        struck = InjectedFault(site(client, place), KvTransferStallFault(), place.name)
+        assert await answered() == 200
+        assert await page(first, "vllm:kv_cache_usage_perc") == 0, "the KV cache is freed when it is fetched"
+        await struck.pull()
+        # A prompt takes 376 tokens of 1024: the third has no room, and gets no token.
+        calls = [asyncio.create_task(answered()) for _ in range(3)]
+        await until(lambda: _at_least(page(decode, "vllm:num_requests_waiting"), 2))
+        await until(lambda: _at_least(page(first, "vllm:num_requests_running"), 1))
+        assert decode.calls_in_flight == 2
+        assert await page(first, "vllm:kv_cache_usage_perc") > 0.7
+        await struck.release()
+        await eventually(lambda: first.calls_in_flight == 0)
+        # The caches were freed, not sent: vLLM refuses what it cannot load.
+        assert sorted([await one for one in calls]) == [200, 500, 500]
+        assert await answered() == 200
+
+
+async def test_kv_cache_that_none_fetches_is_freed_after_the_time_limit(start_engine, client) -> None:
+    engine = await start_engine(prefill_s=0.0, token_s=TOKEN_S, kv_keep_s=0.2)
+    body = {"prompt": "word", "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
+    async with client.post(f"{engine.url}/v1/completions", json=body) as answer:
+        call = (await answer.json())["kv_transfer_params"]["remote_request_id"]
+
+    async def used() -> bool:
+        async with client.get(f"{engine.url}/metrics") as found:
+            return "kv_cache_usage_perc" in (text := await found.text()) and not re.search(
+                r"vllm:kv_cache_usage_perc\S* 0\.0$", text, re.MULTILINE
+            )
+
+    assert await used()
+    await until(lambda: _not(used()))
+    async with client.get(f"{engine.url}{KV_PATH}{call}") as answer:
+        assert answer.status == 404
+
+
+async def _at_least(value: Awaitable[float], limit: float) -> bool:
+    return await value >= limit
+
+
+async def _not(value: Awaitable[bool]) -> bool:
+    return not await value

@@ -8,7 +8,7 @@ from chaos.checks.experiment_verdict import CheckResult, verdict
 from chaos.history.recorded_history import History
 from chaos.scenario.scenario_library import chosen_scenarios
 from chaos.simulator.simulation import simulate
-from chaos.testbed.policy_fit import MissingFallbackError
+from chaos.testbed.policy_fit import MissingPoolError
 from chaos.testbed.subjects import PolicySubject, subjects
 from policies.load import load_contents
 
@@ -85,11 +85,11 @@ def test_fallback_serves_after_two_seconds(name: str, model: str) -> None:
 
 
 def test_scenario_with_fallbacks_refuses_policies_without() -> None:
-    with pytest.raises(MissingFallbackError, match="needs 1 fallback pool, and route chat has none"):
+    with pytest.raises(MissingPoolError, match="needs 1 fallback pool, and route chat has none"):
         played("fallback-serves", subject())
     (preset,) = subjects(["naive"])
     (scenario,) = chosen_scenarios(["fallback-serves"])
-    with pytest.raises(MissingFallbackError, match="preset naive has none"):
+    with pytest.raises(MissingPoolError, match="preset naive has none"):
         simulate(scenario.experiment(), preset)
 
 
