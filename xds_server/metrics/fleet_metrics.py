@@ -50,7 +50,8 @@ _BY_ROUTE: Final = LabelSet(
     labels={"pool": (), "route": (), "class": _CLASSES, "outcome": _RESULTS}, per=("route",)
 )
 _BY_TENANT: Final = LabelSet(
-    labels={"port": (), "tenant": (), "outcome": ("admitted", "over_quota", "refused")}, per=("tenant",)
+    labels={"port": (), "tenant": (), "outcome": ("admitted", "over_quota", "refused", "over_share")},
+    per=("tenant",),
 )
 _BY_QUOTA: Final = LabelSet(labels={"port": (), "tenant": ()}, per=("tenant",))
 _BY_OBJECTIVE: Final = LabelSet(
@@ -127,8 +128,9 @@ class CallerMetrics(MetricChapter):
     tenant_requests = counter_family(
         "tenant_requests_total",
         "requests",
-        "Requests of a tenant (listener.tenants): within its quota, above it but served (mode: shadow), or "
-        "refused with 429. The tenant `others` stands for all callers that are not named.",
+        "Requests of a tenant (listener.tenants): within its quota, above it but served (mode: shadow), "
+        "refused with 429, or refused as above its fair share of a pool without room for all "
+        "requests. The tenant `others` stands for all callers that are not named.",
         "`switchgear get tenants`; raise the quota, or ask the tenant to send less.",
         _BY_TENANT,
     )
@@ -137,6 +139,14 @@ class CallerMetrics(MetricChapter):
         "requests per second",
         "Quota of a tenant (listener.tenants) over all proxies of its port.",
         "Compare with the rate of switchgear_tenant_requests_total.",
+        _BY_QUOTA,
+    )
+    tenant_share_ratio = gauge_family(
+        "tenant_share_ratio",
+        "ratio",
+        "Part of a tenant's requests to its fullest pool that its fair share admits: 1 while that pool has room "
+        "for all; absent without listener.tenants.fairShares.",
+        "`switchgear why tenant:NAME`: add engines, or raise the tenant's weight.",
         _BY_QUOTA,
     )
     objective_calls = counter_family(

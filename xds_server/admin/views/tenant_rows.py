@@ -1,12 +1,28 @@
 """Rows of ``get tenants``."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from policies.model import PolicySet
-from xds_server.admin_api.tenant_types import TenantStatus, TenantTraffic
+from xds_server.admin_api.tenant_types import PoolShareStatus, TenantStatus, TenantTraffic
 from xds_server.decide.decisions import Decisions
+from xds_server.model.pool_traffic import TenantId
 
 _NO_TRAFFIC = TenantTraffic()
+
+
+def _shares(decisions: Decisions, tenant: TenantId) -> Iterator[PoolShareStatus]:
+    for pool, decided in sorted(decisions.pools.items()):
+        shares = decided.fair_shares
+        if shares is not None and tenant in shares.tenants:
+            one = shares.tenants[tenant]
+            yield PoolShareStatus(
+                pool=pool,
+                share_per_s=one.share_per_s,
+                demand_per_s=one.demand_per_s,
+                allowed_per_s=one.allowed_per_s,
+                refused_percent=one.refused_percent,
+                pressure=shares.on,
+            )
 
 
 def tenant_rows(
@@ -25,6 +41,7 @@ def tenant_rows(
             proxies=decisions.quota_proxies.get(port, 1),
             traffic=traffic.get((port, name), _NO_TRAFFIC),
             tokens=quota.tokens,
+            shares=tuple(_shares(decisions, (port, name))),
         )
         for port in sorted(listeners)
         if (tenants := listeners[port].tenants) is not None
