@@ -1,6 +1,7 @@
 """Check relations between the fields of one document, beyond the type of each; the result is cached with it."""
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Final
 
 from policies.external_service import nameless
 from policies.findings import Problem
@@ -10,8 +11,10 @@ from policies.quantity import format_duration, is_ip
 from policies.resilience import DEFAULT, ResiliencePolicy
 from policies.route import MODEL_HEADER, ModelRoute, can_be_stated
 from policies.static_answer import WITHOUT_BODY
-from policies.tenants import OTHERS, PeriodQuota, Quota
+from policies.tenants import OTHERS, PeriodQuota, Quota, Tenants
 from policies.validated_document import ValidatedDocument
+
+_WHOLE_PERCENT: Final = 100.0
 
 
 def problem_in(
@@ -334,8 +337,17 @@ def _tenants(route: ModelRoute, document: ValidatedDocument) -> Iterator[Problem
         *((("named", number), one) for number, one in enumerate(tenants.named)),
         (("others",), tenants.others),
     )
+    yield from _shares(tenants, quotas, document)
     for place, quota in quotas:
-        if quota.burst is not None and quota.burst > quota.requests:
+        if quota.requests is None and quota.burst is not None:
+            yield problem_in(
+                document,
+                "SG040",
+                (*steps, *place, "burst"),
+                "a burst of requests without a quota of requests",
+                hint="set requests, or remove burst",
+            )
+        elif quota.requests is not None and quota.burst is not None and quota.burst > quota.requests:
             yield problem_in(
                 document,
                 "SG040",
@@ -378,6 +390,43 @@ def _periods(quota: Quota, steps: tuple[Step, ...], document: ValidatedDocument)
                 f"{of_month} {field} per month are less than {of_day} per day",
                 allowed=f"at least {of_day}",
             )
+
+
+def _shares(
+    tenants: Tenants, quotas: Sequence[tuple[tuple[Step, ...], Quota]], document: ValidatedDocument
+) -> Iterator[Problem]:
+    """Tenants without a limit of any kind, shares without fair shares, and minima above the whole."""
+    steps: tuple[Step, ...] = ("spec", "listener", "tenants")
+    if tenants.fair_shares:
+        least = sum(quota.min_percent for _, quota in quotas)
+        if least > _WHOLE_PERCENT:
+            *_, last = (place for place, quota in quotas if quota.min_percent)
+            yield problem_in(
+                document,
+                "SG040",
+                (*steps, *last, "minPercent"),
+                f"the least shares of all tenants add up to {least:g} %",
+                allowed="at most 100 % together",
+            )
+        return
+    for place, quota in quotas:
+        if quota.requests is None:
+            yield problem_in(
+                document,
+                "SG024",
+                (*steps, *place, "requests"),
+                "a tenant without a quota of requests",
+                hint="set requests, or set tenants.fairShares: true",
+            )
+        for name, field in (("weight", "weight"), ("min_percent", "minPercent")):
+            if name in quota.model_fields_set:
+                yield problem_in(
+                    document,
+                    "SG040",
+                    (*steps, *place, field),
+                    f"{field} has no effect without fair shares",
+                    hint=f"set tenants.fairShares: true, or remove {field}",
+                )
 
 
 def matches_fields(route: ModelRoute) -> bool:

@@ -1,4 +1,4 @@
-"""Tenants of a listener: how Envoy tells them apart, and how many requests and tokens each may send.
+"""Tenants of a listener: how Envoy tells them apart, how many requests and tokens each may send, and their shares.
 
 Names come from the policy alone, so the number of buckets and of metric labels is bounded by it.
 """
@@ -20,6 +20,10 @@ OTHERS: Final = "others"
 
 _ISTIO: Final = lost("write an EnvoyFilter with envoy.filters.http.local_ratelimit; its limit is per proxy")
 _GATEWAY: Final = lost("write a BackendTrafficPolicy of Envoy Gateway: rateLimit")
+
+
+_NO_SHARES: Final = lost("without a counterpart: shares follow demand every second; use quotas")
+_SHARES: Final = FieldTargets(live=Xds.RTDS, istio=_NO_SHARES, gateway_api=_NO_SHARES)
 
 
 def _targets(live: Xds) -> FieldTargets:
@@ -70,11 +74,12 @@ class PeriodQuota(Spec):
 
 
 class Quota(Spec):
-    """Requests, and tokens, that are admitted over all proxies."""
+    """Requests, and tokens, that are admitted over all proxies, and the share of a full pool."""
 
-    requests: int = documented_field(
-        ...,
-        "Requests admitted per unit of time, over all proxies of the port.",
+    requests: int | None = documented_field(
+        None,
+        "Requests admitted per unit of time, over all proxies of the port. Required unless `fairShares` is set; "
+        "default then: no limit.",
         targets=_targets(Xds.RDS),
         ge=1,
         le=1_000_000_000,
@@ -120,6 +125,21 @@ class Quota(Spec):
         "restarts.",
     )
     per_month: PeriodQuota | None = documented_field(None, "The same for a calendar month in UTC.")
+    weight: float = documented_field(
+        1.0,
+        "Share of a pool without room for all requests, relative to the other tenants, with `fairShares`.",
+        targets=_SHARES,
+        gt=0,
+        le=1000,
+    )
+    min_percent: float = documented_field(
+        0.0,
+        "Least share of such a pool, in percent of its capacity, whatever the weights are.",
+        unit="percent",
+        targets=_SHARES,
+        ge=0,
+        le=100,
+    )
 
     @property
     def periods(self) -> dict[QuotaPeriod, PeriodQuota]:
@@ -133,14 +153,14 @@ class Quota(Spec):
         return self.tokens is not None or any(one.tokens is not None for one in self.periods.values())
 
     @property
-    def per_s(self) -> float:
-        """Requests per second."""
-        return self.requests / self.per.seconds
+    def per_s(self) -> float | None:
+        """Requests per second; None: no limit."""
+        return None if self.requests is None else self.requests / self.per.seconds
 
     @property
     def burst_requests(self) -> float:
-        """Requests at once over all proxies."""
-        return self.per_s if self.burst is None else self.burst
+        """Requests at once over all proxies; 0 without a limit."""
+        return (self.per_s or 0.0) if self.burst is None else self.burst
 
     @property
     def burst_tokens(self) -> float:
@@ -150,8 +170,9 @@ class Quota(Spec):
         return (self.tokens or 0) / self.per.seconds * TOKENS_BURST_S
 
     def __str__(self) -> str:
-        tokens = "" if self.tokens is None else f", {self.tokens} tokens/{self.per.value}"
-        return f"{self.requests}/{self.per.value}{tokens}"
+        limits = [] if self.requests is None else [f"{self.requests}/{self.per.value}"]
+        limits += [] if self.tokens is None else [f"{self.tokens} tokens/{self.per.value}"]
+        return ", ".join(limits) or "no quota"
 
 
 class Tenant(Quota):
@@ -197,7 +218,13 @@ class Tenants(Spec):
     mode: Mode = documented_field(
         Mode.ENFORCE,
         "enforce: answer 429 above a quota. shadow: serve the request and count it as over its quota.",
-        targets=_targets(Xds.RDS),
+        targets=_targets(Xds.RDS | Xds.RTDS),
+    )
+    fair_shares: bool = documented_field(
+        False,
+        "While a pool has no room for all requests, answer 429 to tenants above their share of its capacity, so "
+        "that the others lose nothing. What a tenant leaves of its share is lent to the others.",
+        targets=FieldTargets(live=Xds.LDS | Xds.RDS | Xds.RTDS, istio=_NO_SHARES, gateway_api=_NO_SHARES),
     )
     named: tuple[Tenant, ...] = documented_field(
         (),
@@ -206,6 +233,11 @@ class Tenants(Spec):
         max_length=256,
     )
     others: Quota = documented_field(..., "The quota that all other callers share, those without the header too.")
+
+    @property
+    def has_quotas(self) -> bool:
+        """Whether some tenant has a quota of requests or tokens."""
+        return any(one.requests is not None or one.tokens is not None for one in self.quotas().values())
 
     @property
     def counts_tokens(self) -> bool:

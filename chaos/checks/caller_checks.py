@@ -8,12 +8,17 @@ from chaos.checks import text_format
 from chaos.checks.check_finding import CheckFinding, CheckResult
 from chaos.checks.check_input import CheckInput
 from chaos.history.history_events import RequestRecord
-from chaos.scenario.scenario_model import CallerGroup, is_above_quota, is_hopeless, is_served
+from chaos.history.request_outcomes import quantile
+from chaos.scenario.scenario_model import CallerGroup, is_above_quota, is_hopeless, is_late_above_share, is_served
 from xds_server.translate.deadlines import DEADLINE_REASON
 from xds_server.translate.tenant_quotas import QUOTA_REASON
 
 _LEARNED_S: Final = 4.0
 """Until then tenants above their quotas use up their bursts, and the shortest answers are being learned."""
+
+_QUANTILE: Final = 0.99
+_ENOUGH: Final = 100
+"""A p99 of fewer is the slowest of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,17 +30,61 @@ class _GroupResult:
 
 
 def caller_goodput(case: CheckInput) -> CheckFinding | None:
-    """Good answers per 100 requests of the group with least, of those that must lose nothing."""
+    """Good answers per 100 requests of the group with least, of those that must lose nothing.
+
+    Without the first seconds of a group above its share, in which its limit does not hold yet.
+    """
+    begins = (
+        [] if case.spec is None else [one.begins for one in case.spec.load.callers if is_late_above_share(one)]
+    )
 
     def measured(group: CallerGroup) -> _GroupResult | None:
-        asked = _of_group(group, case.questions, case.from_s, case.end_s)
+        whole = _of_group(group, case.questions, case.from_s, case.end_s)
+        asked = [one for one in whole if not any(at_s <= one.at_s < at_s + _LEARNED_S for at_s in begins)]
         good = sum(one.ok for one in asked)
         refused = sum(one.refusal == QUOTA_REASON for one in asked)
+        early = sum(not one.ok for one in whole) - (len(asked) - good)
         text = f"{group.name} {good} of {len(asked)}" + (f" ({refused} refused for its quota)" if refused else "")
+        if early:
+            text += f" ({early} lost while shares were not in force)"
         return _GroupResult(percent=100.0 * good / len(asked), text=text) if asked else None
 
     limit = case.hypothesis.caller_goodput_percent
     return _finding(case, "callerGoodputPercent", limit, is_served, measured, told="good answers", least=True)
+
+
+def caller_p99_times(case: CheckInput) -> CheckFinding | None:
+    """p99 of good answers of groups that must lose nothing, since another began to take more than its share."""
+    limit, spec = case.hypothesis.caller_p99_times, case.spec
+    if limit is None or spec is None:
+        return None
+    began_s = min(one.begins for one in spec.load.callers if is_late_above_share(one))
+    names = {one.name for one in spec.load.callers if is_served(one)}
+
+    def took_s(from_s: float, to_s: float) -> list[float]:
+        return [
+            one.latency_s for one in case.questions if one.ok and one.group in names and from_s <= one.at_s < to_s
+        ]
+
+    before, after = took_s(max(case.from_s, _LEARNED_S), began_s), took_s(began_s + _LEARNED_S, case.end_s)
+    alone_s, now_s = quantile(before, _QUANTILE), quantile(after, _QUANTILE)
+    said_limit = f"<= {limit:g}"
+    if alone_s is None or now_s is None or min(len(before), len(after)) < _ENOUGH:
+        why = f"{len(before)} good answers before and {len(after)} after are too few to compare"
+        return CheckFinding(check="callerP99Times", answer=CheckResult.UNKNOWN, why=why, limit=said_limit)
+    times = now_s / alone_s
+    return CheckFinding(
+        check="callerP99Times",
+        answer=CheckResult.YES if times <= limit else CheckResult.NO,
+        why=(
+            f"p99 {text_format.seconds(now_s)} of {len(after)} good answers from "
+            f"{text_format.moment(began_s + _LEARNED_S)} on, and {text_format.seconds(alone_s)} of {len(before)} "
+            "before"
+        ),
+        measured=f"{times:.2f}",
+        limit=said_limit,
+        numbers={"times": times, "before_s": alone_s, "after_s": now_s},
+    )
 
 
 def quota_error(case: CheckInput) -> CheckFinding | None:

@@ -45,7 +45,11 @@ class ArrivalSchedule:
             for place, (start_s, end_s, factor) in enumerate(self._surges())
             if factor > 1
         ]
-        return self._named("", heapq.merge(*parts, key=lambda one: one.at_s))
+        return self._named("", filter(self._has_begun, heapq.merge(*parts, key=lambda one: one.at_s)))
+
+    def _has_begun(self, arrival: Arrival) -> bool:
+        begins_s = next((one.begins for one in self.load.callers if one.name == arrival.group), 0.0)
+        return arrival.at_s >= begins_s
 
     def more(self, name: str, factor: float, from_s: float) -> Iterator[Arrival]:
         """Endless extra arrivals from ``from_s`` on for ``factor`` times the usual load."""

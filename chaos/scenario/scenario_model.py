@@ -147,6 +147,16 @@ class CallerGroup(Spec):
     unit: Literal["requests", "tokens"] = documented_field(
         "requests", "Which quota of the tenant is tested; the other one is set to twice what the tenant asks for."
     )
+    times_share: float | None = documented_field(
+        None,
+        "How many times its equal share of the pool this tenant asks for, without a quota: at most 1, or more. "
+        "Groups with it are the first named tenants of the policies, like those with a timesQuota.",
+        gt=0,
+        le=1000,
+    )
+    begins: Duration = documented_field(
+        0.0, "When the group begins, from the first request of the load.", unit="duration", ge=0, le=3600
+    )
     times_service: float | None = documented_field(
         None,
         "Deadline that each request states, in mean service times, in the header that the policies name.",
@@ -164,15 +174,25 @@ def is_above_quota(group: CallerGroup) -> bool:
     return group.times_quota is not None and group.times_quota > 1.0
 
 
+def is_above_share(group: CallerGroup) -> bool:
+    """Whether the group asks for more than its share of the pool."""
+    return group.times_share is not None and group.times_share > 1.0
+
+
+def is_late_above_share(group: CallerGroup) -> bool:
+    """Whether the group asks for more than its share, but not from the beginning."""
+    return is_above_share(group) and group.begins > 0
+
+
 def is_hopeless(group: CallerGroup) -> bool:
     """Whether no answer can make the group's deadline."""
     return group.times_service is not None and group.times_service < HOPELESS_BELOW
 
 
 def is_served(group: CallerGroup) -> bool:
-    """Whether the group must lose nothing: within its quota, and with time for an answer."""
+    """Whether the group must lose nothing: within its quota and share, and with time for an answer."""
     in_time = group.times_service is None or group.times_service >= 1.0
-    return in_time and not is_above_quota(group)
+    return in_time and not is_above_quota(group) and not is_above_share(group)
 
 
 class LoadSpec(Spec):
@@ -201,15 +221,15 @@ class LoadSpec(Spec):
     turns: list[DemandShift] = documented_field([], "Changes of the proxies' shares.")
     callers: list[CallerGroup] = documented_field(
         [],
-        "Groups of callers. Without a timesQuota the lab leaves out the policies' tenants, without a timesService "
-        "their deadline.",
+        "Groups of callers. Without a timesQuota or timesShare the lab leaves out the policies' tenants, "
+        "without a timesService their deadline.",
         max_length=16,
     )
 
     @property
     def tenants(self) -> list[CallerGroup]:
         """Groups that are tenants."""
-        return [one for one in self.callers if one.times_quota is not None]
+        return [one for one in self.callers if one.times_quota is not None or one.times_share is not None]
 
     def rate_of(self, group: CallerGroup, rate_per_s: float) -> float:
         """Requests per second of one group of a load with this rate."""
@@ -270,9 +290,16 @@ class Hypothesis(Spec):
     )
     caller_goodput_percent: float | None = documented_field(
         None,
-        "Minimum good answers per 100 requests of each group of callers within its quota and without a deadline "
-        "below the mean service time.",
+        "Minimum good answers per 100 requests of each group of callers within its quota and share, and without a "
+        "deadline below the mean service time.",
         ge=0,
+        le=100,
+    )
+    caller_p99_times: float | None = documented_field(
+        None,
+        "Maximum p99 of the total time of good answers of such groups after a group above its share began, over "
+        "their p99 before.",
+        ge=1,
         le=100,
     )
     hopeless_refused_percent: float | None = documented_field(

@@ -29,7 +29,14 @@ from chaos.scenario.placement import (
     selected_targets,
     target_pool,
 )
-from chaos.scenario.scenario_model import FaultSpec, ScenarioSpec, is_above_quota, is_hopeless, is_served
+from chaos.scenario.scenario_model import (
+    FaultSpec,
+    ScenarioSpec,
+    is_above_quota,
+    is_hopeless,
+    is_late_above_share,
+    is_served,
+)
 from policies.findings import did_you_mean, format_value
 from policies.origin import Step
 from policies.quantity import format_duration
@@ -512,6 +519,7 @@ def _in_hypothesis(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
     for name, value, applies, setting in (
         ("callerGoodputPercent", asked.caller_goodput_percent, is_served, "timesQuota at most 1"),
         ("quotaErrorPercent", asked.quota_error_percent, is_above_quota, "timesQuota above 1"),
+        ("callerP99Times", asked.caller_p99_times, is_late_above_share, "timesShare above 1 and begins"),
         ("hopelessRefusedPercent", asked.hopeless_refused_percent, is_hopeless, "timesService below 0.5"),
     ):
         if value is not None and not any(map(applies, spec.load.callers)):

@@ -39,7 +39,7 @@ def group_headers(load: LoadSpec, service_s: float, listener: Listener | None) -
         names = {one.name: named.name for one, named in zip(load.tenants, tenants.named, strict=False)}
     found: dict[str, dict[str, str]] = {one.name: {} for one in load.callers}
     for one in load.callers:
-        if one.times_quota is not None:
+        if one in load.tenants:
             found[one.name][TENANT_HEADER if tenants is None else tenants.header] = names.get(one.name, one.name)
         if one.times_service is not None:
             found[one.name] |= _deadline_header(listener, one.times_service * service_s)
@@ -58,6 +58,9 @@ def lacking_limits(load: LoadSpec, listener: Listener) -> str:
     ]
     if without:
         return f"quotas of tokens, and these tenants have none: {', '.join(without)}"
+    shared = [one for one in load.tenants if one.times_share is not None]
+    if shared and (listener.tenants is None or not listener.tenants.fair_shares):
+        return "fair shares, and the route's tenants have none"
     has_deadlines = any(one.times_service is not None for one in load.callers)
     return "a deadline, and the route's listener has none" if has_deadlines and listener.deadline is None else ""
 
@@ -96,9 +99,12 @@ def _named(tenants: Tenants, experiment: Experiment, asking: RequestTemplate) ->
     load = experiment.spec.load
     tokens = _request_tokens(load, asking, tenants.bytes_per_token)
     return [
-        {"name": named.name, **_quota(named, one, times, experiment, tokens)}
+        {"name": named.name, **_quota(named, one, one.times_quota, experiment, tokens)}
+        if one.times_quota is not None
+        else named.model_dump(
+            mode="json", by_alias=True, exclude_unset=True, include={"name", "weight", "min_percent"}
+        )
         for named, one in zip(tenants.named, load.tenants, strict=False)
-        if (times := one.times_quota) is not None
     ]
 
 
@@ -110,7 +116,7 @@ def _quota(
     tested_per_s, ample_per_s = rate_per_s / times_quota, rate_per_s * _AMPLE
     by_tokens, least = group.unit == "tokens", _LEAST_BURST * len(experiment.proxies)
     per_s = ample_per_s if by_tokens else tested_per_s
-    burst_s = min(LONGEST_BURST_S, quota.burst_requests / quota.per_s)
+    burst_s = LONGEST_BURST_S if quota.per_s is None else min(LONGEST_BURST_S, quota.burst_requests / quota.per_s)
     found = {
         "requests": max(1, round(3600 * per_s)),
         "per": QuotaUnit.HOUR.value,

@@ -33,8 +33,10 @@ from xds_server.decide.decisions import (
     DeadlineSteps,
     Decisions,
     DegradationState,
+    FairShares,
     HedgeDecision,
     PoolDecisions,
+    TenantShare,
     TimeLimits,
 )
 from xds_server.decide.pool_inputs import ConnectedProxies
@@ -120,6 +122,19 @@ def _decision(name: str, values: dict[str, Any]) -> object:
     if name == "deadline":
         steps = {kind: DeadlineSteps(**values[kind]) if kind in values else None for kind in ("answer", "stream")}
         return DeadlineDecision(reason="", **steps)
+    if name == "fair_shares":
+        tenants = {
+            (one["port"], one["tenant"]): TenantShare(
+                share_per_s=1.0,
+                demand_per_s=1.0,
+                allowed_per_s=one["admitted"],
+                admitted=one["admitted"],
+                enforced=True,
+                since_s=0.0,
+            )
+            for one in values["tenants"]
+        }
+        return FairShares(on=True, capacity_per_s=1.0, demand_per_s=2.0, tenants=tenants, since_s=0.0)
     kinds = {"hedge": HedgeDecision, "limits": TimeLimits, "degradation": DegradationState}
     return kinds[name](reason="", since_s=0.0, **values)
 

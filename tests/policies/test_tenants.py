@@ -34,6 +34,21 @@ def tenants(fields: str, header: str = "header: x-tenant, trustHeader: true") ->
             "SG040",
             "named[0].perMonth.tokens",
         ),
+        ("others: {}", "SG024", "others.requests"),
+        (f"named: [{{name: a, requests: 1, weight: 2}}], {OTHERS}", "SG040", "named[0].weight"),
+        ("others: {requests: 5, minPercent: 5}", "SG040", "others.minPercent"),
+        ("fairShares: true, others: {burst: 5}", "SG040", "others.burst"),
+        ("fairShares: true, others: {weight: 0}", "SG026", "others.weight"),
+        (
+            "fairShares: true, named: [{name: a, minPercent: 60}], others: {minPercent: 50}",
+            "SG040",
+            "others.minPercent",
+        ),
+        (
+            "fairShares: true, named: [{name: a, minPercent: 60}, {name: b, minPercent: 50}], others: {}",
+            "SG040",
+            "named[1].minPercent",
+        ),
         (f"named: [{{name: 'a,b', requests: 1}}], {OTHERS}", "SG026", "named[0].name"),
     ],
 )
@@ -75,3 +90,12 @@ def test_burst_is_what_the_quota_gives_in_a_second() -> None:
     assert Quota(requests=600, per=QuotaUnit.MINUTE).burst_requests == 10
     assert Quota(requests=600, per=QuotaUnit.MINUTE, burst=50).burst_requests == 50
     assert Quota(requests=3600, per=QuotaUnit.HOUR).per_s == 1
+
+
+def test_fair_shares_need_no_quota() -> None:
+    shares = tenants("fairShares: true, named: [{name: a, weight: 2, minPercent: 10}, {name: b}], others: {}")
+    policies = load_contents({Path("p.yaml"): (POOL + route("a", shares)).encode()})
+    (found,) = policies.routes.values()
+    assert found.spec.listener.tenants is not None
+    assert not found.spec.listener.tenants.has_quotas
+    assert str(found.spec.listener.tenants.named[0]) == "no quota"

@@ -425,7 +425,18 @@ class ServerBackend:
         if scene is not None:
             yield from pool_metrics(scene)
             yield CallerMetrics.tenant_quota_requests_per_second.family(
-                {(str(one.port), one.tenant): one.quota_per_s for one in scene.tenants()}
+                {
+                    (str(one.port), one.tenant): one.quota_per_s
+                    for one in scene.tenants()
+                    if one.quota_per_s is not None
+                }
+            )
+            yield CallerMetrics.tenant_share_ratio.family(
+                {
+                    (str(one.port), one.tenant): 1 - limited / 100
+                    for one in scene.tenants()
+                    if (limited := one.limited_percent) is not None
+                }
             )
             yield CallerMetrics.tenant_period_used_ratio.family(
                 {

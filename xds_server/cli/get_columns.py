@@ -365,17 +365,20 @@ def _percent(ratio: float | None) -> float | None:
 
 _TENANTS_COLUMNS: Final[tuple[Column[TenantStatus], ...]] = (
     _identity("TENANT", lambda item: item.name),
-    _word("QUOTA", lambda item: f"{item.requests}/{item.per}", state=True),
+    _word("QUOTA", lambda item: "-" if item.requests is None else f"{item.requests}/{item.per}", state=True),
     _word("TOKENS", lambda item: "-" if item.tokens is None else f"{item.tokens}/{item.per}", wide=True),
     _word("MODE", lambda item: item.mode, state=True),
     _figure("SERVED/S", lambda item: item.traffic.served_per_s, "{:.1f}"),
-    _figure("USED%", lambda item: 100 * item.traffic.served_per_s / item.quota_per_s, "{:.0f}"),
+    _figure("USED%", lambda item: _percent(item.used), "{:.0f}"),
     _figure("DAY%", lambda item: _percent(item.used_of("day")), "{:.0f}"),
     _figure("MONTH%", lambda item: _percent(item.used_of("month")), "{:.0f}"),
     _figure("REFUSED/S", lambda item: item.traffic.refused_per_s, "{:.1f}"),
     _figure("ADMITTED", lambda item: item.traffic.admitted, "{:.0f}"),
     _figure("OVER", lambda item: item.traffic.over_quota, "{:.0f}"),
     _figure("REFUSED", lambda item: item.traffic.refused, "{:.0f}"),
+    _figure("SHARE/S", lambda item: item.share_per_s, "{:.1f}"),
+    _figure("LIMITED%", lambda item: item.limited_percent, "{:.0f}"),
+    _figure("ABOVE-SHARE", lambda item: item.traffic.over_share, "{:.0f}", wide=True),
     _figure("PROXIES", lambda item: item.proxies, wide=True),
 )
 _OBJECTIVES_COLUMNS: Final[tuple[Column[ObjectiveStatus], ...]] = (

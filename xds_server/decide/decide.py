@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
 from policies.model import PolicySet
 from policies.route import ModelChange
@@ -15,14 +16,18 @@ from xds_server.decide.admission.ceiling import classes_by_pool
 from xds_server.decide.admission.degradation_level import FallbackView
 from xds_server.decide.admission.quota_periods import used_up_quotas
 from xds_server.decide.admission.quota_proxies import quota_proxies
+from xds_server.decide.admission.tenant_shares import share_rules
 from xds_server.decide.decision_memory import NO_POOL_MEMORY, DecisionMemory
 from xds_server.decide.decisions import Decisions, EnginesOfPools, PoolDecisions
 from xds_server.decide.ejection.removed_engines import removed_engines
 from xds_server.decide.pool_decisions import PoolInputs, any_admitted, pool_decisions
-from xds_server.decide.pool_inputs import ConnectedProxies, PoolPolicy, able_per_s
+from xds_server.decide.pool_inputs import ConnectedProxies, PoolPolicy, ShareRule, able_per_s
 from xds_server.model.fleet import EngineId, Fleet
 from xds_server.model.order import Order
+from xds_server.model.pool_traffic import TenantId
 from xds_server.model.tenant_usage import NO_USAGE, TenantUsage
+
+_NO_SHARES: Final[Mapping[TenantId, ShareRule]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +41,7 @@ class PreparedPolicies:
 def prepared_policies(policies: PolicySet) -> PreparedPolicies:
     """What decisions ask of these policies."""
     classes, residency = classes_by_pool(policies), _residency_by_pool(policies)
-    moves = _moves_by_pool(policies)
+    moves, shares = _moves_by_pool(policies), share_rules(policies)
     # Envoy has one set of limits per route: those of the first pool.
     hurried = {
         route.spec.pools[0].pool for route in policies.routes.values() if route.spec.listener.deadline is not None
@@ -50,6 +55,7 @@ def prepared_policies(policies: PolicySet) -> PreparedPolicies:
                 residency=residency.get(name, frozenset()),
                 move_within_s=moves.get(name, 0.0),
                 deadlines=name in hurried,
+                shares=shares.get(name, _NO_SHARES),
             )
             for name, pool in policies.pools.items()
         },

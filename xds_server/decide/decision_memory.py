@@ -15,6 +15,7 @@ from xds_server.decide.decisions import (
     DeadlineDecision,
     DegradationState,
     EngineCapacity,
+    FairShares,
     HedgeDecision,
     PoolDecisions,
     RegionShares,
@@ -23,7 +24,7 @@ from xds_server.decide.decisions import (
     ZoneShares,
 )
 from xds_server.model.fleet import EngineId
-from xds_server.model.pool_traffic import PoolTraffic, Proxy
+from xds_server.model.pool_traffic import PoolTraffic, Proxy, TenantId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,6 +336,22 @@ class AdmissionMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FairShareMemory:
+    """The last shares of tenants, at ``at_s``, and what smooths the next ones.
+
+    ``costs``: work of a tenant's request over that of the mean request. ``calm_since_s``: since when demand has
+    been low (None: it is not). ``trim`` corrects the capacity. ``moved_at_s`` is when limits last moved much.
+    """
+
+    decided: FairShares
+    costs: Mapping[TenantId, float] = field(default_factory=dict)
+    calm_since_s: float | None = None
+    trim: float = 1.0
+    at_s: float = 0.0
+    moved_at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DegradationMemory:
     """The last level, and its timers.
 
@@ -541,6 +558,7 @@ class PoolMemory:
     breaker: PoolBreakerMemory = field(default_factory=PoolBreakerMemory)
     capacity: CapacityMemory = field(default_factory=CapacityMemory)
     admission: AdmissionMemory | None = None
+    fair_shares: FairShareMemory | None = None
     degradation: DegradationMemory | None = None
     hedge: HedgeMemory | None = None
     retries: RetryMemory | None = None

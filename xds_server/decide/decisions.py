@@ -13,6 +13,7 @@ from engine.report import Verdict
 from policies.tenants import QuotaPeriod
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.pod_state import PodPhase, PodState
+from xds_server.model.pool_traffic import TenantId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +292,39 @@ class DeadlineDecision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TenantShare:
+    """One tenant's share of a pool, in mean requests per second.
+
+    ``share_per_s`` is its own while all tenants ask for everything, ``allowed_per_s`` what it gets now, with what
+    others leave. ``admitted`` is the part, 0..1, of its requests that is not refused, since ``since_s``
+    (monotonic); ``enforced`` is False in shadow mode.
+    """
+
+    share_per_s: float
+    demand_per_s: float
+    allowed_per_s: float
+    admitted: float
+    enforced: bool
+    since_s: float
+
+    @property
+    def refused_percent(self) -> float:
+        """Percentage of its requests that proxies refuse."""
+        return 100.0 * (1.0 - self.admitted) if self.enforced else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FairShares:
+    """The shares of a pool's tenants; ``on`` while it has no room for all they ask for, since ``since_s``."""
+
+    on: bool
+    capacity_per_s: float
+    demand_per_s: float
+    tenants: Mapping[TenantId, TenantShare]
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DegradationState:
     """A pool's degradation level, 0 to 4, and its actions.
 
@@ -349,7 +383,8 @@ class PoolDecisions:
     the percent of its strict sessions that each draining engine keeps; one without an entry keeps none.
     ``regions`` is by the callers' region, and empty if all engines are in one; ``region_zones`` has the zones
     within each region, by calling zone. ``serves_percent`` is the part of its traffic that the pool takes while
-    another pool can take the rest: 0 while it fails as a whole, less than 100 on trial.
+    another pool can take the rest: 0 while it fails as a whole, less than 100 on trial. ``fair_shares`` is None
+    without tenants that have them.
     """
 
     engines: Mapping[EngineId, EngineDecision]
@@ -370,6 +405,7 @@ class PoolDecisions:
     sessions: Mapping[EngineId, float] = field(default_factory=dict)
     regions: Mapping[str, RegionShares] = field(default_factory=dict)
     region_zones: Mapping[str, Mapping[str, ZoneShares]] = field(default_factory=dict)
+    fair_shares: FairShares | None = None
 
 
 UNDECIDED: Final = PoolDecisions(engines={}, zones={}, ceilings={})

@@ -25,12 +25,14 @@ from xds_server.decide.admission.engine_capacity import engine_capacities
 from xds_server.decide.admission.pool_breaker import PoolAnswers, breaker_due_s, pool_breaker, serves_percent
 from xds_server.decide.admission.pool_strain import pool_strain
 from xds_server.decide.admission.retry_budget import retry_budget
+from xds_server.decide.admission.tenant_shares import fair_shares
 from xds_server.decide.decision_memory import (
     AdmissionMemory,
     CapacityMemory,
     DeadlineMemory,
     DegradationMemory,
     EndpointWeight,
+    FairShareMemory,
     HedgeMemory,
     PoolBreakerMemory,
     PoolMemory,
@@ -39,7 +41,7 @@ from xds_server.decide.decision_memory import (
     TimeLimitMemory,
     ZoneMemory,
 )
-from xds_server.decide.decisions import EngineDecision, Health, PoolDecisions
+from xds_server.decide.decisions import AdmissionDecision, EngineDecision, Health, PoolDecisions
 from xds_server.decide.ejection.engine_decisions import engine_decisions
 from xds_server.decide.pool_inputs import Callers, ConnectedProxies, PoolEngines, PoolPolicy
 from xds_server.decide.routing.deadline_refusals import deadline_refusals
@@ -91,6 +93,7 @@ class _AdmissionStep:
     serves_percent: float
     degradation: DegradationMemory
     admission: AdmissionMemory
+    fair_shares: FairShareMemory | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +168,7 @@ def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemo
         sessions=kept_sessions(pool.policy.move_within_s, pool.engines, outcome.engines, now_s),
         regions=routed.regions.shares,
         region_zones={region: zones.shares for region, zones in routed.regions.zones.items()},
+        fair_shares=None if let_in.fair_shares is None else let_in.fair_shares.decided,
     )
     memory = PoolMemory(
         decided=decided,
@@ -172,6 +176,7 @@ def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemo
         breaker=let_in.breaker,
         capacity=let_in.capacity,
         admission=let_in.admission,
+        fair_shares=let_in.fair_shares,
         degradation=let_in.degradation,
         hedge=routed.hedge,
         retries=routed.retries,
@@ -242,9 +247,10 @@ def _admission_step(
         shadow=resilience.shadowed(degradation.mode),
         now_s=now_s,
     )
+    engines = PoolEngines(engines=pool.engines, decisions=decisions, capacities=able.capacities)
     admitted = admission_decision(
         policy,
-        PoolEngines(engines=pool.engines, decisions=decisions, capacities=able.capacities),
+        engines,
         traffic=pool.traffic,
         proxies=proxies,
         degradation=level.decided,
@@ -252,8 +258,25 @@ def _admission_step(
         now_s=now_s,
     )
     return _AdmissionStep(
-        capacity=able, breaker=breaker, serves_percent=percent, degradation=level, admission=admitted
+        capacity=able,
+        breaker=breaker,
+        serves_percent=percent,
+        degradation=level,
+        admission=admitted,
+        fair_shares=fair_shares(
+            policy.shares,
+            pool.traffic,
+            per_s=_answers_per_s(engines, admitted.decided),
+            before=before.fair_shares,
+            now_s=now_s,
+        ),
     )
+
+
+def _answers_per_s(engines: PoolEngines, admission: AdmissionDecision) -> float:
+    """Answers per second of the engines in rotation; fewer if the admission limit leaves slots unused."""
+    used = min(1.0, admission.total / admission.slots) if admission.slots and admission.in_force else 1.0
+    return used * math.fsum(engines.able_per_s(one.id) for one in engines.engines)
 
 
 def _in_flight(traffic: PoolTraffic | None, now_s: float) -> Mapping[str, int]:
@@ -378,6 +401,7 @@ def _inputs(pool: PoolInputs, proxies: ConnectedProxies, memory: PoolMemory, now
         pool.policy.classes,
         pool.policy.residency,
         pool.policy.deadlines,
+        pool.policy.shares,
         pool.orders,
         pool.fallback,
     )

@@ -12,10 +12,19 @@ from policies.route import PriorityClass
 from xds_server.decide.decision_memory import Demand
 from xds_server.decide.decisions import EngineCapacity, EngineDecision, Health, ShareRamp
 from xds_server.model.fleet import Engine, EngineId
-from xds_server.model.pool_traffic import Proxy
+from xds_server.model.pool_traffic import Proxy, TenantId
 from xds_server.model.view import GATEWAY
 
 _NO_PROXIES: Final[Mapping[str, Proxy]] = MappingProxyType({})  # one object: decisions compare it by identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareRule:
+    """What the policy says of one tenant's share of a pool. ``enforced`` is False in shadow mode."""
+
+    weight: float
+    min_percent: float
+    enforced: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +33,7 @@ class PoolPolicy:
     limit some of them.
 
     ``move_within_s``: in which sessions leave a draining engine; 0 without strict affinity. ``deadlines``: a route
-    that takes its limits from the pool reads deadlines of callers.
+    that takes its limits from the pool reads deadlines of callers. ``shares``: tenants with fair shares.
     """
 
     spec: EnginePoolSpec
@@ -33,6 +42,7 @@ class PoolPolicy:
     residency: frozenset[frozenset[str]] = frozenset()
     move_within_s: float = 0.0
     deadlines: bool = False
+    shares: Mapping[TenantId, ShareRule] = field(default_factory=dict)
 
 
 def able_per_s(decision: EngineDecision, capacity: EngineCapacity) -> float:

@@ -50,7 +50,8 @@ _BY_ROUTE: Final = LabelSet(
     labels={"pool": (), "route": (), "class": _CLASSES, "outcome": _RESULTS}, per=("route",)
 )
 _BY_TENANT: Final = LabelSet(
-    labels={"port": (), "tenant": (), "outcome": ("admitted", "over_quota", "refused")}, per=("tenant",)
+    labels={"port": (), "tenant": (), "outcome": ("admitted", "over_quota", "refused", "over_share")},
+    per=("tenant",),
 )
 _BY_PERIOD: Final = LabelSet(labels={"port": (), "tenant": (), "period": ("day", "month")}, per=("tenant",))
 _BY_QUOTA: Final = LabelSet(labels={"port": (), "tenant": ()}, per=("tenant",))
@@ -128,8 +129,9 @@ class CallerMetrics(MetricChapter):
     tenant_requests = counter_family(
         "tenant_requests_total",
         "requests",
-        "Requests of a tenant (listener.tenants): within its quota, above it but served (mode: shadow), or "
-        "refused with 429. The tenant `others` stands for all callers that are not named.",
+        "Requests of a tenant (listener.tenants): within its quota, above it but served (mode: shadow), "
+        "refused with 429, or refused as above its fair share of a pool without room for all "
+        "requests. The tenant `others` stands for all callers that are not named.",
         "`switchgear get tenants`; raise the quota, or ask the tenant to send less.",
         _BY_TENANT,
     )
@@ -147,6 +149,14 @@ class CallerMetrics(MetricChapter):
         "tokens, whichever is nearer to its limit. From 1 on its callers get 429. Absent without such a quota.",
         "`switchgear why tenant:PORT/TENANT`; raise the quota, or agree on less traffic until the period ends.",
         _BY_PERIOD,
+    )
+    tenant_share_ratio = gauge_family(
+        "tenant_share_ratio",
+        "ratio",
+        "Part of a tenant's requests to its fullest pool that its fair share admits: 1 while that pool has room "
+        "for all; absent without listener.tenants.fairShares.",
+        "`switchgear why tenant:NAME`: add engines, or raise the tenant's weight.",
+        _BY_QUOTA,
     )
     objective_calls = counter_family(
         "objective_calls_total",

@@ -8,6 +8,7 @@ last report; readers decide whether that is enough and recent enough. Unreported
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeAlias
 
 from policies.route import PriorityClass
 
@@ -136,9 +137,41 @@ class ProxyTraffic:
     heard_at_s: float = 0.0
 
 
+TenantId: TypeAlias = tuple[int, str]
+"""Port and name of a tenant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantUse:
+    """One tenant's part in a pool's traffic over the last ``RATE_S``; retries are not arrivals.
+
+    ``arrivals_per_s`` includes ``shed_per_s``, refused at the ceiling, and ``over_share_per_s``, refused as above
+    its share. ``done_per_s`` are good answers, ``busy`` is the mean number of calls that these held open.
+    """
+
+    arrivals_per_s: float = 0.0
+    shed_per_s: float = 0.0
+    over_share_per_s: float = 0.0
+    done_per_s: float = 0.0
+    busy: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantUses:
+    """What tenants with fair shares use of a pool, as ``proxies`` report that are connected to this replica.
+
+    ``strangers_per_s`` are arrivals at the pool of all others.
+    """
+
+    by_tenant: Mapping[TenantId, TenantUse]
+    strangers_per_s: float
+    proxies: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolTraffic:
-    """A pool's telemetry; ``engines`` by engine name, ``proxies`` by node id.
+    """A pool's telemetry; ``engines`` by engine name, ``proxies`` by node id, ``tenants`` is None without fair
+    shares.
 
     ``answer`` is the time of whole responses without streaming, ``first_byte`` of the first byte of streams (the
     first token only behind the gate); both of successful calls. Counts and rates are already divided by the share
@@ -150,6 +183,7 @@ class PoolTraffic:
     answer: LatencyTail | None = None
     first_byte: LatencyTail | None = None
     heard_at_s: float = 0.0
+    tenants: TenantUses | None = None
 
 
 WINDOW_S = 30.0

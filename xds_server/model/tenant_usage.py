@@ -7,9 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from policies.tenants import QuotaPeriod
-
-TenantKey = tuple[int, str]
-"""Port and name of a tenant."""
+from xds_server.model.pool_traffic import TenantId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +26,14 @@ class TenantUsage:
     """Usage of tenants in the day and the month of ``today`` (UTC); an absent tenant used nothing."""
 
     today: date
-    used: Mapping[QuotaPeriod, Mapping[TenantKey, Used]] = field(default_factory=lambda: _NONE)
+    used: Mapping[QuotaPeriod, Mapping[TenantId, Used]] = field(default_factory=lambda: _NONE)
 
-    def of(self, key: TenantKey, period: QuotaPeriod) -> Used:
+    def of(self, key: TenantId, period: QuotaPeriod) -> Used:
         """What a tenant used in the current period of this kind."""
         return self.used.get(period, {}).get(key, NOT_USED)
 
 
-_NONE: Final[Mapping[QuotaPeriod, Mapping[TenantKey, Used]]] = MappingProxyType({})
+_NONE: Final[Mapping[QuotaPeriod, Mapping[TenantId, Used]]] = MappingProxyType({})
 
 NO_USAGE: Final = TenantUsage(today=date.min)
 """Before anything was counted, and without quotas for calendar periods."""

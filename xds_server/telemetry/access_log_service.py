@@ -43,7 +43,7 @@ from xds_server.telemetry.stream_service import (
     TelemetryStreamError,
     validated_node_id,
 )
-from xds_server.telemetry.tenant_counts import RATE_LIMITED
+from xds_server.telemetry.tenant_counts import FAULT_INJECTED, RATE_LIMITED, QuotaResult
 from xds_server.telemetry.traffic_store import Attempt, TrafficStore
 from xds_server.translate.access_log_config import ATTEMPT_HEADER, LOG_NAME
 from xds_server.wire.decode import decoder
@@ -86,6 +86,8 @@ _HTTP_LOGS: Final = (2,)
 
 LONGEST_S: Final = 86_400.0
 """No call lasts longer than a policy allows; longer durations are ignored."""
+
+_LIMITED: Final = frozenset({RATE_LIMITED, FAULT_INJECTED})
 
 
 class AccessLogPort(Protocol):
@@ -220,10 +222,14 @@ def record_entries(
             began_s=began_s,
         )
         note(node, facts, ended, weight=weight, now_s=now_s)
-        if tenants is not None and ended.first:
-            tenants.add(entry, refused=False, weight=weight, at_s=now_s)
-        if tenants is not None and 200 <= code < _ERROR:
-            tenants.add_answer(entry, facts.name, weight=weight)
+        if tenants is not None:
+            if ended.first:
+                tenants.add(entry, weight=weight, at_s=now_s)
+            if 200 <= code < _ERROR:
+                tenants.add_answer(entry, facts.name, weight=weight)
+            tenant = tenants.tenant_with_share(entry, facts.name)
+            if tenant is not None:
+                book.record_tenant(facts, tenant, ended, weight=weight, now_s=now_s)
         if tapped:
             _tap_attempt(book, node, entry, facts, ended, weight=weight)
         bad |= outcome is _FAILURE or outcome is _NOT_SENT
@@ -233,13 +239,10 @@ def record_entries(
 def _request(book: TrafficStore, node: str, entry: Any, weight: float, now_s: float, *, may_see: MaySee) -> bool:
     common = entry.common_properties
     flags = _flags(common)
-    if RATE_LIMITED in flags:
-        # Refused by a quota, before the pool was chosen.
-        found = book.tenants.facts(entry)
-        if found is not None and any(map(may_see, found[1].pools)):
-            book.tenants.add(entry, refused=True, weight=weight, at_s=now_s)
-        return False
     route = book.directory.route(common.route_name)
+    if not flags.isdisjoint(_LIMITED):
+        _limited_request(book, entry, flags, route, weight=weight, now_s=now_s, may_see=may_see)
+        return False
     if route is None:
         return False
     header = entry.request.request_headers.get(ATTEMPT_HEADER, "0")
@@ -249,7 +252,7 @@ def _request(book: TrafficStore, node: str, entry: Any, weight: float, now_s: fl
     if late is not None:
         _late_request(book, node, entry, route, late, attempt=attempt, weight=weight, may_see=may_see)
         if late is DeadlineResult.REFUSED:
-            book.tenants.add(entry, refused=False, weight=weight, at_s=now_s)
+            book.tenants.add(entry, weight=weight, at_s=now_s)
         return False
     outcome = request_outcome(flags, details, attempt)
     if book.tap and (outcome is AttemptOutcome.NOT_SENT or limit_reason(details)):
@@ -259,7 +262,7 @@ def _request(book: TrafficStore, node: str, entry: Any, weight: float, now_s: fl
         if facts is not None and may_see(facts.name):
             book.record_shed(node, facts, route.priority, route=route.name, weight=weight, now_s=now_s)
             if attempt == 0:
-                book.tenants.add(entry, refused=False, weight=weight, at_s=now_s)
+                _refused_request(book, entry, facts, None, weight=weight, now_s=now_s)
             return True
     elif outcome is AttemptOutcome.FAILURE:
         facts = book.directory.pools.get(common.upstream_cluster)
@@ -276,6 +279,40 @@ def _request(book: TrafficStore, node: str, entry: Any, weight: float, now_s: fl
             )
             return True
     return False
+
+
+def _limited_request(
+    book: TrafficStore,
+    entry: Any,
+    flags: frozenset[str],
+    route: RouteFacts | None,
+    *,
+    weight: float,
+    now_s: float,
+    may_see: MaySee,
+) -> None:
+    """Count a request that was refused by its tenant's quota, or because the tenant was above its share."""
+    if RATE_LIMITED in flags:
+        # Refused before the pool was chosen.
+        found = book.tenants.facts(entry)
+        if found is not None and any(map(may_see, found[1].pools)):
+            book.tenants.add(entry, refused=QuotaResult.REFUSED, weight=weight, at_s=now_s)
+        return
+    facts = None if route is None else book.directory.pools.get(route.pool)
+    if facts is not None and may_see(facts.name):
+        _refused_request(book, entry, facts, QuotaResult.OVER_SHARE, weight=weight, now_s=now_s)
+
+
+def _refused_request(
+    book: TrafficStore, entry: Any, facts: PoolFacts, refused: QuotaResult | None, *, weight: float, now_s: float
+) -> None:
+    """Count a request to a pool that was refused without a try; ``refused`` is None at the admission limit."""
+    book.tenants.add(entry, refused=refused, weight=weight, at_s=now_s)
+    tenant = book.tenants.tenant_with_share(entry, facts.name)
+    if tenant is not None:
+        book.record_tenant_refusal(
+            facts, tenant, above_share=refused is QuotaResult.OVER_SHARE, weight=weight, now_s=now_s
+        )
 
 
 def _late_request(

@@ -16,6 +16,7 @@ from policies.route import MAX_TOKENS_HEADER, Listener
 from policies.tenants import OTHERS, Tenants
 from xds_server.admin_api.tenant_types import TenantTraffic
 from xds_server.metrics.fleet_metrics import CallerMetrics
+from xds_server.model.pool_traffic import TenantId
 from xds_server.telemetry.sliding_windows import RateWindow
 from xds_server.telemetry.usage_by_day import UsageByDay
 from xds_server.translate.access_log_config import PORT_TAG
@@ -25,6 +26,9 @@ from xds_server.translate.tenant_quotas import OVER_QUOTA_HEADER
 RATE_LIMITED: Final = "rate_limited"
 """Response flag of requests that a quota refused, by its protobuf name."""
 
+FAULT_INJECTED: Final = "fault_injected"
+"""The same of requests above their tenant's share."""
+
 
 class QuotaResult(IntEnum):
     """What a quota did with a request; the values are positions of counts."""
@@ -32,6 +36,7 @@ class QuotaResult(IntEnum):
     ADMITTED = 0
     OVER_QUOTA = 1  # served, in shadow mode
     REFUSED = 2
+    OVER_SHARE = 3  # refused, while the pool had no room for all requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +44,7 @@ class TenantFacts:
     """The tenants of a port: the header with their name, the names, and the pools behind the port.
 
     ``models`` are by pool. ``estimate`` yields a request's tokens from its entry; None without limits of tokens.
+    ``shared`` are the pools that they have fair shares of.
     """
 
     header: str
@@ -46,6 +52,7 @@ class TenantFacts:
     pools: frozenset[str]
     models: Mapping[str, str]
     estimate: Callable[[Any], float] | None
+    shared: frozenset[str] = frozenset()
 
 
 def tenants_by_port(policies: PolicySet) -> Mapping[str, TenantFacts]:
@@ -55,15 +62,18 @@ def tenants_by_port(policies: PolicySet) -> Mapping[str, TenantFacts]:
         tenants = route.spec.listener.tenants
         if tenants is not None:
             port = str(route.spec.listener.port)
-            pools = {*(share.pool for share in route.spec.pools), *route.spec.fallbacks}
-            before = found[port].pools if port in found else frozenset()
+            pools = frozenset((*(share.pool for share in route.spec.pools), *route.spec.fallbacks))
+            shared = frozenset((route.spec.pools[0].pool,) if tenants.fair_shares else ())
             names = frozenset(one.name for one in tenants.named)
+            if (before := found.get(port)) is not None:
+                pools, shared = before.pools | pools, before.shared | shared
             found[port] = TenantFacts(
                 header=tenants.header,
                 names=names,
-                pools=before | pools,
-                models={pool: policies.pools[pool].spec.model for pool in before | pools},
+                pools=pools,
+                models={pool: policies.pools[pool].spec.model for pool in pools},
                 estimate=_estimate(route.spec.listener, tenants) if tenants.counts_tokens else None,
+                shared=shared,
             )
     return found
 
@@ -125,8 +135,16 @@ class TenantCounts:
         facts = self.ports.get(port)
         return None if facts is None else (port, facts)
 
-    def add(self, entry: Any, *, refused: bool, weight: float, at_s: float) -> None:
-        """Count a request."""
+    def tenant_with_share(self, entry: Any, pool: str) -> TenantId | None:
+        """Port and name of the tenant that sent a request, if it has a fair share of this pool."""
+        found = self.facts(entry)
+        if found is None or pool not in found[1].shared:
+            return None
+        name = entry.request.request_headers.get(found[1].header, "")
+        return int(found[0]), name if name in found[1].names else OTHERS
+
+    def add(self, entry: Any, *, refused: QuotaResult | None = None, weight: float, at_s: float) -> None:
+        """Count a request; ``refused``: by what."""
         found = self.facts(entry)
         if found is None:
             return
@@ -134,8 +152,8 @@ class TenantCounts:
         headers = entry.request.request_headers
         tenant = self._tenants[port, _name(entry, facts)]
         result = QuotaResult.ADMITTED
-        if refused:
-            result = QuotaResult.REFUSED
+        if refused is not None:
+            result = refused
         elif OVER_QUOTA_HEADER in headers:
             result = QuotaResult.OVER_QUOTA
         tenant.counts[result] += weight
@@ -161,8 +179,10 @@ class TenantCounts:
                 admitted=one.counts[QuotaResult.ADMITTED],
                 over_quota=one.counts[QuotaResult.OVER_QUOTA],
                 refused=one.counts[QuotaResult.REFUSED],
+                over_share=one.counts[QuotaResult.OVER_SHARE],
                 served_per_s=rates[QuotaResult.ADMITTED] + rates[QuotaResult.OVER_QUOTA],
                 refused_per_s=rates[QuotaResult.REFUSED],
+                over_share_per_s=rates[QuotaResult.OVER_SHARE],
             )
         return found
 

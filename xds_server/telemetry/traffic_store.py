@@ -29,6 +29,10 @@ from xds_server.model.pool_traffic import (
     DeadlineResult,
     LatencyTail,
     PoolTraffic,
+    ProxyTraffic,
+    TenantId,
+    TenantUse,
+    TenantUses,
 )
 from xds_server.telemetry.attempt_outcome import AttemptOutcome
 from xds_server.telemetry.call_latency import FirstTries, ObjectivesOfPools, RoutesOfPools, route_latency
@@ -36,7 +40,7 @@ from xds_server.telemetry.objective_counts import COUNTED, same_counts
 from xds_server.telemetry.pool_directory import EMPTY_DIRECTORY, PoolDirectory, PoolFacts
 from xds_server.telemetry.pool_totals import PoolTotals, call_result
 from xds_server.telemetry.request_tap import RequestTap
-from xds_server.telemetry.sliding_windows import LatencyHistogram
+from xds_server.telemetry.sliding_windows import LatencyHistogram, RateWindow
 from xds_server.telemetry.tally import NOTHING, EngineTally, ProxyTally, coarse_time, silent_engines
 from xds_server.telemetry.tenant_counts import TenantCounts
 from xds_server.telemetry.token_gap_counts import TokenGapCounts
@@ -95,16 +99,21 @@ class CallListener(Protocol):
         """Whether this proxy knows another engine, at another address, by this name."""
 
 
+_ARRIVED, _SHED, _DONE, _BUSY, _ABOVE_SHARE = range(1, 6)
+"""Columns of a tenant's window."""
+
+
 class _Pool:
     __slots__ = (
         "answer", "built_at_s", "engines", "facts", "first_byte", "heard_at_s", "latency", "objectives", "proxies",
-        "tails", "tails_at_s", "totals", "urgent", "value",
+        "tails", "tails_at_s", "tenants", "totals", "urgent", "value",
     )  # fmt: skip
 
     def __init__(self, facts: PoolFacts) -> None:
         self.facts = facts
         self.engines: dict[str, EngineTally] = {}
         self.proxies: dict[str, ProxyTally] = {}
+        self.tenants: dict[TenantId, RateWindow] = {}
         self.answer = LatencyHistogram()
         self.first_byte = LatencyHistogram()
         self.totals = PoolTotals()
@@ -292,6 +301,35 @@ class TrafficStore:
         if self.listener is not None:
             self.listener.on_request(node, route)
 
+    def record_tenant(
+        self, facts: PoolFacts, tenant: TenantId, attempt: Attempt, *, weight: float, now_s: float
+    ) -> None:
+        """Record an ended attempt of a tenant with a fair share of the pool."""
+        slot = self._tenant(facts, tenant).slot(now_s - max(attempt.late_s, 0.0))
+        if attempt.first and attempt.asks:
+            slot[_ARRIVED] += weight
+        if attempt.outcome is AttemptOutcome.NOT_SENT:
+            slot[_SHED] += weight
+        elif attempt.outcome is AttemptOutcome.SUCCESS:
+            slot[_DONE] += weight
+            slot[_BUSY] += weight * attempt.duration_s
+
+    def record_tenant_refusal(
+        self, facts: PoolFacts, tenant: TenantId, *, above_share: bool, weight: float, now_s: float
+    ) -> None:
+        """Record a request of such a tenant that was refused before it became an attempt."""
+        slot = self._tenant(facts, tenant).slot(now_s)
+        slot[_ARRIVED] += weight
+        slot[_ABOVE_SHARE if above_share else _SHED] += weight
+        self._pool(facts).heard_at_s = now_s
+
+    def _tenant(self, facts: PoolFacts, tenant: TenantId) -> RateWindow:
+        tenants = self._pool(facts).tenants
+        window = tenants.get(tenant)
+        if window is None:
+            window = tenants[tenant] = RateWindow(_ABOVE_SHARE)
+        return window
+
     def record_failure(
         self,
         facts: PoolFacts,
@@ -471,6 +509,23 @@ class TrafficStore:
                 proxy.forget_load()
             if now_s - proxy.heard_at_s > _FORGET_S:
                 del pool.proxies[node]
+        # Their names are bounded by the policies, which may have changed.
+        for tenant in [tenant for tenant, window in pool.tenants.items() if window.rates(now_s) is None]:
+            del pool.tenants[tenant]
+
+
+def _tenant_uses(pool: _Pool, proxies: Mapping[str, ProxyTraffic], now_s: float) -> TenantUses:
+    found = {}
+    for tenant, window in pool.tenants.items():
+        rates = window.rates(now_s)
+        if rates is not None:
+            arrived, shed, done, busy, above = rates
+            found[tenant] = TenantUse(
+                arrivals_per_s=arrived, shed_per_s=shed, over_share_per_s=above, done_per_s=done, busy=busy
+            )
+    arrived = sum(sum(one.arrivals_per_s.values()) for one in proxies.values())
+    known = sum(one.arrivals_per_s - one.over_share_per_s for one in found.values())
+    return TenantUses(by_tenant=found, strangers_per_s=max(0.0, arrived - known), proxies=len(proxies))
 
 
 def _traffic(pool: _Pool, now_s: float) -> PoolTraffic | None:
@@ -501,6 +556,7 @@ def _traffic(pool: _Pool, now_s: float) -> PoolTraffic | None:
         answer=answer,
         first_byte=first_byte,
         heard_at_s=coarse_time(None if before is None else before.heard_at_s, pool.heard_at_s),
+        tenants=_tenant_uses(pool, proxies, now_s) if pool.tenants else None,
     )
     if before is None or fresh != before:
         pool.value = fresh

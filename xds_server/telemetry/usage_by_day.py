@@ -13,7 +13,8 @@ from typing import Final
 
 from policies.model import PolicySet
 from policies.tenants import OTHERS, QuotaPeriod
-from xds_server.model.tenant_usage import NO_USAGE, TenantKey, TenantUsage, Used, utc_day
+from xds_server.model.pool_traffic import TenantId
+from xds_server.model.tenant_usage import NO_USAGE, TenantUsage, Used, utc_day
 
 KEPT_DAYS: Final = 62
 """The current month and the previous one."""
@@ -43,10 +44,10 @@ class UsageByDay:
         self._wall = wall
         self._days: dict[date, dict[_RowKey, list[float]]] = {}
         self._today = date.min
-        self._totals: dict[QuotaPeriod, dict[TenantKey, list[float]]] = {}
+        self._totals: dict[QuotaPeriod, dict[TenantId, list[float]]] = {}
         self.changed: set[date] = set()
 
-    def add(self, key: TenantKey, model: str, *, requests: float, tokens: float) -> None:
+    def add(self, key: TenantId, model: str, *, requests: float, tokens: float) -> None:
         """Count requests of a tenant now."""
         today = self._turn()
         rows = self._days.setdefault(today, {})
@@ -120,8 +121,8 @@ class UsageByDay:
             self.changed.discard(oldest)
 
 
-def _totals(days: Iterable[Mapping[_RowKey, list[float]]]) -> dict[TenantKey, list[float]]:
-    found: dict[TenantKey, list[float]] = {}
+def _totals(days: Iterable[Mapping[_RowKey, list[float]]]) -> dict[TenantId, list[float]]:
+    found: dict[TenantId, list[float]] = {}
     for rows in days:
         for (port, tenant, _), (requests, tokens) in rows.items():
             counts = found.setdefault((port, tenant), [0.0, 0.0])

@@ -57,6 +57,7 @@ from xds_server.translate.external_clusters import external_cluster_name
 from xds_server.translate.lua_scripts import STATIC_ANSWER_KEY, STATIC_ANSWER_METADATA
 from xds_server.translate.request_fields import ESTIMATED_TOKENS_HEADER, REQUEST_METADATA
 from xds_server.translate.tenant_quotas import OVER_QUOTA_HEADER, QUOTA_FLAG
+from xds_server.translate.tenant_share_limits import SHARE_FLAG
 
 SERVER_CLUSTER: Final = "switchgear"
 """Cluster of the control plane, static in every bootstrap."""
@@ -149,6 +150,8 @@ def listener_log(spec: Listener, *, static_answers: bool = False) -> AccessLog:
     expired = () if spec.deadline is None else (_expired(spec.deadline),)
     # No engine available, and timeouts. Per-try timeouts match, too: only response details distinguish them.
     flags = ["UH", "UT", "SI", *([] if spec.tenants is None else [QUOTA_FLAG])]
+    if spec.tenants is not None and spec.tenants.fair_shares:
+        flags.append(SHARE_FLAG)
     flagged = AccessLogFilter(response_flag_filter=ResponseFlagFilter(flags=flags))
     static = [got_static_answer()] if static_answers else []
     wanted = AccessLogFilter(or_filter=OrFilter(filters=[refused, flagged, *static, *expired]))

@@ -66,6 +66,12 @@ from xds_server.translate.request_fields import ESTIMATED_TOKENS_HEADER
 from xds_server.translate.route_configuration import route_configuration_name
 from xds_server.translate.strict_sessions import session_filters
 from xds_server.translate.tenant_quotas import OVER_QUOTA_HEADER, QUOTA_REASON, quota_filters
+from xds_server.translate.tenant_share_limits import (
+    SHARE_FLAG,
+    SHARE_REASON,
+    SHARE_RETRY_AFTER_S,
+    share_filters,
+)
 from xds_server.translate.upstream_tls import downstream_tls_socket
 
 REASON_HEADER: Final = "x-switchgear-reason"
@@ -140,6 +146,7 @@ def connection_manager(
         http_filters=[
             *caller_auth_filters(spec),
             *_fields_and_quotas(spec, prefix_lengths),
+            *share_filters(spec.tenants),
             HttpFilter(name=LUA_FILTER, typed_config=lua_filter(static_answers=static_answers)),
             *(session_filters() if keeps_sessions else ()),
             HttpFilter(
@@ -296,7 +303,13 @@ def _auth_replies(spec: ListenerSpec) -> Iterator[ResponseMapper]:
 
 
 def _quota_replies(spec: ListenerSpec) -> Iterator[ResponseMapper]:
-    if spec.tenants is not None:
+    if spec.tenants is not None and spec.tenants.fair_shares:
+        mapper = _reply(_flag(SHARE_FLAG), SHARE_REASON, str(SHARE_RETRY_AFTER_S))
+        mapper.body = DataSource(
+            inline_string="the model has no room for all requests, and this tenant is above its share; try later"
+        )
+        yield mapper
+    if spec.tenants is not None and spec.tenants.has_quotas:
         # Envoy sets the flag RL only after the reply.
         mapper = _reply(_status(429, "quota"), QUOTA_REASON, None)
         mapper.body = DataSource(inline_string="the quota of this tenant is used up; try again later")

@@ -71,6 +71,7 @@ from xds_server.translate.strict_sessions import (
     session_config,
 )
 from xds_server.translate.tenant_quotas import NO_QUOTA_USED_UP, tenant_quotas
+from xds_server.translate.tenant_share_limits import tenant_key, tenant_key_headers
 
 ROUTING_PRIORITY: Final = {
     PriorityClass.INTERACTIVE: RoutingPriority.HIGH,
@@ -303,8 +304,18 @@ def _envoy_route(
         name=name,
         match=route_match(match, streaming=streaming, headers=(*variant.headers, *checks), stated=stated),
         route=action,
-        typed_per_filter_config={**unchecked(route), **limit_answers(limit), **names_prefiller(route), **kept},
-        request_headers_to_remove=[*callers_headers(route), *([HOST_HEADER] if kept else [])],
+        typed_per_filter_config={
+            **unchecked(route),
+            **limit_answers(limit),
+            **names_prefiller(route),
+            **kept,
+            **tenant_key(route),
+        },
+        request_headers_to_remove=[
+            *callers_headers(route),
+            *([HOST_HEADER] if kept else []),
+            *tenant_key_headers(route),
+        ],
         response_headers_to_add=[_header(key, value) for key, value in told.items()],
         request_body_buffer_limit=route.spec.max_body_bytes,
         stat_prefix=name.replace("/", "."),

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Final
 
 from envoy_data_plane.envoy.service.runtime.v3 import Runtime
@@ -27,6 +28,8 @@ ACCESS_LOG_KEY: Final = f"{LAYER}.access_log.percent"
 
 EVERYTHING_PERCENT: Final = 100.0
 
+_NOTHING_REFUSED: Final[Mapping[str, float]] = MappingProxyType({})
+
 _LARGEST: Final = 2**32 - 1
 _MILLION: Final = 1_000_000
 
@@ -36,11 +39,13 @@ def runtime_layer(
     route_weights: Mapping[str, Mapping[str, int]],
     access_log_percent: float = EVERYTHING_PERCENT,
     deadline_keys: Iterable[str] = (),
+    refused_shares: Mapping[str, float] = _NOTHING_REFUSED,
 ) -> Runtime:
     """Layer with admission limits by pool, and weights by route and pool; keys in a fixed order.
 
-    ``access_log_percent`` below 100 samples access logs. ``deadline_keys``: steps of deadlines in force. Raises
-    ``ValueError`` for a number that Envoy would silently ignore.
+    ``access_log_percent`` below 100 samples access logs. ``deadline_keys``: steps of deadlines in force.
+    ``refused_shares``: percent of a tenant's requests that are refused, by key. Raises ``ValueError`` for a number
+    that Envoy would silently ignore.
     """
     values: dict[str, float] = {}
     for pool in sorted(ceilings):
@@ -51,6 +56,7 @@ def runtime_layer(
             values[f"{prefix}.{pool}"] = _count(weight, f"weight of {pool} in {route}")
     values.update(dict.fromkeys(sorted(deadline_keys), REFUSED_PERCENT))
     fields = {key: _number(value) for key, value in values.items()}
+    fields |= {key: _share(percent) for key, percent in sorted(refused_shares.items())}
     if access_log_percent != EVERYTHING_PERCENT:
         fields[ACCESS_LOG_KEY] = _share(access_log_percent)
     return Runtime(name=LAYER, layer=Struct(fields=fields))
@@ -105,7 +111,7 @@ def _number(value: float) -> Value:
 def _share(percent: float) -> Value:
     """A percentage in Envoy's fractional form: plain numbers accept whole percents only."""
     if not math.isfinite(percent) or not 0 <= percent <= EVERYTHING_PERCENT:
-        raise ValueError(f"share of access logs is {percent} %")
+        raise ValueError(f"a share is {percent} %")
     parts = round(percent / EVERYTHING_PERCENT * _MILLION)
     return Value(
         struct_value=Struct(fields={"numerator": _number(parts), "denominator": Value(string_value="MILLION")})

@@ -31,6 +31,7 @@ from xds_server.translate.deadlines import deadline_key
 from xds_server.translate.engine_selection import engine_selection
 from xds_server.translate.route_configuration import route_pools
 from xds_server.translate.runtime import EVERYTHING_PERCENT, LAYER, runtime_layer, with_hedge_budget
+from xds_server.translate.tenant_share_limits import share_key
 from xds_server.translate.translated_resource import TranslatedResource
 from xds_server.translate.visibility import visible_policies
 
@@ -43,13 +44,14 @@ _Weights = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ViewLayer:
-    """Common part of the layers of a view: pools with the role's admission limit, weights, and keys of the steps
-    of deadlines in force.
+    """Common part of the layers of a view: pools with the role's admission limit, weights, keys of the steps of
+    deadlines in force, and percentages of requests of tenants above their share.
     """
 
     ceilings: tuple[tuple[str, Ceiling], ...]
     weights: _Weights
     deadlines: tuple[str, ...]
+    shares: tuple[tuple[str, float], ...]
 
 
 def runtime_resource(
@@ -108,6 +110,7 @@ def _runtime_resource(
             tuple(_numbers(*one) for one in ceilings.items()),
             shared.weights,
             shared.deadlines,
+            shared.shares,
             access_log_percent,
         ),
         lambda: TranslatedResource(
@@ -118,6 +121,7 @@ def _runtime_resource(
                 {route: dict(weights) for route, weights in shared.weights},
                 access_log_percent,
                 shared.deadlines,
+                dict(shared.shares),
             ),
         ),
     )
@@ -207,11 +211,22 @@ def _view_layer(policies: PolicySet, fleet: Fleet, decisions: Decisions, view: V
         ],
     )
     deadlines = tuple([key for route in hurried for key in _deadline_keys(route, decisions)])
+    shares = tuple([one for pool in here.pools for one in _refused_shares(pool, decisions)])
     return memo.of(
         ("view layer", view.role, here.pools),
-        (ceilings, weights, deadlines),
-        lambda: _ViewLayer(ceilings=ceilings, weights=weights, deadlines=deadlines),
+        (ceilings, weights, deadlines, shares),
+        lambda: _ViewLayer(ceilings=ceilings, weights=weights, deadlines=deadlines, shares=shares),
     )
+
+
+def _refused_shares(pool: str, decisions: Decisions) -> Iterator[tuple[str, float]]:
+    """Runtime keys and percentages of tenants above their share of a pool."""
+    decided = decisions.pools.get(pool)
+    if decided is None or decided.fair_shares is None:
+        return
+    for (port, tenant), share in decided.fair_shares.tenants.items():
+        if share.refused_percent:
+            yield share_key(pool, port, tenant), share.refused_percent
 
 
 def _deadline_keys(route: ModelRoute, decisions: Decisions) -> Iterator[str]:

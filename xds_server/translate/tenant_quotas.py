@@ -83,6 +83,8 @@ _NOW: Final = "int(request.time)"
 _TENANT: Final = "tenant"
 _OTHERS_TOKENS: Final = "tokens-of-others"
 _MILLISECONDS: Final = 1000
+_LARGEST: Final = 2**32 - 1
+"""Tokens of a bucket that admits everything."""
 
 NO_QUOTA_USED_UP: Final[Mapping[str, UsedUpQuota]] = MappingProxyType({})
 
@@ -95,7 +97,7 @@ _HEADER_FILTER: Final = "envoy.filters.http.header_mutation"
 
 def quota_filters(tenants: Tenants | None) -> Iterator[HttpFilter]:
     """The filters of a listener with tenants; its buckets are in the routes."""
-    if tenants is not None:
+    if tenants is not None and tenants.has_quotas:
         # Before the other, so that it sees the headers which that adds to a response.
         retry_after = _retry_after(_TOKENS_RESET if tenants.counts_tokens else _RESET)
         yield HttpFilter(name=_HEADER_FILTER, typed_config=pack_any(retry_after))
@@ -109,7 +111,7 @@ def tenant_quotas(
     up a quota of a calendar period.
     """
     tenants = listener.tenants
-    if tenants is None:
+    if tenants is None or not tenants.has_quotas:
         return {}
     named = [(one.name, _tokens_bucket(one, proxies)) for one in tenants.named if one.tokens is not None]
     of_others = [] if tenants.others.tokens is None else [_tokens_bucket(tenants.others, proxies)]
@@ -329,6 +331,9 @@ def _estimate(listener: Listener, tenants: Tenants, most: int) -> str:
 
 
 def _bucket(quota: Quota, proxies: int) -> TokenBucket:
+    if quota.requests is None:
+        # Without a bucket of its own, a tenant would take from the one of all others.
+        return TokenBucket(max_tokens=_LARGEST, tokens_per_fill=_LARGEST, fill_interval=seconds(1))
     return _part(quota.requests, quota.burst_requests, quota.per, proxies)
 
 

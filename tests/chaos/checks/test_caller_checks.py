@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.caller_checks import caller_goodput, hopeless_refused, quota_error
+from chaos.checks.caller_checks import caller_goodput, caller_p99_times, hopeless_refused, quota_error
 from chaos.checks.check_finding import CheckFinding, CheckResult
 from chaos.checks.check_input import check_input
 from chaos.history.history_events import RequestRecord
@@ -33,9 +33,14 @@ def of_group(name: str, good: int, lost: int, lost_as: dict[str, Any]) -> Iterat
         yield history_builders.request(1000 * len(name) + number, at_s, group=name, **more)
 
 
-def answer(check: Any, *requests: RequestRecord, limits: dict[str, float] = LIMITS) -> CheckFinding:
+def answer(
+    check: Any,
+    *requests: RequestRecord,
+    limits: dict[str, float] = LIMITS,
+    callers: list[dict[str, Any]] = CALLERS,
+) -> CheckFinding:
     began = history_builders.began(
-        hypothesis=limits, spec={"load": {"callers": CALLERS}}, rate_per_s=RATE_PER_S, seconds=SECONDS
+        hypothesis=limits, spec={"load": {"callers": callers}}, rate_per_s=RATE_PER_S, seconds=SECONDS
     )
     history = history_builders.history(began=began, requests=list(requests))
     found = check(check_input(history))
@@ -104,3 +109,50 @@ def test_group_without_requests_is_unknown(check: Any) -> None:
 def test_scenario_without_the_promise_has_no_finding(check: Any) -> None:
     began = history_builders.began(spec={"load": {"callers": CALLERS}})
     assert check(check_input(history_builders.history(began=began))) is None
+
+
+BEGINS_S = 14.0
+SHARING = [
+    {"name": "noisy", "demand": 10, "timesShare": 10, "begins": f"{BEGINS_S:g}s"},
+    {"name": "calm", "demand": 1, "timesShare": 0.5},
+]
+ABOVE_SHARE: dict[str, Any] = {"reason": OutcomeReason.SHED, "status": 429, "refusal": "above-fair-share"}
+
+
+def sharing(before_s: float, after_s: float, count: int = 200) -> list[RequestRecord]:
+    """Answers of both groups: calm ones that took this long before and after the noisy one began, and refusals."""
+    calm = [
+        history_builders.request(number, at_s, latency_s=before_s if at_s < BEGINS_S else after_s, group="calm")
+        for number in range(count)
+        for at_s in (LEARNED_S + JUDGED_S * number / count,)
+    ]
+    return [*calm, *of_group("noisy", 10, 200, ABOVE_SHARE)]
+
+
+@pytest.mark.parametrize(
+    ("after_s", "count", "expected"),
+    [
+        (1.15, 400, CheckResult.YES),
+        (1.25, 400, CheckResult.NO),
+        (1.0, 100, CheckResult.UNKNOWN),
+    ],
+)
+def test_p99_is_compared_with_the_time_before_a_tenant_above_its_share(
+    after_s: float, count: int, expected: CheckResult
+) -> None:
+    found = answer(
+        caller_p99_times, *sharing(1.0, after_s, count), limits={"callerP99Times": 1.2}, callers=SHARING
+    )
+    assert found.answer is expected
+
+
+@pytest.mark.parametrize(
+    ("lost_at_s", "expected"),
+    [(BEGINS_S + 1.0, CheckResult.YES), (BEGINS_S - 1.0, CheckResult.NO), (BEGINS_S + 5.0, CheckResult.NO)],
+)
+def test_losses_count_except_while_a_limit_is_not_in_force_yet(lost_at_s: float, expected: CheckResult) -> None:
+    lost = [history_builders.request(900 + one, lost_at_s, group="calm", **ABOVE_SHARE) for one in range(5)]
+    found = answer(caller_goodput, *sharing(1.0, 1.0), *lost, limits=LIMITS, callers=SHARING)
+    assert found.answer is expected
+    assert ("5 lost while shares were not in force" in found.why) is (expected is CheckResult.YES)
+    assert "noisy" not in found.why

@@ -120,3 +120,13 @@ def test_groups_of_callers_share_the_requests_by_demand() -> None:
     assert sum(one.group == "noisy" for one in drawn) == pytest.approx(3000, rel=0.05)
     assert {one.group for one in drawn} == {"noisy", "calm"}
     assert {one.group for one in islice(schedule().usual(), 10)} == {""}
+
+
+def test_group_of_callers_may_begin_later_and_changes_no_other_arrival() -> None:
+    callers = [{"name": "noisy", "demand": 3, "begins": "5s"}, {"name": "calm"}]
+    drawn = until(10, schedule(callers=callers))
+    assert {one.group for one in within(drawn, 0, 5)} == {"calm"}
+    assert {one.group for one in within(drawn, 5, 10)} == {"noisy", "calm"}
+    same = until(10, schedule(callers=[{"name": "noisy", "demand": 3}, {"name": "calm"}]))
+    calm = [(one.at_s, one.max_tokens, one.target.name) for one in same if one.group == "calm"]
+    assert [(one.at_s, one.max_tokens, one.target.name) for one in drawn if one.group == "calm"] == calm

@@ -129,3 +129,23 @@ spec: {{listener: {listens}, pools: [{{pool: chat}}]}}
     return PolicySubject(
         name="p", policies=load_contents({Path("p.yaml"): (head + text.replace("---\n", f"---\n{head}")).encode()})
     )
+
+
+SHARING = [
+    {"name": "noisy", "demand": 10, "timesShare": 10, "begins": "5s"},
+    {"name": "calm", "demand": 1, "timesShare": 0.5},
+]
+
+
+def test_tenants_with_fair_shares_keep_their_weights_and_get_no_quota() -> None:
+    tenants = {
+        **TENANTS,
+        "fairShares": True,
+        "named": [{"name": "search", "weight": 2, "minPercent": 5, "requests": 9}, {"name": "lab"}],
+    }
+    found = caller_limits(listener(tenants=tenants), asking(SHARING), ASKING, time_scale=1.0)
+    assert found["tenants"]["named"] == [{"name": "search", "weight": 2.0, "minPercent": 5.0}, {"name": "lab"}]
+    assert found["tenants"]["fairShares"]
+    assert lacking_limits(asking(SHARING).spec.load, listener(tenants=tenants)) == ""
+    without = {**tenants, "fairShares": False}
+    assert "fair shares" in lacking_limits(asking(SHARING).spec.load, listener(tenants=without))

@@ -191,9 +191,9 @@ def test_tenants_are_listed_with_quota_and_refusals(full: Server, capsys: pytest
     code, out, _ = shown(capsys, "get", "tenants")
     assert code == 0
     assert [" ".join(line.split()) for line in out.splitlines()] == [
-        "TENANT QUOTA MODE SERVED/S USED% DAY% MONTH% REFUSED/S ADMITTED OVER REFUSED",
-        "8080/noisy 600/minute enforce 10.0 100 94 - 90.0 100 0 900",
-        "8080/others 5/second enforce 0.0 0 - - 0.0 0 0 0",
+        "TENANT QUOTA MODE SERVED/S USED% DAY% MONTH% REFUSED/S ADMITTED OVER REFUSED SHARE/S LIMITED%",
+        "8080/noisy 600/minute enforce 10.0 100 94 - 90.0 100 0 900 - -",
+        "8080/others 5/second enforce 0.0 0 - - 0.0 0 0 0 - -",
     ]
     assert shown(capsys, "get", "ten", "noisy", "-o", "name")[1] == "tenant/8080/noisy\n"
     assert "PROXIES" in shown(capsys, "get", "tenants", "-o", "wide")[1]

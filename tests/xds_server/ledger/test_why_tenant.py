@@ -13,7 +13,7 @@ from xds_server.admin.views.tenant_rows import tenant_rows
 from xds_server.admin.views.why_subject import why
 from xds_server.admin_api.status_types import Explanation
 from xds_server.admin_api.tenant_types import TenantTraffic
-from xds_server.decide.decisions import Decisions
+from xds_server.decide.decisions import Decisions, FairShares, TenantShare
 from xds_server.model.fleet import Fleet
 
 POLICIES = """\
@@ -96,6 +96,55 @@ def test_others_and_shadow_say_what_they_are(fleet: Fleet) -> None:
     assert "7 were above the quota and 5 within it" in found.because[-1]
     assert found.ruled_by[0].field == "spec.listener.tenants.others"
     assert found.ruled_by[0].place == "chat.yaml:19"
+
+
+def shared(fleet: Fleet, *, on: bool, admitted: float) -> Explanation:
+    known = load_contents(
+        {
+            Path("chat.yaml"): POLICIES.replace("MODE", "fairShares: true")
+            .replace("{name: search, requests: 90}", "{name: search, weight: 3, minPercent: 10}")
+            .encode()
+        }
+    )
+    one = TenantShare(
+        share_per_s=30.0,
+        demand_per_s=100.0,
+        allowed_per_s=100.0 * admitted,
+        admitted=admitted,
+        enforced=True,
+        since_s=0.0,
+    )
+    shares = FairShares(
+        on=on, capacity_per_s=90.0, demand_per_s=120.0, tenants={(8080, "search"): one}, since_s=0.0
+    )
+    made = decided(fleet)
+    decisions = replace(made, pools={**made.pools, "chat": replace(made.pools["chat"], fair_shares=shares)})
+    traffic = TenantTraffic(served_per_s=40.0, over_share_per_s=60.0 if admitted < 1 else 0.0)
+    rows = tenant_rows(known, decisions, {(8080, "search"): traffic})
+    return why("tenant:search", replace(scene(known, fleet, decisions), tenants=lambda: rows))
+
+
+def test_limited_tenant_shows_its_share_and_what_it_gets(fleet: Fleet) -> None:
+    found = shared(fleet, on=True, admitted=0.4)
+    assert not found.well
+    assert found.now == (
+        "tenant search of port 8080 has no quota of requests: 40 per second are served; 60 more per second are "
+        "above its fair share."
+    )
+    assert found.because[-1] == (
+        "Fair share of pool chat: 30 mean requests per second (weight 3, at least 10 % of it). The pool has no "
+        "room for all requests: of 100 that this tenant asks for it gets 40, with what others leave; 60 % are "
+        "refused with 429."
+    )
+    assert found.ruled_by[0].value == "no quota"
+
+
+def test_tenant_of_a_pool_with_room_shows_that_none_is_limited(fleet: Fleet) -> None:
+    found = shared(fleet, on=False, admitted=1.0)
+    assert found.well
+    assert found.because[-1].endswith("The pool has room for all requests, so no tenant is limited.")
+    within = shared(fleet, on=True, admitted=1.0)
+    assert within.because[-1].endswith("but this tenant asks for no more than it may.")
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ from policies.route import MAX_TOKENS_HEADER
 from tests.xds_server.telemetry.conftest import documents, policies_of
 from tests.xds_server.telemetry.test_als_and_lrs_streams import log
 from xds_server.admin_api.tenant_types import TenantTraffic
+from xds_server.model.pool_traffic import TenantUses
 from xds_server.telemetry.access_log_service import AccessLogs, record_entries
 from xds_server.telemetry.pool_directory import build_directory
-from xds_server.telemetry.tenant_counts import RATE_LIMITED, tenants_by_port
+from xds_server.telemetry.tenant_counts import FAULT_INJECTED, RATE_LIMITED, tenants_by_port
 from xds_server.telemetry.traffic_store import TrafficStore
 from xds_server.translate.access_log_config import PORT_TAG
 from xds_server.translate.tenant_quotas import OVER_QUOTA_HEADER
@@ -142,7 +143,7 @@ def test_metric_has_a_series_for_each_tenant_and_outcome(counting: TrafficStore)
     (family,) = counting.tenants.families()
     found = {tuple(sample.labels.values()): sample.value for sample in family.samples}
     assert found["8080", "a", "refused"] == 2
-    assert len(found) == 6
+    assert len(found) == 8
 
 
 def used(book: TrafficStore) -> dict[tuple[str, str], tuple[float, float]]:
@@ -189,3 +190,71 @@ def test_tokens_stated_in_headers_are_usage(tmp_path: Path, asked: str, tokens: 
         entry.request.request_headers[MAX_TOKENS_HEADER] = asked
     record_entries(book, "p1", entries, 1.0, NOW_S, may_see=lambda _pool: True)
     assert [one for _, one in used(book).values()] == [tokens]
+
+
+@pytest.fixture
+def sharing(tmp_path: Path) -> TrafficStore:
+    """Counts where the tenants have fair shares of the pool of the route ``talk``."""
+    book, policies = TrafficStore(), with_tenants(tmp_path, {**TENANTS, "fairShares": True})
+    book.set_directory(build_directory(policies, {}))
+    book.tenants.set_ports(tenants_by_port(policies))
+    return book
+
+
+def above_share(**said: Any) -> dict[str, Any]:
+    return refused(**{"flag": FAULT_INJECTED, "route": "talk/non-streaming", **said})
+
+
+def uses(book: TrafficStore) -> TenantUses:
+    (found,) = [one.tenants for one in book.traffic(NOW_S + 1.0).values() if one.tenants is not None]
+    return found
+
+
+def test_refusal_above_the_share_is_demand_of_its_tenant_and_of_no_pool(sharing: TrafficStore) -> None:
+    record(sharing, "a")
+    record(sharing, "a", **above_share())
+    one = sharing.tenants.traffic(NOW_S)[8080, "a"]
+    assert (one.admitted, one.over_share, one.refused) == (2, 2, 0)
+    use = uses(sharing).by_tenant[8080, "a"]
+    assert use.arrivals_per_s == pytest.approx(2 * use.over_share_per_s)
+    assert use.done_per_s == pytest.approx(use.over_share_per_s)
+    assert use.busy > 0
+    assert sum(sum(one.requests.values()) for one in sharing.totals().values()) == 2
+
+
+def test_requests_refused_at_the_ceiling_are_demand_of_their_tenant(sharing: TrafficStore) -> None:
+    record(sharing, "b", kind=REQUEST, code=503, attempt="0", flag="no_healthy_upstream", cluster="")
+    use = uses(sharing).by_tenant[8080, "others"]
+    assert use.arrivals_per_s == use.shed_per_s > 0
+
+
+def test_tries_after_the_first_do_not_count_as_demand(sharing: TrafficStore) -> None:
+    record(sharing, "a")
+    record(sharing, "a", attempt="2")
+    use = uses(sharing).by_tenant[8080, "a"]
+    assert use.done_per_s == pytest.approx(2 * use.arrivals_per_s)
+
+
+def test_requests_of_no_tenant_are_strangers(sharing: TrafficStore) -> None:
+    record(sharing, "a")
+    record(sharing, "a", port="8081")
+    found = uses(sharing)
+    assert found.strangers_per_s == pytest.approx(found.by_tenant[8080, "a"].arrivals_per_s)
+    assert found.proxies == 1
+
+
+def test_proxy_that_does_not_see_the_pool_counts_no_refusal(sharing: TrafficStore) -> None:
+    record(sharing, "a", may_see=False, **above_share())
+    assert sharing.tenants.traffic(NOW_S)[8080, "a"].over_share == 0
+    assert not sharing.traffic(NOW_S + 1.0)
+
+
+def test_tenants_without_shares_are_in_no_pool(counting: TrafficStore) -> None:
+    record(counting, "a")
+    assert all(one.tenants is None for one in counting.traffic(NOW_S + 1.0).values())
+
+
+def test_use_that_ended_is_forgotten(sharing: TrafficStore) -> None:
+    record(sharing, "a", **above_share())
+    assert sharing.traffic(NOW_S + 1.0)
+    assert all(one.tenants is None for one in sharing.traffic(NOW_S + 4.5).values())

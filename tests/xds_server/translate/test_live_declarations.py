@@ -67,6 +67,7 @@ EXTERNAL: Final = {
     "tenants": {
         "header": "x-caller",
         "trustHeader": True,
+        "fairShares": True,
         "named": [{"name": "a", "requests": 10, "tokens": 1000, **PERIODS}],
         "others": {"requests": 10, "tokens": 1000, **PERIODS},
     },
@@ -218,6 +219,7 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.listener.tenants.named[].burst": (2,),
     "spec.listener.tenants.named[].tokens": (200, None),
     "spec.listener.tenants.named[].tokensBurst": (20,),
+    "spec.listener.tenants.fairShares": (False,),
     "spec.listener.tenants.others.requests": (20,),
     "spec.listener.tenants.others.burst": (2,),
     "spec.listener.tenants.others.tokens": (200, None),

@@ -4,17 +4,33 @@ from collections.abc import Iterator, Mapping
 
 from policies.model import PolicySet
 from policies.tenants import Quota
-from xds_server.admin_api.tenant_types import TenantPeriod, TenantStatus, TenantTraffic
+from xds_server.admin_api.tenant_types import PoolShareStatus, TenantPeriod, TenantStatus, TenantTraffic
 from xds_server.decide.decisions import Decisions
-from xds_server.model.tenant_usage import NO_USAGE, TenantKey, TenantUsage, period_end_unix_s
+from xds_server.model.pool_traffic import TenantId
+from xds_server.model.tenant_usage import NO_USAGE, TenantUsage, period_end_unix_s
 
 _NO_TRAFFIC = TenantTraffic()
+
+
+def _shares(decisions: Decisions, tenant: TenantId) -> Iterator[PoolShareStatus]:
+    for pool, decided in sorted(decisions.pools.items()):
+        shares = decided.fair_shares
+        if shares is not None and tenant in shares.tenants:
+            one = shares.tenants[tenant]
+            yield PoolShareStatus(
+                pool=pool,
+                share_per_s=one.share_per_s,
+                demand_per_s=one.demand_per_s,
+                allowed_per_s=one.allowed_per_s,
+                refused_percent=one.refused_percent,
+                pressure=shares.on,
+            )
 
 
 def tenant_rows(
     policies: PolicySet,
     decisions: Decisions,
-    traffic: Mapping[TenantKey, TenantTraffic],
+    traffic: Mapping[TenantId, TenantTraffic],
     usage: TenantUsage = NO_USAGE,
 ) -> tuple[TenantStatus, ...]:
     """Tenants by port, in the order of the policy, others last."""
@@ -31,6 +47,7 @@ def tenant_rows(
             traffic=traffic.get((port, name), _NO_TRAFFIC),
             tokens=quota.tokens,
             periods=tuple(_periods(quota, (port, name), usage)),
+            shares=tuple(_shares(decisions, (port, name))),
         )
         for port in sorted(listeners)
         if (tenants := listeners[port].tenants) is not None
@@ -38,7 +55,7 @@ def tenant_rows(
     )
 
 
-def _periods(quota: Quota, key: TenantKey, usage: TenantUsage) -> Iterator[TenantPeriod]:
+def _periods(quota: Quota, key: TenantId, usage: TenantUsage) -> Iterator[TenantPeriod]:
     for period, limits in quota.periods.items():
         used = usage.of(key, period)
         limited = ((limits.requests, used.requests), (limits.tokens, used.tokens))

@@ -22,19 +22,26 @@ def why_tenant(name: str, scene: ViewContext) -> Explanation:
     tenants, route = _declared(row.port, scene.policies)
     quota = tenants.quotas()[row.tenant]
     over = [one for one in row.periods if one.used_ratio >= 1]
-    used, refused = row.traffic.served_per_s / row.quota_per_s, row.traffic.refused_per_s
+    used, refused, above = row.used, row.traffic.refused_per_s, row.traffic.over_share_per_s
+    served = f"{row.traffic.served_per_s:.3g} of {row.quota_per_s or 0:.3g} requests per second"
+    uses = (
+        f"has no quota of requests: {row.traffic.served_per_s:.3g} per second are served"
+        if used is None
+        else f"uses {used:.0%} of its quota: {served}"
+    )
     return Explanation(
         subject=row.name,
         kind="tenant",
-        well=not refused and not over,
+        well=not refused and not above and not over,
         now=(
-            f"tenant {row.tenant} of port {row.port} uses {used:.0%} of its quota: "
-            f"{row.traffic.served_per_s:.3g} of {row.quota_per_s:.3g} requests per second"
-            + (f"; {refused:.3g} more per second are refused." if refused else ".")
+            f"tenant {row.tenant} of port {row.port} {uses}"
+            + (f"; {refused:.3g} more per second are refused" if refused else "")
+            + (f"; {above:.3g} more per second are above its fair share" if above else "")
+            + "."
         ),
-        because=tuple(_because(row, quota, tenants)),
+        because=(*_because(row, quota, tenants), *_of_shares(row, quota)),
         why_not=tuple(map(_used_up, over))
-        or ((_early_refusal(row, quota),) if refused and used < _USED_UP else ()),
+        or ((_early_refusal(row, quota),) if refused and used is not None and used < _USED_UP else ()),
         ruled_by=(_rule(row.tenant, tenants, route, scene.policies),),
     )
 
@@ -65,7 +72,9 @@ def _declared(port: int, policies: PolicySet) -> tuple[Tenants, str]:
 
 def _because(row: TenantStatus, quota: Quota, tenants: Tenants) -> Iterator[str]:
     burst = max(1, int(quota.burst_requests / row.proxies))
-    if row.proxies > 1:
+    if row.quota_per_s is None:
+        yield "No quota of requests."
+    elif row.proxies > 1:
         yield (
             f"Quota: {quota.requests} requests per {row.per}, divided over {row.proxies} proxies: "
             f"{row.quota_per_s / row.proxies:.3g} per second and a burst of {burst} at each."
@@ -104,6 +113,25 @@ def _used_up(one: TenantPeriod) -> str:
     """Why no request is admitted any more."""
     ends = datetime.fromtimestamp(one.ends_at_unix_s, UTC)
     return f"The quota of this {one.period} is used up; it begins again at {ends:%Y-%m-%d %H:%M} UTC."
+
+
+def _of_shares(row: TenantStatus, quota: Quota) -> Iterator[str]:
+    for one in row.shares:
+        least = f", at least {quota.min_percent:g} % of it" if quota.min_percent else ""
+        share = (
+            f"Fair share of pool {one.pool}: {one.share_per_s:.3g} mean requests per second (weight "
+            f"{quota.weight:g}{least})"
+        )
+        if not one.pressure:
+            yield f"{share}. The pool has room for all requests, so no tenant is limited."
+        elif one.refused_percent:
+            yield (
+                f"{share}. The pool has no room for all requests: of {one.demand_per_s:.3g} that this tenant asks "
+                f"for it gets {one.allowed_per_s:.3g}, with what others leave; {one.refused_percent:.0f} % are "
+                "refused with 429."
+            )
+        else:
+            yield f"{share}. The pool has no room for all requests, but this tenant asks for no more than it may."
 
 
 def _early_refusal(row: TenantStatus, quota: Quota) -> str:
