@@ -10,7 +10,7 @@ AUDIT := .venv-audit
 WORKERS ?= 3
 VLLM_READY := $(if $(SWITCHGEAR_VLLM_PYTHON),,$(VLLM)/.ready)
 
-.PHONY: demo test test-fast check bench docs report sbom audit generated vllm vllm-env gpu envoys pythons compatibility cluster-parts cluster h2 clean
+.PHONY: demo test test-fast check bench docs report sbom audit generated vllm vllm-env gpu envoys pythons compatibility cluster-parts cluster mesh-parts mesh h2 clean
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Switchgear needs Python 3.11 or later; $(PYTHON) is {v.major}.{v.minor}. Name another with: make PYTHON=python3.12 ...")'
@@ -76,6 +76,14 @@ cluster: $(READY) $(VENV)/.kubectl
 	fi; \
 	$(BIN)/pytest --api-server $$server --real-part kubernetes --real-part kubectl -n 2 --dist loadfile tests/kubernetes \
 		tests/xds_server/k8s/source/test_cluster_source.py tests/deploy/test_rbac_authorization_enforced.py $(ARGS)
+
+# Envoy Gateway's egctl, in the user's cache.
+mesh-parts: $(READY)
+	@$(BIN)/python tests/mesh_parts.py
+
+# What it says of our exports; without it the tests are skipped, and a line says why.
+mesh: $(READY)
+	$(BIN)/pytest --real-part envoy-gateway tests/with_envoy/test_envoy_gateway_export.py $(ARGS)
 
 # Whole servers on our own transport; their flag is also a variable.
 h2: $(READY)

@@ -31,6 +31,7 @@ PRODUCTS: Final = {
     "kubernetes": "Kubernetes API server",
     "kubectl": "kubectl",
     "python": "Python",
+    "envoy-gateway": "Envoy Gateway (egctl)",
 }
 """Name of each product, in the order of the page."""
 
@@ -107,6 +108,7 @@ def supported() -> dict[str, str]:
         "kubernetes": f"{oldest_cluster} and later",
         "kubectl": "no limit declared",
         "python": f"{str(project['requires-python']).removeprefix('>=')} and later",
+        "envoy-gateway": "no limit declared",
     }
 
 

@@ -76,7 +76,11 @@ class Discovery(Spec):
         targets=FieldTargets(
             live=Xds.EDS | Xds.RTDS | Xds.LDS,
             istio=kept("workloadSelector", "ServiceEntry"),
-            gateway_api=kept("selector.matchLabels; requires an endpoint picker", "InferencePool"),
+            gateway_api=approximated(
+                "selector.matchLabels; requires an endpoint picker. Envoy Gateway by itself refuses routes to an "
+                "InferencePool: set kubernetes.service, or use a gateway with the inference extension",
+                "InferencePool",
+            ),
         ),
     )
     port: PodPort = documented_field(

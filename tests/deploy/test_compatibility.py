@@ -7,7 +7,7 @@ import pytest
 
 from deploy import compatibility
 from deploy.compatibility import PartResult, minor
-from tests import cluster_parts, every_envoy, part_results
+from tests import cluster_parts, every_envoy, mesh_parts, part_results
 from xds_server.diagnosis.process_checks import LEAST, OLDEST_ENVOY
 from xds_server.model.software_version import parsed_version
 
@@ -35,6 +35,8 @@ def test_pinned_versions_of_kubernetes_and_vllm_have_results() -> None:
     pinned = {cluster_parts.version(one).removeprefix("v") for one in cluster_parts.RELEASES}
     assert set(versions("kubernetes")) == pinned
     assert versions("vllm") == [compatibility.locked_vllm()]
+    for part in mesh_parts.PARTS.values():
+        assert versions(part.product) == [part.version]
     declared = compatibility.supported()
     oldest = cluster_parts.version("oldest").removeprefix("v")
     assert declared["kubernetes"] == f"{minor(oldest)} and later"
