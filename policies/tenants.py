@@ -236,8 +236,10 @@ class Tenants(Spec):
 
     @property
     def has_quotas(self) -> bool:
-        """Whether some tenant has a quota of requests or tokens."""
-        return any(one.requests is not None or one.tokens is not None for one in self.quotas().values())
+        """Whether some tenant has a quota of requests or tokens, for a calendar period too."""
+        return any(
+            one.requests is not None or one.tokens is not None or one.periods for one in self.quotas().values()
+        )
 
     @property
     def counts_tokens(self) -> bool:

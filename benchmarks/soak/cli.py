@@ -16,6 +16,7 @@ from rich.table import Table
 
 from benchmarks.soak.growth_rate import BOUND_PERCENT_PER_H, GrowthVerdict
 from benchmarks.soak.soak_run import FULL, OWN, SMALL, MeasureGrowth, SoakResult, soak
+from benchmarks.soak.soak_testbed import ControlPlanes
 
 RESULTS: Final = Path(__file__).parents[1] / "results" / "soak.json"
 MOST_SAID: Final = 20
@@ -33,9 +34,8 @@ def main(argv: Sequence[str]) -> int:
                 asked.seed,
                 folder,
                 fleet=SMALL if asked.small else FULL,
-                replicas=asked.replicas,
+                control_planes=ControlPlanes(count=asked.replicas, other_python=asked.other_python),
                 enemy=asked.enemy,
-                other_python=asked.other_python,
                 verbose=asked.evidence is not None,
             )
         )

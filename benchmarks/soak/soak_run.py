@@ -15,7 +15,7 @@ from benchmarks.soak.growth_rate import GrowthRate, GrowthVerdict, climbs, growt
 from benchmarks.soak.invariants import behind, incomplete, refused, unexplained
 from benchmarks.soak.lost_requests import LostRequest, SoakTimeline
 from benchmarks.soak.process_usage import MEASURES, ProcessUsage, process_usage
-from benchmarks.soak.soak_testbed import SoakTestbed
+from benchmarks.soak.soak_testbed import ControlPlanes, SoakTestbed
 from benchmarks.testbed import LIMIT_S
 from chaos.history.request_outcomes import quantile
 from chaos.processes import ChildProcesses
@@ -104,15 +104,11 @@ async def soak(
     folder: Path,
     *,
     fleet: SoakFleet = FULL,
-    replicas: int = 1,
+    control_planes: ControlPlanes,
     enemy: bool = False,
-    other_python: Path | None = None,
     verbose: bool = False,
 ) -> SoakResult:
-    """One soak of this length, if wanted with a standing enemy; logs, ledger and policies stay in the folder.
-
-    ``other_python``: of an environment with another version, which control planes change to and back.
-    """
+    """One soak of this length, if wanted with a standing enemy; logs, ledger and policies stay in the folder."""
     kills = max(1, round(length_s / 120))
     troubles = fault_plan(
         seed,
@@ -121,7 +117,7 @@ async def soak(
         agents=fleet.agents,
         envoys=fleet.envoys,
         kills=kills,
-        replicas=replicas,
+        replicas=control_planes.count,
     )
     seen = SoakResult(seed=seed, length_s=length_s, troubles=dict(Counter(one.what.value for one in troubles)))
     looks = _ProcessSamples()
@@ -133,9 +129,8 @@ async def soak(
             engines=fleet.engines,
             agents=fleet.agents,
             envoys=fleet.envoys,
-            replicas=replicas,
+            control_planes=control_planes,
             enemy_seed=seed if enemy else None,
-            other_python=other_python,
             verbose=verbose,
         ) as site,
     ):

@@ -66,6 +66,24 @@ _FAULTS: Final[Mapping[SoakFault, EngineFault]] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlPlanes:
+    """How many control planes there are, and their versions.
+
+    ``other_python``: one with another version of Switchgear: a control plane changes its version at each start,
+    and the second begins with the other.
+    """
+
+    count: int = 1
+    other_python: Path | None = None
+
+    def pythons(self, number: int) -> Iterator[str]:
+        """The Python of each start of this control plane."""
+        both = [sys.executable] if self.other_python is None else [sys.executable, str(self.other_python)]
+        first = number % len(both)
+        return itertools.cycle([*both[first:], *both[:first]])
+
+
 @dataclass(slots=True, kw_only=True)
 class ControlPlaneReplica:
     """One control plane: its ports, its files, and its process, None while it is away.
@@ -87,9 +105,7 @@ class ControlPlaneReplica:
 class SoakTestbed:
     """``async with``: everything stands and serves. ``inject`` does one trouble, ``load`` makes requests.
 
-    ``enemy_seed``: first seed of a standing enemy, if there is one. ``replicas``: control planes.
-    ``other_python``: one with another version of Switchgear: a control plane changes its version at each start,
-    and the second begins with the other.
+    ``enemy_seed``: first seed of a standing enemy, if there is one.
 
     ``spells`` is what was wrong and when, in seconds since the site stood.
     """
@@ -102,9 +118,8 @@ class SoakTestbed:
         engines: int,
         agents: int,
         envoys: int,
-        replicas: int = 1,
+        control_planes: ControlPlanes,
         enemy_seed: int | None = None,
-        other_python: Path | None = None,
         verbose: bool = False,
     ) -> None:
         self.folder = folder
@@ -126,12 +141,12 @@ class SoakTestbed:
         self._starts = 0
         self._enemy_seed = enemy_seed
         self._enemy: ChildProcess | None = None
-        self._listener, self._enemy_port, *rest = free_ports(2 + 2 * agents + envoys + 2 * replicas)
+        self._listener, self._enemy_port, *rest = free_ports(2 + 2 * agents + envoys + 2 * control_planes.count)
         self._agent_ports, rest = rest[: 2 * agents], rest[2 * agents :]
         self._envoy_admins, rest = rest[:envoys], rest[envoys:]
-        pythons = [sys.executable] if other_python is None else [sys.executable, str(other_python)]
         self.replicas = [
-            _replica(folder, number, rest[2 * number : 2 * number + 2], pythons) for number in range(replicas)
+            _replica(folder, number, rest[2 * number : 2 * number + 2], control_planes.pythons(number))
+            for number in range(control_planes.count)
         ]
         self._killed: set[int] = set()
         self._writing = asyncio.Lock()
@@ -471,9 +486,8 @@ async def _paused(child: ChildProcess, lasts_s: float) -> None:
         child.signal_group(signal.SIGCONT)
 
 
-def _replica(folder: Path, number: int, ports: Sequence[int], pythons: Sequence[str]) -> ControlPlaneReplica:
+def _replica(folder: Path, number: int, ports: Sequence[int], pythons: Iterator[str]) -> ControlPlaneReplica:
     xds, admin = ports
-    first = number % len(pythons)
     suffix = f"-{number + 1}" if number else ""
     return ControlPlaneReplica(
         name=f"control plane{suffix.replace('-', ' ')}",
@@ -482,7 +496,7 @@ def _replica(folder: Path, number: int, ports: Sequence[int], pythons: Sequence[
         state=folder / f"state{suffix}",
         ledger=folder / f"ledger{suffix}.jsonl",
         clock=folder / f"clock{suffix}",
-        pythons=itertools.cycle([*pythons[first:], *pythons[:first]]),
+        pythons=pythons,
     )
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,8 @@ from benchmarks.soak.growth_rate import JUDGED_FROM_S, GrowthRate, GrowthVerdict
 from benchmarks.soak.invariants import behind, incomplete, refused, unexplained
 from benchmarks.soak.lost_requests import FaultInterval, SoakTimeline, attempts_of
 from benchmarks.soak.process_usage import process_usage
-from benchmarks.soak.soak_testbed import SoakTestbed
+from benchmarks.soak.soak_testbed import ControlPlanes
 from chaos.history.request_outcomes import OutcomeReason, RequestOutcome
-from chaos.processes import ChildProcesses
 from xds_server.ledger.event_store import MOST_OF_ONE
 from xds_server.ledger.ledger import Ledger
 from xds_server.rollout.history.version_archive import FOLDER, MAX_VERSIONS, VersionArchive
@@ -91,18 +91,10 @@ LEVEL = 100_000_000.0
 def test_control_planes_change_to_the_other_version_and_back(tmp_path: Path) -> None:
     def starts(other: Path | None) -> list[list[str]]:
         """The Python of the first three starts of two control planes."""
-        site = SoakTestbed(
-            tmp_path,
-            ChildProcesses(log_dir=tmp_path),
-            engines=2,
-            agents=1,
-            envoys=1,
-            replicas=2,
-            other_python=other,
-        )
-        return [[next(replica.pythons) for _ in range(3)] for replica in site.replicas]
+        planes = ControlPlanes(count=2, other_python=other)
+        return [list(islice(planes.pythons(number), 3)) for number in range(planes.count)]
 
-    other = tmp_path / "other" / "python"
+    other = tmp_path / "python"
     this = sys.executable
     assert starts(other) == [[this, str(other), this], [str(other), this, str(other)]]
     assert starts(None) == [[this] * 3] * 2

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from policies.route import Listener
 from policies.tenants import PeriodQuota, Quota, QuotaUnit, Tenants
-from xds_server.translate.tenant_quotas import QUOTA_FILTER, tenant_quotas
+from xds_server.translate.tenant_quotas import QUOTA_FILTER, quota_filters, tenant_quotas
 
 MIN_FILL_S = 0.05
 """Envoy refuses shorter fill intervals."""
@@ -44,6 +44,15 @@ def test_period_that_is_not_used_up_changes_no_byte() -> None:
     plain = Quota(requests=1)
     limited = Quota(requests=1, per_day=PeriodQuota(requests=9), per_month=PeriodQuota(requests=99))
     assert limits(plain, 3) == limits(limited, 3)
+
+
+def test_quota_of_a_day_alone_is_enforced_with_fair_shares() -> None:
+    day_only = Quota(per_day=PeriodQuota(requests=9))
+    tenants = Tenants(header="x-tenant", trust_header=True, fair_shares=True, others=day_only)
+    assert QUOTA_FILTER in {one.name for one in quota_filters(tenants)}
+    assert QUOTA_FILTER in tenant_quotas(Listener(port=80, tenants=tenants), 3)
+    none = Tenants(header="x-tenant", trust_header=True, fair_shares=True, others=Quota())
+    assert list(quota_filters(none)) == []
 
 
 def test_tenants_off_have_no_buckets() -> None:
