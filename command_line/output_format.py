@@ -1,12 +1,14 @@
 """``-o``, the form of an answer: the same for every command.
 
 Lists take ``table``, ``wide``, ``name``, ``json``, ``yaml``, ``jsonpath=TEMPLATE`` and ``custom-columns=SPEC``;
-answers in prose take ``text``, ``json``, ``yaml`` and ``jsonpath=TEMPLATE``.
+some also ``csv``; answers in prose take ``text``, ``json``, ``yaml`` and ``jsonpath=TEMPLATE``.
 """
 
+import csv
 import difflib
+import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -24,6 +26,7 @@ TEXT_FORMS: Final = ("text", "json", "yaml", "jsonpath")
 
 _WITH_ARGUMENT: Final = {"jsonpath": "TEMPLATE", "custom-columns": "HEADER:PATH,..."}
 _NONE: Final = "<none>"
+_FORMULA: Final = ("=", "+", "-", "@")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -131,6 +134,30 @@ def as_data(answer: Any, form: str) -> str:
         text = json.dumps(answer, indent=2, ensure_ascii=False) + "\n"
     # JSON may hold half of a surrogate pair, UTF-8 may not: it stays an escape.
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def as_csv(documents: Sequence[Mapping[str, Any]], *, headers: bool = True) -> str:
+    """One line for each document, with a column for each field (RFC 4180); lists and objects as JSON.
+
+    Text that a spreadsheet would take for a formula gets an apostrophe in front.
+    """
+    text = io.StringIO()
+    columns = list(dict.fromkeys(name for one in documents for name in one))
+    lines = csv.writer(text)
+    if headers and columns:
+        lines.writerow(columns)
+    for one in documents:
+        lines.writerow([_csv_value(one.get(name)) for name in columns])
+    return text.getvalue()
+
+
+def _csv_value(value: Any) -> Any:
+    if isinstance(value, Mapping | list | bool):
+        return json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, str):
+        return value
+    shown = "".join(one if one.isprintable() else repr(one)[1:-1] for one in value)
+    return f"'{shown}" if shown.startswith(_FORMULA) else shown
 
 
 def show_custom_columns(form: OutputForm, documents: Sequence[Any], *, headers: bool = True) -> None:

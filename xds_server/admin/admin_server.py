@@ -68,6 +68,7 @@ from xds_server.admin_api.status_types import (
     ZoneStatus,
 )
 from xds_server.admin_api.tenant_types import TenantList, TenantStatus
+from xds_server.admin_api.usage_types import UsageList, UsageStatus
 from xds_server.admin_api.version_types import CanaryStatus
 from xds_server.auth.admin_auth import AUDIT_DETAIL, PRINCIPAL, AdminAuth
 from xds_server.auth.authorization import Principal
@@ -133,6 +134,8 @@ class AdminBackend(Protocol):
     def objectives(self) -> Sequence[ObjectiveStatus]: ...
 
     def tenants(self) -> Sequence[TenantStatus]: ...
+
+    def usage(self) -> Sequence[UsageStatus]: ...
 
     def shadow(self) -> ShadowStatus: ...
 
@@ -274,6 +277,10 @@ def _add_reasons(app: web.Application, facts: AdminBackend) -> None:
         query_of(request, endpoints.TENANTS)
         return json_response(TenantList(tenants=tuple(facts.tenants())))
 
+    async def usage(request: web.Request) -> web.Response:
+        query_of(request, endpoints.USAGE)
+        return json_response(UsageList(usage=tuple(facts.usage())))
+
     async def shadow(request: web.Request) -> web.Response:
         query_of(request, endpoints.SHADOW)
         return json_response(facts.shadow())
@@ -285,6 +292,7 @@ def _add_reasons(app: web.Application, facts: AdminBackend) -> None:
     add_endpoint(app, endpoints.ZONES, zones)
     add_endpoint(app, endpoints.OBJECTIVES, objectives)
     add_endpoint(app, endpoints.TENANTS, tenants)
+    add_endpoint(app, endpoints.USAGE, usage)
     add_endpoint(app, endpoints.SHADOW, shadow)
 
 

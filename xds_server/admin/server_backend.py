@@ -46,6 +46,7 @@ from xds_server.admin_api.status_types import (
     ZoneStatus,
 )
 from xds_server.admin_api.tenant_types import TenantStatus, TenantTraffic
+from xds_server.admin_api.usage_types import UsageStatus
 from xds_server.admin_api.version_types import CanaryStatus, HistoryStatus
 from xds_server.diagnosis.condition_log import ConditionLog
 from xds_server.diagnosis.conditions import ServerState, applied_version, objects_by_code
@@ -86,6 +87,7 @@ class BackendSources:
     canary: Callable[[], CanaryStatus | None] = lambda: None
     objectives: Callable[[], Sequence[ObjectiveStatus]] = tuple
     tenants: Callable[[], Mapping[tuple[int, str], TenantTraffic]] = dict
+    usage: Callable[[], Sequence[UsageStatus]] = tuple
     history: Callable[[], HistoryStatus | None] = lambda: None
     rejected: Callable[[], Sequence[RejectedObject]] = tuple
     limits: Callable[[], Sequence[ReachedLimit]] = tuple
@@ -328,6 +330,10 @@ class ServerBackend:
             return ()
         inputs = built.inputs
         return tenant_rows(inputs.policies, built.decisions, self._sources.tenants(), inputs.usage)
+
+    def usage(self) -> Sequence[UsageStatus]:
+        """What tenants used, by day and model."""
+        return self._sources.usage()
 
     def shadow(self) -> ShadowStatus:
         """What decisions in shadow mode would have done."""

@@ -38,6 +38,7 @@ from xds_server.admin_api.status_types import (
 )
 from xds_server.admin_api.tap_types import TapBatch
 from xds_server.admin_api.tenant_types import TenantList
+from xds_server.admin_api.usage_types import UsageList
 from xds_server.admin_api.version_types import (
     ApplyRequest,
     CanaryStatus,
@@ -182,6 +183,11 @@ TENANTS: Final = AdminEndpoint(
     answer=TenantList,
     text="Tenants of listeners: quotas, and requests within and above them, as this replica measured them.",
 )
+USAGE: Final = AdminEndpoint(
+    path="/v1/usage",
+    answer=UsageList,
+    text="Answered requests and estimated tokens of tenants by day and model, for the last 62 days with usage.",
+)
 ORDERS: Final = AdminEndpoint(path="/v1/orders", answer=OrderList, text="Operator orders in force.")
 ORDER: Final = AdminEndpoint(
     method="POST",
@@ -307,6 +313,7 @@ ENDPOINTS: Final[tuple[AdminEndpoint[Any], ...]] = (
     SNAPSHOT,
     TAP,
     TENANTS,
+    USAGE,
     PROBLEMS,
     WHY,
     ZONES,

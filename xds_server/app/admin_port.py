@@ -57,6 +57,7 @@ class AdminPort:
                 canary=policies.versions.canary,
                 objectives=proxies.telemetry.objectives,
                 tenants=proxies.telemetry.tenants,
+                usage=proxies.telemetry.usage,
                 history=policies.versions.history,
                 rejected=policies.feed.rejected,
                 limits=lambda: (*proxies.reached.current(), *admin_auth.reached.current()),

@@ -11,7 +11,9 @@ import click
 
 from command_line.output_format import (
     DATA,
+    LIST_FORMS,
     OutputForm,
+    as_csv,
     as_data,
     custom_rows,
     list_output_option,
@@ -87,9 +89,9 @@ def _duration(_context: click.Context, _option: click.Parameter, text: str) -> f
     default="",
     callback=_duration,
     metavar="DURATION",
-    help="Only entries newer than DURATION (events, versions, audit).",
+    help="Only entries newer than DURATION (events, versions, audit, usage).",
 )
-@list_output_option()
+@list_output_option(*LIST_FORMS, "csv")
 @click.option("--watch", "-w", is_flag=True, help="Keep watching; on a pipe, print rows that change.")
 @click.option(
     "--interval",
@@ -117,11 +119,12 @@ def command(
     zones (zone, zo)          audit (aud): attempted changes
     proxies (proxy, px)       shadow (sh): what shadowed decisions would do
     orders (order, ord)       objectives (objective, obj): of routes and pools
-    tenants (tenant, ten): quotas of callers
+    tenants (tenant, ten)     usage (use): of tenants, by day and model
 
     NAME is what the first column shows; an engine may go without its pool. SELECTOR names fields of -o json.
     With one NAME, json, yaml and jsonpath have the object itself. In jsonpath a list is also `.items`, and each
-    row has a `name`: -o jsonpath='{range .items[*]}{.name}{"\\n"}{end}'.
+    row has a `name`: -o jsonpath='{range .items[*]}{.name}{"\\n"}{end}'. csv has the fields of json in columns,
+    for one TYPE.
 
     audit has the newest 1000 attempts of known callers and of others, since the server started; its log
     (admin.write) has all.
@@ -135,6 +138,8 @@ def command(
     ]
     for query in queries:
         query.check()
+    if output == "csv" and (watch or len(queries) > 1):
+        raise click.UsageError("-o csv goes with one TYPE, without --watch")
     printer = _Printer(output=output, headers=not no_headers)
     if watch:
         if len(queries) > 1:
@@ -283,6 +288,8 @@ class _Printer:
         if self.output == "name":
             for item in items:
                 click.echo(printable(f"{query.kind.singular}/{item.name}"))
+        elif self.output == "csv":
+            click.echo(as_csv([item.document for item in items], headers=self.headers), nl=False)
         elif self.output == "custom-columns":
             show_custom_columns(self.output, [item.fields for item in items], headers=self.headers)
         elif items:

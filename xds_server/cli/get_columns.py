@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeAlias, TypeVar
@@ -29,6 +30,7 @@ from xds_server.admin_api.status_types import (
     ZoneStatus,
 )
 from xds_server.admin_api.tenant_types import TenantList, TenantStatus
+from xds_server.admin_api.usage_types import UsageList, UsageStatus
 from xds_server.admin_api.version_types import HistoryStatus, VersionStatus
 from xds_server.diagnosis.conditions import of_engines, of_proxies
 from xds_server.diagnosis.event_text import kind_text, transition_text
@@ -436,6 +438,11 @@ def _by_name(*of: Callable[[_T], str]) -> Callable[[_T, str], bool]:
     return lambda item, name: name in [one(item) for one in of]
 
 
+def _end_of_day_s(day: str) -> float:
+    """When a day in UTC ends, in seconds since the epoch."""
+    return (datetime.fromisoformat(day).replace(tzinfo=UTC) + timedelta(days=1)).timestamp()
+
+
 _ENGINES: Final[TableSpec[EngineList, EngineStatus]] = TableSpec(
     singular="engine",
     short="eng",
@@ -507,6 +514,25 @@ _TENANTS: Final[TableSpec[TenantList, TenantStatus]] = TableSpec(
     columns=_TENANTS_COLUMNS,
     none="no route has listener.tenants",
     named=_by_name(lambda item: item.name, lambda item: item.tenant),
+)
+_USAGE: Final[TableSpec[UsageList, UsageStatus]] = TableSpec(
+    singular="usage",
+    short="use",
+    endpoint=endpoints.USAGE,
+    rows=lambda answer: answer.usage,
+    parts=("usage",),
+    name=lambda item: item.name,
+    columns=(
+        _word("DAY", lambda item: item.day),
+        _identity("TENANT", lambda item: f"{item.port}/{item.tenant}"),
+        _word("MODEL", lambda item: item.model),
+        _figure("REQUESTS", lambda item: item.requests, "{:.0f}"),
+        _figure("TOKENS", lambda item: item.tokens, "{:.0f}"),
+    ),
+    none="no tenant has used anything",
+    named=_by_name(lambda item: item.name, lambda item: item.tenant, lambda item: f"{item.port}/{item.tenant}"),
+    # Of the end of its day, so that a day counts while some of it is new enough.
+    age_s=lambda item: time.time() - _end_of_day_s(item.day),
 )
 _ORDERS: Final[TableSpec[OrderList, OrderStatus]] = TableSpec(
     singular="order",
@@ -588,6 +614,7 @@ TABLES: Final[Mapping[str, TableSpec[Any, Any]]] = MappingProxyType(
         "proxies": _PROXIES,
         "objectives": _OBJECTIVES,
         "tenants": _TENANTS,
+        "usage": _USAGE,
         "orders": _ORDERS,
         "events": _EVENTS,
         "versions": _VERSIONS,

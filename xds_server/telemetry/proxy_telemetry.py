@@ -18,6 +18,7 @@ from prometheus_client.core import Metric
 from policies.model import PolicySet
 from xds_server.admin_api.objective_types import ObjectiveStatus
 from xds_server.admin_api.tenant_types import TenantTraffic
+from xds_server.admin_api.usage_types import UsageStatus
 from xds_server.auth.log_budget import LogBudget
 from xds_server.auth.memory_guard import MemoryGuard
 from xds_server.auth.peer_budget import ACCESS_LOG_CPU, LOAD_REPORT_CPU, CpuLimits, HostTime
@@ -159,6 +160,22 @@ class Telemetry:
     def tenants(self) -> Mapping[tuple[int, str], TenantTraffic]:
         """Requests of every tenant, by port and name."""
         return self.traffic_store.tenants.traffic(self._clock())
+
+    def usage(self) -> Sequence[UsageStatus]:
+        """What tenants used, by day and model; the oldest day first."""
+        book = self.traffic_store.tenants.usage
+        return [
+            UsageStatus(
+                day=day.isoformat(),
+                port=row.port,
+                tenant=row.tenant,
+                model=row.model,
+                requests=row.requests,
+                tokens=row.tokens,
+            )
+            for day in book.days
+            for row in book.rows(day)
+        ]
 
     @property
     def lost(self) -> Mapping[str, frozenset[str]]:

@@ -1,12 +1,13 @@
 """Quotas of days and months with a real server: used up stays used up when the server is killed."""
 
+import csv
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from tests.with_envoy.serve.conftest import PATIENT, STEADY, Site, document, eventually
-from xds_server.rollout.usage_store import FOLDER
+from xds_server.rollout.usage_store import read
 
 pytestmark = pytest.mark.envoy
 
@@ -47,8 +48,11 @@ async def use_up(site: Site, tenant: str) -> int:
     return served
 
 
-async def saved(site: Site, tenant: str) -> bool:
-    return any(tenant in path.read_text() for path in (site.state_dir / FOLDER).glob("*.json"))
+def saved(site: Site) -> dict[str, float]:
+    """Requests by tenant, as the files have them."""
+    days, flaws = read(site.state_dir)
+    assert not flaws
+    return {row.tenant: row.requests for rows in days.values() for row in rows}
 
 
 async def test_used_up_quotas_stay_used_up_when_the_server_is_killed(site: Site) -> None:
@@ -77,8 +81,9 @@ async def test_used_up_quotas_stay_used_up_when_the_server_is_killed(site: Site)
     assert code == 1, error
     assert "The quota of this day is used up" in " ".join(out.split())
 
-    async def on_disk() -> bool:
-        return await saved(site, "daily") and await saved(site, "monthly")
+    def on_disk() -> bool:
+        files = saved(site)
+        return (files.get("daily"), files.get("monthly")) == (served, TOKENS_A_MONTH / 4)
 
     await eventually(on_disk, "usage on disk")
     before = await periods(site)
@@ -87,8 +92,14 @@ async def test_used_up_quotas_stay_used_up_when_the_server_is_killed(site: Site)
     await site.serve()
     after = await periods(site)
     for tenant, used in (("daily", "used_requests"), ("monthly", "used_tokens")):
-        assert before[tenant][used] * 0.9 <= after[tenant][used] <= before[tenant][used]
+        assert after[tenant][used] == before[tenant][used]
     assert after["daily"]["used_ratio"] >= 1
+    code, out, error = await site.switchgear(
+        "get", "usage", "daily", "-o", "csv", "--admin", f"http://{site.admin}"
+    )
+    assert code == 0, error
+    (row,) = csv.DictReader(out.splitlines())
+    assert (row["tenant"], float(row["requests"])) == ("daily", after["daily"]["used_requests"])
     # Also at a proxy that has no earlier configuration.
     await site.envoy("n2", "--listen-address", "127.0.0.2")
     assert await use_up(site, "daily") == 0

@@ -266,7 +266,7 @@ def test_audit_log_records_actor_change_and_outcome(server: Server) -> None:
     assert len(json.loads(server.run("get", "audit", "--by", "unknown", "-o", "json")[1])["audit"]) == 2
     for wrong in (("--pool", "chat"), ("--since", "soon")):
         assert server.run("get", "audit", *wrong)[0] == 2
-    assert "--since works with events, versions, audit" in server.run("get", "engines", "--since", "5m")[2]
+    assert "--since works with usage, events, versions, audit" in server.run("get", "engines", "--since", "5m")[2]
 
 
 def test_eject_order_of_an_ejected_engine_warns_of_the_floor(server: Server, engines: list[Engine]) -> None:

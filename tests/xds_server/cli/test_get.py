@@ -1,6 +1,7 @@
 """``switchgear get`` and ``describe``: kubectl's ways to name, select and print."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.xds_server.admin_api import rows
 from tests.xds_server.cli import test_status
 from tests.xds_server.cli.test_status import Server
 from xds_server.admin_api.tenant_types import TenantPeriod, TenantTraffic
+from xds_server.admin_api.usage_types import UsageStatus
 from xds_server.cli import main
 
 server = test_status.server
@@ -179,6 +181,38 @@ def test_objectives_show_shares_burn_rates_and_budget(full: Server, capsys: pyte
     assert shown(capsys, "get", "obj", "chat", "-o", "name")[1] == "objective/pool/chat/good\n"
     full.pages["/v1/objectives"] = {"objectives": []}
     assert shown(capsys, "get", "objectives") == (0, "", "no route or pool has spec.objectives\n")
+
+
+def test_usage_is_listed_by_day_and_exported_as_csv(full: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    today = datetime.now(UTC).date()
+    used = [
+        UsageStatus(
+            day=(today - timedelta(days=days)).isoformat(),
+            port=8080,
+            tenant=tenant,
+            model="chat",
+            requests=requests,
+            tokens=100 * requests,
+        )
+        for days, tenant, requests in ((3, "search", 7.0), (0, "search", 2.5), (0, "=others", 1.0))
+    ]
+    full.pages["/v1/usage"] = {"usage": [rows.document(one) for one in used]}
+    code, out, _ = shown(capsys, "get", "usage", "search", "--since", "24h")
+    assert code == 0
+    assert [" ".join(line.split()) for line in out.splitlines()] == [
+        "DAY TENANT MODEL REQUESTS TOKENS",
+        f"{today} 8080/search chat 2 250",
+    ]
+    assert shown(capsys, "get", "usage", "-o", "csv", "-l", "day!=" + used[0].day)[1].splitlines() == [
+        "day,port,tenant,model,requests,tokens",
+        f"{today},8080,search,chat,2.5,250.0",
+        f"{today},8080,'=others,chat,1.0,100.0",
+    ]
+    code, _, error = shown(capsys, "get", "usage,tenants", "-o", "csv")
+    assert code == 2
+    assert "one TYPE" in error
+    full.pages["/v1/usage"] = {"usage": []}
+    assert shown(capsys, "get", "usage") == (0, "", "no tenant has used anything\n")
 
 
 def test_tenants_are_listed_with_quota_and_refusals(full: Server, capsys: pytest.CaptureFixture[str]) -> None:

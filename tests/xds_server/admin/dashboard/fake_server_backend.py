@@ -31,6 +31,7 @@ from xds_server.admin_api.status_types import (
     ZoneStatus,
 )
 from xds_server.admin_api.tenant_types import TenantStatus
+from xds_server.admin_api.usage_types import UsageStatus
 from xds_server.admin_api.version_types import CanaryStatus
 from xds_server.diagnosis.condition_log import ConditionLog
 from xds_server.diagnosis.conditions import ServerState
@@ -225,6 +226,9 @@ class FakeServerBackend:
 
     def objectives(self) -> Sequence[ObjectiveStatus]:
         return [objective_status()]
+
+    def usage(self) -> Sequence[UsageStatus]:
+        return ()
 
     def tenants(self) -> Sequence[TenantStatus]:
         return [tenant_status()]
