@@ -39,6 +39,7 @@ _ACCEPTANCE: Final = (
     "test_listener_options.py",
     "test_deadlines.py::test_deadline_ends_a_request_and_ejects_no_engine",
     "test_tenant_quotas.py::test_tokens_that_a_request_asks_for_come_from_its_tenant",
+    "test_tenant_share_limits.py::test_limited_tenant_is_refused_and_others_are_untouched",
 )
 """What versions differ in: limits of bodies, keys from prompts, retries, hedging, deadlines, filters that read
 requests, expressions."""

@@ -67,6 +67,7 @@ def test_policy_on_the_page_is_short() -> None:
         ("token-quota-accuracy", EXAMPLE.read_text(), {"quotaErrorPercent"}),
         ("deadline", EXAMPLE.read_text(), {"hopelessRefusedPercent"}),
     ],
+    ids=["noisy-neighbour", "token-quota-accuracy", "deadline"],
 )
 async def test_scenario_passes_with_the_limit_and_fails_without(
     scenario: str, policy: str, checks: set[str], tmp_path: Path
