@@ -10,7 +10,7 @@ from chaos.history.history_events import ProcessExit
 from chaos.measures.bench_validity import FAIR
 from chaos.measures.bench_validity import bench_quality as bench_of
 from chaos.measures.impairments import outages_of_target_kind
-from chaos.scenario.placement import every_engine
+from chaos.scenario.placement import other_engines
 from chaos.scenario.scenario_model import BlastRadius
 
 _OURS: Final = ("control-plane", "agent-", "proxy-")
@@ -106,8 +106,8 @@ def ran_to_the_end(case: CheckInput) -> CheckFinding | None:
 def blast_radius(case: CheckInput) -> CheckFinding:
     """Whether the faults stayed within the scenario's blast radius."""
     radius = BlastRadius() if case.spec is None else case.spec.blast_radius
-    placed = () if case.spec is None else every_engine(case.spec)
-    engines = {*case.history.slots, *(one.name for one in placed)}
+    others = () if case.spec is None else other_engines(case.spec)
+    engines = {*case.history.slots, *(one.name for one in others)}
     proxies = {one.name for one in case.history.began.proxies}
     problems = []
     shares = {}

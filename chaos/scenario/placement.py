@@ -33,10 +33,15 @@ def prefill_placements(spec: ScenarioSpec) -> tuple[EnginePlacement, ...]:
     return _placed(spec.topology, spec.topology.prefill, "prefill-e")
 
 
+def other_engines(spec: ScenarioSpec) -> tuple[EnginePlacement, ...]:
+    """Engines of the pools that serve the one under test: prefill and fallbacks."""
+    fallbacks = (one for pool in fallback_placements(spec) for one in pool)
+    return (*prefill_placements(spec), *fallbacks)
+
+
 def every_engine(spec: ScenarioSpec) -> tuple[EnginePlacement, ...]:
     """Engines of all pools."""
-    fallbacks = (one for pool in fallback_placements(spec) for one in pool)
-    return (*engine_placements(spec), *prefill_placements(spec), *fallbacks)
+    return (*engine_placements(spec), *other_engines(spec))
 
 
 def target_pool(spec: ScenarioSpec, target: FaultTarget) -> tuple[EnginePlacement, ...]:

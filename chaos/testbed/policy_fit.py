@@ -130,7 +130,7 @@ def _tested(policies: PolicySet, wanted: str | None) -> str:
         raise PolicyFitError(f"unknown pool {wanted!r}; use one of {', '.join(sorted(policies.pools))}")
     if not any(_sends_to(one, wanted) for one in policies.routes.values()):
         raise PolicyFitError(
-            f"no route sends requests to pool {wanted}; a pool used only as fallback cannot be tested"
+            f"no route sends requests to pool {wanted}; a pool for fallback or prefill alone cannot be tested"
         )
     return wanted
 

@@ -56,9 +56,9 @@ def runtime_layer(
             values[f"{prefix}.{pool}"] = _count(weight, f"weight of {pool} in {route}")
     values.update(dict.fromkeys(sorted(deadline_keys), REFUSED_PERCENT))
     fields = {key: _number(value) for key, value in values.items()}
-    fields |= {key: _share(percent) for key, percent in sorted(refused_shares.items())}
+    fields |= {key: _share(percent, f"requests of {key}") for key, percent in sorted(refused_shares.items())}
     if access_log_percent != EVERYTHING_PERCENT:
-        fields[ACCESS_LOG_KEY] = _share(access_log_percent)
+        fields[ACCESS_LOG_KEY] = _share(access_log_percent, "access logs")
     return Runtime(name=LAYER, layer=Struct(fields=fields))
 
 
@@ -108,10 +108,10 @@ def _number(value: float) -> Value:
     return Value(number_value=value)
 
 
-def _share(percent: float) -> Value:
+def _share(percent: float, of: str) -> Value:
     """A percentage in Envoy's fractional form: plain numbers accept whole percents only."""
     if not math.isfinite(percent) or not 0 <= percent <= EVERYTHING_PERCENT:
-        raise ValueError(f"a share is {percent} %")
+        raise ValueError(f"share of {of} is {percent} %")
     parts = round(percent / EVERYTHING_PERCENT * _MILLION)
     return Value(
         struct_value=Struct(fields={"numerator": _number(parts), "denominator": Value(string_value="MILLION")})

@@ -174,7 +174,7 @@ async def test_running_server_matches_the_published_schema(own: Any) -> None:
             endpoints.HEALTHZ, endpoints.READYZ, endpoints.METRICS, endpoints.SERVER_INFO, endpoints.ACCESS,
             endpoints.CANARY, endpoints.LIVE, endpoints.POLICIES, endpoints.POOLS, endpoints.PROXIES,
             endpoints.OBJECTIVES, endpoints.SHADOW, endpoints.TAP, endpoints.PROBLEMS, endpoints.ZONES,
-            endpoints.CONDITIONS, endpoints.POOL_HISTORY, endpoints.TENANTS,
+            endpoints.CONDITIONS, endpoints.POOL_HISTORY, endpoints.TENANTS, endpoints.USAGE,
         ):  # fmt: skip
             await ask(endpoint)
         # Refusals.

@@ -25,6 +25,7 @@ from xds_server.translate.lua_scripts import LUA_FILTER
 from xds_server.translate.request_fields import BODY_ENCODING_REASON, REFUSED_BODY_REASON
 from xds_server.translate.stated_fields import INVALID_HEADER_REASON, MISSING_HEADER_REASON
 from xds_server.translate.tenant_quotas import QUOTA_REASON
+from xds_server.translate.tenant_share_limits import SHARE_REASON
 
 PAGE = (Path(__file__).parents[3] / "docs/answers.md").read_text()
 ROW = re.compile(r"^\| `([a-z-]+)` \| (\d+) \| (\d*|until the next request) ?\|", re.MULTILINE)
@@ -47,6 +48,7 @@ def test_answers_page_lists_every_reason_and_retry_after() -> None:
         (NOT_AUTHORIZED_REASON, ""),
         (NO_AUTHORIZATION_REASON, NO_AUTHORIZATION_RETRY_AFTER),
         (QUOTA_REASON, "until the next request"),
+        (SHARE_REASON, "1"),
         *((reason, "") for _, reason in LOCAL_REPLY_STATUSES),
     }
     for refusing in (
