@@ -7,19 +7,17 @@ nothing is built. They are in the cache (``$XDG_CACHE_HOME/switchgear/cluster-pa
 them.
 """
 
-import fcntl
 import hashlib
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.go_build import PartsError, built_into, cache
 from tests.part_results import recorded_skip
 
 SOURCES: Final = Path(__file__).parent / "kubernetes" / "parts"
@@ -32,12 +30,6 @@ VARIABLES: Final = {
     "KUBECTL": "kubectl",
 }
 _NEEDED: Final = ("KUBE_APISERVER", "ETCD")
-# Cold, on two cores: 12 minutes; a busy machine takes several times that.
-_BUILD_LIMIT_S: Final = 5400.0
-
-
-class PartsError(Exception):
-    """The programs cannot be obtained; the message is one line with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +65,7 @@ def folder(release: str) -> Path:
     text = b"".join(
         path.read_bytes() for path in (modules, modules.with_suffix(".sum"), *sorted(SOURCES.glob("*/*.go")))
     )
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    name = f"{version(release)}-{hashlib.sha256(text).hexdigest()[:12]}"
-    return cache / "switchgear" / "cluster-parts" / name
+    return cache("cluster-parts") / f"{version(release)}-{hashlib.sha256(text).hexdigest()[:12]}"
 
 
 def version(release: str) -> str:
@@ -104,50 +94,16 @@ def variables(release: str) -> Mapping[str, str]:
 
 def built(release: str) -> Path:
     """The folder of a release's programs, built now if need be; ``PartsError`` with the reason if that fails."""
-    at = folder(release)
-    if at.is_dir():
-        return at
-    go = shutil.which("go")
-    if go is None:
-        msg = "there is no Go to build it with, and KUBE_APISERVER and ETCD name no programs"
-        raise PartsError(msg)
-    at.parent.mkdir(parents=True, exist_ok=True)
-    with (at.parent / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two builds at once would take twice as long, and as much memory
-        if not at.is_dir():
-            sys.stderr.write(f"building Kubernetes {version(release)} in {at} (once; minutes) ...\n")
-            _build(go, release, at)
-    return at
-
-
-def _build(go: str, release: str, at: Path) -> None:
     major, minor, _ = version(release).removeprefix("v").split(".")
     stamp = {"gitVersion": version(release), "gitMajor": major, "gitMinor": minor}
     flags = " ".join(["-s -w", *(f"-X k8s.io/component-base/version.{key}={text}" for key, text in stamp.items())])
-    with tempfile.TemporaryDirectory(dir=at.parent, prefix=".building-") as scratch:
-        command = ["nice", "-n", "10", go, "build", "-trimpath", f"-modfile={RELEASES[release]}"]
-        command += [f"-ldflags={flags}", "-o", f"{scratch}/bin/", "./..."]
-        try:
-            done = subprocess.run(
-                command,
-                cwd=SOURCES,
-                env={**os.environ, "CGO_ENABLED": "0"},
-                stdin=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                check=False,
-                timeout=_BUILD_LIMIT_S,
-            )
-        except subprocess.TimeoutExpired:
-            msg = f"go build did not end within {_BUILD_LIMIT_S:g} s"
-            raise PartsError(msg) from None
-        if done.returncode:
-            complaint = [
-                line.strip() for line in done.stderr.splitlines() if not line.startswith("go: downloading")
-            ]
-            msg = f"go build failed: {complaint[-1] if complaint else f'exit status {done.returncode}'}"
-            raise PartsError(msg)
-        (Path(scratch) / "bin").rename(at)
+    return built_into(
+        folder(release),
+        f"Kubernetes {version(release)}",
+        lambda at: ["build", f"-modfile={RELEASES[release]}", f"-ldflags={flags}", "-o", f"{at}/", "./..."],
+        otherwise="KUBE_APISERVER and ETCD name no programs",
+        cwd=SOURCES,
+    )
 
 
 def main(release: str, *, build: bool = True) -> int:

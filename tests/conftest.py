@@ -14,6 +14,7 @@ from hypothesis.internal.conjecture import providers
 from tests import cluster_parts, real_parts
 from tests.api_server import ApiServer, running_api_server
 from tests.cluster import Cluster, cluster_of, running_cluster
+from tests.go_build import PartsError
 from tests.part_results import record
 
 # xdist sets it in workers; the commands under test would take their pipes for a terminal.
@@ -50,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     elif release != "environment" and cluster_parts.from_environment() is None:
         try:
             os.environ.update(cluster_parts.variables(release))
-        except cluster_parts.PartsError as why:
+        except PartsError as why:
             raise pytest.UsageError(str(why)) from None
 
 

@@ -5,26 +5,16 @@ cache (``$XDG_CACHE_HOME/switchgear/mesh-parts``) that checkouts share. ``EGCTL`
 Tests build nothing: without its program a test is skipped with the reason.
 """
 
-import fcntl
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from tests.go_build import PartsError, built_into, cache
 from tests.part_results import recorded_skip
-
-# Cold, on two busy cores, with all that Go compiles for the first time.
-_BUILD_LIMIT_S: Final = 5400.0
-
-
-class MeshPartError(Exception):
-    """The program cannot be obtained; the message is one line with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +34,7 @@ class MeshPart:
     @property
     def cached(self) -> Path:
         """Where the pinned version is, or will be."""
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        return cache / "switchgear" / "mesh-parts" / f"{self.product}-{self.version}" / self.program
+        return cache("mesh-parts") / f"{self.product}-{self.version}" / self.program
 
     def found(self) -> Path | None:
         """The program of the environment or of the cache; None without one."""
@@ -83,57 +72,24 @@ def built_version(part: MeshPart, program: Path) -> str:
     _, _, after = program.read_bytes().partition(f"mod\t{part.module}\tv".encode())
     if not after:
         msg = f"{program} was not built from a version of {part.module}"
-        raise MeshPartError(msg)
+        raise PartsError(msg)
     return after.split(b"\t", 1)[0].split(b"\n", 1)[0].decode()
 
 
 def built(part: MeshPart) -> Path:
-    """The program, built now if need be; ``MeshPartError`` with the reason if that fails."""
+    """The program, built now if need be; ``PartsError`` with the reason if that fails."""
     if named := os.environ.get(part.variable):
         if not Path(named).is_file():
             msg = f"{part.variable} names {named}, which is not a file"
-            raise MeshPartError(msg)
+            raise PartsError(msg)
         return Path(named)
-    at = part.cached
-    if at.is_file():
-        return at
-    go = shutil.which("go")
-    if go is None:
-        msg = f"there is no Go to build it with, and {part.variable} names no program"
-        raise MeshPartError(msg)
-    at.parent.parent.mkdir(parents=True, exist_ok=True)
-    with (at.parent.parent / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two builds at once would take twice as long, and as much memory
-        if not at.is_file():
-            sys.stderr.write(f"building {part.program} of {part.module} {part.version} in {at.parent} ...\n")
-            _build(go, part)
-    return at
-
-
-def _build(go: str, part: MeshPart) -> None:
-    at = part.cached.parent
-    with tempfile.TemporaryDirectory(dir=at.parent, prefix=".building-") as scratch:
-        command = ["nice", "-n", "10", go, "install", "-trimpath", "-ldflags=-s -w"]
-        try:
-            done = subprocess.run(
-                [*command, f"{part.module}/{part.package}@v{part.version}"],
-                env={**os.environ, "CGO_ENABLED": "0", "GOBIN": f"{scratch}/bin"},
-                stdin=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                check=False,
-                timeout=_BUILD_LIMIT_S,
-            )
-        except subprocess.TimeoutExpired:
-            msg = f"go install did not end within {_BUILD_LIMIT_S:g} s"
-            raise MeshPartError(msg) from None
-        if done.returncode:
-            complaint = [
-                line.strip() for line in done.stderr.splitlines() if not line.startswith("go: downloading")
-            ]
-            msg = f"go install failed: {complaint[-1] if complaint else f'exit status {done.returncode}'}"
-            raise MeshPartError(msg)
-        (Path(scratch) / "bin").rename(at)
+    built_into(
+        part.cached.parent,
+        f"{part.program} of {part.module} {part.version}",
+        lambda _: ["install", "-ldflags=-s -w", f"{part.module}/{part.package}@v{part.version}"],
+        otherwise=f"{part.variable} names no program",
+    )
+    return part.cached
 
 
 def main() -> int:
@@ -143,7 +99,7 @@ def main() -> int:
         try:
             sys.stdout.write(f"{built(part)}\n")
             sys.stdout.flush()
-        except MeshPartError as why:
+        except PartsError as why:
             failed = True
             sys.stderr.write(f"{recorded_skip(part.product, part.version, str(why))}\n")
     return int(failed)

@@ -1,12 +1,13 @@
 """Where egctl comes from: the environment, the cache, a build, or a reason why there is none."""
 
-import stat
 from pathlib import Path
 
 import pytest
 
-from tests import mesh_parts, part_results
-from tests.mesh_parts import ENVOY_GATEWAY, MeshPartError
+from tests import mesh_parts
+from tests.go_build import PartsError
+from tests.go_stand_in import FAILS, empty_cache, put_go
+from tests.mesh_parts import ENVOY_GATEWAY
 
 BUILDS = """#!/bin/sh
 echo "$*" >> "$CALLS"
@@ -15,34 +16,16 @@ mkdir -p "$GOBIN"
 name=${last##*/}
 printf 'mod\\tgithub.com/envoyproxy/gateway\\tv1.9.1\\th1:x\\n' > "$GOBIN/${name%@*}"
 """
-FAILS = """#!/bin/sh
-echo "go: downloading k8s.io/api" >&2
-echo "go: k8s.io/api: connection refused" >&2
-echo "go: downloading k8s.io/client-go" >&2
-exit 1
-"""
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, and an environment without programs and results; the path has only what scripts need."""
-    for name in (ENVOY_GATEWAY.variable, part_results.FOLDER_VARIABLE):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    return tmp_path / "cache"
-
-
-def go(folder: Path, script: str) -> None:
-    at = folder / "go"
-    at.write_text(script)
-    at.chmod(at.stat().st_mode | stat.S_IXUSR)
+    return empty_cache(tmp_path, monkeypatch, (ENVOY_GATEWAY.variable,))
 
 
 @pytest.mark.parametrize("part", mesh_parts.PARTS.values(), ids=mesh_parts.PARTS)
 def test_program_is_built_once_outside_the_checkout(cache: Path, part: mesh_parts.MeshPart) -> None:
-    go(cache.parent, BUILDS)
+    put_go(cache.parent, BUILDS)
     at = mesh_parts.built(part)
     assert at.is_relative_to(cache)
     assert at.name == part.program
@@ -56,13 +39,13 @@ def test_named_program_is_used_in_its_own_version(tmp_path: Path, monkeypatch: p
     at = tmp_path / "egctl"
     monkeypatch.setenv("EGCTL", str(at))
     assert ENVOY_GATEWAY.found() is None
-    with pytest.raises(MeshPartError, match=f"EGCTL names {at}, which is not a file"):
+    with pytest.raises(PartsError, match=f"EGCTL names {at}, which is not a file"):
         mesh_parts.built(ENVOY_GATEWAY)
     at.write_bytes(b"\x00mod\tgithub.com/envoyproxy/gateway\tv1.10.0\th1:x\n\x00")
     assert mesh_parts.built(ENVOY_GATEWAY) == at
     assert mesh_parts.version(ENVOY_GATEWAY) == "1.10.0"
     at.write_bytes(b"\x00mod\tgithub.com/envoyproxy/gateway\t(devel)\n\x00")
-    with pytest.raises(MeshPartError, match=r"was not built from a version of github\.com/envoyproxy/gateway"):
+    with pytest.raises(PartsError, match=r"was not built from a version of github\.com/envoyproxy/gateway"):
         mesh_parts.version(ENVOY_GATEWAY)
 
 
@@ -76,7 +59,7 @@ def test_missing_program_skips_with_the_reason() -> None:
 def test_failed_build_leaves_nothing_and_states_its_reason(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    go(cache.parent, FAILS)
+    put_go(cache.parent, FAILS)
     assert mesh_parts.main() == 1
     *_, last = capsys.readouterr().err.splitlines()
     assert last == (
@@ -84,7 +67,7 @@ def test_failed_build_leaves_nothing_and_states_its_reason(
         "go install failed: go: k8s.io/api: connection refused"
     )
     assert [one.name for one in ENVOY_GATEWAY.cached.parent.parent.iterdir()] == [".lock"]
-    go(cache.parent, BUILDS)
+    put_go(cache.parent, BUILDS)
     assert mesh_parts.main() == 0
     assert capsys.readouterr().out == f"{ENVOY_GATEWAY.cached}\n"
 

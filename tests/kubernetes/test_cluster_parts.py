@@ -1,13 +1,13 @@
 """Where Kubernetes' programs come from: the environment, the cache, a build, or a reason why there are none."""
 
-import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests import cluster_parts, part_results
+from tests import cluster_parts
+from tests.go_stand_in import FAILS, empty_cache, put_go
 
 PROGRAMS = sorted(cluster_parts.VARIABLES.values())
 BUILDS = "\n".join(
@@ -19,32 +19,11 @@ BUILDS = "\n".join(
         *(f'touch "$2/{name}"' for name in PROGRAMS),
     ]
 )
-FAILS = "\n".join(
-    [
-        "#!/bin/sh",
-        'echo "go: downloading k8s.io/api" >&2',
-        'echo "go: k8s.io/api: connection refused" >&2',
-        'echo "go: downloading k8s.io/client-go" >&2',
-        "exit 1",
-    ]
-)
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, and an environment without programs and results; the path has only what scripts need."""
-    for name in (*cluster_parts.VARIABLES, part_results.FOLDER_VARIABLE):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    return tmp_path / "cache"
-
-
-def go(folder: Path, script: str) -> None:
-    at = folder / "go"
-    at.write_text(script)
-    at.chmod(at.stat().st_mode | stat.S_IXUSR)
+    return empty_cache(tmp_path, monkeypatch, cluster_parts.VARIABLES)
 
 
 @pytest.mark.usefixtures("cache")
@@ -63,7 +42,7 @@ def test_environment_names_programs_only_if_both_needed_ones_are_named(monkeypat
 
 @pytest.mark.parametrize("release", cluster_parts.RELEASES)
 def test_release_is_built_once_outside_the_checkout(cache: Path, release: str) -> None:
-    go(cache.parent, BUILDS)
+    put_go(cache.parent, BUILDS)
     at = cluster_parts.built(release)
     assert at.is_relative_to(cache)
     assert at.name.startswith(cluster_parts.version(release))
@@ -83,7 +62,7 @@ def test_releases_do_not_share_a_folder() -> None:
 def test_failed_build_leaves_nothing_and_states_its_reason(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    go(cache.parent, FAILS)
+    put_go(cache.parent, FAILS)
     assert cluster_parts.main("newest") == 1
     *_, last = capsys.readouterr().err.splitlines()
     assert last == (
@@ -91,7 +70,7 @@ def test_failed_build_leaves_nothing_and_states_its_reason(
         "go build failed: go: k8s.io/api: connection refused"
     )
     assert [one.name for one in cluster_parts.folder("newest").parent.iterdir()] == [".lock"]
-    go(cache.parent, BUILDS)
+    put_go(cache.parent, BUILDS)
     assert cluster_parts.main("newest") == 0
     assert capsys.readouterr().out == f"{cluster_parts.folder('newest')}\n"
 

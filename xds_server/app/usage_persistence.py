@@ -1,6 +1,7 @@
 """Keeps usage of tenants on disk: quotas of days and months do not begin again with the server."""
 
 import asyncio
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -30,6 +31,7 @@ def restore_usage(folder: Path, book: UsageByDay) -> None:
 
 async def keep_usage(folder: Path, book: UsageByDay, disk: WriteFailures) -> None:
     """Write the days that changed, until cancelled."""
+    kept: tuple[date, ...] = ()
     while True:
         await asyncio.sleep(WRITE_EACH_S)
         days, pause_s = sorted(book.changed), 0.0
@@ -40,6 +42,7 @@ async def keep_usage(folder: Path, book: UsageByDay, disk: WriteFailures) -> Non
             if not await write_state(disk, path, partial(usage_store.save, folder, day, book.rows(day))):
                 book.changed.add(day)
                 pause_s = RETRY_S
-        if days:
-            await asyncio.to_thread(usage_store.forget, folder, book.days)
+        if kept != book.days:
+            kept = book.days
+            await asyncio.to_thread(usage_store.forget, folder, kept)
         await asyncio.sleep(pause_s)

@@ -39,6 +39,10 @@ NO_USAGE: Final = TenantUsage(today=date.min)
 """Before anything was counted, and without quotas for calendar periods."""
 
 
+DAY_S: Final = 86_400.0
+"""Days in UTC have no leap seconds here, as in Unix time."""
+
+
 def utc_day(unix_s: float) -> date:
     """The calendar day in UTC."""
     return datetime.fromtimestamp(unix_s, UTC).date()

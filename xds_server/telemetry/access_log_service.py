@@ -222,14 +222,13 @@ def record_entries(
             began_s=began_s,
         )
         note(node, facts, ended, weight=weight, now_s=now_s)
-        if tenants is not None:
+        if tenants is not None and (tenant := tenants.of(entry)) is not None:
             if ended.first:
-                tenants.add(entry, weight=weight, at_s=now_s)
+                tenants.add(tenant, entry, weight=weight, at_s=now_s)
             if 200 <= code < _ERROR:
-                tenants.add_answer(entry, facts.name, weight=weight)
-            tenant = tenants.tenant_with_share(entry, facts.name)
-            if tenant is not None:
-                book.record_tenant(facts, tenant, ended, weight=weight, now_s=now_s)
+                tenants.add_answer(tenant, entry, facts.name, weight=weight)
+            if tenant.has_share_of(facts.name):
+                book.record_tenant(facts, tenant.id, ended, weight=weight, now_s=now_s)
         if tapped:
             _tap_attempt(book, node, entry, facts, ended, weight=weight)
         bad |= outcome is _FAILURE or outcome is _NOT_SENT
@@ -251,8 +250,8 @@ def _request(book: TrafficStore, node: str, entry: Any, weight: float, now_s: fl
     late = deadline_result(common.route_name, details)
     if late is not None:
         _late_request(book, node, entry, route, late, attempt=attempt, weight=weight, may_see=may_see)
-        if late is DeadlineResult.REFUSED:
-            book.tenants.add(entry, weight=weight, at_s=now_s)
+        if late is DeadlineResult.REFUSED and (tenant := book.tenants.of(entry)) is not None:
+            book.tenants.add(tenant, entry, weight=weight, at_s=now_s)
         return False
     outcome = request_outcome(flags, details, attempt)
     if book.tap and (outcome is AttemptOutcome.NOT_SENT or limit_reason(details)):
@@ -294,9 +293,9 @@ def _limited_request(
     """Count a request that was refused by its tenant's quota, or because the tenant was above its share."""
     if RATE_LIMITED in flags:
         # Refused before the pool was chosen.
-        found = book.tenants.facts(entry)
-        if found is not None and any(map(may_see, found[1].pools)):
-            book.tenants.add(entry, refused=QuotaResult.REFUSED, weight=weight, at_s=now_s)
+        tenant = book.tenants.of(entry)
+        if tenant is not None and any(map(may_see, tenant.facts.pools)):
+            book.tenants.add(tenant, entry, refused=QuotaResult.REFUSED, weight=weight, at_s=now_s)
         return
     facts = None if route is None else book.directory.pools.get(route.pool)
     if facts is not None and may_see(facts.name):
@@ -307,11 +306,13 @@ def _refused_request(
     book: TrafficStore, entry: Any, facts: PoolFacts, refused: QuotaResult | None, *, weight: float, now_s: float
 ) -> None:
     """Count a request to a pool that was refused without a try; ``refused`` is None at the admission limit."""
-    book.tenants.add(entry, refused=refused, weight=weight, at_s=now_s)
-    tenant = book.tenants.tenant_with_share(entry, facts.name)
-    if tenant is not None:
+    tenant = book.tenants.of(entry)
+    if tenant is None:
+        return
+    book.tenants.add(tenant, entry, refused=refused, weight=weight, at_s=now_s)
+    if tenant.has_share_of(facts.name):
         book.record_tenant_refusal(
-            facts, tenant, above_share=refused is QuotaResult.OVER_SHARE, weight=weight, now_s=now_s
+            facts, tenant.id, above_share=refused is QuotaResult.OVER_SHARE, weight=weight, now_s=now_s
         )
 
 

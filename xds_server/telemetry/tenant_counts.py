@@ -7,7 +7,7 @@ report to this replica.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from prometheus_client.core import Metric
 
@@ -47,6 +47,7 @@ class TenantFacts:
     ``shared`` are the pools that they have fair shares of.
     """
 
+    port: int
     header: str
     names: frozenset[str]
     pools: frozenset[str]
@@ -68,6 +69,7 @@ def tenants_by_port(policies: PolicySet) -> Mapping[str, TenantFacts]:
             if (before := found.get(port)) is not None:
                 pools, shared = before.pools | pools, before.shared | shared
             found[port] = TenantFacts(
+                port=route.spec.listener.port,
                 header=tenants.header,
                 names=names,
                 pools=pools,
@@ -101,9 +103,15 @@ def _number(text: str, otherwise: float) -> float:
     return min(found, MOST_TOKENS) if found >= 0 else otherwise
 
 
-def _name(entry: Any, facts: TenantFacts) -> str:
-    name = entry.request.request_headers.get(facts.header, "")
-    return name if name in facts.names else OTHERS
+class EntryTenant(NamedTuple):
+    """The tenant that sent the request of an entry; found once, and then asked for all that counts it."""
+
+    id: TenantId
+    facts: TenantFacts
+
+    def has_share_of(self, pool: str) -> bool:
+        """Whether it has a fair share of this pool."""
+        return pool in self.facts.shared
 
 
 class _Tenant:
@@ -120,62 +128,51 @@ class TenantCounts:
     def __init__(self) -> None:
         self.ports: Mapping[str, TenantFacts] = {}
         self.usage = UsageByDay()
-        self._tenants: dict[tuple[str, str], _Tenant] = {}
+        self._tenants: dict[TenantId, _Tenant] = {}
 
     def set_ports(self, ports: Mapping[str, TenantFacts]) -> None:
         """Count these tenants from now on; counts of those that remain are kept."""
         self.ports = ports
         before = self._tenants
-        keys = ((port, name) for port, facts in ports.items() for name in (*sorted(facts.names), OTHERS))
+        keys = ((facts.port, name) for facts in ports.values() for name in (*sorted(facts.names), OTHERS))
         self._tenants = {key: before.get(key) or _Tenant() for key in keys}
 
-    def facts(self, entry: Any) -> tuple[str, TenantFacts] | None:
-        """Port and tenants that an entry belongs to; None for ports without tenants."""
-        port = entry.common_properties.custom_tags.get(PORT_TAG, "")
-        facts = self.ports.get(port)
-        return None if facts is None else (port, facts)
-
-    def tenant_with_share(self, entry: Any, pool: str) -> TenantId | None:
-        """Port and name of the tenant that sent a request, if it has a fair share of this pool."""
-        found = self.facts(entry)
-        if found is None or pool not in found[1].shared:
+    def of(self, entry: Any) -> EntryTenant | None:
+        """The tenant that sent the request of an entry; None for ports without tenants."""
+        facts = self.ports.get(entry.common_properties.custom_tags.get(PORT_TAG, ""))
+        if facts is None:
             return None
-        name = entry.request.request_headers.get(found[1].header, "")
-        return int(found[0]), name if name in found[1].names else OTHERS
+        name = entry.request.request_headers.get(facts.header, "")
+        return EntryTenant((facts.port, name if name in facts.names else OTHERS), facts)
 
-    def add(self, entry: Any, *, refused: QuotaResult | None = None, weight: float, at_s: float) -> None:
+    def add(
+        self,
+        tenant: EntryTenant,
+        entry: Any,
+        *,
+        refused: QuotaResult | None = None,
+        weight: float,
+        at_s: float,
+    ) -> None:
         """Count a request; ``refused``: by what."""
-        found = self.facts(entry)
-        if found is None:
-            return
-        port, facts = found
-        headers = entry.request.request_headers
-        tenant = self._tenants[port, _name(entry, facts)]
-        result = QuotaResult.ADMITTED
-        if refused is not None:
-            result = refused
-        elif OVER_QUOTA_HEADER in headers:
+        counted, result = self._tenants[tenant.id], refused or QuotaResult.ADMITTED
+        if refused is None and OVER_QUOTA_HEADER in entry.request.request_headers:
             result = QuotaResult.OVER_QUOTA
-        tenant.counts[result] += weight
-        tenant.recent.slot(at_s)[result + 1] += weight
+        counted.counts[result] += weight
+        counted.recent.slot(at_s)[result + 1] += weight
 
-    def add_answer(self, entry: Any, pool: str, *, weight: float) -> None:
+    def add_answer(self, tenant: EntryTenant, entry: Any, pool: str, *, weight: float) -> None:
         """Count the usage of a request that an engine of this pool answered."""
-        found = self.facts(entry)
-        if found is None:
-            return
-        port, facts = found
+        facts = tenant.facts
         tokens = 0.0 if facts.estimate is None else facts.estimate(entry)
-        self.usage.add(
-            (int(port), _name(entry, facts)), facts.models.get(pool, ""), requests=weight, tokens=weight * tokens
-        )
+        self.usage.add(tenant.id, facts.models.get(pool, ""), requests=weight, tokens=weight * tokens)
 
-    def traffic(self, now_s: float) -> Mapping[tuple[int, str], TenantTraffic]:
+    def traffic(self, now_s: float) -> Mapping[TenantId, TenantTraffic]:
         """Counts and rates by port and name."""
         found = {}
-        for (port, name), one in self._tenants.items():
+        for tenant, one in self._tenants.items():
             rates = one.recent.rates(now_s) or (0.0,) * len(QuotaResult)
-            found[int(port), name] = TenantTraffic(
+            found[tenant] = TenantTraffic(
                 admitted=one.counts[QuotaResult.ADMITTED],
                 over_quota=one.counts[QuotaResult.OVER_QUOTA],
                 refused=one.counts[QuotaResult.REFUSED],
@@ -190,7 +187,7 @@ class TenantCounts:
         """The counts, for a scrape."""
         yield CallerMetrics.tenant_requests.family(
             {
-                (port, name, result.name.lower()): one.counts[result]
+                (str(port), name, result.name.lower()): one.counts[result]
                 for (port, name), one in self._tenants.items()
                 for result in QuotaResult
             }

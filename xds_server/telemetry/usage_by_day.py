@@ -14,7 +14,7 @@ from typing import Final
 from policies.model import PolicySet
 from policies.tenants import OTHERS, QuotaPeriod
 from xds_server.model.pool_traffic import TenantId
-from xds_server.model.tenant_usage import NO_USAGE, TenantUsage, Used, utc_day
+from xds_server.model.tenant_usage import DAY_S, NO_USAGE, TenantUsage, Used, period_end_unix_s, utc_day
 
 KEPT_DAYS: Final = 62
 """The current month and the previous one."""
@@ -44,6 +44,7 @@ class UsageByDay:
         self._wall = wall
         self._days: dict[date, dict[_RowKey, list[float]]] = {}
         self._today = date.min
+        self._today_unix_s = (0.0, 0.0)  # begin and end; no time is within it yet
         self._totals: dict[QuotaPeriod, dict[TenantId, list[float]]] = {}
         self.changed: set[date] = set()
 
@@ -67,7 +68,7 @@ class UsageByDay:
     def restore(self, day: date, rows: tuple[UsageRow, ...]) -> None:
         """Begin with what was saved for a day."""
         self._days[day] = {(row.port, row.tenant, row.model): [row.requests, row.tokens] for row in rows}
-        self._today = date.min
+        self._today_unix_s = (0.0, 0.0)  # totals are to be made again
         self._forget()
 
     @property
@@ -102,15 +103,18 @@ class UsageByDay:
         )
 
     def _turn(self) -> date:
-        """The current day; begins its totals if it is another one than before."""
-        today = utc_day(self._wall())
-        if today != self._today:
-            self._today = today
-            this_month = [day for day in self._days if (day.year, day.month) == (today.year, today.month)]
-            self._totals = {
-                QuotaPeriod.DAY: _totals(self._days.get(day, {}) for day in (today,)),
-                QuotaPeriod.MONTH: _totals(self._days[day] for day in this_month),
-            }
+        """The current day; makes its totals if it is another one than before."""
+        now_s, (from_s, to_s) = self._wall(), self._today_unix_s
+        if from_s <= now_s < to_s:  # for each answer, so without the calendar
+            return self._today
+        today = self._today = utc_day(now_s)
+        to_s = period_end_unix_s(today, QuotaPeriod.DAY)
+        self._today_unix_s = (to_s - DAY_S, to_s)
+        this_month = [day for day in self._days if (day.year, day.month) == (today.year, today.month)]
+        self._totals = {
+            QuotaPeriod.DAY: _totals([self._days.get(today, {})]),
+            QuotaPeriod.MONTH: _totals(self._days[day] for day in this_month),
+        }
         return today
 
     def _forget(self) -> None:

@@ -111,16 +111,15 @@ def _refusal() -> HttpFault:
 def _of_others(tenants: Tenants, key: str) -> HttpFault:
     refusal = _refusal()
     names = "|".join(re.escape(one.name) for one in tenants.named)
-    refusal.headers = [
-        HeaderMatcher(
-            name=tenants.header,
-            string_match=StringMatcher(safe_regex=RegexMatcher(regex=names)),
-            invert_match=True,
-            treat_missing_header_as_empty=True,
-        )
-        for _ in (names,)
-        if names
-    ]
+    if names:
+        refusal.headers = [
+            HeaderMatcher(
+                name=tenants.header,
+                string_match=StringMatcher(safe_regex=RegexMatcher(regex=names)),
+                invert_match=True,
+                treat_missing_header_as_empty=True,
+            )
+        ]
     refusal.abort_percent_runtime = key
     return refusal
 

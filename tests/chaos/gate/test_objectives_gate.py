@@ -1,14 +1,12 @@
 """Objectives of policies in a live lab: kept when an engine crashes, missed when two stream slowly."""
 
-import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chaos.processes import ChildProcesses
+from tests.chaos.gate.scenario_runs import run
 
 pytestmark = [pytest.mark.envoy, pytest.mark.timeout(300)]
 
@@ -44,18 +42,13 @@ async def reported(folder: Path, **faults: str) -> Report:
         files.append(folder / f"{name}.yaml")
         files[-1].write_text(SCENARIO.format(name=name, fault=fault))
     page = folder / "report.html"
-    command = [sys.executable, "-m", "chaos.cli", "run", *map(str, files), "-f", str(POLICIES), "-o", "json"]
-    async with ChildProcesses(log_dir=folder) as processes:
-        child = await processes.start("run", [*command, "--html", str(page)])
-        await child.wait()
-    text, _, data = child.log_path.read_text().partition("\n[\n")
-    assert data, text
+    text, reports = await run([*map(str, files), "-f", str(POLICIES), "--html", str(page)], folder)
     return Report(
         objectives={
             one["scenario"]: {
                 found["check"]: found for found in one["findings"] if found["check"].startswith("objective:")
             }
-            for one in json.loads(f"[{data}")
+            for one in reports
         },
         text=" ".join(text.split()),
         page=page.read_text(),

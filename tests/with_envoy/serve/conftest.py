@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -187,11 +187,11 @@ class Site:
             )
         return await self._start_envoy(bootstrap, wait_ready=wait_ready)
 
-    def load(self, rate_per_s: float = 15.0, **profile: Any) -> Load:
-        """Requests to the listener of the policies from now on."""
+    def load(self, rate_per_s: float = 15.0, hosts: Sequence[str] = ("127.0.0.1",), **profile: Any) -> Load:
+        """Requests to the listener of the policies from now on, at the Envoys of these hosts."""
         load = Load(
             LoadProfile(
-                targets=(LoadTarget(url=f"http://127.0.0.1:{self.port}"),),
+                targets=tuple(LoadTarget(url=f"http://{host}:{self.port}") for host in hosts),
                 rate_per_s=rate_per_s,
                 **{"streaming_share": 0.0, "max_tokens": {4: 1.0}, "deadline_s": LIMIT_S, **profile},
             )

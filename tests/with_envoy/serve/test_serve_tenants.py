@@ -8,9 +8,7 @@ import aiohttp
 import pytest
 
 from chaos.history.request_outcomes import RequestOutcome
-from chaos.load.open_loop import LoadProfile
-from chaos.load.request_sender import LoadTarget
-from tests.with_envoy.serve.conftest import LIMIT_S, PATIENT, STEADY, Load, Site, document, eventually
+from tests.with_envoy.serve.conftest import PATIENT, STEADY, Load, Site, document, eventually
 
 pytestmark = pytest.mark.envoy
 
@@ -48,19 +46,8 @@ def write(site: Site, **more: Any) -> None:
 
 
 def load(site: Site, tenant: str, rate_per_s: float, seed: int) -> Load:
-    started = Load(
-        LoadProfile(
-            targets=tuple(LoadTarget(url=f"http://{host}:{site.port}") for host in HOSTS),
-            rate_per_s=rate_per_s,
-            streaming_share=0.0,
-            max_tokens={1: 1.0},
-            deadline_s=LIMIT_S,
-            headers={"x-tenant": tenant},
-            seed=seed,
-        )
-    )
-    site.loads.append(started)
-    return started
+    headers = {"x-tenant": tenant}
+    return site.load(rate_per_s, HOSTS, max_tokens={1: 1.0}, headers=headers, seed=seed)
 
 
 def statuses(outcomes: list[RequestOutcome]) -> set[int]:
