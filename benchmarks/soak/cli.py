@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -64,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--replicas", type=int, default=1, help="control planes, killed in turn (%(default)s)")
     parser.add_argument(
         "--other-python",
-        type=Path,
+        type=_python,
         help="Python of an environment with another version: control planes change version with each start",
     )
     parser.add_argument("--results", type=Path, default=RESULTS, help="file for what was seen")
@@ -77,6 +78,13 @@ def _parser() -> argparse.ArgumentParser:
         help="attack all the while: a hostile proxy, agent and operator's host, by the seed",
     )
     return parser
+
+
+def _python(text: str) -> Path:
+    path = Path(text)
+    if not os.access(path, os.X_OK) or path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is not a program")
+    return path
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.soak.aged_state import write_aged_state
-from benchmarks.soak.cli import results_json
+from benchmarks.soak.cli import main, results_json
 from benchmarks.soak.cpu_starvation import CpuWait, CpuWaitRecorder, starvation, starved_s
 from benchmarks.soak.fault_plan import (
     BROKEN_PERCENT,
@@ -364,3 +364,10 @@ def test_results_have_a_line_for_each_item() -> None:
     text = results_json(found)
     assert json.loads(text) == found
     assert len(text.splitlines()) == 9
+
+
+def test_missing_python_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["--other-python", "/nonexistent"])
+    assert refused.value.code == 2
+    assert "/nonexistent is not a program" in capsys.readouterr().err
