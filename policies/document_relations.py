@@ -175,6 +175,14 @@ def _in_route(route: ModelRoute, document: ValidatedDocument) -> Iterator[Proble
             allowed="printable ASCII without a comma",
             hint="serve the model under another name (--served-model-name), or set requestFields: body",
         )
+    if route.spec.listener.reads_headers and route.spec.match.tokens_above is not None:
+        yield problem_in(
+            document,
+            "SG040",
+            ("spec", "match", "tokensAbove"),
+            "Envoy estimates no tokens on this port: the listener has requestFields: headers",
+            hint="set requestFields: body, or let the caller that states the fields send a header to match",
+        )
     for one in route.spec.listener.external_services():
         if nameless(one.service):
             yield problem_in(
@@ -431,7 +439,8 @@ def _shares(
 
 def matches_fields(route: ModelRoute) -> bool:
     """Whether only the fields of a request tell whether the route matches."""
-    return route.spec.match.model is not None or route.spec.match.stream is not None
+    match = route.spec.match
+    return match.model is not None or match.stream is not None or match.tokens_above is not None
 
 
 def _in_policy(policy: ResiliencePolicy, document: ValidatedDocument) -> Iterator[Problem]:

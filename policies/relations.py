@@ -177,7 +177,7 @@ def _condition(match: Match) -> Hashable:
     headers = frozenset(
         (one.name.lower(), one.exact, one.prefix, one.regex, one.present, one.invert) for one in match.headers
     )
-    return match.path_prefix, headers, match.model, match.stream
+    return match.path_prefix, headers, match.model, match.stream, match.tokens_above
 
 
 def _matches(documents: Sequence[LocatedDocument]) -> Iterator[PolicyError]:

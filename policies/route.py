@@ -223,6 +223,21 @@ class Match(Spec):
             ),
         ),
     )
+    tokens_above: int | None = documented_field(
+        None,
+        "Only requests that ask for more tokens than this, prompt and answers together, as Envoy estimates them "
+        "from the body: its bytes by `tenants.bytesPerToken`, and `max_tokens` or `tenants.answerTokens`.",
+        why="a route of their own gives long requests their own pool, class, time limits and retries",
+        unit="tokens",
+        targets=exported_alike(
+            Xds.RDS | Xds.LDS,
+            lost(
+                "the route is left out: nothing there estimates tokens. Its requests match the routes without it"
+            ),
+        ),
+        ge=1,
+        le=100_000_000,
+    )
 
 
 class ListenerTls(Spec):

@@ -9,7 +9,7 @@ from chaos.checks.check_finding import CheckFinding, CheckResult
 from chaos.checks.check_input import CheckInput
 from chaos.history.history_events import RequestRecord
 from chaos.history.request_outcomes import quantile
-from chaos.scenario.scenario_model import CallerGroup, is_above_quota, is_hopeless, is_late_above_share, is_served
+from chaos.scenario.scenario_model import CallerGroup, is_above_quota, is_hopeless, is_late_burden, is_served
 from xds_server.translate.deadlines import DEADLINE_REASON
 from xds_server.translate.tenant_quotas import QUOTA_REASON
 
@@ -32,11 +32,9 @@ class _GroupResult:
 def caller_goodput(case: CheckInput) -> CheckFinding | None:
     """Good answers per 100 requests of the group with least, of those that must lose nothing.
 
-    Without the first seconds of a group above its share, in which its limit does not hold yet.
+    Without the first seconds of a group that is a burden, in which its limit does not hold yet.
     """
-    begins = (
-        [] if case.spec is None else [one.begins for one in case.spec.load.callers if is_late_above_share(one)]
-    )
+    begins = [] if case.spec is None else [one.begins for one in case.spec.load.callers if is_late_burden(one)]
 
     def measured(group: CallerGroup) -> _GroupResult | None:
         whole = _of_group(group, case.questions, case.from_s, case.end_s)
@@ -46,7 +44,7 @@ def caller_goodput(case: CheckInput) -> CheckFinding | None:
         early = sum(not one.ok for one in whole) - (len(asked) - good)
         text = f"{group.name} {good} of {len(asked)}" + (f" ({refused} refused for its quota)" if refused else "")
         if early:
-            text += f" ({early} lost while shares were not in force)"
+            text += f" ({early} lost while limits were not in force)"
         return _GroupResult(percent=100.0 * good / len(asked), text=text) if asked else None
 
     limit = case.hypothesis.caller_goodput_percent
@@ -54,30 +52,43 @@ def caller_goodput(case: CheckInput) -> CheckFinding | None:
 
 
 def caller_p99_times(case: CheckInput) -> CheckFinding | None:
-    """p99 of good answers of groups that must lose nothing, since another began to take more than its share."""
-    limit, spec = case.hypothesis.caller_p99_times, case.spec
+    """p99 of good answers of groups that must lose nothing, since another became a burden."""
+    limit = case.hypothesis.caller_p99_times
+    return _times(case, "callerP99Times", limit, "answers", lambda one: one.latency_s)
+
+
+def caller_first_token_times(case: CheckInput) -> CheckFinding | None:
+    """The same of the time to the first token of their good streams."""
+    limit = case.hypothesis.caller_first_token_times
+    return _times(case, "callerFirstTokenTimes", limit, "streams", lambda one: one.first_token_s)
+
+
+def _times(
+    case: CheckInput, check: str, limit: float | None, told: str, took: Callable[[RequestRecord], float | None]
+) -> CheckFinding | None:
+    """p99 of a time after a group became a burden, over that before, of groups that must lose nothing."""
+    spec = case.spec
     if limit is None or spec is None:
         return None
-    began_s = min(one.begins for one in spec.load.callers if is_late_above_share(one))
+    began_s = min(one.begins for one in spec.load.callers if is_late_burden(one))
     names = {one.name for one in spec.load.callers if is_served(one)}
 
     def took_s(from_s: float, to_s: float) -> list[float]:
-        return [
-            one.latency_s for one in case.questions if one.ok and one.group in names and from_s <= one.at_s < to_s
-        ]
+        good = (one for one in case.questions if one.ok and one.group in names and from_s <= one.at_s < to_s)
+        return [seconds for one in good if (seconds := took(one)) is not None]
 
     before, after = took_s(max(case.from_s, _LEARNED_S), began_s), took_s(began_s + _LEARNED_S, case.end_s)
     alone_s, now_s = quantile(before, _QUANTILE), quantile(after, _QUANTILE)
     said_limit = f"<= {limit:g}"
     if alone_s is None or now_s is None or min(len(before), len(after)) < _ENOUGH:
-        why = f"{len(before)} good answers before and {len(after)} after are too few to compare"
-        return CheckFinding(check="callerP99Times", answer=CheckResult.UNKNOWN, why=why, limit=said_limit)
+        why = f"{len(before)} good {told} before and {len(after)} after are too few to compare"
+        return CheckFinding(check=check, answer=CheckResult.UNKNOWN, why=why, limit=said_limit)
     times = now_s / alone_s
     return CheckFinding(
-        check="callerP99Times",
+        check=check,
         answer=CheckResult.YES if times <= limit else CheckResult.NO,
         why=(
-            f"p99 {text_format.seconds(now_s)} of {len(after)} good answers from "
+            f"p99 {text_format.seconds(now_s)} of {len(after)} good {told} from "
             f"{text_format.moment(began_s + _LEARNED_S)} on, and {text_format.seconds(alone_s)} of {len(before)} "
             "before"
         ),

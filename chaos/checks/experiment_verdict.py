@@ -33,6 +33,7 @@ PROMISES: Final[tuple[Check, ...]] = (
     goodput.goodput_of_possible,
     callers.caller_goodput,
     callers.caller_p99_times,
+    callers.caller_first_token_times,
     callers.quota_error,
     callers.hopeless_refused,
     stages.prefilled_remotely,

@@ -96,7 +96,7 @@ def _applicable(
             continue
         except PolicyFitError:
             fitting = None  # reported when it runs
-        lacking = "" if fitting is None else lacking_limits(experiment.spec.load, fitting.listener)
+        lacking = "" if fitting is None else lacking_limits(experiment.spec.load, fitting.listener, fitting.routes)
         if lacking:
             outputs.console.print(Text(f"skipped: scenario {one.name} needs {lacking}"))
             continue

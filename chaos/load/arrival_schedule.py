@@ -93,16 +93,17 @@ class ArrivalSchedule:
         target = rng.choices(self.targets, self._shares(row.at_s))[0]
         streaming, batch = 100 * rng.random() < load.streaming_percent, 100 * rng.random() < load.batch_percent
         prompt, output = _length(rng, load.prompt_tokens), _length(rng, load.output_tokens)
-        group = rng.choices(load.callers, [one.demand for one in load.callers])[0].name if load.callers else ""
+        group = rng.choices(load.callers, [one.demand for one in load.callers])[0] if load.callers else None
+        times = 1.0 if group is None or group.times_tokens is None else group.times_tokens
         return Arrival(
             at_s=row.at_s,
             request_id="",
             target=target,
             streaming=streaming if row.streaming is None else row.streaming,
             batch=batch if row.batch is None else row.batch,
-            prompt_tokens=row.prompt_tokens or prompt,
-            max_tokens=row.output_tokens or output,
-            group=group,
+            prompt_tokens=row.prompt_tokens or round(times * prompt),
+            max_tokens=row.output_tokens or round(times * output),
+            group="" if group is None else group.name,
         )
 
     def _shares(self, at_s: float) -> Sequence[float]:

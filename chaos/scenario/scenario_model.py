@@ -128,7 +128,7 @@ class DemandShift(Spec):
 
 
 class CallerGroup(Spec):
-    """Some of the callers: their share of the requests, their quota as a tenant, and their deadline."""
+    """Some of the callers: their share of the requests, how large they are, their quota and their deadline."""
 
     name: str = documented_field(
         ...,
@@ -163,6 +163,13 @@ class CallerGroup(Spec):
         gt=0,
         le=1000,
     )
+    times_tokens: float | None = documented_field(
+        None,
+        "How many times as many tokens its prompts and answers have as those of the load. `tokensAbove` of the "
+        "routes becomes a value between the two.",
+        ge=2,
+        le=1000,
+    )
 
 
 HOPELESS_BELOW: Final = 0.5
@@ -179,9 +186,14 @@ def is_above_share(group: CallerGroup) -> bool:
     return group.times_share is not None and group.times_share > 1.0
 
 
-def is_late_above_share(group: CallerGroup) -> bool:
-    """Whether the group asks for more than its share, but not from the beginning."""
-    return is_above_share(group) and group.begins > 0
+def is_large(group: CallerGroup) -> bool:
+    """Whether the group's requests are larger than those of the others."""
+    return group.times_tokens is not None
+
+
+def is_late_burden(group: CallerGroup) -> bool:
+    """Whether the group asks for more than its share, or for more per request, but not from the beginning."""
+    return (is_above_share(group) or is_large(group)) and group.begins > 0
 
 
 def is_hopeless(group: CallerGroup) -> bool:
@@ -190,9 +202,9 @@ def is_hopeless(group: CallerGroup) -> bool:
 
 
 def is_served(group: CallerGroup) -> bool:
-    """Whether the group must lose nothing: within its quota and share, and with time for an answer."""
+    """Whether the group must lose nothing: within its quota and share, of usual size, with time for an answer."""
     in_time = group.times_service is None or group.times_service >= 1.0
-    return in_time and not is_above_quota(group) and not is_above_share(group)
+    return in_time and not (is_above_quota(group) or is_above_share(group) or is_large(group))
 
 
 class LoadSpec(Spec):
@@ -230,6 +242,11 @@ class LoadSpec(Spec):
     def tenants(self) -> list[CallerGroup]:
         """Groups that are tenants."""
         return [one for one in self.callers if one.times_quota is not None or one.times_share is not None]
+
+    @property
+    def largest_times(self) -> float:
+        """How many times the tokens of the load the largest group's requests have."""
+        return max((one.times_tokens or 1.0 for one in self.callers), default=1.0)
 
     def rate_of(self, group: CallerGroup, rate_per_s: float) -> float:
         """Requests per second of one group of a load with this rate."""
@@ -297,8 +314,14 @@ class Hypothesis(Spec):
     )
     caller_p99_times: float | None = documented_field(
         None,
-        "Maximum p99 of the total time of good answers of such groups after a group above its share began, over "
-        "their p99 before.",
+        "Maximum p99 of the total time of good answers of such groups after a group above its share, or with "
+        "larger requests, began, over their p99 before.",
+        ge=1,
+        le=100,
+    )
+    caller_first_token_times: float | None = documented_field(
+        None,
+        "The same of the time to the first token (TTFT) of their good streams.",
         ge=1,
         le=100,
     )

@@ -34,7 +34,7 @@ from chaos.scenario.scenario_model import (
     ScenarioSpec,
     is_above_quota,
     is_hopeless,
-    is_late_above_share,
+    is_late_burden,
     is_served,
 )
 from policies.findings import did_you_mean, format_value
@@ -501,6 +501,9 @@ def _of_agents(pull: FaultAction) -> bool:
             return False
 
 
+_LATE_BURDEN: Final = "begins, and timesTokens or a timesShare above 1"
+
+
 def _in_hypothesis(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
     asked = spec.hypothesis
     if spec.load.streaming_percent == 0 and spec.load.trace is None:
@@ -508,6 +511,7 @@ def _in_hypothesis(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
             ("firstTokenP99", asked.first_token_p99),
             ("tokenGapP99", asked.token_gap_p99),
             ("cutStreams", asked.cut_streams),
+            ("callerFirstTokenTimes", asked.caller_first_token_times),
         ):
             if value is not None:
                 yield ScenarioProblem(
@@ -519,7 +523,8 @@ def _in_hypothesis(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
     for name, value, applies, setting in (
         ("callerGoodputPercent", asked.caller_goodput_percent, is_served, "timesQuota at most 1"),
         ("quotaErrorPercent", asked.quota_error_percent, is_above_quota, "timesQuota above 1"),
-        ("callerP99Times", asked.caller_p99_times, is_late_above_share, "timesShare above 1 and begins"),
+        ("callerP99Times", asked.caller_p99_times, is_late_burden, _LATE_BURDEN),
+        ("callerFirstTokenTimes", asked.caller_first_token_times, is_late_burden, _LATE_BURDEN),
         ("hopelessRefusedPercent", asked.hopeless_refused_percent, is_hopeless, "timesService below 0.5"),
     ):
         if value is not None and not any(map(applies, spec.load.callers)):

@@ -4,15 +4,16 @@ Quotas and deadlines are for fleets of another size and speed, so a scenario say
 asks for, and how many service times a caller waits.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from chaos.load.request_sender import Arrival, LoadTarget, RequestTemplate
 from chaos.scenario.experiment_plan import Experiment
-from chaos.scenario.scenario_model import CallerGroup, LoadSpec
+from chaos.scenario.scenario_model import CallerGroup, LoadSpec, is_large
 from policies.deadline import DeadlineForm
 from policies.quantity import format_duration
-from policies.route import Listener
+from policies.route import Listener, ModelRoute
 from policies.tenants import Quota, QuotaUnit, Tenants
 
 TENANT_HEADER: Final = "x-tenant"
@@ -46,8 +47,8 @@ def group_headers(load: LoadSpec, service_s: float, listener: Listener | None) -
     return found
 
 
-def lacking_limits(load: LoadSpec, listener: Listener) -> str:
-    """What the listener lacks for these callers; empty if nothing."""
+def lacking_limits(load: LoadSpec, listener: Listener, routes: Iterable[ModelRoute]) -> str:
+    """What the listener and its routes lack for these callers; empty if nothing."""
     named = () if listener.tenants is None else listener.tenants.named
     if len(named) < len(load.tenants):
         return f"{len(load.tenants)} named tenants, and the route has {len(named) or 'none'}"
@@ -61,6 +62,8 @@ def lacking_limits(load: LoadSpec, listener: Listener) -> str:
     shared = [one for one in load.tenants if one.times_share is not None]
     if shared and (listener.tenants is None or not listener.tenants.fair_shares):
         return "fair shares, and the route's tenants have none"
+    if any(map(is_large, load.callers)) and not any(one.spec.match.tokens_above for one in routes):
+        return "a route for large requests, and none has match.tokensAbove"
     has_deadlines = any(one.times_service is not None for one in load.callers)
     return "a deadline, and the route's listener has none" if has_deadlines and listener.deadline is None else ""
 
@@ -83,6 +86,23 @@ def caller_limits(
         if listener.deadline.form_in_force is DeadlineForm.SECONDS:
             found["deadline"]["form"] = DeadlineForm.MILLISECONDS.value
     return found
+
+
+def tokens_between(load: LoadSpec, listener: Listener, asking: RequestTemplate) -> int | None:
+    """Tokens that large requests of this load exceed and others do not: the geometric mean of the largest usual
+    request and the smallest large one. None if none are large.
+    """
+    times = [one.times_tokens for one in load.callers if one.times_tokens is not None]
+    if not times:
+        return None
+    per_token = Tenants.model_fields["bytes_per_token"].default
+    if listener.tenants is not None:
+        per_token = listener.tenants.bytes_per_token
+    least = min(times)
+    usual = _tokens(load, asking, load.prompt_tokens.longest, load.output_tokens.longest, per_token)
+    prompt, answer = round(least * load.prompt_tokens.shortest), round(least * load.output_tokens.shortest)
+    large = _tokens(load, asking, prompt, answer, per_token)
+    return round(math.sqrt(usual * large))
 
 
 def _deadline_header(listener: Listener | None, deadline_s: float) -> dict[str, str]:
@@ -135,13 +155,19 @@ def _quota(
 
 def _request_tokens(load: LoadSpec, asking: RequestTemplate, bytes_per_token: int) -> float:
     """Tokens that the mean request counts as."""
+    prompt = (load.prompt_tokens.shortest + load.prompt_tokens.longest) // 2
     answer = (load.output_tokens.shortest + load.output_tokens.longest) // 2
+    return _tokens(load, asking, prompt, answer, bytes_per_token)
+
+
+def _tokens(load: LoadSpec, asking: RequestTemplate, prompt: int, answer: int, bytes_per_token: int) -> float:
+    """Tokens that a request with a prompt and an answer of this many counts as."""
     arrival = Arrival(
         at_s=0.0,
         request_id="",
         target=LoadTarget(url=""),
         streaming=load.streaming_percent > 0,
         max_tokens=answer,
-        prompt_tokens=(load.prompt_tokens.shortest + load.prompt_tokens.longest) // 2,
+        prompt_tokens=prompt,
     )
     return len(asking.body(arrival)) / bytes_per_token + answer

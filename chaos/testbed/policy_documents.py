@@ -8,7 +8,7 @@ import yaml
 
 from chaos.load.request_sender import RequestTemplate
 from chaos.scenario.experiment_plan import EnginePlacement
-from chaos.testbed.caller_fit import caller_limits
+from chaos.testbed.caller_fit import caller_limits, tokens_between
 from chaos.testbed.policy_fit import PolicyFit, slots_ratio
 from chaos.testbed.service_costs import longest_request_s, slowest_token_s
 from policies.document import API_VERSION
@@ -79,7 +79,7 @@ def policy_documents(
             model=side.model,
             engines=side.engines,
             addresses=addresses,
-            service_s=side.service_s,
+            service_s=side.service_s * side.times_tokens,
             longest=longest_request_s(experiment) / experiment.service_s * side.service_s,
             gate=side.gate,
         )
@@ -140,6 +140,9 @@ def _route(route: ModelRoute, ports: Mapping[int, int], fitting: PolicyFit) -> d
     asking = RequestTemplate(path=fitting.shape.path, model=fitting.shape.model or fitting.model)
     listener |= caller_limits(said, fitting.experiment, asking, fitting.time_scale)
     written = _written(route)
+    if written.get("match", {}).get("tokensAbove") is not None:
+        between = tokens_between(fitting.experiment.spec.load, said, asking)
+        written["match"]["tokensAbove"] = between or written["match"]["tokensAbove"]
     _scale_objectives(written, fitting.time_scale)
     return _document("ModelRoute", route.metadata.name, {**written, "listener": listener})
 

@@ -6,7 +6,7 @@ by the lab engines' speed-up. *Detection* times (probes, cooldowns, connecting) 
 in production.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -41,7 +41,8 @@ class SidePool:
     """A pool not under test that gets some engines, because a route uses it.
 
     A fallback or prefill pool of the tested route gets those of the scenario's topology, if it has any.
-    ``service_s`` of a prefill pool is the time of a mean prompt.
+    ``service_s`` is the time of a request of the load, of a prefill pool that of a mean prompt; its own requests
+    have ``times_tokens`` as many tokens.
     """
 
     name: str
@@ -50,6 +51,7 @@ class SidePool:
     service_s: float
     gate: bool
     stage: Stage | None = None
+    times_tokens: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,8 @@ def policy_fit(
     the engines' model name, if fixed.
     """
     tested = _tested(policies, pool)
-    routes = tuple(one for one in policies.routes.values() if _sends_to(one, tested))
+    direct = tuple(one for one in policies.routes.values() if _sends_to(one, tested))
+    routes = (*direct, *_of_large_requests(policies, direct))
     said = policies.pools[tested].spec
     fitted = _slowed(experiment, said.service_time)
     scale = max(1.0, said.service_time / fitted.service_s)
@@ -95,12 +98,13 @@ def policy_fit(
     gate = True if topology.engine == "vllm" else topology.first_token_gate
     streaming = _sorts(experiment)
     try:
-        route, asked = request_shape(routes, tested, streaming)
+        route, asked = request_shape(direct, tested, streaming)
     except RequestShapeError as problem:
         raise PolicyFitError(str(problem)) from problem
     chain = _chain(route, experiment)
     chain |= _prefill(route, experiment)
     names = {said.model: model or said.model}
+    large = {share.pool for one in _of_large_requests(policies, direct) for share in one.spec.pools}
     others = sorted({name for one in routes for name in _reached(one)} - {tested})
     return PolicyFit(
         policies=policies,
@@ -111,7 +115,9 @@ def policy_fit(
         stage=said.stage,
         time_scale=scale,
         max_wait_s=_wait_s(policies.effective[tested], policies.pools[tested], fitted, scale),
-        side_pools=tuple(_side(policies.pools[name], scale, fitted, chain.get(name)) for name in others),
+        side_pools=tuple(
+            _side(policies.pools[name], scale, fitted, chain.get(name), large=name in large) for name in others
+        ),
         routes=tuple(_renamed(one, names) for one in routes),
         shape=replace(asked, model=names.get(asked.model or said.model, asked.model)),
         port=route.spec.listener.port,
@@ -137,6 +143,15 @@ def _tested(policies: PolicySet, wanted: str | None) -> str:
 
 def _sends_to(route: ModelRoute, pool: str) -> bool:
     return any(one.pool == pool and one.weight > 0 for one in route.spec.pools)
+
+
+def _of_large_requests(policies: PolicySet, direct: Sequence[ModelRoute]) -> Iterator[ModelRoute]:
+    """Routes that take large requests of these routes' ports to other pools."""
+    ports = {one.spec.listener.port for one in direct}
+    for route in policies.routes.values():
+        sized = route.spec.match.tokens_above is not None
+        if sized and route.spec.listener.port in ports and route not in direct:
+            yield route
 
 
 def _reached(route: ModelRoute) -> Iterator[str]:
@@ -207,7 +222,12 @@ def _chain(route: ModelRoute, experiment: Experiment) -> dict[str, tuple[EngineP
 
 
 def _side(
-    pool: EnginePool, scale: float, experiment: Experiment, engines: tuple[EnginePlacement, ...] | None
+    pool: EnginePool,
+    scale: float,
+    experiment: Experiment,
+    engines: tuple[EnginePlacement, ...] | None,
+    *,
+    large: bool,
 ) -> SidePool:
     topology = experiment.spec.topology
     zones, regions = topology.zones, zone_regions(topology)
@@ -218,12 +238,15 @@ def _side(
         for place in range(SIDE_ENGINES)
         for zone in (zones[place % len(zones)],)
     )
-    prefills = pool.spec.stage is Stage.PREFILL
+    prefills, times = pool.spec.stage is Stage.PREFILL, experiment.spec.load.largest_times
+    # Engines for large requests are as fast as the others.
+    usual_s = experiment.service_s if large and times > 1 else pool.spec.service_time / scale
     return SidePool(
         name=pool.metadata.name,
         model=pool.spec.model,
         engines=tuple(usual) if engines is None else engines,
-        service_s=PREFILL_SHARE * experiment.service_s if prefills else pool.spec.service_time / scale,
+        service_s=PREFILL_SHARE * experiment.service_s if prefills else usual_s,
+        times_tokens=times if large else 1.0,
         gate=pool.spec.first_token_gate,
         stage=pool.spec.stage,
     )

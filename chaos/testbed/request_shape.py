@@ -41,6 +41,7 @@ def request_shape(
     ordered = sorted(
         routes,
         key=lambda one: (
+            one.spec.match.tokens_above is not None,
             one.spec.priority is not PriorityClass.INTERACTIVE,
             one.spec.match.stream is not None,
             -_share(one, pool),
@@ -70,6 +71,7 @@ def meets(route: ModelRoute, shape: RequestShape, *, batch: bool, streaming: boo
         shape.path.startswith(match.path_prefix)
         and match.model in {None, shape.model}
         and match.stream in {None, streaming}
+        and match.tokens_above is None
         and all(_holds(one, headers) for one in match.headers)
     )
 
@@ -151,6 +153,7 @@ def _matching(regex: str, *, wanted: bool) -> str | None:
 def _is_batch_of(batch: ModelRoute, route: ModelRoute) -> bool:
     return (
         batch.spec.priority is PriorityClass.BATCH
+        and batch.spec.match.tokens_above is None
         and batch is not route
         and batch.spec.listener.port == route.spec.listener.port
     )

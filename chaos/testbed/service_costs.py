@@ -22,7 +22,7 @@ def longest_request_s(experiment: Experiment) -> float:
     prefill_s, token_s = token_costs_s(experiment)
     load = experiment.spec.load
     longest = prefill_s * load.prompt_tokens.longest + token_s * (load.output_tokens.longest - 1)
-    return longest * _slowness(experiment)
+    return load.largest_times * longest * _slowness(experiment)
 
 
 def slowest_token_s(experiment: Experiment) -> float:

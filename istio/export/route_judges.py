@@ -112,6 +112,7 @@ JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
         "spec.listener.requestFields": _request_fields,
         "spec.match.model": _body("model"),
         "spec.match.stream": _body("stream"),
+        "spec.match.tokensAbove": lambda seen: kept("any size is taken") if seen.value is None else None,
         "spec.pools[].pool": _pool,
         "spec.priority": _priority,
         "spec.affinity.mode": _affinity_mode,

@@ -79,6 +79,8 @@ def route_ports(
     """The ports that routes listen at, in each namespace, in their order. ``faults`` are by the route's name."""
     by_port: dict[tuple[str, int], list[ModelRoute]] = {}
     for route in policies.routes.values():
+        if route.spec.match.tokens_above is not None:
+            continue  # Istio cannot tell its requests from others of the port.
         by_port.setdefault((place.of(route.metadata), route.spec.listener.port), []).append(route)
     for (namespace, port), routes in sorted(by_port.items()):
         ordered = by_specificity(routes)

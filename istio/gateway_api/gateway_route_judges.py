@@ -53,6 +53,11 @@ def _field(field: str, stated: FieldOutcome) -> Judge:
     return judged
 
 
+def _size(seen: GatewayFieldContext) -> FieldOutcome | None:
+    of_any = seen.policies.routes[seen.name].spec.match.tokens_above is None
+    return kept("any size is taken", "") if of_any else None
+
+
 _MODEL: Final = kept(f"a condition on the same header, {MODEL_HEADER}", "HTTPRoute")
 _STREAM: Final = approximated(
     f"the header {STREAM_HEADER} must be there, in lower case: absent does not count as false", "HTTPRoute"
@@ -162,6 +167,7 @@ JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
         "spec.listener.requestFields": _request_fields,
         "spec.match.model": _field("model", _MODEL),
         "spec.match.stream": _field("stream", _STREAM),
+        "spec.match.tokensAbove": _size,
         "spec.pools[].pool": _pools,
         "spec.priority": _priority,
         "spec.fallbacks": _fallback,

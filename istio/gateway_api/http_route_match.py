@@ -43,6 +43,8 @@ def http_route_match(match: Match, *, stated: bool = False) -> HttpRouteMatch:
 
     ``stated``: callers state model and stream in Switchgear's headers.
     """
+    if match.tokens_above is not None:
+        raise UnsupportedMatchError("HTTPRoute does not support tokensAbove: nothing there estimates tokens")
     headers: dict[str, Object] = {}
     found: Object = {"path": path_match(match.path_prefix)}
     host = ""

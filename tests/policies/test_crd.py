@@ -281,7 +281,7 @@ def test_policy_named_default_may_have_no_spec() -> None:
 
 # What only Switchgear judges: whether a text is an address, a name in a certificate or an expression, whether a
 # port's name is a number, and names that are given to two engines.
-ONLY_OURS = ("address", "regex", "port", "agentPort", "name", "serverName", "subjectAltNames")
+ONLY_OURS = ("address", "regex", "port", "agentPort", "name", "header", "serverName", "subjectAltNames")
 CLAIMED = {"SG023", "SG024", "SG025", "SG026", "SG027", "SG033", "SG034", "SG038", "SG039", "SG040", "SG041"}
 COMPARED_WITH = {"windowCalls": "minCalls", "maxCooldown": "cooldown", "max": "base"}
 DURATIONS = [

@@ -63,3 +63,28 @@ def test_stated_fields_draw_no_warning() -> None:
         load_contents({Path("p.yaml"): (POOL + route("a", source)).encode()}) for source in (BODY, HEADERS)
     )
     assert [one.code for one in lint(stated)] == [one.code for one in lint(read)]
+
+
+def test_size_is_refused_where_no_body_is_read() -> None:
+    written = route("a", HEADERS).replace("{model: a}", "{tokensAbove: 4000}")
+    code, at, message, hint = one_error(written)
+    [line] = (line for line, text in lines(written) if "match:" in text)
+    assert (code, at.rpartition(":")[0]) == ("SG040", f"p.yaml:{line}")
+    assert "estimates no tokens" in message
+    assert "requestFields: body" in hint
+    load_contents({Path("p.yaml"): (POOL + written.replace(HEADERS, BODY)).encode()})
+
+
+def test_routes_may_differ_in_size_alone() -> None:
+    sizes = "{}", "{tokensAbove: 4000}", "{tokensAbove: 9000}"
+    routes = [
+        route(f"r{number}", BODY).replace(f"{{model: r{number}}}", size) for number, size in enumerate(sizes)
+    ]
+    load_contents({Path("p.yaml"): "".join((POOL, *routes)).encode()})
+    code, *_ = one_error(*routes, route("r3", BODY).replace("{model: r3}", sizes[1]))
+    assert code == "SG037"
+
+
+def test_public_route_has_no_size() -> None:
+    code, *_ = one_error(route("a", BODY, more="public: true").replace("{model: a}", "{tokensAbove: 9}"))
+    assert code == "SG040"

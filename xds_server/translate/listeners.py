@@ -62,7 +62,7 @@ from xds_server.translate.deadlines import deadline_mutations
 from xds_server.translate.envoy_values import ads_config_source, pack_any, seconds
 from xds_server.translate.lua_scripts import FIELDS_FILTER, LUA_FILTER, fields_filter, lua_filter
 from xds_server.translate.prompt_prefix import PREFIX_FILTER, prefix_state_filter
-from xds_server.translate.request_fields import ESTIMATED_TOKENS_HEADER
+from xds_server.translate.request_fields import ESTIMATED_TOKENS_HEADER, TokenEstimate
 from xds_server.translate.route_configuration import route_configuration_name
 from xds_server.translate.strict_sessions import session_filters
 from xds_server.translate.tenant_quotas import OVER_QUOTA_HEADER, QUOTA_REASON, quota_filters
@@ -131,21 +131,23 @@ def listener_name(port: int) -> str:
 def connection_manager(
     spec: ListenerSpec,
     prefix_lengths: tuple[int, ...] = (),
+    estimate: TokenEstimate | None = None,
     *,
     static_answers: bool = False,
     keeps_sessions: bool = False,
 ) -> Any:
     """Packed connection manager of a port's listener; the same at every address.
 
-    ``prefix_lengths``: of the begin of prompts that routes of the port have affinity by. ``static_answers``: a
-    route of the port has one. ``keeps_sessions``: some have strict affinity.
+    ``prefix_lengths``: of the begin of prompts that routes of the port have affinity by. ``estimate``: of tokens,
+    if something needs it. ``static_answers``: a route of the port has one. ``keeps_sessions``: some have strict
+    affinity.
     """
     manager = HttpConnectionManager(
         stat_prefix=listener_name(spec.port),
         rds=Rds(config_source=ads_config_source(), route_config_name=route_configuration_name(spec)),
         http_filters=[
             *caller_auth_filters(spec),
-            *_fields_and_quotas(spec, prefix_lengths),
+            *_fields_and_quotas(spec, prefix_lengths, estimate),
             *share_filters(spec.tenants),
             HttpFilter(name=LUA_FILTER, typed_config=lua_filter(static_answers=static_answers)),
             *(session_filters() if keeps_sessions else ()),
@@ -186,7 +188,7 @@ def connection_manager(
         early_header_mutation_extensions=[
             TypedExtensionConfig(
                 name="envoy.http.early_header_mutation.header_mutation",
-                typed_config=pack_any(_removed_headers(spec)),
+                typed_config=pack_any(_removed_headers(spec, estimates=estimate is not None)),
             )
         ],
         # Also in refusals, so that callers can name the refused request.
@@ -219,11 +221,13 @@ def listener(
     )
 
 
-def _fields_and_quotas(spec: ListenerSpec, prefix_lengths: tuple[int, ...]) -> Iterator[HttpFilter]:
+def _fields_and_quotas(
+    spec: ListenerSpec, prefix_lengths: tuple[int, ...], estimate: TokenEstimate | None
+) -> Iterator[HttpFilter]:
     """Filters that refuse by quota and that read bodies. Requests are counted before their body is read; tokens
     are known after it.
     """
-    fields, quotas = _fields_filter(spec, prefix_lengths), quota_filters(spec.tenants)
+    fields, quotas = _fields_filter(spec, prefix_lengths, estimate), quota_filters(spec.tenants)
     if spec.tenants is not None and spec.tenants.counts_tokens:
         yield from fields
         yield from quotas
@@ -232,15 +236,17 @@ def _fields_and_quotas(spec: ListenerSpec, prefix_lengths: tuple[int, ...]) -> I
         yield from fields
 
 
-def _fields_filter(spec: ListenerSpec, prefix_lengths: tuple[int, ...]) -> Iterator[HttpFilter]:
+def _fields_filter(
+    spec: ListenerSpec, prefix_lengths: tuple[int, ...], estimate: TokenEstimate | None
+) -> Iterator[HttpFilter]:
     """The filters that read bodies; none if callers state the fields in headers."""
     if not spec.reads_headers:
-        yield HttpFilter(name=FIELDS_FILTER, typed_config=fields_filter(prefix_lengths, spec.tenants))
+        yield HttpFilter(name=FIELDS_FILTER, typed_config=fields_filter(prefix_lengths, estimate))
     if prefix_lengths:
         yield HttpFilter(name=PREFIX_FILTER, typed_config=prefix_state_filter(prefix_lengths))
 
 
-def _removed_headers(spec: ListenerSpec) -> HeaderMutation:
+def _removed_headers(spec: ListenerSpec, *, estimates: bool) -> HeaderMutation:
     """Removes headers of Envoy and of claims, and repetitions of stated fields, before any filter reads them."""
     envoys = StringMatcher(prefix=ENVOYS_HEADERS)
     return HeaderMutation(
@@ -248,11 +254,7 @@ def _removed_headers(spec: ListenerSpec) -> HeaderMutation:
             MutationRule(remove_on_match=MutationRuleRemoveOnMatch(key_matcher=envoys)),
             *(MutationRule(remove=name) for name in spec.claim_headers()),
             *(MutationRule(remove=OVER_QUOTA_HEADER) for _ in (spec.tenants,) if spec.tenants is not None),
-            *(
-                MutationRule(remove=ESTIMATED_TOKENS_HEADER)
-                for tenants in (spec.tenants,)
-                if tenants is not None and tenants.counts_tokens
-            ),
+            *(MutationRule(remove=ESTIMATED_TOKENS_HEADER) for _ in (estimates,) if estimates),
             *(MutationRule(append=_only_first(name)) for name in STATED_HEADERS if spec.reads_headers),
             *deadline_mutations(spec.deadline),
         ]

@@ -15,8 +15,8 @@ from envoy_data_plane.envoy.config.route.v3 import (
     RouteActionClusterNotFoundResponseCode,
     RouteMatch,
 )
-from envoy_data_plane.envoy.type.matcher.v3 import DoubleMatcher, MetadataMatcher, ValueMatcher
-from envoy_data_plane.envoy.type.v3 import DoubleRange, FractionalPercent, FractionalPercentDenominatorType
+from envoy_data_plane.envoy.type.matcher.v3 import MetadataMatcher, ValueMatcher
+from envoy_data_plane.envoy.type.v3 import FractionalPercent, FractionalPercentDenominatorType
 from envoy_data_plane.google.protobuf import Any
 
 from policies.route import ModelRoute
@@ -26,7 +26,7 @@ from xds_server.translate.deadlines import DEADLINE_KIND, DEADLINE_REASON, deadl
 from xds_server.translate.lua_scripts import AnswerLimit, LuaReply, lua_local_reply, lua_static_answer
 from xds_server.translate.public_routes import unchecked
 from xds_server.translate.request_fields import TOKEN_LIMIT_FIELDS
-from xds_server.translate.route_match import body_field_matcher, route_match
+from xds_server.translate.route_match import body_field_matcher, route_match, tokens_field_above
 from xds_server.translate.stated_fields import not_streaming, tokens_above
 
 NO_ROUTE: Final = "no_route"
@@ -46,8 +46,6 @@ REGION_UNAVAILABLE_RETRY_AFTER_S: Final = 5
 
 DEADLINE_RETRY_AFTER_S: Final = 1
 """The wait for a slot changes by the second."""
-
-_MORE_THAN_ANYONE_ASKS: Final = 1e18
 
 
 def no_route_reply() -> Route:
@@ -138,11 +136,8 @@ def token_limit_replies(route: ModelRoute, max_tokens: int) -> tuple[Route, ...]
     refusal = answer_limit(max_tokens).refusal
     if route.spec.listener.reads_headers:
         return (_local_reply_route(route, f"too-long/{TOKEN_LIMIT_FIELDS[0]}", refusal, tokens_above(max_tokens)),)
-    above = ValueMatcher(
-        double_match=DoubleMatcher(range=DoubleRange(start=float(max_tokens + 1), end=_MORE_THAN_ANYONE_ASKS))
-    )
     return tuple(
-        _local_reply_route(route, f"too-long/{field}", refusal, body_field_matcher(field, above))
+        _local_reply_route(route, f"too-long/{field}", refusal, tokens_field_above(field, max_tokens))
         for field in TOKEN_LIMIT_FIELDS
     )
 

@@ -16,10 +16,9 @@ from envoy_data_plane.envoy.extensions.filters.http.lua.v3 import Lua, LuaPerRou
 from envoy_data_plane.google.protobuf import Any, Struct, Value
 
 from policies.static_answer import StaticAnswer
-from policies.tenants import Tenants
 from xds_server.translate.envoy_values import pack_any
 from xds_server.translate.prompt_prefix import read_prefix_lua
-from xds_server.translate.request_fields import READ_FIELDS_LUA, REWRITE_LUA, count_tokens_lua
+from xds_server.translate.request_fields import READ_FIELDS_LUA, REWRITE_LUA, TokenEstimate, count_tokens_lua
 
 LUA_FILTER: Final = "envoy.filters.http.lua"
 
@@ -67,15 +66,13 @@ end
 """
 
 
-def fields_filter(prefix_lengths: tuple[int, ...] = (), tenants: Tenants | None = None) -> Any:
+def fields_filter(prefix_lengths: tuple[int, ...] = (), estimate: TokenEstimate | None = None) -> Any:
     """The configuration of the filter that reads the fields of ``request_fields`` from each body, and the hash of
-    a prompt's begin for each of these lengths; it estimates tokens if ``tenants`` have quotas of them.
+    a prompt's begin for each of these lengths; with ``estimate`` it counts tokens.
     """
     script = read_prefix_lua(prefix_lengths) if prefix_lengths else READ_FIELDS_LUA
-    if tenants is not None and tenants.counts_tokens:
-        script = count_tokens_lua(
-            script, bytes_per_token=tenants.bytes_per_token, answer_tokens=tenants.answer_tokens
-        )
+    if estimate is not None:
+        script = count_tokens_lua(script, estimate)
     return pack_any(Lua(default_source_code=DataSource(inline_string=script), clear_route_cache=False))
 
 

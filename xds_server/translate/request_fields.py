@@ -12,7 +12,12 @@ Python's ``json`` on drawn bodies, in the LuaJIT that Envoy embeds.
 Source: RFC 8259; RFC 7578; docs/adr/0024-reading-request-fields.md has the measurements.
 """
 
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from policies.route import ModelRoute
+from policies.tenants import Tenants
 
 REQUEST_METADATA: Final = "switchgear.request"
 """Namespace of the fields in Envoy's dynamic metadata; absent when the body has none of them."""
@@ -326,6 +331,31 @@ end
 MOST_TOKENS: Final = 1_000_000_000
 """The largest estimate, and the largest quota."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenEstimate:
+    """How a port estimates the tokens of a request, from ``Tenants``. ``for_routes``: routes match on them."""
+
+    bytes_per_token: int
+    answer_tokens: int
+    for_routes: bool
+
+
+def token_estimate(routes: Sequence[ModelRoute]) -> TokenEstimate | None:
+    """The estimate of a port with these routes; None if neither a route nor a quota needs it."""
+    tenants = routes[0].spec.listener.tenants
+    for_routes = any(route.spec.match.tokens_above is not None for route in routes)
+    if not for_routes and (tenants is None or not tenants.counts_tokens):
+        return None
+
+    def said(field: str) -> Any:
+        return Tenants.model_fields[field].default if tenants is None else getattr(tenants, field)
+
+    return TokenEstimate(
+        bytes_per_token=said("bytes_per_token"), answer_tokens=said("answer_tokens"), for_routes=for_routes
+    )
+
+
 _REWRITE: Final = """
 -- Replaces the model by the one that the chosen pool serves, and lowers limits of tokens. Every other byte stays.
 FIELDS.min_tokens, FIELDS.thinking = "number", "string"
@@ -481,12 +511,12 @@ READER_LUA: Final = _filled(_READER)
 """The scanner alone: local functions ``scan_json``, ``scan_form`` and ``scan``."""
 
 
-def count_tokens_lua(script: str, *, bytes_per_token: int, answer_tokens: int) -> str:
+def count_tokens_lua(script: str, estimate: TokenEstimate) -> str:
     """A script that reads fields, which also leaves an estimate of the request's tokens in the metadata."""
     values = {
         "$limit_names": ", ".join(f'"{name}"' for name in TOKEN_LIMIT_FIELDS),
-        "$answer_tokens": str(answer_tokens),
-        "$bytes_per_token": str(bytes_per_token),
+        "$answer_tokens": str(estimate.answer_tokens),
+        "$bytes_per_token": str(estimate.bytes_per_token),
         "$most_tokens": str(MOST_TOKENS),
         "$tokens_key": ESTIMATED_TOKENS_KEY,
         "$tokens_header": ESTIMATED_TOKENS_HEADER,
@@ -497,7 +527,9 @@ def count_tokens_lua(script: str, *, bytes_per_token: int, answer_tokens: int) -
         counting = counting.replace(name, value)
     start, accepted = "\nfunction envoy_on_request(handle)\n", "  if not accepted "
     begin, end = script.split(start)
-    end = end.replace(accepted, f"  if accepted then count(handle, found) end\n{accepted}", 1)
+    # A body without any field that routes match on has an estimate, too.
+    chosen = " handle:clearRouteCache()" if estimate.for_routes else ""
+    end = end.replace(accepted, f"  if accepted then count(handle, found){chosen} end\n{accepted}", 1)
     return f"{begin}{counting}{start}{end}"
 
 

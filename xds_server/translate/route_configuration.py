@@ -131,7 +131,13 @@ def by_specificity(routes: Iterable[ModelRoute]) -> list[ModelRoute]:
 def specificity(route: ModelRoute) -> tuple[int, ...]:
     """Rank of a route in Envoy's matching order, without its name."""
     match = route.spec.match
-    return (-len(match.path_prefix), -len(match.headers), int(match.model is None), int(match.stream is None))
+    return (
+        -len(match.path_prefix),
+        -len(match.headers),
+        int(match.model is None),
+        int(match.stream is None),
+        -(match.tokens_above or 0),
+    )
 
 
 def route_configuration(

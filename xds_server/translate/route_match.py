@@ -1,19 +1,24 @@
 """Match conditions of an Envoy route: path, headers, and fields of the body, read there or stated in headers."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from envoy_data_plane.envoy.config.route.v3 import HeaderMatcher, RouteMatch
 from envoy_data_plane.envoy.type.matcher.v3 import (
+    DoubleMatcher,
     MetadataMatcher,
     MetadataMatcherPathSegment,
     RegexMatcher,
     StringMatcher,
     ValueMatcher,
 )
+from envoy_data_plane.envoy.type.v3 import DoubleRange
 
 from policies.route import HeaderMatch, Match
-from xds_server.translate.request_fields import REQUEST_METADATA
+from xds_server.translate.request_fields import ESTIMATED_TOKENS_KEY, REQUEST_METADATA
 from xds_server.translate.stated_fields import stated_matchers
+
+_MORE_THAN_ANYONE_ASKS: Final = 1e18
 
 
 def route_match(
@@ -39,6 +44,8 @@ def route_match(
     elif match.stream is False:
         # Also if the field is missing, which means false.
         metadata.append(body_field_matcher("stream", ValueMatcher(bool_match=True), invert=True))
+    if match.tokens_above is not None:
+        metadata.append(tokens_field_above(ESTIMATED_TOKENS_KEY, match.tokens_above))
     return RouteMatch(
         prefix=match.path_prefix,
         headers=[*written, *headers],
@@ -51,6 +58,12 @@ def body_field_matcher(field: str, value: ValueMatcher, *, invert: bool = False)
     return MetadataMatcher(
         filter=REQUEST_METADATA, path=[MetadataMatcherPathSegment(key=field)], value=value, invert=invert
     )
+
+
+def tokens_field_above(field: str, tokens: int) -> MetadataMatcher:
+    """The field is a number of more tokens than this."""
+    above = DoubleRange(start=float(tokens + 1), end=_MORE_THAN_ANYONE_ASKS)
+    return body_field_matcher(field, ValueMatcher(double_match=DoubleMatcher(range=above)))
 
 
 def header_is_true(name: str) -> HeaderMatcher:

@@ -42,6 +42,7 @@ from xds_server.translate.pool_clusters import ClusterForm, pool_cluster
 from xds_server.translate.prefillers import NO_LISTS, decode_pools, prefiller_lists, prefillers
 from xds_server.translate.priorities import locality_priorities
 from xds_server.translate.proxyless_grpc import api_listener, grpc_cluster
+from xds_server.translate.request_fields import token_estimate
 from xds_server.translate.residency import AllowedRegions, allowed_by_pool
 from xds_server.translate.route_configuration import (
     RouteReach,
@@ -561,15 +562,16 @@ def _listener_of(
     lengths = () if view.no_prompt_keys else prefix_lengths(routes)
     static = any(route.spec.static_answer is not None for route in routes)
     strict = any(is_strict(route) for route in routes)
+    estimate = token_estimate(routes)
     manager = memo.of(
         (LISTENER, port, view.no_prompt_keys),
-        (spec, lengths, static, strict),
-        lambda: connection_manager(spec, lengths, static_answers=static, keeps_sessions=strict),
+        (spec, lengths, estimate, static, strict),
+        lambda: connection_manager(spec, lengths, estimate, static_answers=static, keeps_sessions=strict),
     )
     buffer_bytes = max(route.spec.max_body_bytes for route in routes) if view.listener_buffers else None
     return memo.of(
         (LISTENER, port, address, view.listener_buffers, view.no_prompt_keys),
-        (address, origins, spec, buffer_bytes, lengths, static, strict),
+        (address, origins, spec, buffer_bytes, lengths, estimate, static, strict),
         lambda: TranslatedResource(
             type_url=LISTENER,
             name=listener_name(port),

@@ -1,11 +1,18 @@
 """Groups of callers: quotas kept, hopeless deadlines refused, and nothing lost by the others."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from chaos.checks.caller_checks import caller_goodput, caller_p99_times, hopeless_refused, quota_error
+from chaos.checks.caller_checks import (
+    caller_first_token_times,
+    caller_goodput,
+    caller_p99_times,
+    hopeless_refused,
+    quota_error,
+)
 from chaos.checks.check_finding import CheckFinding, CheckResult
 from chaos.checks.check_input import check_input
 from chaos.history.history_events import RequestRecord
@@ -146,6 +153,25 @@ def test_p99_is_compared_with_the_time_before_a_tenant_above_its_share(
     assert found.answer is expected
 
 
+LARGE = [{"name": "noisy", "demand": 1, "timesTokens": 15, "begins": f"{BEGINS_S:g}s"}, {"name": "calm"}]
+
+
+@pytest.mark.parametrize(("first_s", "expected"), [(1.25, CheckResult.YES), (1.35, CheckResult.NO)])
+def test_first_tokens_are_compared_with_the_time_before_large_requests(
+    first_s: float, expected: CheckResult
+) -> None:
+    streams = [
+        replace(one, first_token_s=1.0 if one.at_s < BEGINS_S else first_s, latency_s=9.0)
+        for one in sharing(1.0, 1.0, 400)
+    ]
+    limits = {"callerFirstTokenTimes": 1.3}
+    found = answer(caller_first_token_times, *streams, limits=limits, callers=LARGE)
+    assert found.answer is expected
+    whole = [replace(one, first_token_s=None) for one in streams]
+    unknown = answer(caller_first_token_times, *whole, limits=limits, callers=LARGE)
+    assert unknown.answer is CheckResult.UNKNOWN
+
+
 @pytest.mark.parametrize(
     ("lost_at_s", "expected"),
     [(BEGINS_S + 1.0, CheckResult.YES), (BEGINS_S - 1.0, CheckResult.NO), (BEGINS_S + 5.0, CheckResult.NO)],
@@ -154,5 +180,5 @@ def test_losses_count_except_while_a_limit_is_not_in_force_yet(lost_at_s: float,
     lost = [history_builders.request(900 + one, lost_at_s, group="calm", **ABOVE_SHARE) for one in range(5)]
     found = answer(caller_goodput, *sharing(1.0, 1.0), *lost, limits=LIMITS, callers=SHARING)
     assert found.answer is expected
-    assert ("5 lost while shares were not in force" in found.why) is (expected is CheckResult.YES)
+    assert ("5 lost while limits were not in force" in found.why) is (expected is CheckResult.YES)
     assert "noisy" not in found.why

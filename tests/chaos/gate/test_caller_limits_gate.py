@@ -1,4 +1,4 @@
-"""Quotas and deadlines in a live lab: the scenarios pass with them, and fail without."""
+"""Quotas, deadlines and sizes in a live lab: the scenarios pass with them, and fail without."""
 
 import re
 from pathlib import Path
@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.envoy, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "policies" / "examples" / "three-tenants.yaml"
+SIZES = EXAMPLE.with_name("long-and-short.yaml")
 TRIES = 4
 
 
@@ -26,8 +27,8 @@ def on_page() -> str:
 
 
 def without_limits(policy: str) -> str:
-    """The control: the same policies, without quotas and deadlines."""
-    documents = list(yaml.safe_load_all(policy))
+    """The control: the same policies, without quotas, deadlines and routes for large requests."""
+    documents = [one for one in yaml.safe_load_all(policy) if "tokensAbove" not in one["spec"].get("match", {})]
     for one in documents:
         if one["kind"] == "ModelRoute":
             one["spec"]["listener"] = {"port": one["spec"]["listener"]["port"]}
@@ -52,8 +53,9 @@ def test_policy_on_the_page_is_short() -> None:
         ("noisy-neighbour", on_page(), {"callerGoodputPercent", "quotaErrorPercent"}),
         ("token-quota-accuracy", EXAMPLE.read_text(), {"quotaErrorPercent"}),
         ("deadline", EXAMPLE.read_text(), {"hopelessRefusedPercent"}),
+        ("long-beside-short", SIZES.read_text(), {"callerFirstTokenTimes"}),
     ],
-    ids=["noisy-neighbour", "token-quota-accuracy", "deadline"],
+    ids=["noisy-neighbour", "token-quota-accuracy", "deadline", "long-beside-short"],
 )
 async def test_scenario_passes_with_the_limit_and_fails_without(
     scenario: str, policy: str, checks: set[str], tmp_path: Path

@@ -4,14 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from chaos.load.request_sender import Arrival, LoadTarget, RequestTemplate
 from chaos.scenario.experiment_plan import Experiment
 from chaos.testbed.blueprint import lab_blueprint
 from chaos.testbed.caller_fit import caller_limits, lacking_limits
+from chaos.testbed.policy_documents import LabEngineAddress, policy_documents
 from chaos.testbed.static_envoy import PLAIN
 from chaos.testbed.subjects import PolicySubject, StaticSubject
 from policies.load import load_contents
+from policies.quantity import format_duration
 from policies.route import Listener
 from tests.chaos.lab.experiments import experiment
 
@@ -102,19 +105,19 @@ def test_requests_carry_the_names_of_the_policies() -> None:
 
 def test_listener_without_the_limits_lacks_them() -> None:
     load = asking().spec.load
-    assert lacking_limits(load, listener()) == "2 named tenants, and the route has none"
-    assert lacking_limits(load, listener(tenants=TENANTS)) == ""
+    assert lacking_limits(load, listener(), ()) == "2 named tenants, and the route has none"
+    assert lacking_limits(load, listener(tenants=TENANTS), ()) == ""
     by_tokens = asking([CALLERS[0], {**CALLERS[1], "unit": "tokens"}]).spec.load
     assert (
-        lacking_limits(by_tokens, listener(tenants=TENANTS))
+        lacking_limits(by_tokens, listener(tenants=TENANTS), ())
         == "quotas of tokens, and these tenants have none: lab"
     )
     hurried = asking([{"name": "hurried", "timesService": 0.3}]).spec.load
-    assert lacking_limits(hurried, listener()) == "a deadline, and the route's listener has none"
-    assert lacking_limits(hurried, listener(deadline={"header": "x-wait-ms"})) == ""
+    assert lacking_limits(hurried, listener(), ()) == "a deadline, and the route's listener has none"
+    assert lacking_limits(hurried, listener(deadline={"header": "x-wait-ms"}), ()) == ""
 
 
-def subject(listens: dict[str, Any]) -> PolicySubject:
+def subject(listens: dict[str, Any], more: str = "") -> PolicySubject:
     """Policies of a pool with this listener; its engines are as fast as those of the lab."""
     text = f"""\
 kind: EnginePool
@@ -126,9 +129,8 @@ metadata: {{name: chat}}
 spec: {{listener: {listens}, pools: [{{pool: chat}}]}}
 """
     head = "apiVersion: switchgear.dev/v1alpha1\n"
-    return PolicySubject(
-        name="p", policies=load_contents({Path("p.yaml"): (head + text.replace("---\n", f"---\n{head}")).encode()})
-    )
+    written = head + text.replace("---\n", f"---\n{head}") + more
+    return PolicySubject(name="p", policies=load_contents({Path("p.yaml"): written.encode()}))
 
 
 SHARING = [
@@ -146,6 +148,53 @@ def test_tenants_with_fair_shares_keep_their_weights_and_get_no_quota() -> None:
     found = caller_limits(listener(tenants=tenants), asking(SHARING), ASKING, time_scale=1.0)
     assert found["tenants"]["named"] == [{"name": "search", "weight": 2.0, "minPercent": 5.0}, {"name": "lab"}]
     assert found["tenants"]["fairShares"]
-    assert lacking_limits(asking(SHARING).spec.load, listener(tenants=tenants)) == ""
+    assert lacking_limits(asking(SHARING).spec.load, listener(tenants=tenants), ()) == ""
     without = {**tenants, "fairShares": False}
-    assert "fair shares" in lacking_limits(asking(SHARING).spec.load, listener(tenants=without))
+    assert "fair shares" in lacking_limits(asking(SHARING).spec.load, listener(tenants=without), ())
+
+
+LARGE = [{"name": "short", "demand": 19}, {"name": "long", "demand": 1, "timesTokens": 15}]
+SIZED = """\
+---
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {name: large}
+spec: {model: m, serviceTime: 9s, longestServiceTime: 20s, endpoints: [{address: 10.0.0.2, port: 80}]}
+---
+apiVersion: switchgear.dev/v1alpha1
+kind: ModelRoute
+metadata: {name: large}
+spec: {listener: {port: 8080}, match: {tokensAbove: 4000}, pools: [{pool: large}]}
+"""
+
+
+def sized() -> PolicySubject:
+    return subject({"port": 8080}, more=SIZED)
+
+
+def test_size_of_large_requests_is_between_those_of_the_load() -> None:
+    lab = lab_blueprint(asking(LARGE, outputTokens={"shortest": 20, "longest": 60}), sized())
+    assert lab.fitting is not None
+    addresses = {one.name: LabEngineAddress(port=9000) for pool in lab.pools for one in pool.engines}
+    documents = {
+        (one["kind"], one["metadata"]["name"]): one["spec"]
+        for one in yaml.safe_load_all(policy_documents(lab.fitting, addresses, {8080: 18080}))
+    }
+    found = documents["ModelRoute", "large"]["match"]["tokensAbove"]
+    assert 60 < found < 15 * 20
+    # As fast as the other engines, for requests of fifteen times the work.
+    usual, large = (pool.service_s for pool in lab.pools)
+    assert large == usual
+    assert documents["EnginePool", "large"]["serviceTime"] == format_duration(15 * usual)
+    assert lacking_limits(asking(LARGE).spec.load, lab.fitting.listener, lab.fitting.routes) == ""
+
+
+def test_load_without_large_requests_keeps_the_size() -> None:
+    lab = lab_blueprint(asking(), sized())
+    assert lab.fitting is not None
+    addresses = {one.name: LabEngineAddress(port=9000) for pool in lab.pools for one in pool.engines}
+    assert "tokensAbove: 4000" in policy_documents(lab.fitting, addresses, {8080: 18080})
+
+
+def test_large_requests_need_a_route() -> None:
+    assert "none has match.tokensAbove" in lacking_limits(asking(LARGE).spec.load, listener(), ())

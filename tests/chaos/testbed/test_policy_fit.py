@@ -57,7 +57,7 @@ def policy(spec: str, name: str = "default") -> str:
 def test_fitted_examples_reload_and_use_loopback_only(file: Path) -> None:
     fitting = policy_fit(load([file]), experiment())
     expected = served(fitting)
-    assert ": 10." not in text(fitting)
+    assert "address: 10." not in text(fitting)
     assert {one.address for pool in expected.pools.values() for one in pool.spec.endpoints} == {"127.0.0.1"}
     assert {one.spec.listener.address for one in expected.routes.values()} == {"127.0.0.1"}
     assert [one.name for one in expected.pools[fitting.pool].spec.endpoints] == ["e0", "e1", "e2", "e3"]

@@ -218,6 +218,15 @@ def test_route_conditions_are_exported(
     assert fate_of(result, path, "ModelRoute").fate is fate
 
 
+def test_route_for_large_requests_is_left_out(export: Callable[..., ExportResult]) -> None:
+    large = ROUTE.replace("front", "large") + "  match: {tokensAbove: 4000}\n"
+    result = export(f"{POOL}{ROUTE}{large}")
+    fates = {one.document: one.fate for one in result.fields if one.path == "spec.match.tokensAbove"}
+    assert fates == {"ModelRoute/front": Fidelity.EXACT, "ModelRoute/large": Fidelity.LOST}
+    rules = one_of(result, "VirtualService")["spec"]["http"]
+    assert {rule["name"].partition("/")[0] for rule in rules} == {"front"}
+
+
 def test_stages_are_lost(export: Callable[..., ExportResult]) -> None:
     first = (
         POOL.replace("chat", "first").replace("10.0.0", "10.0.1").replace("spec:", "spec:\n  stage: prefill", 1)

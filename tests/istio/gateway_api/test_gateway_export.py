@@ -192,6 +192,13 @@ def test_unsupported_route_is_omitted_and_reported() -> None:
     assert "cannot match the absence of x-a" in found.how
 
 
+def test_route_for_large_requests_is_left_out() -> None:
+    said = policies(POOL, ENGINES, ROUTE, "  match: {tokensAbove: 4000}\n")
+    assert "HTTPRoute" not in objects(said)
+    assert fates(said)["ModelRoute spec.match.tokensAbove"].fate is Fidelity.LOST
+    assert fates(policies(POOL, ENGINES, ROUTE))["ModelRoute spec.match.tokensAbove"].fate is Fidelity.EXACT
+
+
 @pytest.mark.parametrize(
     ("match", "expected"),
     [
