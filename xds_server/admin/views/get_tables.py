@@ -250,6 +250,9 @@ def with_decision_status(engine: EngineStatus, key: EngineId, scene: ViewContext
         traffic_percent=decision.traffic_percent,
         slow_start_percent=100.0 if ramp is None else ramp.percent,
         slow_start_left_s=0.0 if ramp is None else round(max(0.0, ramp.full_at_s - scene.now.s), 3),
+        keys_held_s=0.0
+        if ramp is None or ramp.held_until_s is None
+        else round(max(0.0, ramp.held_until_s - scene.now.s), 3),
         cut=decision.cut,
         returns=decision.returns,
         until_in_s=None if decision.until_s is None else round(max(0.0, decision.until_s - scene.now.s), 3),
