@@ -456,7 +456,9 @@ class PoolStatus:
 
     ``ceiling`` and ``held`` are requests in flight; ``shed_per_s`` is by priority class. ``shadow``: decisions in
     shadow mode. ``revisions``: engines by region and model revision. ``regions`` is empty if all engines are in
-    one region. ``fallback``: whether a route declares a pool that takes over.
+    one region. ``fallback``: whether a route declares a pool that takes over. ``keys_away_percent``: keys of
+    affinity that are not with their engine, because it is out of rotation or has a part of its share; None
+    without soft affinity.
     """
 
     pool: str
@@ -487,6 +489,7 @@ class PoolStatus:
     revisions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     regions: tuple[RegionStatus, ...] = ()
     fallback: bool = False
+    keys_away_percent: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

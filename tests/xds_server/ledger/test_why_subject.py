@@ -13,6 +13,7 @@ from policies.model import PolicySet
 from tests.xds_server.admin_api import rows
 from tests.xds_server.ledger.conftest import decided, scene, seen, with_pool
 from xds_server.admin.views.context import UnknownNameError, subject_named
+from xds_server.admin.views.get_tables import pool_rows
 from xds_server.admin.views.why_subject import why
 from xds_server.admin_api.status_types import Explanation
 from xds_server.decide.decisions import (
@@ -413,6 +414,19 @@ def test_why_counts_slow_start_in_the_keys(policies: PolicySet, fleet: Fleet) ->
     found = why("r1", scene(routed, fleet, with_pool(decided(fleet, r1=WELL), ramps=ramps)))
     said = "it has about 35 % of its keys, 13 % of the pool's by weight; the others return with its share."
     assert f"Affinity: {said}" in found.because
+
+
+def test_why_and_get_pools_state_the_keys_that_are_away(policies: PolicySet, fleet: Fleet) -> None:
+    keyed = next(iter(load_contents({Path("keyed.yaml"): (KEYED + POOL_OF_SQL).encode()}).routes.values()))
+    routed = replace(policies, routes={**policies.routes, "keyed": keyed})
+    out = decided(fleet, r1=replace(WELL, health=Health.UNHEALTHY))
+    said = "Affinity: about 25 % of the keys are with other engines than usual: those of r1."
+    assert said in why("pool:chat", scene(routed, fleet, out)).because
+    all_well = why("pool:chat", scene(routed, fleet, decided(fleet, r1=WELL))).because
+    assert "Affinity: all keys are with their engines." in all_well
+    assert not [one for one in why("pool:chat", scene(policies, fleet, out)).because if "Affinity" in one]
+    assert [one.keys_away_percent for one in pool_rows(scene(routed, fleet, out))] == [25.0]
+    assert [one.keys_away_percent for one in pool_rows(scene(policies, fleet, out))] == [None]
 
 
 RETURNS = KEYED.replace("slackPercent: 25", "returnAfter: 1m")
