@@ -1,9 +1,9 @@
 """Which returned engines get their keys back early, although ``affinity.returnAfter`` holds them back.
 
 Good capacity must not idle while others are full. So a held engine is released as soon as the engines that are
-not held, in the pool or in its zone, use ``FULL_RATIO`` of their slots, or callers ask for all that the pool can
-serve, or no such engine is left. It stays released until it leaves rotation again. Without reports of proxies
-only time releases.
+not held, in the pool or in its zone, use ``FULL_RATIO`` of their slots, or one of them has more requests than
+slots, or callers ask for all that the pool can serve, or no such engine is left. It stays released until it leaves
+rotation again. Without reports of proxies only time releases.
 """
 
 from collections.abc import Iterable
@@ -41,7 +41,10 @@ def key_hold(after_s: float, engines: PoolEngines, before: SlowStartMemory, *, c
         return KeyHold(after_s=after_s)
     there = {one.id for one in held}
     others = [one for one in ready if one.id not in there]
-    everyone = crowded or not others or _is_full(others, engines)
+    # Few engines of a pool may be all that have an adapter, or that a region allows.
+    everyone = (
+        crowded or not others or _is_full(others, engines) or any(engines.waiting(one.id) > 0 for one in others)
+    )
     return KeyHold(
         after_s=after_s,
         released=frozenset(

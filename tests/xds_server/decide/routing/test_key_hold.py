@@ -58,6 +58,8 @@ def is_released(engines: PoolEngines, *, crowded: bool = False, before: SlowStar
         (pool({"e1": 7, "e2": 7, "e3": 7}), False, False),
         (pool({"e1": 8, "e2": 8, "e3": 8}), False, True),
         (pool({"e0": 10, "e1": 5, "e2": 5, "e3": 5}), False, False),
+        (pool({"e1": SLOTS + 1}), False, True),
+        (pool({"e0": SLOTS + 1}), False, False),
         (pool({}), True, True),
         (pool({}), False, False),
         (pool({"e1": 8}, "aabb"), False, True),
@@ -71,6 +73,8 @@ def is_released(engines: PoolEngines, *, crowded: bool = False, before: SlowStar
         "room",
         "full",
         "own",
+        "one waits",
+        "own waits",
         "crowded",
         "idle",
         "zone full",
@@ -114,7 +118,12 @@ def test_no_good_capacity_idles_while_the_others_are_full(
     released = {one.engine for one in key_hold(30.0, engines, before, crowded=crowded).released}
     assert released <= held
     used = sum(in_flight.get(one, 0) for one in others)
-    if crowded or not others or used >= FULL_RATIO * SLOTS * len(others):
+    if (
+        crowded
+        or not others
+        or used >= FULL_RATIO * SLOTS * len(others)
+        or any(in_flight.get(one, 0) > SLOTS for one in others)
+    ):
         assert released == held
     elif all(in_flight.get(one, 0) < FULL_RATIO * SLOTS for one in others):
         assert not released
