@@ -89,17 +89,27 @@ class Affinity(Spec):
         None, "Request header whose value is the key.", targets=_key(), pattern=_NAME_PATTERN, max_length=128
     )
     cookie: CookieKey | None = documented_field(None, "Cookie whose value is the key.")
+    tenant: bool = documented_field(
+        False,
+        "The name of the tenant is the key: the value of the header that `listener.tenants.header` names.",
+        targets=FieldTargets(
+            live=Xds.RDS | Xds.CDS | Xds.EDS,
+            istio=lost("Istio knows no tenants; if a proxy in front sets the header, use affinity.header"),
+            gateway_api=lost("gateways know no tenants; if a proxy in front sets the header, use affinity.header"),
+        ),
+    )
     prefix: PrefixKey | None = documented_field(
         None,
         "The begin of the prompt is the key. Envoy's script reads it from the JSON body and keeps only a hash.",
         checks=(
             CelRule(
-                rule="(has(self.header) ? 1 : 0) + (has(self.cookie) ? 1 : 0) + (has(self.prefix) ? 1 : 0) == 1",
-                message="set exactly one of header, cookie and prefix",
+                rule="(has(self.header) ? 1 : 0) + (has(self.cookie) ? 1 : 0) + (has(self.prefix) ? 1 : 0) + "
+                "(has(self.tenant) && self.tenant ? 1 : 0) == 1",
+                message="set exactly one of header, cookie, tenant and prefix",
                 code="SG040",
             ),
             CelRule(
-                rule="!has(self.mode) || self.mode != 'strict' || !has(self.prefix)",
+                rule="!has(self.mode) || self.mode != 'strict' || has(self.header) || has(self.cookie)",
                 message="mode: strict needs a cookie or a header",
                 code="SG040",
             ),
@@ -121,6 +131,20 @@ class Affinity(Spec):
         le=1000,
     )
 
+    return_after: Duration = documented_field(
+        0.0,
+        "An engine that was out of rotation gets its keys back only after it has been healthy this long: not on "
+        "trial, and without failing calls. Until then it has about 5 % of them. It gets them at once if the other "
+        "engines have little room. 0s: they come back with the engine.",
+        why="each return moves keys twice, and a lost prefix costs a prefill; set it where engines flap",
+        unit="duration",
+        targets=FieldTargets(
+            live=Xds.EDS,
+            istio=lost("keys of an endpoint come back with it"),
+            gateway_api=lost("keys of an endpoint come back with it"),
+        ),
+        le=86400,
+    )
     move_within: Duration = documented_field(
         60.0,
         "Strict sessions of an engine that an operator or its agent drains move to others over this time; 0s: at "
@@ -143,4 +167,4 @@ class Affinity(Spec):
     @property
     def by_header_or_cookie(self) -> bool:
         """Whether proxies without our script can read the key."""
-        return self.prefix is None
+        return self.header is not None or self.cookie is not None

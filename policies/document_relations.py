@@ -201,13 +201,14 @@ def _affinity(route: ModelRoute, document: ValidatedDocument) -> Iterator[Proble
     if affinity is None:
         return
     given = [name for name in ("header", "cookie", "prefix") if getattr(affinity, name) is not None]
+    given += ["tenant"] if affinity.tenant else []
     if len(given) != 1:
         yield problem_in(
             document,
             "SG040",
             ("spec", "affinity"),
             f"{' and '.join(given)} exclude each other" if given else "no key of requests",
-            allowed="exactly one of header, cookie and prefix",
+            allowed="exactly one of header, cookie, tenant and prefix",
             hint="keep one of them" if given else "set prefix: {} for engines with a prefix cache",
         )
     elif affinity.is_strict and affinity.prefix is not None:
@@ -217,6 +218,22 @@ def _affinity(route: ModelRoute, document: ValidatedDocument) -> Iterator[Proble
             ("spec", "affinity", "prefix"),
             "a prompt names no engine, and mode: strict needs a key that the answer can set",
             hint="set cookie or header, or mode: soft",
+        )
+    elif affinity.is_strict and affinity.tenant:
+        yield problem_in(
+            document,
+            "SG040",
+            ("spec", "affinity", "tenant"),
+            "a tenant names no engine, and mode: strict needs a key that the answer can set",
+            hint="set cookie or header, or mode: soft",
+        )
+    elif affinity.tenant and route.spec.listener.tenants is None:
+        yield problem_in(
+            document,
+            "SG040",
+            ("spec", "affinity", "tenant"),
+            "the listener has no tenants, so no request has a key",
+            hint="set listener.tenants, or affinity.header",
         )
     elif affinity.is_strict and len({share.pool for share in route.spec.pools}) > 1:
         yield problem_in(

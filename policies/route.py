@@ -562,6 +562,13 @@ class ModelRouteSpec(Spec):
                 code="SG040",
                 field=".affinity",
             ),
+            CelRule(
+                rule="!has(self.affinity) || !has(self.affinity.tenant) || !self.affinity.tenant || "
+                "has(self.listener.tenants)",
+                message="affinity.tenant needs listener.tenants",
+                code="SG040",
+                field=".affinity",
+            ),
         ),
     )
     static_answer: StaticAnswer | None = documented_field(

@@ -191,6 +191,7 @@ _POOL: Final = Dashboard(
             queries=(
                 (_most("pool_capacity_ratio", "pool", pool=True), "slots in rotation"),
                 (_most("pool_capacity_floor_ratio", "pool", pool=True), "floor"),
+                (_most("pool_keys_away_ratio", "pool", pool=True), "keys with other engines"),
             ),
         ),
         Panel(

@@ -105,6 +105,10 @@ def _move_within(seen: FieldContext) -> FieldOutcome | None:
     return None if affinity is not None and affinity.is_strict else kept("no strict sessions")
 
 
+def _unless_set(seen: FieldContext) -> FieldOutcome | None:
+    return None if seen.value else kept("not set")
+
+
 JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
     {
         "spec.listener.address": _address,
@@ -117,6 +121,8 @@ JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
         "spec.priority": _priority,
         "spec.affinity.mode": _affinity_mode,
         "spec.affinity.moveWithin": _move_within,
+        "spec.affinity.tenant": _unless_set,
+        "spec.affinity.returnAfter": _unless_set,
         "spec.affinity.header": _affinity,
         "spec.affinity.cookie.name": _affinity,
         "spec.affinity.cookie.ttl": _affinity,

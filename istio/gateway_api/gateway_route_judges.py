@@ -153,6 +153,15 @@ def _move_within(seen: GatewayFieldContext) -> FieldOutcome | None:
     return None if affinity is not None and affinity.is_strict else kept("no strict sessions")
 
 
+def _unless_set(attribute: str) -> Judge:
+    """A judge of a field of affinity that loses nothing while it has its default, which is empty."""
+
+    def judge(seen: GatewayFieldContext) -> FieldOutcome | None:
+        return None if getattr(seen.policies.routes[seen.name].spec.affinity, attribute, None) else kept("not set")
+
+    return judge
+
+
 def _body(seen: GatewayFieldContext) -> FieldOutcome | None:
     return lost("the Gateway API has no body limit") if seen.site.plain else None
 
@@ -176,6 +185,8 @@ JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
         "spec.allowedRegions": _regions,
         "spec.affinity.mode": _affinity_mode,
         "spec.affinity.moveWithin": _move_within,
+        "spec.affinity.tenant": _unless_set("tenant"),
+        "spec.affinity.returnAfter": _unless_set("return_after"),
         "spec.affinity.header": _affinity,
         "spec.affinity.cookie.name": _affinity,
         "spec.affinity.cookie.ttl": _affinity,

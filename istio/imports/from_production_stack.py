@@ -57,12 +57,12 @@ _SIDECAR = (
     "decode engines need a routing side-car that reads x-prefiller-host-port, for the router called both stages"
 )
 _ROUTING = {
-    "session": "no session affinity in Switchgear",
-    "prefixaware": "load balancing follows load, not cache contents",
+    "session": "set affinity: {header: KEY}, with the key of routerSpec.sessionKey, in the ModelRoute",
+    "prefixaware": "set affinity: {prefix: {}} in the ModelRoute",
     "kvaware": "load balancing follows load, not cache contents",
 }
 _OF_THE_ROUTER = {
-    "sessionKey": "no session affinity in Switchgear",
+    "sessionKey": "set affinity: {header: KEY} in the ModelRoute",
     "rootPath": "paths are not rewritten",
     "extraArgs": "arguments of the router, which Envoys replace",
     "engineScrapeInterval": "see spec.probe; agents report at once",

@@ -133,7 +133,7 @@ def _targets(
 ) -> list[tuple[PolicyDraft, SourcedValue | None]] | None:
     for name, why in (
         ("filters", "no rewrites, redirects or mirroring"),
-        ("sessionPersistence", "no session affinity in Switchgear"),
+        ("sessionPersistence", "set spec.affinity, with mode: strict, in the ModelRoute"),
     ):
         if (part := rule.get(name)) is not None:
             part.refuse(why)

@@ -306,19 +306,19 @@ _AFFINITY: Final = (
     ),
     Code(
         code="SG168",
-        title="two bounds of one pool",
-        meaning="Routes with different slackPercent lead to one pool. Envoy has one bound for each pool: the smallest.",
+        title="two settings of one pool",
+        meaning="Routes with different slackPercent, or returnAfter, lead to one pool. Envoy has one table of keys for each pool, with the smallest of them.",
         example=_with_affinity(
             "header: x-session, slackPercent: 50",
             "---\nkind: ModelRoute\nmetadata: {name: other}\n"
             "spec: {listener: {port: 80}, match: {pathPrefix: /other}, pools: [{pool: three}], affinity: {header: x-session}}\n",
         ),
-        fix="Set the same slackPercent in these routes.",
+        fix="Set the same values in these routes.",
     ),
     Code(
         code="SG169",
         title="affinity setting without effect",
-        meaning="`slackPercent` bounds the load of keys with `mode: soft`. `moveWithin` moves sessions of `mode: strict`.",
+        meaning="`slackPercent` bounds the load of keys with `mode: soft`, and `returnAfter` holds them back. `moveWithin` moves sessions of `mode: strict`.",
         example=_with_affinity("mode: strict, header: x-session, slackPercent: 50"),
         fix="Remove the setting, or set the other mode.",
     ),

@@ -1,8 +1,9 @@
 """Lint: affinity without effect, or against the rest of the policy."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
+from policies.affinity import Affinity
 from policies.findings import Finding
 from policies.lints.lint_context import SetRule
 from policies.model import PolicySet
@@ -35,6 +36,11 @@ _FEW: Final = (
     "2 engines: when one leaves, half of the keys move",
 )
 _FEWEST_ENGINES: Final = len(_FEW)
+
+
+_OF_SOFT: Final = (("slack_percent", "slackPercent"), ("return_after", "returnAfter"))
+_OF_STRICT: Final = (("move_within", "moveWithin"),)
+"""Attributes and fields without effect in the other mode."""
 
 
 def _few_engines(policies: PolicySet) -> Iterator[Finding]:
@@ -92,6 +98,17 @@ def _hedged(policies: PolicySet) -> Iterator[Finding]:
 
 
 def _unequal_slack(policies: PolicySet) -> Iterator[Finding]:
+    yield from _unequal(policies, "slackPercent", lambda one: one.slack_percent, lambda value: f"{value:g}")
+
+
+def _unequal_return(policies: PolicySet) -> Iterator[Finding]:
+    yield from _unequal(policies, "returnAfter", lambda one: one.return_after, lambda value: f"{value:g}s")
+
+
+def _unequal(
+    policies: PolicySet, field: str, of: Callable[[Affinity], float], text: Callable[[float], str]
+) -> Iterator[Finding]:
+    """Routes with soft affinity whose value of this field another route to the same pool outranks."""
     soft = {
         name: (route, affinity)
         for name, route in policies.routes.items()
@@ -100,19 +117,20 @@ def _unequal_slack(policies: PolicySet) -> Iterator[Finding]:
     least: dict[str, tuple[float, str]] = {}
     for name, (route, affinity) in soft.items():
         for share in route.spec.pools:
-            mine = (affinity.slack_percent, name)
+            mine = (of(affinity), name)
             least[share.pool] = min(mine, least.get(share.pool, mine))
     for name, (route, affinity) in soft.items():
         for share in route.spec.pools:
-            slack, other = least[share.pool]
-            if slack < affinity.slack_percent:
+            value, other = least[share.pool]
+            if value < of(affinity):
+                path = f"spec.affinity.{field}"
                 yield Finding(
                     code="SG168",
-                    origin=policies.origin("ModelRoute", name, "spec.affinity.slackPercent"),
-                    path="spec.affinity.slackPercent",
-                    message=f"route {name}: pool {share.pool} has slackPercent {slack:g} by route {other}: a pool "
+                    origin=policies.origin("ModelRoute", name, path),
+                    path=path,
+                    message=f"route {name}: pool {share.pool} has {field} {text(value)} by route {other}: a pool "
                     "has one, the smallest",
-                    fix="set the same slackPercent in all routes to the pool",
+                    fix=f"set the same {field} in all routes to the pool",
                 )
 
 
@@ -121,16 +139,16 @@ def _of_the_other_mode(policies: PolicySet) -> Iterator[Finding]:
         affinity = route.spec.affinity
         if affinity is None:
             continue
-        without_effect = ("slack_percent", "slackPercent") if affinity.is_strict else ("move_within", "moveWithin")
-        if without_effect[0] in affinity.model_fields_set:
-            path = f"spec.affinity.{without_effect[1]}"
-            yield Finding(
-                code="SG169",
-                origin=policies.origin("ModelRoute", name, path),
-                path=path,
-                message=f"route {name}: {without_effect[1]} has no effect with mode: {affinity.mode}",
-                fix="remove it, or set the other mode",
-            )
+        for attribute, field in _OF_SOFT if affinity.is_strict else _OF_STRICT:
+            if attribute in affinity.model_fields_set:
+                path = f"spec.affinity.{field}"
+                yield Finding(
+                    code="SG169",
+                    origin=policies.origin("ModelRoute", name, path),
+                    path=path,
+                    message=f"route {name}: {field} has no effect with mode: {affinity.mode}",
+                    fix="remove it, or set the other mode",
+                )
 
 
 AFFINITY_RULES: Final[tuple[SetRule, ...]] = (
@@ -138,5 +156,6 @@ AFFINITY_RULES: Final[tuple[SetRule, ...]] = (
     _useless_headers,
     _hedged,
     _unequal_slack,
+    _unequal_return,
     _of_the_other_mode,
 )

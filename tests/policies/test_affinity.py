@@ -34,6 +34,8 @@ def line_of_affinity(base: str = SOUND) -> int:
         ("{slackPercent: 20}", "no key of requests"),
         ("{header: a, prefix: {}}", "header and prefix exclude each other"),
         ("{header: a, cookie: {name: b}, prefix: {}}", "header and cookie and prefix exclude each other"),
+        ("{tenant: false}", "no key of requests"),
+        ("{prefix: {}, tenant: true}", "prefix and tenant exclude each other"),
     ],
 )
 def test_exactly_one_key_is_allowed(affinity: str, said: str) -> None:
@@ -61,6 +63,7 @@ def test_exactly_one_key_is_allowed(affinity: str, said: str) -> None:
         ("{header: a, mode: sticky}", "spec.affinity.mode"),
         ("{mode: strict, header: a, moveWithin: -1s}", "spec.affinity.moveWithin"),
         ("{tenant: a}", "spec.affinity"),
+        ("{header: a, returnAfter: -1s}", "spec.affinity.returnAfter"),
     ],
 )
 def test_impossible_values_are_refused_at_their_field(affinity: str, path: str) -> None:
@@ -99,6 +102,26 @@ def test_prompt_cannot_be_a_key_where_envoy_reads_no_bodies() -> None:
     loaded("{header: x-session}", base=base)
 
 
+TENANTS = "listener: {port: 80, tenants: {header: x-tenant, trustHeader: true, others: {requests: 5}}}"
+
+
+def test_tenant_is_a_key_only_where_the_listener_has_tenants() -> None:
+    with pytest.raises(PolicyErrors) as caught:
+        loaded("{tenant: true}")
+    [found] = caught.value.exceptions
+    assert (found.code, found.path) == ("SG040", "spec.affinity.tenant")
+    assert "listener.tenants" in found.hint
+    loaded("{tenant: true}", base=SOUND.replace("listener: {port: 80}", TENANTS))
+
+
+def test_tenant_cannot_name_the_engine_of_a_strict_session() -> None:
+    with pytest.raises(PolicyErrors) as caught:
+        loaded("{mode: strict, tenant: true}", base=SOUND.replace("listener: {port: 80}", TENANTS))
+    [found] = caught.value.exceptions
+    assert (found.code, found.path) == ("SG040", "spec.affinity.tenant")
+    assert "mode: soft" in found.hint
+
+
 @pytest.mark.parametrize(
     ("affinity", "base", "more", "codes"),
     [
@@ -116,6 +139,8 @@ def test_prompt_cannot_be_a_key_where_envoy_reads_no_bodies() -> None:
         ("{header: Authorization}", SOUND, "", []),
         ("{mode: strict, header: x-session, slackPercent: 10}", SOUND, "", ["SG169"]),
         ("{header: x-session, moveWithin: 60s}", SOUND, "", ["SG169"]),
+        ("{header: x-session, returnAfter: 60s}", SOUND, "", []),
+        ("{mode: strict, header: x-session, returnAfter: 60s}", SOUND, "", ["SG169"]),
     ],
 )
 def test_affinity_without_effect_draws_warnings(affinity: str, base: str, more: str, codes: list[str]) -> None:
@@ -124,13 +149,20 @@ def test_affinity_without_effect_draws_warnings(affinity: str, base: str, more: 
     assert all(one.origin is not None and one.origin.line == line_of_affinity(base) for one in found)
 
 
-def test_pool_has_the_smallest_slack_of_its_routes() -> None:
+@pytest.mark.parametrize(
+    ("mine", "others", "said"),
+    [
+        ("", "slackPercent: 40", "pool chat has slackPercent 10 by route front"),
+        ("returnAfter: 5s", "returnAfter: 1m", "pool chat has returnAfter 5s by route front"),
+    ],
+)
+def test_pool_has_the_smallest_settings_of_its_routes(mine: str, others: str, said: str) -> None:
     other = (
         SOUND.partition("---\n")[2]
         .replace("front", "other")
         .replace("pools:", "match: {pathPrefix: /o}\n  pools:")
     )
-    more = f"---\n{other}  affinity: {{prefix: {{}}, slackPercent: 40}}\n"
-    [found] = lint(loaded("{prefix: {}}", more=more))
+    more = f"---\n{other}  affinity: {{prefix: {{}}, {others}}}\n"
+    [found] = lint(loaded(f"{{prefix: {{}}, {mine}}}" if mine else "{prefix: {}}", more=more))
     assert found.code == "SG168"
-    assert "route other: pool chat has slackPercent 10 by route front" in found.message
+    assert f"route other: {said}" in found.message

@@ -88,6 +88,7 @@ class PoolRow:
     first_byte_p99_s: float | None = None
     shadow: tuple[str, ...] = ()
     fallback: bool = False
+    keys_away_percent: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

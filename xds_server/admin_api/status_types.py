@@ -139,9 +139,10 @@ class EngineStatus:
     host name is unresolved. ``agent`` is None if the policy declares none. ``ejector``: the decision that would
     eject it; ``floor``: the capacity floor keeps it in rotation. ``shadow``: its health if shadow-mode decisions
     were enforced. ``slow_start_percent``: part of its share while it ramps up, full in ``slow_start_left_s``.
-    ``order``: operator order. ``standing``: state of its pod. ``adapters``: LoRA adapters that it has. None
-    without a report by any proxy: ``in_flight``, ``error_percent`` of the last ``window_calls``, ``done_per_s``,
-    ``service_s``. ``shunned_by``: proxies whose Envoy ejected it.
+    ``keys_held_s``: until its keys come back (``affinity.returnAfter``); 0 if none are held back. ``order``:
+    operator order. ``standing``: state of its pod. ``adapters``: LoRA adapters that it has. None without a report
+    by any proxy: ``in_flight``, ``error_percent`` of the last ``window_calls``, ``done_per_s``, ``service_s``.
+    ``shunned_by``: proxies whose Envoy ejected it.
     """
 
     pool: str
@@ -174,6 +175,7 @@ class EngineStatus:
     traffic_percent: float = 100.0
     slow_start_percent: float = 100.0
     slow_start_left_s: float = 0.0
+    keys_held_s: float = 0.0
     cut: bool = False
     returns: str = ""
     until_in_s: float | None = None
@@ -454,7 +456,9 @@ class PoolStatus:
 
     ``ceiling`` and ``held`` are requests in flight; ``shed_per_s`` is by priority class. ``shadow``: decisions in
     shadow mode. ``revisions``: engines by region and model revision. ``regions`` is empty if all engines are in
-    one region. ``fallback``: whether a route declares a pool that takes over.
+    one region. ``fallback``: whether a route declares a pool that takes over. ``keys_away_percent``: keys of
+    affinity that are not with their engine, because it is out of rotation or has a part of its share; None
+    without soft affinity.
     """
 
     pool: str
@@ -485,6 +489,7 @@ class PoolStatus:
     revisions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     regions: tuple[RegionStatus, ...] = ()
     fallback: bool = False
+    keys_away_percent: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

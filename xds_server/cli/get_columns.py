@@ -133,7 +133,10 @@ def _notes(item: EngineStatus) -> Sequence[str]:
         notes.append("kept in rotation by the capacity floor")
     if item.traffic_percent < 100:
         notes.append(f"on trial with {item.traffic_percent:g} % of its traffic")
-    if item.slow_start_percent < 100:
+    if item.keys_held_s:
+        left = age_text(item.keys_held_s)
+        notes.append(f"keys held back: {item.slow_start_percent:g} % of its share for {left} more")
+    elif item.slow_start_percent < 100:
         left = age_text(item.slow_start_left_s)
         notes.append(f"slow start: {item.slow_start_percent:g} % of its share, full in {left}")
     if item.cut:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from policies.model import PolicySet
-from policies.route import ModelChange
+from policies.route import ModelChange, ModelRoute
 from xds_server.decide.admission.ceiling import classes_by_pool
 from xds_server.decide.admission.degradation_level import FallbackView
 from xds_server.decide.admission.quota_periods import used_up_quotas
@@ -41,7 +41,7 @@ class PreparedPolicies:
 def prepared_policies(policies: PolicySet) -> PreparedPolicies:
     """What decisions ask of these policies."""
     classes, residency = classes_by_pool(policies), _residency_by_pool(policies)
-    moves, shares = _moves_by_pool(policies), share_rules(policies)
+    moves, returns, shares = _moves_by_pool(policies), return_after_by_pool(policies.routes), share_rules(policies)
     # Envoy has one set of limits per route: those of the first pool.
     hurried = {
         route.spec.pools[0].pool for route in policies.routes.values() if route.spec.listener.deadline is not None
@@ -54,6 +54,7 @@ def prepared_policies(policies: PolicySet) -> PreparedPolicies:
                 classes=classes.get(name, frozenset()),
                 residency=residency.get(name, frozenset()),
                 move_within_s=moves.get(name, 0.0),
+                return_after_s=returns.get(name, 0.0),
                 deadlines=name in hurried,
                 shares=shares.get(name, _NO_SHARES),
             )
@@ -140,6 +141,17 @@ def _moves_by_pool(policies: PolicySet) -> Mapping[str, float]:
         if affinity is not None and affinity.is_strict:
             for share in route.spec.pools:
                 found[share.pool] = min(found.get(share.pool, math.inf), affinity.move_within)
+    return found
+
+
+def return_after_by_pool(routes: Mapping[str, ModelRoute]) -> Mapping[str, float]:
+    """Seconds for which each pool holds back the keys of a returned engine: the shortest of its routes."""
+    found: dict[str, float] = {}
+    for route in routes.values():
+        affinity = route.spec.affinity
+        if affinity is not None and not affinity.is_strict:
+            for share in route.spec.pools:
+                found[share.pool] = min(found.get(share.pool, math.inf), affinity.return_after)
     return found
 
 

@@ -522,11 +522,13 @@ class RampMemory:
     """The slow start of one engine.
 
     ``ramped_s`` counts towards the window, as of ``at_s`` (monotonic). ``succeeded`` and ``failed`` are the
-    engine's totals when the ramp began. ``proven``: it answers well, so its time counts double.
+    engine's totals when the ramp began. ``proven``: it answers well, so its time counts double. ``held_s``: its
+    keys stay with other engines that much longer, and the ramp begins then.
     """
 
     at_s: float
     ramped_s: float = 0.0
+    held_s: float = 0.0
     succeeded: int = 0
     failed: int = 0
     proven: bool = False

@@ -367,10 +367,14 @@ class ZoneShares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareRamp:
-    """The part of its share that an engine in slow start gets, and when (monotonic) it gets all of it."""
+    """The part of its share that an engine in slow start gets, and when (monotonic) it gets all of it.
+
+    ``held_until_s``: until then its keys stay with other engines (``affinity.returnAfter``); None: they do not.
+    """
 
     percent: float
     full_at_s: float
+    held_until_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,7 @@ from xds_server.decide.routing.endpoint_weights import (
     weights_moved_at_s,
 )
 from xds_server.decide.routing.hedge_decision import hedge_decision, hedge_due_s
+from xds_server.decide.routing.key_hold import key_hold
 from xds_server.decide.routing.region_shares import region_routing, regions_due_s
 from xds_server.decide.routing.retry_statuses import retries_due_s, retry_statuses
 from xds_server.decide.routing.session_drain import kept_sessions, session_drain_due_s
@@ -125,6 +126,12 @@ def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemo
         relief=lambda: zone_relief(resilience, pool.engines, pool.policy.residency, before, now_s),
     )
     let_in = _admission_step(pool, proxies, outcome.engines, before, now_s)
+    engines = PoolEngines(
+        engines=pool.engines,
+        decisions=outcome.engines,
+        capacities=let_in.capacity.capacities,
+        in_flight=_in_flight(pool.traffic, now_s),
+    )
     ramps = slow_start(
         resilience,
         outcome.engines,
@@ -132,14 +139,11 @@ def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemo
         known=before.decided.engines,
         before=before.slow_start,
         now_s=now_s,
+        hold=key_hold(
+            pool.policy.return_after_s, engines, before.slow_start, crowded=let_in.admission.decided.crowded
+        ),
     )
-    engines = PoolEngines(
-        engines=pool.engines,
-        decisions=outcome.engines,
-        capacities=let_in.capacity.capacities,
-        ramps=share_ramps(ramps, resilience.slow_start),
-        in_flight=_in_flight(pool.traffic, now_s),
-    )
+    engines = replace(engines, ramps=share_ramps(ramps, resilience.slow_start))
     routed = _routing_step(pool, proxies, engines, let_in, before=before, now_s=now_s)
     decided = PoolDecisions(
         engines=outcome.engines,
@@ -401,6 +405,7 @@ def _inputs(pool: PoolInputs, proxies: ConnectedProxies, memory: PoolMemory, now
         pool.policy.classes,
         pool.policy.residency,
         pool.policy.deadlines,
+        pool.policy.return_after_s,
         pool.policy.shares,
         pool.orders,
         pool.fallback,

@@ -32,8 +32,9 @@ class PoolPolicy:
     """A pool's policies, and of the routes that lead to it: their priority classes, and the sets of regions that
     limit some of them.
 
-    ``move_within_s``: in which sessions leave a draining engine; 0 without strict affinity. ``deadlines``: a route
-    that takes its limits from the pool reads deadlines of callers. ``shares``: tenants with fair shares.
+    ``move_within_s``: in which sessions leave a draining engine; 0 without strict affinity. ``return_after_s``:
+    how long a returned engine is healthy before it has its keys again; 0 without soft affinity. ``deadlines``: a
+    route that takes its limits from the pool reads deadlines of callers. ``shares``: tenants with fair shares.
     """
 
     spec: EnginePoolSpec
@@ -41,6 +42,7 @@ class PoolPolicy:
     classes: frozenset[PriorityClass]
     residency: frozenset[frozenset[str]] = frozenset()
     move_within_s: float = 0.0
+    return_after_s: float = 0.0
     deadlines: bool = False
     shares: Mapping[TenantId, ShareRule] = field(default_factory=dict)
 

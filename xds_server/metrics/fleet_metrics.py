@@ -456,6 +456,15 @@ class PoolMetrics(MetricChapter):
         "`switchgear why POOL`.",
         _BY_POOL,
     )
+    pool_keys_away_ratio = gauge_family(
+        "pool_keys_away_ratio",
+        "ratio",
+        "Part of the keys of affinity that are not with their engine, because it is out of rotation, on trial, in "
+        "slow start or waits for affinity.returnAfter: their prompts are computed again. Absent without soft "
+        "affinity.",
+        "`switchgear why POOL` names the engines; if it moves often, set affinity.returnAfter.",
+        _BY_POOL,
+    )
     pool_revisions = gauge_family(
         "pool_revisions",
         "revisions",

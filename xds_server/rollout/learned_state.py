@@ -97,6 +97,7 @@ class _Engine(_Model):
 class _Ramp(_Model):
     ramped_s: _Seconds
     ago_s: _Seconds
+    held_s: _Seconds = 0.0
 
 
 class _SlowStart(_Model):
@@ -234,7 +235,7 @@ def _engine(one: EngineCapacity, known: CapacityEstimate, now_s: float) -> _Engi
 def _slow_start(memory: SlowStartMemory, now_s: float) -> _SlowStart:
     return _SlowStart(
         ramps={
-            key.engine: _Ramp(ramped_s=ramp.ramped_s, ago_s=max(0.0, now_s - ramp.at_s))
+            key.engine: _Ramp(ramped_s=ramp.ramped_s, ago_s=max(0.0, now_s - ramp.at_s), held_s=ramp.held_s)
             for key, ramp in memory.ramps.items()
         },
         absent=tuple(sorted(key.engine for key in memory.absent)),
@@ -321,7 +322,7 @@ def _slow_start_of(pool: str, one: _SlowStart, when_s: Callable[[float], float])
     # Time without a control plane counts: the engine served its part meanwhile. Counts of calls begin at 0 again.
     return SlowStartMemory(
         ramps={
-            EngineId(pool, name): RampMemory(at_s=when_s(ramp.ago_s), ramped_s=ramp.ramped_s)
+            EngineId(pool, name): RampMemory(at_s=when_s(ramp.ago_s), ramped_s=ramp.ramped_s, held_s=ramp.held_s)
             for name, ramp in one.ramps.items()
         },
         absent=frozenset(EngineId(pool, name) for name in one.absent),

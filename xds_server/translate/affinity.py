@@ -76,4 +76,6 @@ def hash_policy(route: ModelRoute) -> list[RouteActionHashPolicy]:
     if affinity.prefix is not None:
         key = prefix_state(affinity.prefix.characters)
         return [RouteActionHashPolicy(filter_state=RouteActionHashPolicyFilterState(key=key))]
-    return [RouteActionHashPolicy(header=RouteActionHashPolicyHeader(header_name=affinity.header or ""))]
+    tenants = route.spec.listener.tenants
+    header = tenants.header if affinity.tenant and tenants is not None else affinity.header
+    return [RouteActionHashPolicy(header=RouteActionHashPolicyHeader(header_name=header or ""))]

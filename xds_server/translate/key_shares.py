@@ -4,10 +4,10 @@ Envoy's table has each engine in rotation in proportion to the weights of its zo
 caller's, so a share is a range.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from xds_server.decide.decisions import Decisions, Health
+from xds_server.decide.decisions import Decisions, Health, PoolDecisions
 from xds_server.model.fleet import Engine
 from xds_server.model.memo import Memo
 from xds_server.translate.endpoints import ENGINE_LABEL, HEALTH_STATUS, EndpointForm, load_assignment
@@ -36,6 +36,28 @@ def key_shares(pool: str, engines: tuple[Engine, ...], decisions: Decisions) -> 
         for name, those in found.items()
         if max(those) > 0
     }
+
+
+def keys_away(engines: Sequence[Engine], pool: PoolDecisions) -> Mapping[str, float]:
+    """Percent of the pool's keys, by slots, that other engines have instead of these; without those that have all.
+
+    An engine has none of its keys out of rotation, and a part of them on trial, in slow start, or while they are
+    held back.
+    """
+    total = sum(one.weight * one.slots for one in engines)
+    found = {}
+    for one in engines:
+        decision, ramp = pool.engines.get(one.id), pool.ramps.get(one.id)
+        if decision is None:
+            continue
+        has_percent = 0.0
+        if decision.health is Health.HEALTHY:
+            # A paced engine has as many keys as it can serve.
+            has_percent = 100.0 if decision.paced else decision.traffic_percent
+            has_percent = min(has_percent, 100.0 if ramp is None else ramp.percent)
+        if has_percent < 100:
+            found[one.id.engine] = (100 - has_percent) * one.weight * one.slots / total
+    return found
 
 
 def _shares(spec: AssignmentSpec) -> Mapping[str, float]:

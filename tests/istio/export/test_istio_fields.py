@@ -273,6 +273,25 @@ def test_affinity_is_exported_as_a_consistent_hash(
     assert fate_of(result, "spec.slowStart.window").fate is (Fidelity.LOST if lost else Fidelity.EXACT)
 
 
+@pytest.mark.parametrize(
+    ("affinity", "path", "fate"),
+    [
+        ("{tenant: true}", "spec.affinity.tenant", Fidelity.LOST),
+        ("{header: x-s}", "spec.affinity.tenant", Fidelity.EXACT),
+        ("{header: x-s, returnAfter: 1m}", "spec.affinity.returnAfter", Fidelity.LOST),
+        ("{header: x-s}", "spec.affinity.returnAfter", Fidelity.EXACT),
+    ],
+)
+def test_tenant_and_later_return_are_lost_where_they_are_set(
+    export: Callable[..., ExportResult], affinity: str, path: str, fate: Fidelity
+) -> None:
+    tenants = "listener: {tenants: {header: x-tenant, trustHeader: true, others: {requests: 9}}, "
+    result = export(POOL + ROUTE.replace("listener: {", tenants) + f"  affinity: {affinity}\n")
+    rule = one_of(result, "DestinationRule")["spec"]["trafficPolicy"]["loadBalancer"]
+    assert ("consistentHash" in rule) is ("header" in affinity)
+    assert fate_of(result, path).fate is fate
+
+
 def test_two_keys_of_one_pool_are_lost_in_istio(export: Callable[..., ExportResult]) -> None:
     other = ROUTE.replace("front", "other") + "  match: {pathPrefix: /other}\n"
     result = export(POOL + ROUTE + "  affinity: {header: x-s}\n" + other)

@@ -416,6 +416,25 @@ def test_affinity_is_a_consistent_hash_without_slow_start(affinity: str, balanci
     assert fates(said, plain)[f"ModelRoute spec.affinity.{name}"].fate is Fidelity.LOST
 
 
+@pytest.mark.parametrize(
+    ("affinity", "field", "fate"),
+    [
+        ("{tenant: true}", "tenant", Fidelity.LOST),
+        ("{header: x-s}", "tenant", Fidelity.EXACT),
+        ("{header: x-s, returnAfter: 1m}", "returnAfter", Fidelity.LOST),
+        ("{header: x-s}", "returnAfter", Fidelity.EXACT),
+    ],
+)
+def test_tenant_and_later_return_are_lost_where_they_are_set(affinity: str, field: str, fate: Fidelity) -> None:
+    tenants = "listener: {tenants: {header: x-tenant, trustHeader: true, others: {requests: 9}}, "
+    route = ROUTE.replace("listener: {", tenants)
+    assert route != ROUTE
+    said = policies(POOL, ENGINES, route, f"  affinity: {affinity}\n")
+    kind = "ConsistentHash" if "header" in affinity else "LeastRequest"
+    assert objects(said)["BackendTrafficPolicy"]["spec"]["loadBalancer"]["type"] == kind
+    assert fates(said)[f"ModelRoute spec.affinity.{field}"].fate is fate
+
+
 def test_affinity_by_prompt_keeps_least_request() -> None:
     said = policies(POOL, ENGINES, ROUTE, "  affinity: {prefix: {}}\n")
     assert objects(said)["BackendTrafficPolicy"]["spec"]["loadBalancer"]["type"] == "LeastRequest"

@@ -3,8 +3,10 @@
 import asyncio
 import io
 import json
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
@@ -13,10 +15,15 @@ from tests.eventually import eventually
 from tests.with_envoy.conftest import ENVOY_VERSION
 from tests.with_envoy.translate.conftest import Rig, view
 from tests.with_envoy.translate.recording_engine import Hearing
+from xds_server.decide.decide import decide
+from xds_server.decide.decision_memory import NO_MEMORY
 from xds_server.decide.decisions import NO_DECISIONS, EngineDecision, Health
+from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.model.fleet import EngineId
+from xds_server.model.order import Order, OrderAction
 from xds_server.model.type_urls import ENDPOINT
 from xds_server.translate.envoy_json import as_json
+from xds_server.translate.translated_resource import TranslatedResource
 from xds_server.translate.view_resources import translate
 
 pytestmark = pytest.mark.envoy
@@ -164,6 +171,58 @@ async def test_engine_on_trial_gets_a_share_of_its_keys(rig, engines):
     assert 0.4 < (after["0"] + after["1"]) / 1_000 < 0.6
 
 
+async def test_held_engine_gets_few_of_its_keys_until_it_was_healthy_long_enough(rig, engines):
+    one = await rig(policy(engines, "{header: x-session, returnAfter: 60s}"), dynamic_endpoints=True)
+    memory, keys, last, found = NO_MEMORY, 600, "", list[list[str]]()
+    bad = Order(engine=EngineId("p", "e0"), action=OrderAction.EJECT, until_s=math.inf, reason="test")
+    for now_s, out in ((0.0, False), (1.0, True), (2.0, False), (50.0, False), (63.0, False)):
+        orders = {bad.engine: bad} if out else {}
+        decided, memory = decide(
+            one.policies, one.fleet, memory, proxies=ConnectedProxies(), now_s=now_s, orders=orders
+        )
+        items = translate(one.policies, one.fleet, decided, view())
+        pushed = [item for item in items if item.type_url == ENDPOINT]
+        text = json.dumps([as_json(item) for item in pushed])
+        if text != last:
+            last = text
+            await pushed_to(one, pushed)
+        found.append(await homes(one, keys))
+    before, out, held, waiting, back = found
+    assert "0" not in out
+    assert waiting == held
+    assert back == before, "keys come back"
+    own = before.count("0")
+    assert 0 < held.count("0") < 0.2 * own
+    stay = sum(new == old for old, new in zip(out, held, strict=True))
+    assert stay > 0.9 * keys, "while the engine is held, nearly all keys stay where they went"
+
+
+@pytest.mark.parametrize("count", [4, 8])
+async def test_one_of_n_engines_that_leaves_moves_one_of_n_keys(rig, count):
+    engines = [Hearing(says={"x-engine": str(number)}) for number in range(count)]
+    async with AsyncExitStack() as running:
+        for engine in engines:
+            running.push_async_callback((await engine.listen()).cleanup)
+        text = policy(engines, "{header: x-session}").replace("zone: b", "zone: a")
+        one = await rig(text, dynamic_endpoints=True)
+        before = await homes(one, 2000)
+        await push(one, {"e0": Health.UNHEALTHY}, {})
+        moved = [old for old, new in zip(before, await homes(one, 2000), strict=True) if old != new]
+        assert len(moved) / 2000 < 1 / count + 0.03
+        assert len(moved) - before.count("0") < 0.01 * 2000, "keys of other engines"
+
+
+@pytest.mark.parametrize("tenants", [True, False])
+async def test_requests_of_a_tenant_go_to_one_engine(rig, engines, tenants):
+    callers = "tenants: {header: x-tenant, trustHeader: true, others: {requests: 100000}}"
+    text = policy(engines, "{tenant: true}").replace("port: 8080}", f"port: 8080, {callers}}}")
+    one = await rig(text)
+    named = [{"x-tenant": f"t{number}"} if tenants else {} for number in range(20)]
+    homes_of = [{await ask(one, [("user", f"hi {turn}")], each) for turn in range(6)} for each in named]
+    assert all(len(those) == 1 for those in homes_of) is tenants
+    assert len(set.union(*homes_of)) == ENGINES, "tenants, and callers without one, are spread"
+
+
 async def test_cookie_is_set_and_then_kept(rig, engines):
     one = await rig(policy(engines, "{cookie: {name: chat, ttl: 1h}}"))
     body = io.BytesIO(b"{}")
@@ -208,9 +267,14 @@ async def push(
     }
     decided = replace(NO_DECISIONS, engines=engines, zone_weights={("p", ""): weights} if weights else {})
     items = translate(one.policies, one.fleet, decided, view(cuts=cuts))
+    await pushed_to(one, [item for item in items if item.type_url == ENDPOINT])
+
+
+async def pushed_to(one: Rig, endpoints: Sequence[TranslatedResource]) -> None:
+    """Pushes these endpoints; returns when Envoy has them."""
     taken = "cluster.p.update_success"
     before = (await one.envoy.stats(taken))[taken]
-    one.push_endpoints({item.name: as_json(item) for item in items if item.type_url == ENDPOINT})
+    one.push_endpoints({item.name: as_json(item) for item in endpoints})
 
     async def seen() -> bool:
         return bool((await one.envoy.stats(taken))[taken] > before)

@@ -1,6 +1,7 @@
 """Decisions: the effect of each piece of evidence, and invariants."""
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
@@ -458,3 +459,45 @@ def test_missing_reports_eject_no_engine(events: list[tuple[int, Verdict, float,
         for key, one in story.decided().engines.items():
             assert one.health is was[key] or one.health is IN
             was[key] = one.health
+
+
+def keyed(affinity: dict[str, object]) -> PolicySet:
+    route = ModelRoute.model_validate(
+        {
+            "metadata": {"name": "r"},
+            "spec": {"listener": {"port": 80}, "pools": [{"pool": "pool"}], "affinity": affinity},
+        }
+    )
+    return policies("aaaa", routes={"r": route})
+
+
+@pytest.mark.parametrize(
+    ("affinity", "in_flight", "held"),
+    [
+        ({"header": "x-s", "returnAfter": "60s"}, 1, True),
+        ({"header": "x-s", "returnAfter": "60s"}, 16, False),
+        ({"header": "x-s"}, 1, False),
+        ({"header": "x-s", "mode": "strict", "returnAfter": "60s"}, 1, False),
+    ],
+)
+def test_keys_of_a_returned_engine_are_held_back_while_there_is_room(
+    affinity: dict[str, object], in_flight: int, held: bool
+) -> None:
+    story = Story(keyed(affinity))
+    e0 = EngineId("pool", "e0")
+
+    def reported() -> None:
+        calls = {f"e{number}": EngineTraffic(in_flight=in_flight if number else 0) for number in range(4)}
+        story.fleet = with_traffic(story.fleet, {"pool": PoolTraffic(engines=calls, heard_at_s=story.now_s)})
+
+    story.decided()
+    story.orders = {e0: Order(engine=e0, action=OrderAction.EJECT, until_s=math.inf, reason="test")}
+    assert story.decided(1.0).engines[e0].health is OUT
+    story.orders = {}
+    story.now_s += 1.0
+    reported()
+    found = story.decided()
+    assert found.engines[e0].health is IN
+    assert (e0 in found.pools["pool"].ramps) is held
+    reported()
+    assert story.decided(61.0).pools["pool"].ramps == {}

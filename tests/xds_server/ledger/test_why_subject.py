@@ -13,6 +13,7 @@ from policies.model import PolicySet
 from tests.xds_server.admin_api import rows
 from tests.xds_server.ledger.conftest import decided, scene, seen, with_pool
 from xds_server.admin.views.context import UnknownNameError, subject_named
+from xds_server.admin.views.get_tables import pool_rows
 from xds_server.admin.views.why_subject import why
 from xds_server.admin_api.status_types import Explanation
 from xds_server.decide.decisions import (
@@ -28,10 +29,10 @@ from xds_server.decide.decisions import (
     ShareRamp,
 )
 from xds_server.ledger.ledger import Ledger
-from xds_server.model.fleet import EngineId, Fleet, declared, with_pod_states, with_report
+from xds_server.model.fleet import EngineId, Fleet, declared, with_pod_states, with_report, with_traffic
 from xds_server.model.order import Order, OrderAction
 from xds_server.model.pod_state import PodPhase, PodState
-from xds_server.model.pool_traffic import EngineTraffic, ProxyTraffic
+from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic, ProxyTraffic
 
 WELL = EngineDecision(health=Health.HEALTHY, reason="ready: tokens move", since_s=40.0)
 HUNG = EngineReport(
@@ -413,6 +414,49 @@ def test_why_counts_slow_start_in_the_keys(policies: PolicySet, fleet: Fleet) ->
     found = why("r1", scene(routed, fleet, with_pool(decided(fleet, r1=WELL), ramps=ramps)))
     said = "it has about 35 % of its keys, 13 % of the pool's by weight; the others return with its share."
     assert f"Affinity: {said}" in found.because
+
+
+def test_why_and_get_pools_state_the_keys_that_are_away(policies: PolicySet, fleet: Fleet) -> None:
+    keyed = next(iter(load_contents({Path("keyed.yaml"): (KEYED + POOL_OF_SQL).encode()}).routes.values()))
+    routed = replace(policies, routes={**policies.routes, "keyed": keyed})
+    out = decided(fleet, r1=replace(WELL, health=Health.UNHEALTHY))
+    said = "Affinity: about 25 % of the keys are with other engines than usual: those of r1."
+    assert said in why("pool:chat", scene(routed, fleet, out)).because
+    all_well = why("pool:chat", scene(routed, fleet, decided(fleet, r1=WELL))).because
+    assert "Affinity: all keys are with their engines." in all_well
+    assert not [one for one in why("pool:chat", scene(policies, fleet, out)).because if "Affinity" in one]
+    assert [one.keys_away_percent for one in pool_rows(scene(routed, fleet, out))] == [25.0]
+    assert [one.keys_away_percent for one in pool_rows(scene(policies, fleet, out))] == [None]
+
+
+RETURNS = KEYED.replace("slackPercent: 25", "returnAfter: 1m")
+
+
+def test_why_states_why_and_how_long_keys_are_held_back(policies: PolicySet, fleet: Fleet) -> None:
+    keyed = next(iter(load_contents({Path("keyed.yaml"): (RETURNS + POOL_OF_SQL).encode()}).routes.values()))
+    routed = replace(policies, routes={**policies.routes, "keyed": keyed})
+    ramps = {EngineId("chat", "r1"): ShareRamp(percent=5.0, full_at_s=112.0, held_until_s=112.0)}
+    found = why("r1", scene(routed, fleet, with_pool(decided(fleet, r1=WELL), ramps=ramps)))
+    assert (
+        "Affinity: it returned and has about 5 % of its keys, 2.38 % of the pool's by weight; the others stay "
+        "elsewhere for 12s more (affinity.returnAfter), or until the other engines have little room."
+    ) in found.because
+    assert "slow start" not in found.now
+    out = why("r1", scene(routed, fleet, decided(fleet, r1=replace(WELL, health=Health.UNHEALTHY))))
+    assert "Affinity: its keys are with other engines until it returns and is healthy for 60 s." in out.because
+
+
+@pytest.mark.parametrize(("in_flight", "above"), [(14, True), (13, False), (2, False)])
+def test_why_states_that_an_engine_is_above_its_bound(
+    policies: PolicySet, fleet: Fleet, in_flight: int, above: bool
+) -> None:
+    keyed = next(iter(load_contents({Path("keyed.yaml"): (KEYED + POOL_OF_SQL).encode()}).routes.values()))
+    routed = replace(policies, routes={**policies.routes, "keyed": keyed})
+    others = [one.id.engine for one in fleet.pools["chat"] if one.id.engine != "r1"]
+    calls = {name: EngineTraffic(in_flight=in_flight if name == "r1" else 10) for name in (*others, "r1")}
+    busy = with_traffic(fleet, {"chat": PoolTraffic(engines=calls, heard_at_s=99.9)})
+    [found] = [one for one in why("r1", scene(routed, busy, decided(fleet, r1=WELL))).because if "Affinity" in one]
+    assert ("times its share of the requests in flight" in found) is above
 
 
 def test_why_states_the_range_of_the_share_over_calling_zones(policies: PolicySet, fleet: Fleet) -> None:

@@ -35,6 +35,7 @@ from xds_server.decide.decisions import (
 )
 from xds_server.decide.routing.endpoint_weights import HOLD_S
 from xds_server.decide.routing.hedge_decision import hedge_decision
+from xds_server.decide.routing.key_hold import KeyHold
 from xds_server.decide.routing.slow_start import share_ramps, slow_start
 from xds_server.decide.routing.time_limits import DOWN_INTERVAL_S, time_limits
 from xds_server.model.fleet import EngineId
@@ -263,6 +264,16 @@ def test_slow_start_continues_after_a_restart(tmp_path: Path) -> None:
         "e0": 50.0,  # 4 s before, 6 s since then
         "e1": 10.0,  # out when the last run ended
     }
+
+
+def test_held_keys_stay_held_after_a_restart(tmp_path: Path) -> None:
+    policy = ResilienceSpec()
+    began = SlowStartMemory(ramps={KEY: RampMemory(at_s=NOW_S, held_s=20.0)})
+    after = restarted(tmp_path, PoolMemory(slow_start=began), away_s=5.0).slow_start
+    well = {KEY: EngineDecision(health=Health.HEALTHY, reason="", since_s=0)}
+    now = slow_start(policy, well, None, known={}, before=after, now_s=STARTED_S, hold=KeyHold(after_s=30.0))
+    [ramp] = share_ramps(now, policy.slow_start).values()
+    assert ramp.held_until_s == pytest.approx(STARTED_S + 15.0)
 
 
 def test_change_of_ramping_engines_is_saved() -> None:

@@ -291,7 +291,7 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
 """Values of a field whose type and default give none."""
 
 FOUND_IN_A_CLUSTER: Final = "spec.kubernetes."
-KEYED: Final = frozenset({"spec.affinity.mode", "spec.affinity.slackPercent", "spec.affinity.moveWithin"})
+KEYED: Final = frozenset(f"spec.affinity.{one}" for one in ("mode", "slackPercent", "returnAfter", "moveWithin"))
 BY_DECISION: Final = frozenset({"spec.breaker.cutHung", "spec.drain.deadline"})
 """Fields whose cold resources only a decision changes: about a hung or removed engine."""
 
@@ -315,7 +315,7 @@ def put(documents: Mapping[str, dict[str, Any]], kind: str, path: str, value: An
             quota.pop("tokens")
     if path.startswith("spec.affinity.cookie."):
         block |= {"name": "s", "ttl": "1h"}
-    if path.startswith(("spec.affinity.cookie.", "spec.affinity.prefix.")):
+    if path.startswith(("spec.affinity.cookie.", "spec.affinity.prefix.", "spec.affinity.tenant")):
         found[kind]["spec"]["affinity"].pop("header", None)
     if value is None:
         block.pop(last, None)
@@ -386,7 +386,9 @@ def refused(path: str, route: Mapping[str, Any]) -> bool:
         or (path in KEYED and not affinity)
         or (path.startswith("spec.staticAnswer.") and "staticAnswer" not in route and not path.endswith("body"))
         or (path == "spec.affinity.mode" and len(route["pools"]) > 1)
-        or (path.startswith("spec.affinity.prefix.") and affinity.get("mode") == "strict")
+        or (
+            path.startswith(("spec.affinity.prefix.", "spec.affinity.tenant")) and affinity.get("mode") == "strict"
+        )
     )
 
 

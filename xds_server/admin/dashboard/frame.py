@@ -200,6 +200,7 @@ def _pool(pool: PoolStatus) -> PoolRow:
         first_byte_p99_s=_short(pool.first_byte_p99_s),
         shadow=pool.shadow,
         fallback=pool.fallback,
+        keys_away_percent=pool.keys_away_percent,
     )
 
 

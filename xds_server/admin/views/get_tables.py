@@ -22,6 +22,8 @@ from xds_server.ledger.shadow import ShadowTotals
 from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.order import Order, OrderAction
 from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic, ProxyTraffic
+from xds_server.translate.affinity import slack_by_pool
+from xds_server.translate.key_shares import keys_away
 
 
 def pool_rows(scene: ViewContext) -> Sequence[PoolStatus]:
@@ -100,6 +102,9 @@ def _pool(name: str, pool: PoolDecisions, scene: ViewContext) -> PoolStatus:
             )
             for region, one in pool.regions.items()
         ),
+        keys_away_percent=round(sum(keys_away(pool.declared, pool).values()), 1)
+        if name in slack_by_pool(scene.policies.routes)
+        else None,
     )
 
 
@@ -250,6 +255,9 @@ def with_decision_status(engine: EngineStatus, key: EngineId, scene: ViewContext
         traffic_percent=decision.traffic_percent,
         slow_start_percent=100.0 if ramp is None else ramp.percent,
         slow_start_left_s=0.0 if ramp is None else round(max(0.0, ramp.full_at_s - scene.now.s), 3),
+        keys_held_s=0.0
+        if ramp is None or ramp.held_until_s is None
+        else round(max(0.0, ramp.held_until_s - scene.now.s), 3),
         cut=decision.cut,
         returns=decision.returns,
         until_in_s=None if decision.until_s is None else round(max(0.0, decision.until_s - scene.now.s), 3),

@@ -30,6 +30,10 @@ _FIGURES: Final[tuple[tuple[GaugeFamilySpec, Callable[[PoolStatus], float | None
     (PoolMetrics.pool_kept_in_engines, lambda one: one.kept_in),
     (PoolMetrics.pool_degradation_level, lambda one: one.level),
     (PoolMetrics.pool_hedging, lambda one: one.hedging),
+    (
+        PoolMetrics.pool_keys_away_ratio,
+        lambda one: None if one.keys_away_percent is None else one.keys_away_percent / 100,
+    ),
 )
 """Column of ``get pools`` behind each metric."""
 

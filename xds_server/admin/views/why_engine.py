@@ -8,6 +8,7 @@ from engine.report import EngineReport, Verdict
 from policies.resilience import ResilienceSpec
 from xds_server.admin.views.context import UnknownNameError, ViewContext, event_status, rule_status
 from xds_server.admin_api.status_types import Explanation
+from xds_server.decide.decide import return_after_by_pool
 from xds_server.decide.decisions import Ejector, EngineDecision, Health, ShareRamp
 from xds_server.decide.diff.change import Subject
 from xds_server.decide.diff.policy_fields import CONSECUTIVE_ERRORS, ERROR_RATE, engine_rule
@@ -26,6 +27,8 @@ MOST_PAST: Final = 12
 """Events shown; ``switchgear get events --output json`` has more."""
 
 _MOST_ADAPTERS: Final = 8
+
+_FEW_IN_FLIGHT: Final = 10
 
 _SAME_ROUND_S: Final = 1.0
 """An event is stored shortly after the decision, with a later clock reading."""
@@ -64,6 +67,7 @@ class _Case:
     failed: tuple[str, ...]
     adapters: tuple[str, ...]
     slack_percent: float | None
+    return_after_s: float
     key_share: KeyShare | None
     keeps_sessions: bool
     kept_percent: float
@@ -96,6 +100,7 @@ def why_engine(key: EngineId, scene: ViewContext) -> Explanation:
         failed=_failed_requests(decision, events),
         adapters=tuple(one.adapter for one in adapters_by_pool(scene.policies).get(key.pool, ())),
         slack_percent=slack,
+        return_after_s=return_after_by_pool(scene.policies.routes).get(key.pool, 0.0),
         key_share=None
         if slack is None
         else key_shares(key.pool, scene.fleet.pools[key.pool], scene.decisions).get(key.engine),
@@ -136,7 +141,7 @@ def _headline(case: _Case) -> str:
         text += ", but its state is unknown: no report and no request yet"
     if decision.health is Health.HEALTHY and decision.traffic_percent < 100:
         text += f", on trial with {decision.traffic_percent:g} % of its share"
-    if case.ramp is not None:
+    if case.ramp is not None and case.ramp.held_until_s is None:
         left = age_text(case.ramp.full_at_s - case.now_s)
         text += f"; slow start: {case.ramp.percent:g} % of its share, full in {left}"
     if decision.health is not Health.HEALTHY and decision.ejector is Ejector.ORCHESTRATOR:
@@ -205,17 +210,40 @@ def _adapters(known: tuple[str, ...] | None, routed: Sequence[str]) -> Iterator[
 
 def _affinity(case: _Case, slack_percent: float) -> str:
     """What becomes of the keys of routes with affinity."""
+    after = f" and is healthy for {duration_text(case.return_after_s)}" if case.return_after_s else ""
     if case.decision.health is not Health.HEALTHY:
-        return "Affinity: its keys are with other engines until it returns."
+        return f"Affinity: its keys are with other engines until it returns{after}."
     ramp_percent = 100.0 if case.ramp is None else case.ramp.percent
     percent = min(case.decision.traffic_percent, ramp_percent)
     share = _share(case.key_share)
+    if case.ramp is not None and case.ramp.held_until_s is not None:
+        left = age_text(max(0.0, case.ramp.held_until_s - case.now_s))
+        return (
+            f"Affinity: it returned and has about {percent:g} % of its keys{share}; the others stay elsewhere for "
+            f"{left} more (affinity.returnAfter), or until the other engines have little room."
+        )
     if percent < 100:
         return f"Affinity: it has about {percent:g} % of its keys{share}; the others return with its share."
+    load = _load_of_share(case)
+    if load is not None and load > 1 + slack_percent / 100:
+        return (
+            f"Affinity: it has its keys{share}, but {load:.1f} times its share of the requests in flight: above "
+            f"{slack_percent:g} % more, requests go to other engines."
+        )
     return (
         f"Affinity: it has its keys{share}; beyond {slack_percent:g} % above its share of the requests in flight, "
         "further requests go to other engines."
     )
+
+
+def _load_of_share(case: _Case) -> float | None:
+    """Its requests in flight over its share of the pool's; None without reports, or with few of them."""
+    if case.key_share is None or case.pool_traffic is None or case.traffic is None:
+        return None
+    total = sum(one.in_flight or 0 for one in case.pool_traffic.engines.values())
+    even = total * case.key_share.most_percent / 100
+    # Envoy rounds the bound up: with fewer in flight one more means nothing.
+    return None if even < _FEW_IN_FLIGHT else (case.traffic.in_flight or 0) / even
 
 
 def _share(share: KeyShare | None) -> str:

@@ -11,7 +11,9 @@ from xds_server.decide.diff import policy_fields
 from xds_server.model.order import pool_key
 from xds_server.model.pool_traffic import PoolTraffic
 from xds_server.model.text import duration_text
+from xds_server.translate.affinity import slack_by_pool
 from xds_server.translate.engine_selection import adapters_by_pool
+from xds_server.translate.key_shares import keys_away
 from xds_server.translate.prefillers import decode_pools, prefillers
 
 _MOST_NAMED = 5
@@ -67,6 +69,8 @@ def _pool_because(name: str, pool: PoolDecisions, out: Sequence[str], scene: Vie
         have = sum(engine.may_have(selection.adapter) for engine in engines)
         yield f"Adapter {selection.adapter}: on {have} of {len(engines)} engines."
     yield from _prefill(name, scene)
+    if name in slack_by_pool(scene.policies.routes):
+        yield _affinity(pool)
     order = scene.orders.get(pool_key(name))
     if order is not None:
         by = f" by {order.by}" if order.by else ""
@@ -81,6 +85,17 @@ def _pool_because(name: str, pool: PoolDecisions, out: Sequence[str], scene: Vie
             sentence = objective_sentence(one)
             yield f"{sentence[0].upper()}{sentence[1:]}."
     yield from _limits_of_requests(pool)
+
+
+def _affinity(pool: PoolDecisions) -> str:
+    """How many keys of affinity are with another engine, and whose they are."""
+    away = keys_away(pool.declared, pool)
+    if not away:
+        return "Affinity: all keys are with their engines."
+    return (
+        f"Affinity: about {sum(away.values()):.3g} % of the keys are with other engines than usual: those of "
+        f"{_named(list(away))}."
+    )
 
 
 def _limits_of_requests(pool: PoolDecisions) -> Iterator[str]:
