@@ -88,6 +88,15 @@ def test_slots_in_use_are_those_of_the_plan() -> None:
         assert busy == pytest.approx(stage.whole.now.utilization * stage.whole.now.slots, rel=0.1)
 
 
+def test_slow_prefill_does_not_shrink_the_limit_of_decode_engines_that_idle() -> None:
+    history = simulate(played("prefill-overloaded"), OURS)
+    refused = [one for one in history.requests if one.status == 503]
+    assert len(refused) < 0.02 * len(history.requests)
+    (outage,) = history.outages
+    limits = [one.ceiling or 0 for one in history.samples if outage.start_s < one.at_s < (outage.end_s or 0)]
+    assert min(limits) > 0.6 * 64
+
+
 def test_same_seed_gives_the_same_history() -> None:
     assert simulate(played("prefiller-dies"), OURS) == simulate(played("prefiller-dies"), OURS)
 
