@@ -454,7 +454,7 @@ class PoolStatus:
 
     ``ceiling`` and ``held`` are requests in flight; ``shed_per_s`` is by priority class. ``shadow``: decisions in
     shadow mode. ``revisions``: engines by region and model revision. ``regions`` is empty if all engines are in
-    one region. ``fallback``: whether a route declares a pool that takes over.
+    one region. ``fallback``: whether a route declares a pool that takes over. ``stage``: empty for none.
     """
 
     pool: str
@@ -485,6 +485,7 @@ class PoolStatus:
     revisions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     regions: tuple[RegionStatus, ...] = ()
     fallback: bool = False
+    stage: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,4 +144,4 @@ def test_ceiling_grows_by_the_requests_in_prefill_and_names_them() -> None:
     assert ceiling(None).total == before
     assert (ceiling(load).total, ceiling(load).prefill_places) == (before + 100, 100)
     assert "+ 100 in prefill" in ceiling(load).how
-    assert ceiling(load, maxConcurrent=50).total == 50, "what is written is the limit"
+    assert ceiling(load, maxConcurrent=50).total == 50, "the written limit"
