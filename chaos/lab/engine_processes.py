@@ -18,7 +18,7 @@ from chaos.real_vllm import vllm_replica
 from chaos.real_vllm.tiny_model import write_model
 from chaos.scenario.experiment_plan import Experiment
 from chaos.testbed.blueprint import PoolBlueprint
-from chaos.testbed.service_costs import token_costs_s
+from chaos.testbed.service_costs import longest_context_tokens, token_costs_s
 from policies.remote_prefill import Stage
 
 STREAM_INTERVAL: Final = 8
@@ -26,8 +26,6 @@ STREAM_INTERVAL: Final = 8
 
 SHARED_PROCESSES: Final = 2
 """Number of processes shared by engines without their own."""
-
-_SPARE_TOKENS: Final = 4096
 
 
 class EngineStartError(RuntimeError):
@@ -171,7 +169,6 @@ async def call_log(session: aiohttp.ClientSession, control: str) -> Mapping[str,
 
 
 def _by_sort(experiment: Experiment, pools: Sequence[PoolBlueprint]) -> list[tuple[EngineProfile, list[str]]]:
-    load = experiment.spec.load
     prefill_s, token_s = token_costs_s(experiment)
     sorts: dict[EngineProfile, list[str]] = {}
     for pool in pools:
@@ -186,7 +183,7 @@ def _by_sort(experiment: Experiment, pools: Sequence[PoolBlueprint]) -> list[tup
                 token_s=token_s * pace,
                 gate=pool.gate,
                 stage=pool.stage,
-                max_model_len=2 * load.prompt_tokens.longest + load.output_tokens.longest + _SPARE_TOKENS,
+                max_model_len=longest_context_tokens(experiment),
             )
             sorts.setdefault(sort, []).append(one.name)
     return list(sorts.items())

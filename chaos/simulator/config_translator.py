@@ -29,6 +29,7 @@ from xds_server.translate.endpoints import ENGINE_LABEL, HEALTH_STATUS, load_ass
 from xds_server.translate.internal_listeners import uses_internal_listeners
 from xds_server.translate.lua_scripts import STATIC_ANSWER
 from xds_server.translate.pool_clusters import CHOICE_COUNT, outlier_detection
+from xds_server.translate.prefillers import decode_pools, prefiller_lists, prefillers
 from xds_server.translate.retry_policy import hedge_delay_s, try_timers
 from xds_server.translate.route_configuration import (
     by_specificity,
@@ -39,6 +40,7 @@ from xds_server.translate.route_configuration import (
     retries_suffice_to_leave,
     route_pools,
     weights_with_exit,
+    with_prefill_failures,
 )
 from xds_server.translate.runtime import with_hedge_budget
 
@@ -55,6 +57,7 @@ class ProxyConfigTranslator:
         on_port = [one for one in policies.routes.values() if one.spec.listener.port == port]
         self._routes = by_specificity(on_port)
         self._shape = shape
+        self._prefilled_by = decode_pools(policies)
         self._clusters = {
             name: MappingProxyType({cuts: _cluster(policies.effective[name], cuts=cuts) for cuts in (False, True)})
             for name in policies.pools
@@ -76,6 +79,7 @@ class ProxyConfigTranslator:
                     is not None
                 }
             ),
+            prefillers=self._prefillers(fleet, decisions),
             cut=frozenset(
                 (key.pool, key.engine)
                 for key, one in decisions.engines.items()
@@ -104,6 +108,23 @@ class ProxyConfigTranslator:
             )
             for one in spec.localities
         )
+
+    def _prefillers(
+        self, fleet: Fleet, decisions: Decisions
+    ) -> Mapping[tuple[str, str], tuple[tuple[str, int], ...]]:
+        """The lists of all decode engines, as their endpoints carry them."""
+        found: dict[tuple[str, str], tuple[tuple[str, int], ...]] = {}
+        for pool, partner in self._prefilled_by.items():
+            if not partner:
+                continue
+            engines = prefillers(self._policies, fleet, decisions, partner)
+            names = {one.address: one.engine.id.engine for one in engines}
+            for key, text in prefiller_lists(fleet.pools[pool], decisions, engines).items():
+                entries = (one.rpartition("=") for one in text.split(","))
+                found[key.pool, key.engine] = tuple(
+                    (names[address], int(weight)) for address, _, weight in entries
+                )
+        return MappingProxyType(found)
 
     def _limits(self, pool: str, decisions: Decisions, proxy: Proxy) -> RequestLimits:
         decided = decisions.pools.get(pool)
@@ -137,7 +158,8 @@ class ProxyConfigTranslator:
         said, gated = self._policies.effective[first], self._policies.pools[first].spec.first_token_gate
         decided = decisions.pools.get(first)
         in_force = route_decisions(decided, said, cuts=proxy.cuts)
-        spec, level = effective_spec(said, in_force, streaming=streaming), in_force.degradation
+        spec = with_prefill_failures(route, said, effective_spec(said, in_force, streaming=streaming))
+        level = in_force.degradation
         if route.spec.side_effects:
             spec, gated = at_most_once_spec(spec), False
         models = {pool: self._policies.pools[pool].spec.model for pool in route_pools(route)}
@@ -157,6 +179,8 @@ class ProxyConfigTranslator:
             refuse=_answer_without_engine(route, level),
             other_models=_other_models(route, models),
         )
+        if route.spec.prefill is not None:
+            rules = replace(rules, prefill_percent=route.spec.prefill.percent)
         if rules.hedges or not (
             retries_may_leave(route, pools, models, barred) and retries_suffice_to_leave(rules.attempts)
         ):

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 from chaos.simulator.proxy_config import RouteConfig
 from chaos.simulator.simulated_clock import TimerHandle
 from chaos.simulator.simulated_engine import SimulatedCall
+from chaos.simulator.simulated_sidecar import SidecarCall
 
 _ANY_RESET: Final = frozenset({"reset", "5xx", "gateway-error"})
 _GATEWAY: Final = frozenset({502, 503, 504})
@@ -37,7 +38,7 @@ class ProxiedRequest:
     """A request. ``final`` is the attempt whose answer goes to the caller.
 
     Retries count against the budget of ``pool``, where it began. ``entries`` are the used entries of its route by
-    pool.
+    pool. ``prefiller`` is the prefill engine that a fixed list named; empty without one.
     """
 
     request_id: str
@@ -60,6 +61,7 @@ class ProxiedRequest:
     idle: TimerHandle | None = None
     tried: set[str] = field(default_factory=set)
     entries: Counter[str] = field(default_factory=Counter)
+    prefiller: str = ""
 
 
 class AttemptRouter(Protocol):
@@ -99,7 +101,7 @@ class UpstreamAttempt:
         self.started_s = proxy.now_s
         self.first_byte_s = 0.0
         self.status = 0
-        self.call: SimulatedCall | None = None
+        self.call: SimulatedCall | SidecarCall | None = None
         self.done = False
         self.timer: TimerHandle | None = None
         self.idle: TimerHandle | None = None

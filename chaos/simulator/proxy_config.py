@@ -108,6 +108,8 @@ class RouteConfig:
     ``refuse`` is why all are refused, empty if they are not; ``max_tokens`` is the longest answer allowed,
     and ``reduces_answers`` whether longer ones are shortened to it. ``weights`` is by pool, and so is ``exits``,
     empty if retries stay in their pool; answers of ``other_models`` are marked. ``retried`` uses Envoy's names.
+    ``prefill_percent`` of the attempts name a prefill engine; ``prefillers`` is a fixed list of them, which all
+    attempts of a request draw from once.
     """
 
     weights: Mapping[str, int]
@@ -130,6 +132,8 @@ class RouteConfig:
     reduces_answers: bool = False
     other_models: frozenset[str] = frozenset()
     exits: Mapping[str, RouteEntries] = field(default_factory=lambda: MappingProxyType({}))
+    prefill_percent: float = 0.0
+    prefillers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +141,7 @@ class ProxyConfig:
     """Complete configuration of one proxy.
 
     ``rules`` is by (batch, streaming); ``cut`` are the engines, as (pool, engine), whose requests it must cut.
+    ``prefillers`` are the prefill engines that may be named to a decode engine, with weights, by (pool, engine).
     """
 
     clusters: Mapping[str, ClusterConfig]
@@ -144,6 +149,9 @@ class ProxyConfig:
     limits: Mapping[str, RequestLimits]
     rules: Mapping[tuple[bool, bool], RouteConfig]
     cut: frozenset[tuple[str, str]] = field(default=frozenset())
+    prefillers: Mapping[tuple[str, str], tuple[tuple[str, int], ...]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
 
 
 EMPTY_CONFIG: Final = ProxyConfig(

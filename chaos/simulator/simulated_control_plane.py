@@ -221,7 +221,7 @@ def _types(before: ProxyConfig | None, now: ProxyConfig) -> Sequence[str]:
         return ("cds", "eds", "lds", "rds", "rtds")
     weights_before, weights_now = _weights(before), _weights(now)
     found = []
-    if before.localities != now.localities:
+    if before.localities != now.localities or before.prefillers != now.prefillers:
         found.append("eds")
     if before.cut != now.cut:
         found.append("lds")

@@ -4,16 +4,19 @@
 """
 
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from chaos.fake_engine.call_log import CallOutcome as Fate
+from chaos.fake_engine.engine_config import EngineConfig
 from chaos.fake_engine.engine_faults import (
     EngineCrash,
     EngineFault,
     EngineFlap,
     EngineKvCacheFull,
+    EngineKvTransferStall,
     EngineSigterm,
     HealthAnswer,
     RefuseCall,
@@ -34,6 +37,7 @@ STREAM_INTERVAL: Final = 8
 """Tokens per stream event, as in the lab."""
 
 _CACHE_TOKENS_PER_SLOT: Final = 4096
+_KV_KEEP_S: Final = EngineConfig().kv_keep_s
 
 
 class ResponseSink(Protocol):
@@ -57,13 +61,14 @@ class ResponseSink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
-    """Parameters of a call, and its request id."""
+    """Parameters of a call, and its request id. ``remote_decode``: another engine will fetch its KV cache."""
 
     request_id: str
     number: int
     streaming: bool
     prompt_tokens: int
     max_tokens: int
+    remote_decode: bool = False
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -87,6 +92,16 @@ class TokenCosts:
     token_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedProfile:
+    """Slots, costs and gate of an engine. ``prefill_cache_tokens``: of a prefill engine, or None."""
+
+    slots: int
+    costs: TokenCosts
+    gate: bool
+    prefill_cache_tokens: int | None = None
+
+
 class CallRefusedError(Exception):
     """The connection was refused."""
 
@@ -101,21 +116,24 @@ class SimulatedEngine:
         self,
         timeline: SimulatedClock,
         name: str,
-        slots: int,
-        costs: TokenCosts,
+        profile: SimulatedProfile,
         *,
-        gate: bool,
         rng: random.Random,
         on_attempt: Callable[[AttemptRecord], None],
     ) -> None:
         self.name = name
-        self.slots = slots
-        self._timeline = timeline
-        self._costs = costs
-        self._gate = gate
+        self.slots = profile.slots
+        self.timeline = timeline
+        self._costs = profile.costs
+        self._gate = profile.gate
+        self._prefill_cache = profile.prefill_cache_tokens
         self._rng = rng
         self._on_attempt = on_attempt
-        self._gpu = SimulatedGpu(slots=slots, now=timeline.now_s)
+        self._gpu = SimulatedGpu(slots=profile.slots, now=timeline.now_s)
+        self._queue: deque[tuple[int, GpuJob]] = deque()  # prompts that wait for a slot and for room in the cache
+        self._awaiting: dict[int, GpuJob] = {}  # calls whose KV caches are on their way
+        self._kept: dict[int, tuple[int, float]] = {}  # tokens of KV caches to be fetched, and until when
+        self._fetches: dict[int, Callable[[bool], None]] = {}  # of caches whose transfer is stalled
         self._born_s = timeline.now_s
         self._acting: SteadyEngineFault | EngineSigterm | None = None
         self._frozen = False
@@ -149,11 +167,14 @@ class SimulatedEngine:
 
     # -- calls ---------------------------------------------------------------------------------------------
 
-    def call(self, asked: EngineRequest, sink: ResponseSink) -> SimulatedCall | None:
-        """Accept a call; None if refused with an answer. Raises CallRefusedError if nothing listens."""
+    def call(self, asked: EngineRequest, sink: ResponseSink, *, prefilled: bool = False) -> SimulatedCall | None:
+        """Accept a call; None if refused with an answer. Raises CallRefusedError if nothing listens.
+
+        ``prefilled``: another engine computed the prompt, and the call waits for ``receive_kv``.
+        """
         if not self.listening:
             raise CallRefusedError
-        now_s = self._timeline.now_s
+        now_s = self.timeline.now_s
         plan = call_treatment(self._acting, self._rng.random(), asked.max_tokens)
         self._next += 1
         call = SimulatedCall(
@@ -169,33 +190,104 @@ class SimulatedEngine:
             sink.ended()
             return None
         job = GpuJob(
-            prefill_s=self._costs.prefill_token_s * asked.prompt_tokens,
+            # Without a prompt to compute, the first token costs as much as each later one.
+            prefill_s=self._costs.token_s if prefilled else self._costs.prefill_token_s * asked.prompt_tokens,
             token_s=self._costs.token_s,
             tokens=asked.max_tokens
             if call.plan.reset_after is None
             else min(call.plan.reset_after, asked.max_tokens),
-            prompt_tokens=asked.prompt_tokens,
+            prompt_tokens=1 if prefilled else asked.prompt_tokens,
             report_every=STREAM_INTERVAL if asked.streaming else 0,
             stall_after=call.plan.stall_after,
         )
         self._calls[call.id] = call
-        progress = self._gpu.submit(call.id, job, now_s)
-        if asked.streaming and not self._gate and not self._frozen:
-            call.begun = True
-            sink.headers(200)
-        self._deliver(progress)
+        if prefilled:
+            self._awaiting[call.id] = job
+        else:
+            self._begin(call, job)
         return call
+
+    def _begin(self, call: SimulatedCall, job: GpuJob) -> None:
+        progress: list[JobProgress] = []
+        if self._prefill_cache is None:
+            progress = self._gpu.submit(call.id, job, self.timeline.now_s)
+        else:
+            self._queue.append((call.id, job))
+        if call.asked.streaming and not self._gate and not self._frozen:
+            call.begun = True
+            call.sink.headers(200)
+        self._deliver(progress)
 
     def leave(self, call: SimulatedCall) -> None:
         """The caller left: free its slot."""
         if self._calls.pop(call.id, None) is not None:
-            progress = self._gpu.abort(call.id, self._timeline.now_s)
+            progress = self._drop(call.id)
             self._book(call, Fate.ABORTED, "client left")
             self._deliver(progress)
 
+    def _drop(self, call_id: int) -> list[JobProgress]:
+        self._awaiting.pop(call_id, None)
+        self._queue = deque(one for one in self._queue if one[0] != call_id)
+        return self._gpu.abort(call_id, self.timeline.now_s)
+
+    # -- KV caches -----------------------------------------------------------------------------------------
+
+    def receive_kv(self, call: SimulatedCall, *, arrived: bool) -> None:
+        """The KV cache of a prefilled call has come, or is lost: then the call fails."""
+        job = self._awaiting.pop(call.id, None)
+        if job is None:
+            return
+        if arrived:
+            self._begin(call, job)
+            return
+        del self._calls[call.id]
+        self._book(call, Fate.FAILED, "KV cache lost")
+        call.sink.headers(500)
+        call.sink.ended()
+
+    def fetch_kv(self, call_id: int, on_end: Callable[[bool], None]) -> None:
+        """Send the KV cache of an ended call, and free it; ``on_end`` gets whether it was there."""
+        if self.listening and isinstance(self._acting, EngineKvTransferStall):
+            self._fetches[call_id] = on_end
+            return
+        self._drop_old_kv()
+        on_end(self._kept.pop(call_id, None) is not None)
+        self._deliver(self._gpu.advance(self.timeline.now_s))
+
+    def cancel_fetch(self, call_id: int) -> None:
+        """The fetching engine gave up; the cache stays."""
+        self._fetches.pop(call_id, None)
+
+    def _drop_old_kv(self) -> None:
+        for call_id in [one for one, (_, until_s) in self._kept.items() if until_s <= self.timeline.now_s]:
+            del self._kept[call_id]
+
+    def _release_kv(self) -> None:
+        """Free all caches, as the end of a stall or of the process does; who waits for one gets none."""
+        self._kept.clear()
+        fetches, self._fetches = list(self._fetches.values()), {}
+        for on_end in fetches:
+            on_end(False)
+
+    def _feed(self) -> list[JobProgress]:
+        """Start prompts in order of arrival, while slots and the KV cache have room."""
+        progress: list[JobProgress] = []
+        while self._queue and self._gpu.running + self._gpu.waiting < self.slots:
+            call_id, job = self._queue[0]
+            if self._cached_tokens() + job.prompt_tokens > (self._prefill_cache or 0):
+                break
+            self._queue.popleft()
+            progress += self._gpu.submit(call_id, job, self.timeline.now_s)
+        return progress
+
+    def _cached_tokens(self) -> int:
+        return self._gpu.cached_tokens() + sum(tokens for tokens, _ in self._kept.values())
+
+    # -- reports -------------------------------------------------------------------------------------------
+
     def probe(self) -> MetricsReading:
         """Current counters, as on /metrics and the in-flight page."""
-        now_s = self._timeline.now_s
+        now_s = self.timeline.now_s
         if not self.listening:
             return MetricsReading(
                 at_s=now_s, counters=ProbeFailure(trouble=ProbeFailureReason.REFUSED, detail="connection refused")
@@ -204,6 +296,7 @@ class SimulatedEngine:
             return MetricsReading(
                 at_s=now_s, counters=ProbeFailure(trouble=ProbeFailureReason.SILENT, detail="no answer")
             )
+        self._drop_old_kv()
         self._deliver(self._gpu.advance(now_s))
         # A stopped GPU does not update its gauges.
         if self._gpu.rate > 0 or self._shown is None:
@@ -211,7 +304,7 @@ class SimulatedEngine:
                 generation_tokens=float(self._gpu.generated_tokens),
                 prompt_tokens=float(self._gpu.prefilled_tokens),
                 running=self._gpu.running,
-                waiting=self._gpu.waiting,
+                waiting=self._gpu.waiting + len(self._queue) + len(self._awaiting),
                 kv_cache_usage_ratio=self._cache_ratio(),
                 started_at_s=self._born_s,
             )
@@ -221,7 +314,7 @@ class SimulatedEngine:
     def _cache_ratio(self) -> float:
         if isinstance(self._acting, EngineKvCacheFull) and self._calls:
             return 1.0
-        return self._gpu.cached_tokens() / (self.slots * _CACHE_TOKENS_PER_SLOT)
+        return self._cached_tokens() / (self._prefill_cache or self.slots * _CACHE_TOKENS_PER_SLOT)
 
     # -- faults --------------------------------------------------------------------------------------------
 
@@ -235,7 +328,7 @@ class SimulatedEngine:
         else:
             self._act(fault)
             if isinstance(fault, EngineSigterm):
-                self._script = self._timeline.after(fault.shutdown_timeout_s + fault.listens_s, self._end)
+                self._script = self.timeline.after(fault.shutdown_timeout_s + fault.listens_s, self._end)
 
     def freeze(self, frozen: bool) -> None:
         """SIGSTOP, or SIGCONT."""
@@ -245,7 +338,7 @@ class SimulatedEngine:
     def _flap(self, flap: EngineFlap, *, bad: bool) -> None:
         self._act(flap.fault if bad else None)
         share = flap.bad_share if bad else 1 - flap.bad_share
-        self._script = self._timeline.after(flap.period_s * share, lambda: self._flap(flap, bad=not bad))
+        self._script = self.timeline.after(flap.period_s * share, lambda: self._flap(flap, bad=not bad))
 
     def _end(self) -> None:
         """The process has exited after SIGTERM."""
@@ -253,18 +346,21 @@ class SimulatedEngine:
 
     def _act(self, fault: SteadyEngineFault | EngineSigterm | None) -> None:
         was_dead = isinstance(self._acting, EngineCrash | EngineSigterm)
+        stalled = isinstance(self._acting, EngineKvTransferStall)
         self._acting = fault
+        if stalled and not isinstance(fault, EngineKvTransferStall):
+            self._release_kv()
         if isinstance(fault, EngineCrash) or (was_dead and not isinstance(fault, EngineSigterm)):
             self._lose("crash" if isinstance(fault, EngineCrash) else "restart")
             for gone in tuple(self.on_gone):
                 gone()
         if was_dead and not isinstance(fault, EngineCrash | EngineSigterm):
-            self._gpu = SimulatedGpu(slots=self.slots, now=self._timeline.now_s)
-            self._born_s, self._shown = self._timeline.now_s, None
+            self._gpu = SimulatedGpu(slots=self.slots, now=self.timeline.now_s)
+            self._born_s, self._shown = self.timeline.now_s, None
         self._pace()
 
     def _pace(self) -> None:
-        now_s = self._timeline.now_s
+        now_s = self.timeline.now_s
         progress = self._gpu.set_rate(0.0 if self._frozen else gpu_rate(self._acting), now_s)
         wanted = token_pace(self._acting)
         progress += self._gpu.set_pace(wanted.factor, wanted.burst, now_s)
@@ -275,9 +371,10 @@ class SimulatedEngine:
     def _lose(self, reason: str) -> None:
         for call in list(self._calls.values()):
             del self._calls[call.id]
-            self._gpu.abort(call.id, self._timeline.now_s)
+            self._drop(call.id)
             self._book(call, Fate.FAILED, reason)
             call.sink.reset()
+        self._release_kv()
 
     # -- work ----------------------------------------------------------------------------------------------
 
@@ -286,6 +383,9 @@ class SimulatedEngine:
             call = self._calls.get(news.job_id)
             if call is not None:
                 self._tell(call, news)
+        started = self._feed()
+        if started:
+            self._deliver(started)
         self._arm()
 
     def _tell(self, call: SimulatedCall, news: JobProgress) -> None:
@@ -311,6 +411,8 @@ class SimulatedEngine:
                 sink.ended()
         else:
             call.tokens = news.tokens
+            if call.asked.remote_decode:
+                self._kept[call.id] = (call.asked.prompt_tokens, self.timeline.now_s + _KV_KEEP_S)
             self._book(call, Fate.FINISHED, "")
             if not call.begun:
                 sink.headers(200)
@@ -322,11 +424,11 @@ class SimulatedEngine:
             self._timer = None
         due_s = self._gpu.due_at()
         if due_s is not None:
-            self._timer = self._timeline.at(due_s, self._wake)
+            self._timer = self.timeline.at(due_s, self._wake)
 
     def _wake(self) -> None:
         self._timer = None
-        self._deliver(self._gpu.advance(self._timeline.now_s))
+        self._deliver(self._gpu.advance(self.timeline.now_s))
 
     def _book(self, call: SimulatedCall, fate: Fate, reason: str) -> None:
         use = self._gpu.take_use(call.id)
@@ -334,17 +436,18 @@ class SimulatedEngine:
             return
         self._on_attempt(
             AttemptRecord(
-                at_s=call.arrived_s - self._timeline.began_s,
+                at_s=call.arrived_s - self.timeline.began_s,
                 engine=self.name,
                 request_id=call.asked.request_id,
                 number=call.asked.number,
                 streaming=call.asked.streaming,
                 fate=fate,
                 reason=reason,
-                closed_at_s=self._timeline.now_s - self._timeline.began_s,
-                started_at_s=None if use.started_at_s is None else use.started_at_s - self._timeline.began_s,
+                closed_at_s=self.timeline.now_s - self.timeline.began_s,
+                started_at_s=None if use.started_at_s is None else use.started_at_s - self.timeline.began_s,
                 slot_s=use.slot_s,
                 tokens_generated=use.tokens,
                 tokens_sent=call.tokens,
+                prefill=self._prefill_cache is not None,
             )
         )

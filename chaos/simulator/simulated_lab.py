@@ -17,17 +17,18 @@ from chaos.simulator.simulated_agent import SimulatedAgent
 from chaos.simulator.simulated_callers import SimulatedCallers
 from chaos.simulator.simulated_clock import SimulatedClock
 from chaos.simulator.simulated_control_plane import SimulatedControlPlane
-from chaos.simulator.simulated_engine import SimulatedEngine, TokenCosts
+from chaos.simulator.simulated_engine import SimulatedEngine, SimulatedProfile, TokenCosts
 from chaos.simulator.simulated_prober import SimulatedProber
 from chaos.simulator.simulated_proxy import SimulatedProxy
 from chaos.simulator.static_config import static_proxy_config
 from chaos.testbed.blueprint import LabBlueprint
 from chaos.testbed.policy_documents import LabEngineAddress, policy_documents
-from chaos.testbed.service_costs import token_costs_s
+from chaos.testbed.service_costs import longest_context_tokens, token_costs_s
 from chaos.testbed.subjects import StaticSubject
 from engine.report import EngineReport
 from policies.load import load_contents
 from policies.model import PolicySet
+from policies.remote_prefill import Stage
 from xds_server.engine_health.agent_state import FRESH_S
 from xds_server.engine_health.engine_prober import probe_settings
 from xds_server.model.fleet import EngineId
@@ -90,12 +91,19 @@ class _Building:
         self._engines: dict[tuple[str, str], SimulatedEngine] = {}
         prefill_s, token_s = token_costs_s(plan.experiment)
         for pool_name, pool in plan.named_pools.items():
-            ratio = pool.service_s / plan.experiment.service_s
+            prefills = pool.stage is Stage.PREFILL
+            ratio = 1.0 if prefills else pool.service_s / plan.experiment.service_s
             for spot in pool.engines:
                 costs = TokenCosts(
                     prefill_token_s=prefill_s * ratio * spot.slowness, token_s=token_s * ratio * spot.slowness
                 )
-                self._engines[pool_name, spot.name] = self._engine(spot, costs, gate=pool.gate)
+                profile = SimulatedProfile(
+                    slots=spot.slots,
+                    costs=costs,
+                    gate=pool.gate,
+                    prefill_cache_tokens=longest_context_tokens(plan.experiment) if prefills else None,
+                )
+                self._engines[pool_name, spot.name] = self._engine(spot, profile)
 
     def steered(self) -> SimulatedLab:
         """A lab with a control plane."""
@@ -153,7 +161,8 @@ class _Building:
         proxies = self._proxies()
         told = static_proxy_config(
             plan.subject.static,
-            engines=[one.name for one in plan.engines],
+            engines=[one.name for one in plan.pools[0].engines],
+            prefillers=[one.name for one in plan.experiment.prefill],
             slots=plan.experiment.slots,
             proxies=len(plan.experiment.proxies),
             deadline_s=plan.asking.deadline_s,
@@ -193,13 +202,11 @@ class _Building:
             ),
         )
 
-    def _engine(self, spot: EnginePlacement, costs: TokenCosts, *, gate: bool) -> SimulatedEngine:
+    def _engine(self, spot: EnginePlacement, profile: SimulatedProfile) -> SimulatedEngine:
         return SimulatedEngine(
             self._timeline,
             spot.name,
-            spot.slots,
-            costs,
-            gate=gate,
+            profile,
             rng=self._rng(f"engine {spot.name}"),
             on_attempt=self._on_event,
         )

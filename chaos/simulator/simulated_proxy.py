@@ -20,6 +20,7 @@ from chaos.simulator.proxy_config import EMPTY_CONFIG, NO_LIMIT, ProxyConfig, Ro
 from chaos.simulator.simulated_clock import SimulatedClock
 from chaos.simulator.simulated_cluster import SimulatedCluster
 from chaos.simulator.simulated_engine import CallRefusedError, EngineRequest, SimulatedEngine
+from chaos.simulator.simulated_sidecar import SidecarCall, sidecar_call
 from xds_server.telemetry.attempt_outcome import NO_HOST, OVERFLOW, TIMEOUT
 
 _CONNECT_FAILED: Final = frozenset({"upstream_connection_failure"})
@@ -51,6 +52,7 @@ class SimulatedProxy:
         self.refused = 0
         self._timeline = timeline
         self._engines = engines
+        self._by_name = {name: engine for pool in engines.values() for name, engine in pool.items()}
         self._rng = rng
         self._told: ProxyConfig = EMPTY_CONFIG
         self._clusters: dict[str, SimulatedCluster] = {}
@@ -108,6 +110,7 @@ class SimulatedProxy:
             pool=self._pool(rules),
             began_s=self.now_s,
             retries_left=rules.attempts,
+            prefiller=self._rng.choice(rules.prefillers) if rules.prefillers else "",
         )
         if rules.total_s:
             ask.timers.append(self._timeline.after(rules.total_s, lambda: self._over(ask, "response_timeout")))
@@ -177,12 +180,23 @@ class SimulatedProxy:
 
     def _send(self, one: UpstreamAttempt, asked: EngineRequest) -> None:
         cluster = self._clusters[one.pool]
+        named = one.ask.prefiller or self._drawn_prefiller(one)
         try:
-            one.call = cluster.engines[one.engine].call(asked, one)
+            if named:
+                one.call = sidecar_call(cluster.engines[one.engine], self._by_name[named], asked, one)
+            else:
+                one.call = cluster.engines[one.engine].call(asked, one)
         except CallRefusedError:
             self._lost(one, _CONNECT_FAILED, connected=False)
             return
         cluster.connected(one.engine)
+
+    def _drawn_prefiller(self, one: UpstreamAttempt) -> str:
+        """The prefill engine that this attempt names, drawn by weight; empty for none."""
+        listed = self._told.prefillers.get((one.pool, one.engine), ())
+        if not listed or self._rng.random() * 100 >= one.ask.rules.prefill_percent:
+            return ""
+        return self._rng.choices([name for name, _ in listed], [weight for _, weight in listed])[0]
 
     def fail_request(self, pool: str, status: int) -> None:
         """A request that a healthy engine answers at once with this status, such as 404 for a wrong path."""
@@ -372,7 +386,9 @@ class SimulatedProxy:
         self._end(one, flags=flags)
 
     def _cancel(self, one: UpstreamAttempt) -> None:
-        if one.call is not None:
+        if isinstance(one.call, SidecarCall):
+            one.call.leave()
+        elif one.call is not None:
             self._engines[one.pool][one.engine].leave(one.call)
 
     def _end(self, one: UpstreamAttempt, *, flags: frozenset[str] = _NO_FLAGS, complete: bool = False) -> None:

@@ -46,8 +46,6 @@ class Simulation:
             raise NotSimulatedError("the simulator supports simulated engines only; use switchgear-chaos run")
         if experiment.spec.load.callers:
             raise NotSimulatedError("quotas and deadlines of callers are not simulated; use switchgear-chaos run")
-        if experiment.prefill:
-            raise NotSimulatedError("prefill on other engines is not simulated; use switchgear-chaos run")
         refuse_unsupported(experiment.outages, agents=experiment.spec.topology.agents)
         self._plan = lab_blueprint(experiment, subject)
         self._events: list[HistoryEvent] = []

@@ -1,6 +1,7 @@
 """Configuration of simulated static Envoys, from the bootstraps of ``static_envoy``. Pure."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -25,14 +26,20 @@ _PREVIOUS_HOSTS: Final = "envoy.retry_host_predicates.previous_hosts"
 
 
 def static_proxy_config(
-    static: StaticEnvoyConfig, *, engines: Sequence[str], slots: int, proxies: int, deadline_s: float
+    static: StaticEnvoyConfig,
+    *,
+    engines: Sequence[str],
+    slots: int,
+    proxies: int,
+    deadline_s: float,
+    prefillers: Sequence[str] = (),
 ) -> ProxyConfig:
-    """Configuration of each of equal proxies; defaults are Envoy's."""
+    """Configuration of each of equal proxies; defaults are Envoy's. Each request names one of ``prefillers``."""
     ceiling = NO_LIMIT
     if static.ceiling_per_slot is not None:
         ceiling = max(1, round(slots * static.ceiling_per_slot / proxies))
     hosts = tuple(UpstreamHost(engine=one) for one in engines)
-    rules = _rules(static.route.get("retry_policy", {}), deadline_s)
+    rules = replace(_rules(static.route.get("retry_policy", {}), deadline_s), prefillers=tuple(prefillers))
     return ProxyConfig(
         clusters=MappingProxyType({POOL: _cluster(static.cluster)}),
         localities=MappingProxyType({POOL: (LocalityConfig(zone="", weight=1, hosts=hosts),)}),

@@ -4,6 +4,8 @@ from typing import Final
 
 from chaos.scenario.experiment_plan import Experiment
 
+_SPARE_TOKENS: Final = 4096
+
 PREFILL_SHARE: Final = 0.1
 """Share of the mean service time: 0.5 s is 0.05 s of prefill and 45 tokens of 10 ms."""
 
@@ -15,6 +17,15 @@ def token_costs_s(experiment: Experiment) -> tuple[float, float]:
     later = (load.output_tokens.shortest + load.output_tokens.longest) / 2 - 1
     share = PREFILL_SHARE if later > 0 else 1.0
     return share * experiment.service_s / prompt, (1 - share) * experiment.service_s / later if later > 0 else 0.0
+
+
+def longest_context_tokens(experiment: Experiment) -> int:
+    """Context length of simulated engines; the KV cache of a prefill engine holds as many tokens.
+
+    Room for one longest request, so that KV caches that none fetches fill it within seconds.
+    """
+    load = experiment.spec.load
+    return 2 * load.prompt_tokens.longest + load.output_tokens.longest + _SPARE_TOKENS
 
 
 def longest_request_s(experiment: Experiment) -> float:

@@ -217,6 +217,10 @@ _POOL: Final = Dashboard(
             alert="SwitchgearDegraded",
         ),
         Panel(
+            title="Prefill engines named to decode engines, and why others are not",
+            queries=((_most("pool_prefill_engines", "state", pool=True), "{{state}}"),),
+        ),
+        Panel(
             title="Ejections by cause", queries=((_most("engines_out", "ejector", pool=True), "{{ejector}}"),),
         ),
         Panel(

@@ -67,6 +67,7 @@ class PoolRow:
     __pydantic_config__: ClassVar[ConfigDict] = _CAMEL
 
     model: str = ""
+    stage: str = ""
     engines: int
     healthy: int
     kept_in: int = 0

@@ -458,7 +458,7 @@ class PoolStatus:
     shadow mode. ``revisions``: engines by region and model revision. ``regions`` is empty if all engines are in
     one region. ``fallback``: whether a route declares a pool that takes over. ``keys_away_percent``: keys of
     affinity that are not with their engine, because it is out of rotation or has a part of its share; None
-    without soft affinity.
+    without soft affinity. ``stage``: empty for none.
     """
 
     pool: str
@@ -490,6 +490,7 @@ class PoolStatus:
     regions: tuple[RegionStatus, ...] = ()
     fallback: bool = False
     keys_away_percent: float | None = None
+    stage: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

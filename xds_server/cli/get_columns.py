@@ -278,6 +278,7 @@ _POOLS_COLUMNS: Final[tuple[Column[PoolStatus], ...]] = (
     Column(title="hedging", cell=lambda item: {None: "-", True: "on", False: "off"}[item.hedging], wide=True),
     _word("revisions", lambda item: _revisions(item.revisions), wide=True, state=True),
     _word("regions", lambda item: _regions(item.regions), wide=True, state=True),
+    _word("stage", lambda item: item.stage, wide=True),
     _word("shadow", lambda item: item.shadow, wide=True, state=True),
     _free("limit from", lambda item: item.ceiling_reason, wide=True),
 )

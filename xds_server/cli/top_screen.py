@@ -99,7 +99,8 @@ def _pools(board: LiveState, choice: TopSelection, width: int) -> Iterator[Text]
         )
         if wide:
             ratio = held / slots if slots and held is not None else None
-            line += f"  {bar(ratio, 10)} {row.level_reason if row.level else ''}"
+            notes = (row.stage, row.level_reason if row.level else "")
+            line += f"  {bar(ratio, 10)} {'; '.join(one for one in notes if one)}"
         whole = row.healthy == row.engines and not row.level
         yield Text(printable(line), style="" if whole else "yellow")
     if len(pools) > _MOST_POOLS:

@@ -1,7 +1,7 @@
 """Decisions from policies, fleet, time and the last round's memory: the one entry point.
 
 Each pool has its own decisions (``pool_decisions``). Pools depend on each other only through fallbacks, and there
-only on the last round. So a pool without new inputs keeps its decisions.
+only on the last round, and decode pools on their prefill pool. So a pool without new inputs keeps its decisions.
 """
 
 import math
@@ -16,6 +16,7 @@ from xds_server.decide.admission.ceiling import classes_by_pool
 from xds_server.decide.admission.degradation_level import FallbackView
 from xds_server.decide.admission.quota_periods import used_up_quotas
 from xds_server.decide.admission.quota_proxies import quota_proxies
+from xds_server.decide.admission.requests_in_prefill import PrefillLoad, in_flight, prefill_load
 from xds_server.decide.admission.tenant_shares import share_rules
 from xds_server.decide.decision_memory import NO_POOL_MEMORY, DecisionMemory
 from xds_server.decide.decisions import Decisions, EnginesOfPools, PoolDecisions
@@ -32,10 +33,11 @@ _NO_SHARES: Final[Mapping[TenantId, ShareRule]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedPolicies:
-    """Policies and fallbacks by pool."""
+    """Policies and fallbacks by pool. ``prefilled_by``: the pool that prefills for each decode pool with one."""
 
     pools: Mapping[str, PoolPolicy]
     fallbacks: Mapping[str, tuple[str, ...]]
+    prefilled_by: Mapping[str, str]
 
 
 def prepared_policies(policies: PolicySet) -> PreparedPolicies:
@@ -61,6 +63,12 @@ def prepared_policies(policies: PolicySet) -> PreparedPolicies:
             for name, pool in policies.pools.items()
         },
         fallbacks=_fallbacks(policies),
+        prefilled_by={
+            share.pool: route.spec.prefill.pool
+            for route in policies.routes.values()
+            if route.spec.prefill is not None
+            for share in route.spec.pools
+        },
     )
 
 
@@ -93,6 +101,7 @@ def decide(
                 traffic=fleet.traffic.get(name),
                 orders=ordered.get(name, {}),
                 fallback=_fallback_view(memory, name, of_pools.fallbacks.get(name, ())),
+                prefill=_prefill_load(of_pools.prefilled_by, name, fleet, memory, now_s),
             ),
             proxies,
             memory.pools.get(name, NO_POOL_MEMORY),
@@ -197,6 +206,28 @@ def _fallback_view(memory: DecisionMemory, name: str, fallbacks: Sequence[str]) 
     else:
         pressure = sum(per_s * one for per_s, one in known) / served if known and served else None
     return FallbackView(pressure=pressure, ready=bool(ready), relative_capacity=served / asks if asks else 1.0)
+
+
+def _prefill_load(
+    prefilled_by: Mapping[str, str], name: str, fleet: Fleet, memory: DecisionMemory, now_s: float
+) -> PrefillLoad | None:
+    """The pool's requests at prefill engines, with their capacity as of the last round; None without any."""
+    partner = prefilled_by.get(name)
+    if partner is None:
+        return None
+    sharers = (pool for pool, other in prefilled_by.items() if other == partner)
+    own, all_of_them = (
+        in_flight(fleet.traffic.get(name)),
+        sum(in_flight(fleet.traffic.get(one)) for one in sharers),
+    )
+    decided = _last_decisions(memory, partner)
+    return prefill_load(
+        fleet.pools.get(partner, ()),
+        decided.engines,
+        {} if decided.admission is None else decided.admission.capacities,
+        part=own / all_of_them if all_of_them else 0.0,
+        now_s=now_s,
+    )
 
 
 def _last_decisions(memory: DecisionMemory, name: str) -> PoolDecisions:

@@ -170,7 +170,7 @@ class AdmissionDecision:
     engine in rotation. ``in_force`` is False in shadow mode: nothing is refused then.
 
     ``retry_percent`` and ``retry_min_concurrency`` are the retry budget of each proxy. ``crowded``: demand is at
-    or above capacity.
+    or above capacity. ``prefill_places`` of the total are for requests that prefill engines hold.
     """
 
     total: int
@@ -188,6 +188,7 @@ class AdmissionDecision:
     retry_percent: float = 100.0
     retry_min_concurrency: int = 1
     crowded: bool = field(default=False, compare=False)
+    prefill_places: int = 0
 
 
 class HedgeCause(StrEnum):

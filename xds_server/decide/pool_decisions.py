@@ -24,6 +24,7 @@ from xds_server.decide.admission.degradation_level import (
 from xds_server.decide.admission.engine_capacity import engine_capacities
 from xds_server.decide.admission.pool_breaker import PoolAnswers, breaker_due_s, pool_breaker, serves_percent
 from xds_server.decide.admission.pool_strain import pool_strain
+from xds_server.decide.admission.requests_in_prefill import PrefillLoad, traffic_in_decode
 from xds_server.decide.admission.retry_budget import retry_budget
 from xds_server.decide.admission.tenant_shares import fair_shares
 from xds_server.decide.decision_memory import (
@@ -76,13 +77,14 @@ _ROLES: Final = frozenset({GATEWAY, SIDECAR})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolInputs:
-    """One pool and its own inputs."""
+    """One pool and its own inputs. ``prefill``: its requests at prefill engines."""
 
     policy: PoolPolicy
     engines: tuple[Engine, ...]
     traffic: PoolTraffic | None
     orders: Mapping[EngineId, Order]
     fallback: FallbackView | None
+    prefill: PrefillLoad | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +222,7 @@ def _admission_step(
         policy.spec,
         resilience,
         pool.engines,
-        pool.traffic,
+        traffic_in_decode(pool.traffic, pool.prefill),
         decisions=decisions,
         before=before.capacity,
         past=before.ejection.past_speeds,
@@ -260,6 +262,7 @@ def _admission_step(
         degradation=level.decided,
         before=before.admission,
         now_s=now_s,
+        prefill=pool.prefill,
     )
     return _AdmissionStep(
         capacity=able,
@@ -409,6 +412,7 @@ def _inputs(pool: PoolInputs, proxies: ConnectedProxies, memory: PoolMemory, now
         pool.policy.shares,
         pool.orders,
         pool.fallback,
+        pool.prefill,
     )
 
 

@@ -429,6 +429,16 @@ class PoolMetrics(MetricChapter):
         "Runbook SwitchgearEnginesKeptIn.",
         _BY_POOL,
     )
+    pool_prefill_engines = gauge_family(
+        "pool_prefill_engines",
+        "engines",
+        "Engines of a prefill pool that Envoy may name to decode engines, and those that it does not, by reason.",
+        "None named: decode engines compute prompts themselves. `switchgear why POOL`.",
+        LabelSet(
+            labels={"pool": (), "state": ("named", "ejected", "draining", "floor", "full", "unweighted")},
+            per=("pool",),
+        ),
+    )
     pool_degradation_level = gauge_family(
         "pool_degradation_level",
         "level",

@@ -21,6 +21,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
@@ -42,6 +43,17 @@ _FINENESS: Final = 100
 NO_LISTS: Final[Mapping[EngineId, str]] = MappingProxyType({})
 
 
+class PrefillState(StrEnum):
+    """Whether an engine of a prefill pool is named to decode engines, or why not."""
+
+    NAMED = "named"
+    EJECTED = "ejected"
+    DRAINING = "draining"
+    FLOOR = "floor"  # kept in rotation by the capacity floor alone
+    FULL = "full"
+    UNWEIGHTED = "unweighted"  # weight 0, or no traffic yet
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefiller:
     """A prefill engine: its weight among its peers, or, if it has none, why it is not named."""
@@ -49,6 +61,7 @@ class Prefiller:
     engine: Engine
     weight: float
     why_not: str = ""
+    state: PrefillState = PrefillState.NAMED
 
     @property
     def address(self) -> str:
@@ -90,19 +103,22 @@ def prefillers(policies: PolicySet, fleet: Fleet, decisions: Decisions, pool: st
         capacity = capacities.get(engine.id, declared)
         most, _ = pool_ceiling(limits, capacity.service_s, capacity.slots)
         in_flight = None if engine.report is None else engine.report.requests_in_flight
-        why_not, percent = "", 100.0
+        why_not, percent, state = "", 100.0, PrefillState.NAMED
         if decision is not None:
             percent = 100.0 if decision.paced else decision.traffic_percent
             if decision.health is not Health.HEALTHY:
-                why_not = "draining" if decision.health is Health.DRAINING else "ejected"
+                state = PrefillState.DRAINING if decision.health is Health.DRAINING else PrefillState.EJECTED
+                why_not = state.value
             elif decision.floor:
-                why_not = "kept in rotation by the capacity floor alone"
+                why_not, state = "kept in rotation by the capacity floor alone", PrefillState.FLOOR
         if not why_not and in_flight is not None and in_flight >= most and limits.max_concurrent is None:
-            why_not = f"full: {in_flight} requests in flight (limit {most})"
+            why_not, state = f"full: {in_flight} requests in flight (limit {most})", PrefillState.FULL
         if (ramp := ramps.get(engine.id)) is not None:
             percent = min(percent, ramp.percent)
         weight = engine.weight * engine.slots * factors.get(engine.id, 1.0) * percent / 100
-        found.append(Prefiller(engine=engine, weight=0.0 if why_not else weight, why_not=why_not))
+        if not why_not and weight <= 0:
+            state = PrefillState.UNWEIGHTED
+        found.append(Prefiller(engine=engine, weight=0.0 if why_not else weight, why_not=why_not, state=state))
     return tuple(found)
 
 

@@ -232,7 +232,7 @@ def envoy_routes(
     kept = session_config(route.spec.affinity, reach.sessions)
     wanted = route.spec.match.stream
     rules = {
-        streaming: _with_prefill_failures(route, spec, effective_spec(spec, decided, streaming=streaming))
+        streaming: with_prefill_failures(route, spec, effective_spec(spec, decided, streaming=streaming))
         for streaming in ((True, False) if wanted is None else (wanted,))
     }
     steps = {streaming: _deadline_steps(decided, streaming=streaming) for streaming in rules}
@@ -254,7 +254,7 @@ def envoy_routes(
     return (*refused, *hopeless, *(one for who in fallback_variants(route, models) for one in served(who)))
 
 
-def _with_prefill_failures(route: ModelRoute, written: ResilienceSpec, rules: ResilienceSpec) -> ResilienceSpec:
+def with_prefill_failures(route: ModelRoute, written: ResilienceSpec, rules: ResilienceSpec) -> ResilienceSpec:
     """These rules, and another try where a side-car could not reach the prefill engine: it draws another one."""
     if route.spec.prefill is None or written.retries.statuses is not None:
         return rules

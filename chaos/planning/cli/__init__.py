@@ -21,6 +21,7 @@ _QUESTIONS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
             "capacity": "Compute the headroom of a pool, also after the loss of a zone.",
             "growth": "Project when growing load exceeds capacity.",
             "whatif": "Predict the effect of lost engines, lost zones, more load or slower engines.",
+            "stages": "Size the prefill and decode engines of a route.",
         }.items()
     }
 )

@@ -20,6 +20,10 @@ from xds_server.admin_api.pool_history_types import PoolPoint
 from xds_server.cli import main
 
 FLEET = ["--engines", "60", "--slots", "8", "--service-time", "4s", "--arrivals", "100"]
+STAGES = [
+    "stages", "--arrivals", "20", "--input-tokens", "2000", "--output-tokens", "250", "--prefill-rate", "20000",
+    "--decode-rate", "2500", "--decode-slots", "64", "--kv-bytes", "128KiB", "--bandwidth", "12.5GB",
+]  # fmt: skip
 NEED = ["redundancy", "--need", "20", "--availability", "0.995"]
 HEAVY = ("numpy", "scipy", "matplotlib", "pydantic", "grpc", "rich")
 
@@ -101,6 +105,18 @@ def test_unreachable_target_exits_1(capsys: pytest.CaptureFixture[str]) -> None:
         (["whatif", *FLEET, "--lose-engines", "61"], "only 60 are in rotation"),
         (["whatif", *FLEET, "--load-times", "2", "--no-ceiling", "--max-wait", "1s"], "mutually exclusive"),
         (["capacity", *FLEET[:-1], "1e308"], "the limit is 1e9"),
+        (["stages"], "missing --arrivals, or --users with --per-user"),
+        (STAGES[:3], "missing --input-tokens"),
+        (STAGES[:-2], "missing --bandwidth"),
+        (["stages", "--users", "5"], "belong together"),
+        ([*STAGES, "--users", "5", "--per-user", "2"], "excludes --arrivals"),
+        ([*STAGES, "--arrivals", "-1"], "--arrivals -1"),
+        ([*STAGES, "--decode-slots", "0"], "--decode-slots 0"),
+        ([*STAGES, "--prefill-engines", "0"], "--prefill-engines 0"),
+        ([*STAGES, "--output-tokens", "0.5"], "--output-tokens 0.5"),
+        ([*STAGES, "--prefill-rate", "inf"], "--prefill-rate inf"),
+        ([*STAGES, "--link-load", "100%"], "--link-load 1"),
+        ([*STAGES, "--kv-bytes", "128"], "is not a size: write 128KiB"),
     ],
 )
 def test_invalid_input_exits_2(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,6 +161,7 @@ def test_overload_without_ceiling_waits_forever(capsys: pytest.CaptureFixture[st
         ["capacity", *FLEET, "--zones", "3"],
         ["growth", *FLEET, "--growth", "3%"],
         ["whatif", *FLEET, "--load-times", "1.1"],
+        STAGES,
     ],
     ids=lambda argv: argv[0],
 )
@@ -242,10 +259,31 @@ def test_capacity_judges_objectives_without_a_zone(server: str, capsys: pytest.C
     assert "s: missed" in capsys.readouterr().out
 
 
+def test_stages_are_sized_from_users(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = asked(capsys, "stages", "--users", "3600", "--per-user", "20", *STAGES[3:])
+    assert code == 0
+    assert found == asked(capsys, *STAGES)[1]
+    assert found["demand"]["arrivals_per_s"] == 20
+    assert (found["prefill"]["needs"]["engines"], found["decode"]["needs"]["engines"]) == (3, 3)
+
+
+def test_stages_exit_1_if_a_stage_or_the_memory_is_too_small(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan(*STAGES, "--survive-engine") == 0, "one to spare"
+    assert plan(*STAGES, "--decode-engines", "3") == 0
+    assert plan(*STAGES, "--decode-engines", "3", "--survive-engine") == 1
+    assert plan(*STAGES, "--prefill-engines", "2") == 1
+    assert plan(*STAGES, "--kv-memory", "1GB") == 0
+    capsys.readouterr()
+    assert plan(*STAGES, "--kv-memory", "100MB") == 1
+    assert "do not fit --kv-memory" in capsys.readouterr().out
+    assert plan(*STAGES, "--prefill-engines", "1", "--decode-engines", "1") == 1
+    assert "∞" in capsys.readouterr().out
+
+
 def test_guide_names_existing_options() -> None:
     text = (Path(__file__).parents[3] / "docs" / "planning.md").read_text()
     questions = {}
-    for name in ("redundancy", "capacity", "growth", "whatif"):
+    for name in ("redundancy", "capacity", "growth", "whatif", "stages"):
         question = importlib.import_module(f"chaos.planning.cli.{name}").command
         questions[name] = {option for parameter in question.params for option in parameter.opts}
     known = set().union(*questions.values(), {"--record"})

@@ -8,8 +8,6 @@ import pytest
 
 from chaos.scenario.resolve_experiment import resolve_experiment
 from chaos.scenario.scenario_library import chosen_scenarios
-from chaos.simulator.simulated_injector import NotSimulatedError
-from chaos.simulator.simulation import simulate
 from chaos.testbed.blueprint import lab_blueprint
 from chaos.testbed.policy_fit import MissingPoolError
 from chaos.testbed.service_costs import PREFILL_SHARE
@@ -96,12 +94,6 @@ def test_policies_with_prefill_run_in_scenarios_without() -> None:
     (one,) = chosen_scenarios(["one-hangs"])
     pools = lab_blueprint(one.experiment(), of_example("prefill-and-decode")).named_pools
     assert [one.name for one in pools["chat-prefill"].engines] == ["chat-prefill-0", "chat-prefill-1"]
-
-
-def test_simulator_refuses_a_prefill_pool() -> None:
-    (one,) = chosen_scenarios(["prefiller-dies"])
-    with pytest.raises(NotSimulatedError, match="prefill on other engines"):
-        simulate(one.experiment(), of_example("prefill-and-decode"))
 
 
 def test_preset_names_prefill_engines_from_a_fixed_list() -> None:

@@ -230,6 +230,14 @@ def test_a_picture_never_leaves_its_terminal(width: int, height: int) -> None:
         assert any(line.startswith(">") for line in lines), "the chosen one is shown"
 
 
+def test_stage_of_a_pool_is_shown() -> None:
+    board = LiveState()
+    board.take("frame", frame(pools={"first": pool(stage="prefill"), "chat": pool(level=0, stage="decode")}))
+    shown = render_screen(board, TopSelection(), 120, 30).plain
+    assert "prefill; more is asked than served" in shown
+    assert shown.index("chat") < shown.index("decode") < shown.index("first")
+
+
 def test_top_strips_control_characters_from_names() -> None:
     board = LiveState()
     board.take("frame", frame(engines={"chat/\x1b[2J": engine("UNHEALTHY", "a\x1b]0;x\x07b\nc")}))

@@ -1,11 +1,15 @@
 """Metrics of a pool's decisions; unknown values are absent."""
 
+from pathlib import Path
+
 from engine.report import DrainRequest, EngineReport, Verdict
+from policies.load import load
 from policies.model import PolicySet
-from tests.xds_server.ledger.conftest import decided, scene, seen, with_pool
+from tests.xds_server.ledger.conftest import POLICIES, decided, scene, seen, with_pool
+from xds_server.admin.views.get_tables import pool_rows
 from xds_server.admin.views.pool_metrics import pool_metrics
 from xds_server.decide.decisions import DegradationState, Ejector, EngineDecision, Health
-from xds_server.model.fleet import EngineId, Fleet, with_pod_states, with_report
+from xds_server.model.fleet import EngineId, Fleet, declared, with_pod_states, with_report
 from xds_server.model.pod_state import PodPhase, PodState
 from xds_server.model.pool_traffic import EngineTraffic
 
@@ -88,3 +92,21 @@ def test_time_left_of_a_drain_is_that_of_a_fresh_report(policies: PolicySet, fle
     found = values(policies, fleet, decided(fleet))
     left = {key[1]: value for key, value in found.items() if key[0] == "switchgear_engine_drain_left_seconds"}
     assert left == {"r1": 55.0, "r2": 0.0}, "r3 fell silent, r4 has no deadline"
+
+
+def test_prefill_engines_are_counted_by_state(tmp_path: Path) -> None:
+    file = tmp_path / "chat.yaml"
+    file.write_text(POLICIES.replace("  model: m\n", "  model: m\n  stage: prefill\n"))
+    staged = load((file,))
+    fleet = declared(staged)
+    out = EngineDecision(health=Health.UNHEALTHY, reason="", since_s=0.0, ejector=Ejector.ERRORS)
+    kept = EngineDecision(health=Health.HEALTHY, reason="", since_s=0.0, ejector=Ejector.SLOWNESS, floor=True)
+    found = values(staged, fleet, decided(fleet, r1=out, r3=kept))
+    states = {name[1]: value for name, value in found.items() if name[0] == "switchgear_pool_prefill_engines"}
+    assert states == {"named": 2, "ejected": 1, "floor": 1, "draining": 0, "full": 0, "unweighted": 0}
+    assert pool_rows(scene(staged, fleet, decided(fleet)))[0].stage == "prefill"
+
+
+def test_pool_without_stage_has_no_prefill_engines(policies: PolicySet, fleet: Fleet) -> None:
+    found = values(policies, fleet, decided(fleet))
+    assert not [name for name in found if name[0] == "switchgear_pool_prefill_engines"]

@@ -24,7 +24,7 @@ from xds_server.decide.decisions import (
 from xds_server.model.fleet import EngineId, Fleet, declared, with_report
 from xds_server.model.type_urls import CLUSTER, ENDPOINT, ROUTE
 from xds_server.model.view import View
-from xds_server.translate.prefillers import MOST_PREFILLERS, prefiller_lists, prefillers
+from xds_server.translate.prefillers import MOST_PREFILLERS, PrefillState, prefiller_lists, prefillers
 from xds_server.translate.view_resources import translate
 
 HEAD = "---\napiVersion: switchgear.dev/v1alpha1\nkind:"
@@ -107,7 +107,10 @@ def test_engine_that_is_out_is_on_no_list(health: EngineDecision, said: str) -> 
     given = policies({"p0": "a", "p1": "a"}, {"d0": "a"})
     out = decided({"p0": health})
     assert lists(given, out) == {"d0": {"p1": 100}}
-    assert [one.why_not for one in prefillers(given, declared(given), out, "first")] == [said, ""]
+    found = prefillers(given, declared(given), out, "first")
+    assert [one.why_not for one in found] == [said, ""]
+    named = PrefillState(said.split(maxsplit=1)[0].replace("kept", "floor"))
+    assert [one.state for one in found] == [named, PrefillState.NAMED]
     assert lists(given, decided({"p0": health, "p1": health})) == {}, "no list: engines prefill themselves"
 
 
@@ -128,7 +131,8 @@ def test_full_engine_is_on_no_list() -> None:
     assert lists(given, fleet=reported(declared(given), "p0", 11)) == {"d0": {"p0": 100, "p1": 100}}
     full = reported(declared(given), "p0", 12)
     assert lists(given, fleet=full) == {"d0": {"p1": 100}}
-    assert prefillers(given, full, decided(), "first")[0].why_not == "full: 12 requests in flight (limit 12)"
+    (found, _) = prefillers(given, full, decided(), "first")
+    assert (found.state, found.why_not) == (PrefillState.FULL, "full: 12 requests in flight (limit 12)")
     assert lists(given, fleet=reported(full, "p1", 30)) == {}
 
 

@@ -179,6 +179,7 @@ def _conditions(found: Sequence[Condition]) -> Mapping[str, ConditionRow]:
 def _pool(pool: PoolStatus) -> PoolRow:
     return PoolRow(
         model=pool.model,
+        stage=pool.stage,
         engines=pool.engines,
         healthy=pool.healthy,
         kept_in=pool.kept_in,

@@ -64,6 +64,7 @@ def _pool(name: str, pool: PoolDecisions, scene: ViewContext) -> PoolStatus:
     return PoolStatus(
         pool=name,
         model=scene.policies.pools[name].spec.model,
+        stage=scene.policies.pools[name].spec.stage or "",
         engines=len(pool.engines),
         healthy=sum(one.health is Health.HEALTHY for one in pool.engines.values()),
         kept_in=sum(one.floor for one in pool.engines.values()),

@@ -4,11 +4,13 @@ Labels are closed sets, so the label ``action`` stands for the reason of a level
 why POOL`` and in the ledger.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from prometheus_client.core import Metric
 
+from policies.remote_prefill import Stage
 from xds_server.admin.views.context import ViewContext
 from xds_server.admin.views.get_tables import pool_rows
 from xds_server.admin_api.status_types import PoolStatus
@@ -17,6 +19,7 @@ from xds_server.metrics.fleet_metrics import EngineMetrics, PoolMetrics
 from xds_server.metrics.metric_spec import GaugeFamilySpec
 from xds_server.model.fleet import Engine
 from xds_server.model.pod_state import PodPhase
+from xds_server.translate.prefillers import PrefillState, prefillers
 
 _FIGURES: Final[tuple[tuple[GaugeFamilySpec, Callable[[PoolStatus], float | None]], ...]] = (
     (PoolMetrics.pool_ceiling_requests, lambda one: one.ceiling),
@@ -68,6 +71,7 @@ def pool_metrics(scene: ViewContext) -> Iterator[Metric]:
         }
     )
     yield from _engines(scene)
+    yield PoolMetrics.pool_prefill_engines.family(_prefill_engines(scene))
     yield PoolMetrics.pool_shed_per_second.family(_shed(rows))
     yield PoolMetrics.pool_degradation_action.family(
         {
@@ -143,6 +147,16 @@ def _standings(scene: ViewContext) -> dict[tuple[str, ...], float]:
         for pool, engines in scene.fleet.pools.items()
         for standing in PodPhase
     }
+
+
+def _prefill_engines(scene: ViewContext) -> dict[tuple[str, ...], float]:
+    """Engines of each prefill pool by whether they are named."""
+    found: dict[tuple[str, ...], float] = {}
+    for pool in scene.decisions.pools:
+        if scene.policies.pools[pool].spec.stage is Stage.PREFILL:
+            states = Counter(one.state for one in prefillers(scene.policies, scene.fleet, scene.decisions, pool))
+            found |= {(pool, state.value): float(states[state]) for state in PrefillState}
+    return found
 
 
 def _shed(rows: Sequence[PoolStatus]) -> dict[tuple[str, ...], float]:

@@ -32,6 +32,7 @@ from xds_server.decide.admission.proxy_limits import (
     proxy_limits,
     round_up,
 )
+from xds_server.decide.admission.requests_in_prefill import PrefillLoad, in_flight
 from xds_server.decide.admission.retry_budget import retry_budget
 from xds_server.decide.admission.stuck_requests import in_flight_by_proxy, stuck_by_proxy
 from xds_server.decide.decision_memory import AdmissionMemory, Demand
@@ -129,14 +130,19 @@ def admission_decision(
     degradation: DegradationState | None,
     before: AdmissionMemory | None,
     now_s: float,
+    prefill: PrefillLoad | None = None,
 ) -> AdmissionMemory:
     """How much of the pool's traffic is admitted now, and each connected proxy's part.
 
-    If no part moved, ``by_proxy`` is the same mapping as in ``before``.
+    If no part moved, ``by_proxy`` is the same mapping as in ``before``. ``prefill``: the pool's requests at
+    prefill engines.
     """
     pool, resilience, classes, by_role = policy.spec, policy.resilience, policy.classes, proxies.by_role
     ready = ready_capacity(pool, engines, traffic)
-    total, how = total_ceiling(resilience.limits, pool, ready, before)
+    whole = total_ceiling(
+        resilience.limits, pool, ready, before, prefill=prefill, whole=in_flight(traffic) if prefill else 0
+    )
+    total, how = whole.total, whole.how
     in_force = not resilience.shadowed(resilience.limits.mode)
     shed_batch = degradation is not None and degradation.shed_batch
     percent, least = retry_budget(resilience, total, by_role, degradation, in_force=in_force)
@@ -209,7 +215,7 @@ def admission_decision(
         batch=round_up(of_class[1]),
         held=held,
         slots=ready.slots,
-        wait_s=max(0.0, supply.hold_s - supply.service_s),
+        wait_s=max(0.0, supply.hold_s * (1 - whole.prefill_places / total) - supply.service_s),
         pressure=pressure,
         utilization=ready.utilization,
         in_force=in_force,
@@ -219,6 +225,7 @@ def admission_decision(
         retry_percent=percent,
         retry_min_concurrency=least,
         crowded=crowded,
+        prefill_places=whole.prefill_places,
     )
     return AdmissionMemory(
         decided=decided,

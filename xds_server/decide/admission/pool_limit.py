@@ -13,6 +13,7 @@ from typing import Final
 from policies.pool import EnginePoolSpec
 from policies.resilience import Limits
 from xds_server.decide.admission.proxy_limits import round_up
+from xds_server.decide.admission.requests_in_prefill import PrefillLoad, prefill_places, settled_places
 from xds_server.decide.decision_memory import AdmissionMemory
 from xds_server.decide.decisions import Health
 from xds_server.decide.pool_inputs import PoolEngines
@@ -36,6 +37,15 @@ class ReadyCapacity:
     def utilization(self) -> float | None:
         """The share of slots in use; None if unknown."""
         return self.in_use / self.slots if self.in_use is not None and self.slots else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TotalCeiling:
+    """Requests in flight that a pool may have, the formula, and how many of them are for requests in prefill."""
+
+    total: int
+    how: str
+    prefill_places: int = 0
 
 
 def ready_capacity(pool: EnginePoolSpec, engines: PoolEngines, traffic: PoolTraffic | None) -> ReadyCapacity:
@@ -73,11 +83,27 @@ def pool_ceiling(limits: Limits, service_time_s: float, slots: float) -> tuple[i
 
 
 def total_ceiling(
-    limits: Limits, pool: EnginePoolSpec, ready: ReadyCapacity, before: AdmissionMemory | None
-) -> tuple[int, str]:
-    """The ceiling and its formula; unchanged if only learned values moved it, and by little."""
-    total, how = pool_ceiling(limits, ready.slots / ready.per_s if ready.per_s else pool.service_time, ready.slots)
+    limits: Limits,
+    pool: EnginePoolSpec,
+    ready: ReadyCapacity,
+    before: AdmissionMemory | None,
+    *,
+    prefill: PrefillLoad | None = None,
+    whole: int = 0,
+) -> TotalCeiling:
+    """The ceiling and its formula; unchanged if only learned values moved it, and by little.
+
+    ``prefill``: what of ``whole`` requests in flight is in prefill; it has no places besides ``maxConcurrent``.
+    """
+    service_s = ready.slots / ready.per_s if ready.per_s else pool.service_time
+    total, how = pool_ceiling(limits, service_s, ready.slots)
+    places = 0
+    if limits.max_concurrent is None:
+        wanted = prefill_places(prefill, whole, (ready.slots, ready.per_s))
+        places = settled_places(wanted, 0 if before is None else before.decided.prefill_places, total)
+    if places:
+        total, how = total + places, f"{how} + {places} in prefill"
     same = before is not None and before.basis[:1] == ((limits, ready.by),)
     if same and before is not None and abs(total - before.decided.total) < ESTIMATE_STEP * before.decided.total:
-        return before.decided.total, how
-    return total, how
+        total, places = before.decided.total, before.decided.prefill_places
+    return TotalCeiling(total=total, how=how, prefill_places=places)

@@ -72,7 +72,7 @@ export class Pools {
     const top = Math.max(row.ceiling ?? 0, row.slots ?? 0, row.inFlight ?? 0, 1);
     card.gauge.querySelector("i").style.setProperty("--v", (100 * (row.inFlight ?? 0)) / top);
     card.gauge.querySelector("b").style.setProperty("--v", (100 * Math.min(row.slots ?? 0, top)) / top);
-    const load = `${number(row.inFlight)} in flight, ${number(row.slots)} slots, limit ${number(row.ceiling)}`;
+    const load = (row.stage ? `stage ${row.stage}: ` : "") + `${number(row.inFlight)} in flight, ${number(row.slots)} slots, limit ${number(row.ceiling)}`;
     card.gauge.setAttribute("aria-label", load);
     setText(card.limits, load + (row.keptIn ? `; ${row.keptIn} kept in rotation by the capacity floor` : "") + (row.keysAwayPercent ? `; ${number(row.keysAwayPercent)} % of the keys with another engine` : "") + (row.shadow.length ? `; shadow: ${row.shadow.join(", ")}` : ""));
     card.limits.title = row.ceilingReason;
