@@ -1,12 +1,14 @@
-"""Programs of other products that judge our exports: Envoy Gateway's egctl.
+"""Programs of other products, from their Go modules: Envoy Gateway's egctl, the Gateway API's endpoint picker.
 
-``python tests/mesh_parts.py`` builds them, once, from their Go modules and prints where they are. They are in the
-cache (``$XDG_CACHE_HOME/switchgear/mesh-parts``) that checkouts share. ``EGCTL`` names one built elsewhere.
+``python tests/mesh_parts.py PRODUCT ...`` builds them, once, and prints where they are. They are in the
+cache (``$XDG_CACHE_HOME/switchgear/mesh-parts``) that checkouts share. ``EGCTL`` and
+``ENDPOINT_PICKER`` name programs built elsewhere.
 Tests build nothing: without its program a test is skipped with the reason.
 """
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -50,14 +52,22 @@ ENVOY_GATEWAY: Final = MeshPart(
     version="1.9.1",
     variable="EGCTL",
 )
-PARTS: Final = {one.product: one for one in (ENVOY_GATEWAY,)}
+ENDPOINT_PICKER: Final = MeshPart(
+    product="endpoint-picker",
+    module="sigs.k8s.io/gateway-api-inference-extension",
+    package="cmd/epp",
+    version="1.2.0",
+    variable="ENDPOINT_PICKER",
+)
+PARTS: Final = {one.product: one for one in (ENVOY_GATEWAY, ENDPOINT_PICKER)}
+_TARGETS: Final = {"envoy-gateway": "mesh-parts", "endpoint-picker": "picker-parts"}
 
 
 def required(part: MeshPart) -> Path:
     """The program; skips the test without one."""
     at = part.found()
     if at is None:
-        pytest.skip(f"no {part.program}: `make mesh-parts` builds it, or {part.variable} names one")
+        pytest.skip(f"no {part.program}: `make {_TARGETS[part.product]}` builds it, or {part.variable} names one")
     return at
 
 
@@ -92,10 +102,10 @@ def built(part: MeshPart) -> Path:
     return part.cached
 
 
-def main() -> int:
-    """Print where the programs are; 1, with the reason, if one cannot be obtained."""
+def main(products: Sequence[str]) -> int:
+    """Print where these programs are; 1, with the reason, if one cannot be obtained."""
     failed = False
-    for part in PARTS.values():
+    for part in (PARTS[one] for one in products):
         try:
             sys.stdout.write(f"{built(part)}\n")
             sys.stdout.flush()
@@ -106,4 +116,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:] or list(PARTS)))
