@@ -197,10 +197,13 @@ class _Sink(asyncio.Protocol):
 
 
 async def _serve_sink() -> None:
-    server = await asyncio.get_running_loop().create_server(_Sink, "127.0.0.1", 0)
-    sys.stdout.write(json.dumps({"port": server.sockets[0].getsockname()[1]}) + "\n")
+    loop = asyncio.get_running_loop()
+    # Routers that choose by load want two engines.
+    first, second = [await loop.create_server(_Sink, "127.0.0.1", 0) for _ in range(2)]
+    port, other_port = (one.sockets[0].getsockname()[1] for one in (first, second))
+    sys.stdout.write(json.dumps({"port": port, "other_port": other_port}) + "\n")
     sys.stdout.flush()
-    await server.serve_forever()
+    await first.serve_forever()
 
 
 def _policies(sink: int, port: int, source: str) -> str:
@@ -362,7 +365,9 @@ async def _start(folder: Path, processes: ChildProcesses, *, peers: bool) -> dic
             child, host = await processes.start(contestant, envoy_command(path)), "127.0.0.1"
         envoys[contestant] = _Envoy(child=child, host=host, port=port, stated=stated)
     for peer in PEERS.values() if peers else ():
-        child, url = await start_peer(processes, folder, peer, [sink.ready["port"]], "tiny")
+        child, url = await start_peer(
+            processes, folder, peer, [sink.ready["port"], sink.ready["other_port"]], "tiny"
+        )
         host, _, own = url.removeprefix("http://").partition(":")
         envoys[peer.name] = _Envoy(child=child, host=host, port=int(own), stated=False, chats=True)
     for contestant, envoy in envoys.items():

@@ -21,17 +21,26 @@ from tests.part_results import recorded_skip
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshPart:
-    """A program, and the Go module that it is built from. ``variable`` may name one that is already there."""
+    """A program, and the Go module that it is built from. ``variable`` may name one that is there already.
+
+    ``pins``: folder of a ``go.mod`` that requires this version, for a module whose versions no proxy lists.
+    """
 
     product: str
     module: str
     package: str
     version: str
     variable: str
+    pins: Path | None = None
 
     @property
     def program(self) -> str:
         return self.package.rpartition("/")[2]
+
+    @property
+    def wanted(self) -> str:
+        """What ``go install`` is told."""
+        return f"{self.module}/{self.package}" + ("" if self.pins else f"@v{self.version}")
 
     @property
     def cached(self) -> Path:
@@ -58,6 +67,7 @@ ENDPOINT_PICKER: Final = MeshPart(
     package="cmd/epp",
     version="1.2.0",
     variable="ENDPOINT_PICKER",
+    pins=Path(__file__).parent / "with_peers" / "parts",
 )
 PARTS: Final = {one.product: one for one in (ENVOY_GATEWAY, ENDPOINT_PICKER)}
 _TARGETS: Final = {"envoy-gateway": "mesh-parts", "endpoint-picker": "picker-parts"}
@@ -96,8 +106,9 @@ def built(part: MeshPart) -> Path:
     built_into(
         part.cached.parent,
         f"{part.program} of {part.module} {part.version}",
-        lambda _: ["install", "-ldflags=-s -w", f"{part.module}/{part.package}@v{part.version}"],
+        lambda _: ["install", "-ldflags=-s -w", part.wanted],
         otherwise=f"{part.variable} names no program",
+        cwd=part.pins,
     )
     return part.cached
 

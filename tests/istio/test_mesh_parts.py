@@ -31,7 +31,10 @@ def test_program_is_built_once_outside_the_checkout(cache: Path, part: mesh_part
     assert at.name == part.program
     assert mesh_parts.built(part) == at == part.found()
     (call,) = (cache.parent / "calls").read_text().splitlines()
-    assert call.endswith(f" {part.module}/{part.package}@v{part.version}")
+    assert call.endswith(f" {part.wanted}")
+    pinned = (part.pins / "go.mod").read_text() if part.pins else call
+    assert part.module in pinned
+    assert f"v{part.version}" in pinned
 
 
 @pytest.mark.usefixtures("cache")
