@@ -71,6 +71,13 @@ _CHOICES: Final = (
     "tries that waited in full queues opened the breakers of healthy engines. The routers choose by load,",
     "since the bench's prompts are alike and their default follows prefixes. LiteLLM has no probes: its own",
     "are chat requests.",
+    "",
+    "Routers without a limit of admission serve more of an overload (S1, S3, S5) than Switchgear, by letting",
+    "callers wait for up to their 10 s: compare p99. LiteLLM's worker needs 7 to 9 ms of a core for a",
+    "request, and was overloaded before the fault, on this machine; with its rows, compare the cost only.",
+    "",
+    "The Gateway API's real endpoint picker is tested behind Envoy (`make picker-parts`, then `make peers`),",
+    "but not measured here: the contestants `picker` and `picker-counting` are imitations.",
 )
 
 
