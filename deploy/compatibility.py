@@ -117,7 +117,7 @@ def supported() -> dict[str, str]:
         "python": f"{str(project['requires-python']).removeprefix('>=')} and later",
         "envoy-gateway": "no limit declared",
         "endpoint-picker": "no limit declared",
-        **{one: f"{locked_peer(one)}, [measured beside us](failover.md)" for one in PEERS},
+        **{one: f"{locked_peer(one)}, [measured next to ours](failover.md)" for one in PEERS},
     }
 
 

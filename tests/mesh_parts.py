@@ -39,7 +39,7 @@ class MeshPart:
 
     @property
     def wanted(self) -> str:
-        """What ``go install`` is told."""
+        """The argument of ``go install``."""
         return f"{self.module}/{self.package}" + ("" if self.pins else f"@v{self.version}")
 
     @property

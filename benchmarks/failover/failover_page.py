@@ -73,7 +73,7 @@ _CHOICES: Final = (
     "are chat requests.",
     "",
     "Routers without a limit of admission serve more of an overload (S1, S3, S5) than Switchgear, by letting",
-    "callers wait for up to their 10 s: compare p99. LiteLLM's worker needs 7 to 9 ms of a core for a",
+    "callers wait for up to their 10 s: compare p99. LiteLLM's worker needs 6.5 to 9.1 ms of a core for a",
     "request, and was overloaded before the fault, on this machine; with its rows, compare the cost only.",
     "",
     "The Gateway API's real endpoint picker is tested behind Envoy (`make picker-parts`, then `make peers`),",
@@ -112,7 +112,7 @@ def _beside(results: Sequence[Result]) -> str:
     """One run of Switchgear and what a user might choose instead, on a machine that others used."""
     some = sorted(results, key=lambda one: (list(SCENARIOS).index(one["scenario"]), _place(one), one["seed"]))
     shown = [one for one in some if kept_its_times(one)]
-    lines = ["## Beside the routers of other projects", ""]
+    lines = ["## Next to the routers of other projects", ""]
     for name, peer in PEERS.items():
         versions = sorted({one["versions"][peer.distribution] for one in some if one["contestant"] == name})
         if versions:

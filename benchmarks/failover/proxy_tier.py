@@ -222,7 +222,7 @@ async def ready(
 async def _every_engine_asked(
     session: aiohttp.ClientSession, side: ProxyTier, target: LoadTarget, fleet: EngineFleet
 ) -> None:
-    """Ask until every engine has answered through this proxy: the pages of other products tell of other things."""
+    """Ask until every engine has answered through this proxy: the pages of other products show other things."""
     give_up_s = time.monotonic() + START_LIMIT_S
     body = {"model": MODEL, "prompt": "word", "max_tokens": 1}
     before = [len(book["calls"]) for book in await call_records(session, fleet)]
