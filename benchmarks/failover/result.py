@@ -146,7 +146,7 @@ def kept_its_times(found: Result) -> bool:
     then the proxy's own.
     """
     bench, use = found["bench"], found["use_percent"]
-    return (
+    return bool(
         bench["lag_p99_s"] <= FAIR.lag_p99_s
         and bench["lag_max_s"] <= FAIR.lag_max_s
         and bench["engine_delay_p99_s"] <= FAIR.engine_p99_s
