@@ -5,12 +5,15 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # vLLM has an environment of its own, 3 GB of it; SWITCHGEAR_VLLM_PYTHON names one that is already there.
 VLLM := .vllm-venv
+# SGLang's router, vLLM's router and LiteLLM, 0.9 GB; SWITCHGEAR_PEERS_PYTHON names an environment that is already there.
+PEERS := .peers-venv
 AUDIT := .venv-audit
 # Test processes; 0 runs all tests in one.
 WORKERS ?= 3
 VLLM_READY := $(if $(SWITCHGEAR_VLLM_PYTHON),,$(VLLM)/.ready)
+PEERS_READY := $(if $(SWITCHGEAR_PEERS_PYTHON),,$(PEERS)/.ready)
 
-.PHONY: demo test test-fast check bench docs report sbom audit generated vllm vllm-env gpu envoys pythons compatibility cluster-parts cluster mesh-parts mesh h2 clean
+.PHONY: demo test test-fast check bench docs report sbom audit generated vllm vllm-env peers peers-env gpu envoys pythons compatibility cluster-parts cluster mesh-parts mesh picker-parts h2 clean
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Switchgear needs Python 3.11 or later; $(PYTHON) is {v.major}.{v.minor}. Name another with: make PYTHON=python3.12 ...")'
@@ -31,6 +34,13 @@ $(VLLM)/.ready: vllm.lock
 		$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check torch==$$(sed -n "s,^torch==,,p" vllm.lock); }
 	@$(VLLM)/bin/python -c 'import vllm' \
 		|| { echo "vLLM is installed in $(VLLM) and cannot be imported, for the reason above."; exit 1; }
+	@touch $@
+
+$(PEERS)/.ready: peers.lock
+	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	@echo "setting up $(PEERS) (once) ..."
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r peers.lock \
+		|| { echo "The packages of peers.lock cannot be installed here, for the reason above. Only \`make peers\` needs them."; exit 1; }
 	@touch $@
 
 demo: $(READY)
@@ -79,7 +89,11 @@ cluster: $(READY) $(VENV)/.kubectl
 
 # Envoy Gateway's egctl, in the user's cache.
 mesh-parts: $(READY)
-	@$(BIN)/python tests/mesh_parts.py
+	@$(BIN)/python tests/mesh_parts.py envoy-gateway
+
+# The Gateway API's endpoint picker, in the user's cache.
+picker-parts: $(READY)
+	@$(BIN)/python tests/mesh_parts.py endpoint-picker
 
 # What it says of our exports; without it the tests are skipped, and a line says why.
 mesh: $(READY)
@@ -94,6 +108,16 @@ vllm: $(READY) $(VLLM_READY)
 	$(BIN)/pytest -m vllm --real-part vllm tests/with_vllm $(ARGS)
 
 vllm-env: $(VLLM_READY)
+
+# What one would choose instead, as the failover benchmark runs it: a line for each, passed or skipped with the reason.
+peers: $(READY)
+	@$(MAKE) --no-print-directory peers-env || true
+	@for peer in sglang-router vllm-router litellm; do \
+		$(BIN)/pytest -q --real-part $$peer tests/with_peers/test_peers.py -k $$peer $(ARGS) || exit 1; \
+	done
+	$(BIN)/pytest -q --real-part endpoint-picker tests/with_peers/test_endpoint_picker.py $(ARGS)
+
+peers-env: $(PEERS_READY)
 
 # An NVIDIA GPU, its driver, and real vLLM on it. SWITCHGEAR_TORCH_PYTHON names a Python with torch for CUDA,
 # SWITCHGEAR_VLLM_PYTHON one with vLLM for CUDA; tests without theirs are skipped.
@@ -148,4 +172,4 @@ generated: $(READY)
 	$(BIN)/python -m deploy.generated
 
 clean:
-	rm -rf $(VENV) $(VLLM) $(AUDIT) .envoys .parts sbom.json .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VLLM) $(PEERS) $(AUDIT) .envoys .parts sbom.json .mypy_cache .ruff_cache .pytest_cache

@@ -1,11 +1,12 @@
 """What a request costs Envoy's worker: our configuration against plain Envoy, by size of the body, in one run.
 
 ``plain`` is an Envoy with one route, our retries and no filter of ours. ``fields`` adds the reading of request
-fields and our routes. ``served`` is an Envoy that a real control plane configures by ADS, at its defaults: engine
-listeners (hops) and access logs as well. ``headers`` and ``served-headers`` are the same with ``requestFields:
-headers``, and their requests state the fields. All have one worker. CPU is that of Envoy's threads; the engine
-behind the Envoys answers at once. Bodies differ from one request to the next, in text, length and order of
-fields. ``neighbour`` is the longest time of small requests while large ones arrive.
+fields and our routes. ``served`` is an Envoy that a real control plane configures by ADS, at its defaults:
+engine listeners (hops) and access logs as well. ``headers`` and ``served-headers`` are the same with
+``requestFields: headers``, and their requests state the fields. All have one worker. CPU is that of Envoy's
+threads; the engine behind the Envoys answers at once. ``--peers`` adds the routers of other projects, for chats
+only, which all take; their CPU is that of their process. Bodies differ from one request to the next, in text,
+length and order of fields. ``neighbour`` is the longest time of small requests while large ones arrive.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.harness import ResultColumn, option_parser, percentile, publish, result_table
+from benchmarks.peers import PEERS, start_peer
 from benchmarks.testbed import LIMIT_S, ProcessLauncher, policy_text, until
 from chaos.processes import ChildProcess, ChildProcesses, envoy_command, free_ports
 
@@ -126,12 +128,21 @@ class _Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Envoy:
-    """A contestant; ``stated``: requests to it have the fields in headers."""
+    """A contestant; ``stated``: requests to it have the fields in headers. ``chats``: it takes no other bodies."""
 
     child: ChildProcess
     host: str
     port: int
     stated: bool
+    chats: bool = False
+
+
+_ANSWER: Final = (
+    b'{"id":"a","object":"chat.completion","created":1,"model":"tiny","choices":[{"index":0,"text":"a",'
+    b'"message":{"role":"assistant","content":"a"},"finish_reason":"length"}],'
+    b'"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}'
+)
+_SMALL: Final = b'{"model":"tiny","messages":[{"role":"user","content":"a"}]}'
 
 
 class _Sink(asyncio.Protocol):
@@ -165,7 +176,7 @@ class _Sink(asyncio.Protocol):
                 self._answer()
 
     def _answer(self) -> None:
-        kind, body = b"application/json", b'{"choices":[{"text":"a","finish_reason":"length"}]}'
+        kind, body = b"application/json", _ANSWER
         if self.path.startswith(b"/metrics"):
             kind = b"text/plain"
             body = "".join(
@@ -186,10 +197,13 @@ class _Sink(asyncio.Protocol):
 
 
 async def _serve_sink() -> None:
-    server = await asyncio.get_running_loop().create_server(_Sink, "127.0.0.1", 0)
-    sys.stdout.write(json.dumps({"port": server.sockets[0].getsockname()[1]}) + "\n")
+    loop = asyncio.get_running_loop()
+    # Routers that choose by load want two engines.
+    first, second = [await loop.create_server(_Sink, "127.0.0.1", 0) for _ in range(2)]
+    port, other_port = (one.sockets[0].getsockname()[1] for one in (first, second))
+    sys.stdout.write(json.dumps({"port": port, "other_port": other_port}) + "\n")
     sys.stdout.flush()
-    await server.serve_forever()
+    await first.serve_forever()
 
 
 def _policies(sink: int, port: int, source: str) -> str:
@@ -264,7 +278,7 @@ async def _ask(envoy: _Envoy, requests: Iterator[bytes], count: int, took_s: lis
             await writer.drain()
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
             if b" 200 " not in head[:20]:
-                raise RuntimeError(f"Envoy answered {head.splitlines()[0]!r}")
+                raise RuntimeError(f"the proxy answered {head.splitlines()[0]!r}")
             length = next(line for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
             await reader.readexactly(int(length.partition(b":")[2]))
             took_s.append(time.monotonic() - began_s)
@@ -282,7 +296,7 @@ def _requests(bodies: Sequence[bytes], *, stated: bool) -> Iterator[bytes]:
 
 async def _turn(envoy: _Envoy, bodies: Sequence[bytes]) -> _Turn:
     """As many requests as fit into a turn, then a few with a neighbour that sends small ones."""
-    requests, small = (_requests(some, stated=envoy.stated) for some in (bodies, [b'{"model":"tiny"}']))
+    requests, small = (_requests(some, stated=envoy.stated) for some in (bodies, [_SMALL]))
     count = max(2, min(400, _BYTES_A_TURN // len(bodies[0]) // CONNECTIONS))
     took_s: list[float] = []
     began_us = _cpu_us(envoy.child)
@@ -296,15 +310,17 @@ async def _turn(envoy: _Envoy, bodies: Sequence[bytes]) -> _Turn:
     return _Turn(cpu_us=cpu_us, took_s=took_s, neighbour_s=neighbour_s)
 
 
-async def measure(names: Sequence[str], turns: int) -> list[CostRow]:
+async def measure(names: Sequence[str], turns: int, *, peers: bool = False) -> list[CostRow]:
     """All rows; contestants take turns, so that a noisy machine is noisy to all."""
     with tempfile.TemporaryDirectory() as scratch:
         async with ChildProcesses() as processes:
             folder = Path(scratch)
-            envoys = await _start(folder, processes)
+            started = await _start(folder, processes, peers=peers)
             rows = []
             for name in names:
                 sent = bodies(name)
+                chat = SIZES[name][0] == "chat"
+                envoys = {one: envoy for one, envoy in started.items() if chat or not envoy.chats}
                 turned: dict[str, list[_Turn]] = {one: [] for one in envoys}
                 for _, (contestant, envoy) in itertools.product(range(turns), envoys.items()):
                     turned[contestant].append(await _turn(envoy, sent))
@@ -327,7 +343,7 @@ async def measure(names: Sequence[str], turns: int) -> list[CostRow]:
             return rows
 
 
-async def _start(folder: Path, processes: ChildProcesses) -> dict[str, _Envoy]:
+async def _start(folder: Path, processes: ChildProcesses, *, peers: bool) -> dict[str, _Envoy]:
     sink = await processes.start(
         "sink", [sys.executable, "-m", "benchmarks.request_cost", "--sink"], ready_within_s=LIMIT_S
     )
@@ -348,11 +364,17 @@ async def _start(folder: Path, processes: ChildProcesses) -> dict[str, _Envoy]:
             path.write_text(_moved(_plain(bootstrap) if contestant == "plain" else bootstrap, port))
             child, host = await processes.start(contestant, envoy_command(path)), "127.0.0.1"
         envoys[contestant] = _Envoy(child=child, host=host, port=port, stated=stated)
+    for peer in PEERS.values() if peers else ():
+        child, url = await start_peer(
+            processes, folder, peer, [sink.ready["port"], sink.ready["other_port"]], "tiny"
+        )
+        host, _, own = url.removeprefix("http://").partition(":")
+        envoys[peer.name] = _Envoy(child=child, host=host, port=int(own), stated=False, chats=True)
     for contestant, envoy in envoys.items():
 
         async def answers(envoy: _Envoy = envoy) -> bool:
             try:
-                await _ask(envoy, _requests([b'{"model":"tiny"}'], stated=envoy.stated), 1, [])
+                await _ask(envoy, _requests([_SMALL], stated=envoy.stated), 1, [])
             except (OSError, RuntimeError, asyncio.IncompleteReadError):
                 return False
             return True
@@ -363,7 +385,7 @@ async def _start(folder: Path, processes: ChildProcesses) -> dict[str, _Envoy]:
 
 COLUMNS: Final[Sequence[ResultColumn[CostRow]]] = (
     ResultColumn(heading="body", cell=lambda row: row.body, left=True),
-    ResultColumn(heading="Envoy", cell=lambda row: row.contestant, left=True),
+    ResultColumn(heading="proxy", cell=lambda row: row.contestant, left=True),
     ResultColumn(heading="CPU", cell=lambda row: f"{row.cpu_us:.0f} us"),
     ResultColumn(heading="of plain", cell=lambda row: f"{row.ratio:.2f}"),
     ResultColumn(
@@ -396,12 +418,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--turns", type=int, default=7, help="per body and Envoy")
     parser.add_argument("--body", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--bound", type=float, metavar="RATIO", help="fail above this ratio, not at the targets")
+    parser.add_argument("--peers", action="store_true", help="also the routers of other projects")
     parser.add_argument("--sink", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.sink:
         asyncio.run(_serve_sink())
         return 0
-    rows = asyncio.run(measure(options.body, options.turns))
+    rows = asyncio.run(measure(options.body, options.turns, peers=options.peers))
     caption = f"{CONNECTIONS} connections, one worker each, {os.cpu_count()} cores"
     table = result_table("what a request costs", COLUMNS, rows, caption=caption)
     answer = {"targets": TARGETS, "rows": [asdict(row) for row in rows], "missed": missed(rows, options.bound)}

@@ -32,8 +32,15 @@ PRODUCTS: Final = {
     "kubectl": "kubectl",
     "python": "Python",
     "envoy-gateway": "Envoy Gateway (egctl)",
+    "endpoint-picker": "Gateway API endpoint picker",
+    "sglang-router": "SGLang router",
+    "vllm-router": "vLLM router",
+    "litellm": "LiteLLM proxy",
 }
 """Name of each product, in the order of the page."""
+
+PEERS: Final = ("sglang-router", "vllm-router", "litellm")
+"""Products that a user might choose instead, and their packages in peers.lock."""
 
 _HEADING: Final = """\
 # Compatibility
@@ -109,6 +116,8 @@ def supported() -> dict[str, str]:
         "kubectl": "no limit declared",
         "python": f"{str(project['requires-python']).removeprefix('>=')} and later",
         "envoy-gateway": "no limit declared",
+        "endpoint-picker": "no limit declared",
+        **{one: f"{locked_peer(one)}, [measured next to ours](failover.md)" for one in PEERS},
     }
 
 
@@ -121,9 +130,19 @@ def newest_envoy() -> str:
 
 def locked_vllm() -> str:
     """The version of vLLM that vllm.lock pins."""
-    found = re.search(r"^vllm(?:-cpu)?==([0-9.]+)", (ROOT / "vllm.lock").read_text(encoding="utf-8"), re.MULTILINE)
+    return _pinned("vllm.lock", "vllm(?:-cpu)?")
+
+
+def locked_peer(distribution: str) -> str:
+    """The version of another project's router that peers.lock pins."""
+    return _pinned("peers.lock", re.escape(distribution))
+
+
+def _pinned(lock: str, name: str) -> str:
+    text = (ROOT / lock).read_text(encoding="utf-8")
+    found = re.search(rf"^{name}==([0-9.]+)", text, re.MULTILINE)
     if found is None:
-        msg = "vllm.lock pins no vllm"
+        msg = f"{lock} pins no {name}"
         raise LookupError(msg)
     return found[1]
 

@@ -103,7 +103,8 @@ TESTS = Path(__file__).parent
 WITH_WHOLE_PROGRAMS: Final = ("with_envoy", "typed", "incident", "kubernetes", "hostile")
 SLOW: Final = (
     *WITH_WHOLE_PROGRAMS,
-    *("benchmarks", "deploy", "fuzz", "monitoring", "upgrade", "with_vllm", "test_repository_layout.py"),
+    *("benchmarks", "deploy", "fuzz", "monitoring", "upgrade", "with_peers", "with_vllm"),
+    "test_repository_layout.py",
     *(
         f"chaos/{one}"
         for one in ("cli", "demo", "fake_engine", "faults", "gate", "lab", "load", "netem", "real_vllm")

@@ -1,12 +1,14 @@
-"""Programs of other products that judge our exports: Envoy Gateway's egctl.
+"""Programs of other products, from their Go modules: Envoy Gateway's egctl, the Gateway API's endpoint picker.
 
-``python tests/mesh_parts.py`` builds them, once, from their Go modules and prints where they are. They are in the
-cache (``$XDG_CACHE_HOME/switchgear/mesh-parts``) that checkouts share. ``EGCTL`` names one built elsewhere.
+``python tests/mesh_parts.py PRODUCT ...`` builds them, once, and prints where they are. They are in the
+cache (``$XDG_CACHE_HOME/switchgear/mesh-parts``) that checkouts share. ``EGCTL`` and
+``ENDPOINT_PICKER`` name programs built elsewhere.
 Tests build nothing: without its program a test is skipped with the reason.
 """
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,17 +21,26 @@ from tests.part_results import recorded_skip
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshPart:
-    """A program, and the Go module that it is built from. ``variable`` may name one that is already there."""
+    """A program, and the Go module that it is built from. ``variable`` may name one that is there already.
+
+    ``pins``: folder of a ``go.mod`` that requires this version, for a module whose versions no proxy lists.
+    """
 
     product: str
     module: str
     package: str
     version: str
     variable: str
+    pins: Path | None = None
 
     @property
     def program(self) -> str:
         return self.package.rpartition("/")[2]
+
+    @property
+    def wanted(self) -> str:
+        """The argument of ``go install``."""
+        return f"{self.module}/{self.package}" + ("" if self.pins else f"@v{self.version}")
 
     @property
     def cached(self) -> Path:
@@ -50,14 +61,23 @@ ENVOY_GATEWAY: Final = MeshPart(
     version="1.9.1",
     variable="EGCTL",
 )
-PARTS: Final = {one.product: one for one in (ENVOY_GATEWAY,)}
+ENDPOINT_PICKER: Final = MeshPart(
+    product="endpoint-picker",
+    module="sigs.k8s.io/gateway-api-inference-extension",
+    package="cmd/epp",
+    version="1.2.0",
+    variable="ENDPOINT_PICKER",
+    pins=Path(__file__).parent / "with_peers" / "parts",
+)
+PARTS: Final = {one.product: one for one in (ENVOY_GATEWAY, ENDPOINT_PICKER)}
+_TARGETS: Final = {"envoy-gateway": "mesh-parts", "endpoint-picker": "picker-parts"}
 
 
 def required(part: MeshPart) -> Path:
     """The program; skips the test without one."""
     at = part.found()
     if at is None:
-        pytest.skip(f"no {part.program}: `make mesh-parts` builds it, or {part.variable} names one")
+        pytest.skip(f"no {part.program}: `make {_TARGETS[part.product]}` builds it, or {part.variable} names one")
     return at
 
 
@@ -86,16 +106,17 @@ def built(part: MeshPart) -> Path:
     built_into(
         part.cached.parent,
         f"{part.program} of {part.module} {part.version}",
-        lambda _: ["install", "-ldflags=-s -w", f"{part.module}/{part.package}@v{part.version}"],
+        lambda _: ["install", "-ldflags=-s -w", part.wanted],
         otherwise=f"{part.variable} names no program",
+        cwd=part.pins,
     )
     return part.cached
 
 
-def main() -> int:
-    """Print where the programs are; 1, with the reason, if one cannot be obtained."""
+def main(products: Sequence[str]) -> int:
+    """Print where these programs are; 1, with the reason, if one cannot be obtained."""
     failed = False
-    for part in PARTS.values():
+    for part in (PARTS[one] for one in products):
         try:
             sys.stdout.write(f"{built(part)}\n")
             sys.stdout.flush()
@@ -106,4 +127,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:] or list(PARTS)))

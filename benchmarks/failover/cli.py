@@ -19,7 +19,7 @@ from benchmarks.failover.experiment_setting import EngineKind, ExperimentSetting
 from benchmarks.failover.failover_experiment import ExperimentCell, run
 from benchmarks.failover.failover_page import page
 from benchmarks.failover.failover_scenarios import DEAD, DEAF, MIXTURES, MORE, SCENARIOS, SIX
-from benchmarks.failover.result import FOLDER, counts, file_name, read, result, usual, write
+from benchmarks.failover.result import FOLDER, PEER_FOLDER, counts, file_name, read, result, usual, write
 from benchmarks.failover.result_tables import missed, table
 from chaos.lab.envoy_processes import NotReadyError
 from chaos.processes import ProcessError
@@ -44,7 +44,11 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     console = Console(width=options.width)
     if options.page is not None:
-        page(usual(read(sorted(options.results.glob("*.json")))), options.page)
+        own, beside = (
+            usual(read(sorted(folder.glob("*.json"))))
+            for folder in (options.results, options.results / PEER_FOLDER.name)
+        )
+        page(own, options.page, beside)
         return 0
     try:
         cells = cells_of(options)

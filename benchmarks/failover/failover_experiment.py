@@ -11,12 +11,12 @@ from typing import Final
 import aiohttp
 
 from benchmarks.failover.contestants import Contestant
-from benchmarks.failover.engine_fleet import EngineFleet, call_records, set_fault, start_fleet
+from benchmarks.failover.engine_fleet import MODEL, EngineFleet, call_records, set_fault, start_fleet
 from benchmarks.failover.experiment_history import CpuUse, EngineAttempt, ExperimentHistory, attempts_of
 from benchmarks.failover.experiment_setting import ExperimentSetting
 from benchmarks.failover.failover_scenarios import EngineOutage, FailoverScenario, outages
 from benchmarks.failover.health_watch import HealthWatch, watched
-from benchmarks.failover.proxy_tier import ProxyTier, picker_tier, ready, static_tier, switchgear_tier
+from benchmarks.failover.proxy_tier import ProxyTier, peer_tier, picker_tier, ready, static_tier, switchgear_tier
 from chaos.history.history_events import ProxySample
 from chaos.history.request_outcomes import RequestOutcome
 from chaos.lab.cpu_meter import CpuMeter
@@ -45,7 +45,7 @@ async def run(cell: ExperimentCell) -> ExperimentHistory:
         ):
             fleet = await start_fleet(children, cell.setting)
             side = await _side(children, Path(name), cell, fleet)
-            await ready(session, side, cell.setting)
+            await ready(session, side, cell.setting, fleet)
             return await _observed(cell, session, fleet, side)
 
 
@@ -54,6 +54,8 @@ async def _side(children: ChildProcesses, folder: Path, cell: ExperimentCell, fl
         return await static_tier(children, folder, cell.contestant, cell.setting, fleet)
     if cell.contestant.picks_by is not None:
         return await picker_tier(children, folder, cell.contestant, cell.setting, fleet)
+    if cell.contestant.peer is not None:
+        return await peer_tier(children, folder, cell.contestant, cell.setting, fleet)
     relayed = cell.scenario.telemetry_lost_at is not None
     return await switchgear_tier(children, folder, cell.contestant, cell.setting, fleet, relayed=relayed)
 
@@ -112,6 +114,7 @@ def _profile(cell: ExperimentCell, side: ProxyTier) -> LoadProfile:
         streaming_share=setting.streaming_share,
         max_tokens=dict.fromkeys(range(shortest, longest + 1), 1.0),
         deadline_s=setting.deadline_s,
+        model=MODEL,
         seed=setting.seed,
     )
 
@@ -159,6 +162,7 @@ def _parts(fleet: EngineFleet, side: ProxyTier) -> dict[str, list[ChildProcess]]
         "Envoys": list(side.envoys),
         "control plane": [] if side.server is None else [side.server],
         "picker": [] if side.picker is None else [side.picker],
+        "router": list(side.routers),
         "relay": [] if side.relay is None else [side.relay],
         "agents": [one.child for one in side.agents.values() if one.child is not None],
     }

@@ -16,8 +16,9 @@ from benchmarks.failover.failover_scenarios import (
     FailoverScenario,
 )
 from benchmarks.failover.plots import overview, timelines
-from benchmarks.failover.result import Result, counts
+from benchmarks.failover.result import PEER_FOLDER, Result, counts, kept_its_times
 from benchmarks.failover.result_tables import markdown, missed
+from benchmarks.peers import PEERS
 
 _GROUPS: Final[Mapping[str, tuple[str, tuple[FailoverScenario, ...]]]] = MappingProxyType(
     {
@@ -33,10 +34,11 @@ _SHOWN: Final = ("switchgear", "static")
 
 _HEAD: Final = """# Failover benchmark
 
-What a fault costs callers, with and without Switchgear. Envoys, the control plane and one agent per engine are
-real; the engines are simulated (slots, a queue, tokens at a fixed pace, faults on command). Load comes from
-outside Envoy as a Poisson process whose arrivals do not wait for answers. `python -m benchmarks failover --page
-docs/failover.md` writes this page from the files in `benchmarks/results/failover/`.
+What a fault costs callers, with Switchgear and with what a user might choose instead. Envoys, the control plane,
+one agent per engine and other projects' routers are real; the engines are simulated (slots, a queue, tokens at a
+fixed pace, faults on command). Load comes from outside as a Poisson process whose arrivals do not wait for
+answers. `python -m benchmarks failover --page docs/failover.md` writes this page from the files in
+`benchmarks/results/failover/`.
 
 **Setup.** Unless a scenario differs: 8 engines of 8 slots, 0.28 to 0.72 s of service (0.5 s on average),
 callers that wait 10 s, answers without streaming, 8 s before the fault, 19 s of fault, 11 s of recovery. 80 %
@@ -53,6 +55,8 @@ load is 102 requests per second. One experiment is one observation: differences 
   by the engines' own records; work destroyed by a crash counts for the crash. On a hung GPU a call wastes a
   slot until its caller disconnects.
 - *calls* and *tries* per request: calls that reached an engine, and all attempts by an Envoy.
+- *CPU ms/request*: processor time of what forwards requests (Envoys or router), and after the slash with control
+  plane, agents and picker, for each request that arrived in the whole experiment; tries and probes included.
 - *quiet*: from the fault to the last request to a bad engine. *back*: from the end of the fault until the
   engine has seven tenths of its share again. The worst engine counts.
 - *targets kept*: of the project's own, per cell; missed ones are below the table.
@@ -60,9 +64,28 @@ load is 102 requests per second. One experiment is one observation: differences 
 - The commands show what is in `benchmarks/results/failover/` and run what is missing; `--again` runs all of it.
 """
 
+_CHOICES: Final = (
+    "Each has what its documentation shows for retries and breakers. Where that names minutes, it has the",
+    "hand-tuned Envoy's 10 s out and probes every second. A try may take as long as callers wait: with that",
+    "Envoy's 3 s, SGLang's router served 45 to 57 % instead of all in quick runs of S1, S3 and S5, because",
+    "tries that waited in full queues opened the breakers of healthy engines. The routers choose by load,",
+    "since the bench's prompts are alike and their default follows prefixes. LiteLLM has no probes: its own",
+    "are chat requests.",
+    "",
+    "Routers without a limit of admission serve more of an overload (S1, S3, S5) than Switchgear, by letting",
+    "callers wait for up to their 10 s: compare p99. LiteLLM's worker needs 6.5 to 9.1 ms of a core for a",
+    "request, and was overloaded before the fault, on this machine; with its rows, compare the cost only.",
+    "",
+    "The Gateway API's real endpoint picker is tested behind Envoy (`make picker-parts`, then `make peers`),",
+    "but not measured here: the contestants `picker` and `picker-counting` are imitations.",
+)
 
-def page(results: Sequence[Result], path: Path) -> None:
-    """Write the page to ``path`` and its pictures to ``images/`` next to it."""
+
+def page(results: Sequence[Result], path: Path, beside: Sequence[Result] = ()) -> None:
+    """Write the page to ``path`` and its pictures to ``images/`` next to it.
+
+    ``beside``: results of one run with the routers of other projects, in a section of their own.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     parts = [_HEAD, _who(results)]
     for group, (title, scenarios) in _GROUPS.items():
@@ -73,6 +96,8 @@ def page(results: Sequence[Result], path: Path) -> None:
                 key=lambda one: (names.index(one["scenario"]), one["load_percent"], _place(one), one["seed"])
             )
             parts.append(_section(group, title, some, path))
+    if beside:
+        parts.append(_beside(beside))
     parts.append(_machine(results))
     path.write_text("\n".join(parts), encoding="utf-8")
 
@@ -81,6 +106,29 @@ def _who(results: Sequence[Result]) -> str:
     seen = {one["contestant"] for one in results}
     lines = [f"- `{one.name}`: {one.title}" for one in CONTESTANTS.values() if one.name in seen]
     return "\n".join(["## Contestants", "", *lines, ""])
+
+
+def _beside(results: Sequence[Result]) -> str:
+    """One run of Switchgear and what a user might choose instead, on a machine that others used."""
+    some = sorted(results, key=lambda one: (list(SCENARIOS).index(one["scenario"]), _place(one), one["seed"]))
+    shown = [one for one in some if kept_its_times(one)]
+    lines = ["## Next to the routers of other projects", ""]
+    for name, peer in PEERS.items():
+        versions = sorted({one["versions"][peer.distribution] for one in some if one["contestant"] == name})
+        if versions:
+            lines.append(f"- `{name}`: {peer.title} {', '.join(versions)}; {peer.settings}")
+    lines += ["", *_CHOICES, "", "```sh", f"{_command('six', some)} --results {PEER_FOLDER}", "```", ""]
+    others = [one["use_percent"]["machine"] - one["use_percent"]["ours"] for one in some]
+    lines += [
+        f"Other programs used {min(others):.0f} to {max(others):.0f} % of the machine's two cores, where tables "
+        "above allow 25 %. So a row is in this table if load and engines were on time by the limits of the chaos "
+        "harness: compare by margins, not to the percent. Rows of a quiet machine are above.",
+        "",
+        markdown(shown, kept=kept_its_times),
+        "",
+    ]
+    left_out = [_left_out(one) for one in some if not kept_its_times(one)]
+    return "\n".join([*lines, *(["Excluded:", "", *left_out, ""] if left_out else [])])
 
 
 def _section(group: str, title: str, some: Sequence[Result], path: Path) -> str:

@@ -1,8 +1,11 @@
-"""What stands between load and engines: Switchgear with its agents and Envoys, or Envoys alone."""
+"""What stands between load and engines: Switchgear with its agents and Envoys, Envoys alone, or a peer."""
 
 import asyncio
+import contextlib
 import signal
 import sys
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,11 +14,12 @@ import aiohttp
 import yaml
 
 from benchmarks.failover.contestants import Contestant
-from benchmarks.failover.engine_fleet import MODEL, EngineFleet
+from benchmarks.failover.engine_fleet import MODEL, EngineFleet, call_records
 from benchmarks.failover.experiment_setting import ExperimentSetting
 from benchmarks.failover.picker_bootstrap import picker_bootstrap
+from benchmarks.peers import start_peer
 from chaos.lab.agent_process import agent_process
-from chaos.lab.envoy_processes import start_envoy, wait_for_healthy, wait_for_page
+from chaos.lab.envoy_processes import POLL_S, NotReadyError, start_envoy, wait_for_healthy, wait_for_page
 from chaos.lab.process_slot import START_LIMIT_S, ProcessSlot
 from chaos.load.request_sender import LoadTarget
 from chaos.processes import ChildProcess, ChildProcesses, free_ports
@@ -39,6 +43,7 @@ class ProxyTier:
     server: ChildProcess | None = None
     relay: ChildProcess | None = None
     picker: ChildProcess | None = None
+    routers: tuple[ChildProcess, ...] = ()
     agents: dict[int, ProcessSlot] = field(default_factory=dict)
 
     def kill_control_plane(self) -> None:
@@ -120,6 +125,19 @@ async def picker_tier(
     )
 
 
+async def peer_tier(
+    children: ChildProcesses, folder: Path, contestant: Contestant, setting: ExperimentSetting, fleet: EngineFleet
+) -> ProxyTier:
+    """Another product, once for each proxy."""
+    assert contestant.peer is not None
+    targets, routers = [], []
+    for proxy, weight in enumerate(setting.demand):
+        router, url = await start_peer(children, folder, contestant.peer, fleet.ports, MODEL)
+        routers.append(router)
+        targets.append(LoadTarget(url=url, name=f"proxy-{proxy}", weight=weight))
+    return ProxyTier(targets=tuple(targets), admins=(), children=children, envoys=(), routers=tuple(routers))
+
+
 async def switchgear_tier(
     children: ChildProcesses,
     folder: Path,
@@ -187,13 +205,43 @@ async def switchgear_tier(
     )
 
 
-async def ready(session: aiohttp.ClientSession, side: ProxyTier, setting: ExperimentSetting) -> None:
+async def ready(
+    session: aiohttp.ClientSession, side: ProxyTier, setting: ExperimentSetting, fleet: EngineFleet
+) -> None:
     """Wait until every proxy serves through every engine, as far as it can say; NotReadyError when it does not."""
+    if side.routers:
+        await asyncio.gather(*(_every_engine_asked(session, side, target, fleet) for target in side.targets))
+        return
     for target in side.targets:
         await wait_for_page(session, f"{target.url}/v1/models", lambda _: True, f"the Envoy at {target.url}")
     # An Envoy behind a picker knows an engine only after the first request to it.
     for admin in () if side.picker is not None else side.admins:
         await wait_for_healthy(session, admin, POOL, setting.engines)
+
+
+async def _every_engine_asked(
+    session: aiohttp.ClientSession, side: ProxyTier, target: LoadTarget, fleet: EngineFleet
+) -> None:
+    """Ask until every engine has answered through this proxy: the pages of other products show other things."""
+    give_up_s = time.monotonic() + START_LIMIT_S
+    body = {"model": MODEL, "prompt": "word", "max_tokens": 1}
+    before = [len(book["calls"]) for book in await call_records(session, fleet)]
+    while time.monotonic() < give_up_s:
+        ended = [router.tail() for router in side.routers if router.returncode is not None]
+        if ended:
+            raise NotReadyError(f"{target.name} ended: {ended[0]}")
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            await asyncio.gather(*(_asked(session, target, body) for _ in fleet.ports))
+        books = await call_records(session, fleet)
+        if all(len(book["calls"]) > seen for book, seen in zip(books, before, strict=True)):
+            return
+        await asyncio.sleep(POLL_S)
+    raise NotReadyError(f"{target.name} did not ask every engine within {START_LIMIT_S:g} s")
+
+
+async def _asked(session: aiohttp.ClientSession, target: LoadTarget, body: Mapping[str, Any]) -> None:
+    async with session.post(f"{target.url}/v1/completions", json=body) as answer:
+        await answer.read()
 
 
 def policies(

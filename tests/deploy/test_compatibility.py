@@ -37,6 +37,8 @@ def test_pinned_versions_of_kubernetes_and_vllm_have_results() -> None:
     assert versions("vllm") == [compatibility.locked_vllm()]
     for part in mesh_parts.PARTS.values():
         assert versions(part.product) == [part.version]
+    for peer in compatibility.PEERS:
+        assert versions(peer) == [compatibility.locked_peer(peer)]
     declared = compatibility.supported()
     oldest = cluster_parts.version("oldest").removeprefix("v")
     assert declared["kubernetes"] == f"{minor(oldest)} and later"

@@ -14,7 +14,7 @@ from benchmarks.failover.failover_experiment import ExperimentCell
 from benchmarks.failover.failover_page import page
 from benchmarks.failover.failover_scenarios import SCENARIOS
 from benchmarks.failover.result import counts, file_name, read, result, usual, write
-from benchmarks.failover.result_tables import markdown, rows
+from benchmarks.failover.result_tables import FORWARDING, cpu_ms_per_request, markdown, rows
 from chaos.fake_engine import EngineHang
 from chaos.history.request_outcomes import OutcomeReason
 
@@ -97,6 +97,25 @@ def test_the_page_has_a_command_tables_pictures_and_what_was_missed(story, tmp_p
     for line in text.splitlines():
         if line.startswith("!["):
             assert (tmp_path / line.partition("](")[2].rstrip(")")).stat().st_size > 1000
+
+
+def test_a_run_on_a_busy_machine_is_in_a_section_of_its_own(story, tmp_path: Path) -> None:
+    busy = [result(cell(contestant=name), seen(story, machine=80.0)) for name in ("tuned", "vllm-router")]
+    late = result(cell("S2", contestant="litellm"), seen(story, machine=130.0))
+    page([result(cell(), seen(story))], tmp_path / "failover.md", [*busy, late])
+    _, _, section = (tmp_path / "failover.md").read_text().partition("## Next to the routers of other projects")
+    assert "Other programs used 40 to 90 %" in section
+    # 9 % of a core is the engines', and nothing is known of tries and of the router.
+    assert "| S5 | 80 % | vllm-router | 1 |" in section
+    assert "| S2 | 80 % | litellm |" not in section
+    assert "- S2, 80 %, litellm, seed 1:" in section
+
+
+def test_the_cost_of_a_request_is_that_of_what_forwards_it(story) -> None:
+    found = result(cell(), seen(story))
+    found["use_percent"]["processes"] = {"engines": 9.0, "Envoys": 6.0, "router": 3.0, "agents": 12.0}
+    # 38 s of 9 % of a core, for 300 requests.
+    assert cpu_ms_per_request(found, FORWARDING) == pytest.approx(1e3 * 38 * 0.09 / 300)
 
 
 def test_only_missing_and_invalid_results_are_run_again(story, tmp_path: Path, monkeypatch) -> None:
