@@ -142,6 +142,38 @@ def test_least_of_each_minute_is_what_floods_leave_behind() -> None:
     assert leaking.verdict is GrowthVerdict.GROWS
 
 
+def _two_hours(seed: int, percent_per_h: float, filling_bytes: float = 0.0) -> list[tuple[float, float]]:
+    """Own memory with floods that decay, garbage that waits for a collection, and this growth.
+
+    ``filling_bytes``: of stores with a limit, which are full after half an hour.
+    """
+    rng = random.Random(seed)
+    samples: list[tuple[float, float]] = []
+    flood = garbage = 0.0
+    for s in range(7_200):
+        flood = rng.uniform(0.1, 1.5) * LEVEL if rng.random() < 1 / 40 else 0.85 * flood
+        garbage = garbage + rng.uniform(0.0, 0.0002) * LEVEL if rng.random() > 1 / 50 else 0.0
+        held = LEVEL * (1 + percent_per_h / 100 * s / 3_600) + filling_bytes * min(1.0, s / 1_800)
+        samples.append((float(s), held + flood + garbage + rng.gauss(0.0, 0.002) * LEVEL))
+    return samples
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_hours_tell_a_small_leak_from_noise(seed: int) -> None:
+    def found(percent_per_h: float, filling_bytes: float = 0.0) -> GrowthRate:
+        growth = growth_rate(least(_two_hours(seed, percent_per_h, filling_bytes)))
+        assert growth is not None
+        return growth
+
+    leak = found(1.5)
+    assert leak.verdict is GrowthVerdict.GROWS, leak
+    assert leak.percent_per_h == pytest.approx(1.5, abs=0.3)
+    assert found(1.2).verdict is not GrowthVerdict.BELOW
+    assert found(0.0).verdict is GrowthVerdict.BELOW
+    assert found(0.0, 0.05 * LEVEL).verdict is GrowthVerdict.BELOW, "full before two thirds of the time"
+    assert found(1.5, 0.05 * LEVEL).verdict is not GrowthVerdict.BELOW, "a leak that filling stores hide"
+
+
 def test_no_growth_verdict_from_a_short_or_uncertain_window() -> None:
     short = growth_rate([(float(s), LEVEL + 1_000 * s) for s in range(60)])
     assert short is not None

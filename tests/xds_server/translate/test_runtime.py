@@ -1,8 +1,10 @@
 """The runtime layer has every live number under Envoy's key, and none that Envoy would ignore."""
 
+import gc
 from dataclasses import replace
 
 import pytest
+from envoy_data_plane.google.protobuf import Value
 
 from policies.resilience import Hedging
 from xds_server.decide.decisions import Ceiling
@@ -22,6 +24,12 @@ def test_rtds_circuit_breaker_priority_interactive_is_high_and_batch_default():
         "switchgear.route.r.p": 90,
         "switchgear.route.r.q": 10,
     }
+
+
+def test_numbers_of_past_layers_do_not_fill_memory_for_hours():
+    for limit in range(3_000):
+        runtime_layer({"p": replace(CEILING, interactive=10_000 + limit)}, {})
+    assert sum(isinstance(one, Value) for one in gc.get_objects()) <= 1_000
 
 
 @pytest.mark.parametrize(
