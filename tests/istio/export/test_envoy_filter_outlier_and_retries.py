@@ -99,6 +99,8 @@ def test_envoy_filter_retry_policy_and_timeouts_match_ours(path: Path) -> None:
     for one in policies.routes.values():
         first = one.spec.pools[0].pool
         # Without what is reported as lost.
+        if one.spec.match.tokens_above is not None:
+            continue
         listener = one.spec.listener.model_copy(update={"deadline": None})
         alone = one.model_copy(
             update={"spec": one.spec.model_copy(update={"fallbacks": (), "listener": listener})}

@@ -53,6 +53,9 @@ def test_engines_policies_and_routes_come_back(run_import: Import, path: Path) -
         for kept in KEPT:
             assert value(back, name, kept) == value(said, name, kept), kept
     for name, route in said.routes.items():
+        if route.spec.match.tokens_above is not None:
+            assert not [key for key in back.routes if f"-{name}-" in key], "the export leaves it out"
+            continue
         # The route for requests that do not stream and change nothing is the one that asks for what we asked.
         (same,) = [one for key, one in back.routes.items() if key.endswith(f"-{name}-non-streaming")]
         assert same.spec.match == route.spec.match
