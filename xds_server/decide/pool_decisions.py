@@ -409,6 +409,7 @@ def _inputs(pool: PoolInputs, proxies: ConnectedProxies, memory: PoolMemory, now
         pool.policy.residency,
         pool.policy.deadlines,
         pool.policy.return_after_s,
+        pool.policy.move_within_s,
         pool.policy.shares,
         pool.orders,
         pool.fallback,

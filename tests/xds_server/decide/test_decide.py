@@ -501,3 +501,16 @@ def test_keys_of_a_returned_engine_are_held_back_while_there_is_room(
     assert (e0 in found.pools["pool"].ramps) is held
     reported()
     assert story.decided(61.0).pools["pool"].ramps == {}
+
+
+def test_edit_of_the_time_in_which_sessions_move_takes_effect_at_once() -> None:
+    story = Story(keyed({"header": "x-s", "mode": "strict", "moveWithin": "60s"}))
+    e0 = EngineId("pool", "e0")
+    story.decided()
+    story.orders = {e0: Order(engine=e0, action=OrderAction.DRAIN, until_s=math.inf, reason="test")}
+    story.decided(1.0)
+    kept = story.decided(20.0).pools["pool"].sessions[e0]
+    # An edit of a route leaves the pool's own documents as they are.
+    edited = keyed({"header": "x-s", "mode": "strict", "moveWithin": "600s"})
+    story.policies = replace(story.policies, routes=edited.routes)
+    assert story.decided(0.1).pools["pool"].sessions[e0] > kept

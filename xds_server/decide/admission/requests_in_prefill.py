@@ -4,7 +4,8 @@ Proxies see one request from the side-car of a decode engine until its answer en
 computes its prompt, the decode engine does nothing for it. Without a correction the time of prompts counts as
 service time of decode engines, and a slow prefill stage shrinks the ceiling of decode engines that idle.
 
-- **Service time**: in-flight counts and durations of the pool are reduced to the share that is in decode.
+- **Service time**: durations of the pool are reduced to the share that is in decode. Counts of one moment are left
+  out: those of prefill engines are of another, and the difference looks like a pool that became slower.
 - **Ceiling**: ``P`` requests in prefill get ``P x min(1, E / X)`` places of their own, where prefill engines
   complete ``X`` prompts a second, and decode engines end ``E`` answers: as many as these end while the prompts are
   computed. A decode pool that is full still admits nothing, so no prefill begins: of ``d`` in decode and ``D``
@@ -71,15 +72,8 @@ def traffic_in_decode(traffic: PoolTraffic | None, load: PrefillLoad | None) -> 
     if traffic is None or load is None or not whole:
         return traffic
     part = max(0.0, 1 - load.in_flight / whole)
-    return replace(
-        traffic,
-        engines={
-            name: replace(
-                one, busy=part * one.busy, in_flight=None if one.in_flight is None else round(part * one.in_flight)
-            )
-            for name, one in traffic.engines.items()
-        },
-    )
+    in_decode = {name: replace(one, busy=part * one.busy, in_flight=None) for name, one in traffic.engines.items()}
+    return replace(traffic, engines=in_decode)
 
 
 def prefill_places(load: PrefillLoad | None, whole: float, decode: tuple[float, float]) -> float:
