@@ -25,6 +25,7 @@ from chaos.simulator.simulated_lab import SimulatedLab, simulated_lab
 from chaos.simulator.simulation import simulate
 from chaos.testbed.blueprint import lab_blueprint
 from chaos.testbed.policy_fit import PolicyFitError
+from chaos.testbed.request_shape import RequestKind
 from chaos.testbed.subjects import PolicySubject
 from policies.findings import Finding
 from policies.lints import consequence_findings as findings
@@ -34,6 +35,7 @@ from policies.model import PolicySet
 LIMIT_S: Final = 8.0
 """Processor time for all pools: an answer within 10 s, with the imports."""
 
+_USUAL: Final = RequestKind(batch=False, streaming=False, large=False)
 _MOST_SLOTS: Final = 2048
 _MOST_ENGINES: Final = 6
 _SLOTS_IN_LOAD: Final = 4
@@ -99,7 +101,7 @@ def _full_load(one: LintContext, subject: PolicySubject) -> Finding | None:
     answers = [_Answer() for _ in range(sum(slots))]
     proxy, service_s = site.proxies["p0"], site.plan.experiment.service_s
     for number, answer in enumerate(answers):
-        proxy.send_request(f"r{number}", answer, streaming=False, batch=False, prompt_tokens=16, max_tokens=24)
+        proxy.send_request(f"r{number}", answer, _USUAL, prompt_tokens=16, max_tokens=24)
     site.timeline.run(site.timeline.now_s + _SERVICE_TIMES * service_s)
     served = sum(answer.status == 200 for answer in answers)
     refused = sum(answer.status == 503 for answer in answers)

@@ -21,7 +21,7 @@ from chaos.history.request_outcomes import quantile
 from chaos.measures.overload_spans import is_within, overload_spans
 from chaos.measures.possible_goodput import stopped_proxies
 from chaos.measures.request_periods import is_cut_stream, token_gaps_s
-from chaos.testbed.request_shape import RequestShapeError, meets, request_shape
+from chaos.testbed.request_shape import KINDS, RequestKind, RequestShapeError, meets, request_shape
 from policies.findings import PolicyErrors
 from policies.load import load_contents
 from policies.model import PolicySet
@@ -33,7 +33,6 @@ from xds_server.translate.tenant_quotas import QUOTA_REASON
 PREFIX: Final = "objective:"
 """Start of these checks' names: then ROUTE/OBJECTIVE or pool/POOL/OBJECTIVE, as ``switchgear get objectives``."""
 
-_KINDS: Final = tuple((batch, streaming) for batch in (False, True) for streaming in (False, True))
 _OF_STREAMS: Final = frozenset({ObjectiveKind.FIRST_TOKEN, ObjectiveKind.BETWEEN_TOKENS})
 _LEAST: Final = 1e-9
 """Calls: less is rounding."""
@@ -170,14 +169,15 @@ def _owners(case: CheckInput) -> Iterator[_Owner]:
 
     for route, kinds in _routes(case, policies):
         served_by = frozenset({began.pool, *route.spec.fallbacks})
-        yield owner(route.metadata.name, route.spec.objectives.all(), served_by, _of_kinds(kinds))
+        yield owner(route.metadata.name, route.spec.objectives.all(), served_by, _of_kinds(case, kinds))
     for name, pool in policies.pools.items():
         if any(pool.spec.objectives.all()):
             yield owner(f"pool/{name}", pool.spec.objectives.all(), frozenset({name}), _of_pool(name, pool_of))
 
 
-def _of_kinds(kinds: frozenset[tuple[bool, bool]]) -> Callable[[RequestRecord], bool]:
-    return lambda request: (request.batch, request.streaming) in kinds
+def _of_kinds(case: CheckInput, kinds: frozenset[RequestKind]) -> Callable[[RequestRecord], bool]:
+    large = frozenset() if case.spec is None else case.spec.load.large
+    return lambda request: RequestKind(request.batch, request.streaming, request.group in large) in kinds
 
 
 def _of_pool(name: str, pool_of: Callable[[RequestRecord], str]) -> Callable[[RequestRecord], bool]:
@@ -197,8 +197,8 @@ def _capacities_per_s(case: CheckInput, policies: PolicySet, served_by: frozense
     }
 
 
-def _routes(case: CheckInput, policies: PolicySet) -> Iterator[tuple[ModelRoute, frozenset[tuple[bool, bool]]]]:
-    """Routes with objectives, each with the requests (batch, streaming) that it got."""
+def _routes(case: CheckInput, policies: PolicySet) -> Iterator[tuple[ModelRoute, frozenset[RequestKind]]]:
+    """Routes with objectives, each with the kinds of requests that it got."""
     began = case.history.began
     routes = tuple(policies.routes.values())
     to_pool = [one for one in routes if any(share.pool == began.pool and share.weight for share in one.spec.pools)]
@@ -208,10 +208,7 @@ def _routes(case: CheckInput, policies: PolicySet) -> Iterator[tuple[ModelRoute,
     except RequestShapeError:
         return
     ordered = by_specificity(one for one in routes if one.spec.listener.port == route.spec.listener.port)
-    taken = {
-        kind: next((one for one in ordered if meets(one, shape, batch=kind[0], streaming=kind[1])), None)
-        for kind in _KINDS
-    }
+    taken = {kind: next((one for one in ordered if meets(one, shape, kind)), None) for kind in KINDS}
     for one in ordered:
         kinds = frozenset(kind for kind, route in taken.items() if route is one)
         if kinds and any(one.spec.objectives.all()):

@@ -244,6 +244,11 @@ class LoadSpec(Spec):
         return [one for one in self.callers if one.times_quota is not None or one.times_share is not None]
 
     @property
+    def large(self) -> frozenset[str]:
+        """Names of the groups whose requests are large."""
+        return frozenset(one.name for one in self.callers if is_large(one))
+
+    @property
     def largest_times(self) -> float:
         """How many times the tokens of the load the largest group's requests have."""
         return max((one.times_tokens or 1.0 for one in self.callers), default=1.0)

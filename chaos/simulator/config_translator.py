@@ -15,7 +15,7 @@ from chaos.simulator.proxy_config import (
     RouteEntries,
     UpstreamHost,
 )
-from chaos.testbed.request_shape import RequestShape, meets
+from chaos.testbed.request_shape import KINDS, RequestKind, RequestShape, meets
 from policies.model import PolicySet
 from policies.resilience import ResilienceSpec
 from policies.route import ModelRoute, PriorityClass
@@ -72,11 +72,9 @@ class ProxyConfigTranslator:
             limits=MappingProxyType({name: self._limits(name, decisions, proxy) for name in pools}),
             rules=MappingProxyType(
                 {
-                    (batch, streaming): rules
-                    for batch in (False, True)
-                    for streaming in (False, True)
-                    if (rules := self._rules(fleet, decisions, proxy, batch=batch, streaming=streaming))
-                    is not None
+                    kind: rules
+                    for kind in KINDS
+                    if (rules := self._rules(fleet, decisions, proxy, kind)) is not None
                 }
             ),
             prefillers=self._prefillers(fleet, decisions),
@@ -141,14 +139,10 @@ class ProxyConfigTranslator:
             retry_min_concurrency=ceiling.retry_min_concurrency,
         )
 
-    def _rules(
-        self, fleet: Fleet, decisions: Decisions, proxy: Proxy, *, batch: bool, streaming: bool
-    ) -> RouteConfig | None:
+    def _rules(self, fleet: Fleet, decisions: Decisions, proxy: Proxy, kind: RequestKind) -> RouteConfig | None:
         """Configuration of the route that matches such a request; None without a match."""
-        route = next(
-            (one for one in self._routes if meets(one, self._shape, batch=batch, streaming=streaming)), None
-        )
-        return None if route is None else self._of_route(route, fleet, decisions, proxy, streaming=streaming)
+        route = next((one for one in self._routes if meets(one, self._shape, kind)), None)
+        return None if route is None else self._of_route(route, fleet, decisions, proxy, streaming=kind.streaming)
 
     def _of_route(
         self, route: ModelRoute, fleet: Fleet, decisions: Decisions, proxy: Proxy, *, streaming: bool

@@ -9,6 +9,7 @@ from chaos.simulator.proxy_config import RouteConfig
 from chaos.simulator.simulated_clock import TimerHandle
 from chaos.simulator.simulated_engine import SimulatedCall
 from chaos.simulator.simulated_sidecar import SidecarCall
+from chaos.testbed.request_shape import RequestKind
 
 _ANY_RESET: Final = frozenset({"reset", "5xx", "gateway-error"})
 _GATEWAY: Final = frozenset({502, 503, 504})
@@ -35,13 +36,14 @@ class DownstreamCaller(Protocol):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ProxiedRequest:
-    """A request. ``final`` is the attempt whose answer goes to the caller.
+    """A request. ``final`` is the attempt whose answer goes to the caller; ``batch``: its route has that class.
 
     Retries count against the budget of ``pool``, where it began. ``entries`` are the used entries of its route by
     pool. ``prefiller`` is the prefill engine that a fixed list named; empty without one.
     """
 
     request_id: str
+    kind: RequestKind
     streaming: bool
     batch: bool
     prompt_tokens: int

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from chaos.testbed.request_shape import RequestKind
+
 NO_LIMIT: Final = 4_294_967_295
 
 
@@ -140,14 +142,14 @@ class RouteConfig:
 class ProxyConfig:
     """Complete configuration of one proxy.
 
-    ``rules`` is by (batch, streaming); ``cut`` are the engines, as (pool, engine), whose requests it must cut.
+    ``cut`` are the engines, as (pool, engine), whose requests it must cut.
     ``prefillers`` are the prefill engines that may be named to a decode engine, with weights, by (pool, engine).
     """
 
     clusters: Mapping[str, ClusterConfig]
     localities: Mapping[str, tuple[LocalityConfig, ...]]
     limits: Mapping[str, RequestLimits]
-    rules: Mapping[tuple[bool, bool], RouteConfig]
+    rules: Mapping[RequestKind, RouteConfig]
     cut: frozenset[tuple[str, str]] = field(default=frozenset())
     prefillers: Mapping[tuple[str, str], tuple[tuple[str, int], ...]] = field(
         default_factory=lambda: MappingProxyType({})

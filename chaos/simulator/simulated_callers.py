@@ -12,6 +12,7 @@ from chaos.load.request_sender import FAULTS_OF_THE_CALLER, Arrival
 from chaos.simulator.proxied_request import ProxiedRequest
 from chaos.simulator.simulated_clock import SimulatedClock
 from chaos.simulator.simulated_proxy import SimulatedProxy
+from chaos.testbed.request_shape import RequestKind
 
 _BUSY: Final = frozenset({429, 503})
 
@@ -31,6 +32,7 @@ class SimulatedCallers:
     ) -> None:
         self.timeline = timeline
         self.deadline_s = deadline_s
+        self.large = schedule.load.large
         self.on_request = on_request
         self.waiting = 0
         self._schedule = schedule
@@ -138,8 +140,7 @@ class _Try:
         self._ask = proxy.send_request(
             self._id,
             self,
-            streaming=arrival.streaming,
-            batch=arrival.batch,
+            RequestKind(arrival.batch, arrival.streaming, arrival.group in self._callers.large),
             prompt_tokens=arrival.prompt_tokens,
             max_tokens=arrival.max_tokens,
         )
@@ -195,6 +196,7 @@ class _Try:
                 proxy=arrival.target.name,
                 streaming=arrival.streaming,
                 batch=arrival.batch,
+                group=arrival.group,
                 lag_s=0.0,
                 status=self._status,
                 reason=reason,

@@ -16,6 +16,7 @@ from chaos.simulator.proxy_config import ProxyConfig
 from chaos.simulator.simulated_clock import SimulatedClock, TimerHandle
 from chaos.simulator.simulated_proxy import SimulatedProxy
 from chaos.simulator.telemetry_feed import TelemetryFeed
+from chaos.testbed.request_shape import RequestKind
 from engine.report import EngineReport
 from policies.model import PolicySet
 from xds_server.decide.decide import decide
@@ -232,10 +233,10 @@ def _types(before: ProxyConfig | None, now: ProxyConfig) -> Sequence[str]:
     return found
 
 
-def _weights(told: ProxyConfig) -> Mapping[tuple[bool, bool], Mapping[str, int]]:
+def _weights(told: ProxyConfig) -> Mapping[RequestKind, Mapping[str, int]]:
     return {kind: rules.weights for kind, rules in told.rules.items()}
 
 
-def _limits_of(told: ProxyConfig) -> Mapping[tuple[bool, bool], object]:
+def _limits_of(told: ProxyConfig) -> Mapping[RequestKind, object]:
     """The rules' settings that are in routes; weights are in the runtime layer."""
     return {kind: replace(rules, weights={}, exits={}) for kind, rules in told.rules.items()}

@@ -21,6 +21,7 @@ from chaos.simulator.simulated_clock import SimulatedClock
 from chaos.simulator.simulated_cluster import SimulatedCluster
 from chaos.simulator.simulated_engine import CallRefusedError, EngineRequest, SimulatedEngine
 from chaos.simulator.simulated_sidecar import SidecarCall, sidecar_call
+from chaos.testbed.request_shape import RequestKind
 from xds_server.telemetry.attempt_outcome import NO_HOST, OVERFLOW, TIMEOUT
 
 _CONNECT_FAILED: Final = frozenset({"upstream_connection_failure"})
@@ -81,14 +82,13 @@ class SimulatedProxy:
         self,
         request_id: str,
         caller: DownstreamCaller,
+        kind: RequestKind,
         *,
-        streaming: bool,
-        batch: bool,
         prompt_tokens: int,
         max_tokens: int,
     ) -> ProxiedRequest | None:
         """Accept a request; None if answered at once."""
-        rules = self._told.rules.get((batch, streaming))
+        rules = self._told.rules.get(kind)
         if rules is None:
             caller.headers(404, refusal="no-route")
             caller.ended()
@@ -101,7 +101,8 @@ class SimulatedProxy:
             return None
         ask = ProxiedRequest(
             request_id=request_id,
-            streaming=streaming,
+            kind=kind,
+            streaming=kind.streaming,
             batch=rules.batch,
             prompt_tokens=prompt_tokens,
             max_tokens=rules.max_tokens if too_long and rules.max_tokens is not None else max_tokens,
@@ -136,7 +137,7 @@ class SimulatedProxy:
 
     def _next_pool(self, ask: ProxiedRequest) -> str:
         """Pool of the next attempt: for a retry, Envoy draws among the unused entries of the current route."""
-        rules = self._told.rules.get((ask.batch, ask.streaming), ask.rules)
+        rules = self._told.rules.get(ask.kind, ask.rules)
         if not ask.made or not rules.exits:
             return ask.pool
         left = {

@@ -16,6 +16,7 @@ from chaos.simulator.proxy_config import (
     RouteConfig,
     UpstreamHost,
 )
+from chaos.testbed.request_shape import KINDS
 from chaos.testbed.static_envoy import POOL, StaticEnvoyConfig
 from policies.quantity import parse_duration
 
@@ -46,9 +47,7 @@ def static_proxy_config(
         limits=MappingProxyType(
             {POOL: RequestLimits(interactive=ceiling, batch=ceiling, retry_percent=static.retry_budget_percent)}
         ),
-        rules=MappingProxyType(
-            {(batch, streaming): rules for batch in (False, True) for streaming in (False, True)}
-        ),
+        rules=MappingProxyType(dict.fromkeys(KINDS, rules)),
     )
 
 

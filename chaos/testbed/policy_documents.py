@@ -140,9 +140,12 @@ def _route(route: ModelRoute, ports: Mapping[int, int], fitting: PolicyFit) -> d
     asking = RequestTemplate(path=fitting.shape.path, model=fitting.shape.model or fitting.model)
     listener |= caller_limits(said, fitting.experiment, asking, fitting.time_scale)
     written = _written(route)
-    if written.get("match", {}).get("tokensAbove") is not None:
-        between = tokens_between(fitting.experiment.spec.load, said, asking)
-        written["match"]["tokensAbove"] = between or written["match"]["tokensAbove"]
+    above = route.spec.match.tokens_above
+    between = tokens_between(fitting.experiment.spec.load, said, asking)
+    if above is not None and between is not None:
+        # Equal ones would be the same match.
+        smaller = sum((one.spec.match.tokens_above or above) < above for one in fitting.routes)
+        written["match"]["tokensAbove"] = between + smaller
     _scale_objectives(written, fitting.time_scale)
     return _document("ModelRoute", route.metadata.name, {**written, "listener": listener})
 

@@ -1,10 +1,11 @@
 """Find a request shape that a route sends to the pool under test. Pure."""
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from policies.route import HeaderMatch, ModelRoute, PriorityClass
 
@@ -63,15 +64,26 @@ def request_shape(
     raise RequestShapeError(f"no request matches a route of pool {pool}: {'; '.join(refusals)}")
 
 
-def meets(route: ModelRoute, shape: RequestShape, *, batch: bool, streaming: bool) -> bool:
-    """Whether the route matches requests of this shape and class."""
+class RequestKind(NamedTuple):
+    """What tells the requests of a load apart: class, form of the answer, and size."""
+
+    batch: bool
+    streaming: bool
+    large: bool
+
+
+KINDS: Final = tuple(RequestKind(*kind) for kind in itertools.product((False, True), repeat=3))
+
+
+def meets(route: ModelRoute, shape: RequestShape, kind: RequestKind) -> bool:
+    """Whether the route matches requests of this shape and kind."""
     match = route.spec.match
-    headers = {**shape.headers, **(shape.batch_headers if batch else {})}
+    headers = {**shape.headers, **(shape.batch_headers if kind.batch else {})}
     return (
         shape.path.startswith(match.path_prefix)
         and match.model in {None, shape.model}
-        and match.stream in {None, streaming}
-        and match.tokens_above is None
+        and match.stream in {None, kind.streaming}
+        and (match.tokens_above is None or kind.large)
         and all(_holds(one, headers) for one in match.headers)
     )
 

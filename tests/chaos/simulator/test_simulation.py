@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 
 import chaos.simulator
+from chaos.checks.caller_checks import caller_first_token_times
+from chaos.checks.check_input import check_input
 from chaos.fake_engine.call_log import CallOutcome as Fate
 from chaos.history.recorded_history import History
 from chaos.measures.experiment_measures import measures_summary
+from chaos.scenario.scenario_library import scenario_library
 from chaos.simulator.simulated_injector import NotSimulatedError
 from chaos.simulator.simulation import simulate
 from chaos.testbed.subjects import StaticSubject, Subject, subjects
@@ -186,6 +189,23 @@ def test_groups_of_callers_are_refused(steered: Subject) -> None:
     load = {"callers": [{"name": "noisy", "timesQuota": 10}]}
     with pytest.raises(NotSimulatedError, match="quotas and deadlines"):
         simulate(experiment(load=load), steered)
+
+
+def test_large_requests_hold_up_short_ones_unless_they_have_a_pool(steered: Subject) -> None:
+    (sized,) = subjects([str(EXAMPLE.with_name("long-and-short.yaml"))])
+    loaded = scenario_library()["long-beside-short"].experiment()
+
+    def times(history: History) -> float:
+        found = caller_first_token_times(check_input(history))
+        assert found is not None
+        return found.numbers["times"]
+
+    history = simulate(loaded, sized)
+    assert times(history) < 1.1
+    large = {one.request_id for one in history.requests if one.group == "long"}
+    engines = {one.engine.rpartition("-")[0] for one in history.attempts if one.request_id in large}
+    assert engines == {"chat-long"}
+    assert times(simulate(loaded, steered)) > 3
 
 
 def test_simulator_reuses_control_plane_rules() -> None:
