@@ -101,6 +101,9 @@ def policy_fit(
         route, asked = request_shape(direct, tested, streaming)
     except RequestShapeError as problem:
         raise PolicyFitError(str(problem)) from problem
+    if route.spec.match.tokens_above is not None:
+        routes = direct = _for_any_size(direct, route.spec.match.tokens_above)
+        route = next(one for one in direct if one.metadata.name == route.metadata.name)
     chain = _chain(route, experiment)
     chain |= _prefill(route, experiment)
     names = {said.model: model or said.model}
@@ -143,6 +146,21 @@ def _tested(policies: PolicySet, wanted: str | None) -> str:
 
 def _sends_to(route: ModelRoute, pool: str) -> bool:
     return any(one.pool == pool and one.weight > 0 for one in route.spec.pools)
+
+
+def _for_any_size(direct: Sequence[ModelRoute], above: int) -> tuple[ModelRoute, ...]:
+    """The routes for requests of this size, if the pool gets no smaller ones: the load stands for these."""
+    return tuple(
+        one.model_copy(
+            update={
+                "spec": one.spec.model_copy(
+                    update={"match": one.spec.match.model_copy(update={"tokens_above": None})}
+                )
+            }
+        )
+        for one in direct
+        if one.spec.match.tokens_above == above
+    )
 
 
 def _of_large_requests(policies: PolicySet, direct: Sequence[ModelRoute]) -> Iterator[ModelRoute]:

@@ -11,6 +11,7 @@ from chaos.scenario.experiment_plan import Experiment
 from chaos.testbed.blueprint import lab_blueprint
 from chaos.testbed.caller_fit import caller_limits, lacking_limits
 from chaos.testbed.policy_documents import LabEngineAddress, policy_documents
+from chaos.testbed.policy_fit import policy_fit
 from chaos.testbed.static_envoy import PLAIN
 from chaos.testbed.subjects import PolicySubject, StaticSubject
 from policies.load import load_contents
@@ -198,3 +199,11 @@ def test_load_without_large_requests_keeps_the_size() -> None:
 
 def test_large_requests_need_a_route() -> None:
     assert "none has match.tokensAbove" in lacking_limits(asking(LARGE).spec.load, listener(), ())
+
+
+def test_pool_of_large_requests_alone_is_rehearsed_with_the_usual_load() -> None:
+    policies = sized()
+    fitting = policy_fit(policies.policies, asking([]), pool="large")
+    assert [one.metadata.name for one in fitting.routes] == ["large"]
+    assert fitting.routes[0].spec.match.tokens_above is None
+    assert policy_fit(policies.policies, asking(LARGE)).pool == "chat"
