@@ -187,6 +187,11 @@ class Tenant(Quota):
     )
 
 
+ANSWER_TOKENS: Final = 1000
+BYTES_PER_TOKEN: Final = 4
+"""How a port estimates the tokens of a request, unless its tenants say otherwise."""
+
+
 class Tenants(Spec):
     """The tenants of a listener and their quotas."""
 
@@ -202,14 +207,14 @@ class Tenants(Spec):
         targets=_targets(Xds.NONE),
     )
     answer_tokens: int = documented_field(
-        1000,
+        ANSWER_TOKENS,
         "Tokens that count for the answer to a request that states no limit (`max_tokens` and the like).",
         targets=_targets(Xds.RDS | Xds.LDS),
         ge=0,
         le=1_000_000,
     )
     bytes_per_token: int = documented_field(
-        4,
+        BYTES_PER_TOKEN,
         "Bytes of a request's body that count as a token of its prompt.",
         targets=_targets(Xds.RDS | Xds.LDS),
         ge=1,

@@ -14,7 +14,7 @@ from chaos.scenario.scenario_model import CallerGroup, LoadSpec, is_large
 from policies.deadline import DeadlineForm
 from policies.quantity import format_duration
 from policies.route import Listener, ModelRoute
-from policies.tenants import Quota, QuotaUnit, Tenants
+from policies.tenants import BYTES_PER_TOKEN, Quota, QuotaUnit, Tenants
 
 TENANT_HEADER: Final = "x-tenant"
 """Header with the tenant's name for subjects without tenants."""
@@ -95,9 +95,7 @@ def tokens_between(load: LoadSpec, listener: Listener, asking: RequestTemplate) 
     times = [one.times_tokens for one in load.callers if one.times_tokens is not None]
     if not times:
         return None
-    per_token = Tenants.model_fields["bytes_per_token"].default
-    if listener.tenants is not None:
-        per_token = listener.tenants.bytes_per_token
+    per_token = BYTES_PER_TOKEN if listener.tenants is None else listener.tenants.bytes_per_token
     least = min(times)
     usual = _tokens(load, asking, load.prompt_tokens.longest, load.output_tokens.longest, per_token)
     prompt, answer = round(least * load.prompt_tokens.shortest), round(least * load.output_tokens.shortest)

@@ -14,10 +14,10 @@ Source: RFC 8259; RFC 7578; docs/adr/0024-reading-request-fields.md has the meas
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from policies.route import ModelRoute
-from policies.tenants import Tenants
+from policies.tenants import ANSWER_TOKENS, BYTES_PER_TOKEN
 
 REQUEST_METADATA: Final = "switchgear.request"
 """Namespace of the fields in Envoy's dynamic metadata; absent when the body has none of them."""
@@ -347,12 +347,10 @@ def token_estimate(routes: Sequence[ModelRoute]) -> TokenEstimate | None:
     for_routes = any(route.spec.match.tokens_above is not None for route in routes)
     if not for_routes and (tenants is None or not tenants.counts_tokens):
         return None
-
-    def said(field: str) -> Any:
-        return Tenants.model_fields[field].default if tenants is None else getattr(tenants, field)
-
     return TokenEstimate(
-        bytes_per_token=said("bytes_per_token"), answer_tokens=said("answer_tokens"), for_routes=for_routes
+        bytes_per_token=BYTES_PER_TOKEN if tenants is None else tenants.bytes_per_token,
+        answer_tokens=ANSWER_TOKENS if tenants is None else tenants.answer_tokens,
+        for_routes=for_routes,
     )
 
 

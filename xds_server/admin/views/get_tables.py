@@ -28,10 +28,19 @@ from xds_server.translate.key_shares import keys_away
 
 def pool_rows(scene: ViewContext) -> Sequence[PoolStatus]:
     """One row per pool with decisions."""
-    backed = _with_fallback(scene.policies)
+    backed, keyed = _with_fallback(scene.policies), slack_by_pool(scene.policies.routes)
     return [
-        replace(_pool(name, pool, scene), fallback=name in backed) for name, pool in scene.decisions.pools.items()
+        replace(
+            _pool(name, pool, scene),
+            fallback=name in backed,
+            keys_away_percent=_keys_away_percent(pool) if name in keyed else None,
+        )
+        for name, pool in scene.decisions.pools.items()
     ]
+
+
+def _keys_away_percent(pool: PoolDecisions) -> float:
+    return round(sum(keys_away(pool.declared, pool).values()), 1)
 
 
 def _with_fallback(policies: PolicySet) -> frozenset[str]:
@@ -103,9 +112,6 @@ def _pool(name: str, pool: PoolDecisions, scene: ViewContext) -> PoolStatus:
             )
             for region, one in pool.regions.items()
         ),
-        keys_away_percent=round(sum(keys_away(pool.declared, pool).values()), 1)
-        if name in slack_by_pool(scene.policies.routes)
-        else None,
     )
 
 
