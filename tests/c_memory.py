@@ -8,13 +8,24 @@ NOT_GLIBC: Final = 3
 """Exit code of a script that cannot count."""
 
 
+_FIELDS: Final = (
+    "arena",
+    "ordblks",
+    "smblks",
+    "hblks",
+    "hblkhd",
+    "usmblks",
+    "fsmblks",
+    "uordblks",
+    "fordblks",
+    "keepcost",
+)
+
+
 class _Mallinfo(ctypes.Structure):
     """Source: mallinfo2(3)."""
 
-    _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
-    )
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _FIELDS)
 
 
 def used_bytes() -> int:

@@ -244,12 +244,12 @@ class AgentDialer:
                     await asyncio.sleep(self._rng.uniform(_BACKOFF.first_s / 2, most_s))
 
     async def _listen(self, channel: grpc.aio.Channel, link: _Link) -> bool:
-        """Handle reports until the stream ends; returns whether the connection is useless: it is silent, its credentials
-        are old, or its agent is no longer wanted.
+        """Handle reports until the stream ends; returns whether the connection is useless: it is silent, has old
+        credentials, or its agent is no longer wanted.
 
-        While the other end is down this waits, and gRPC reconnects by itself. To end a stream, the call is cancelled
-        and never this task: gRPC keeps a read that was cancelled, with the message that it was about to return
-        (grpc/grpc#43360), while a read of a cancelled call ends.
+        While the other end is down this waits, and gRPC reconnects by itself. To end a stream, the call is
+        cancelled and never this task: gRPC keeps a read that was cancelled, with the message that it was about to
+        return (grpc/grpc#43360), while a read of a cancelled call ends.
         """
         link.heard = link.heard.reconnected()
         link.data, link.told = b"", None
