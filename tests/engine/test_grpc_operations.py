@@ -4,6 +4,7 @@ import asyncio
 import gc
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, Final, cast
 
 import grpc
@@ -11,6 +12,7 @@ import grpc.aio
 import pytest
 
 from engine.grpc_operations import read_message
+from tests.c_memory import NOT_GLIBC
 
 STREAMS: Final = 500
 
@@ -18,26 +20,12 @@ LEAKED_BYTES: Final = 96
 """The smallest leak of a failed operation: its array of one operation, as an allocated chunk."""
 
 SERVER: Final = """
-import asyncio, ctypes, gc, sys
+import asyncio, sys
 import grpc, grpc.aio
 from engine.grpc_operations import GrpcEventLoop, end_stream, read_message
+from tests.c_memory import used_bytes
 
 how, ends, count, client = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
-fields = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
-
-class Mallinfo(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in fields]
-
-libc = ctypes.CDLL(None)
-if not hasattr(libc, "mallinfo2"):
-    sys.exit(3)
-libc.mallinfo2.restype = Mallinfo
-
-def used():
-    gc.collect()
-    now = libc.mallinfo2()
-    return now.uordblks + now.hblkhd
-
 class Streams(grpc.GenericRpcHandler):
     def __init__(self):
         self.left = 0
@@ -80,9 +68,9 @@ async def main():
     await attack()
     found = []
     for _ in range(3):
-        before = used()
+        before = used_bytes()
         await attack()
-        found.append((used() - before) / count)
+        found.append((used_bytes() - before) / count)
     print(sorted(found)[1])
     await server.stop(None)
 
@@ -114,8 +102,9 @@ def bytes_per_stream(how: str, ends: str) -> float:
         text=True,
         timeout=120,
         check=False,
+        cwd=Path(__file__).parents[2],
     )
-    if done.returncode == 3:
+    if done.returncode == NOT_GLIBC:
         pytest.skip("not glibc")
     assert done.returncode == 0, done.stderr[-2000:]
     return float(done.stdout)
