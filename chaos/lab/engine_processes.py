@@ -44,6 +44,7 @@ class EngineProfile:
     gate: bool = False
     max_model_len: int = 4096
     stage: Stage | None = None
+    prefix_cache: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,8 @@ def fake_engine_command(sort: EngineProfile, *, count: int, prefix: str, seed: i
         argv += ["--kv-cache-tokens", str(sort.max_model_len)]
     elif sort.stage is Stage.DECODE:
         argv.append("--routing-sidecar")
+    if sort.prefix_cache:
+        argv.append("--enable-prefix-caching")
     return [*argv, "--first-token-gate"] if sort.gate else argv
 
 
@@ -184,6 +187,7 @@ def _by_sort(experiment: Experiment, pools: Sequence[PoolBlueprint]) -> list[tup
                 gate=pool.gate,
                 stage=pool.stage,
                 max_model_len=longest_context_tokens(experiment),
+                prefix_cache=experiment.spec.load.conversations is not None,
             )
             sorts.setdefault(sort, []).append(one.name)
     return list(sorts.items())
