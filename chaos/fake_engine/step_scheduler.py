@@ -206,6 +206,10 @@ class StepScheduler:
         """Ended requests whose KV caches are still there."""
         return frozenset(self._kept)
 
+    def kept_tokens(self, request_id: int) -> int:
+        """Prompt tokens of the KV cache that an ended request left; 0 if there is none."""
+        return self._kept[request_id].job.prompt_tokens if request_id in self._kept else 0
+
     def release_kv(self, request_id: int, now: float) -> list[JobProgress]:
         """Free the KV cache that an ended request left; without effect if there is none."""
         progress = self.advance(now)

@@ -51,6 +51,20 @@ class ProxyGroupSpec(Spec):
     demand: float = documented_field(1.0, "Relative share of requests for each proxy.", ge=0, le=1000)
 
 
+class KvTransferSpec(Spec):
+    """KV caches on their way from prefill engines to decode engines."""
+
+    bytes_per_token: float = documented_field(..., "Bytes of one prompt token.", unit="bytes", gt=0)
+    bytes_per_second: float = documented_field(
+        ..., "Bytes that a transfer moves per second; transfers do not share it.", unit="bytes/s", gt=0
+    )
+
+    @property
+    def token_s(self) -> float:
+        """Time of one prompt token."""
+        return self.bytes_per_token / self.bytes_per_second
+
+
 class Topology(Spec):
     """The simulated site before any fault."""
 
@@ -68,6 +82,9 @@ class Topology(Spec):
         [],
         "Engines of the pool that prefills for the pool under test, whose engines decode behind side-cars then. A "
         "mean prompt takes a tenth of serviceTime. Policies without prefill cannot be rehearsed.",
+    )
+    kv_transfer: KvTransferSpec | None = documented_field(
+        None, "Transfer of KV caches from the prefill pool. Default: it takes no time."
     )
     proxies: list[ProxyGroupSpec] = documented_field(
         [ProxyGroupSpec()], "The Envoy proxies, each on its own loopback address.", min_length=1

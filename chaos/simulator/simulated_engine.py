@@ -110,6 +110,7 @@ class TokenCosts:
 class SimulatedProfile:
     """Slots, costs and gate of an engine. ``prefill_cache_tokens``: of a prefill engine, or None.
 
+    ``kv_transfer_token_s``: time for each prompt token until another engine has a KV cache of it.
     ``prefix_cache_blocks``: size of the KV cache of an engine that finds blocks of earlier prompts in it, or None.
     """
 
@@ -118,6 +119,7 @@ class SimulatedProfile:
     gate: bool
     prefill_cache_tokens: int | None = None
     prefix_cache_blocks: int | None = None
+    kv_transfer_token_s: float = 0.0
 
 
 class CallRefusedError(Exception):
@@ -146,6 +148,7 @@ class SimulatedEngine:
         self._gate = profile.gate
         self._prefill_cache = profile.prefill_cache_tokens
         self._cache_blocks = profile.prefix_cache_blocks
+        self._transfer_token_s = profile.kv_transfer_token_s
         self._prefixes = PrefixCache()
         self._rng = rng
         self._on_attempt = on_attempt
@@ -268,8 +271,18 @@ class SimulatedEngine:
 
     def fetch_kv(self, call_id: int, on_end: Callable[[bool], None]) -> None:
         """Send the KV cache of an ended call, and free it; ``on_end`` gets whether it was there."""
+        self._fetches[call_id] = on_end
         if self.listening and isinstance(self._acting, EngineKvTransferStall):
-            self._fetches[call_id] = on_end
+            return
+        tokens, _ = self._kept.get(call_id, (0, 0.0))
+        if tokens and self._transfer_token_s:
+            self.timeline.after(tokens * self._transfer_token_s, lambda: self._fetched(call_id))
+        else:
+            self._fetched(call_id)
+
+    def _fetched(self, call_id: int) -> None:
+        on_end = self._fetches.pop(call_id, None)
+        if on_end is None:
             return
         self._drop_old_kv()
         on_end(self._kept.pop(call_id, None) is not None)

@@ -23,7 +23,7 @@ from chaos.simulator.simulated_proxy import SimulatedProxy
 from chaos.simulator.static_config import static_proxy_config
 from chaos.testbed.blueprint import LabBlueprint
 from chaos.testbed.policy_documents import LabEngineAddress, policy_documents
-from chaos.testbed.service_costs import longest_context_tokens, token_costs_s
+from chaos.testbed.service_costs import kv_transfer_token_s, longest_context_tokens, token_costs_s
 from chaos.testbed.subjects import StaticSubject
 from engine.report import EngineReport
 from policies.load import load_contents
@@ -102,6 +102,7 @@ class _Building:
                     slots=spot.slots,
                     costs=costs,
                     gate=pool.gate,
+                    kv_transfer_token_s=kv_transfer_token_s(plan.experiment),
                     prefill_cache_tokens=longest if prefills else None,
                     prefix_cache_blocks=None if alone else -(-spot.slots * longest // BLOCK_SIZE),
                 )

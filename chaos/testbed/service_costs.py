@@ -31,6 +31,12 @@ def longest_context_tokens(experiment: Experiment) -> int:
     return 2 * _longest_prompt(load) + load.output_tokens.longest + _SPARE_TOKENS
 
 
+def kv_transfer_token_s(experiment: Experiment) -> float:
+    """Time of one prompt token on the way from a prefill engine; 0 if transfers take no time."""
+    transfer = experiment.spec.topology.kv_transfer
+    return 0.0 if transfer is None else transfer.token_s
+
+
 def longest_request_s(experiment: Experiment) -> float:
     """Longest slot time of a healthy request: the longest answer on the slowest engine."""
     prefill_s, token_s = token_costs_s(experiment)
