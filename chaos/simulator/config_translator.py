@@ -23,9 +23,11 @@ from xds_server.decide.decisions import Decisions, DegradationState, Health
 from xds_server.model.fleet import Fleet
 from xds_server.model.memo import Memo
 from xds_server.model.pool_traffic import Proxy
+from xds_server.translate.affinity import bounded_load, slack_by_pool
 from xds_server.translate.cluster_weights import barred_fallbacks, live_weights, ready_pools
 from xds_server.translate.effective_spec import at_most_once_spec, effective_spec, route_decisions
-from xds_server.translate.endpoints import ENGINE_LABEL, HEALTH_STATUS, load_assignment
+from xds_server.translate.endpoints import ENGINE_LABEL, HEALTH_STATUS, EndpointForm, load_assignment
+from xds_server.translate.engine_selection import engine_selection
 from xds_server.translate.internal_listeners import uses_internal_listeners
 from xds_server.translate.lua_scripts import STATIC_ANSWER
 from xds_server.translate.pool_clusters import CHOICE_COUNT, outlier_detection
@@ -43,8 +45,10 @@ from xds_server.translate.route_configuration import (
     with_prefill_failures,
 )
 from xds_server.translate.runtime import with_hedge_budget
+from xds_server.translate.strict_sessions import is_strict, session_hosts, session_token, strict_pools
 
 _HEALTHY: Final = HEALTH_STATUS[Health.HEALTHY]
+_DRAINING: Final = HEALTH_STATUS[Health.DRAINING]
 _STATUS_CODES: Final = "retriable-status-codes"
 
 
@@ -58,8 +62,15 @@ class ProxyConfigTranslator:
         self._routes = by_specificity(on_port)
         self._shape = shape
         self._prefilled_by = decode_pools(policies)
+        self._slacks = slack_by_pool(policies.routes)
+        self._strict = strict_pools(policies.routes)
         self._clusters = {
-            name: MappingProxyType({cuts: _cluster(policies.effective[name], cuts=cuts) for cuts in (False, True)})
+            name: MappingProxyType(
+                {
+                    cuts: _cluster(policies.effective[name], cuts=cuts, slack_percent=self._slacks.get(name))
+                    for cuts in (False, True)
+                }
+            )
             for name in policies.pools
         }
 
@@ -88,7 +99,15 @@ class ProxyConfigTranslator:
     def _localities(
         self, pool: str, fleet: Fleet, decisions: Decisions, proxy: Proxy
     ) -> tuple[LocalityConfig, ...]:
-        spec = load_assignment(pool, fleet.pools[pool], decisions, proxy.zone, self._memo, region=proxy.region)
+        spec = load_assignment(
+            pool,
+            fleet.pools[pool],
+            decisions,
+            proxy.zone,
+            self._memo,
+            region=proxy.region,
+            form=EndpointForm(hashed=pool in self._slacks, strict=pool in self._strict),
+        )
         return tuple(
             LocalityConfig(
                 zone=one.zone,
@@ -98,6 +117,7 @@ class ProxyConfigTranslator:
                         engine=str(dict(host.labels)[ENGINE_LABEL]),
                         weight=host.weight or 1,
                         healthy=host.health == _HEALTHY,
+                        draining=host.health == _DRAINING,
                     )
                     for host in one.endpoints
                 ),
@@ -175,6 +195,10 @@ class ProxyConfigTranslator:
         )
         if route.spec.prefill is not None:
             rules = replace(rules, prefill_percent=route.spec.prefill.percent)
+        if is_strict(route):
+            rules = replace(rules, sessions=self._sessions(route, fleet, decisions))
+        elif route.spec.affinity is not None:
+            rules = replace(rules, keyed=True)
         if rules.hedges or not (
             retries_may_leave(route, pools, models, barred) and retries_suffice_to_leave(rules.attempts)
         ):
@@ -185,6 +209,20 @@ class ProxyConfigTranslator:
             for pool, weight in weights_with_exit(route, weights, usable).items()
         }
         return replace(rules, exits=MappingProxyType(exits))
+
+    def _sessions(self, route: ModelRoute, fleet: Fleet, decisions: Decisions) -> Mapping[str, float]:
+        """Engines that keep sessions of a strict route, with the percentage that each keeps."""
+        pool = route.spec.pools[0].pool
+        hosts = session_hosts(
+            route,
+            engine_selection(route, self._policies),
+            fleet,
+            decisions,
+            model=self._policies.pools[pool].spec.model,
+            hop=False,
+        )
+        names = {session_token(one.id): one.id.engine for one in fleet.pools.get(pool, ())}
+        return MappingProxyType({names[one.token]: one.kept_percent for one in hosts})
 
 
 def _rules(
@@ -237,7 +275,7 @@ def _answer_without_engine(route: ModelRoute, level: DegradationState | None) ->
     return "maintenance" if level.maintenance else ""
 
 
-def _cluster(spec: ResilienceSpec, *, cuts: bool) -> ClusterConfig:
+def _cluster(spec: ResilienceSpec, *, cuts: bool, slack_percent: float | None) -> ClusterConfig:
     said = outlier_detection(spec.breaker, hedged=spec.hedging.enabled, hop=cuts and uses_internal_listeners(spec))
     enforced_local = bool(said.enforcing_consecutive_local_origin_failure)
     as_gateway = bool(said.enforcing_consecutive_gateway_failure)
@@ -248,6 +286,7 @@ def _cluster(spec: ResilienceSpec, *, cuts: bool) -> ClusterConfig:
         connect_s=spec.timeouts.connect,
         connections=spec.limits.max_connections,
         hedged=spec.hedging.enabled,
+        bound_percent=None if slack_percent is None else bounded_load(slack_percent).hash_balance_factor,
         outliers=OutlierDetectionConfig(
             statuses=frozenset(spec.breaker.count_statuses),
             consecutive=(said.consecutive_5xx or 0) if said.enforcing_consecutive_5xx else 0,

@@ -18,8 +18,8 @@ _GATEWAY: Final = frozenset({502, 503, 504})
 class DownstreamCaller(Protocol):
     """The caller of a proxy."""
 
-    def headers(self, status: int, *, refusal: str = "", fallback: str = "") -> None:
-        """Response headers."""
+    def headers(self, status: int, *, refusal: str = "", fallback: str = "", session: str = "") -> None:
+        """Response headers; ``session`` names the engine of its strict session from now on."""
 
     def tokens(self, total: int) -> None:
         """``total`` tokens of a stream have arrived."""
@@ -39,7 +39,8 @@ class ProxiedRequest:
     """A request. ``final`` is the attempt whose answer goes to the caller; ``batch``: its route has that class.
 
     Retries count against the budget of ``pool``, where it began. ``entries`` are the used entries of its route by
-    pool. ``prefiller`` is the prefill engine that a fixed list named; empty without one.
+    pool. ``prefiller`` is the prefill engine that a fixed list named; empty without one. ``session`` is its
+    conversation, ``kept_by`` the engine that its strict session names.
     """
 
     request_id: str
@@ -64,6 +65,8 @@ class ProxiedRequest:
     tried: set[str] = field(default_factory=set)
     entries: Counter[str] = field(default_factory=Counter)
     prefiller: str = ""
+    session: str = ""
+    kept_by: str = ""
 
 
 class AttemptRouter(Protocol):

@@ -46,11 +46,12 @@ class HealthCheckConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamHost:
-    """One engine of a cluster."""
+    """One engine of a cluster; ``draining`` ones get requests of their own sessions only."""
 
     engine: str
     weight: int = 1
     healthy: bool = True
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,8 @@ class ClusterConfig:
     """A pool's configuration: ``round_robin``, else least request of ``choices``.
 
     Below ``panic_percent`` healthy hosts, unhealthy ones are used too. ``connections`` limits connections, one
-    per request, and as many pending requests.
+    per request, and as many pending requests. With a ``bound_percent`` engines are picked by the hash of a key, up
+    to this part of their share of the requests in flight.
     """
 
     round_robin: bool
@@ -93,6 +95,7 @@ class ClusterConfig:
     checks: HealthCheckConfig | None = None
     hedged: bool = False
     connections: int = NO_LIMIT
+    bound_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +114,9 @@ class RouteConfig:
     and ``reduces_answers`` whether longer ones are shortened to it. ``weights`` is by pool, and so is ``exits``,
     empty if retries stay in their pool; answers of ``other_models`` are marked. ``retried`` uses Envoy's names.
     ``prefill_percent`` of the attempts name a prefill engine; ``prefillers`` is a fixed list of them, which all
-    attempts of a request draw from once.
+    attempts of a request draw from once. ``keyed``: the conversation of a request is the key by which the pools of
+    ``weights`` pick. ``sessions``: engines that keep strict sessions, and the percentage of them that each keeps;
+    None without strict affinity.
     """
 
     weights: Mapping[str, int]
@@ -136,6 +141,8 @@ class RouteConfig:
     exits: Mapping[str, RouteEntries] = field(default_factory=lambda: MappingProxyType({}))
     prefill_percent: float = 0.0
     prefillers: tuple[str, ...] = ()
+    keyed: bool = False
+    sessions: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

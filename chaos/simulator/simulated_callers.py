@@ -40,6 +40,8 @@ class SimulatedCallers:
         self._until_s = timeline.began_s + seconds
         self._pulled: list[tuple[ChangeLoad, int]] = []
         self._orders = 0
+        self.sessions: dict[str, str] = {}
+        """Engines of strict sessions, as answers named them."""
         self._rng = random.Random(f"{schedule.seed} fewer")  # noqa: S311 -- repeatable traffic, no secret
 
     def begin(self) -> None:
@@ -143,6 +145,8 @@ class _Try:
             RequestKind(arrival.batch, arrival.streaming, arrival.group in self._callers.large),
             prompt_tokens=arrival.prompt_tokens,
             max_tokens=arrival.max_tokens,
+            session=arrival.session,
+            kept_by=self._callers.sessions.get(arrival.session, ""),
         )
 
     @property
@@ -150,8 +154,10 @@ class _Try:
         name = self._arrival.request_id
         return name if self._number == 1 else f"{name}.{self._number}"
 
-    def headers(self, status: int, *, refusal: str = "", fallback: str = "") -> None:
+    def headers(self, status: int, *, refusal: str = "", fallback: str = "", session: str = "") -> None:
         self._status, self._refusal, self._fallback = status, refusal, fallback
+        if session and self._arrival.session:
+            self._callers.sessions[self._arrival.session] = session
 
     def tokens(self, total: int) -> None:
         now_s = self._callers.timeline.now_s
@@ -207,5 +213,6 @@ class _Try:
                 gaps_s=tuple(self._gaps_s),
                 fallback=self._fallback,
                 refusal=self._refusal,
+                session=arrival.session,
             ),
         )

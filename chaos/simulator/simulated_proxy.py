@@ -9,6 +9,7 @@ from typing import Final
 
 from chaos.history.history_events import ProxySample
 from chaos.simulator.access_log_entry import AccessLogEntry, answered_entry, attempt_entry, request_entry
+from chaos.simulator.hash_table import key_hash
 from chaos.simulator.proxied_request import (
     DownstreamCaller,
     ProxiedRequest,
@@ -86,8 +87,13 @@ class SimulatedProxy:
         *,
         prompt_tokens: int,
         max_tokens: int,
+        session: str = "",
+        kept_by: str = "",
     ) -> ProxiedRequest | None:
-        """Accept a request; None if answered at once."""
+        """Accept a request; None if answered at once.
+
+        ``session``: its conversation; ``kept_by``: the engine that an answer to it named.
+        """
         rules = self._told.rules.get(kind)
         if rules is None:
             caller.headers(404, refusal="no-route")
@@ -112,6 +118,8 @@ class SimulatedProxy:
             began_s=self.now_s,
             retries_left=rules.attempts,
             prefiller=self._rng.choice(rules.prefillers) if rules.prefillers else "",
+            session=session,
+            kept_by=self._kept(rules, session, kept_by),
         )
         if rules.total_s:
             ask.timers.append(self._timeline.after(rules.total_s, lambda: self._over(ask, "response_timeout")))
@@ -129,6 +137,11 @@ class SimulatedProxy:
             for one in tuple(ask.tries):
                 self._drop(one, flags=_NO_FLAGS)
             self._finish(ask)
+
+    def _kept(self, rules: RouteConfig, session: str, engine: str) -> str:
+        """The engine that the request asks for: that of its session, unless the session is one that leaves it."""
+        percent = 0.0 if rules.sessions is None else rules.sessions.get(engine, 0.0)
+        return engine if key_hash(session) % 100 < percent else ""
 
     def _pool(self, rules: RouteConfig) -> str:
         pools = list(rules.weights)
@@ -151,7 +164,12 @@ class SimulatedProxy:
         pool = self._next_pool(ask)
         ask.entries[pool] += 1
         cluster, first = self._clusters[pool], not ask.made
-        engine = cluster.choose(ask.tried if ask.rules.elsewhere else ())
+        engine = cluster.choose(
+            ask.tried if ask.rules.elsewhere else (),
+            key=key_hash(ask.session) if ask.session and ask.rules.keyed else None,
+            # A retry asks for no engine.
+            wanted=ask.kept_by if first and pool in ask.rules.weights else "",
+        )
         if engine is None:
             self._refuse(ask, "no-engine", NO_HOST)
             return
@@ -176,6 +194,7 @@ class SimulatedProxy:
             streaming=ask.streaming,
             prompt_tokens=ask.prompt_tokens,
             max_tokens=ask.max_tokens,
+            session=ask.session,
         )
         cluster.connection(one, lambda: self._send(one, asked))
 
@@ -229,7 +248,17 @@ class SimulatedProxy:
                 if other is not one:
                     self._drop(other, flags=_LATE)
             self._release_retry(ask)
-        ask.caller.headers(one.status, fallback=one.pool if one.pool in ask.rules.other_models else "")
+        ask.caller.headers(
+            one.status,
+            fallback=one.pool if one.pool in ask.rules.other_models else "",
+            session=self._new_session(ask, one),
+        )
+
+    def _new_session(self, ask: ProxiedRequest, one: UpstreamAttempt) -> str:
+        """The engine that the answer names; empty if the session stays. A retry moves no session."""
+        if ask.rules.sessions is None or one.pool not in ask.rules.weights:
+            return ""
+        return "" if ask.kept_by and (ask.kept_by == one.engine or one.number != 1) else one.engine
 
     def on_data(self, one: UpstreamAttempt) -> None:
         """Data arrived."""
