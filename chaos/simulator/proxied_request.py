@@ -5,6 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from chaos.simulator.header_rules import NO_HEADERS, Headers
 from chaos.simulator.proxy_config import RouteConfig
 from chaos.simulator.simulated_clock import TimerHandle
 from chaos.simulator.simulated_engine import SimulatedCall
@@ -39,7 +40,8 @@ class ProxiedRequest:
     """A request. ``final`` is the attempt whose answer goes to the caller; ``batch``: its route has that class.
 
     Retries count against the budget of ``pool``, where it began. ``entries`` are the used entries of its route by
-    pool. ``prefiller`` is the prefill engine that a fixed list named; empty without one.
+    pool. ``prefiller`` is the prefill engine that a fixed list named; empty without one. ``headers`` are those of
+    callers; ``hurried``: it has a deadline.
     """
 
     request_id: str
@@ -64,6 +66,8 @@ class ProxiedRequest:
     tried: set[str] = field(default_factory=set)
     entries: Counter[str] = field(default_factory=Counter)
     prefiller: str = ""
+    headers: Headers = field(default_factory=lambda: NO_HEADERS)
+    hurried: bool = False
 
 
 class AttemptRouter(Protocol):
