@@ -1,7 +1,7 @@
 """The demo of tenants: three of them share two engines; one exceeds its quota, and one its share.
 
 The engines are simulated; Envoys, control plane and requests are real. The same arrivals go to plain Envoys
-afterwards. Pure but for ``run_tenant_demo``.
+afterwards. Pure, except ``run_tenant_demo``.
 """
 
 from collections.abc import Sequence

@@ -71,7 +71,7 @@ def quota_config(packed: Any) -> QuotaConfig:
 def _bucket(bucket: TokenBucket | None) -> BucketConfig:
     if bucket is None or bucket.fill_interval is None:
         raise ValueError("a rate limit without a bucket is not simulated")
-    # Envoy fills one token at a time unless told otherwise.
+    # Envoy fills one token at a time by default.
     per_fill = bucket.tokens_per_fill or 1
     return BucketConfig(most=bucket.max_tokens, per_s=per_fill / bucket.fill_interval.total_seconds())
 
