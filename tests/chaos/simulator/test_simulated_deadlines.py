@@ -82,7 +82,6 @@ def test_variants_of_generated_routes_are_read() -> None:
         ("2S", 2.0),
         ("1M", 60.0),
         ("1H", 3600.0),
-        ("5u", 5e-6),
         ("0m", 0.0),
         ("x", None),
         (None, None),
