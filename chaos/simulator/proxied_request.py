@@ -5,6 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from chaos.simulator.header_rules import NO_HEADERS, Headers
 from chaos.simulator.proxy_config import RouteConfig
 from chaos.simulator.simulated_clock import TimerHandle
 from chaos.simulator.simulated_engine import SimulatedCall
@@ -41,6 +42,7 @@ class ProxiedRequest:
     Retries count against the budget of ``pool``, where it began. ``entries`` are the used entries of its route by
     pool. ``prefiller`` is the prefill engine that a fixed list named; empty without one. ``session`` is its
     conversation, ``kept_by`` the engine that its strict session names.
+    ``headers`` are those of callers; ``hurried``: it has a deadline.
     """
 
     request_id: str
@@ -67,6 +69,8 @@ class ProxiedRequest:
     prefiller: str = ""
     session: str = ""
     kept_by: str = ""
+    headers: Headers = field(default_factory=lambda: NO_HEADERS)
+    hurried: bool = False
 
 
 class AttemptRouter(Protocol):

@@ -199,7 +199,8 @@ class _Building:
                 self._timeline,
                 arrival_schedule(experiment, targets, () if trace is None else read_trace(Path(trace))),
                 proxies,
-                deadline_s=self._plan.asking.deadline_s,
+                asking=self._plan.asking,
+                bytes_per_token=_bytes_per_token(self._plan),
                 seconds=experiment.seconds,
                 on_request=self._on_event,
             ),
@@ -232,3 +233,9 @@ class _Building:
 
     def _rng(self, name: str) -> random.Random:
         return random.Random(f"{self._plan.experiment.seed} {name}")  # noqa: S311 -- repeatable, no secret
+
+
+def _bytes_per_token(plan: LabBlueprint) -> int | None:
+    """How the listener estimates the tokens of a prompt; None unless its tenants have quotas of tokens."""
+    tenants = None if plan.fitting is None else plan.fitting.listener.tenants
+    return None if tenants is None or not tenants.counts_tokens else tenants.bytes_per_token
