@@ -35,6 +35,23 @@ class DownstreamCaller(Protocol):
         """The answer is cut."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentFields:
+    """What a caller sends, lengths apart.
+
+    ``session``: its conversation; ``kept_by``: the engine that an answer to it named. ``estimated_tokens``: what
+    quotas of tokens count.
+    """
+
+    session: str = ""
+    kept_by: str = ""
+    headers: Headers = field(default_factory=lambda: NO_HEADERS)
+    estimated_tokens: float = 0.0
+
+
+NO_FIELDS: Final = SentFields()
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class ProxiedRequest:
     """A request. ``final`` is the attempt whose answer goes to the caller; ``batch``: its route has that class.

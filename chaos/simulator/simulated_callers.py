@@ -10,7 +10,7 @@ from chaos.history.request_outcomes import OutcomeReason
 from chaos.load.arrival_schedule import ArrivalSchedule
 from chaos.load.request_sender import FAULTS_OF_THE_CALLER, Arrival, RequestTemplate
 from chaos.simulator.header_rules import NO_HEADERS
-from chaos.simulator.proxied_request import ProxiedRequest
+from chaos.simulator.proxied_request import ProxiedRequest, SentFields
 from chaos.simulator.simulated_clock import SimulatedClock
 from chaos.simulator.simulated_proxy import SimulatedProxy
 from chaos.testbed.request_shape import RequestKind
@@ -167,10 +167,12 @@ class _Try:
             RequestKind(arrival.batch, arrival.streaming, arrival.group in self._callers.large),
             prompt_tokens=arrival.prompt_tokens,
             max_tokens=arrival.max_tokens,
-            session=arrival.session,
-            kept_by=self._callers.sessions.get(arrival.session, ""),
-            headers=self._callers.headers(arrival),
-            estimated_tokens=self._callers.estimated_tokens(arrival),
+            sent=SentFields(
+                session=arrival.session,
+                kept_by=self._callers.sessions.get(arrival.session, ""),
+                headers=self._callers.headers(arrival),
+                estimated_tokens=self._callers.estimated_tokens(arrival),
+            ),
         )
 
     @property

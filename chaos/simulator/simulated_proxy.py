@@ -18,10 +18,12 @@ from chaos.simulator.access_log_entry import (
 )
 from chaos.simulator.caller_rules import DeadlineRoute
 from chaos.simulator.hash_table import key_hash
-from chaos.simulator.header_rules import NO_HEADERS, Headers, grpc_timeout_s, with_mutations
+from chaos.simulator.header_rules import Headers, grpc_timeout_s, with_mutations
 from chaos.simulator.proxied_request import (
+    NO_FIELDS,
     DownstreamCaller,
     ProxiedRequest,
+    SentFields,
     UpstreamAttempt,
     is_retriable_reset,
     is_retriable_status,
@@ -109,18 +111,11 @@ class SimulatedProxy:
         *,
         prompt_tokens: int,
         max_tokens: int,
-        session: str = "",
-        kept_by: str = "",
-        headers: Headers = NO_HEADERS,
-        estimated_tokens: float = 0.0,
+        sent: SentFields = NO_FIELDS,
     ) -> ProxiedRequest | None:
-        """Accept a request; None if answered at once.
-
-        ``session``: its conversation; ``kept_by``: the engine that an answer to it named. ``estimated_tokens``:
-        what quotas of tokens count.
-        """
-        headers = with_mutations(self._told.mutations, headers)
-        if self._quotas is not None and not self._quotas.admits(headers, estimated_tokens, self.now_s):
+        """Accept a request; None if answered at once."""
+        headers = with_mutations(self._told.mutations, sent.headers)
+        if self._quotas is not None and not self._quotas.admits(headers, sent.estimated_tokens, self.now_s):
             self.entries.append(refused_entry("", headers, limit=QuotaResult.REFUSED, now_s=self.now_s))
             _answer_at_once(caller, 429, QUOTA_REASON)
             return None
@@ -157,8 +152,8 @@ class SimulatedProxy:
             began_s=self.now_s,
             retries_left=rules.attempts,
             prefiller=self._rng.choice(rules.prefillers) if rules.prefillers else "",
-            session=session,
-            kept_by=self._kept(rules, session, kept_by),
+            session=sent.session,
+            kept_by=self._kept(rules, sent.session, sent.kept_by),
             headers=headers,
             hurried=deadline_s is not None,
         )
