@@ -20,7 +20,7 @@ TRIES = 4
         ("sessions-survive-hang", "", "prefixHitPercent"),
         ("hot-prefix", AFFINITY + "    slackPercent: 1000\n", "largestShareTimes"),
     ],
-    ids=["no affinity", "no bound"],
+    ids=["no-affinity", "no-bound"],
 )
 async def test_scenario_passes_with_affinity_and_fails_without(
     scenario: str, control: str, check: str, tmp_path: Path
