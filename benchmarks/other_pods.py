@@ -126,7 +126,7 @@ def _address(number: int) -> str:
 
 
 def apart(arguments: Sequence[str]) -> NoReturn:
-    """Begin anew where their addresses are local: an API server takes no loopback ones."""
+    """Run the benchmark again where their addresses are local: an API server takes no loopback ones."""
     network = (
         f'ip link set lo up && ip address add {_ADDRESSES} dev lo && ip route add default dev lo && exec "$@"'
     )
