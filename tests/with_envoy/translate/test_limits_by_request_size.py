@@ -51,7 +51,8 @@ async def test_time_limit_grows_with_the_tokens_of_the_request(rig, engine):
         pool("p", only) + route("r", "p") + resilience("default", f"{{retries: {{attempts: 0}}, {BY_TOKENS}}}"),
         pools={"p": limits(0.004)},
     )
-    assert 0.3 <= await hung_for_s(one, max_tokens=1) < 3.9
+    # Envoy counts from the time of its last turn.
+    assert 0.28 <= await hung_for_s(one, max_tokens=1) < 3.9
     # 4 ms for each of 1 000 tokens, and of 20 of the body.
     assert await hung_for_s(one, max_tokens=1_000) >= 4.0
 
