@@ -97,37 +97,29 @@ async def measure(transport: str, streams: int, pushes: int) -> FanoutRow:
     before_s = time.process_time()
     try:
         async with peers(port, streams) as fleet:
-            connected = await fleet.next_event()
+            await fleet.connected()
             storm_cpu_ms = (time.process_time() - before_s) * 1e3
             await asyncio.sleep(1.0)
             gc.collect()
             kb_per_stream = (resident_bytes(os.getpid()) - before_bytes) / 1024 / streams
-            last_ms, median_ms, cpu_ms, written_ms = [], [], [], []
+            cpu_ms, written_ms = [], []
             for push in range(pushes):
                 seen.begin(streams)
                 cpu_s = time.process_time()
                 started_s = time.monotonic()
                 publisher.publish({"all": snapshots[(push + 1) % 2]}, started_s)
-                received = await fleet.next_event()
+                await fleet.pushed(started_s)
                 await asyncio.wait_for(seen.complete.wait(), LIMIT_S)
                 written_ms.append((seen.written_cpu_s - cpu_s) * 1e3)
                 cpu_ms.append((time.process_time() - cpu_s) * 1e3)
-                last_ms.append((received["last_s"] - started_s) * 1e3)
-                median_ms.append((received["median_s"] - started_s) * 1e3)
     finally:
         ticking.cancel()
         await server.stop()
-    return FanoutRow(
-        transport=transport,
-        streams=streams,
-        pushes=pushes,
-        last_ms_p50=median(last_ms),
-        last_ms_max=max(last_ms),
-        median_stream_ms=median(median_ms),
+    return fleet.row(
+        transport,
         written_cpu_ms=median(written_ms),
         cpu_ms_per_push=median(cpu_ms),
         kb_per_stream=kb_per_stream,
-        storm_ms=(connected["last_s"] - connected["started_s"]) * 1e3,
         storm_cpu_ms=storm_cpu_ms,
     )
 

@@ -7,7 +7,6 @@ import asyncio
 import hashlib
 import time
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 from benchmarks.fanout_testbed import LIMIT_S, FanoutRow, peers
@@ -55,34 +54,25 @@ async def measure_go(streams: int, pushes: int) -> FanoutRow:
         port = int(await asyncio.wait_for(server.stdout.readline(), LIMIT_S))
         before_bytes, before_s = resident_bytes(server.pid), cpu_s(server.pid)
         async with peers(port, streams) as fleet:
-            connected = await fleet.next_event()
+            await fleet.connected()
             storm_cpu_s = cpu_s(server.pid) - before_s
             await _settled_cpu_s(server.pid)
             server.stdin.write(b"collect\n")
             await asyncio.wait_for(server.stdout.readline(), LIMIT_S)
             kb_per_stream = (resident_bytes(server.pid) - before_bytes) / 1024 / streams
             configured_s = await _settled_cpu_s(server.pid)
-            last_ms, median_ms = [], []
             for _ in range(pushes):
                 started_s = time.monotonic()
                 server.stdin.write(b"push\n")
-                received = await fleet.next_event()
-                last_ms.append((received["last_s"] - started_s) * 1e3)
-                median_ms.append((received["median_s"] - started_s) * 1e3)
+                await fleet.pushed(started_s)
             pushed_s = await _settled_cpu_s(server.pid)
     finally:
         server.kill()
         await server.wait()
-    return FanoutRow(
-        transport=GO_CONTROL_PLANE,
-        streams=streams,
-        pushes=pushes,
-        last_ms_p50=median(last_ms),
-        last_ms_max=max(last_ms),
-        median_stream_ms=median(median_ms),
+    return fleet.row(
+        GO_CONTROL_PLANE,
         written_cpu_ms=None,
         cpu_ms_per_push=(pushed_s - configured_s) * 1e3 / pushes,
         kb_per_stream=kb_per_stream,
-        storm_ms=(connected["last_s"] - connected["started_s"]) * 1e3,
         storm_cpu_ms=storm_cpu_s * 1e3,
     )

@@ -1,8 +1,13 @@
-"""What the C allocator of this process has handed out and not got back. Only with glibc."""
+"""What the C allocator of a process has handed out and not got back. Only with glibc."""
 
 import ctypes
 import gc
+import subprocess
+import sys
+from pathlib import Path
 from typing import Final
+
+import pytest
 
 NOT_GLIBC: Final = 3
 """Exit code of a script that cannot count."""
@@ -37,3 +42,19 @@ def used_bytes() -> int:
     gc.collect()
     now = libc.mallinfo2()
     return int(now.uordblks + now.hblkhd)
+
+
+def printed_number(script: str, *arguments: str, limit_s: float) -> float:
+    """What a script that counts prints, in a process of its own; skips the test without glibc."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+        cwd=Path(__file__).parents[1],
+    )
+    if done.returncode == NOT_GLIBC:
+        pytest.skip("not glibc")
+    assert done.returncode == 0, done.stderr[-2000:]
+    return float(done.stdout)

@@ -2,17 +2,13 @@
 
 import asyncio
 import gc
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any, Final, cast
 
 import grpc
 import grpc.aio
-import pytest
 
 from engine.grpc_operations import read_message
-from tests.c_memory import NOT_GLIBC
+from tests.c_memory import printed_number
 
 STREAMS: Final = 500
 
@@ -96,18 +92,7 @@ asyncio.run(main())
 
 
 def bytes_per_stream(how: str, ends: str) -> float:
-    done = subprocess.run(
-        [sys.executable, "-c", SERVER, how, ends, str(STREAMS), CLIENT],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=Path(__file__).parents[2],
-    )
-    if done.returncode == NOT_GLIBC:
-        pytest.skip("not glibc")
-    assert done.returncode == 0, done.stderr[-2000:]
-    return float(done.stdout)
+    return printed_number(SERVER, how, ends, str(STREAMS), CLIENT, limit_s=120)
 
 
 def test_streams_that_peers_break_off_leave_no_memory() -> None:

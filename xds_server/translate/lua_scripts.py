@@ -18,12 +18,7 @@ from envoy_data_plane.google.protobuf import Any, Struct, Value
 from policies.static_answer import StaticAnswer
 from xds_server.translate.envoy_values import pack_any
 from xds_server.translate.prompt_prefix import read_prefix_lua
-from xds_server.translate.request_fields import (
-    READ_FIELDS_LUA,
-    REWRITE_LUA,
-    TokenEstimate,
-    count_tokens_lua,
-)
+from xds_server.translate.request_fields import READ_FIELDS_LUA, REWRITE_LUA, TokenEstimate, count_tokens_lua
 
 LUA_FILTER: Final = "envoy.filters.http.lua"
 

@@ -277,9 +277,10 @@ def test_policy_timeout_is_never_widened() -> None:
     assert pool.step(1, tail(0.8), failing=8).per_try_s == 3
 
 
-def test_reported_time_to_first_token_lengthens_the_timeout() -> None:
-    engine = Engine(
-        id=EngineId("p", "r0"),
+def reporting(name: str, at_s: float, **times: Quantiles) -> Engine:
+    """A ready engine with these times in its report of this moment."""
+    return Engine(
+        id=EngineId("p", name),
         address="127.0.0.1",
         port=1,
         zone="",
@@ -288,16 +289,15 @@ def test_reported_time_to_first_token_lengthens_the_timeout() -> None:
         weight=1,
         tensor_parallel_group="",
         labels={},
-        received_at_s=130.0,
+        received_at_s=at_s,
         report=EngineReport(
-            pool="p",
-            engine="r0",
-            verdict=Verdict.READY,
-            evidence="",
-            observed_at_s=0.0,
-            time_to_first_token=Quantiles(p50_s=1.0, p99_s=4.0),
+            pool="p", engine=name, verdict=Verdict.READY, evidence="", observed_at_s=at_s, **times
         ),
     )
+
+
+def test_reported_time_to_first_token_lengthens_the_timeout() -> None:
+    engine = reporting("r0", 130.0, time_to_first_token=Quantiles(p50_s=1.0, p99_s=4.0))
     assert Pool().settled(tail(0.8), tail(0.2), engines=(engine,)).first_token_s == pytest.approx(14.0)
     old = replace(engine, received_at_s=130.0 - STALE_S - 1)
     assert Pool().settled(tail(0.8), tail(0.2), engines=(old,)).first_token_s == pytest.approx(3.0)
@@ -350,26 +350,7 @@ def by_tokens(**said: str) -> dict[str, Any]:
 def paced(*paces: tuple[float, float], at_s: float) -> tuple[Engine, ...]:
     """Engines with these medians and 99th percentiles of the time between tokens."""
     return tuple(
-        Engine(
-            id=EngineId(pool="p", engine=f"r{number}"),
-            address="127.0.0.1",
-            port=1,
-            zone="",
-            region="",
-            slots=8,
-            weight=1,
-            tensor_parallel_group="",
-            labels={},
-            report=EngineReport(
-                pool="p",
-                engine=f"r{number}",
-                verdict=Verdict.READY,
-                evidence="",
-                observed_at_s=at_s,
-                time_per_output_token=Quantiles(p50_s=p50_s, p99_s=p99_s),
-            ),
-            received_at_s=at_s,
-        )
+        reporting(f"r{number}", at_s, time_per_output_token=Quantiles(p50_s=p50_s, p99_s=p99_s))
         for number, (p50_s, p99_s) in enumerate(paces)
     )
 
