@@ -1,9 +1,12 @@
 """Stream and files of the dashboard, over real HTTP."""
 
 import asyncio
+import itertools
 import json
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -132,3 +135,35 @@ async def test_stream_ends_when_its_watcher_loses_read_access() -> None:
         async with asyncio.timeout(LIMIT_S):
             rest = await response.content.read()
     assert b"UNHEALTHY" not in rest
+
+
+async def test_stream_of_a_page_that_does_not_read_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lives, "WRITE_TIMEOUT_S", 0.2)
+    made, ended = FakeServerBackend(1_000), asyncio.Event()
+    made_messages = lives.FrameStream.messages
+
+    async def messages(live: lives.FrameStream) -> AsyncIterator[bytes]:
+        try:
+            async for message in made_messages(live):
+                yield message
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(lives.FrameStream, "messages", messages)
+    async with served(made) as url:
+        host, _, port = url.removeprefix("http://").partition(":")
+        silent = socket.socket()
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        with silent:
+            silent.connect((host, int(port)))
+            silent.sendall(b"GET /v1/live HTTP/1.1\r\nhost: x\r\n\r\n")
+
+            async def changes() -> None:
+                for turn in itertools.count():
+                    made.rows = [replace(row, reason=f"hung since turn {turn}") for row in made.rows]
+                    await asyncio.sleep(0.02)
+
+            changing = asyncio.create_task(changes())
+            async with asyncio.timeout(LIMIT_S):
+                await ended.wait()
+            changing.cancel()
