@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 
+from xds_server.auth.cpu_meter import CpuMeter
 from xds_server.auth.log_budget import LogBudget
 from xds_server.auth.loop_time import LoopTime
 from xds_server.auth.memory_guard import MemoryGuard
@@ -74,7 +75,7 @@ class _Openings:
 class PeerPacer:
     """Reads no more from peers that have used up their CPU time; ``on_wait`` is called for each wait.
 
-    ``hosts`` counts their time of all services.
+    ``hosts`` counts their time of all services. ``meter`` measures it.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class PeerPacer:
     ) -> None:
         self._budget = CpuBudget(limits, hosts)
         self._loop_time = LoopTime()
+        self.meter = CpuMeter()
         self._openings: dict[str, _Openings] = {}
         self._signal = signal
         self._on_wait = on_wait

@@ -293,18 +293,19 @@ class _Call:
 
     def _take(self, data: bytes) -> None:
         """Process one request, at the expense of its peer."""
-        session = self._session
-        began_s = done_s = time.thread_time()
+        session, meter = self._session, self._pacer.meter
+        began_s = meter.begin()
+        took_s = poll_s = 0.0
         try:
             session.request(data, self._clock())
-            done_s = time.thread_time()
+            took_s = meter.since(began_s)
             # Most requests are ACKs that make nothing due: check without starting a task.
             if self._writer is None and (due := session.poll(self._clock())) is not None:
                 self._start(due)
+                poll_s = min(max(0.0, meter.since(began_s) - took_s), MAX_CHARGED_POLL_S)
         finally:
-            now_s = time.thread_time()
-            poll_s = min(now_s - done_s, MAX_CHARGED_POLL_S) if done_s > began_s else now_s - began_s
-            self._pacer.spend(session.host, session.node_id, done_s - began_s + poll_s, self._clock())
+            took_s = took_s or meter.since(began_s)
+            self._pacer.spend(session.host, session.node_id, took_s + poll_s, self._clock())
 
     async def close(self, reason: str) -> None:
         """End the session and its writer; raises the writer's exception, if any."""

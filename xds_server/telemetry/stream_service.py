@@ -198,12 +198,13 @@ class StreamService(grpc.GenericRpcHandler):
 
     def _take(self, sitting: StreamHandler, host: str, data: bytes) -> bytes | None:
         """Handle one message, at the expense of its peer."""
-        began_s = time.thread_time()
+        pacer = self._limits.pacer
+        began_s = pacer.meter.begin()
         try:
             return sitting.take(data, self._clock())
         finally:
-            cpu_s = sitting.price * (time.thread_time() - began_s)
-            self._limits.pacer.spend(host, sitting.node, cpu_s, time.monotonic())
+            cpu_s = sitting.price * pacer.meter.since(began_s)
+            pacer.spend(host, sitting.node, cpu_s, time.monotonic())
 
 
 class _ReceiveHandler:

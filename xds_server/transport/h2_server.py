@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 
 from xds_server.auth.connection_limit import ConnectionLimiter, host_of, most_connections
+from xds_server.auth.cpu_meter import CpuMeter
 from xds_server.auth.reached_limits import PeerLimit, ReachedLimits
 from xds_server.transport.h2.grpc_messages import prefixed
 from xds_server.transport.h2_protocol import H2Protocol, grpc_address
@@ -80,6 +81,7 @@ class H2Server:
         self._limiter = ConnectionLimiter("connections", most, most_of_host)
         self._connections: dict[H2Protocol, None] = {}
         self._woken: deque[tuple[H2Protocol, RpcStream]] = deque()
+        self._meter = CpuMeter()
         self._message = self._framed = b""
         self._checked_s = clock()
         self._listening: socket.socket | None = None
@@ -248,9 +250,9 @@ class H2Server:
         asyncio.get_running_loop().call_exception_handler(context)
 
     def _flush(self) -> None:
-        until_s = time.thread_time() + FLUSH_CPU_S
+        began_s = self._meter.begin()
         try:
-            while self._woken and time.thread_time() < until_s:
+            while self._woken and not self._meter.exceeds(began_s, FLUSH_CPU_S):
                 connection, stream = self._woken.popleft()
                 stream.is_woken = False
                 stream.flush()

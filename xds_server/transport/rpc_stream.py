@@ -5,7 +5,6 @@ size, CPU time. A stream that has to wait for CPU time has a task meanwhile, and
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from math import inf
 from typing import Any, Final, Protocol
@@ -239,15 +238,16 @@ class RpcStream:
         if handler is None:
             return
         now_s, host = connection.now_s(), connection.peer.host
-        began_s = time.thread_time()
+        meter = pacer.meter
+        began_s = meter.begin()
         took_s = poll_s = 0.0
         try:
             handler.take(message, now_s)
-            took_s = time.thread_time() - began_s
+            took_s = meter.since(began_s)
             if self.flush():
-                poll_s = time.thread_time() - began_s - took_s
+                poll_s = max(0.0, meter.since(began_s) - took_s)
         finally:
-            took_s = took_s or time.thread_time() - began_s
+            took_s = took_s or meter.since(began_s)
             cpu_s = handler.price * took_s + min(poll_s, MAX_CHARGED_POLL_S)
             pacer.spend(host, handler.node, cpu_s, now_s)
         if not self.ended and pacer.must_wait(host, handler.node):
