@@ -145,6 +145,7 @@ def _in_route(route: ModelRoute, document: ValidatedDocument) -> Iterator[Proble
             )
 
     yield from _auth(route, document)
+    yield from _caller_identity(route, document)
     yield from _tenants(route, document)
     yield from _affinity(route, document)
     yield from _static_answer(route, document)
@@ -331,20 +332,33 @@ def _auth(route: ModelRoute, document: ValidatedDocument) -> Iterator[Problem]:
         )
 
 
+def _caller_identity(route: ModelRoute, document: ValidatedDocument) -> Iterator[Problem]:
+    """A header that claims and certificates write."""
+    listener = route.spec.listener
+    if listener.identity_header in listener.claim_headers():
+        yield problem_in(
+            document,
+            "SG040",
+            ("spec", "listener", "tls", "callers", "identityHeader"),
+            f"jwt.providers[].claimToHeaders writes {listener.identity_header}, too",
+            hint="use another header",
+        )
+
+
 def _tenants(route: ModelRoute, document: ValidatedDocument) -> Iterator[Problem]:
     """Unproven names of tenants, repeated ones, and bursts above their quota."""
     tenants = route.spec.listener.tenants
     if tenants is None:
         return
     steps: tuple[Step, ...] = ("spec", "listener", "tenants")
-    if not tenants.trust_header and tenants.header not in route.spec.listener.claim_headers():
+    if not tenants.trust_header and tenants.header not in route.spec.listener.proven_headers():
         yield problem_in(
             document,
             "SG046",
             (*steps, "header"),
             f"any caller can send {tenants.header}, and take the quota of any tenant",
-            hint="write it from a claim with jwt.providers[].claimToHeaders, or set trustHeader: true if a proxy "
-            "in front of Envoy sets it",
+            hint="write it from a claim with jwt.providers[].claimToHeaders or from a certificate with "
+            "tls.callers.identityHeader, or set trustHeader: true if a proxy in front of Envoy sets it",
         )
     for number, before in repeated(one.name for one in tenants.named):
         message = f"duplicate tenant {tenants.named[number].name}; the first is number {before + 1}"

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from policies.affinity import Affinity
-from policies.caller_auth import ExtAuth, ExtAuthProtocol, Jwt
+from policies.caller_auth import ExtAuth, ExtAuthProtocol, Jwt, parse_claim_header
 from policies.deadline import Deadline
 from policies.document import (
     API_VERSION,
@@ -240,6 +240,52 @@ class Match(Spec):
     )
 
 
+def _of_callers(live: Xds) -> FieldTargets:
+    return FieldTargets(
+        live=live,
+        istio=lost(
+            "Istio's Gateway resource verifies callers: servers[].tls.mode MUTUAL; in the mesh, Istio does"
+        ),
+        gateway_api=lost(f"{_OF_THE_GATEWAY}, tls.clientValidation"),
+    )
+
+
+class CallerNameKind(StrEnum):
+    """Names in the certificate of a caller."""
+
+    URI = "uri"
+    DNS = "dns"
+
+
+class CallerCertificates(Spec):
+    """Certificates of callers, and the header that names them."""
+
+    secret: Name | None = documented_field(
+        None,
+        "Folder in `serve --secrets DIR` whose ca.crt signs certificates of callers; default: the one of `tls`.",
+        targets=_of_callers(Xds.LDS | Xds.SDS),
+    )
+    required: bool = documented_field(
+        True,
+        "Refuse connections without a certificate. false: they are served without an identity.",
+        targets=_of_callers(Xds.LDS),
+    )
+    identity_header: Annotated[str, Field(max_length=64), AfterValidator(parse_claim_header)] | None = (
+        documented_field(
+            None,
+            "Request header that Envoy sets to the identity of the caller, for `tenants`, affinity and engines. "
+            "What callers send under its name is removed.",
+            targets=_of_callers(Xds.LDS),
+        )
+    )
+    identity: CallerNameKind = documented_field(
+        CallerNameKind.URI,
+        "Subject alternative names that are the identity. uri: as SPIFFE has them. dns: host names. Several are "
+        "joined by commas.",
+        targets=_of_callers(Xds.LDS),
+    )
+
+
 class ListenerTls(Spec):
     """TLS towards callers."""
 
@@ -252,6 +298,14 @@ class ListenerTls(Spec):
             gateway_api=lost("the Gateway's owner sets it: listeners[].tls.certificateRefs"),
         ),
     )
+    callers: CallerCertificates | None = documented_field(
+        None, "Certificates of callers (mTLS); default: none is asked for."
+    )
+
+    @property
+    def authorities(self) -> str | None:
+        """Name of the secret whose CAs verify callers; None if they need no certificate."""
+        return None if self.callers is None else self.callers.secret or self.secret
 
 
 class Listener(Spec):
@@ -382,6 +436,17 @@ class Listener(Spec):
         providers = () if self.jwt is None else self.jwt.providers
         return tuple(dict.fromkeys(one.header for provider in providers for one in provider.claim_to_headers))
 
+    @property
+    def identity_header(self) -> str | None:
+        """Request header with the identity in a caller's certificate."""
+        callers = None if self.tls is None else self.tls.callers
+        return None if callers is None else callers.identity_header
+
+    def proven_headers(self) -> tuple[str, ...]:
+        """Request headers that only Envoy sets, from claims or certificates."""
+        identity = self.identity_header
+        return self.claim_headers() if identity is None else (*self.claim_headers(), identity)
+
     def external_services(self) -> Iterator[ServiceReference]:
         """Services that Envoys call for this listener."""
         if self.access_log_collector is not None:
@@ -398,6 +463,8 @@ class Listener(Spec):
         """Names of secrets, each with the path of the field that names it."""
         if self.tls is not None:
             yield LISTENER_SECRET, self.tls.secret
+            if self.tls.callers is not None and self.tls.callers.secret is not None:
+                yield "spec.listener.tls.callers.secret", self.tls.callers.secret
         for one in self.external_services():
             if one.service.tls is not None and one.service.tls.secret is not None:
                 yield f"spec.listener.{one.field}.tls.secret", one.service.tls.secret

@@ -197,7 +197,8 @@ class Tenants(Spec):
 
     header: Annotated[str, Field(max_length=64), AfterValidator(parse_claim_header)] = documented_field(
         ...,
-        "Request header with the tenant's name: one that `jwt.claimToHeaders` writes, or any with trustHeader.",
+        "Request header with the tenant's name: one that `jwt.claimToHeaders` or `tls.callers.identityHeader` "
+        "writes, or any with trustHeader.",
         targets=_targets(Xds.RDS | Xds.LDS),
     )
     trust_header: bool = documented_field(

@@ -345,13 +345,13 @@ _RELATIONS: Final = (
     Code(
         code="SG046",
         title="unproven name of a tenant",
-        meaning="The header that names the tenant is not written by a claim of a verified token. Any caller can send it, and take the quota of any tenant.",
+        meaning="The header that names the tenant is written neither by a claim of a verified token nor from a verified certificate. Any caller can send it, and take the quota of any tenant.",
         example=as_file(
             "kind: EnginePool\nmetadata: {name: chat}\nspec: {model: m, endpoints: [{address: 10.0.0.1, port: 80}]}\n---\n"
             "kind: ModelRoute\nmetadata: {name: chat}\n"
             "spec: {listener: {port: 80, tenants: {header: x-tenant, others: {requests: 5}}}, pools: [{pool: chat}]}\n"
         ),
-        fix="Write the header with jwt.providers[].claimToHeaders, or set trustHeader if a proxy in front of Envoy sets it.",
+        fix="Write the header with jwt.providers[].claimToHeaders or tls.callers.identityHeader, or set trustHeader if a proxy in front of Envoy sets it.",
     ),
     Code(
         code="SG047",

@@ -124,7 +124,7 @@ def _believed_header(policies: PolicySet) -> Iterator[Finding]:
         if (
             tenants is not None
             and tenants.trust_header
-            and tenants.header not in listener.claim_headers()
+            and tenants.header not in listener.proven_headers()
             and listener.ext_auth is None
             and not listener.trusted_hops
         ):

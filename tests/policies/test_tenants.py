@@ -63,10 +63,20 @@ def test_header_that_callers_can_send_is_refused_unless_it_is_trusted() -> None:
     assert message == "any caller can send x-tenant, and take the quota of any tenant"
     claims = jwt(KEYS + ", claimToHeaders: [{claim: team, header: x-tenant}]")
     proven = f"{claims}, {tenants(OTHERS, 'header: x-tenant')}"
-    for listener in (proven, TRUSTED):
+    certified = "tls: {secret: front, callers: {identityHeader: x-tenant}}"
+    for listener in (proven, TRUSTED, f"{certified}, {tenants(OTHERS, 'header: x-tenant')}"):
         load_contents({Path("p.yaml"): (POOL + route("a", listener)).encode()})
     [(code, where, _)] = errors(route("a", f"{claims}, {tenants(OTHERS, 'header: x-team')}"))
     assert (code, where) == ("SG046", "spec.listener.tenants.header")
+
+
+def test_header_has_its_value_from_claims_or_from_certificates() -> None:
+    claims = jwt(KEYS + ", claimToHeaders: [{claim: team, header: x-tenant}]")
+    [(code, where, message)] = errors(
+        route("a", f"{claims}, tls: {{secret: front, callers: {{identityHeader: x-tenant}}}}")
+    )
+    assert (code, where) == ("SG040", "spec.listener.tls.callers.identityHeader")
+    assert message == "jwt.providers[].claimToHeaders writes x-tenant, too"
 
 
 @pytest.mark.parametrize("header", ["x-envoy-tenant", "host", "X-Tenant", "x_tenant"])

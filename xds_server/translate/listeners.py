@@ -50,7 +50,7 @@ from envoy_data_plane.envoy.extensions.http.early_header_mutation.header_mutatio
 from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
 from envoy_data_plane.google.protobuf import Any, Struct, Value
 
-from policies.route import ENVOYS_HEADERS, STATED_HEADERS, RequestId
+from policies.route import ENVOYS_HEADERS, STATED_HEADERS, CallerNameKind, ListenerTls, RequestId
 from policies.route import Listener as ListenerSpec
 from xds_server.translate.access_log_config import attempt_log, got_static_answer, listener_log, operator_log
 from xds_server.translate.caller_auth_filters import (
@@ -107,6 +107,11 @@ NO_AUTHORIZATION_RETRY_AFTER: Final = "1"
 
 BAD_REQUEST_REASON: Final = "bad-request"
 """Reason of a local 400 that has no other: the request breaks HTTP, or its path cannot be normalized."""
+
+_IDENTITIES: Final = {
+    CallerNameKind.URI: "%DOWNSTREAM_PEER_URI_SAN%",
+    CallerNameKind.DNS: "%DOWNSTREAM_PEER_DNS_SAN%",
+}
 
 REQUEST_HEADERS_TIMEOUT_S: Final = 30.0
 
@@ -199,9 +204,9 @@ def connection_manager(
 
 
 def listener(
-    port: int, address: str, manager: Any, *, secret: str | None = None, buffer_bytes: int | None = None
+    port: int, address: str, manager: Any, *, tls: ListenerTls | None = None, buffer_bytes: int | None = None
 ) -> Listener:
-    """Listener on ``address``:``port`` with the port's ``connection_manager``; ``secret``: TLS certificate.
+    """Listener on ``address``:``port`` with the port's ``connection_manager``; ``tls``: default, plain text.
 
     ``buffer_bytes``: what a connection may buffer, if not Envoy's 1 MiB.
     """
@@ -214,7 +219,7 @@ def listener(
         filter_chains=[
             FilterChain(
                 filters=[Filter(name="envoy.filters.network.http_connection_manager", typed_config=manager)],
-                transport_socket=None if secret is None else downstream_tls_socket(secret),
+                transport_socket=None if tls is None else downstream_tls_socket(tls),
             )
         ],
         per_connection_buffer_limit_bytes=buffer_bytes,
@@ -252,13 +257,20 @@ def _removed_headers(spec: ListenerSpec, *, estimates: bool) -> HeaderMutation:
     return HeaderMutation(
         mutations=[
             MutationRule(remove_on_match=MutationRuleRemoveOnMatch(key_matcher=envoys)),
-            *(MutationRule(remove=name) for name in spec.claim_headers()),
+            *(MutationRule(remove=name) for name in spec.proven_headers()),
+            *_identity(spec),
             *(MutationRule(remove=OVER_QUOTA_HEADER) for _ in (spec.tenants,) if spec.tenants is not None),
             *(MutationRule(remove=ESTIMATED_TOKENS_HEADER) for _ in (estimates,) if estimates),
             *(MutationRule(append=_only_first(name)) for name in STATED_HEADERS if spec.reads_headers),
             *deadline_mutations(spec.deadline),
         ]
     )
+
+
+def _identity(spec: ListenerSpec) -> Iterator[MutationRule]:
+    """Sets the header of the identity to what the certificate of the caller proves."""
+    if spec.tls is not None and spec.tls.callers is not None and (name := spec.tls.callers.identity_header):
+        yield MutationRule(append=_header(name, _IDENTITIES[spec.tls.callers.identity]))
 
 
 def _only_first(name: str) -> HeaderValueOption:

@@ -44,6 +44,7 @@ from policies.external_service import ExternalService
 from policies.model import PolicySet
 from policies.pool import EnginePool
 from policies.quantity import is_ip
+from policies.route import ListenerTls
 from xds_server.model.memo import Memo
 from xds_server.model.secret import EngineSecret, Secrets
 from xds_server.model.type_urls import SECRET
@@ -205,15 +206,17 @@ def external_tls_socket(service: ExternalService, *, http2: bool) -> TransportSo
     )
 
 
-def downstream_tls_socket(secret: str) -> TransportSocket:
-    """Transport socket for callers, with this certificate."""
-    context = DownstreamTlsContext(
-        common_tls_context=CommonTlsContext(
-            tls_params=_VERSIONS,
-            alpn_protocols=list(_CALLERS_ALPN),
-            tls_certificate_sds_secret_configs=[_over_sds(certificate_name(secret))],
-        )
+def downstream_tls_socket(tls: ListenerTls) -> TransportSocket:
+    """Transport socket for callers; it may ask them for a certificate."""
+    common = CommonTlsContext(
+        tls_params=_VERSIONS,
+        alpn_protocols=list(_CALLERS_ALPN),
+        tls_certificate_sds_secret_configs=[_over_sds(certificate_name(tls.secret))],
     )
+    context = DownstreamTlsContext(common_tls_context=common)
+    if tls.callers is not None and tls.authorities is not None:
+        common.validation_context_sds_secret_config = _over_sds(trusted_ca_name(tls.authorities))
+        context.require_client_certificate = tls.callers.required
     return TransportSocket(name="envoy.transport_sockets.tls", typed_config=pack_any(context))
 
 

@@ -581,7 +581,7 @@ def _listener_of(
         lambda: TranslatedResource(
             type_url=LISTENER,
             name=listener_name(port),
-            message=listener(port, address, manager, secret=spec.secret, buffer_bytes=buffer_bytes),
+            message=listener(port, address, manager, tls=spec.tls, buffer_bytes=buffer_bytes),
             origins=origins,
         ),
     )
