@@ -9,10 +9,10 @@ from typing import Final
 
 import structlog
 
-from xds_server.auth.cpu_meter import CpuMeter
 from xds_server.auth.log_budget import LogBudget
 from xds_server.auth.loop_time import LoopTime
 from xds_server.auth.memory_guard import MemoryGuard
+from xds_server.auth.message_cost import MessageCost
 from xds_server.auth.peer_budget import DISCOVERY_CPU, CpuBudget, CpuLimits, HostTime
 from xds_server.auth.reached_limits import PeerLimit, ReachedLimits
 
@@ -88,7 +88,7 @@ class PeerPacer:
     ) -> None:
         self._budget = CpuBudget(limits, hosts)
         self._loop_time = LoopTime()
-        self.meter = CpuMeter()
+        self.meter = MessageCost()
         self._openings: dict[str, _Openings] = {}
         self._signal = signal
         self._on_wait = on_wait

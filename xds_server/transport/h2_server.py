@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from xds_server.auth.connection_limit import ConnectionLimiter, host_of, most_connections
-from xds_server.auth.cpu_meter import CpuMeter
+from xds_server.auth.message_cost import MessageCost
 from xds_server.auth.reached_limits import PeerLimit, ReachedLimits
 from xds_server.transport.h2.grpc_messages import prefixed
 from xds_server.transport.h2_protocol import H2Protocol, grpc_address
@@ -81,7 +81,7 @@ class H2Server:
         self._limiter = ConnectionLimiter("connections", most, most_of_host)
         self._connections: dict[H2Protocol, None] = {}
         self._woken: deque[tuple[H2Protocol, RpcStream]] = deque()
-        self._meter = CpuMeter()
+        self._meter = MessageCost()
         self._message = self._framed = b""
         self._checked_s = clock()
         self._listening: socket.socket | None = None

@@ -11,7 +11,7 @@ SHORT_S: Final = 0.001
 """Work that took no longer is charged by the wall clock: hardly any of it waited for a core."""
 
 
-class CpuMeter:
+class MessageCost:
     """For work without other metered work in between. ``wall`` and ``cpu``: clocks in seconds."""
 
     __slots__ = ("_cpu", "_cpu_s", "_read_at_s", "_wall")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xds_server.auth.cpu_meter import SHORT_S, CpuMeter
+from xds_server.auth.message_cost import SHORT_S, MessageCost
 
 
 class Thread:
@@ -34,7 +34,7 @@ durations = st.floats(0.0, 3 * SHORT_S) | st.floats(0.0, 0.1)
 @given(st.lists(st.tuples(durations, durations, durations), min_size=1, max_size=30))
 def test_charge_is_never_below_the_cpu_time_and_hardly_above(work: list[tuple[float, float, float]]) -> None:
     thread = Thread()
-    meter = CpuMeter(wall=lambda: thread.wall_s, cpu=thread.cpu)
+    meter = MessageCost(wall=lambda: thread.wall_s, cpu=thread.cpu)
     for works_s, waits_s, pauses_s in work:
         began_s = meter.begin()
         thread.work(works_s / 2)
@@ -48,7 +48,7 @@ def test_charge_is_never_below_the_cpu_time_and_hardly_above(work: list[tuple[fl
 
 def test_kernel_is_asked_once_a_millisecond_of_short_work() -> None:
     thread = Thread()
-    meter = CpuMeter(wall=lambda: thread.wall_s, cpu=thread.cpu)
+    meter = MessageCost(wall=lambda: thread.wall_s, cpu=thread.cpu)
     for _ in range(1_000):
         began_s = meter.begin()
         thread.work(20e-6)
@@ -57,7 +57,7 @@ def test_kernel_is_asked_once_a_millisecond_of_short_work() -> None:
 
 
 def test_sleep_costs_nothing_and_work_counts_on_real_clocks() -> None:
-    meter = CpuMeter()
+    meter = MessageCost()
     began_s = meter.begin()
     time.sleep(0.05)
     assert meter.since(began_s) < 0.03
