@@ -13,7 +13,7 @@ WORKERS ?= 3
 VLLM_READY := $(if $(SWITCHGEAR_VLLM_PYTHON),,$(VLLM)/.ready)
 PEERS_READY := $(if $(SWITCHGEAR_PEERS_PYTHON),,$(PEERS)/.ready)
 
-.PHONY: demo test test-fast check bench docs report sbom audit generated vllm vllm-env peers peers-env gpu envoys pythons compatibility cluster-parts cluster mesh-parts mesh picker-parts h2 clean
+.PHONY: demo test test-fast check bench docs report sbom audit generated vllm vllm-env peers peers-env gpu envoys pythons compatibility cluster-parts cluster mesh-parts mesh picker-parts istio-parts istio h2 clean
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Switchgear needs Python 3.11 or later; $(PYTHON) is {v.major}.{v.minor}. Name another with: make PYTHON=python3.12 ...")'
@@ -95,9 +95,21 @@ mesh-parts: $(READY)
 picker-parts: $(READY)
 	@$(BIN)/python tests/mesh_parts.py endpoint-picker
 
+# Istio's istiod and istioctl, in the user's cache.
+istio-parts: $(READY)
+	@$(BIN)/python tests/mesh_parts.py istiod istioctl
+
 # What it says of our exports; without it the tests are skipped, and a line says why.
 mesh: $(READY)
 	$(BIN)/pytest --real-part envoy-gateway tests/with_envoy/test_envoy_gateway_export.py $(ARGS)
+
+# What Istio's own programs say and do with our exports. istiod needs an API server: its test is skipped without one.
+istio: $(READY)
+	@server=environment; \
+	if [ -z "$$KUBE_APISERVER" ] && $(BIN)/python tests/cluster_parts.py $(RELEASE) --built >/dev/null 2>&1; then \
+		server=$(RELEASE); \
+	fi; \
+	$(BIN)/pytest --api-server $$server --real-part istio tests/with_envoy/test_istio_export_real.py $(ARGS)
 
 # Whole servers on our own transport; their flag is also a variable.
 h2: $(READY)

@@ -31,7 +31,7 @@ NAMES: Final = (
     "regressions",
     "source_tree",
 )
-LONG: Final = ("affinity", "failover", "floods", "gpu_calls", "simulator", "soak", "storm")
+LONG: Final = ("affinity", "failover", "floods", "gpu_calls", "quota_division", "simulator", "soak", "storm")
 """Long, or not for every machine."""
 
 

@@ -1,8 +1,8 @@
 """Push fan-out: how long until the last of N proxies has a change, and what a proxy costs the server.
 
 For each N and transport the server runs in a process of its own (memory counts from the same start), and
-the peers in another. One endpoint of the cluster changes per push; the clock runs from ``publish`` to the last
-peer's receipt.
+the peers in another; so does go-control-plane, where there is Go to build it. One endpoint of the cluster changes
+per push; the clock runs from ``publish`` to the last peer's receipt.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from typing import Final
 
 from envoy_data_plane.envoy.config.cluster.v3 import Cluster
 
+from benchmarks.fanout_go import GO_CONTROL_PLANE, measure_go, program
+from benchmarks.fanout_testbed import LIMIT_S, FanoutRow, peers
 from benchmarks.harness import ResultColumn, measured_in_child, option_parser, publish, result_table
 from benchmarks.process_usage import resident_bytes
+from tests.go_build import PartsError
 from xds_server.model.snapshot import Resource, Snapshot, resource, snapshot
 from xds_server.model.type_urls import CLUSTER, ENDPOINT
 from xds_server.publish import NullObserver, Publisher
@@ -39,28 +42,6 @@ PUSHES: Final = 30
 ENDPOINTS: Final = 100
 TARGET_LAST_MS: Final = 70.0
 TARGET_KB_PER_STREAM: Final = 50.0
-_LIMIT_S: Final = 120.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FanoutRow:
-    """One N and transport. ``last_ms``: from publish to the last stream; ``storm_ms``: from connect to configured.
-
-    ``storm_cpu_ms``: the server's, until all are configured. ``written_cpu_ms``: from publish to the last stream's
-    response, which a busy machine changes less than ``last_ms``.
-    """
-
-    transport: str
-    streams: int
-    pushes: int
-    last_ms_p50: float
-    last_ms_max: float
-    median_stream_ms: float
-    written_cpu_ms: float
-    cpu_ms_per_push: float
-    kb_per_stream: float
-    storm_ms: float
-    storm_cpu_ms: float
 
 
 def _snapshots() -> list[Snapshot]:
@@ -114,57 +95,31 @@ async def measure(transport: str, streams: int, pushes: int) -> FanoutRow:
     gc.collect()
     before_bytes = resident_bytes(os.getpid())
     before_s = time.process_time()
-    peers = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "benchmarks.fanout_peers",
-        str(port),
-        str(streams),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert peers.stdout is not None
-
-    async def told() -> dict[str, float]:
-        line = await asyncio.wait_for(peers.stdout.readline(), _LIMIT_S)  # type: ignore[union-attr]
-        if not line:
-            raise RuntimeError("the peers' process ended early")
-        event: dict[str, float] = json.loads(line)
-        return event
-
     try:
-        connected = await told()
-        storm_cpu_ms = (time.process_time() - before_s) * 1e3
-        await asyncio.sleep(1.0)
-        gc.collect()
-        kb_per_stream = (resident_bytes(os.getpid()) - before_bytes) / 1024 / streams
-        last_ms, median_ms, cpu_ms, written_ms = [], [], [], []
-        for push in range(pushes):
-            seen.begin(streams)
-            cpu_s = time.process_time()
-            started_s = time.monotonic()
-            publisher.publish({"all": snapshots[(push + 1) % 2]}, started_s)
-            received = await told()
-            await asyncio.wait_for(seen.complete.wait(), _LIMIT_S)
-            written_ms.append((seen.written_cpu_s - cpu_s) * 1e3)
-            cpu_ms.append((time.process_time() - cpu_s) * 1e3)
-            last_ms.append((received["last_s"] - started_s) * 1e3)
-            median_ms.append((received["median_s"] - started_s) * 1e3)
+        async with peers(port, streams) as fleet:
+            await fleet.connected()
+            storm_cpu_ms = (time.process_time() - before_s) * 1e3
+            await asyncio.sleep(1.0)
+            gc.collect()
+            kb_per_stream = (resident_bytes(os.getpid()) - before_bytes) / 1024 / streams
+            cpu_ms, written_ms = [], []
+            for push in range(pushes):
+                seen.begin(streams)
+                cpu_s = time.process_time()
+                started_s = time.monotonic()
+                publisher.publish({"all": snapshots[(push + 1) % 2]}, started_s)
+                await fleet.pushed(started_s)
+                await asyncio.wait_for(seen.complete.wait(), LIMIT_S)
+                written_ms.append((seen.written_cpu_s - cpu_s) * 1e3)
+                cpu_ms.append((time.process_time() - cpu_s) * 1e3)
     finally:
-        peers.kill()
-        await peers.wait()
         ticking.cancel()
         await server.stop()
-    return FanoutRow(
-        transport=transport,
-        streams=streams,
-        pushes=pushes,
-        last_ms_p50=median(last_ms),
-        last_ms_max=max(last_ms),
-        median_stream_ms=median(median_ms),
+    return fleet.row(
+        transport,
         written_cpu_ms=median(written_ms),
         cpu_ms_per_push=median(cpu_ms),
         kb_per_stream=kb_per_stream,
-        storm_ms=(connected["last_s"] - connected["started_s"]) * 1e3,
         storm_cpu_ms=storm_cpu_ms,
     )
 
@@ -175,7 +130,10 @@ COLUMNS: Final[Sequence[ResultColumn[FanoutRow]]] = (
     ResultColumn(heading="last p50", cell=lambda row: f"{row.last_ms_p50:.1f} ms"),
     ResultColumn(heading="last max", cell=lambda row: f"{row.last_ms_max:.1f} ms"),
     ResultColumn(heading="median stream", cell=lambda row: f"{row.median_stream_ms:.1f} ms"),
-    ResultColumn(heading="CPU/last write", cell=lambda row: f"{row.written_cpu_ms:.1f} ms"),
+    ResultColumn(
+        heading="CPU/last write",
+        cell=lambda row: "-" if row.written_cpu_ms is None else f"{row.written_cpu_ms:.1f} ms",
+    ),
     ResultColumn(heading="CPU/push", cell=lambda row: f"{row.cpu_ms_per_push:.1f} ms"),
     ResultColumn(heading="memory/stream", cell=lambda row: f"{row.kb_per_stream:.1f} KB"),
     ResultColumn(heading="storm", cell=lambda row: f"{row.storm_ms:.0f} ms"),
@@ -183,17 +141,72 @@ COLUMNS: Final[Sequence[ResultColumn[FanoutRow]]] = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FanoutRatio:
+    """What a transport takes over what go-control-plane takes, in one run."""
+
+    transport: str
+    streams: int
+    last: float
+    cpu_of_push: float
+    storm: float
+    storm_cpu: float
+    memory: float
+
+
+RATIO_COLUMNS: Final[Sequence[ResultColumn[FanoutRatio]]] = (
+    ResultColumn(heading="transport", cell=lambda row: row.transport, left=True),
+    ResultColumn(heading="streams", cell=lambda row: f"{row.streams}"),
+    ResultColumn(heading="last stream", cell=lambda row: f"{row.last:.2f}"),
+    ResultColumn(heading="CPU/push", cell=lambda row: f"{row.cpu_of_push:.2f}"),
+    ResultColumn(heading="storm", cell=lambda row: f"{row.storm:.2f}"),
+    ResultColumn(heading="CPU/storm", cell=lambda row: f"{row.storm_cpu:.2f}"),
+    ResultColumn(heading="memory/stream", cell=lambda row: f"{row.memory:.2f}"),
+)
+
+
+def ratios(rows: Sequence[FanoutRow]) -> list[FanoutRatio]:
+    """Our rows over go-control-plane's of as many streams; none without these."""
+    peers_of = {row.streams: row for row in rows if row.transport == GO_CONTROL_PLANE}
+    return [
+        FanoutRatio(
+            transport=row.transport,
+            streams=row.streams,
+            last=row.last_ms_p50 / peer.last_ms_p50,
+            cpu_of_push=row.cpu_ms_per_push / peer.cpu_ms_per_push,
+            storm=row.storm_ms / peer.storm_ms,
+            storm_cpu=row.storm_cpu_ms / peer.storm_cpu_ms,
+            memory=row.kb_per_stream / peer.kb_per_stream,
+        )
+        for row in rows
+        if row.transport != GO_CONTROL_PLANE and (peer := peers_of.get(row.streams)) is not None
+    ]
+
+
 def main(argv: Sequence[str]) -> int:
     """Measure and print; 1 when 1 000 streams miss a target, 0 otherwise."""
     parser = option_parser("fanout", __doc__)
     parser.add_argument("--streams", type=int, nargs="+", default=list(STREAMS))
     parser.add_argument("--pushes", type=int, default=PUSHES)
-    parser.add_argument("--transport", choices=list(TRANSPORTS), nargs="+", default=list(TRANSPORTS))
+    servers = [*TRANSPORTS, GO_CONTROL_PLANE]
+    parser.add_argument("--transport", choices=servers, nargs="+", default=servers)
     parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.measure:
-        print(json.dumps(asdict(asyncio.run(measure(options.transport[0], options.measure, options.pushes)))))
+        one = options.transport[0]
+        measuring = (
+            measure_go(options.measure, options.pushes)
+            if one == GO_CONTROL_PLANE
+            else measure(one, options.measure, options.pushes)
+        )
+        print(json.dumps(asdict(asyncio.run(measuring))))
         return 0
+    if GO_CONTROL_PLANE in options.transport:
+        try:
+            program()
+        except PartsError as error:
+            print(f"{GO_CONTROL_PLANE}: SKIPPED: {error}")
+            options.transport.remove(GO_CONTROL_PLANE)
     rows = [
         FanoutRow(
             **measured_in_child(
@@ -207,11 +220,16 @@ def main(argv: Sequence[str]) -> int:
     met = all(
         row.last_ms_p50 <= TARGET_LAST_MS and row.kb_per_stream <= TARGET_KB_PER_STREAM
         for row in rows
-        if row.streams == max(STREAMS)
+        if row.streams == max(STREAMS) and row.transport != GO_CONTROL_PLANE
     )
     title = "ADS fan-out: one of 100 endpoints changed, delta streams in another process"
     answer = {"targets_at_1000": targets, "rows": [asdict(row) for row in rows]}
-    return publish([result_table(title, COLUMNS, rows)], options.json, answer, met=met)
+    shown = [result_table(title, COLUMNS, rows)]
+    if compared := ratios(rows):
+        caption = "Targets of h2: last stream 0.6, CPU of a push 0.5, storm 0.6, memory 0.15"
+        shown.append(result_table(f"The same over {GO_CONTROL_PLANE}", RATIO_COLUMNS, compared, caption=caption))
+        answer["ratios"] = [asdict(one) for one in compared]
+    return publish(shown, options.json, answer, met=met)
 
 
 if __name__ == "__main__":

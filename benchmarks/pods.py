@@ -2,8 +2,9 @@
 
 Four fake engines as pods of a cluster, the real control plane reading that cluster, two real Envoys, steady load.
 A pod becomes not ready, its node is tainted, or it is deleted. Measured: from just before the API write until the
-last Envoy's admin page shows the change. The API server is a fake in this process; a real one adds its own
-latency, as does the kubelet that finds a pod not ready.
+last Envoy's admin page shows the change. The API server is a fake in this process, or a real one, which adds its
+own latency (``--api-server newest``); the kubelet that finds a pod not ready would add more. ``--others``:
+further pods, whose EndpointSlices change meanwhile.
 """
 
 import asyncio
@@ -11,6 +12,8 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,18 +28,22 @@ from benchmarks.harness import (
     result_table,
     trial_groups,
 )
+from benchmarks.other_pods import OtherPods, apart, is_apart
 from benchmarks.testbed import POOL, Testbed, ejection_trial, until
 from chaos.fake_engine import FakeEngine
 from chaos.processes import ChildProcesses
+from tests.api_server import running_api_server
 from tests.cluster_double import ClusterDouble
+from tests.cluster_parts import RELEASES, Parts, existing
 from xds_server.k8s.api_resources import NODES, PODS, POLICY_RESOURCES, ApiResource
 from xds_server.k8s.client_config import ClientConfig, open_kube_api
-from xds_server.k8s.kube_api import KubeApi
+from xds_server.k8s.kube_api import ApiError, KubeApi, ObjectSelector
 
 ENGINES: Final = 4
 ENVOYS: Final = 2
 RATE_PER_S: Final = 60.0
 TRIALS: Final = 20
+DOUBLE: Final = "double"
 TARGET_S: Final = 1.0
 """At the 99th percentile, of each."""
 CRDS: Final = Path(__file__).parent.parent / "deploy" / "crds"
@@ -52,10 +59,13 @@ class ClusterTestbed(Testbed):
 
     api: KubeApi
 
-    def __init__(self, folder: Path, processes: ChildProcesses, cluster: ClusterDouble, api: KubeApi) -> None:
+    def __init__(
+        self, folder: Path, processes: ChildProcesses, kubeconfig: Path, api: KubeApi, others: OtherPods | None
+    ) -> None:
         super().__init__(folder, processes, engines=ENGINES, envoys=ENVOYS)
-        self._cluster = cluster
         self.api = api
+        self._kubeconfig = kubeconfig
+        self._others = others
         self._made: dict[int, int] = {}
 
     def name_of(self, engine: FakeEngine) -> str:
@@ -64,12 +74,15 @@ class ClusterTestbed(Testbed):
 
     def serve_from(self) -> list[str]:
         """The flags that say where policies come from."""
-        return ["--kubernetes", "--kubeconfig", str(self._cluster.write_kubeconfig(self.folder / "kubeconfig"))]
+        return ["--kubernetes", "--kubeconfig", str(self._kubeconfig)]
 
     async def fill(self) -> None:
         """Write what the cluster has before the control plane starts."""
         for file in sorted(CRDS.glob("*.yaml")):
             await self.api.create(DEFINITIONS, "", yaml.safe_load(file.read_text()))
+        await until(self._defined, "the definitions are served")
+        if self._others is not None:
+            await self._others.fill()
         for engine in self.engines:
             await self.api.create(
                 NODES, "", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node(engine)}}
@@ -84,6 +97,14 @@ class ClusterTestbed(Testbed):
                 "spec": {"model": spec["model"], "kubernetes": found} if kind == "EnginePool" else spec,
             }
             await self.api.create(POLICY_RESOURCES[kind], "default", document)
+
+    async def _defined(self) -> bool:
+        try:
+            for resource in POLICY_RESOURCES.values():
+                await self.api.page(ObjectSelector(resource=resource))
+        except ApiError:
+            return False
+        return True
 
     async def make_pod(self, engine: FakeEngine) -> None:
         """Another pod for an engine, ready."""
@@ -103,6 +124,16 @@ class ClusterTestbed(Testbed):
     async def patch_pod_status(self, engine: FakeEngine, **status: Any) -> None:
         """Say this in the status of an engine's pod."""
         await self.api.strategic(PODS, "default", self.name_of(engine), {"status": status}, subresource="status")
+
+    async def remove_pod(self, engine: FakeEngine) -> None:
+        """Remove a terminating pod, as its kubelet does when its processes have ended."""
+        access = yaml.safe_load(self._kubeconfig.read_text())
+        headers = {"Authorization": f"Bearer {access['users'][0]['user'].get('token', '')}"}
+        url = f"{self.api.server}{PODS.path('default')}/{self.name_of(engine)}?gracePeriodSeconds=0"
+        async with self.http.delete(url, headers=headers, ssl=False) as answer:
+            # The fake removes it by itself after its time.
+            if answer.status not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
+                raise RuntimeError(f"DELETE {url}: {answer.status}")
 
 
 def node(engine: FakeEngine) -> str:
@@ -134,6 +165,7 @@ async def _another(site: ClusterTestbed, engine: FakeEngine) -> None:
     async def gone() -> bool:
         return all([await site.host(envoy, engine) is None for envoy in site.envoys])
 
+    await site.remove_pod(engine)
     await until(gone, "the pod is gone")
     await site.make_pod(engine)
 
@@ -146,22 +178,46 @@ EVENTS: Final[Mapping[str, tuple[Act, Act]]] = {
 }
 
 
-async def measure(trials: int, rate_per_s: float) -> list[Trial]:
-    """All trials of all events, one after another on the same site."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodsPlan:
+    """``api_server``: the double, or a release of a real one. ``others``: how many further pods."""
+
+    api_server: str
+    trials: int
+    rate_per_s: float
+    others: int
+    updates_per_s: float
+
+
+async def measure(plan: PodsPlan) -> tuple[list[Trial], int]:
+    """All trials of all events, one after another on the same site; and changes of other pods meanwhile."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="switchgear-bench-")))
-        cluster = await stack.enter_async_context(ClusterDouble())
-        api = await stack.enter_async_context(
-            open_kube_api(ClientConfig(kubeconfig=cluster.write_kubeconfig(folder / "kubeconfig")))
-        )
+        kubeconfig = await _cluster(plan.api_server, folder, stack)
+        api = await stack.enter_async_context(open_kube_api(ClientConfig(kubeconfig=kubeconfig)))
+        others = OtherPods(api, plan.others) if plan.others else None
         processes = await stack.enter_async_context(ChildProcesses())
-        site = await stack.enter_async_context(ClusterTestbed(folder, processes, cluster, api))
-        await stack.enter_async_context(site.under_load(rate_per_s))
-        return [
+        site = await stack.enter_async_context(ClusterTestbed(folder, processes, kubeconfig, api, others))
+        await stack.enter_async_context(site.under_load(plan.rate_per_s))
+        if others is not None:
+            await stack.enter_async_context(others.changing(plan.updates_per_s))
+        trials = [
             await _trial(site, event, site.engines[number % ENGINES])
             for event in EVENTS
-            for number in range(trials)
+            for number in range(plan.trials)
         ]
+        return trials, 0 if others is None else others.updates
+
+
+async def _cluster(api_server: str, folder: Path, stack: AsyncExitStack) -> Path:
+    """Start the API server; its kubeconfig."""
+    if api_server == DOUBLE:
+        cluster = await stack.enter_async_context(ClusterDouble())
+        return cluster.write_kubeconfig(folder / "kubeconfig")
+    programs = existing(api_server)
+    parts = Parts(apiserver=programs / "kube-apiserver", etcd=programs / "etcd")
+    (folder / "api-server").mkdir()
+    return (await stack.enter_async_context(running_api_server(parts, folder / "api-server"))).kubeconfig
 
 
 async def _trial(site: ClusterTestbed, event: str, engine: FakeEngine) -> Trial:
@@ -194,13 +250,32 @@ def main(argv: Sequence[str]) -> int:
     parser = option_parser("pods", __doc__)
     parser.add_argument("--trials", type=int, default=TRIALS, help="per event")
     parser.add_argument("--rate", type=float, default=RATE_PER_S, help="requests per second")
+    parser.add_argument("--api-server", choices=[DOUBLE, *RELEASES], default=DOUBLE)
+    parser.add_argument("--others", type=int, default=0, metavar="PODS", help="of a pool that no route names")
+    parser.add_argument("--updates", type=float, default=50.0, help="changes of their EndpointSlices per second")
     options = parser.parse_args(argv)
-    trials = asyncio.run(measure(options.trials, options.rate))
+    if options.others and not is_apart():
+        apart(["benchmarks", "pods", *argv])
+    plan = PodsPlan(
+        api_server=options.api_server,
+        trials=options.trials,
+        rate_per_s=options.rate,
+        others=options.others,
+        updates_per_s=options.updates,
+    )
+    trials, updates = asyncio.run(measure(plan))
     groups = trial_groups(trials)
     title = f"what becomes of a pod, to out of every Envoy ({ENGINES} engines, {ENVOYS} Envoys)"
-    answer = {"target_s": TARGET_S, "trials": [trial.record() for trial in trials]}
+    caption = f"API server: {plan.api_server}; {plan.others} other pods, {updates} changes of their EndpointSlices"
+    answer = {
+        "target_s": TARGET_S,
+        "api_server": plan.api_server,
+        "other_pods": plan.others,
+        "slice_updates": updates,
+        "trials": [trial.record() for trial in trials],
+    }
     met = all(some.percentile("last_s", 99) <= TARGET_S for some in groups)
-    return publish([result_table(title, COLUMNS, groups)], options.json, answer, met=met)
+    return publish([result_table(title, COLUMNS, groups, caption=caption)], options.json, answer, met=met)
 
 
 if __name__ == "__main__":

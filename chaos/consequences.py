@@ -156,7 +156,7 @@ class _Answer:
     def __init__(self) -> None:
         self.status = 0
 
-    def headers(self, status: int, *, refusal: str = "", fallback: str = "") -> None:  # noqa: ARG002 - as asked
+    def headers(self, status: int, *, refusal: str = "", fallback: str = "", session: str = "") -> None:  # noqa: ARG002 - as asked
         """Response headers."""
         self.status = status
 

@@ -33,6 +33,7 @@ PRODUCTS: Final = {
     "python": "Python",
     "envoy-gateway": "Envoy Gateway (egctl)",
     "endpoint-picker": "Gateway API endpoint picker",
+    "istio": "Istio (istiod, istioctl)",
     "sglang-router": "SGLang router",
     "vllm-router": "vLLM router",
     "litellm": "LiteLLM proxy",
@@ -117,6 +118,7 @@ def supported() -> dict[str, str]:
         "python": f"{str(project['requires-python']).removeprefix('>=')} and later",
         "envoy-gateway": "no limit declared",
         "endpoint-picker": "no limit declared",
+        "istio": "no limit declared",
         **{one: f"{locked_peer(one)}, [measured next to ours](failover.md)" for one in PEERS},
     }
 

@@ -25,6 +25,13 @@ class BoundedDict(OrderedDict[_K, _V]):
         while len(self) > self._most:
             self._evict()
 
+    def newest(self, key: _K) -> _V | None:
+        """The value of this key, which becomes the newest; None without one."""
+        value = self.get(key)
+        if value is not None:
+            self.move_to_end(key)
+        return value
+
     def expire(self, is_expired: Callable[[_V], bool]) -> None:
         """Drop the oldest items, as long as they are expired: at most ``EXPIRED_AT_ONCE``."""
         for _ in range(EXPIRED_AT_ONCE):

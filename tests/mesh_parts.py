@@ -1,15 +1,16 @@
-"""Programs of other products, from their Go modules: Envoy Gateway's egctl, the Gateway API's endpoint picker.
+"""Programs of other products, from their Go modules: Envoy Gateway's egctl, the Gateway API's endpoint picker,
+Istio's istiod and istioctl.
 
-``python tests/mesh_parts.py PRODUCT ...`` builds them, once, and prints where they are. They are in the
-cache (``$XDG_CACHE_HOME/switchgear/mesh-parts``) that checkouts share. ``EGCTL`` and
-``ENDPOINT_PICKER`` name programs built elsewhere.
+``python tests/mesh_parts.py NAME ...`` builds them, once, and prints where they are. They are in the
+cache (``$XDG_CACHE_HOME/switchgear/mesh-parts``) that checkouts share. ``EGCTL``, ``ENDPOINT_PICKER``, ``ISTIOD``
+and ``ISTIOCTL`` name programs built elsewhere.
 Tests build nothing: without its program a test is skipped with the reason.
 """
 
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -23,14 +24,18 @@ from tests.part_results import recorded_skip
 class MeshPart:
     """A program, and the Go module that it is built from. ``variable`` may name one that is there already.
 
-    ``pins``: folder of a ``go.mod`` that requires this version, for a module whose versions no proxy lists.
+    ``product``: whose version it has in docs/compatibility.md; several programs may be of one. ``target`` of make
+    builds it. ``pins``: folder of a ``go.mod`` that requires this version, for a module whose versions no proxy
+    lists.
     """
 
+    name: str
     product: str
     module: str
     package: str
     version: str
     variable: str
+    target: str
     pins: Path | None = None
 
     @property
@@ -45,7 +50,7 @@ class MeshPart:
     @property
     def cached(self) -> Path:
         """Where the pinned version is, or will be."""
-        return cache("mesh-parts") / f"{self.product}-{self.version}" / self.program
+        return cache("mesh-parts") / f"{self.name}-{self.version}" / self.program
 
     def found(self) -> Path | None:
         """The program of the environment or of the cache; None without one."""
@@ -55,29 +60,44 @@ class MeshPart:
 
 
 ENVOY_GATEWAY: Final = MeshPart(
+    name="envoy-gateway",
     product="envoy-gateway",
     module="github.com/envoyproxy/gateway",
     package="cmd/egctl",
     version="1.9.1",
     variable="EGCTL",
+    target="mesh-parts",
 )
 ENDPOINT_PICKER: Final = MeshPart(
+    name="endpoint-picker",
     product="endpoint-picker",
     module="sigs.k8s.io/gateway-api-inference-extension",
     package="cmd/epp",
     version="1.2.0",
     variable="ENDPOINT_PICKER",
+    target="picker-parts",
     pins=Path(__file__).parent / "with_peers" / "parts",
 )
-PARTS: Final = {one.product: one for one in (ENVOY_GATEWAY, ENDPOINT_PICKER)}
-_TARGETS: Final = {"envoy-gateway": "mesh-parts", "endpoint-picker": "picker-parts"}
+ISTIOD: Final = MeshPart(
+    name="istiod",
+    product="istio",
+    module="istio.io/istio",
+    package="pilot/cmd/pilot-discovery",
+    # Istio tags no versions that Go accepts: this is its main branch, 1.31-dev, on that day.
+    version="0.0.0-20260827124520-eed52ebb66ad",
+    variable="ISTIOD",
+    target="istio-parts",
+    pins=Path(__file__).parent / "istio" / "parts",
+)
+ISTIOCTL: Final = replace(ISTIOD, name="istioctl", package="istioctl/cmd/istioctl", variable="ISTIOCTL")
+PARTS: Final = {one.name: one for one in (ENVOY_GATEWAY, ENDPOINT_PICKER, ISTIOD, ISTIOCTL)}
 
 
 def required(part: MeshPart) -> Path:
     """The program; skips the test without one."""
     at = part.found()
     if at is None:
-        pytest.skip(f"no {part.program}: `make {_TARGETS[part.product]}` builds it, or {part.variable} names one")
+        pytest.skip(f"no {part.program}: `make {part.target}` builds it, or {part.variable} names one")
     return at
 
 
@@ -113,10 +133,10 @@ def built(part: MeshPart) -> Path:
     return part.cached
 
 
-def main(products: Sequence[str]) -> int:
+def main(names: Sequence[str]) -> int:
     """Print where these programs are; 1, with the reason, if one cannot be obtained."""
     failed = False
-    for part in (PARTS[one] for one in products):
+    for part in (PARTS[one] for one in names):
         try:
             sys.stdout.write(f"{built(part)}\n")
             sys.stdout.flush()

@@ -63,7 +63,7 @@ MEASURED: Final[Mapping[str, Callable[[], str | None]]] = {
     "kubernetes": kubernetes_version,
     "kubectl": kubectl_version,
     "python": platform.python_version,
-    **{product: partial(mesh_parts.version, part) for product, part in mesh_parts.PARTS.items()},
+    **{part.product: partial(mesh_parts.version, part) for part in mesh_parts.PARTS.values()},
     **{name: partial(router_version, peer) for name, peer in PEERS.items()},
 }
 

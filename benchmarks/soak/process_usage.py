@@ -5,7 +5,7 @@ Source: proc(5); sched-stats.rst of the kernel for ``schedstat``, whose second n
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,7 @@ from typing import Final
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _KIB: Final = 1024
 
-MEASURES: Final = ("resident_bytes", "own_bytes", "descriptors", "threads")
+MEASURES: Final = ("resident_bytes", "own_bytes", "dirty_bytes", "descriptors", "threads")
 """The fields that may grow."""
 
 
@@ -21,12 +21,15 @@ MEASURES: Final = ("resident_bytes", "own_bytes", "descriptors", "threads")
 class ProcessUsage:
     """Usage of a process at ``at_s``: resident memory, private memory, open files, threads.
 
+    ``dirty_bytes``: private memory without pages of files that only this process has mapped now. Those count among
+    ``own_bytes`` or not by whether another process runs the same program.
     ``waited_s``: total time each thread, by id, has waited for a core.
     """
 
     at_s: float
     resident_bytes: int
     own_bytes: int
+    dirty_bytes: int
     descriptors: int
     threads: int
     waited_s: Mapping[int, float]
@@ -41,16 +44,17 @@ def process_usage(pid: int, at_s: float) -> ProcessUsage | None:
         return ProcessUsage(
             at_s=at_s,
             resident_bytes=int((home / "statm").read_text().split()[1]) * _PAGE_BYTES,
-            own_bytes=sum(
-                int(line.split()[1]) * _KIB
-                for line in rollup
-                if line.startswith(("Private_Dirty", "Private_Clean"))
-            ),
+            own_bytes=_bytes_of(rollup, "Private_Dirty", "Private_Clean"),
+            dirty_bytes=_bytes_of(rollup, "Private_Dirty"),
             descriptors=sum(1 for _ in (home / "fd").iterdir()),
             threads=len(tasks),
             waited_s={int(task.name): _waited_s(task) for task in tasks},
         )
     return None
+
+
+def _bytes_of(rollup: Sequence[str], *kinds: str) -> int:
+    return sum(int(line.split()[1]) * _KIB for line in rollup if line.startswith(kinds))
 
 
 def _waited_s(task: Path) -> float:

@@ -24,8 +24,10 @@ LOOK_EACH_S: Final = 1.0
 SLOWEST: Final = 5
 COUNTS: Final = ("descriptors", "threads")
 OWN: Final = "own_bytes"
+DIRTY: Final = "dirty_bytes"
 LEAST: Final = "least_own_bytes"
-"""The lowest own memory of each minute."""
+LEAST_DIRTY: Final = "least_dirty_bytes"
+"""The lowest own memory of each minute; and without pages of files."""
 
 ENGINES_OF_THE_BENCH: Final = "engines-"
 """Their books grow with each call, on purpose."""
@@ -80,12 +82,13 @@ class SoakResult:
 class _ProcessSamples:
     """Samples of each process, by name and id, and CPU waits.
 
-    ``heaps`` are what Envoys say that they have taken for their heap, in bytes: what they hold of their own climbs
-    within it for a long time, as pages of it are touched for the first time.
+    ``heaps`` are what Envoys say that they have taken for their heap, and allocated in it, in bytes, by measure.
+    What they hold of their own climbs within the heap for a long time, as pages of it are touched for the first
+    time.
     """
 
     samples: dict[tuple[str, int], list[ProcessUsage]] = field(default_factory=dict)
-    heaps: dict[tuple[str, int], list[tuple[float, float]]] = field(default_factory=dict)
+    heaps: dict[tuple[str, int], dict[str, list[tuple[float, float]]]] = field(default_factory=dict)
     waits: CpuWaitRecorder = field(default_factory=CpuWaitRecorder)
 
     def look(self, processes: Mapping[str, int], at_s: float) -> None:
@@ -154,9 +157,11 @@ async def _watch(site: SoakTestbed, seen: SoakResult, looks: _ProcessSamples, le
     while (at_s := site.now_s()) < length_s:
         processes = site.processes()
         looks.look(processes, at_s)
-        for name, heap_bytes in (await site.heaps_bytes()).items():
+        for name, heap in (await site.heaps()).items():
             if name in processes:
-                looks.heaps.setdefault((name, processes[name]), []).append((at_s, heap_bytes))
+                series = looks.heaps.setdefault((name, processes[name]), {})
+                for measure, size_bytes in heap.items():
+                    series.setdefault(measure, []).append((at_s, size_bytes))
         for replica in site.replicas:
             engines = await site.get_json(replica, "/v1/engines")
             proxies = await site.get_json(replica, "/v1/proxies")
@@ -243,7 +248,7 @@ def _judge_growth(seen: SoakResult, looks: _ProcessSamples) -> None:
         measured: dict[str, Sequence[tuple[float, float]]] = {
             measure: [(one.at_s, float(getattr(one, measure))) for one in held_by_it] for measure in MEASURES
         }
-        measured |= {LEAST: least(measured[OWN]), "heap_bytes": looks.heaps.get(key, [])}
+        measured |= {LEAST: least(measured[OWN]), LEAST_DIRTY: least(measured[DIRTY]), **looks.heaps.get(key, {})}
         for measure, series in measured.items():
             grown = growth_rate(series)
             if grown is None:

@@ -435,13 +435,17 @@ class SoakTestbed:
             found |= {f"{name}-{number}": child.pid for number, child in enumerate(children) if child is not None}
         return {**found, **{one.name: one.server.pid for one in self.replicas if one.server is not None}}
 
-    async def heaps_bytes(self) -> Mapping[str, int]:
-        """What each Envoy that answers has taken for its heap, by the names of ``processes``."""
+    async def heaps(self) -> Mapping[str, Mapping[str, float]]:
+        """Bytes that each Envoy that answers has taken for its heap, and allocated, by names of ``processes``."""
         found = {}
         for number, port in enumerate(self._envoy_admins):
             with contextlib.suppress(aiohttp.ClientError):
                 async with self._http.get(f"http://127.0.0.1:{port}/memory") as answer:
-                    found[f"envoy-{number}"] = int((await answer.json(content_type=None))["heap_size"])
+                    memory = await answer.json(content_type=None)
+                    found[f"envoy-{number}"] = {
+                        "heap_bytes": float(memory["heap_size"]),
+                        "allocated_bytes": float(memory["allocated"]),
+                    }
         return found
 
     def died(self) -> Sequence[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
+from chaos.checks import affinity_checks as affinity
 from chaos.checks import caller_checks as callers
 from chaos.checks import control_plane_checks as control_plane
 from chaos.checks import ejection_checks as ejection
@@ -37,6 +38,8 @@ PROMISES: Final[tuple[Check, ...]] = (
     callers.quota_error,
     callers.hopeless_refused,
     stages.prefilled_remotely,
+    affinity.prefix_hit,
+    affinity.largest_share_times,
     latency.answer_p99,
     latency.first_token_p99,
     latency.token_gap_p99,

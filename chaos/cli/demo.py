@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from chaos.cli.interruption import run_until_signal
-from chaos.demo import demo_run, terminal_view
+from chaos.demo import demo_run, tenant_demo, terminal_view
 from chaos.demo.demo_plan import demo_plan
 from chaos.lab.envoy_processes import NotReadyError
 from chaos.processes import ProcessError
@@ -26,8 +26,13 @@ from command_line.output_format import DATA, OutputForm, as_data, output_option
 @click.option(
     "--svg", type=click.Path(dir_okay=False, path_type=Path), help="Also draw the result into this SVG file."
 )
+@click.option(
+    "--tenants",
+    is_flag=True,
+    help="Show three tenants instead, whose quotas and fair shares are 15 lines of policy; about a minute.",
+)
 @output_option()
-def command(*, fast: bool, seed: int, no_live: bool, svg: Path | None, output: OutputForm) -> int:
+def command(*, fast: bool, seed: int, no_live: bool, svg: Path | None, tenants: bool, output: OutputForm) -> int:
     """Compare Switchgear with plain Envoy: nine engines, three Envoys, four kinds of faults.
 
     The engines are simulated and need no GPU. The Envoys, the control plane and all requests are real.
@@ -35,8 +40,14 @@ def command(*, fast: bool, seed: int, no_live: bool, svg: Path | None, output: O
     Exit code: 0 if Switchgear keeps its promises, 1 if not, 2 if the lab does not start.
     """
     console = Console(stderr=output in DATA)
-    demo = demo_run.run_demo(demo_plan(fast=fast, seed=seed), console, live=console.is_terminal and not no_live)
+    if tenants and (fast or svg is not None):
+        raise click.UsageError("--fast and --svg do not apply to --tenants")
     try:
+        if tenants:
+            return _tenants(console, seed, output)
+        demo = demo_run.run_demo(
+            demo_plan(fast=fast, seed=seed), console, live=console.is_terminal and not no_live
+        )
         result = asyncio.run(run_until_signal(demo))
     except (NotReadyError, ProcessError) as problem:
         raise click.ClickException(str(problem)) from problem
@@ -53,3 +64,13 @@ def command(*, fast: bool, seed: int, no_live: bool, svg: Path | None, output: O
     if output in DATA:
         click.echo(as_data(json.loads(json.dumps(asdict(result))), output), nl=False)
     return 0 if result.verdict.passed else 1
+
+
+def _tenants(console: Console, seed: int, output: OutputForm) -> int:
+    """Run the demo of tenants; 0 if Switchgear keeps its promises."""
+    result = asyncio.run(run_until_signal(tenant_demo.run_tenant_demo(console, seed=seed)))
+    console.print(tenant_demo.tenant_table(result.scores))
+    console.print(tenant_demo.tenant_verdict(result))
+    if output in DATA:
+        click.echo(as_data(asdict(result), output), nl=False)
+    return 1 if result.objections else 0

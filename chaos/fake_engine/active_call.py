@@ -63,4 +63,6 @@ class ActiveCall:
             tokens_asked=self.generation.max_tokens,
             tokens_generated=use.tokens,
             tokens_sent=self.tokens_sent,
+            prompt_tokens=use.prompt_tokens,
+            cached_tokens=use.cached_tokens,
         )

@@ -31,7 +31,8 @@ class CallRecord:
     ``request_id`` is the header ``LOAD_ID``, else ``x-request-id``; ``attempt`` is ``x-envoy-attempt-count``;
     empty and 0 if absent. ``slot_s`` is how long it held a slot; ``stuck_s`` how long it was open while the GPU
     was stopped, with or without a slot. ``tokens_generated`` counts the GPU's tokens, ``tokens_sent`` those
-    written to the client.
+    written to the client. ``cached_tokens`` of the ``prompt_tokens`` were in the prefix cache; both are 0 for a
+    call that never got a slot.
     """
 
     request_id: str
@@ -48,6 +49,8 @@ class CallRecord:
     tokens_asked: int
     tokens_generated: int
     tokens_sent: int
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
 
     @property
     def wasted_slot_s(self) -> float:

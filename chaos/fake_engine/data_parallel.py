@@ -49,9 +49,9 @@ class DataParallelRanks:
         """Let a request of ``rank`` begin whose KV cache has come."""
         return self.ranks[rank].receive_kv(request_id, now)
 
-    def keeps_kv(self, request_id: int) -> bool:
-        """Whether the KV cache of this ended request is still there."""
-        return any(request_id in rank.kept_kv for rank in self.ranks)
+    def kept_tokens(self, request_id: int) -> int:
+        """Prompt tokens of the KV cache that this ended request left; 0 if there is none."""
+        return sum(rank.kept_tokens(request_id) for rank in self.ranks)
 
     def release_kv(self, request_id: int, now: float) -> list[JobProgress]:
         """Free the KV cache that an ended request left."""

@@ -40,6 +40,7 @@ class EngineConfig:
     max_unfinished: int | None = None
     first_token_gate: bool = False  # hold stream headers until the first token
     kv_keep_s: float = 480.0  # vLLM: VLLM_NIXL_ABORT_REQUEST_TIMEOUT, for KV caches that none fetches
+    kv_transfer_token_s: float = 0.0  # time for each prompt token until another engine has the KV cache
     routing_sidecar: bool = False  # with llm-d's side-car on its port: another engine may prefill
     stream_interval: int = 1  # vLLM: --stream-interval, tokens per SSE chunk after the first
     wake_s: float = 0.002  # shortest timer interval; slot timing stays exact

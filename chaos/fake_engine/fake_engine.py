@@ -317,7 +317,9 @@ class FakeEngine:
     async def send_kv(self, call_id: int) -> bool:
         """Send the KV cache of an ended call to another engine, and free it; False if it is not there."""
         await self._transfers.wait()
-        if not self._gpu.keeps_kv(call_id):
+        if self.config.kv_transfer_token_s:
+            await asyncio.sleep(self._gpu.kept_tokens(call_id) * self.config.kv_transfer_token_s)
+        if not self._gpu.kept_tokens(call_id):
             return False
         self._deliver(self._gpu.release_kv(call_id, self._clock()))
         self._arm()

@@ -46,11 +46,16 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotUse:
-    """Slot use of an ended job. ``started_at_s`` is None if it never got a slot."""
+    """Slot use of an ended job. ``started_at_s`` is None if it never got a slot.
+
+    ``cached_tokens`` of its ``prompt_tokens`` were in the prefix cache.
+    """
 
     started_at_s: float | None
     slot_s: float
     tokens: int
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

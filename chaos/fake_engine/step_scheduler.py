@@ -206,6 +206,10 @@ class StepScheduler:
         """Ended requests whose KV caches are still there."""
         return frozenset(self._kept)
 
+    def kept_tokens(self, request_id: int) -> int:
+        """Prompt tokens of the KV cache that an ended request left; 0 if there is none."""
+        return self._kept[request_id].job.prompt_tokens if request_id in self._kept else 0
+
     def release_kv(self, request_id: int, now: float) -> list[JobProgress]:
         """Free the KV cache that an ended request left; without effect if there is none."""
         progress = self.advance(now)
@@ -243,7 +247,7 @@ class StepScheduler:
             return progress
         request.gone = True
         if request.started_at_s is not None:
-            self._gone[request_id] = self._use(request)
+            self._gone[request_id] = self._use_until(request, self.now)
         self._deferred.pop(request_id, None)
         if request in self._arrived:
             self._arrived.remove(request)
@@ -284,7 +288,7 @@ class StepScheduler:
         request = self._requests.get(request_id)
         if request is None or request.started_at_s is None:
             return SlotUse(started_at_s=None, slot_s=0.0, tokens=0)
-        return self._use(request)
+        return self._use_until(request, self.now)
 
     def take_use(self, request_id: int) -> SlotUse:
         """Take the slot use of an ended request; once per request."""
@@ -335,10 +339,15 @@ class StepScheduler:
     def _at_s(self, work: float) -> float:
         return self.now + max(0.0, work - self._work) / self.rate
 
-    def _use(self, request: _Request) -> SlotUse:
+    def _use_until(self, request: _Request, at_s: float) -> SlotUse:
         assert request.started_at_s is not None  # noqa: S101 -- see the callers
-        slot_s = max(0.0, self.now - request.started_at_s)
-        return SlotUse(started_at_s=request.started_at_s, slot_s=slot_s, tokens=request.tokens)
+        return SlotUse(
+            started_at_s=request.started_at_s,
+            slot_s=max(0.0, at_s - request.started_at_s),
+            tokens=request.tokens,
+            prompt_tokens=0 if request.job.awaits_kv else request.job.prompt_tokens,
+            cached_tokens=request.hit_tokens,
+        )
 
     # -- steps --------------------------------------------------------------------------------------------------
 
@@ -515,9 +524,7 @@ class StepScheduler:
         request.reported = request.tokens
         at_s = self._at_s(at)
         if finished:
-            slot_s = max(0.0, at_s - request.started_at_s)
-            use = SlotUse(started_at_s=request.started_at_s, slot_s=slot_s, tokens=request.tokens)
-            self._gone[request.id] = use
+            self._gone[request.id] = self._use_until(request, at_s)
             request.gone = True
             del self._requests[request.id]
         progress.append(

@@ -72,6 +72,8 @@ def call_log_attempts(
             tokens_generated=int(call["tokens_generated"]),
             tokens_sent=int(call["tokens_sent"]),
             prefill=prefill,
+            prompt_tokens=int(call.get("prompt_tokens", 0)),
+            cached_tokens=int(call.get("cached_tokens", 0)),
         )
 
 
@@ -96,6 +98,7 @@ def request_record(outcome: RequestOutcome, began_s: float) -> RequestRecord:
         gaps_s=tuple(round(gap_s, GAP_DIGITS) for gap_s in outcome.gaps_s),
         fallback=outcome.fallback,
         refusal=outcome.refusal,
+        session=outcome.session,
     )
 
 

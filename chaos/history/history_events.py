@@ -120,6 +120,7 @@ class RequestRecord:
     gaps_s: tuple[float, ...] = ()
     fallback: str = ""
     refusal: str = ""
+    session: str = ""
 
     @property
     def ok(self) -> bool:
@@ -136,7 +137,8 @@ class AttemptRecord:
     """One call of a request to an engine, from the engine's log.
 
     ``at_s`` is its arrival there; ``slot_s`` how long it held a slot (a stopped GPU gives out none), from
-    ``started_at_s``. ``prefill``: a side-car's, for the KV cache of the prompt alone.
+    ``started_at_s``. ``prefill``: a side-car's, for the KV cache of the prompt alone. ``cached_tokens`` of the
+    ``prompt_tokens`` were in the prefix cache; both are 0 if the prompt was not computed here.
     """
 
     event: Literal["attempt"] = "attempt"
@@ -153,6 +155,8 @@ class AttemptRecord:
     tokens_generated: int
     tokens_sent: int
     prefill: bool = False
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,8 @@ class RequestOutcome:
     a refusal; empty if absent.
 
     Each attempt of a caller request (``question``) is a request; ``try_number`` is above 1 for client retries.
-    ``group`` is the scenario's name for the caller's group; empty without groups.
+    ``group`` is the scenario's name for the caller's group; empty without groups. ``session`` is its conversation;
+    empty without conversations.
     """
 
     request_id: str
@@ -56,6 +57,7 @@ class RequestOutcome:
     try_number: int = 1
     batch: bool = False
     group: str = ""
+    session: str = ""
 
     @property
     def ok(self) -> bool:

@@ -18,7 +18,7 @@ from chaos.real_vllm import vllm_replica
 from chaos.real_vllm.tiny_model import write_model
 from chaos.scenario.experiment_plan import Experiment
 from chaos.testbed.blueprint import PoolBlueprint
-from chaos.testbed.service_costs import longest_context_tokens, token_costs_s
+from chaos.testbed.service_costs import kv_transfer_token_s, longest_context_tokens, token_costs_s
 from policies.remote_prefill import Stage
 
 STREAM_INTERVAL: Final = 8
@@ -44,6 +44,8 @@ class EngineProfile:
     gate: bool = False
     max_model_len: int = 4096
     stage: Stage | None = None
+    prefix_cache: bool = False
+    kv_transfer_token_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +81,11 @@ def fake_engine_command(sort: EngineProfile, *, count: int, prefix: str, seed: i
     if sort.stage is Stage.PREFILL:
         # Room for one longest request, so that KV caches that none fetches fill it within seconds.
         argv += ["--kv-cache-tokens", str(sort.max_model_len)]
+        argv += ["--kv-transfer-token-s", repr(sort.kv_transfer_token_s)]
     elif sort.stage is Stage.DECODE:
         argv.append("--routing-sidecar")
+    if sort.prefix_cache:
+        argv.append("--enable-prefix-caching")
     return [*argv, "--first-token-gate"] if sort.gate else argv
 
 
@@ -184,6 +189,8 @@ def _by_sort(experiment: Experiment, pools: Sequence[PoolBlueprint]) -> list[tup
                 gate=pool.gate,
                 stage=pool.stage,
                 max_model_len=longest_context_tokens(experiment),
+                kv_transfer_token_s=kv_transfer_token_s(experiment),
+                prefix_cache=experiment.spec.load.conversations is not None,
             )
             sorts.setdefault(sort, []).append(one.name)
     return list(sorts.items())

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from chaos.load.conversations import in_conversations
 from chaos.load.request_sender import Arrival, CallerRetries, LoadTarget
 from chaos.scenario.arrival_trace import TraceRow
 from chaos.scenario.experiment_plan import Experiment
@@ -111,7 +112,8 @@ class ArrivalSchedule:
         return max(turned, key=lambda turn: turn.at).demand if turned else [one.weight for one in self.targets]
 
     def _named(self, name: str, arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
-        for number, one in enumerate(arrivals, start=1):
+        turns = in_conversations(arrivals, self.load.conversations, self._rng(f"{name}conversations"))
+        for number, one in enumerate(turns, start=1):
             yield replace(one, request_id=f"load-{self.seed}-{name}{number}")
 
     def _rng(self, name: str) -> random.Random:

@@ -15,6 +15,7 @@ import aiohttp
 
 from chaos.fake_engine.call_log import LOAD_ID
 from chaos.history.request_outcomes import OutcomeReason, RequestOutcome
+from chaos.load.conversation_prompts import SessionKey, prompt_text
 
 _BUSY_STATUSES = (429, 503)
 _DONE = b"data: [DONE]"
@@ -39,7 +40,8 @@ class LoadTarget:
 class Arrival:
     """One request of a schedule, ``at_s`` after its start.
 
-    ``batch``: of the batch class. ``group``: of callers; empty without groups.
+    ``batch``: of the batch class. ``group``: of callers; empty without groups. ``session``: the conversation;
+    empty without conversations.
     """
 
     at_s: float
@@ -50,6 +52,7 @@ class Arrival:
     prompt_tokens: int = 16
     batch: bool = False
     group: str = ""
+    session: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +69,7 @@ class RequestTemplate:
 
     ``deadline_s`` is the deadline of each attempt for a complete answer. Streaming and other requests all go to
     ``path``. ``batch_headers`` are added to batch-class requests, ``group_headers`` to those of a group
-    of callers.
+    of callers. ``key`` is where requests of a conversation state it.
     """
 
     deadline_s: float = 10.0
@@ -75,13 +78,15 @@ class RequestTemplate:
     batch_headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     group_headers: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     path: str = "/v1/completions"
+    key: SessionKey | None = None
 
     def body(self, arrival: Arrival) -> bytes:
         """The JSON body of a request."""
         body: dict[str, object] = {"max_tokens": arrival.max_tokens, "stream": arrival.streaming}
         if arrival.streaming:
             body["stream_options"] = {"include_usage": True}
-        words = "word " * arrival.prompt_tokens
+        tokens = arrival.prompt_tokens
+        words = prompt_text(arrival.session, tokens) if arrival.session else "word " * tokens
         if self.path.endswith("/chat/completions"):
             body["messages"] = [{"role": "user", "content": words}]
         else:
@@ -122,6 +127,7 @@ class RequestSender:
         self._retries = retries
         self._group = asyncio.TaskGroup()
         self._session: aiohttp.ClientSession
+        self._tokens: dict[str, str] = {}  # of strict sessions, from answers
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=5.0)
@@ -197,7 +203,7 @@ class RequestSender:
         request_id = arrival.request_id if number == 1 else f"{arrival.request_id}.{number}"
         try:
             async with asyncio.timeout(max(0.0, planned_s + self._asking.deadline_s - sent_s)):
-                await _exchange(self._session, self._asking, arrival, request_id, answer)
+                await self._exchange(arrival, request_id, answer)
         except TimeoutError:
             answer.reason = OutcomeReason.TIMEOUT
         except aiohttp.ClientPayloadError:
@@ -215,6 +221,7 @@ class RequestSender:
             streaming=arrival.streaming,
             batch=arrival.batch,
             group=arrival.group,
+            session=arrival.session,
             arrived_at_s=planned_s,
             lag_s=sent_s - planned_s,
             status=answer.status,
@@ -227,6 +234,15 @@ class RequestSender:
             fallback=answer.fallback,
             refusal=answer.refusal,
         )
+
+    async def _exchange(self, arrival: Arrival, request_id: str, answer: "_Answer") -> None:
+        key, session = self._asking.key, arrival.session
+        stated: dict[str, str] = {}
+        if key is not None and session:
+            stated = key.headers(self._tokens.get(session, "") if key.strict else session)
+        await _exchange(self._session, self._asking, arrival, stated | {LOAD_ID: request_id}, answer)
+        if key is not None and key.strict and session and (token := key.token(answer.headers)):
+            self._tokens[session] = token
 
 
 @dataclass(slots=True, kw_only=True)
@@ -241,6 +257,7 @@ class _Answer:
     gaps_s: list[float] = field(default_factory=list)
     fallback: str = ""
     refusal: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def token_seen(self, now_s: float) -> None:
         """Record an event with text."""
@@ -253,17 +270,24 @@ class _Answer:
 
 
 async def _exchange(
-    session: aiohttp.ClientSession, asking: RequestTemplate, arrival: Arrival, request_id: str, answer: _Answer
+    session: aiohttp.ClientSession,
+    asking: RequestTemplate,
+    arrival: Arrival,
+    own: Mapping[str, str],
+    answer: _Answer,
 ) -> None:
-    """Send one request and read its answer into ``answer``, which keeps its partial state on failure."""
-    headers = {"content-type": "application/json", "x-request-id": request_id, LOAD_ID: request_id}
+    """Send one request and read its answer into ``answer``, which keeps its partial state on failure.
+
+    ``own`` are its own headers.
+    """
+    headers = {"content-type": "application/json", "x-request-id": own[LOAD_ID], **own}
     headers |= asking.headers
     if arrival.batch:
         headers |= asking.batch_headers
     headers |= asking.group_headers.get(arrival.group, {})
     url = arrival.target.url + asking.path
     async with session.post(url, data=asking.body(arrival), headers=headers) as response:
-        answer.status = response.status
+        answer.status, answer.headers = response.status, response.headers
         answer.fallback = response.headers.get(_FALLBACK_HEADER, "")
         answer.refusal = response.headers.get(_REFUSAL_HEADER, "")
         if response.status != 200 or answer.refusal:

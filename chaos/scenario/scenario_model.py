@@ -51,6 +51,20 @@ class ProxyGroupSpec(Spec):
     demand: float = documented_field(1.0, "Relative share of requests for each proxy.", ge=0, le=1000)
 
 
+class KvTransferSpec(Spec):
+    """KV caches on their way from prefill engines to decode engines."""
+
+    bytes_per_token: float = documented_field(..., "Bytes of one prompt token.", unit="bytes", gt=0)
+    bytes_per_second: float = documented_field(
+        ..., "Bytes that a transfer moves per second; transfers do not share it.", unit="bytes/s", gt=0
+    )
+
+    @property
+    def token_s(self) -> float:
+        """Time of one prompt token."""
+        return self.bytes_per_token / self.bytes_per_second
+
+
 class Topology(Spec):
     """The simulated site before any fault."""
 
@@ -68,6 +82,9 @@ class Topology(Spec):
         [],
         "Engines of the pool that prefills for the pool under test, whose engines decode behind side-cars then. A "
         "mean prompt takes a tenth of serviceTime. Policies without prefill cannot be rehearsed.",
+    )
+    kv_transfer: KvTransferSpec | None = documented_field(
+        None, "Transfer of KV caches from the prefill pool. Default: it takes no time."
     )
     proxies: list[ProxyGroupSpec] = documented_field(
         [ProxyGroupSpec()], "The Envoy proxies, each on its own loopback address.", min_length=1
@@ -207,6 +224,28 @@ def is_served(group: CallerGroup) -> bool:
     return in_time and not (is_above_quota(group) or is_above_share(group) or is_large(group))
 
 
+class ConversationSpec(Spec):
+    """Requests are turns of conversations; engines have a prefix cache then."""
+
+    count: int = documented_field(32, "Conversations at a time.", ge=1, le=10_000)
+    turns: int = documented_field(
+        6, "Turns of each, before another conversation takes its place; each adds promptTokens.", ge=1, le=1000
+    )
+    hot_percent: float = documented_field(
+        0.0,
+        "Share of the requests that all have one and the same prompt, as long as a whole conversation.",
+        unit="percent",
+        ge=0,
+        le=100,
+    )
+
+    @property
+    def mean_turns(self) -> float:
+        """Turns in a mean prompt."""
+        hot = self.hot_percent / 100
+        return hot * self.turns + (1 - hot) * (self.turns + 1) / 2
+
+
 class LoadSpec(Spec):
     """The offered load. It is open loop: requests leave on schedule, whether or not earlier ones finished."""
 
@@ -236,6 +275,12 @@ class LoadSpec(Spec):
         "Groups of callers. Without a timesQuota or timesShare the lab leaves out the policies' tenants, "
         "without a timesService their deadline.",
         max_length=16,
+    )
+    conversations: ConversationSpec | None = documented_field(
+        None,
+        "Requests are turns of conversations, with prompts that begin like those before. Callers state their "
+        "conversation where the policies' affinity expects it. Default: prompts have nothing in common, and "
+        "engines no prefix cache.",
     )
 
     @property
@@ -346,6 +391,12 @@ class Hypothesis(Spec):
     )
     prefilled_remotely_percent: float | None = documented_field(
         None, "Minimum good answers whose prompt an engine of the prefill pool computed, per 100.", ge=0, le=100
+    )
+    prefix_hit_percent: float | None = documented_field(
+        None, "Minimum prompt tokens that engines found in their prefix caches, per 100.", ge=0, le=100
+    )
+    largest_share_times: float | None = documented_field(
+        None, "Maximum requests of one engine, over its share by slots.", ge=1, le=100
     )
     answer_p99: Duration | None = documented_field(
         None, "Maximum p99 of the total time of good answers.", unit="duration"

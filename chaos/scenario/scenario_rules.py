@@ -541,6 +541,13 @@ def _in_hypothesis(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
             message="prefilledRemotelyPercent needs a prefill pool, but the topology has none",
             hint="add its engines to spec.topology.prefill, or remove the field",
         )
+    if asked.prefix_hit_percent is not None and spec.load.conversations is None:
+        yield ScenarioProblem(
+            code="SC011",
+            steps=("spec", "hypothesis", "prefixHitPercent"),
+            message="prefixHitPercent needs conversations, but the load has none",
+            hint="add load.conversations, or remove the field",
+        )
     breaks = any(
         strike.fault.breaks
         and strike.fault.aim is TargetKind.ENGINES

@@ -1,13 +1,20 @@
 """Access log entries of a simulated proxy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from chaos.simulator.header_rules import NO_HEADERS, Headers
 from chaos.simulator.proxied_request import ProxiedRequest, UpstreamAttempt
+from xds_server.model.pool_traffic import DeadlineResult
+from xds_server.telemetry.attempt_outcome import DEADLINE_EXPIRED
+from xds_server.telemetry.tenant_counts import QuotaResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessLogEntry:
-    """An access log entry of an attempt, or (``whole``) of a request with ``number`` attempts."""
+    """An access log entry of an attempt, or (``whole``) of a request with ``number`` attempts.
+
+    ``limit``: what refused the request because of its caller. ``late``: what its deadline did to it.
+    """
 
     pool: str
     engine: str
@@ -22,6 +29,9 @@ class AccessLogEntry:
     ended_s: float
     whole: bool = False
     details: str = ""
+    headers: Headers = field(default_factory=lambda: NO_HEADERS)
+    limit: QuotaResult | None = None
+    late: DeadlineResult | None = None
 
 
 def attempt_entry(one: UpstreamAttempt, *, flags: frozenset[str], complete: bool, now_s: float) -> AccessLogEntry:
@@ -38,6 +48,7 @@ def attempt_entry(one: UpstreamAttempt, *, flags: frozenset[str], complete: bool
         duration_s=now_s - one.started_s,
         first_byte_s=one.first_byte_s,
         ended_s=now_s,
+        headers=one.ask.headers,
     )
 
 
@@ -76,4 +87,37 @@ def request_entry(
         ended_s=now_s,
         whole=True,
         details=details,
+        headers=ask.headers,
+        late=DeadlineResult.EXPIRED if ask.hurried and details == DEADLINE_EXPIRED else None,
+    )
+
+
+def refused_entry(
+    pool: str,
+    headers: Headers,
+    *,
+    limit: QuotaResult | None = None,
+    late: DeadlineResult | None = None,
+    now_s: float,
+) -> AccessLogEntry:
+    """Entry of a request to this pool that was refused before any attempt, because of its caller or deadline.
+
+    ``pool`` is empty where none was chosen yet.
+    """
+    return AccessLogEntry(
+        pool=pool,
+        engine="",
+        code=0,
+        flags=frozenset(),
+        complete=False,
+        number=0,
+        batch=False,
+        streaming=False,
+        duration_s=0.0,
+        first_byte_s=0.0,
+        ended_s=now_s,
+        whole=True,
+        headers=headers,
+        limit=limit,
+        late=late,
     )

@@ -5,6 +5,15 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
+from envoy_data_plane.envoy.service.runtime.v3 import Runtime
+
+from chaos.simulator.caller_rules import (
+    NO_PERCENTAGES,
+    DeadlineRoute,
+    deadline_routes,
+    percentages,
+    share_filters,
+)
 from chaos.simulator.proxy_config import (
     ClusterConfig,
     LocalityConfig,
@@ -15,6 +24,7 @@ from chaos.simulator.proxy_config import (
     RouteEntries,
     UpstreamHost,
 )
+from chaos.simulator.quota_buckets import QuotaConfig, quota_config
 from chaos.testbed.request_shape import KINDS, RequestKind, RequestShape, meets
 from policies.model import PolicySet
 from policies.resilience import ResilienceSpec
@@ -23,17 +33,30 @@ from xds_server.decide.decisions import Decisions, DegradationState, Health
 from xds_server.model.fleet import Fleet
 from xds_server.model.memo import Memo
 from xds_server.model.pool_traffic import Proxy
+from xds_server.model.view import View
+from xds_server.translate.affinity import bounded_load, slack_by_pool
 from xds_server.translate.cluster_weights import barred_fallbacks, live_weights, ready_pools
-from xds_server.translate.effective_spec import at_most_once_spec, effective_spec, route_decisions
-from xds_server.translate.endpoints import ENGINE_LABEL, HEALTH_STATUS, load_assignment
+from xds_server.translate.deadlines import deadline_mutations
+from xds_server.translate.effective_spec import (
+    RouteDecisions,
+    at_most_once_spec,
+    effective_spec,
+    route_decisions,
+)
+from xds_server.translate.endpoints import ENGINE_LABEL, HEALTH_STATUS, EndpointForm, load_assignment
+from xds_server.translate.engine_selection import engine_selection
 from xds_server.translate.internal_listeners import uses_internal_listeners
 from xds_server.translate.lua_scripts import STATIC_ANSWER
 from xds_server.translate.pool_clusters import CHOICE_COUNT, outlier_detection
 from xds_server.translate.prefillers import decode_pools, prefiller_lists, prefillers
 from xds_server.translate.retry_policy import hedge_delay_s, try_timers
 from xds_server.translate.route_configuration import (
+    ALLOW_MODEL_CHANGE_HEADER,
+    IDEMPOTENCY_KEY_HEADER,
+    SIDE_EFFECTS_HEADER,
     by_specificity,
     entries_with_exit,
+    envoy_routes,
     fallback_variants,
     reachable_pools,
     retries_may_leave,
@@ -43,23 +66,42 @@ from xds_server.translate.route_configuration import (
     with_prefill_failures,
 )
 from xds_server.translate.runtime import with_hedge_budget
+from xds_server.translate.runtime_layers import runtime_resource
+from xds_server.translate.strict_sessions import is_strict, session_hosts, session_token, strict_pools
+from xds_server.translate.tenant_quotas import QUOTA_FILTER, tenant_quotas
+from xds_server.translate.tenant_share_limits import tenant_key
 
 _HEALTHY: Final = HEALTH_STATUS[Health.HEALTHY]
+_DRAINING: Final = HEALTH_STATUS[Health.DRAINING]
 _STATUS_CODES: Final = "retriable-status-codes"
+_VARIANT_HEADERS: Final = frozenset({SIDE_EFFECTS_HEADER, IDEMPOTENCY_KEY_HEADER, ALLOW_MODEL_CHANGE_HEADER})
+"""Headers by which the Envoy routes of a ModelRoute differ, except that of deadlines."""
 
 
 class ProxyConfigTranslator:
     """Translates decisions into each proxy's configuration; caches its results."""
 
     def __init__(self, policies: PolicySet, shape: RequestShape, port: int) -> None:
+        self.port = port
         self._policies = policies
         self._memo = Memo()
         on_port = [one for one in policies.routes.values() if one.spec.listener.port == port]
         self._routes = by_specificity(on_port)
+        self._listener = on_port[0].spec.listener if on_port else None
+        deadline = None if self._listener is None else self._listener.deadline
+        self._mutations = tuple(deadline_mutations(deadline))
+        self._shares = {one.metadata.name: share_filters(tenant_key(one)) for one in on_port}
         self._shape = shape
         self._prefilled_by = decode_pools(policies)
+        self._slacks = slack_by_pool(policies.routes)
+        self._strict = strict_pools(policies.routes)
         self._clusters = {
-            name: MappingProxyType({cuts: _cluster(policies.effective[name], cuts=cuts) for cuts in (False, True)})
+            name: MappingProxyType(
+                {
+                    cuts: _cluster(policies.effective[name], cuts=cuts, slack_percent=self._slacks.get(name))
+                    for cuts in (False, True)
+                }
+            )
             for name in policies.pools
         }
 
@@ -83,12 +125,67 @@ class ProxyConfigTranslator:
                 for key, one in decisions.engines.items()
                 if one.cut and proxy.cuts and uses_internal_listeners(self._policies.effective[key.pool])
             ),
+            quotas=self._quotas(decisions),
+            mutations=self._mutations,
+            percentages=self._percentages(fleet, decisions, proxy),
+        )
+
+    def _quotas(self, decisions: Decisions) -> QuotaConfig | None:
+        """The buckets of the port's tenants."""
+        listener = self._listener
+        if listener is None or listener.tenants is None or not listener.tenants.has_quotas:
+            return None
+        proxies = decisions.quota_proxies.get(self.port, 1)
+        return self._memo.of(
+            "quotas", (proxies,), lambda: quota_config(tenant_quotas(listener, proxies)[QUOTA_FILTER])
+        )
+
+    def _percentages(self, fleet: Fleet, decisions: Decisions, proxy: Proxy) -> Mapping[str, float]:
+        """The runtime layer's parts of requests, if routes or filters look them up."""
+        if not self._mutations and not any(self._shares.values()):
+            return NO_PERCENTAGES
+        layer = runtime_resource(
+            self._policies, fleet, decisions, View(role=proxy.role), proxy.node, memo=self._memo
+        ).message
+        assert isinstance(layer, Runtime)  # noqa: S101 -- the resource of this type
+        return self._memo.identical(("percentages", proxy.node), (layer,), lambda: percentages(layer))
+
+    def _deadlines(
+        self,
+        route: ModelRoute,
+        said: ResilienceSpec,
+        decided: RouteDecisions,
+        models: Mapping[str, str],
+        *,
+        gated: bool,
+        streaming: bool,
+    ) -> tuple[DeadlineRoute, ...]:
+        """The generated routes, as far as they read deadlines."""
+        deadline = route.spec.listener.deadline
+        if deadline is None:
+            return ()
+        return self._memo.of(
+            ("deadlines", route.metadata.name, streaming),
+            (said, decided.route_inputs, gated),
+            lambda: deadline_routes(
+                envoy_routes(route, said, gated=gated, decided=decided, models=models),
+                streaming=streaming,
+                headers={*_VARIANT_HEADERS, deadline.header},
+            ),
         )
 
     def _localities(
         self, pool: str, fleet: Fleet, decisions: Decisions, proxy: Proxy
     ) -> tuple[LocalityConfig, ...]:
-        spec = load_assignment(pool, fleet.pools[pool], decisions, proxy.zone, self._memo, region=proxy.region)
+        spec = load_assignment(
+            pool,
+            fleet.pools[pool],
+            decisions,
+            proxy.zone,
+            self._memo,
+            region=proxy.region,
+            form=EndpointForm(hashed=pool in self._slacks, strict=pool in self._strict),
+        )
         return tuple(
             LocalityConfig(
                 zone=one.zone,
@@ -98,6 +195,7 @@ class ProxyConfigTranslator:
                         engine=str(dict(host.labels)[ENGINE_LABEL]),
                         weight=host.weight or 1,
                         healthy=host.health == _HEALTHY,
+                        draining=host.health == _DRAINING,
                     )
                     for host in one.endpoints
                 ),
@@ -152,11 +250,12 @@ class ProxyConfigTranslator:
         said, gated = self._policies.effective[first], self._policies.pools[first].spec.first_token_gate
         decided = decisions.pools.get(first)
         in_force = route_decisions(decided, said, cuts=proxy.cuts)
+        models = {pool: self._policies.pools[pool].spec.model for pool in route_pools(route)}
+        deadlines = self._deadlines(route, said, in_force, models, gated=gated, streaming=streaming)
         spec = with_prefill_failures(route, said, effective_spec(said, in_force, streaming=streaming))
         level = in_force.degradation
         if route.spec.side_effects:
             spec, gated = at_most_once_spec(spec), False
-        models = {pool: self._policies.pools[pool].spec.model for pool in route_pools(route)}
         # Simulated callers never accept another model; the last variant is for those that do.
         pools = reachable_pools(route, fallback_variants(route, models)[-1])
         ladders = {name: one.degradation for name, one in decisions.pools.items() if one.degradation is not None}
@@ -173,8 +272,13 @@ class ProxyConfigTranslator:
             refuse=_answer_without_engine(route, level),
             other_models=_other_models(route, models),
         )
+        rules = replace(rules, deadlines=deadlines, shares=self._shares[route.metadata.name])
         if route.spec.prefill is not None:
             rules = replace(rules, prefill_percent=route.spec.prefill.percent)
+        if is_strict(route):
+            rules = replace(rules, sessions=self._sessions(route, fleet, decisions))
+        elif route.spec.affinity is not None:
+            rules = replace(rules, keyed=True)
         if rules.hedges or not (
             retries_may_leave(route, pools, models, barred) and retries_suffice_to_leave(rules.attempts)
         ):
@@ -185,6 +289,20 @@ class ProxyConfigTranslator:
             for pool, weight in weights_with_exit(route, weights, usable).items()
         }
         return replace(rules, exits=MappingProxyType(exits))
+
+    def _sessions(self, route: ModelRoute, fleet: Fleet, decisions: Decisions) -> Mapping[str, float]:
+        """Engines that keep sessions of a strict route, with the percentage that each keeps."""
+        pool = route.spec.pools[0].pool
+        hosts = session_hosts(
+            route,
+            engine_selection(route, self._policies),
+            fleet,
+            decisions,
+            model=self._policies.pools[pool].spec.model,
+            hop=False,
+        )
+        names = {session_token(one.id): one.id.engine for one in fleet.pools.get(pool, ())}
+        return MappingProxyType({names[one.token]: one.kept_percent for one in hosts})
 
 
 def _rules(
@@ -237,7 +355,7 @@ def _answer_without_engine(route: ModelRoute, level: DegradationState | None) ->
     return "maintenance" if level.maintenance else ""
 
 
-def _cluster(spec: ResilienceSpec, *, cuts: bool) -> ClusterConfig:
+def _cluster(spec: ResilienceSpec, *, cuts: bool, slack_percent: float | None) -> ClusterConfig:
     said = outlier_detection(spec.breaker, hedged=spec.hedging.enabled, hop=cuts and uses_internal_listeners(spec))
     enforced_local = bool(said.enforcing_consecutive_local_origin_failure)
     as_gateway = bool(said.enforcing_consecutive_gateway_failure)
@@ -248,6 +366,7 @@ def _cluster(spec: ResilienceSpec, *, cuts: bool) -> ClusterConfig:
         connect_s=spec.timeouts.connect,
         connections=spec.limits.max_connections,
         hedged=spec.hedging.enabled,
+        bound_percent=None if slack_percent is None else bounded_load(slack_percent).hash_balance_factor,
         outliers=OutlierDetectionConfig(
             statuses=frozenset(spec.breaker.count_statuses),
             consecutive=(said.consecutive_5xx or 0) if said.enforcing_consecutive_5xx else 0,

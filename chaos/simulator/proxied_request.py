@@ -5,6 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from chaos.simulator.header_rules import NO_HEADERS, Headers
 from chaos.simulator.proxy_config import RouteConfig
 from chaos.simulator.simulated_clock import TimerHandle
 from chaos.simulator.simulated_engine import SimulatedCall
@@ -18,8 +19,8 @@ _GATEWAY: Final = frozenset({502, 503, 504})
 class DownstreamCaller(Protocol):
     """The caller of a proxy."""
 
-    def headers(self, status: int, *, refusal: str = "", fallback: str = "") -> None:
-        """Response headers."""
+    def headers(self, status: int, *, refusal: str = "", fallback: str = "", session: str = "") -> None:
+        """Response headers; ``session`` names the engine of its strict session from now on."""
 
     def tokens(self, total: int) -> None:
         """``total`` tokens of a stream have arrived."""
@@ -34,12 +35,31 @@ class DownstreamCaller(Protocol):
         """The answer is cut."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentFields:
+    """What a caller sends, lengths apart.
+
+    ``session``: its conversation; ``kept_by``: the engine that an answer to it named. ``estimated_tokens``: what
+    quotas of tokens count.
+    """
+
+    session: str = ""
+    kept_by: str = ""
+    headers: Headers = field(default_factory=lambda: NO_HEADERS)
+    estimated_tokens: float = 0.0
+
+
+NO_FIELDS: Final = SentFields()
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class ProxiedRequest:
     """A request. ``final`` is the attempt whose answer goes to the caller; ``batch``: its route has that class.
 
     Retries count against the budget of ``pool``, where it began. ``entries`` are the used entries of its route by
-    pool. ``prefiller`` is the prefill engine that a fixed list named; empty without one.
+    pool. ``prefiller`` is the prefill engine that a fixed list named; empty without one. ``session`` is its
+    conversation, ``kept_by`` the engine that its strict session names.
+    ``headers`` are those of callers; ``hurried``: it has a deadline.
     """
 
     request_id: str
@@ -64,6 +84,10 @@ class ProxiedRequest:
     tried: set[str] = field(default_factory=set)
     entries: Counter[str] = field(default_factory=Counter)
     prefiller: str = ""
+    session: str = ""
+    kept_by: str = ""
+    headers: Headers = field(default_factory=lambda: NO_HEADERS)
+    hurried: bool = False
 
 
 class AttemptRouter(Protocol):

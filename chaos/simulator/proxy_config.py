@@ -4,10 +4,14 @@ Made from decisions with the functions that configure Envoy (``xds_server.transl
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
+from envoy_data_plane.envoy.config.common.mutation_rules.v3 import HeaderMutation
+
+from chaos.simulator.caller_rules import NO_PERCENTAGES, DeadlineRoute, ShareFilters
+from chaos.simulator.quota_buckets import QuotaConfig
 from chaos.testbed.request_shape import RequestKind
 
 NO_LIMIT: Final = 4_294_967_295
@@ -46,11 +50,12 @@ class HealthCheckConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamHost:
-    """One engine of a cluster."""
+    """One engine of a cluster; ``draining`` ones get requests of their own sessions only."""
 
     engine: str
     weight: int = 1
     healthy: bool = True
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +87,8 @@ class ClusterConfig:
     """A pool's configuration: ``round_robin``, else least request of ``choices``.
 
     Below ``panic_percent`` healthy hosts, unhealthy ones are used too. ``connections`` limits connections, one
-    per request, and as many pending requests.
+    per request, and as many pending requests. With a ``bound_percent`` engines are picked by the hash of a key, up
+    to this part of their share of the requests in flight.
     """
 
     round_robin: bool
@@ -93,6 +99,7 @@ class ClusterConfig:
     checks: HealthCheckConfig | None = None
     hedged: bool = False
     connections: int = NO_LIMIT
+    bound_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +118,11 @@ class RouteConfig:
     and ``reduces_answers`` whether longer ones are shortened to it. ``weights`` is by pool, and so is ``exits``,
     empty if retries stay in their pool; answers of ``other_models`` are marked. ``retried`` uses Envoy's names.
     ``prefill_percent`` of the attempts name a prefill engine; ``prefillers`` is a fixed list of them, which all
-    attempts of a request draw from once.
+    attempts of a request draw from once. ``keyed``: the conversation of a request is the key by which the pools of
+    ``weights`` pick. ``sessions``: engines that keep strict sessions, and the percentage of them that each keeps;
+    None without strict affinity.
+    ``deadlines`` are the route's variants, if the listener reads deadlines,
+    ``shares`` what refuses tenants above their share.
     """
 
     weights: Mapping[str, int]
@@ -136,6 +147,10 @@ class RouteConfig:
     exits: Mapping[str, RouteEntries] = field(default_factory=lambda: MappingProxyType({}))
     prefill_percent: float = 0.0
     prefillers: tuple[str, ...] = ()
+    keyed: bool = False
+    sessions: Mapping[str, float] | None = None
+    deadlines: tuple[DeadlineRoute, ...] = ()
+    shares: ShareFilters | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +159,8 @@ class ProxyConfig:
 
     ``cut`` are the engines, as (pool, engine), whose requests it must cut.
     ``prefillers`` are the prefill engines that may be named to a decode engine, with weights, by (pool, engine).
+    ``quotas`` are the buckets of tenants, ``mutations`` changes of request headers before a route is chosen, and
+    ``percentages`` the parts of requests that routes and filters look up in the runtime layer.
     """
 
     clusters: Mapping[str, ClusterConfig]
@@ -154,6 +171,14 @@ class ProxyConfig:
     prefillers: Mapping[tuple[str, str], tuple[tuple[str, int], ...]] = field(
         default_factory=lambda: MappingProxyType({})
     )
+    quotas: QuotaConfig | None = None
+    mutations: tuple[HeaderMutation, ...] = ()
+    percentages: Mapping[str, float] = field(default_factory=lambda: NO_PERCENTAGES)
+
+
+def route_settings(config: ProxyConfig) -> Mapping[RequestKind, RouteConfig]:
+    """What is in the routes; weights are in the runtime layer."""
+    return {kind: replace(rules, weights={}, exits={}) for kind, rules in config.rules.items()}
 
 
 EMPTY_CONFIG: Final = ProxyConfig(

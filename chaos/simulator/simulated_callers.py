@@ -8,8 +8,9 @@ from chaos.faults.actions import ChangeLoad
 from chaos.history.history_events import GAP_DIGITS, RequestRecord
 from chaos.history.request_outcomes import OutcomeReason
 from chaos.load.arrival_schedule import ArrivalSchedule
-from chaos.load.request_sender import FAULTS_OF_THE_CALLER, Arrival
-from chaos.simulator.proxied_request import ProxiedRequest
+from chaos.load.request_sender import FAULTS_OF_THE_CALLER, Arrival, RequestTemplate
+from chaos.simulator.header_rules import NO_HEADERS
+from chaos.simulator.proxied_request import ProxiedRequest, SentFields
 from chaos.simulator.simulated_clock import SimulatedClock
 from chaos.simulator.simulated_proxy import SimulatedProxy
 from chaos.testbed.request_shape import RequestKind
@@ -18,7 +19,10 @@ _BUSY: Final = frozenset({429, 503})
 
 
 class SimulatedCallers:
-    """``begin`` sends the usual load; ``inject`` and ``revert`` change it. ``on_request`` gets each attempt."""
+    """``begin`` sends the usual load; ``inject`` and ``revert`` change it. ``on_request`` gets each attempt.
+
+    ``bytes_per_token`` of a prompt, where quotas count tokens.
+    """
 
     def __init__(
         self,
@@ -26,12 +30,13 @@ class SimulatedCallers:
         schedule: ArrivalSchedule,
         proxies: Mapping[str, SimulatedProxy],
         *,
-        deadline_s: float,
+        asking: RequestTemplate,
+        bytes_per_token: int | None,
         seconds: float,
         on_request: Callable[[RequestRecord], None],
     ) -> None:
         self.timeline = timeline
-        self.deadline_s = deadline_s
+        self.asking = asking
         self.large = schedule.load.large
         self.on_request = on_request
         self.waiting = 0
@@ -40,6 +45,10 @@ class SimulatedCallers:
         self._until_s = timeline.began_s + seconds
         self._pulled: list[tuple[ChangeLoad, int]] = []
         self._orders = 0
+        self.sessions: dict[str, str] = {}
+        """Engines of strict sessions, as answers named them."""
+        self._bytes_per_token = bytes_per_token
+        self._estimates: dict[tuple[bool, int, int], float] = {}
         self._rng = random.Random(f"{schedule.seed} fewer")  # noqa: S311 -- repeatable traffic, no secret
 
     def begin(self) -> None:
@@ -77,6 +86,21 @@ class SimulatedCallers:
         planned_s = self.timeline.now_s + backoff_s
         if planned_s <= self._until_s:
             self.timeline.at(planned_s, lambda: self._send(arrival, planned_s, request.try_number + 1))
+
+    def headers(self, arrival: Arrival) -> Mapping[str, str]:
+        """Headers of a request, by its group of callers."""
+        return self.asking.group_headers.get(arrival.group, NO_HEADERS)
+
+    def estimated_tokens(self, arrival: Arrival) -> float:
+        """What quotas of tokens count: the body's bytes, and the answer that it asks for."""
+        if self._bytes_per_token is None:
+            return 0.0
+        key = (arrival.streaming, arrival.prompt_tokens, arrival.max_tokens)
+        known = self._estimates.get(key)
+        if known is None:
+            prompt = len(self.asking.body(arrival)) / self._bytes_per_token
+            known = self._estimates[key] = prompt + arrival.max_tokens
+        return known
 
     def _now_s(self) -> float:
         return max(0.0, self.timeline.now_s - self.timeline.began_s)
@@ -135,7 +159,7 @@ class _Try:
 
     def send(self, proxy: SimulatedProxy) -> None:
         arrival, timeline = self._arrival, self._callers.timeline
-        patience = timeline.at(self._planned_s + self._callers.deadline_s, lambda: self._give_up(proxy))
+        patience = timeline.at(self._planned_s + self._callers.asking.deadline_s, lambda: self._give_up(proxy))
         self._patience = patience
         self._ask = proxy.send_request(
             self._id,
@@ -143,6 +167,12 @@ class _Try:
             RequestKind(arrival.batch, arrival.streaming, arrival.group in self._callers.large),
             prompt_tokens=arrival.prompt_tokens,
             max_tokens=arrival.max_tokens,
+            sent=SentFields(
+                session=arrival.session,
+                kept_by=self._callers.sessions.get(arrival.session, ""),
+                headers=self._callers.headers(arrival),
+                estimated_tokens=self._callers.estimated_tokens(arrival),
+            ),
         )
 
     @property
@@ -150,8 +180,10 @@ class _Try:
         name = self._arrival.request_id
         return name if self._number == 1 else f"{name}.{self._number}"
 
-    def headers(self, status: int, *, refusal: str = "", fallback: str = "") -> None:
+    def headers(self, status: int, *, refusal: str = "", fallback: str = "", session: str = "") -> None:
         self._status, self._refusal, self._fallback = status, refusal, fallback
+        if session and self._arrival.session:
+            self._callers.sessions[self._arrival.session] = session
 
     def tokens(self, total: int) -> None:
         now_s = self._callers.timeline.now_s
@@ -207,5 +239,6 @@ class _Try:
                 gaps_s=tuple(self._gaps_s),
                 fallback=self._fallback,
                 refusal=self._refusal,
+                session=arrival.session,
             ),
         )

@@ -1,5 +1,6 @@
 """One pool in one proxy: host selection, requests in flight, and running retries."""
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from chaos.simulator.envoy_health import ActiveHealthChecker, OutlierDetector
+from chaos.simulator.hash_table import HashTable, hash_table
 from chaos.simulator.proxied_request import UpstreamAttempt
 from chaos.simulator.proxy_config import ClusterConfig, LocalityConfig, RequestLimits, UpstreamHost
 from chaos.simulator.simulated_clock import SimulatedClock
@@ -14,6 +16,8 @@ from chaos.simulator.simulated_engine import SimulatedEngine
 
 _ZoneHosts: TypeAlias = tuple[float, list[UpstreamHost], bool]
 """Share of the requests, usable hosts, and whether these have equal weights."""
+
+_HASH_BITS: Final = 64
 
 _ATTEMPTS = 100
 """Picks after which a retry accepts an engine that was already tried."""
@@ -51,20 +55,50 @@ class HostPicker:
                 well = list(one.hosts)
             if well:
                 # A zone's weight shrinks with its share of healthy hosts; decisions take that into account.
-                share = one.weight * min(1.0, one.overprovisioning * len(well) / len(one.hosts))
+                # Where Envoy hashes it does not do that, and the configured weights have it.
+                hashed = self.cluster.bound_percent is not None
+                healthy = 1.0 if hashed else min(1.0, one.overprovisioning * len(well) / len(one.hosts))
+                share = one.weight * healthy
                 alike = len({host.weight for host in well}) == 1
                 found.append((share, well, alike))
         return found
 
-    def choose(self, active: Mapping[str, int], avoid: Collection[str]) -> str | None:
-        """Host for one attempt; None if none is healthy."""
+    def choose(self, active: Mapping[str, int], avoid: Collection[str], key: int | None = None) -> str | None:
+        """Host for one attempt, of this key if the cluster hashes; None if none is healthy."""
         if not self._levels:
             return None
+        if self.cluster.bound_percent is not None:
+            place = self.rng.getrandbits(_HASH_BITS) if key is None else key
+            table = self._table(place)
+            for attempt in range(_ATTEMPTS if avoid else 1):
+                found = table.choose(place, attempt, active, self.cluster.bound_percent)
+                if found not in avoid:
+                    break
+            return found
         for _ in range(_ATTEMPTS if avoid else 1):
             found = self._once(active)
             if found not in avoid:
                 break
         return found
+
+    def _table(self, place: int) -> HashTable:
+        """The table of the level that the hash falls into."""
+        shares = [share for share, _ in self._levels]
+        at = sum(shares) * (place % 100) / 100
+        level = next((n for n, share in enumerate(itertools.accumulate(shares)) if at < share), len(shares) - 1)
+        return hash_table(
+            tuple(
+                (host.engine, share * host.weight / sum(one.weight for one in hosts))
+                for share, hosts, _ in self._levels[level][1]
+                for host in hosts
+            )
+        )
+
+    def has(self, engine: str, localities: Sequence[LocalityConfig], out: Collection[str]) -> bool:
+        """Whether a session may ask for this host: it is healthy or draining."""
+        return engine not in out and any(
+            host.engine == engine and (host.healthy or host.draining) for one in localities for host in one.hosts
+        )
 
     def _once(self, active: Mapping[str, int]) -> str:
         _, zones = (
@@ -147,14 +181,16 @@ class SimulatedCluster:
 
     # -- tries ---------------------------------------------------------------------------------------------
 
-    def choose(self, avoid: Collection[str]) -> str | None:
-        """Host for one attempt; None if none is healthy."""
+    def choose(self, avoid: Collection[str], *, key: int | None = None, wanted: str = "") -> str | None:
+        """Host for one attempt: the ``wanted`` one if it is there, else by ``key``; None if none is healthy."""
+        ejected = set() if self._ejections is None else self._ejections.out
+        failed = set() if self._checks is None else self._checks.failed
         if self._stale:
             self._stale = False
-            ejected = set() if self._ejections is None else self._ejections.out
-            failed = set() if self._checks is None else self._checks.failed
             self._picker.update_hosts(self.localities, ejected | failed)
-        return self._picker.choose(self.active, avoid)
+        if wanted and self._picker.has(wanted, self.localities, ejected | failed):
+            return wanted
+        return self._picker.choose(self.active, avoid, key)
 
     def full(self, *, batch: bool) -> bool:
         """Whether the limit of this class is reached."""

@@ -5,14 +5,13 @@ are the product's code.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from chaos.history.event_sources import decision_event
 from chaos.history.history_events import ConfigPush, ConfigReply, ControlPlaneDecision, HistoryEvent
 from chaos.simulator.config_translator import ProxyConfigTranslator
-from chaos.simulator.proxy_config import ProxyConfig
+from chaos.simulator.proxy_config import ProxyConfig, route_settings
 from chaos.simulator.simulated_clock import SimulatedClock, TimerHandle
 from chaos.simulator.simulated_proxy import SimulatedProxy
 from chaos.simulator.telemetry_feed import TelemetryFeed
@@ -83,7 +82,7 @@ class SimulatedControlPlane:
         self._nonce = 0
         self.runs = False
         self.rounds = 0
-        self.hearing = TelemetryFeed(policies)
+        self.hearing = TelemetryFeed(policies, translator.port)
         self._fleet: Fleet = declared(policies)
         self._decisions: Decisions | None = None
         self._memory = NO_MEMORY
@@ -114,7 +113,7 @@ class SimulatedControlPlane:
         self.runs = True
         if afresh:
             spoilt = self.hearing.spoilt
-            self.hearing = TelemetryFeed(self._policies)
+            self.hearing = TelemetryFeed(self._policies, self._translator.port)
             self.hearing.spoilt = spoilt
             self._fleet, self._ceilings = declared(self._policies), {}
             self._decisions, self._memory = None, NO_MEMORY
@@ -226,17 +225,12 @@ def _types(before: ProxyConfig | None, now: ProxyConfig) -> Sequence[str]:
         found.append("eds")
     if before.cut != now.cut:
         found.append("lds")
-    if _limits_of(before) != _limits_of(now):
+    if before.quotas != now.quotas or route_settings(before) != route_settings(now):
         found.append("rds")
-    if before.limits != now.limits or weights_before != weights_now:
+    if before.limits != now.limits or weights_before != weights_now or before.percentages != now.percentages:
         found.append("rtds")
     return found
 
 
 def _weights(told: ProxyConfig) -> Mapping[RequestKind, Mapping[str, int]]:
     return {kind: rules.weights for kind, rules in told.rules.items()}
-
-
-def _limits_of(told: ProxyConfig) -> Mapping[RequestKind, object]:
-    """The rules' settings that are in routes; weights are in the runtime layer."""
-    return {kind: replace(rules, weights={}, exits={}) for kind, rules in told.rules.items()}

@@ -6,7 +6,7 @@
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from chaos.fake_engine.call_log import CallOutcome as Fate
@@ -27,8 +27,10 @@ from chaos.fake_engine.engine_faults import (
     health_answer,
     token_pace,
 )
+from chaos.fake_engine.prefix_cache import PrefixCache
 from chaos.fake_engine.simulated_gpu import GpuJob, JobProgress, SimulatedGpu
 from chaos.history.history_events import AttemptRecord
+from chaos.load.conversation_prompts import prompt_blocks
 from chaos.simulator.simulated_clock import SimulatedClock, TimerHandle
 from engine.engine_readings import MetricsReading, ProbeFailure, ProbeFailureReason
 from engine.vllm_metrics import VllmCounters
@@ -36,6 +38,7 @@ from engine.vllm_metrics import VllmCounters
 STREAM_INTERVAL: Final = 8
 """Tokens per stream event, as in the lab."""
 
+BLOCK_SIZE: Final = EngineConfig().block_size
 _CACHE_TOKENS_PER_SLOT: Final = 4096
 _KV_KEEP_S: Final = EngineConfig().kv_keep_s
 
@@ -61,7 +64,10 @@ class ResponseSink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
-    """Parameters of a call, and its request id. ``remote_decode``: another engine will fetch its KV cache."""
+    """Parameters of a call, and its request id. ``remote_decode``: another engine will fetch its KV cache.
+
+    ``session``: the conversation whose prompt it is; empty for a prompt that has nothing in common with others.
+    """
 
     request_id: str
     number: int
@@ -69,11 +75,16 @@ class EngineRequest:
     prompt_tokens: int
     max_tokens: int
     remote_decode: bool = False
+    session: str = ""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SimulatedCall:
-    """One open call. ``tokens`` is the number sent; ``begun``: headers were sent."""
+    """One open call. ``tokens`` is the number sent; ``begun``: headers were sent.
+
+    ``prefilled``: another engine computed its prompt. ``blocks`` are those that it uses in the prefix cache, and
+    ``cached_tokens`` the part of its prompt that it found there.
+    """
 
     id: int
     asked: EngineRequest
@@ -82,6 +93,9 @@ class SimulatedCall:
     arrived_s: float
     tokens: int = 0
     begun: bool = False
+    prefilled: bool = False
+    blocks: list[int] = field(default_factory=list)
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +108,18 @@ class TokenCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedProfile:
-    """Slots, costs and gate of an engine. ``prefill_cache_tokens``: of a prefill engine, or None."""
+    """Slots, costs and gate of an engine. ``prefill_cache_tokens``: of a prefill engine, or None.
+
+    ``kv_transfer_token_s``: time for each prompt token until another engine has a KV cache of it.
+    ``prefix_cache_blocks``: size of the KV cache of an engine that finds blocks of earlier prompts in it, or None.
+    """
 
     slots: int
     costs: TokenCosts
     gate: bool
     prefill_cache_tokens: int | None = None
+    prefix_cache_blocks: int | None = None
+    kv_transfer_token_s: float = 0.0
 
 
 class CallRefusedError(Exception):
@@ -127,6 +147,9 @@ class SimulatedEngine:
         self._costs = profile.costs
         self._gate = profile.gate
         self._prefill_cache = profile.prefill_cache_tokens
+        self._cache_blocks = profile.prefix_cache_blocks
+        self._transfer_token_s = profile.kv_transfer_token_s
+        self._prefixes = PrefixCache()
         self._rng = rng
         self._on_attempt = on_attempt
         self._gpu = SimulatedGpu(slots=profile.slots, now=timeline.now_s)
@@ -183,6 +206,7 @@ class SimulatedEngine:
             sink=sink,
             plan=plan if isinstance(plan, ServeCall) else ServeCall(),
             arrived_s=now_s,
+            prefilled=prefilled,
         )
         if isinstance(plan, RefuseCall) and not self._frozen:
             self._book(call, Fate.SHED, plan.message)
@@ -209,7 +233,7 @@ class SimulatedEngine:
 
     def _begin(self, call: SimulatedCall, job: GpuJob) -> None:
         progress: list[JobProgress] = []
-        if self._prefill_cache is None:
+        if self._prefill_cache is self._cache_blocks is None:
             progress = self._gpu.submit(call.id, job, self.timeline.now_s)
         else:
             self._queue.append((call.id, job))
@@ -247,8 +271,18 @@ class SimulatedEngine:
 
     def fetch_kv(self, call_id: int, on_end: Callable[[bool], None]) -> None:
         """Send the KV cache of an ended call, and free it; ``on_end`` gets whether it was there."""
+        self._fetches[call_id] = on_end
         if self.listening and isinstance(self._acting, EngineKvTransferStall):
-            self._fetches[call_id] = on_end
+            return
+        tokens, _ = self._kept.get(call_id, (0, 0.0))
+        if tokens and self._transfer_token_s:
+            self.timeline.after(tokens * self._transfer_token_s, lambda: self._fetched(call_id))
+        else:
+            self._fetched(call_id)
+
+    def _fetched(self, call_id: int) -> None:
+        on_end = self._fetches.pop(call_id, None)
+        if on_end is None:
             return
         self._drop_old_kv()
         on_end(self._kept.pop(call_id, None) is not None)
@@ -274,11 +308,35 @@ class SimulatedEngine:
         progress: list[JobProgress] = []
         while self._queue and self._gpu.running + self._gpu.waiting < self.slots:
             call_id, job = self._queue[0]
-            if self._cached_tokens() + job.prompt_tokens > (self._prefill_cache or 0):
+            most = self._prefill_cache
+            if most is not None and self._cached_tokens() + job.prompt_tokens > most:
                 break
             self._queue.popleft()
-            progress += self._gpu.submit(call_id, job, self.timeline.now_s)
+            started = self._with_prefix(self._calls[call_id], job)
+            progress += self._gpu.submit(call_id, started, self.timeline.now_s)
         return progress
+
+    # -- prefix cache --------------------------------------------------------------------------------------
+
+    def _with_prefix(self, call: SimulatedCall, job: GpuJob) -> GpuJob:
+        """The job without the blocks of its prompt that the cache has; the others are there when it has them."""
+        asked = call.asked
+        if self._cache_blocks is None or call.prefilled or not asked.session:
+            return job
+        blocks = prompt_blocks(asked.session, asked.prompt_tokens, BLOCK_SIZE)
+        found = self._prefixes.cached(blocks, asked.prompt_tokens, BLOCK_SIZE)
+        self._prefixes.use(found)
+        call.blocks, call.cached_tokens = list(found), len(found) * BLOCK_SIZE
+        started = replace(job, prefill_s=job.prefill_s - self._costs.prefill_token_s * call.cached_tokens)
+
+        def computed() -> None:
+            if call.id in self._calls:
+                call.blocks += [one for one in blocks[len(found) :] if self._prefixes.add(one)]
+                in_use = -(-self._gpu.cached_tokens() // BLOCK_SIZE)
+                self._prefixes.shrink(max(0, (self._cache_blocks or 0) - in_use))
+
+        self.timeline.after(started.prefill_s, computed)
+        return started
 
     def _cached_tokens(self) -> int:
         return self._gpu.cached_tokens() + sum(tokens for tokens, _ in self._kept.values())
@@ -356,6 +414,7 @@ class SimulatedEngine:
                 gone()
         if was_dead and not isinstance(fault, EngineCrash | EngineSigterm):
             self._gpu = SimulatedGpu(slots=self.slots, now=self.timeline.now_s)
+            self._prefixes = PrefixCache()
             self._born_s, self._shown = self.timeline.now_s, None
         self._pace()
 
@@ -432,6 +491,8 @@ class SimulatedEngine:
 
     def _book(self, call: SimulatedCall, fate: Fate, reason: str) -> None:
         use = self._gpu.take_use(call.id)
+        self._prefixes.release(call.blocks)
+        call.blocks = []
         if not call.asked.request_id:
             return
         self._on_attempt(
@@ -449,5 +510,7 @@ class SimulatedEngine:
                 tokens_generated=use.tokens,
                 tokens_sent=call.tokens,
                 prefill=self._prefill_cache is not None,
+                prompt_tokens=0 if call.prefilled or use.started_at_s is None else call.asked.prompt_tokens,
+                cached_tokens=call.cached_tokens,
             )
         )

@@ -17,13 +17,13 @@ from chaos.simulator.simulated_agent import SimulatedAgent
 from chaos.simulator.simulated_callers import SimulatedCallers
 from chaos.simulator.simulated_clock import SimulatedClock
 from chaos.simulator.simulated_control_plane import SimulatedControlPlane
-from chaos.simulator.simulated_engine import SimulatedEngine, SimulatedProfile, TokenCosts
+from chaos.simulator.simulated_engine import BLOCK_SIZE, SimulatedEngine, SimulatedProfile, TokenCosts
 from chaos.simulator.simulated_prober import SimulatedProber
 from chaos.simulator.simulated_proxy import SimulatedProxy
 from chaos.simulator.static_config import static_proxy_config
 from chaos.testbed.blueprint import LabBlueprint
 from chaos.testbed.policy_documents import LabEngineAddress, policy_documents
-from chaos.testbed.service_costs import longest_context_tokens, token_costs_s
+from chaos.testbed.service_costs import kv_transfer_token_s, longest_context_tokens, token_costs_s
 from chaos.testbed.subjects import StaticSubject
 from engine.report import EngineReport
 from policies.load import load_contents
@@ -90,6 +90,7 @@ class _Building:
         self._timeline = SimulatedClock(_BEGINS_S - WARM_UP_S, began_s=_BEGINS_S)
         self._engines: dict[tuple[str, str], SimulatedEngine] = {}
         prefill_s, token_s = token_costs_s(plan.experiment)
+        longest, alone = longest_context_tokens(plan.experiment), plan.experiment.spec.load.conversations is None
         for pool_name, pool in plan.named_pools.items():
             prefills = pool.stage is Stage.PREFILL
             ratio = 1.0 if prefills else pool.service_s / plan.experiment.service_s
@@ -101,7 +102,9 @@ class _Building:
                     slots=spot.slots,
                     costs=costs,
                     gate=pool.gate,
-                    prefill_cache_tokens=longest_context_tokens(plan.experiment) if prefills else None,
+                    kv_transfer_token_s=kv_transfer_token_s(plan.experiment),
+                    prefill_cache_tokens=longest if prefills else None,
+                    prefix_cache_blocks=None if alone else -(-spot.slots * longest // BLOCK_SIZE),
                 )
                 self._engines[pool_name, spot.name] = self._engine(spot, profile)
 
@@ -196,7 +199,8 @@ class _Building:
                 self._timeline,
                 arrival_schedule(experiment, targets, () if trace is None else read_trace(Path(trace))),
                 proxies,
-                deadline_s=self._plan.asking.deadline_s,
+                asking=self._plan.asking,
+                bytes_per_token=_bytes_per_token(self._plan),
                 seconds=experiment.seconds,
                 on_request=self._on_event,
             ),
@@ -229,3 +233,9 @@ class _Building:
 
     def _rng(self, name: str) -> random.Random:
         return random.Random(f"{self._plan.experiment.seed} {name}")  # noqa: S311 -- repeatable, no secret
+
+
+def _bytes_per_token(plan: LabBlueprint) -> int | None:
+    """How the listener estimates the tokens of a prompt; None unless its tenants have quotas of tokens."""
+    tenants = None if plan.fitting is None else plan.fitting.listener.tenants
+    return None if tenants is None or not tenants.counts_tokens else tenants.bytes_per_token

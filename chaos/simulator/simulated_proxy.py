@@ -5,24 +5,43 @@ It applies its last configuration and decides nothing that the control plane dec
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from chaos.history.history_events import ProxySample
-from chaos.simulator.access_log_entry import AccessLogEntry, answered_entry, attempt_entry, request_entry
+from chaos.simulator.access_log_entry import (
+    AccessLogEntry,
+    answered_entry,
+    attempt_entry,
+    refused_entry,
+    request_entry,
+)
+from chaos.simulator.caller_rules import DeadlineRoute
+from chaos.simulator.hash_table import key_hash
+from chaos.simulator.header_rules import Headers, grpc_timeout_s, with_mutations
 from chaos.simulator.proxied_request import (
+    NO_FIELDS,
     DownstreamCaller,
     ProxiedRequest,
+    SentFields,
     UpstreamAttempt,
     is_retriable_reset,
     is_retriable_status,
 )
-from chaos.simulator.proxy_config import EMPTY_CONFIG, NO_LIMIT, ProxyConfig, RouteConfig
+from chaos.simulator.proxy_config import EMPTY_CONFIG, NO_LIMIT, ProxyConfig, RouteConfig, route_settings
+from chaos.simulator.quota_buckets import QuotaBuckets
 from chaos.simulator.simulated_clock import SimulatedClock
 from chaos.simulator.simulated_cluster import SimulatedCluster
 from chaos.simulator.simulated_engine import CallRefusedError, EngineRequest, SimulatedEngine
 from chaos.simulator.simulated_sidecar import SidecarCall, sidecar_call
 from chaos.testbed.request_shape import RequestKind
-from xds_server.telemetry.attempt_outcome import NO_HOST, OVERFLOW, TIMEOUT
+from policies.deadline import GRPC_TIMEOUT_HEADER
+from xds_server.model.pool_traffic import DeadlineResult
+from xds_server.telemetry.attempt_outcome import DEADLINE_EXPIRED, NO_HOST, OVERFLOW, TIMEOUT
+from xds_server.telemetry.tenant_counts import QuotaResult
+from xds_server.translate.deadlines import DEADLINE_REASON
+from xds_server.translate.tenant_quotas import QUOTA_REASON
+from xds_server.translate.tenant_share_limits import SHARE_REASON, SHARE_STATUS
 
 _CONNECT_FAILED: Final = frozenset({"upstream_connection_failure"})
 _TERMINATED: Final = frozenset({"upstream_connection_termination"})
@@ -56,6 +75,7 @@ class SimulatedProxy:
         self._by_name = {name: engine for pool in engines.values() for name, engine in pool.items()}
         self._rng = rng
         self._told: ProxyConfig = EMPTY_CONFIG
+        self._quotas: QuotaBuckets | None = None
         self._clusters: dict[str, SimulatedCluster] = {}
 
     @property
@@ -66,6 +86,11 @@ class SimulatedProxy:
     def apply_config(self, told: ProxyConfig) -> None:
         """Apply a configuration; requests in flight continue, except on engines to be cut."""
         before, self._told = self._told, told
+        if told.quotas is None:
+            self._quotas = None
+        elif told.quotas != before.quotas or route_settings(told) != route_settings(before):
+            # A change of the port's routes fills the buckets again.
+            self._quotas = QuotaBuckets(told.quotas, self.now_s)
         for pool, said in told.clusters.items():
             if pool not in self._clusters:
                 self._clusters[pool] = SimulatedCluster(self._timeline, said, self._engines[pool], self._rng)
@@ -86,19 +111,34 @@ class SimulatedProxy:
         *,
         prompt_tokens: int,
         max_tokens: int,
+        sent: SentFields = NO_FIELDS,
     ) -> ProxiedRequest | None:
         """Accept a request; None if answered at once."""
+        headers = with_mutations(self._told.mutations, sent.headers)
+        if self._quotas is not None and not self._quotas.admits(headers, sent.estimated_tokens, self.now_s):
+            self.entries.append(refused_entry("", headers, limit=QuotaResult.REFUSED, now_s=self.now_s))
+            _answer_at_once(caller, 429, QUOTA_REASON)
+            return None
         rules = self._told.rules.get(kind)
         if rules is None:
-            caller.headers(404, refusal="no-route")
-            caller.ended()
+            _answer_at_once(caller, 404, "no-route")
             return None
         too_long = rules.max_tokens is not None and max_tokens > rules.max_tokens
         refuse = rules.refuse or ("too-long-now" if too_long and not rules.reduces_answers else "")
         if refuse:
-            caller.headers(503, refusal=refuse)
-            caller.ended()
+            _answer_at_once(caller, 503, refuse)
             return None
+        chosen = next((one for one in rules.deadlines if self._takes(one, headers)), None)
+        refused = self._refused(rules, chosen, headers)
+        if refused is not None:
+            self.entries.append(refused)
+            status, reason = (SHARE_STATUS, SHARE_REASON) if refused.limit else (503, DEADLINE_REASON)
+            _answer_at_once(caller, status, reason)
+            return None
+        deadline_s = None
+        if chosen is not None and chosen.longest_s is not None:
+            rules = _limited_rules(rules, chosen)
+            deadline_s = _deadline_s(headers, chosen.longest_s)
         ask = ProxiedRequest(
             request_id=request_id,
             kind=kind,
@@ -112,16 +152,42 @@ class SimulatedProxy:
             began_s=self.now_s,
             retries_left=rules.attempts,
             prefiller=self._rng.choice(rules.prefillers) if rules.prefillers else "",
+            session=sent.session,
+            kept_by=self._kept(rules, sent.session, sent.kept_by),
+            headers=headers,
+            hurried=deadline_s is not None,
         )
         if rules.total_s:
             ask.timers.append(self._timeline.after(rules.total_s, lambda: self._over(ask, "response_timeout")))
-        if rules.stream_total_s:
-            ask.timers.append(
-                self._timeline.after(rules.stream_total_s, lambda: self._over(ask, "max_duration_timeout"))
-            )
+        # Envoy's limit from the caller's header replaces that of the route.
+        longest_s = rules.stream_total_s if deadline_s is None else deadline_s
+        if longest_s or deadline_s is not None:
+            ask.timers.append(self._timeline.after(longest_s, lambda: self._over(ask, DEADLINE_EXPIRED)))
         self._arm_idle(ask)
         self._try(ask)
         return None if ask.done else ask
+
+    def _takes(self, route: DeadlineRoute, headers: Headers) -> bool:
+        """Whether a route takes this request; one that refuses takes a part, which the runtime layer has."""
+        if not route.takes(headers):
+            return False
+        return not route.refuses or self._hits(self._told.percentages.get(route.runtime_key, 0.0))
+
+    def _refused(
+        self, rules: RouteConfig, chosen: DeadlineRoute | None, headers: Headers
+    ) -> AccessLogEntry | None:
+        """Entry of a request that its route refuses for its deadline, or because its tenant is above its share."""
+        # It counts for the first pool of the route.
+        pool = next(iter(rules.weights))
+        if chosen is not None and chosen.refuses:
+            return refused_entry(pool, headers, late=DeadlineResult.REFUSED, now_s=self.now_s)
+        shares = rules.shares
+        if shares is not None and self._hits(shares.refused_percent(headers, self._told.percentages)):
+            return refused_entry(pool, headers, limit=QuotaResult.OVER_SHARE, now_s=self.now_s)
+        return None
+
+    def _hits(self, percent: float) -> bool:
+        return percent > 0 and 100 * self._rng.random() < percent
 
     def leave(self, ask: ProxiedRequest) -> None:
         """The caller left: cancel its attempts."""
@@ -129,6 +195,11 @@ class SimulatedProxy:
             for one in tuple(ask.tries):
                 self._drop(one, flags=_NO_FLAGS)
             self._finish(ask)
+
+    def _kept(self, rules: RouteConfig, session: str, engine: str) -> str:
+        """The engine that the request asks for: that of its session, unless the session is one that leaves it."""
+        percent = 0.0 if rules.sessions is None else rules.sessions.get(engine, 0.0)
+        return engine if key_hash(session) % 100 < percent else ""
 
     def _pool(self, rules: RouteConfig) -> str:
         pools = list(rules.weights)
@@ -151,7 +222,12 @@ class SimulatedProxy:
         pool = self._next_pool(ask)
         ask.entries[pool] += 1
         cluster, first = self._clusters[pool], not ask.made
-        engine = cluster.choose(ask.tried if ask.rules.elsewhere else ())
+        engine = cluster.choose(
+            ask.tried if ask.rules.elsewhere else (),
+            key=key_hash(ask.session) if ask.session and ask.rules.keyed else None,
+            # A retry asks for no engine.
+            wanted=ask.kept_by if first and pool in ask.rules.weights else "",
+        )
         if engine is None:
             self._refuse(ask, "no-engine", NO_HOST)
             return
@@ -176,6 +252,7 @@ class SimulatedProxy:
             streaming=ask.streaming,
             prompt_tokens=ask.prompt_tokens,
             max_tokens=ask.max_tokens,
+            session=ask.session,
         )
         cluster.connection(one, lambda: self._send(one, asked))
 
@@ -229,7 +306,17 @@ class SimulatedProxy:
                 if other is not one:
                     self._drop(other, flags=_LATE)
             self._release_retry(ask)
-        ask.caller.headers(one.status, fallback=one.pool if one.pool in ask.rules.other_models else "")
+        ask.caller.headers(
+            one.status,
+            fallback=one.pool if one.pool in ask.rules.other_models else "",
+            session=self._new_session(ask, one),
+        )
+
+    def _new_session(self, ask: ProxiedRequest, one: UpstreamAttempt) -> str:
+        """The engine that the answer names; empty if the session stays. A retry moves no session."""
+        if ask.rules.sessions is None or one.pool not in ask.rules.weights:
+            return ""
+        return "" if ask.kept_by and (ask.kept_by == one.engine or one.number != 1) else one.engine
 
     def on_data(self, one: UpstreamAttempt) -> None:
         """Data arrived."""
@@ -432,3 +519,21 @@ class SimulatedProxy:
             retries=self.retries,
             refused=self.refused,
         )
+
+
+def _answer_at_once(caller: DownstreamCaller, status: int, reason: str) -> None:
+    caller.headers(status, refusal=reason)
+    caller.ended()
+
+
+def _limited_rules(rules: RouteConfig, chosen: DeadlineRoute) -> RouteConfig:
+    """The rules, with the attempts that the route for this deadline allows."""
+    if (rules.hedges, rules.per_try_s) == (chosen.hedges, chosen.per_try_s):
+        return rules
+    return replace(rules, hedges=chosen.hedges, per_try_s=chosen.per_try_s, attempts=chosen.attempts)
+
+
+def _deadline_s(headers: Headers, longest_s: float) -> float | None:
+    """The deadline in force; None for a request without one."""
+    stated_s = grpc_timeout_s(headers.get(GRPC_TIMEOUT_HEADER))
+    return min(stated_s, longest_s) if stated_s is not None and longest_s else stated_s

@@ -44,9 +44,6 @@ class Simulation:
     def __init__(self, experiment: Experiment, subject: Subject) -> None:
         if experiment.spec.topology.engine != "simulated":
             raise NotSimulatedError("the simulator supports simulated engines only; use switchgear-chaos run")
-        load = experiment.spec.load
-        if load.tenants or any(one.times_service is not None for one in load.callers):
-            raise NotSimulatedError("quotas and deadlines of callers are not simulated; use switchgear-chaos run")
         refuse_unsupported(experiment.outages, agents=experiment.spec.topology.agents)
         self._plan = lab_blueprint(experiment, subject)
         self._events: list[HistoryEvent] = []

@@ -4,9 +4,11 @@ from typing import Final
 
 from chaos.faults.actions import FalsifyTelemetry
 from chaos.simulator.access_log_entry import AccessLogEntry
+from chaos.simulator.header_rules import Headers
 from chaos.simulator.simulated_proxy import SimulatedProxy
 from policies.model import PolicySet
 from policies.route import PriorityClass
+from xds_server.model.pool_traffic import DeadlineResult
 from xds_server.telemetry.attempt_outcome import (
     RETRYABLE_CLIENT_ERRORS,
     TIMEOUT,
@@ -15,17 +17,45 @@ from xds_server.telemetry.attempt_outcome import (
     request_outcome,
 )
 from xds_server.telemetry.pool_directory import build_directory
+from xds_server.telemetry.tenant_counts import EntryTenant, QuotaResult, tenants_by_port
 from xds_server.telemetry.traffic_store import Attempt, TrafficStore
+from xds_server.translate.access_log_config import PORT_TAG
 
 _ALL: Final = 1.0
+
+
+class _RequestFields:
+    __slots__ = ("request_headers",)
+
+    def __init__(self, headers: Headers) -> None:
+        self.request_headers = headers
+
+
+class _CommonFields:
+    __slots__ = ("custom_tags",)
+
+    def __init__(self, port: str) -> None:
+        self.custom_tags = {PORT_TAG: port}
+
+
+class _LogEntry:
+    """The fields of Envoy's entry that tell whose request it was."""
+
+    __slots__ = ("common_properties", "request")
+
+    def __init__(self, port: str, headers: Headers) -> None:
+        self.common_properties = _CommonFields(port)
+        self.request = _RequestFields(headers)
 
 
 class TelemetryFeed:
     """Telemetry of all proxies in ``book``; ``spoilt`` has the active falsifications by proxy."""
 
-    def __init__(self, policies: PolicySet) -> None:
+    def __init__(self, policies: PolicySet, port: int) -> None:
         self.book = TrafficStore()
         self.book.set_directory(build_directory(policies, {}))
+        self.book.tenants.set_ports(tenants_by_port(policies))
+        self._port = str(port)
         self.spoilt: dict[str, FalsifyTelemetry] = {}
 
     def logs(self, proxy: SimulatedProxy, now_s: float) -> bool:
@@ -73,12 +103,48 @@ class TelemetryFeed:
             late_s=late_s,
         )
         self.book.record_attempt(node, facts, attempt, weight=_ALL, now_s=now_s)
+        tenant, entry = self._tenant(one)
+        if tenant is not None:
+            if attempt.first:
+                self.book.tenants.add(tenant, entry, weight=_ALL, at_s=now_s)
+            if tenant.has_share_of(one.pool):
+                self.book.record_tenant(facts, tenant.id, attempt, weight=_ALL, now_s=now_s)
+
+    def _tenant(self, one: AccessLogEntry) -> tuple[EntryTenant | None, _LogEntry]:
+        """Whose request it was, as the control plane finds it in an entry."""
+        entry = _LogEntry(self._port, one.headers)
+        return self.book.tenants.of(entry) if self.book.tenants.ports else None, entry
+
+    def _refused(self, one: AccessLogEntry, now_s: float) -> None:
+        """A request that was refused before an attempt; by ``limit``, or by the admission limit."""
+        tenant, entry = self._tenant(one)
+        if tenant is None:
+            return
+        self.book.tenants.add(tenant, entry, refused=one.limit, weight=_ALL, at_s=now_s)
+        if one.limit is not QuotaResult.REFUSED and one.late is None and tenant.has_share_of(one.pool):
+            self.book.record_tenant_refusal(
+                self.book.directory.pools[one.pool],
+                tenant.id,
+                above_share=one.limit is QuotaResult.OVER_SHARE,
+                weight=_ALL,
+                now_s=now_s,
+            )
 
     def _request(self, node: str, one: AccessLogEntry, now_s: float) -> None:
+        if one.limit is not None:
+            self._refused(one, now_s)
+            return
         facts = self.book.directory.pools[one.pool]
+        if one.late is not None:
+            self.book.record_deadline(facts, one.late, weight=_ALL)
+            if one.late is DeadlineResult.REFUSED:
+                self._refused(one, now_s)
+            return
         outcome = request_outcome(one.flags, one.details, one.number)
         if outcome is AttemptOutcome.NOT_SENT:
             priority = PriorityClass.BATCH if one.batch else PriorityClass.INTERACTIVE
             self.book.record_shed(node, facts, priority, weight=_ALL, now_s=now_s)
+            if one.number == 0:
+                self._refused(one, now_s)
         elif outcome is AttemptOutcome.FAILURE and one.engine:
             self.book.record_failure(facts, one.engine, weight=_ALL, now_s=now_s)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chaos.history.history_events import EngineRecord, ExperimentBegan, ProxyRecord
+from chaos.load.conversation_prompts import session_key
 from chaos.load.request_sender import RequestTemplate
 from chaos.real_vllm.vllm_replica import MODEL as REAL_MODEL
 from chaos.scenario.experiment_plan import EnginePlacement, Experiment
@@ -157,6 +158,7 @@ def lab_blueprint(experiment: Experiment, subject: Subject) -> LabBlueprint:
             batch_headers=shape.batch_headers,
             group_headers=group_headers(experiment.spec.load, fitted.service_s, fitting.listener),
             path=shape.path,
+            key=session_key(fitting.affinity),
         ),
         time_scale=fitting.time_scale,
         max_wait_s=fitting.max_wait_s,

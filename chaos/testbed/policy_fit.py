@@ -14,6 +14,7 @@ from chaos.scenario.experiment_plan import EnginePlacement, Experiment
 from chaos.scenario.placement import zone_regions
 from chaos.testbed.request_shape import RequestShape, RequestShapeError, request_shape
 from chaos.testbed.service_costs import PREFILL_SHARE
+from policies.affinity import Affinity
 from policies.model import PolicySet
 from policies.pool import EnginePool
 from policies.remote_prefill import Stage
@@ -77,6 +78,7 @@ class PolicyFit:
     port: int
     ports: tuple[int, ...]
     listener: Listener
+    affinity: Affinity | None = None
 
 
 def policy_fit(
@@ -125,6 +127,7 @@ def policy_fit(
         shape=replace(asked, model=names.get(asked.model or said.model, asked.model)),
         port=route.spec.listener.port,
         listener=route.spec.listener,
+        affinity=route.spec.affinity,
         ports=tuple(sorted({one.spec.listener.port for one in routes})),
     )
 

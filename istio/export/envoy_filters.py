@@ -2,8 +2,8 @@
 
 Only MERGE is used, with these semantics: lists are appended to, a zero changes nothing that Istio has
 set, durations are replaced (``pkg/proto/merge`` in Istio). So a threshold for another priority can be added to a
-cluster, and Istio's own cannot be changed. Packed configuration of extensions is left alone: a merge would replace
-all of it.
+cluster, and Istio's own cannot be changed. Packed configuration of extensions is replaced as a whole: only a
+cluster's HTTP options are, whose other fields follow from our own DestinationRule.
 
 Every patch names the service, or the route, that it is for. Proxies too old for the fields used are left out.
 """
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
+from istio.export.destination_tls import shared_server_name
 from istio.export.istio_objects import (
     FILTERS,
     LARGEST_INT32,
@@ -25,10 +26,14 @@ from istio.export.istio_objects import (
 from istio.export.service_entries import Destination
 from istio.export.virtual_services import RoutePort
 from policies.model import PolicySet
+from policies.pool import EnginePool
 from policies.resilience import ResilienceSpec
 from xds_server.decide.decisions import Ceiling
-from xds_server.translate.pool_clusters import CHOICE_COUNT, outlier_detection
+from xds_server.model.type_urls import CLUSTER
+from xds_server.translate.envoy_json import as_json
+from xds_server.translate.pool_clusters import CHOICE_COUNT, HTTP_OPTIONS, outlier_detection, pool_cluster
 from xds_server.translate.runtime import with_hedge_budget
+from xds_server.translate.translated_resource import TranslatedResource
 
 PROXY_VERSIONS: Final = r"^1\.(2[89]|[3-9][0-9])\..*"
 """Istio 1.28 brought the Envoy that knows ``request_body_buffer_limit``."""
@@ -58,6 +63,9 @@ def pool_filter(
         "common_lb_config": {"update_merge_window": "0s"},
         "ignore_health_on_host_removal": True,
         "outlier_detection": detection,
+        # istiod does not read outlierDetectionHttpErrorCodes (1.31-dev): every 5xx would count, also a 503 of an
+        # engine that sheds load.
+        "typed_extension_protocol_options": {HTTP_OPTIONS: _http_options(spec, policies.pools[to.pool])},
     }
     if batch is not None:
         value["circuit_breakers"] = {"thresholds": [_batch_threshold(spec, batch)]}
@@ -69,6 +77,16 @@ def pool_filter(
     return _filter(
         object_name("pool", to.namespace, to.pool), [patch], place, policies, governed_by(policies, to.pool)
     )
+
+
+def _http_options(spec: ResilienceSpec, pool: EnginePool) -> Object:
+    """Those of our own cluster; the patch replaces istiod's."""
+    name = pool.metadata.name
+    own = as_json(TranslatedResource(type_url=CLUSTER, name=name, message=pool_cluster(name, spec)))
+    options: Object = own["typed_extension_protocol_options"][HTTP_OPTIONS]
+    if pool.spec.tls is not None and not shared_server_name(pool):
+        options["upstream_http_protocol_options"] = {"auto_sni": True}  # as istiod has it for a rule without sni
+    return options
 
 
 def _batch_threshold(spec: ResilienceSpec, ceiling: Ceiling) -> Object:

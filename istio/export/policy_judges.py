@@ -1,6 +1,6 @@
 """ResiliencePolicy fields whose outcome in Istio depends on the value or on other fields."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -99,12 +99,30 @@ def _millisecond(seen: FieldContext) -> FieldOutcome | None:
     return _when(rough, approximated("rounded to milliseconds, at least 1 ms", "DestinationRule"))
 
 
+def _any_size(in_force: Callable[[ResilienceSpec], bool]) -> Judge:
+    """Exact where nothing depends on the tokens of a request."""
+    return lambda seen: _when(not in_force(_spec(seen)), kept("requests of any size are alike", ""))
+
+
 _STRAGGLERS_OFF: Final = _without("straggler ejection is off", "straggler.enabled")
 _HEDGING_OFF: Final = _without("no hedging", "hedging.enabled")
 
 JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
     {
         "spec.mode": _off("enforce", "exported objects are always enforced"),
+        **{
+            f"spec.timeouts.nonStreaming.byTokens.{field}": _any_size(
+                lambda spec: spec.timeouts.non_streaming.by_tokens.enabled
+            )
+            for field in ("enabled", "perToken", "min")
+        },
+        **{
+            f"spec.retries.large.{field}": _any_size(lambda spec: spec.retries.large.tokens_above is not None)
+            for field in ("tokensAbove", "attempts", "belowUtilizationPercent")
+        },
+        "spec.hedging.maxTokens": _any_size(
+            lambda spec: spec.hedging.enabled and spec.hedging.max_tokens is not None
+        ),
         **{
             f"spec.{part}.mode": _absent("as the mode of the policy")
             for part in ("breaker", "limits", "zones", "regions", "degradation")

@@ -31,6 +31,7 @@ from istio.export.virtual_service_match import match_conditions, patched_headers
 from policies.model import PolicySet
 from policies.resilience import ResilienceSpec
 from policies.route import ModelRoute, PriorityClass, RequestFields
+from xds_server.translate.request_sizes import same_for_all_sizes
 from xds_server.translate.route_configuration import by_specificity, envoy_routes
 
 _STATUS_CODES: Final = "retriable-status-codes"
@@ -151,13 +152,14 @@ def _rules(
     models = {name: pool.spec.model for name, pool in policies.pools.items()}
     # Without fallbacks: nothing in Istio takes over when a pool has no engine left. Conditions on the body become
     # conditions on headers in any case; Istio cannot say "absent or false" of those that are stated. It keeps no
-    # deadlines either, and with one every route has the duration by which streams are known below.
+    # deadlines either, and with one every route has the duration by which streams are known below. Nothing there
+    # estimates tokens.
     listener = route.spec.listener.model_copy(update={"request_fields": RequestFields.BODY, "deadline": None})
     alone = route.model_copy(
         update={"spec": route.spec.model_copy(update={"fallbacks": (), "listener": listener})}
     )
     around = _RuleContext(route=route, spec=spec, pools=pools, port=port, fault=faults.get(route.metadata.name))
-    for envoy in envoy_routes(alone, spec, gated=gated, models=models):
+    for envoy in envoy_routes(alone, same_for_all_sizes(spec), gated=gated, models=models):
         if envoy.route is None or envoy.match is None:
             raise ValueError(f"{envoy.name} is an answer of Envoy's own, which nothing asks for in a policy")
         yield _rule(envoy, envoy.route, envoy.match, around)

@@ -93,6 +93,10 @@ def _absent(value: Callable[[ResilienceSpec], Any], how: str = "not set") -> Jud
 
 
 _NO_HEDGES: Final = _where(lambda spec: not spec.hedging.enabled, "no hedging")
+_NO_TIMES_BY_TOKENS: Final = _where(
+    lambda spec: not spec.timeouts.non_streaming.by_tokens.enabled, "requests of any size are alike"
+)
+_NO_LARGE: Final = _where(lambda spec: spec.retries.large.tokens_above is None, "requests of any size are alike")
 _NO_STRAGGLERS: Final = _where(lambda spec: not spec.straggler.enabled, "straggler ejection is off")
 _NO_WINDOW: Final = _where(lambda spec: not spec.slow_start.window, "slow start is off")
 
@@ -120,6 +124,8 @@ JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(
         "spec.zones.mode": _absent(lambda spec: spec.zones.mode, "as the mode of the policy"),
         "spec.regions.mode": _absent(lambda spec: spec.regions.mode, "as the mode of the policy"),
         "spec.degradation.mode": _absent(lambda spec: spec.degradation.mode, "as the mode of the policy"),
+        **{path: _NO_TIMES_BY_TOKENS for path in _LEAVES if ".byTokens." in path},
+        **{path: _NO_LARGE for path in _LEAVES if path.startswith("spec.retries.large.")},
         **{path: _NO_STRAGGLERS for path in _LEAVES if path.startswith("spec.straggler.")},
         **{path: _NO_HEDGES for path in _LEAVES if path.startswith("spec.hedging.")},
         "spec.breaker.weighPeers": _where(

@@ -279,6 +279,25 @@ _QUANTITIES: Final = (
         ),
         fix="Write 1s, or remove it.",
     ),
+    Code(
+        code="SG178",
+        title="port for large requests only",
+        meaning="Every route of the port has match.tokensAbove, so smaller requests, and those without a body, match none and get 404.",
+        example=as_file(
+            "kind: ModelRoute\nspec: {listener: {port: 80}, match: {tokensAbove: 4000}, pools: [{pool: chat}]}\n"
+        ),
+        fix="Add a route without tokensAbove to the port.",
+    ),
+    Code(
+        code="SG179",
+        title="rules by size without sizes",
+        meaning="The pool's policy has time limits, retries or hedges by the tokens of a request, but the route's listener has requestFields: headers: Envoy reads no body, estimates no tokens, and has the rules of all other requests.",
+        example=as_file(
+            "kind: ModelRoute\nspec: {listener: {port: 80, requestFields: headers}, pools: [{pool: chat}]}\n---\n"
+            "kind: ResiliencePolicy\nmetadata: {name: default}\nspec: {retries: {large: {tokensAbove: 4000}}}\n"
+        ),
+        fix="Set requestFields: body, or remove the rules.",
+    ),
 )
 
 _PLAYED: Final = (

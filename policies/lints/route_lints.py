@@ -160,6 +160,48 @@ def _removed_headers(policies: PolicySet) -> Iterator[Finding]:
             )
 
 
+def _large_requests_only(policies: PolicySet) -> Iterator[Finding]:
+    """Ports whose every route has ``tokensAbove``: smaller requests match none."""
+    ports: dict[int, list[tuple[int, str]]] = {}
+    for name, route in policies.routes.items():
+        ports.setdefault(route.spec.listener.port, []).append((route.spec.match.tokens_above or 0, name))
+    for port, found in ports.items():
+        least, name = min(found)
+        if least:
+            path = "spec.match.tokensAbove"
+            yield Finding(
+                code="SG178",
+                origin=policies.origin("ModelRoute", name, path),
+                path=path,
+                message=f"route {name}: all routes of port {port} have tokensAbove: requests of at most {least} "
+                "tokens, and those without a body, get 404",
+                fix="add a route without tokensAbove to the port, or remove tokensAbove from this one",
+            )
+
+
+def _sizes_unknown(policies: PolicySet) -> Iterator[Finding]:
+    """Routes whose pool has rules by size, on a port where Envoy reads no bodies."""
+    for name, route in policies.routes.items():
+        first = route.spec.pools[0].pool
+        spec = policies.effective[first]
+        rules = (
+            ("timeouts.nonStreaming.byTokens", spec.timeouts.non_streaming.by_tokens.enabled),
+            ("retries.large", spec.retries.large.tokens_above is not None),
+            ("hedging.maxTokens", spec.hedging.enabled and spec.hedging.max_tokens is not None),
+        )
+        ruled = [field for field, in_force in rules if in_force]
+        if ruled and route.spec.listener.reads_headers:
+            path = "spec.listener.requestFields"
+            yield Finding(
+                code="SG179",
+                origin=policies.origin("ModelRoute", name, path),
+                path=path,
+                message=f"route {name}: {' and '.join(ruled)} of pool {first} have no effect: with requestFields: "
+                "headers Envoy reads no body, so it estimates no tokens",
+                fix="set requestFields: body, or remove the rules by size",
+            )
+
+
 def _is_loopback(address: str) -> bool:
     try:
         return ipaddress.ip_address(address).is_loopback
@@ -309,4 +351,6 @@ ROUTE_RULES: Final[tuple[SetRule, ...]] = (
     _objectives_without_gate,
     _objectives_without_agents,
     _static_answers,
+    _large_requests_only,
+    _sizes_unknown,
 )

@@ -239,7 +239,10 @@ class Breaker(Spec):
         "HTTP statuses that count as failures; 503 and 429 are load shedding, not failures.",
         targets=FieldTargets(
             live=Xds.CDS,
-            istio=kept("outlierDetection.outlierDetectionHttpErrorCodes", "DestinationRule"),
+            istio=kept(
+                "HTTP options of the cluster; outlierDetectionHttpErrorCodes has no effect in istiod 1.31",
+                "EnvoyFilter",
+            ),
             gateway_api=lost("every 5xx counts as a failure, also 503 from load shedding"),
         ),
         max_length=32,

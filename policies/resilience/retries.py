@@ -6,12 +6,13 @@ from typing import Final
 from policies.document import Spec, documented_field
 from policies.fidelity import approximated, kept, lost
 from policies.field_checks import ordered_durations
-from policies.field_targets import FieldTargets, Xds
+from policies.field_targets import FieldTargets, Xds, exported_alike
 from policies.quantity import Duration, ErrorStatus, Percent
 from policies.resilience.mode import Mode, mode_of_part
 
 _NO_RETRY_AFTER: Final = lost("Retry-After of an engine is ignored")
 _NO_HEDGES: Final = lost("Envoy Gateway has no hedging")
+_NO_SIZES: Final = lost("nothing there estimates tokens; requests of any size have the same retries")
 
 
 class RetryCondition(StrEnum):
@@ -90,6 +91,35 @@ ENGINE_FAILED: Final[tuple[int, ...]] = (500, *REPORTED_BEFORE_WORK)
 """Derived statuses while failures look like an engine's: vLLM answers 500 when its core died."""
 
 
+class LargeRetries(Spec):
+    """Fewer retries of requests that ask for many tokens: each repeats as much work."""
+
+    tokens_above: int | None = documented_field(
+        None,
+        "Requests of more estimated tokens than this get fewer retries; none are large when absent.",
+        unit="tokens",
+        targets=exported_alike(Xds.RDS | Xds.LDS, _NO_SIZES),
+        ge=1,
+        le=100_000_000,
+    )
+    attempts: int = documented_field(
+        1,
+        "Their retries, also in place of hedging.perRequest; 0: a try is repeated only if no engine has seen it.",
+        targets=exported_alike(Xds.RDS, _NO_SIZES),
+        ge=0,
+        le=10,
+    )
+    below_utilization_percent: Percent = documented_field(
+        85.0,
+        "From this utilization of the pool's slots on, they are retried only if no engine has seen them; again "
+        "below it less 10 points.",
+        why="a repeated large request takes the slots of many short ones; up to 85 % waiting adds little. With "
+        "unknown utilization only attempts applies",
+        unit="%",
+        targets=exported_alike(Xds.RTDS, _NO_SIZES),
+    )
+
+
 class Retries(Spec):
     """Retries, never on an engine that was already tried."""
 
@@ -138,6 +168,7 @@ class Retries(Spec):
     )
     backoff: Backoff = documented_field(Backoff, "Backoff between tries.")
     retry_after: RetryAfter = documented_field(RetryAfter, "Retry-After of engines.")
+    large: LargeRetries = documented_field(LargeRetries, "Large requests.")
 
     @property
     def statuses_in_force(self) -> tuple[int, ...]:
@@ -278,6 +309,19 @@ class Hedging(Spec):
             ),
             gateway_api=_NO_HEDGES,
         ),
+    )
+    max_tokens: int | None = documented_field(
+        None,
+        "Requests of more estimated tokens than this are not hedged; any size is when absent.",
+        why="a hedge of a long request takes the slot of many short ones; it may be slow only because it is long",
+        unit="tokens",
+        targets=FieldTargets(
+            live=Xds.RDS | Xds.LDS,
+            istio=lost("nothing there estimates tokens; requests of any size are hedged"),
+            gateway_api=_NO_HEDGES,
+        ),
+        ge=1,
+        le=100_000_000,
     )
     below_utilization_percent: Percent = documented_field(
         60.0,

@@ -4,7 +4,7 @@ from typing import Final
 
 from policies.document import Spec, documented_field
 from policies.fidelity import approximated, kept, lost
-from policies.field_targets import FieldTargets, Xds
+from policies.field_targets import FieldTargets, Xds, exported_alike
 from policies.quantity import Duration
 
 _GATEWAY_TOTAL: Final = approximated(
@@ -66,6 +66,43 @@ class StreamTimeouts(Spec):
     )
 
 
+_NO_TOKENS: Final = lost("nothing there estimates tokens; perTry and total apply to requests of any size")
+
+
+class TokenTimeouts(Spec):
+    """Limit on a try by what the request asks for: allowed wait plus its estimated tokens times ``perToken``.
+
+    Only for requests that state a limit of tokens. It replaces ``perTry``; ``total`` stays the longest.
+    """
+
+    enabled: bool = documented_field(
+        False,
+        "Limit each try, and all tries together, by the estimated tokens of the request.",
+        why="one limit for all lengths must allow the longest answer, so a hung engine holds a short request as "
+        "long",
+        targets=exported_alike(Xds.RDS | Xds.LDS, _NO_TOKENS),
+    )
+    per_token: Duration | None = documented_field(
+        None,
+        "Time for each estimated token; derived from the times between tokens that engines report when absent.",
+        why="derived: the longer of three times the median and the 99th percentile, of the engine in the middle; "
+        "no limit by tokens without reports of agents",
+        unit="duration",
+        targets=exported_alike(Xds.RDS, _NO_TOKENS),
+        gt=0,
+        le=60,
+    )
+    min: Duration = documented_field(
+        10.0,
+        "Shortest limit of a try.",
+        why="short requests wait for the same prefills as long ones",
+        unit="duration",
+        targets=exported_alike(Xds.RDS, _NO_TOKENS),
+        gt=0,
+        le=86400,
+    )
+
+
 class UnaryTimeouts(Spec):
     """Limits on non-streaming requests, which send nothing before the whole answer exists."""
 
@@ -100,6 +137,7 @@ class UnaryTimeouts(Spec):
         ),
         le=86400,
     )
+    by_tokens: TokenTimeouts = documented_field(TokenTimeouts, "Limits by the size of the request.")
 
 
 class Timeouts(Spec):

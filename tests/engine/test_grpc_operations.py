@@ -2,15 +2,13 @@
 
 import asyncio
 import gc
-import subprocess
-import sys
 from typing import Any, Final, cast
 
 import grpc
 import grpc.aio
-import pytest
 
 from engine.grpc_operations import read_message
+from tests.c_memory import printed_number
 
 STREAMS: Final = 500
 
@@ -18,26 +16,12 @@ LEAKED_BYTES: Final = 96
 """The smallest leak of a failed operation: its array of one operation, as an allocated chunk."""
 
 SERVER: Final = """
-import asyncio, ctypes, gc, sys
+import asyncio, sys
 import grpc, grpc.aio
 from engine.grpc_operations import GrpcEventLoop, end_stream, read_message
+from tests.c_memory import used_bytes
 
 how, ends, count, client = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
-fields = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
-
-class Mallinfo(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in fields]
-
-libc = ctypes.CDLL(None)
-if not hasattr(libc, "mallinfo2"):
-    sys.exit(3)
-libc.mallinfo2.restype = Mallinfo
-
-def used():
-    gc.collect()
-    now = libc.mallinfo2()
-    return now.uordblks + now.hblkhd
-
 class Streams(grpc.GenericRpcHandler):
     def __init__(self):
         self.left = 0
@@ -80,9 +64,9 @@ async def main():
     await attack()
     found = []
     for _ in range(3):
-        before = used()
+        before = used_bytes()
         await attack()
-        found.append((used() - before) / count)
+        found.append((used_bytes() - before) / count)
     print(sorted(found)[1])
     await server.stop(None)
 
@@ -108,17 +92,7 @@ asyncio.run(main())
 
 
 def bytes_per_stream(how: str, ends: str) -> float:
-    done = subprocess.run(
-        [sys.executable, "-c", SERVER, how, ends, str(STREAMS), CLIENT],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    if done.returncode == 3:
-        pytest.skip("not glibc")
-    assert done.returncode == 0, done.stderr[-2000:]
-    return float(done.stdout)
+    return printed_number(SERVER, how, ends, str(STREAMS), CLIENT, limit_s=120)
 
 
 def test_streams_that_peers_break_off_leave_no_memory() -> None:

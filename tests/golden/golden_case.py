@@ -35,6 +35,7 @@ from xds_server.decide.decisions import (
     DegradationState,
     FairShares,
     HedgeDecision,
+    LargeRetryDecision,
     PoolDecisions,
     TenantShare,
     TimeLimits,
@@ -135,6 +136,8 @@ def _decision(name: str, values: dict[str, Any]) -> object:
             for one in values["tenants"]
         }
         return FairShares(on=True, capacity_per_s=1.0, demand_per_s=2.0, tenants=tenants, since_s=0.0)
+    if name == "large_retries":
+        return LargeRetryDecision(reason="", **values)
     kinds = {"hedge": HedgeDecision, "limits": TimeLimits, "degradation": DegradationState}
     return kinds[name](reason="", since_s=0.0, **values)
 

@@ -8,10 +8,13 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 from typing import Any, ClassVar
 
 import pytest
@@ -411,3 +414,59 @@ def test_one_message_costs_far_less_cpu_than_it_did(
         proxy.client.step()
     plane.get("/readyz")
     assert plane.cpu_s() - before_s < len(streams) * seen_cpu_s / 2
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (LRS, b"\x12\x00" * 2_000_000),
+        (ALS, text(2, b"\x0a\x00" * 2_000_000)),
+    ],
+    ids=["2 M clusters", "2 M entries"],
+)
+def test_messages_of_two_million_fields_leave_others_served(plane: Plane, path: str, message: bytes) -> None:
+    """A new proxy has its clusters while such messages of 4 MB arrive all the time, as soon as without them."""
+    proxy = Proxy(plane.said["xds"], "hostile")
+    proxy.answer("cluster", proxy.ask("cluster"), refuse=False)
+    first = text(1, node("hostile")) if path == LRS else text(1, text(1, node("hostile")) + text(2, "switchgear"))
+    sent, over = 0, threading.Event()
+
+    def attack() -> None:
+        nonlocal sent
+        while not over.is_set():
+            client = Client(plane.said["xds"])
+            for _ in range(10):
+                stream = client.open(path)
+                client.send(stream, first)
+                client.send(stream, message)
+                while not (over.is_set() or client.sent(stream)):
+                    client.step()
+                sent += 1
+            client.socket.close()
+
+    calm_s = [served_s(plane, f"calm-{number}") for number in range(ROUNDS)]
+    with ThreadPoolExecutor(1) as threads:
+        attacking = threads.submit(attack)
+        try:
+            flooded_s = []
+            for number in range(ROUNDS):
+                before = sent
+                flooded_s.append(served_s(plane, f"flooded-{number}"))
+                give_up_at = time.monotonic() + LIMIT_S
+                while sent == before:
+                    assert time.monotonic() < give_up_at
+                    time.sleep(0.01)
+        finally:
+            over.set()
+        attacking.result()
+    assert median(flooded_s) < 4 * median(calm_s) + 0.1, (calm_s, flooded_s)
+
+
+ROUNDS = 9
+
+
+def served_s(plane: Plane, name: str) -> float:
+    """How long a new proxy waits for its clusters."""
+    began_s = time.monotonic()
+    assert Proxy(plane.said["xds"], name).ask("cluster")[2]
+    return time.monotonic() - began_s

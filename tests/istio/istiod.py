@@ -95,7 +95,6 @@ def _cluster(name: str, policy: Object, endpoints: list[Object]) -> Object:
         "max_pending_requests": pool["http"].get("http1MaxPendingRequests") or MOST,
         "max_requests": pool["http"].get("http2MaxRequests") or MOST,
         "max_retries": MOST,
-        "track_remaining": True,
     }
     if budget := policy.get("retryBudget"):
         threshold["retry_budget"] = {

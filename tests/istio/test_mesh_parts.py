@@ -7,7 +7,7 @@ import pytest
 from tests import mesh_parts
 from tests.go_build import PartsError
 from tests.go_stand_in import FAILS, empty_cache, put_go
-from tests.mesh_parts import ENDPOINT_PICKER, ENVOY_GATEWAY
+from tests.mesh_parts import ENVOY_GATEWAY
 
 BUILDS = """#!/bin/sh
 echo "$*" >> "$CALLS"
@@ -20,7 +20,7 @@ printf 'mod\\tgithub.com/envoyproxy/gateway\\tv1.9.1\\th1:x\\n' > "$GOBIN/${name
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return empty_cache(tmp_path, monkeypatch, (ENVOY_GATEWAY.variable, ENDPOINT_PICKER.variable))
+    return empty_cache(tmp_path, monkeypatch, [one.variable for one in mesh_parts.PARTS.values()])
 
 
 @pytest.mark.parametrize("part", mesh_parts.PARTS.values(), ids=mesh_parts.PARTS)
@@ -63,7 +63,7 @@ def test_failed_build_leaves_nothing_and_states_its_reason(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put_go(cache.parent, FAILS)
-    assert mesh_parts.main([ENVOY_GATEWAY.product]) == 1
+    assert mesh_parts.main([ENVOY_GATEWAY.name]) == 1
     *_, last = capsys.readouterr().err.splitlines()
     assert last == (
         f"Envoy Gateway (egctl) {ENVOY_GATEWAY.version}: SKIPPED: "
@@ -71,7 +71,7 @@ def test_failed_build_leaves_nothing_and_states_its_reason(
     )
     assert [one.name for one in ENVOY_GATEWAY.cached.parent.parent.iterdir()] == [".lock"]
     put_go(cache.parent, BUILDS)
-    assert mesh_parts.main([ENVOY_GATEWAY.product]) == 0
+    assert mesh_parts.main([ENVOY_GATEWAY.name]) == 0
     assert capsys.readouterr().out == f"{ENVOY_GATEWAY.cached}\n"
 
 
@@ -79,6 +79,6 @@ def test_without_go_and_programs_the_reason_is_one_line(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(cache.parent))
-    assert mesh_parts.main([ENVOY_GATEWAY.product]) == 1
+    assert mesh_parts.main([ENVOY_GATEWAY.name]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "SKIPPED: there is no Go" in line

@@ -17,6 +17,7 @@ from policies.yaml_text import parse
 
 EXAMPLES = Path(__file__).parents[2] / "policies" / "examples"
 TEXTS = [path.read_text() for path in sorted(EXAMPLES.glob("*.yaml"))]
+FLAGSHIP = (EXAMPLES / "flagship-with-fallback.yaml").read_text()
 
 PIECES = [
     "---\n", "\t", ": ", "- ", "[", "]", "{", "}", "&a ", "*a", "<<: *a", "!!int ", "'", '"', "#", "|", ">", "?",
@@ -115,7 +116,7 @@ def test_any_value_in_any_field(tmp_path: Path, data: st.DataObject) -> None:
 @pytest.mark.parametrize("name", ["\n", "\x1b[2J", "\u2028", "x" * 100_000, "a\ud800"])
 def test_names_stay_on_one_short_line(tmp_path: Path, name: str) -> None:
     for place in ("kind", "metadata", "spec"):
-        documents: list[Any] = [one.value for one in parse(TEXTS[0]).documents]
+        documents: list[Any] = [one.value for one in parse(FLAGSHIP).documents]
         documents[0][place] = {**documents[0]["spec"], name: 1} if place == "spec" else {"name": name, name: name}
         documents[1]["metadata"]["name"] = documents[3]["metadata"]["name"] = name
         documents[2]["spec"]["fallbacks"] = [name]

@@ -447,3 +447,28 @@ def test_objectives_that_cannot_be_met_or_measured(
     pool, route = (pool + said, route) if kind == "EnginePool" else (pool, route + said)
     found = [code for code, _ in advice(tmp_path, pool, route) if code in ("SG145", "SG146")]
     assert found == codes
+
+
+SIZED = "apiVersion: switchgear.dev/v1alpha1\nkind: ModelRoute\nmetadata: {name: large}\nspec: "
+
+
+@pytest.mark.parametrize(("port", "codes"), [(80, []), (81, ["SG178"])])
+def test_port_for_large_requests_only_is_reported(tmp_path: Path, sound: str, port: int, codes: list[str]) -> None:
+    large = f"{SIZED}{{listener: {{port: {port}}}, match: {{tokensAbove: 4000}}, pools: [{{pool: chat}}]}}\n"
+    found = advice(tmp_path, sound, large)
+    assert [code for code, _ in found] == codes
+    assert not found or "at most 4000 tokens" in found[0][1]
+
+
+@pytest.mark.parametrize(
+    ("rules", "fields", "codes"),
+    [
+        ("{retries: {large: {tokensAbove: 4000}}}", "body", []),
+        ("{retries: {large: {tokensAbove: 4000}}}", "headers", ["SG179"]),
+        ("{timeouts: {nonStreaming: {byTokens: {enabled: true}}}}", "headers", ["SG179"]),
+        ("{hedging: {maxTokens: 4000}}", "headers", []),
+    ],
+)
+def test_rules_by_size_need_bodies(tmp_path: Path, sound: str, rules: str, fields: str, codes: list[str]) -> None:
+    stated = sound.replace("{port: 80}", f"{{port: 80, requestFields: {fields}}}")
+    assert [code for code, _ in advice(tmp_path, stated, f"{HEAD}{rules}\n")] == codes

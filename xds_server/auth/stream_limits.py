@@ -109,8 +109,7 @@ class PeerPacer:
 
     def must_wait(self, host: str, node: str) -> bool:
         """Whether the next message of this node must wait: await ``wait``."""
-        now_s = time.monotonic()
-        return self._budget.pause_s(host, node, now_s) > 0 or self._budget.wait_s(host, node, now_s) > 0
+        return self._budget.must_wait(host, node, time.monotonic())
 
     async def open(self, host: str, connection: str) -> None:
         """Charge a new stream, once its host may open it."""

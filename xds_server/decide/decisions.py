@@ -236,10 +236,28 @@ class RetryDecision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LargeRetryDecision:
+    """Whether large requests are not retried, for lack of spare capacity (``full``); ``shadow``: not enforced."""
+
+    full: bool
+    reason: str
+    shadow: "LargeRetryDecision | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenTimeLimit:
+    """The limit of a try is ``wait_s`` and ``per_token_s`` for each estimated token of the request."""
+
+    wait_s: float
+    per_token_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimeLimits:
     """Limits in force, in seconds; None, and 0 for a total, is off. Those of the policy are included unchanged.
 
-    ``since_s``: monotonic time of the last change. ``shadow`` has the limits that are not enforced.
+    ``by_tokens`` replaces ``per_try_s`` for requests that state a limit of tokens. ``since_s``: monotonic time of
+    the last change. ``shadow`` has the limits that are not enforced.
     """
 
     first_token_s: float | None
@@ -249,12 +267,17 @@ class TimeLimits:
     total_s: float
     reason: str
     since_s: float
+    by_tokens: TokenTimeLimit | None = None
     shadow: "TimeLimits | None" = None
 
 
-DEADLINE_STEPS: Final = (1.0, 2.0, 4.0, 8.0)
+DEADLINE_BASE_MOVE: Final = 1.5
+"""Times by which the shortest time may leave the base before that follows."""
+
+DEADLINE_STEPS: Final = (1 / DEADLINE_BASE_MOVE, 1.0, 2.0, 4.0, 8.0)
 """Multiples of a base, from which the shortest deadline that is served is chosen.
 
+The first holds while the shortest time is a little below the base: it falls as more answers are seen.
 More of them cost more: Envoy looks up each for each request, six took 3.5 % of its processor time.
 """
 
@@ -389,7 +412,7 @@ class PoolDecisions:
     ``regions`` is by the callers' region, and empty if all engines are in one; ``region_zones`` has the zones
     within each region, by calling zone. ``serves_percent`` is the part of its traffic that the pool takes while
     another pool can take the rest: 0 while it fails as a whole, less than 100 on trial. ``fair_shares`` is None
-    without tenants that have them.
+    without tenants that have them, ``large_retries`` without a size of large requests.
     """
 
     engines: Mapping[EngineId, EngineDecision]
@@ -401,6 +424,7 @@ class PoolDecisions:
     admission: AdmissionDecision | None = None
     hedge: HedgeDecision | None = None
     retries: RetryDecision | None = None
+    large_retries: LargeRetryDecision | None = None
     limits: TimeLimits | None = None
     deadline: DeadlineDecision | None = None
     degradation: DegradationState | None = None

@@ -54,6 +54,7 @@ from xds_server.decide.routing.endpoint_weights import (
 )
 from xds_server.decide.routing.hedge_decision import hedge_decision, hedge_due_s
 from xds_server.decide.routing.key_hold import key_hold
+from xds_server.decide.routing.large_retries import large_retries
 from xds_server.decide.routing.region_shares import region_routing, regions_due_s
 from xds_server.decide.routing.retry_statuses import retries_due_s, retry_statuses
 from xds_server.decide.routing.session_drain import kept_sessions, session_drain_due_s
@@ -160,6 +161,12 @@ def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemo
         admission=let_in.admission.decided,
         hedge=routed.hedge.decided,
         retries=routed.retries.decided,
+        large_retries=large_retries(
+            resilience.retries.large,
+            before.decided.large_retries,
+            utilization=let_in.admission.decided.utilization,
+            shadow=resilience.shadowed(None),
+        ),
         limits=routed.limits.decided,
         deadline=None if routed.deadline is None else routed.deadline.decided,
         degradation=let_in.degradation.decided,

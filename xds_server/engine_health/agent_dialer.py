@@ -81,9 +81,11 @@ class _Link:
     progress: DrainProgress | None = None
     told: tuple[str, DrainProgress, float | None] | None = None
     telling: bool = False
-    limit: asyncio.Timeout | None = None
+    call: "grpc.aio.UnaryStreamCall[bytes, bytes] | None" = None
     watchdog: asyncio.TimerHandle | None = None
+    silent: bool = False
     renewed: bool = False
+    removed: bool = False
     introduced: AgentMetadata = AgentMetadata()  # noqa: RUF009 - frozen
 
 
@@ -178,9 +180,9 @@ class AgentDialer:
     def renew(self) -> None:
         """Credentials changed: redial agents that refused the old ones; connected agents stay."""
         for link in self._links.values():
-            if not link.connected and link.limit is not None:
+            if not link.connected and link.call is not None:
                 link.renewed = True
-                link.limit.reschedule(asyncio.get_running_loop().time())
+                link.call.cancel()
 
     async def run(self) -> None:
         """Receive until cancelled."""
@@ -203,16 +205,20 @@ class AgentDialer:
             self._changed.clear()
             for key, link in list(self._links.items()):
                 if self._targets.get(key) != link.target:
-                    tasks.pop(key).cancel()
-                    self._forget(link)
+                    self._forget(link, tasks.pop(key))
             for key, target in self._targets.items():
                 if key not in self._links:
                     self._links[key] = _Link(target=target)
                     tasks[key] = group.create_task(self._follow(self._links[key]))
             await self._changed.wait()
 
-    def _forget(self, link: _Link) -> None:
+    def _forget(self, link: _Link, following: "asyncio.Task[None]") -> None:
         del self._links[link.target.key]
+        link.removed = True
+        if link.call is None:
+            following.cancel()
+        else:
+            link.call.cancel()
         if link.uncover is not None:
             link.uncover.cancel()
             link.uncover = None
@@ -231,33 +237,40 @@ class AgentDialer:
                 while not silent and credentials is self._security.credentials(link.target):
                     before = link.heard.report
                     silent = await self._listen(channel, link)
+                    if link.removed:
+                        return
                     failures = failures + 1 if link.heard.report is before else 0
                     most_s = _BACKOFF.wait_s(failures + 1)
                     await asyncio.sleep(self._rng.uniform(_BACKOFF.first_s / 2, most_s))
 
     async def _listen(self, channel: grpc.aio.Channel, link: _Link) -> bool:
-        """Handle reports until the stream ends; returns whether it fell silent, so that the connection is useless.
+        """Handle reports until the stream ends; returns whether the connection is useless: it is silent, has old
+        credentials, or its agent is no longer wanted.
 
-        While the other end is down this waits, and gRPC reconnects by itself.
+        While the other end is down this waits, and gRPC reconnects by itself. To end a stream, the call is
+        cancelled and never this task: gRPC keeps a read that was cancelled, with the message that it was about to
+        return (grpc/grpc#43360), while a read of a cancelled call ends.
         """
         link.heard = link.heard.reconnected()
         link.data, link.told = b"", None
         watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(WATCH)
         # An agent knows only its engine; a control plane of another region is asked for this pool.
         request = pb.WatchRequest(watcher=self._name(link), pool=link.target.key.pool)
-        call = watch(request.SerializeToString(), wait_for_ready=True)
+        call = link.call = watch(request.SerializeToString(), wait_for_ready=True)
         try:
-            async with asyncio.timeout(None) as link.limit:
-                while isinstance(data := await call.read(), bytes):
-                    if link.watchdog is None:
-                        link.heard_at_s = self._clock()
-                        self._look(link)
-                        link.introduced = read_agent_metadata(await call.initial_metadata(), self._wall())
-                    self._take(link, data)
-                    await self._hold_back(link)
+            while isinstance(data := await call.read(), bytes) and not link.removed:
+                if link.watchdog is None:
+                    link.heard_at_s = self._clock()
+                    self._look(link)
+                    link.introduced = read_agent_metadata(await call.initial_metadata(), self._wall())
+                self._take(link, data)
+                await self._hold_back(link)
             self._lost(link, "the agent ended the stream")
-        except TimeoutError:
-            if link.renewed:
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            if not link.silent:
                 return True
             if not self._heartbeat.late_since(link.heard_at_s + FRESH_S / 3):
                 self._lost(link, f"no report for {FRESH_S:g} s")
@@ -272,7 +285,7 @@ class AgentDialer:
                 self._on_error(ReportDropReason.SIZE)
             self._lost(link, f"{error.code().name.lower()}: {error.details()}"[:200])
         finally:
-            link.limit, link.renewed = None, False
+            link.call, link.silent, link.renewed = None, False, False
             if link.watchdog is not None:
                 link.watchdog.cancel()
                 link.watchdog = None
@@ -291,8 +304,9 @@ class AgentDialer:
         left_s, loop = link.heard_at_s + FRESH_S - self._clock(), asyncio.get_running_loop()
         if left_s > 0:
             link.watchdog = loop.call_later(left_s, self._look, link)
-        elif link.limit is not None:
-            link.limit.reschedule(loop.time())
+        elif link.call is not None:
+            link.silent = True
+            link.call.cancel()
 
     def _take(self, link: _Link, data: bytes) -> None:
         """Handle one message, and pass it on if it counts."""
@@ -357,6 +371,8 @@ class AgentDialer:
         self._cover(link, covered=True)
 
     def _lost(self, link: _Link, why: str) -> None:
+        if link.removed:
+            return
         if link.connected and self._may_log("agent.lost", link):
             _log.warning("agent.lost", engine=str(link.target.key), reason=why)
         link.connected, link.trouble = False, why

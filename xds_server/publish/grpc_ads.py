@@ -60,6 +60,8 @@ _OPTIONS: Final = (
     # Detects vanished peers within 20 s; peers may ping, too.
     ("grpc.keepalive_time_ms", 15_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    # Decides with an open stream, and is 60 s otherwise.
+    ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_ping_strikes", 0),

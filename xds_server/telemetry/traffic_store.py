@@ -515,16 +515,26 @@ class TrafficStore:
 
 
 def _tenant_uses(pool: _Pool, proxies: Mapping[str, ProxyTraffic], now_s: float) -> TenantUses:
-    found = {}
-    for tenant, window in pool.tenants.items():
-        rates = window.rates(now_s)
-        if rates is not None:
-            arrived, shed, done, busy, above = rates
-            found[tenant] = TenantUse(
-                arrivals_per_s=arrived, shed_per_s=shed, over_share_per_s=above, done_per_s=done, busy=busy
-            )
+    """What tenants ask of the pool, and strangers.
+
+    Whose a call is, is known when it ends. Calls in progress count as those that found no room, which are known at
+    once: a surge shows in these first. They also count as strangers, whosever they are: they will take room.
+    """
+    rates = {tenant: one for tenant, window in pool.tenants.items() if (one := window.rates(now_s)) is not None}
+    logged = [one for node in proxies if (one := pool.proxies[node].recent.rates(now_s)) is not None]
     arrived = sum(sum(one.arrivals_per_s.values()) for one in proxies.values())
-    known = sum(one.arrivals_per_s - one.over_share_per_s for one in found.values())
+    begun = max(0.0, arrived - sum(interactive + batch for interactive, batch, *_ in logged))
+    shed = sum(interactive + batch for _, _, interactive, batch, _ in logged)
+    found = {}
+    for tenant, (ended, refused, done, busy, above) in rates.items():
+        found[tenant] = TenantUse(
+            arrivals_per_s=ended + (begun * refused / shed if shed > 0 else 0.0),
+            shed_per_s=refused,
+            over_share_per_s=above,
+            done_per_s=done,
+            busy=busy,
+        )
+    known = sum(ended - above for ended, _, _, _, above in rates.values())
     return TenantUses(by_tenant=found, strangers_per_s=max(0.0, arrived - known), proxies=len(proxies))
 
 

@@ -53,6 +53,7 @@ class RouteDecisions:
                 limits.stream_total_s,
                 limits.per_try_s,
                 limits.total_s,
+                limits.by_tokens,
             ),
             # Which step is in force is in the runtime layer.
             deadline and tuple(one and one.base_s for one in (deadline.answer, deadline.stream)),

@@ -60,9 +60,9 @@ from xds_server.translate.caller_auth_filters import (
 )
 from xds_server.translate.deadlines import deadline_mutations
 from xds_server.translate.envoy_values import ads_config_source, pack_any, seconds
-from xds_server.translate.lua_scripts import FIELDS_FILTER, LUA_FILTER, fields_filter, lua_filter
+from xds_server.translate.lua_scripts import LUA_FILTER, fields_filter, lua_filter
 from xds_server.translate.prompt_prefix import PREFIX_FILTER, prefix_state_filter
-from xds_server.translate.request_fields import ESTIMATED_TOKENS_HEADER, TokenEstimate
+from xds_server.translate.request_fields import ESTIMATED_TOKENS_HEADER, FIELDS_FILTER, TokenEstimate
 from xds_server.translate.route_configuration import route_configuration_name
 from xds_server.translate.strict_sessions import session_filters
 from xds_server.translate.tenant_quotas import OVER_QUOTA_HEADER, QUOTA_REASON, quota_filters

@@ -158,7 +158,7 @@ def deadline_replies(route: ModelRoute, steps: DeadlineSteps | None, *, streamin
     # Written for these routes only: others of this kind come after those of streams.
     no_stream = () if streaming or route.spec.match.stream is not None else (_no_stream(route),)
     return tuple(
-        _with_runtime_key(
+        with_runtime_key(
             _local_reply_route(
                 route,
                 f"{DEADLINE_KIND}/{kind}/{number}",
@@ -173,7 +173,7 @@ def deadline_replies(route: ModelRoute, steps: DeadlineSteps | None, *, streamin
     )
 
 
-def _with_runtime_key(route: Route, key: str) -> Route:
+def with_runtime_key(route: Route, key: str) -> Route:
     """The route for the percentage of requests that the runtime layer has under this key; 0 without it."""
     if route.match is not None:
         route.match.runtime_fraction = RuntimeFractionalPercent(

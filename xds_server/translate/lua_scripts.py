@@ -22,9 +22,6 @@ from xds_server.translate.request_fields import READ_FIELDS_LUA, REWRITE_LUA, To
 
 LUA_FILTER: Final = "envoy.filters.http.lua"
 
-FIELDS_FILTER: Final = "switchgear.request_fields"
-"""Name of the filter that reads the body; a Lua filter of its own, for a route names one script of each."""
-
 _RENAME_MODEL: Final = "rename-model"
 _LIMIT_ANSWERS: Final = "limit-answers"
 """A name of its own: a draining listener of an earlier version has only the other one, which knows no limit."""

@@ -62,7 +62,7 @@ OPEN_RETRY_PERCENT: Final = 100.0
 OPEN_RETRY_CONCURRENCY: Final = 3
 """Envoy's default without a retry budget: three concurrent retries."""
 
-_HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ def pool_cluster(
         transport_socket=internal_upstream_socket(tls) if hop else tls,
         outlier_detection=outlier_detection(spec.breaker, hedged=spec.hedging.enabled, hop=hop),
         typed_extension_protocol_options={
-            _HTTP_OPTIONS: pack_any(_http_options(spec.breaker.count_statuses, decodes=form.decodes))
+            HTTP_OPTIONS: pack_any(_http_options(spec.breaker.count_statuses, decodes=form.decodes))
         },
     )
 

@@ -19,6 +19,9 @@ from typing import Final
 from policies.route import ModelRoute
 from policies.tenants import ANSWER_TOKENS, BYTES_PER_TOKEN
 
+FIELDS_FILTER: Final = "switchgear.request_fields"
+"""Name of the filter that reads the body; a Lua filter of its own, for a route names one script of each."""
+
 REQUEST_METADATA: Final = "switchgear.request"
 """Namespace of the fields in Envoy's dynamic metadata; absent when the body has none of them."""
 
@@ -328,29 +331,73 @@ local function count(handle, found)
 end
 """
 
+TIME_LIMIT_KEY: Final = "time_limit"
+"""Key of a route's metadata, under ``FIELDS_FILTER``, with the rule for time limits by tokens."""
+
+_LIMIT_TIME: Final = """
+-- Sets the time limits of the chosen route's rule, in milliseconds, if the request states a limit of tokens.
+local function limit_time(handle)
+  local found = handle:streamInfo():dynamicMetadata():get("$namespace")
+  if not found or not found.$tokens_key then return end
+  local states = false
+  for _, key in ipairs({$limit_names}) do states = states or (found[key] or 0) > 0 end
+  if not states then return end
+  local rule = handle:metadata():get("$time_limit")
+  if not rule then return end
+  local try = math.max(rule.least, rule.base + found.$tokens_key * rule.per_token)
+  local all = rule.tries * try + rule.pauses
+  if rule.most > 0 then all = math.min(all, rule.most) end
+  local headers = handle:headers()
+  headers:replace("$total_header", string.format("%.0f", all))
+  -- Envoy takes a limit that is not shorter than the total for none; it replaces the route's anyway.
+  if rule.each > 0 then headers:replace("$try_header", string.format("%.0f", try)) end
+end
+
+function envoy_on_request(handle)
+  read_fields(handle)
+  limit_time(handle)
+end
+"""
+
+TOTAL_HEADER: Final = "x-envoy-upstream-rq-timeout-ms"
+TRY_HEADER: Final = "x-envoy-upstream-rq-per-try-timeout-ms"
+"""Headers by which Envoy's router limits one request. Listeners remove them from what callers send."""
+
 MOST_TOKENS: Final = 1_000_000_000
 """The largest estimate, and the largest quota."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenEstimate:
-    """How a port estimates the tokens of a request, from ``Tenants``. ``for_routes``: routes match on them."""
+    """How a port estimates the tokens of a request, from ``Tenants``.
+
+    ``for_routes``: routes match on them. ``for_times``: they limit the time of requests.
+    """
 
     bytes_per_token: int
     answer_tokens: int
     for_routes: bool
+    for_times: bool = False
 
 
-def token_estimate(routes: Sequence[ModelRoute]) -> TokenEstimate | None:
-    """The estimate of a port with these routes; None if neither a route nor a quota needs it."""
+def token_estimate(
+    routes: Sequence[ModelRoute], *, sized: bool = False, timed: bool = False
+) -> TokenEstimate | None:
+    """The estimate of a port with these routes; None if nothing needs it.
+
+    ``sized``: retries or hedges of a route depend on it. ``timed``: time limits do.
+    """
     tenants = routes[0].spec.listener.tenants
-    for_routes = any(route.spec.match.tokens_above is not None for route in routes)
+    reads = not routes[0].spec.listener.reads_headers
+    timed = timed and reads
+    for_routes = (sized and reads) or timed or any(route.spec.match.tokens_above is not None for route in routes)
     if not for_routes and (tenants is None or not tenants.counts_tokens):
         return None
     return TokenEstimate(
         bytes_per_token=BYTES_PER_TOKEN if tenants is None else tenants.bytes_per_token,
         answer_tokens=ANSWER_TOKENS if tenants is None else tenants.answer_tokens,
         for_routes=for_routes,
+        for_times=timed,
     )
 
 
@@ -519,16 +566,22 @@ def count_tokens_lua(script: str, estimate: TokenEstimate) -> str:
         "$tokens_key": ESTIMATED_TOKENS_KEY,
         "$tokens_header": ESTIMATED_TOKENS_HEADER,
         "$namespace": REQUEST_METADATA,
+        "$time_limit": TIME_LIMIT_KEY,
+        "$total_header": TOTAL_HEADER,
+        "$try_header": TRY_HEADER,
     }
-    counting = _COUNT
+    counting, limiting = _COUNT, _LIMIT_TIME
     for name, value in values.items():
-        counting = counting.replace(name, value)
+        counting, limiting = counting.replace(name, value), limiting.replace(name, value)
     start, accepted = "\nfunction envoy_on_request(handle)\n", "  if not accepted "
     begin, end = script.split(start)
     # A body without any field that routes match on has an estimate, too.
     chosen = " handle:clearRouteCache()" if estimate.for_routes else ""
     end = end.replace(accepted, f"  if accepted then count(handle, found){chosen} end\n{accepted}", 1)
-    return f"{begin}{counting}{start}{end}"
+    if not estimate.for_times:
+        return f"{begin}{counting}{start}{end}"
+    # The fields choose the route, so its rule is read after all of them.
+    return f"{begin}{counting}\nlocal function read_fields(handle)\n{end}{limiting}"
 
 
 READ_FIELDS_LUA: Final = READER_LUA + _filled(_READ)

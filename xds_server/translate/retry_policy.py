@@ -115,8 +115,12 @@ def try_timers(spec: ResilienceSpec, *, streaming: bool, gated: bool) -> TryTime
 
 def _longest_silence_s(first_token_s: float, retries: Retries) -> float:
     """Maximum silence towards the client: every try waits for its first token, with maximum backoff."""
-    pause_s = max(retries.backoff.max, retries.retry_after.max if retries.retry_after.honour else 0.0)
-    return (retries.attempts + 1) * first_token_s + retries.attempts * pause_s
+    return (retries.attempts + 1) * first_token_s + retries.attempts * longest_pause_s(retries)
+
+
+def longest_pause_s(retries: Retries) -> float:
+    """The longest wait before a retry."""
+    return max(retries.backoff.max, retries.retry_after.max if retries.retry_after.honour else 0.0)
 
 
 def _retry_on(retries: Retries, *, hedged: bool) -> str:

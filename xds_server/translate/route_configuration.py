@@ -34,7 +34,7 @@ from policies.deadline import Deadline
 from policies.merge import BAD_GATEWAY
 from policies.resilience import ResilienceSpec
 from policies.route import Listener, ModelChange, ModelRoute, PriorityClass
-from xds_server.decide.decisions import DeadlineSteps, UsedUpQuota
+from xds_server.decide.decisions import DeadlineSteps, TokenTimeLimit, UsedUpQuota
 from xds_server.translate.affinity import hash_policy
 from xds_server.translate.deadlines import deadline_below, states_deadline
 from xds_server.translate.effective_spec import (
@@ -53,14 +53,22 @@ from xds_server.translate.local_reply_routes import (
     static_reply,
     token_limit_replies,
     unselected_reply,
+    with_runtime_key,
 )
 from xds_server.translate.lua_scripts import AnswerLimit, limit_answers, rewrite_model
 from xds_server.translate.prefill_filters import callers_headers, names_prefiller
 from xds_server.translate.public_routes import unchecked
-from xds_server.translate.request_fields import LIMITED_TO_KEY, REQUEST_METADATA
+from xds_server.translate.request_fields import ESTIMATED_TOKENS_KEY, LIMITED_TO_KEY, REQUEST_METADATA
+from xds_server.translate.request_sizes import SizeRule, full_key, size_rules, time_limit_metadata
 from xds_server.translate.residency import metadata_match
 from xds_server.translate.retry_policy import hedge_policy, retry_policy, try_timers
-from xds_server.translate.route_match import header_absent, header_is_true, header_present, route_match
+from xds_server.translate.route_match import (
+    header_absent,
+    header_is_true,
+    header_present,
+    route_match,
+    tokens_field_above,
+)
 from xds_server.translate.runtime import weights_prefix
 from xds_server.translate.stated_fields import stated_field_refusals, well_formed
 from xds_server.translate.strict_sessions import (
@@ -183,6 +191,7 @@ class RouteVariant:
     once: bool = False
     deadline: Deadline | None = None
     hurried: bool = False
+    size: SizeRule | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,17 +245,24 @@ def envoy_routes(
         for streaming in ((True, False) if wanted is None else (wanted,))
     }
     steps = {streaming: _deadline_steps(decided, streaming=streaming) for streaming in rules}
+    times = None if decided.limits is None else decided.limits.by_tokens
 
     def served(who: RouteVariant) -> Iterator[Route]:
         if answer is not None and lost.issuperset(reachable_pools(route, who)):
             yield static_reply(route, answer, who.name, who.headers)
             return
         for streaming, now in rules.items():
-            for some in _deadline_variants(route, now, who, steps[streaming], streaming=streaming, gated=gated):
-                for variant, action in _idempotency_variants(
-                    route, now, some, models=models, streaming=streaming, gated=gated, barred=barred, limit=limit
+            for size in _sizes(route, now, gated=gated):
+                sized = replace(who, name=f"{who.name}{size.name}", size=size)
+                for some in _deadline_variants(
+                    route, size.spec, sized, steps[streaming], streaming=streaming, gated=size.gated
                 ):
-                    yield _envoy_route(route, variant, action, streaming=streaming, limit=limit, kept=kept)
+                    for variant, action in _idempotency_variants(
+                        route, some, size, models=models, streaming=streaming, barred=barred, limit=limit
+                    ):
+                        yield _envoy_route(
+                            route, variant, action, streaming=streaming, limit=limit, kept=kept, times=times
+                        )
 
     hopeless = (
         reply for streaming in rules for reply in deadline_replies(route, steps[streaming], streaming=streaming)
@@ -260,6 +276,13 @@ def with_prefill_failures(route: ModelRoute, written: ResilienceSpec, rules: Res
         return rules
     statuses = tuple(sorted({*rules.retries.statuses_in_force, BAD_GATEWAY}))
     return rules.model_copy(update={"retries": rules.retries.model_copy(update={"statuses": statuses})})
+
+
+def _sizes(route: ModelRoute, spec: ResilienceSpec, *, gated: bool) -> Iterable[SizeRule]:
+    """The rules by size; only those of all requests where Envoy does not read bodies."""
+    if route.spec.listener.reads_headers:
+        return (SizeRule(spec=spec, gated=gated),)
+    return size_rules(spec, gated=gated)
 
 
 def _deadline_steps(decided: RouteDecisions, *, streaming: bool) -> DeadlineSteps | None:
@@ -299,6 +322,7 @@ def _envoy_route(
     streaming: bool,
     limit: AnswerLimit | None,
     kept: Mapping[str, Any],
+    times: TokenTimeLimit | None,
 ) -> Route:
     kind = "streaming" if streaming else "non-streaming"
     name = f"{route.metadata.name}/{kind}{variant.name}"
@@ -306,9 +330,17 @@ def _envoy_route(
     checks = well_formed(match, streaming=streaming) if stated else ()
     told = {} if limit is None else {ANSWER_LIMIT_HEADER: _LIMITED_TO}
     told |= {SERVED_HEADER: SERVED_FORMAT} if kept else {}
-    return Route(
+    size = variant.size
+    fields = [] if size is None or size.above is None else [tokens_field_above(ESTIMATED_TOKENS_KEY, size.above)]
+    made = Route(
         name=name,
-        match=route_match(match, streaming=streaming, headers=(*variant.headers, *checks), stated=stated),
+        match=route_match(
+            match, streaming=streaming, headers=(*variant.headers, *checks), fields=fields, stated=stated
+        ),
+        # Without another try a limit would only end what may yet succeed.
+        metadata=None
+        if size is None or stated or variant.once
+        else time_limit_metadata(size.spec, times, streaming=streaming, hurried=variant.hurried),
         route=action,
         typed_per_filter_config={
             **unchecked(route),
@@ -326,6 +358,7 @@ def _envoy_route(
         request_body_buffer_limit=route.spec.max_body_bytes,
         stat_prefix=name.replace("/", "."),
     )
+    return with_runtime_key(made, full_key(route.spec.pools[0].pool)) if size is not None and size.full else made
 
 
 def fallback_variants(route: ModelRoute, models: Mapping[str, str]) -> tuple[RouteVariant, ...]:
@@ -343,17 +376,16 @@ def fallback_variants(route: ModelRoute, models: Mapping[str, str]) -> tuple[Rou
 
 def _idempotency_variants(
     route: ModelRoute,
-    spec: ResilienceSpec,
     who: RouteVariant,
+    size: SizeRule,
     *,
     models: Mapping[str, str],
     streaming: bool,
-    gated: bool,
     barred: Collection[str],
     limit: AnswerLimit | None,
 ) -> Iterator[tuple[RouteVariant, RouteAction]]:
     """Variants that may and may not run twice; a single one if there is no difference."""
-    pools = reachable_pools(route, who)
+    pools, spec = reachable_pools(route, who), size.spec
 
     def action(rules: ResilienceSpec, *, gate: bool) -> RouteAction:
         made = _action(route, rules, who, streaming=streaming, gated=gate)
@@ -369,7 +401,7 @@ def _idempotency_variants(
             made.weighted_clusters = _weighted(route, pools, models, limit)
         return made
 
-    freely = action(spec, gate=gated)
+    freely = action(spec, gate=size.gated)
     # Without the gate's rules: with no retry, no try is given up for a late first token.
     once = action(at_most_once_spec(spec), gate=False)
     name, headers = f"{who.name}/once", who.headers
@@ -377,11 +409,11 @@ def _idempotency_variants(
     if once == freely:
         yield who, freely
     elif route.spec.side_effects:
-        yield RouteVariant(name=who.name, headers=(*headers, keyed), fallbacks=who.fallbacks), freely
-        yield RouteVariant(name=name, headers=headers, fallbacks=who.fallbacks, once=True), once
+        yield replace(who, headers=(*headers, keyed)), freely
+        yield replace(who, name=name, once=True), once
     else:
         marked = (header_is_true(SIDE_EFFECTS_HEADER), header_absent(IDEMPOTENCY_KEY_HEADER))
-        yield RouteVariant(name=name, headers=(*headers, *marked), fallbacks=who.fallbacks, once=True), once
+        yield replace(who, name=name, headers=(*headers, *marked), once=True), once
         yield who, freely
 
 

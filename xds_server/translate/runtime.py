@@ -49,7 +49,8 @@ def runtime_layer(
     """Layer with admission limits by pool, and weights by route and pool; keys in a fixed order.
 
     ``access_log_percent`` below 100 samples access logs. ``deadline_keys``: steps of deadlines in force.
-    ``refused_shares``: percent of a tenant's requests that are refused, by key. Raises ``ValueError`` for a number
+    ``refused_shares``: percent of a tenant's requests that are refused, or of large requests that are not retried,
+    by key. Raises ``ValueError`` for a number
     that Envoy would silently ignore.
     """
     values: dict[str, float] = {}

@@ -29,6 +29,7 @@ from xds_server.translate.cluster_weights import (
 )
 from xds_server.translate.deadlines import deadline_key
 from xds_server.translate.engine_selection import engine_selection
+from xds_server.translate.request_sizes import full_key
 from xds_server.translate.route_configuration import route_pools
 from xds_server.translate.runtime import EVERYTHING_PERCENT, LAYER, runtime_layer, with_hedge_budget
 from xds_server.translate.tenant_share_limits import share_key
@@ -211,7 +212,9 @@ def _view_layer(policies: PolicySet, fleet: Fleet, decisions: Decisions, view: V
         ],
     )
     deadlines = tuple([key for route in hurried for key in _deadline_keys(route, decisions)])
-    shares = tuple([one for pool in here.pools for one in _refused_shares(pool, decisions)])
+    shares = tuple(
+        [one for pool in here.pools for one in (*_refused_shares(pool, decisions), *_full_pool(pool, decisions))]
+    )
     return memo.of(
         ("view layer", view.role, here.pools),
         (ceilings, weights, deadlines, shares),
@@ -227,6 +230,13 @@ def _refused_shares(pool: str, decisions: Decisions) -> Iterator[tuple[str, floa
     for (port, tenant), share in decided.fair_shares.tenants.items():
         if share.refused_percent:
             yield share_key(pool, port, tenant), share.refused_percent
+
+
+def _full_pool(pool: str, decisions: Decisions) -> Iterator[tuple[str, float]]:
+    """Runtime key and percentage that end the retries of large requests; none while they are retried."""
+    decided = decisions.pools.get(pool)
+    if decided is not None and decided.large_retries is not None and decided.large_retries.full:
+        yield full_key(pool), EVERYTHING_PERCENT
 
 
 def _deadline_keys(route: ModelRoute, decisions: Decisions) -> Iterator[str]:

@@ -43,6 +43,7 @@ from xds_server.translate.prefillers import NO_LISTS, decode_pools, prefiller_li
 from xds_server.translate.priorities import locality_priorities
 from xds_server.translate.proxyless_grpc import api_listener, grpc_cluster
 from xds_server.translate.request_fields import token_estimate
+from xds_server.translate.request_sizes import depends_on_size
 from xds_server.translate.residency import AllowedRegions, allowed_by_pool
 from xds_server.translate.route_configuration import (
     RouteReach,
@@ -564,7 +565,12 @@ def _listener_of(
     lengths = () if view.no_prompt_keys else prefix_lengths(routes)
     static = any(route.spec.static_answer is not None for route in routes)
     strict = any(is_strict(route) for route in routes)
-    estimate = token_estimate(routes)
+    rules = [policies.effective[route.spec.pools[0].pool] for route in routes]
+    estimate = token_estimate(
+        routes,
+        sized=any(depends_on_size(one) for one in rules),
+        timed=any(one.timeouts.non_streaming.by_tokens.enabled for one in rules),
+    )
     manager = memo.of(
         (LISTENER, port, view.no_prompt_keys),
         (spec, lengths, estimate, static, strict),

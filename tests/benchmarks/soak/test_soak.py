@@ -230,7 +230,7 @@ def test_usage_of_this_process_is_read() -> None:
     found = process_usage(os.getpid(), 3.0)
     assert found is not None
     assert found.at_s == 3.0
-    assert 0 < found.own_bytes <= found.resident_bytes
+    assert 0 < found.dirty_bytes <= found.own_bytes <= found.resident_bytes
     assert found.descriptors > 2
     assert len(found.waited_s) == found.threads >= 1
     with open(os.devnull):  # noqa: PTH123 -- any descriptor

@@ -25,8 +25,9 @@ def test_library_scenarios_resolve_and_fit_a_small_machine(file: object) -> None
     assert experiment.rate_per_s <= 110
     assert experiment.seconds <= 38
     spec = one.scenario.spec
-    # Callers can be the incident.
-    assert bool(experiment.outages) != bool(spec.load.callers)
+    # What is rehearsed: faults, groups of callers, or one hot prompt.
+    hot = spec.load.conversations is not None and spec.load.conversations.hot_percent > 0
+    assert sum((bool(experiment.outages), bool(spec.load.callers), hot)) == 1
     if experiment.outages:
         # Leave time to observe the recovery.
         assert experiment.seconds - experiment.healed_s >= 3

@@ -185,12 +185,6 @@ def test_unsupported_scenario_is_refused_with_the_reason(
         simulate(experiment({"fault": fault, "at": "1s", "lasts": "1s"}), steered)
 
 
-def test_groups_of_callers_are_refused(steered: Subject) -> None:
-    load = {"callers": [{"name": "noisy", "timesQuota": 10}]}
-    with pytest.raises(NotSimulatedError, match="quotas and deadlines"):
-        simulate(experiment(load=load), steered)
-
-
 def test_large_requests_hold_up_short_ones_unless_they_have_a_pool(steered: Subject) -> None:
     (sized,) = subjects([str(EXAMPLE.with_name("long-and-short.yaml"))])
     loaded = scenario_library()["long-beside-short"].experiment()

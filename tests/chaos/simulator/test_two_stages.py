@@ -129,6 +129,42 @@ def test_route_names_prefill_engines_for_its_percentage(tmp_path: Path) -> None:
     assert len(history.prefills) / len(history.requests) == pytest.approx(0.25, abs=0.05)
 
 
+TRANSFER = {"kvTransfer": {"bytesPerToken": 1000, "bytesPerSecond": 40_000}}
+"""16 prompt tokens take 0.4 s in the simulator; the lab counts some more tokens of the same prompt."""
+
+
+def between_s(history: History) -> float:
+    """Mean time from the end of the prefill to the begin of the decode."""
+    ends = {one.request_id: one.closed_at_s for one in finished([*history.prefills])}
+    starts = {one.request_id: one.started_at_s for one in finished([*history.attempts])}
+    return fmean(at_s - ends[name] for name, at_s in starts.items() if at_s is not None and name in ends)
+
+
+def test_transfer_takes_the_time_of_the_plan() -> None:
+    asked = experiment(topology={**FLEET, **TRANSFER}, load={"perSecond": 10})
+    found = two_stage_plan(
+        StagedDemand(arrivals_per_s=10, input_tokens=16, output_tokens=46),
+        StageFleet(
+            prefill=StageEngine(tokens_per_s=1000, slots=2),
+            decode=StageEngine(tokens_per_s=1000, slots=8),
+            prefill_engines=2,
+            decode_engines=3,
+        ),
+        KvTransfer(bytes_per_token=1000, bandwidth_bytes_per_s=40_000),
+        WaitPromise(),
+    )
+    assert found.transfer.idle_s == pytest.approx(0.4)
+    assert between_s(simulate(asked, OURS)) == pytest.approx(0.4, abs=0.01)
+    assert between_s(simulate(experiment(topology=FLEET, load={"perSecond": 10}), OURS)) < 0.01
+
+
+async def test_transfer_takes_as_long_in_the_lab() -> None:
+    asked = experiment(topology={**FLEET, **TRANSFER}, load={"perSecond": 10})
+    live = await run_experiment(asked, OURS)
+    # "word " x 16 are 20 tokens of four characters.
+    assert between_s(live) == pytest.approx(20 / 16 * between_s(simulate(asked, OURS)), abs=0.15)
+
+
 def figures(history: History) -> dict[str, float]:
     prefills, attempts = finished([*history.prefills]), finished([*history.attempts])
     return {

@@ -81,6 +81,8 @@ def test_envoy_filter_outlier_detection_matches_ours(path: Path) -> None:
         assert {key: theirs.get(key) for key in wanted} == wanted
         for field in ("connect_timeout", "lb_policy", "ignore_health_on_host_removal"):
             assert said(here[field]) == said(own[field]), field
+        options = "typed_extension_protocol_options"
+        assert said(here[options]) == said(own[options]), "answers that count as failures"
         assert here["least_request_lb_config"]["choice_count"] == own["least_request_lb_config"]["choice_count"]
         assert here["common_lb_config"]["healthy_panic_threshold"] == {"value": 0}
 
@@ -263,3 +265,19 @@ async def test_per_try_idle_timeout_needs_the_envoy_filters(
         assert set(answers) == {200}
     else:
         assert sorted(set(answers)) == [200, 504]
+
+
+def test_engines_without_a_shared_name_are_asked_for_the_callers_host() -> None:
+    policies = load([ROOT / "tests" / "golden" / "engine-tls" / "policy.yaml"])
+    asked = {}
+    for one in istiod.of_kind(export_to_istio(policies, IstioTarget(gateway="a/b")).objects, "EnvoyFilter"):
+        for patch in one["spec"]["configPatches"]:
+            options = (
+                patch["patch"]["value"].get("typed_extension_protocol_options", {}).get(istiod.HTTP_OPTIONS, {})
+            )
+            asked[one["metadata"]["name"]] = options.get("upstream_http_protocol_options")
+    pools = {
+        name.removeprefix("pool-default-"): value for name, value in asked.items() if name.startswith("pool-")
+    }
+    assert pools["by-identity"] == {"auto_sni": True}
+    assert pools["by-server-name"] is None

@@ -227,6 +227,23 @@ def test_route_for_large_requests_is_left_out(export: Callable[..., ExportResult
     assert {rule["name"].partition("/")[0] for rule in rules} == {"front"}
 
 
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ("{timeouts: {nonStreaming: {byTokens: {enabled: true}}}}", "timeouts.nonStreaming.byTokens.min"),
+        ("{retries: {large: {tokensAbove: 4000}}}", "retries.large.tokensAbove"),
+        ("{hedging: {enabled: true, delay: 1s, maxTokens: 4000}}", "hedging.maxTokens"),
+    ],
+)
+def test_limits_by_size_are_lost_where_they_are_set(
+    export: Callable[..., ExportResult], spec: str, path: str
+) -> None:
+    said = fate_of(export(f"{POOL}{ROUTE}---{policy(spec)}"), f"spec.{path}", "ResiliencePolicy")
+    assert (said.fate, "estimates tokens" in said.how) == (Fidelity.LOST, True)
+    unset = fate_of(export(f"{POOL}{ROUTE}---{policy('{}')}"), f"spec.{path}", "ResiliencePolicy")
+    assert unset.fate is Fidelity.EXACT
+
+
 def test_stages_are_lost(export: Callable[..., ExportResult]) -> None:
     first = (
         POOL.replace("chat", "first").replace("10.0.0", "10.0.1").replace("spec:", "spec:\n  stage: prefill", 1)

@@ -200,6 +200,21 @@ def test_route_for_large_requests_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ("{timeouts: {nonStreaming: {byTokens: {enabled: true}}}}", "timeouts.nonStreaming.byTokens.enabled"),
+        ("{retries: {large: {tokensAbove: 4000}}}", "retries.large.attempts"),
+        ("{hedging: {enabled: true, delay: 1s, maxTokens: 4000}}", "hedging.maxTokens"),
+    ],
+)
+def test_limits_by_size_are_lost_where_they_are_set(spec: str, path: str) -> None:
+    said = fates(policies(POOL, ENGINES, ROUTE, policy(spec)))
+    assert said[f"ResiliencePolicy spec.{path}"].fate is Fidelity.LOST
+    unset = fates(policies(POOL, ENGINES, ROUTE, policy("{}")))
+    assert unset[f"ResiliencePolicy spec.{path}"].fate is Fidelity.EXACT
+
+
+@pytest.mark.parametrize(
     ("match", "expected"),
     [
         ("{pathPrefix: /v1}", {"path": {"type": "PathPrefix", "value": "/v1"}}),

@@ -30,12 +30,12 @@ class Hearing:
             await self.open.wait()
         return web.json_response({"choices": []}, headers=dict(self.says), status=self.status)
 
-    async def listen(self) -> web.AppRunner:
-        """Take connections on a free port until the runner is cleaned up."""
+    async def listen(self, host: str = "127.0.0.1") -> web.AppRunner:
+        """Take connections on a free port of this address until the runner is cleaned up."""
         app = web.Application()
         app.router.add_post("/{path:.*}", self.answer)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await web.TCPSite(runner, host, 0).start()
         self.port = runner.addresses[0][1]
         return runner

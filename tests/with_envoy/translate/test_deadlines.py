@@ -82,7 +82,7 @@ async def test_deadline_ends_a_request_and_ejects_no_engine(rig, engine, form, f
 async def test_invalid_value_leaves_the_limits_of_the_route(rig, hearing, value):
     hearing.wait_s = 1.0
     one = await rig(pool("p", hearing) + by_deadline() + resilience("default", TOTAL), **decided(STEPS))
-    await one.set_runtime({deadline_key("r", "non-streaming", 3): 100})
+    await one.set_runtime({deadline_key("r", "non-streaming", 4): 100})
     assert (await asked(one, {HEADER: value}))[0] == 200
 
 
@@ -96,7 +96,7 @@ async def test_deadline_cuts_a_stream(rig, engine):
     assert (await asked(one, stream=True, max_tokens=12))[0] == 200
 
 
-STEPS = DeadlineSteps(base_s=1.0, in_force=0)
+STEPS = DeadlineSteps(base_s=1.0, in_force=1)
 
 
 @pytest.mark.parametrize("fields", ["body", "headers"])
@@ -106,7 +106,7 @@ async def test_request_that_cannot_end_in_time_is_refused_at_once(rig, hearing, 
         **decided(STEPS, DeadlineSteps(base_s=0.1)),
     )
     # Without those that are served on trial.
-    await one.set_runtime({deadline_key("r", "non-streaming", 0): 100})
+    await one.set_runtime({deadline_key("r", "non-streaming", 1): 100})
     assert (await asked(one, {HEADER: "999"}))[:2] == (503, "deadline-too-short")
     assert (await asked(one, {HEADER: "0"}))[:2] == (503, "deadline-too-short")
     assert not hearing.seen
@@ -116,14 +116,14 @@ async def test_request_that_cannot_end_in_time_is_refused_at_once(rig, hearing, 
     stated = {"x-switchgear-stream": "true"}
     assert (await asked(one, {HEADER: "900", **stated}, stream=True))[0] == 200
     # Live: another step, without new routes.
-    await one.set_runtime({deadline_key("r", "non-streaming", 2): 100})
+    await one.set_runtime({deadline_key("r", "non-streaming", 3): 100})
     assert (await asked(one, {HEADER: "3999"}))[:2] == (503, "deadline-too-short")
     assert (await asked(one, {HEADER: "9000"}))[0] == 200
 
 
 async def test_grpc_form_is_refused_by_the_same_time(rig, hearing):
     one = await rig(pool("p", hearing) + by_deadline("header: grpc-timeout"), **decided(STEPS))
-    await one.set_runtime({deadline_key("r", "non-streaming", 0): 100})
+    await one.set_runtime({deadline_key("r", "non-streaming", 1): 100})
     for value in ("999m", "0S", "99999999n", "999999u"):
         assert (await asked(one, {"grpc-timeout": value}))[:2] == (503, "deadline-too-short"), value
     for value in ("9000m", "9S", "1M", "1H", "9000000u"):

@@ -14,7 +14,7 @@ from tests.with_envoy.translate.test_model_fallback import TO_THE_FALLBACK, reco
 from tests.with_envoy.translate.test_model_fallback import policy as policy_with_fallback
 from tests.with_envoy.translate.test_route_match_per_try_and_hedging import LIMIT_S, pool, route, route_counts
 from xds_server.decide.decisions import DegradationState
-from xds_server.translate.lua_scripts import FIELDS_FILTER
+from xds_server.translate.request_fields import FIELDS_FILTER
 
 __all__ = ["recorder"]
 pytestmark = pytest.mark.envoy

@@ -2,9 +2,11 @@
 
 import asyncio
 import time
-from dataclasses import replace
+from itertools import product
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from xds_server.auth.log_budget import (
@@ -17,10 +19,12 @@ from xds_server.auth.log_budget import (
 )
 from xds_server.auth.loop_time import MAX_FACTOR, LoopTime, scheduled_s
 from xds_server.auth.peer_budget import (
+    ALL_CPU,
     FLOOR_FORGOTTEN_S,
     FORGET_EACH,
     MAX_REMEMBERED,
     MAX_WAIT_S,
+    MOST_CPU,
     NEW_FLOOR_S,
     OPENING_CPU,
     PEAK_CPU,
@@ -38,7 +42,7 @@ from xds_server.auth.stream_limits import (
     STREAM_S,
     PeerPacer,
 )
-from xds_server.model.token_bucket import RateLimit
+from xds_server.model.token_bucket import RateLimit, TokenBucket, available_tokens
 
 LIMITS = CpuLimits(node=RateLimit(burst=0.5, per_s=0.1), host=RateLimit(burst=1.0, per_s=0.2))
 
@@ -157,7 +161,7 @@ async def test_openings_take_turns_by_connection() -> None:
         await pacer.open("h", connection)
         order.append(connection)
 
-    pacer._budget._openings["h"] = replace(pacer._budget._openings["h"], tokens=-STREAM_S)
+    pacer._budget._openings["h"].tokens = -STREAM_S
     opening = [asyncio.create_task(open_stream("flood")) for _ in range(20)]
     opening.append(asyncio.create_task(open_stream("honest")))
     await asyncio.wait_for(opening[-1], 20)
@@ -189,8 +193,7 @@ def test_remembered_peers_are_limited() -> None:
     budget = CpuBudget(LIMITS)
     for number in range(MAX_REMEMBERED + 100):
         budget.spend(f"h{number}", "n", 1.0, 0.0)
-    assert len(budget._nodes) == len(budget._hosts) == len(budget._floors) == MAX_REMEMBERED
-    assert len(budget._peaks) == len(budget._all._peaks) == MAX_REMEMBERED
+    assert len(budget._nodes) == len(budget._hosts) == len(budget._all._peaks) == MAX_REMEMBERED
 
 
 def test_made_up_nodes_are_forgotten_once_that_changes_nothing() -> None:
@@ -202,13 +205,79 @@ def test_made_up_nodes_are_forgotten_once_that_changes_nothing() -> None:
     budget.spend("h", "greedy", 2.0, 0.0)
     for _ in range(20 * FORGET_EACH):
         budget.spend("other", "honest", 1e-6, 5.0)
-    assert len(budget._nodes) == len(budget._hosts) == len(budget._peaks) == 2, "honest, and the one in debt"
+    assert len(budget._hosts) == 2, "honest, and the one in debt"
     assert len(hosts._used) == 1
     assert not budget._openings
-    assert len(budget._floors) == 2_002
+    assert len(budget._nodes) == 2_002, "what little they may use is remembered"
     for _ in range(20 * FORGET_EACH):
         budget.spend("other", "honest", 1e-6, 5.0 + FLOOR_FORGOTTEN_S)
-    assert [*budget._floors] == [*budget._nodes] == [("other", "honest")]
+    assert [*budget._nodes] == [("other", "honest")]
+
+
+_EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from("ab"),
+        st.sampled_from("xyz"),
+        st.sampled_from([1e-4, 0.004, 0.02, 0.3]),
+        st.sampled_from([-1.0, 0.0, 0.001, 0.05, 1.0, 700.0]),
+    ),
+    max_size=60,
+)
+
+
+@given(events=_EVENTS)
+def test_budget_is_what_separate_buckets_would_say(events: list[tuple[str, str, float, float]]) -> None:
+    budget, buckets, now_s = CpuBudget(LIMITS), _Buckets(LIMITS), 1_000.0
+    for host, node, cpu_s, passed_s in events:
+        now_s += passed_s
+        budget.spend(host, node, cpu_s, now_s, factor=1.5)
+        buckets.spend(host, node, cpu_s, now_s, factor=1.5)
+        for other, name in product("abc", "xyz"):
+            pause_s, wait_s = budget.pause_s(other, name, now_s), budget.wait_s(other, name, now_s)
+            assert (pause_s, wait_s) == pytest.approx(buckets.delays_s(other, name, now_s), abs=1e-9)
+            assert budget.must_wait(other, name, now_s) == (pause_s > 0 or wait_s > 0)
+
+
+class _Buckets:
+    """The rules of the budget by one value per bucket, which no message shares."""
+
+    def __init__(self, limits: CpuLimits) -> None:
+        self._limits = limits
+        self._used: dict[tuple[object, ...], TokenBucket] = {}
+
+    def spend(self, host: str, node: str, cpu_s: float, now_s: float, *, factor: float) -> None:
+        limits = self._limits
+        self._used.setdefault(("floor", host, node), TokenBucket(tokens=NEW_FLOOR_S, at_s=now_s))
+        self._take(("floor", host, node), limits.floor, cpu_s, now_s)
+        self._take(("node", host, node), limits.node, factor * cpu_s, now_s)
+        self._take(("peak", host, node), limits.peak, factor * cpu_s, now_s)
+        if not self._is_frugal(host, node, now_s):
+            self._take(("peak", host), PEAK_HOST_CPU, factor * cpu_s, now_s)
+        self._take(("service", host), limits.host, factor * cpu_s, now_s)
+        self._take(("all", host), ALL_CPU, factor * cpu_s, now_s)
+        self._take(("most", host), MOST_CPU, cpu_s, now_s)
+
+    def delays_s(self, host: str, node: str, now_s: float) -> tuple[float, float]:
+        limits, frugal = self._limits, self._is_frugal(host, node, now_s)
+        pause_s = self._debt_s(("peak", host, node), limits.peak, now_s)
+        wait_s = self._debt_s(("node", host, node), limits.node, now_s)
+        if frugal:
+            wait_s = max(wait_s, self._debt_s(("most", host), MOST_CPU, now_s))
+        else:
+            pause_s = max(pause_s, self._debt_s(("peak", host), PEAK_HOST_CPU, now_s))
+            wait_s = max(wait_s, self._debt_s(("all", host), ALL_CPU, now_s))
+            wait_s = max(wait_s, self._debt_s(("service", host), limits.host, now_s))
+        return min(pause_s, MAX_WAIT_S), min(wait_s, MAX_WAIT_S)
+
+    def _take(self, key: tuple[object, ...], rate: RateLimit, cpu_s: float, now_s: float) -> None:
+        tokens = available_tokens(self._used.get(key), rate, now_s) - cpu_s
+        self._used[key] = TokenBucket(tokens=tokens, at_s=now_s)
+
+    def _debt_s(self, key: tuple[object, ...], rate: RateLimit, now_s: float) -> float:
+        return max(0.0, -available_tokens(self._used.get(key), rate, now_s) / rate.per_s)
+
+    def _is_frugal(self, host: str, node: str, now_s: float) -> bool:
+        return available_tokens(self._used.get(("floor", host, node)), self._limits.floor, now_s) > 0
 
 
 def test_peers_without_log_lines_are_forgotten() -> None:
@@ -245,7 +314,7 @@ async def test_pacer_charges_messages_and_streams_beyond_their_own_time() -> Non
     pacer = PeerPacer(CpuLimits(node=RateLimit(burst=1.0, per_s=0.1), host=RateLimit(burst=1.0, per_s=0.1)))
     now_s = time.monotonic()
     pacer.spend("h", "a", 0.004, now_s)
-    assert pacer._budget._nodes["h", "a"].tokens == pytest.approx(1.0 - 0.004 - MESSAGE_S)
+    assert pacer._budget._nodes["h", "a"].node == pytest.approx(1.0 - 0.004 - MESSAGE_S)
     for _ in range(10):
         await pacer.open("h", "c")
     assert pacer._budget._hosts["h"].tokens == pytest.approx(1.0 - 0.004 - MESSAGE_S - 10 * STREAM_S, abs=0.005)

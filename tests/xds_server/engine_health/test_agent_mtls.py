@@ -65,7 +65,7 @@ class Watching:
     def listens(self) -> bool:
         """Whether a call is under way, answered or not."""
         link = self.dialer._links.get(KEY)
-        return link is not None and link.limit is not None
+        return link is not None and link.call is not None
 
     @property
     def trouble(self) -> str:

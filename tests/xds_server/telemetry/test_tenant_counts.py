@@ -258,3 +258,19 @@ def test_use_that_ended_is_forgotten(sharing: TrafficStore) -> None:
     record(sharing, "a", **above_share())
     assert sharing.traffic(NOW_S + 1.0)
     assert all(one.tenants is None for one in sharing.traffic(NOW_S + 4.5).values())
+
+
+def test_calls_in_progress_count_as_those_that_found_no_room(sharing: TrafficStore) -> None:
+    """A surge of a tenant is seen before its first call ends."""
+    record(sharing, "a")
+    pool = sharing.directory.pools["chat"]
+    engine = next(iter(pool.zone_of))
+    sharing.record_load("p1", pool, {engine: (0, 0)}, NOW_S - 1.0)
+    sharing.record_load("p1", pool, {engine: (40, 40)}, NOW_S)
+    alone = uses(sharing)
+    assert alone.strangers_per_s > 15, "they will take room, whosever they are"
+    record(sharing, "b", kind=REQUEST, code=503, attempt="0", flag="no_healthy_upstream", cluster="")
+    found = uses(sharing)
+    # All that found no room are of others; so are those in progress.
+    assert found.by_tenant[8080, "others"].arrivals_per_s > 15
+    assert found.by_tenant[8080, "a"] == alone.by_tenant[8080, "a"]

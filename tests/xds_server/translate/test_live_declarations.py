@@ -271,6 +271,7 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.retryBudget.percent": (33,),
     "spec.timeouts.streaming.firstToken": ("9s",),
     "spec.timeouts.nonStreaming.perTry": ("9s",),
+    "spec.timeouts.nonStreaming.byTokens.perToken": ("20ms",),
     "spec.hedging.enabled": (False,),
     "spec.hedging.delay": ("2s", None),
     "spec.regions.order": (["r2", "r1"],),

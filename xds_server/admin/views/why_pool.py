@@ -104,6 +104,8 @@ def _limits_of_requests(pool: PoolDecisions) -> Iterator[str]:
     if pool.retries is not None:
         statuses = ", ".join(map(str, pool.retries.statuses)) or "none"
         yield f"Retried statuses: {statuses} ({pool.retries.reason})."
+    if pool.large_retries is not None:
+        yield f"Retries of large requests: {pool.large_retries.reason}."
     if pool.limits is not None:
         yield f"Timeouts: {pool.limits.reason}."
     if pool.deadline is not None:

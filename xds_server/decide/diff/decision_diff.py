@@ -265,7 +265,10 @@ def _times(limits: TimeLimits) -> str:
         ("try", limits.per_try_s),
         ("total", limits.total_s),
     )
-    return ", ".join(f"{name} {'off' if value is None else f'{value:g} s'}" for name, value in named)
+    text = ", ".join(f"{name} {'off' if value is None else f'{value:g} s'}" for name, value in named)
+    if limits.by_tokens is not None:
+        text += f", {1000 * limits.by_tokens.per_token_s:.3g} ms a token"
+    return text
 
 
 def _zone_shares(name: str, before: PoolDecisions | None, now: PoolDecisions) -> Iterator[Change]:

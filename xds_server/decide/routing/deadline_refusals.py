@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from xds_server.decide.decision_memory import DeadlineMemory, ShortestTime
-from xds_server.decide.decisions import DeadlineDecision, DeadlineSteps, Health
+from xds_server.decide.decisions import DEADLINE_BASE_MOVE, DeadlineDecision, DeadlineSteps, Health
 from xds_server.decide.pool_inputs import PoolEngines
 from xds_server.model.pool_traffic import STALE_S, LatencyTail, PoolTraffic
 
@@ -29,7 +29,6 @@ QUIET_S: Final = 60.0
 BASE_INTERVAL_S: Final = 30.0
 """Least time between two bases: a new one changes routes."""
 
-_BASE_MOVE: Final = 1.5
 _LEAST_PART: Final = 0.1
 """Of the shortest time that is certainly service where requests have always waited."""
 
@@ -86,7 +85,7 @@ def _learned(
         time_s = seen_s if quiet else max(seen_s - (wait_s or 0.0), _LEAST_PART * seen_s)
         return ShortestTime(time_s=time_s, base_s=time_s, moved_at_s=now_s)
     time_s = seen_s if quiet else min(known.time_s, seen_s)
-    near = known.base_s / _BASE_MOVE <= time_s <= known.base_s * _BASE_MOVE
+    near = known.base_s / DEADLINE_BASE_MOVE <= time_s <= known.base_s * DEADLINE_BASE_MOVE
     if near or now_s - known.moved_at_s < BASE_INTERVAL_S:
         return known if time_s == known.time_s else replace(known, time_s=time_s)
     return ShortestTime(time_s=time_s, base_s=time_s, moved_at_s=now_s)

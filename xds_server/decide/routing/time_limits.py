@@ -7,6 +7,8 @@ requests a little longer, and mostly at proxies that cannot cut. So everything h
     try          max(1.1 x (W + longest service declared), W + 1.5 x longest answer seen)
     first token  W + max(1 s, stallAfter, 3 x longest wait for a first byte seen)
 
+    by tokens    W + estimated tokens of the request x max(3 x median, p99 of the time between tokens)
+
 ``W`` is the wait that the ceiling allows, so overload does not lengthen its own yardstick: longest times are
 learned while the pool has room, otherwise less ``W``. Where healthy calls still come near a limit, the promise of
 ``W`` is broken, and the limit follows their tail instead.
@@ -17,8 +19,10 @@ alone fails is that engine's fault.
 
 The silence between tokens and the totals always come from the policy, defaults included: no healthy stream was
 seen to pause for 30 s, and a total is a promise to the caller, not a measurement. One limit covers all lengths of
-answers. Without reported call durations nothing is derived, but limits restored from the last run hold until
-proxies had time to reconnect and report.
+answers, unless ``timeouts.nonStreaming.byTokens`` is enabled: then a request that states a limit of tokens has its
+own. Its time for a token is that of the engine in the middle, so a slow engine does not lengthen it; each token of
+a prompt counts like one of an answer, which takes longer. Without reported call durations nothing is derived, but
+limits restored from the last run hold until proxies had time to reconnect and report.
 """
 
 import math
@@ -28,8 +32,9 @@ from typing import Final
 
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec, Timeouts
+from policies.resilience.timeouts import TokenTimeouts
 from xds_server.decide.decision_memory import LongestCall, TimeLimitMemory
-from xds_server.decide.decisions import AdmissionDecision, HedgeDecision, TimeLimits
+from xds_server.decide.decisions import AdmissionDecision, HedgeDecision, TimeLimits, TokenTimeLimit
 from xds_server.model.fleet import Engine
 from xds_server.model.memo import reuse_equal
 from xds_server.model.pool_traffic import STALE_S, EngineTraffic, LatencyTail, PoolTraffic
@@ -61,6 +66,7 @@ _FAILING: Final = 0.02
 _DOUBT_INTERVAL_S: Final = 30.0
 _WIDEST: Final = 32.0
 _CUTTING_PROXY_FACTOR: Final = 3.0
+_PER_TOKEN: Final = 3.0  # of the median: batches grow, and prefills of others come between tokens
 _STEP_S: Final = 0.1
 
 
@@ -102,6 +108,7 @@ class _Bounds:
 class _Evidence:
     """What a round knows of calls: fresh telemetry, the ceiling, and the times to first token that engines report.
 
+    ``per_token_s``: time for a token, with leeway, of the engine in the middle; None without reports.
     ``shortened``: hedges cut the calls that would have shown their duration. ``obeyed``: the policy enforces
     limits.
     """
@@ -109,6 +116,7 @@ class _Evidence:
     traffic: PoolTraffic | None
     admission: AdmissionDecision | None
     reported_s: float
+    per_token_s: float | None
     shortened: bool
     obeyed: bool
 
@@ -142,6 +150,7 @@ def time_limits(
             traffic=None if traffic is None or now_s - traffic.heard_at_s > STALE_S else traffic,
             admission=admission,
             reported_s=_reported_s(engines, now_s) if pool.first_token_gate else 0.0,
+            per_token_s=_per_token_s(engines, now_s) if _learns_tokens(resilience.timeouts) else None,
             shortened=hedge is not None and hedge.on,
             obeyed=not shadow,
         ),
@@ -180,8 +189,14 @@ def limits_for_cutting_proxies(
         return longer_s if not most_s or longer_s < most_s else None
 
     unary, streaming = timeouts.non_streaming, timeouts.streaming
+    by_tokens = limits.by_tokens
+    if by_tokens is not None and _learns_tokens(timeouts):
+        by_tokens = TokenTimeLimit(
+            wait_s=by_tokens.wait_s, per_token_s=_CUTTING_PROXY_FACTOR * by_tokens.per_token_s
+        )
     return replace(
         limits,
+        by_tokens=by_tokens,
         per_try_s=longer(limits.per_try_s, unary.per_try, limits.total_s),
         first_token_s=longer(limits.first_token_s, streaming.first_token, limits.stream_total_s),
         between_tokens_s=limits.between_tokens_s
@@ -197,9 +212,18 @@ def limits_due_s(memory: TimeLimitMemory, now_s: float) -> float:
     return min((due_s for due_s in dues_s if due_s is not None and due_s > now_s), default=math.inf)
 
 
+def _learns_tokens(timeouts: Timeouts) -> bool:
+    by_tokens = timeouts.non_streaming.by_tokens
+    return by_tokens.enabled and by_tokens.per_token is None
+
+
 def _as_declared(resilience: ResilienceSpec, now_s: float) -> TimeLimits:
     streaming, unary = resilience.timeouts.streaming, resilience.timeouts.non_streaming
+    by_tokens = unary.by_tokens
     return TimeLimits(
+        by_tokens=TokenTimeLimit(wait_s=resilience.limits.max_wait, per_token_s=by_tokens.per_token)
+        if by_tokens.enabled and by_tokens.per_token is not None
+        else None,
         first_token_s=streaming.first_token or None,
         between_tokens_s=streaming.between_tokens or None,
         stream_total_s=streaming.total,
@@ -273,10 +297,14 @@ def _next(
         first_token_s=declared.first_token_s
         if streaming.first_token is not None
         else _steadied(None if last is None else last.first_token_s, first_token, since_s, now_s, admission),
+        by_tokens=_by_tokens(
+            resilience.timeouts, declared, last, seen, promised_s=promised_s, widened=widened, now_s=now_s
+        ),
     )
     parts = (
         _sentence("perTry", limits.per_try_s, per_try, given=unary.per_try is not None),
         _sentence("firstToken", limits.first_token_s, first_token, given=streaming.first_token is not None),
+        *([_sentence_of_tokens(limits.by_tokens, unary.by_tokens)] if unary.by_tokens.enabled else []),
     )
     reason = "; ".join(parts)
     if last is None or _in_force(last) != _in_force(limits):
@@ -329,8 +357,10 @@ def _widened(
     if before is None or not obeyed:
         return 1.0, None
     timeouts, doubted_at_s, last = resilience.timeouts, before.doubted_at_s, before.decided
-    derived = (timeouts.non_streaming.per_try is None and last.per_try_s is not None) or (
-        timeouts.streaming.first_token is None and last.first_token_s is not None
+    derived = (
+        (timeouts.non_streaming.per_try is None and last.per_try_s is not None)
+        or (timeouts.streaming.first_token is None and last.first_token_s is not None)
+        or (_learns_tokens(timeouts) and last.by_tokens is not None)
     )
     due = doubted_at_s is None or now_s - doubted_at_s >= _DOUBT_INTERVAL_S
     if derived and due and traffic is not None and _most_engines_fail(traffic.engines.values()):
@@ -384,8 +414,44 @@ def _steadied(
     return old_s
 
 
-def _in_force(limits: TimeLimits) -> tuple[float | None, ...]:
+def _by_tokens(
+    timeouts: Timeouts,
+    declared: TimeLimits,
+    last: TimeLimits | None,
+    seen: _Evidence,
+    *,
+    promised_s: float | None,
+    widened: float,
+    now_s: float,
+) -> TokenTimeLimit | None:
+    """The limit by tokens: declared, or measured; without fresh reports the last one."""
+    if declared.by_tokens is not None:
+        return declared.by_tokens if promised_s is None else replace(declared.by_tokens, wait_s=promised_s)
+    if not _learns_tokens(timeouts) or promised_s is None:
+        return None
+    known = None if last is None else last.by_tokens
+    if seen.per_token_s is None:
+        return known
+    fresh = TokenTimeLimit(wait_s=promised_s, per_token_s=widened * seen.per_token_s)
+    if known is None or last is None:
+        return fresh
+    pairs = ((known.wait_s, fresh.wait_s), (known.per_token_s, fresh.per_token_s))
+    grows = any(now > was * (1 + MOVE) for was, now in pairs)
+    shrinks = any(now < was * (1 - MOVE) for was, now in pairs)
+    return fresh if grows or (shrinks and now_s - last.since_s >= DOWN_INTERVAL_S) else known
+
+
+def _sentence_of_tokens(limit: TokenTimeLimit | None, policy: TokenTimeouts) -> str:
+    if limit is None:
+        return "byTokens off: no admission limit in force, or no engine reports times between tokens"
+    how = "measured" if policy.per_token is None else "from the policy"
+    sum_s = f"{limit.wait_s:.3g} s + {1000 * limit.per_token_s:.3g} ms a token"
+    return f"byTokens {sum_s} ({how}), at least {policy.min:g} s"
+
+
+def _in_force(limits: TimeLimits) -> tuple[object, ...]:
     return (
+        limits.by_tokens,
         limits.first_token_s,
         limits.between_tokens_s,
         limits.stream_total_s,
@@ -400,6 +466,20 @@ def _sentence(name: str, limit_s: float | None, derived: _Derived, *, given: boo
     if limit_s is not None:
         return f"{name} {limit_s:.4g} s: {derived.how}"
     return f"{name} off: {derived.how if derived.limit_s is None else 'being measured'}"
+
+
+def _per_token_s(engines: Sequence[Engine], now_s: float) -> float | None:
+    """Time for a token, with leeway, of the engine in the middle; the slower one of two."""
+    found = sorted(
+        max(_PER_TOKEN * seen.p50_s, seen.p99_s)
+        for engine in engines
+        if engine.report is not None
+        and (seen := engine.report.time_per_output_token) is not None
+        and seen.p50_s > 0
+        and engine.received_at_s is not None
+        and now_s - engine.received_at_s <= STALE_S
+    )
+    return found[len(found) // 2] if found else None
 
 
 def _reported_s(engines: Sequence[Engine], now_s: float) -> float:

@@ -174,6 +174,17 @@ def test_pool_with_room_limits_no_tenant() -> None:
     assert {one.refused_percent for one in pool.run({0: 80.0, 1: 5.0}, 40).values()} == {0.0}
 
 
+def test_limit_does_not_begin_for_requests_that_came_together_by_chance() -> None:
+    """A tenant's part is 18.5 a second; in 2 s, 42 requests instead of 37 are within one standard deviation."""
+    pool = Pool(5)
+    rates = {0: 100.0, **dict.fromkeys(range(2, 5), 16.0)}
+    part = USED_PART * PER_S / 5
+    assert pool.run({**rates, 1: 1.25 * part})["t1"].admitted == 1.0
+    assert pool.run({**rates, 1: 1.5 * part}, 8)["t1"].admitted < 1.0
+    # Once in force, it does not end for the same reason.
+    assert pool.run({**rates, 1: 1.25 * part}, 8)["t1"].admitted < 1.0
+
+
 def test_noisy_tenant_gets_what_nine_others_leave_and_they_are_untouched() -> None:
     pool = Pool(10)
     found = pool.run({0: 100.0, **dict.fromkeys(range(1, 10), 7.0)}, 8)

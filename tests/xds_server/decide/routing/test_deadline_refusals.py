@@ -111,6 +111,15 @@ def test_faster_answers_count_at_once_also_under_load() -> None:
     assert refused_below_s(memory) is None
 
 
+def test_shortest_answer_a_little_below_the_base_still_refuses() -> None:
+    """The shortest of 20 answers is not the shortest of a hundred: refusals must not end when that is seen."""
+    memory = after(None, IDLE, seen(1.0, 0.0), 0.0)
+    memory = after(memory, IDLE, seen(0.9, 1.0), 1.0)
+    assert refused_below_s(memory) == pytest.approx(2 / 3)
+    memory = after(memory, IDLE, seen(0.7, 2.0), 2.0)
+    assert refused_below_s(memory) == pytest.approx(2 / 3)
+
+
 def test_slower_answers_count_only_after_a_minute_without_a_wait() -> None:
     memory = after(None, IDLE, seen(1.0, 0.0), 0.0)
     memory = after(memory, fleet(9, 9), seen(1.0, 1.0), 1.0)

@@ -12,7 +12,7 @@ from engine.report import EngineReport, Quantiles, Verdict
 from policies.pool import EnginePoolSpec
 from policies.resilience import ResilienceSpec
 from xds_server.decide.decision_memory import TimeLimitMemory
-from xds_server.decide.decisions import AdmissionDecision, HedgeCause, HedgeDecision, TimeLimits
+from xds_server.decide.decisions import AdmissionDecision, HedgeCause, HedgeDecision, TimeLimits, TokenTimeLimit
 from xds_server.decide.routing.time_limits import (
     DOWN_INTERVAL_S,
     MIN_CALLS,
@@ -277,9 +277,10 @@ def test_policy_timeout_is_never_widened() -> None:
     assert pool.step(1, tail(0.8), failing=8).per_try_s == 3
 
 
-def test_reported_time_to_first_token_lengthens_the_timeout() -> None:
-    engine = Engine(
-        id=EngineId("p", "r0"),
+def reporting(name: str, at_s: float, **times: Quantiles) -> Engine:
+    """A ready engine with these times in its report of this moment."""
+    return Engine(
+        id=EngineId("p", name),
         address="127.0.0.1",
         port=1,
         zone="",
@@ -288,16 +289,15 @@ def test_reported_time_to_first_token_lengthens_the_timeout() -> None:
         weight=1,
         tensor_parallel_group="",
         labels={},
-        received_at_s=130.0,
+        received_at_s=at_s,
         report=EngineReport(
-            pool="p",
-            engine="r0",
-            verdict=Verdict.READY,
-            evidence="",
-            observed_at_s=0.0,
-            time_to_first_token=Quantiles(p50_s=1.0, p99_s=4.0),
+            pool="p", engine=name, verdict=Verdict.READY, evidence="", observed_at_s=at_s, **times
         ),
     )
+
+
+def test_reported_time_to_first_token_lengthens_the_timeout() -> None:
+    engine = reporting("r0", 130.0, time_to_first_token=Quantiles(p50_s=1.0, p99_s=4.0))
     assert Pool().settled(tail(0.8), tail(0.2), engines=(engine,)).first_token_s == pytest.approx(14.0)
     old = replace(engine, received_at_s=130.0 - STALE_S - 1)
     assert Pool().settled(tail(0.8), tail(0.2), engines=(old,)).first_token_s == pytest.approx(3.0)
@@ -341,3 +341,57 @@ def test_declared_longest_service_is_the_least_silence_where_proxies_cut() -> No
     given = Pool(timeouts={"streaming": {"firstToken": "5s", "betweenTokens": "30s"}})
     kept = limits_for_cutting_proxies(given.settled(tail(0.8), tail(0.2)), given.said.timeouts, longest_s=120.0)
     assert (kept.first_token_s, kept.between_tokens_s) == (5.0, 30.0)
+
+
+def by_tokens(**said: str) -> dict[str, Any]:
+    return {"nonStreaming": {"byTokens": {"enabled": True, **said}}}
+
+
+def paced(*paces: tuple[float, float], at_s: float) -> tuple[Engine, ...]:
+    """Engines with these medians and 99th percentiles of the time between tokens."""
+    return tuple(
+        reporting(f"r{number}", at_s, time_per_output_token=Quantiles(p50_s=p50_s, p99_s=p99_s))
+        for number, (p50_s, p99_s) in enumerate(paces)
+    )
+
+
+def test_time_by_tokens_is_that_of_the_engine_in_the_middle() -> None:
+    pool = Pool(timeouts=by_tokens())
+    assert pool.step(0, tail(0.7)).by_tokens is None
+    # One slow engine of three does not lengthen it; stalls between tokens do.
+    engines = paced((0.01, 0.02), (0.01, 0.05), (0.2, 0.4), at_s=pool.now_s)
+    limits = pool.step(0, tail(0.7), engines=engines)
+    assert limits.by_tokens == TokenTimeLimit(wait_s=2.0, per_token_s=0.05)
+    assert "byTokens 2 s + 50 ms a token (measured)" in limits.reason
+    slower = paced((0.02, 0.03), (0.03, 0.03), at_s=pool.now_s)
+    assert pool.step(0, tail(0.7), engines=slower).by_tokens == TokenTimeLimit(wait_s=2.0, per_token_s=0.09)
+
+
+def test_time_by_tokens_grows_at_once_shrinks_later_and_outlives_silence() -> None:
+    pool = Pool(timeouts=by_tokens())
+    slow = pool.step(0, tail(0.7), engines=paced((0.02, 0.02), at_s=pool.now_s)).by_tokens
+    assert pool.step(1, tail(0.7), engines=paced((0.01, 0.01), at_s=pool.now_s + 1)).by_tokens == slow
+    assert pool.step(1, tail(0.7)).by_tokens == slow
+    fast = paced((0.01, 0.01), at_s=pool.now_s + DOWN_INTERVAL_S)
+    shrunk = pool.step(DOWN_INTERVAL_S, tail(0.7), engines=fast).by_tokens
+    assert shrunk == TokenTimeLimit(wait_s=2.0, per_token_s=0.03)
+    assert pool.step(0, tail(0.7), engines=fast, in_force=False).by_tokens is None
+
+
+def test_declared_time_by_tokens_needs_no_reports_and_is_kept_by_cutting_proxies() -> None:
+    pool = Pool(timeouts=by_tokens(perToken="20ms"))
+    limits = pool.step(0, None, silent=True)
+    assert limits.by_tokens == TokenTimeLimit(wait_s=2.0, per_token_s=0.02)
+    assert limits_for_cutting_proxies(limits, pool.said.timeouts).by_tokens == limits.by_tokens
+    learned = Pool(timeouts=by_tokens())
+    limits = learned.step(0, tail(0.7), engines=paced((0.01, 0.01), at_s=learned.now_s))
+    longer = limits_for_cutting_proxies(limits, learned.said.timeouts).by_tokens
+    assert longer == TokenTimeLimit(wait_s=2.0, per_token_s=pytest.approx(0.09))
+
+
+def test_time_by_tokens_is_only_reported_in_shadow_mode() -> None:
+    pool = Pool(timeouts=by_tokens(), mode="shadow")
+    limits = pool.step(0, tail(0.7), engines=paced((0.01, 0.01), at_s=pool.now_s))
+    assert limits.by_tokens is None
+    assert limits.shadow is not None
+    assert limits.shadow.by_tokens is not None
