@@ -460,13 +460,15 @@ class PortParts:
     """The division of a port's quotas among the proxies that are connected here.
 
     ``proxies`` are their node ids, ``by_tenant`` their parts of each tenant's quota, from 0 to 1; a tenant without
-    requests is absent, and so divided evenly. ``count``: all proxies, those elsewhere too.
+    requests is absent, and so divided evenly. ``sized_by``: the parts that buckets are chosen by, which change
+    only when the present ones differ by much. ``count``: all proxies, those elsewhere too.
     """
 
     proxies: tuple[str, ...] = ()
     count: int = 1
     moved_at_s: float = 0.0
     by_tenant: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: _NO_PARTS)
+    sized_by: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: _NO_PARTS)
 
     @property
     def even(self) -> float:

@@ -204,16 +204,20 @@ STALE_S = 5.0
 
 
 _NO_DEMAND: Final[Mapping[TenantId, Mapping[str, float]]] = MappingProxyType({})
+_NO_RATES: Final[Mapping[TenantId, float]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantDemand:
     """Recent requests of tenants, refused ones included, by tenant and node id.
 
+    ``per_s``: those of a second at all proxies; ``tokens_per_s``: their estimated tokens, where quotas count them.
     ``nodes``: the proxies that are connected here, with or without requests.
     """
 
     by_tenant: Mapping[TenantId, Mapping[str, float]] = field(default_factory=lambda: _NO_DEMAND)
+    per_s: Mapping[TenantId, float] = field(default_factory=lambda: _NO_RATES)
+    tokens_per_s: Mapping[TenantId, float] = field(default_factory=lambda: _NO_RATES)
     nodes: Collection[str] = ()
 
 

@@ -168,7 +168,9 @@ class TenantCounts:
             result = QuotaResult.OVER_QUOTA
         counted.counts[result] += weight
         counted.recent.slot(at_s)[result + 1] += weight
-        self.demand.add(tenant.id, node, weight=weight, at_s=at_s)
+        estimate = tenant.facts.estimate
+        tokens = 0.0 if estimate is None else estimate(entry)
+        self.demand.add(tenant.id, node, weight=weight, at_s=at_s, tokens=tokens)
 
     def add_answer(self, tenant: EntryTenant, entry: Any, pool: str, *, weight: float) -> None:
         """Count the usage of a request that an engine of this pool answered."""

@@ -3,9 +3,9 @@
 Every proxy has buckets for the whole quota; where a proxy has a part of it, a request takes more: twice as much
 from a proxy with half of the quota. So a part can move without a change of the buckets, which would fill them.
 
-A bucket must hold what one request takes. At a proxy with a small part that is more than the burst, so there are
-larger buckets, each four times the one before, and a proxy uses the smallest that holds a request: after a pause
-it admits from one to four.
+A bucket must hold what some requests take. At a proxy with a small part that is more than the burst, so there are
+larger buckets, each four times the one before, and a proxy uses the smallest that holds a request, or four where
+its part is small: after a pause it admits from one to four, or from four to sixteen.
 """
 
 import math
@@ -22,6 +22,12 @@ from xds_server.translate.envoy_values import seconds
 
 STEP: Final = 4
 """Ratio of the sizes of a tenant's buckets."""
+
+FEW: Final = 16
+HOLDS: Final = 4
+"""Requests that a bucket holds at least where a proxy has less than one of ``FEW`` parts, else one. A bucket of
+one or two is often full when the next request comes, and loses what flows in.
+"""
 
 UNIT: Final = 1000
 """Tokens of Envoy's bucket for one that is counted, at a proxy with the whole quota: a part is exact to 0.1 %."""
@@ -59,8 +65,8 @@ class QuotaBuckets:
 
     def place(self, part: float) -> int:
         """Which of the buckets a proxy with this part takes from."""
-        cost = self.cost(part)
-        return next((number for number, size in enumerate(self.sizes) if size >= cost), len(self.sizes) - 1)
+        least = self.cost(part) * (HOLDS if part * FEW < 1 else 1)
+        return next((number for number, size in enumerate(self.sizes) if size >= least), len(self.sizes) - 1)
 
     def envoy_buckets(self) -> Iterator[TokenBucket]:
         """The same for Envoy."""

@@ -10,6 +10,7 @@ docs/adr/0053-quotas-divided-by-use.md.
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -21,7 +22,7 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
 from policies.model import PolicySet
 from policies.resilience.mode import Mode
 from policies.route import MAX_TOKENS_HEADER, Listener, ModelRoute
-from policies.tenants import OTHERS, Quota
+from policies.tenants import OTHERS, Quota, Tenants
 from xds_server.decide.decisions import Decisions, PortParts
 from xds_server.model.memo import Memo
 from xds_server.model.type_urls import EXTENSION
@@ -105,6 +106,22 @@ end
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantCost:
+    """What a request of one tenant takes at one proxy, in Envoy's tokens, and from which bucket.
+
+    ``per_s`` flow in; None without a limit. ``token_cost`` is for one estimated token, ``most_tokens`` what its
+    bucket holds; None without a limit of tokens.
+    """
+
+    bucket: str
+    cost: int = 1
+    per_s: float | None = None
+    token_cost: float | None = None
+    most_tokens: int | None = None
+    tokens_per_s: float | None = None
+
+
 def parts_name(port: int) -> str:
     """Name of the filter, and of the resource with its configuration."""
     return f"switchgear.tenant_parts.{port}"
@@ -126,8 +143,7 @@ def parts_resource(listener: Listener, parts: PortParts, node: str = "") -> Tran
     tenants = listener.tenants
     if tenants is None or not tenants.has_quotas:
         return None
-    own = {name: found[node] for name, found in parts.by_tenant.items() if node in found} if node else _NO_PARTS
-    script = "".join(_script(listener, parts, own))
+    script = "".join(_script(listener, tenants, tenant_costs(tenants, parts, node)))
     lua = Lua(default_source_code=DataSource(inline_string=script))
     name = parts_name(listener.port)
     return TranslatedResource(
@@ -151,9 +167,10 @@ def proxy_parts(policies: PolicySet, decisions: Decisions, memo: Memo) -> Mappin
     for port, parts in decisions.quota_parts.items():
         for node in parts.proxies if parts.by_tenant else ():
             of = tuple(sorted((name, some[node]) for name, some in parts.by_tenant.items()))
+            sizes = tuple(sorted((name, some[node]) for name, some in parts.sized_by.items()))
             made = memo.of(
                 ("parts", port, node),
-                (listeners[port], parts.count, of),
+                (listeners[port], parts.count, of, sizes),
                 partial(_own, listeners[port], parts, node),
             )
             found[node] = (*found.get(node, ()), *made)
@@ -173,13 +190,10 @@ def bucket_name(tenant: str, place: int) -> str:
     return f"{tenant} {place}" if place else tenant
 
 
-def _script(listener: Listener, parts: PortParts, own: Mapping[str, float]) -> Iterator[str]:
-    tenants = listener.tenants
-    if tenants is None:
-        return
+def _script(listener: Listener, tenants: Tenants, costs: Mapping[str, TenantCost]) -> Iterator[str]:
     yield "local PARTS = {\n"
-    for name, quota in tenants.quotas().items():
-        yield f'  ["{name}"] = {{{_row(name, quota, own.get(name, parts.even), parts.count)}}},\n'
+    for name, cost in costs.items():
+        yield f'  ["{name}"] = {{{_lua_row(cost)}}},\n'
     yield "}\n"
     values = {
         "header": tenants.header,
@@ -211,19 +225,38 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
     return text
 
 
-def _row(name: str, quota: Quota, part: float, count: int) -> str:
+def tenant_costs(tenants: Tenants, parts: PortParts, node: str = "") -> Mapping[str, TenantCost]:
+    """What requests take at a proxy, by tenant; without a name, at one with even parts."""
+    found = {}
+    for name, quota in tenants.quotas().items():
+        part = parts.by_tenant.get(name, _NO_PARTS).get(node, parts.even)
+        sized_by = parts.sized_by.get(name, _NO_PARTS).get(node, part)
+        found[name] = _cost(name, quota, part, sized_by, parts.count)
+    return MappingProxyType(found)
+
+
+def _cost(name: str, quota: Quota, part: float, sized_by: float, count: int) -> TenantCost:
     requests = request_buckets(quota, count)
-    if requests is None:
-        found = f'bucket = "{name}", cost = 1'
-        sizes: tuple[int, ...] = ()
-    else:
-        place = requests.place(part)
-        cost, sizes = min(math.ceil(requests.cost(part)), LARGEST_BUCKET), requests.sizes
-        found = f'bucket = "{bucket_name(name, place)}", cost = {cost}, per_s = {requests.per_s:.12g}'
-    tokens = token_buckets(quota, sizes)
-    if tokens is not None:
+    tokens = token_buckets(quota, () if requests is None else requests.sizes)
+    found = TenantCost(bucket=name)
+    if requests is not None:
+        found = TenantCost(
+            bucket=bucket_name(name, requests.place(sized_by)),
+            cost=min(math.ceil(requests.cost(part)), LARGEST_BUCKET),
+            per_s=requests.per_s,
+        )
+    if tokens is None:
+        return found
+    return replace(found, token_cost=tokens.cost(part), most_tokens=tokens.sizes[0], tokens_per_s=tokens.per_s)
+
+
+def _lua_row(one: TenantCost) -> str:
+    found = f'bucket = "{one.bucket}", cost = {one.cost}'
+    if one.per_s is not None:
+        found += f", per_s = {one.per_s:.12g}"
+    if one.token_cost is not None:
         found += (
-            f", token_cost = {tokens.cost(part):.12g}, most_tokens = {tokens.sizes[0]}"
-            f", tokens_per_s = {tokens.per_s:.12g}"
+            f", token_cost = {one.token_cost:.12g}, most_tokens = {one.most_tokens}"
+            f", tokens_per_s = {one.tokens_per_s:.12g}"
         )
     return found

@@ -58,7 +58,7 @@ def test_three_proxies_admit_the_limit(busy: Mapping[str, float], limit_per_s: f
     assert 0.98 <= admitted_ratio(lambda _: rates, limit_per_s, until_s=60.0, from_s=20.0) <= 1.0 + 1e-9
 
 
-@pytest.mark.parametrize(("limit_per_s", "within_s"), [(100.0, 9.0), (12.0, 9.0), (3.0, 12.0)])
+@pytest.mark.parametrize(("limit_per_s", "within_s"), [(100.0, 9.0), (12.0, 10.0), (3.0, 12.0)])
 def test_parts_follow_traffic_that_moves(limit_per_s: float, within_s: float) -> None:
     def rates(now_s: float) -> Mapping[str, float]:
         busy = "n0" if now_s < 30.0 else "n1"

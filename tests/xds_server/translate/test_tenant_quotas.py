@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from policies.route import Listener
 from policies.tenants import PeriodQuota, Quota, QuotaUnit, Tenants
 from xds_server.decide.admission.quota_parts import FLOOR
-from xds_server.translate.quota_buckets import MOST_BURST, STEP, request_buckets
+from xds_server.translate.quota_buckets import FEW, HOLDS, MOST_BURST, STEP, request_buckets
 from xds_server.translate.tenant_quotas import QUOTA_FILTER, quota_filters, tenant_quotas
 
 MIN_FILL_S = 0.05
@@ -37,7 +37,8 @@ def test_part_of_a_quota_is_what_its_buckets_admit(
     part = FLOOR / proxies + (1 - FLOOR) * busy
     cost, size = math.ceil(buckets.cost(part)), buckets.sizes[buckets.place(part)]
     assert cost <= size, "each proxy can admit a request"
-    assert size / cost <= max(min(burst, MOST_BURST) * part, STEP) * (1 + 1e-6)
+    most = STEP * HOLDS if part * FEW < 1 else STEP
+    assert size / cost <= max(min(burst, MOST_BURST) * part, most) * (1 + 1e-6)
     admits_per_s = buckets.per_s / cost
     exact = 0.01 if requests / unit.seconds < 1e7 else 1.0
     assert (1 - exact) * quota.per_s * part <= admits_per_s <= quota.per_s * part * (1 + 1e-6)

@@ -65,7 +65,8 @@ def test_without_requests_and_with_few_parts_are_even() -> None:
 
 
 def demand(nodes: list[str], **asked: float) -> TenantDemand:
-    return TenantDemand(by_tenant={TENANT: asked} if asked else {}, nodes=nodes)
+    above = {TENANT: 1e6}
+    return TenantDemand(by_tenant={TENANT: asked} if asked else {}, per_s=above if asked else {}, nodes=nodes)
 
 
 def parts(
