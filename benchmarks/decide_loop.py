@@ -31,7 +31,7 @@ from xds_server.decide.decision_memory import NO_MEMORY
 from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.model.fleet import Fleet, declared, with_report, with_traffic
 from xds_server.model.pool_traffic import EngineTraffic, LatencyTail, PoolTraffic, Proxy, ProxyTraffic
-from xds_server.model.snapshot import Resource
+from xds_server.model.snapshot import OwnResources
 from xds_server.model.view import View
 from xds_server.reconcile.pipeline import BuildInputs, Pipeline
 
@@ -146,7 +146,7 @@ def _whole(policies: PolicySet, size: FleetSize, moments: Sequence[RoundInput]) 
         {proxy.node: View(zone=proxy.zone, role=proxy.role, cuts=proxy.cuts) for proxy in _proxies(size)}
     )
     whole_s, layers = [], 0
-    known: Mapping[str, Resource] = {}
+    known: Mapping[str, OwnResources] = {}
     for place, moment in enumerate(moments):
         began_s = time.process_time()
         fleet = _folded(fleet, moment, now_s)

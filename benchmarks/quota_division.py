@@ -1,13 +1,13 @@
 """How exactly a quota holds that is divided over many proxies with uneven traffic.
 
-Decisions and generated buckets are the control plane's. Arrivals and buckets are arrays, a tenth of a second at
-a time, with Envoy's arithmetic. A tenant asks for ten times its quota. The promise: what all proxies admit in a
-minute, after the first seconds, is within 2 % of the quota.
+Counts, decisions and generated buckets are the control plane's. Arrivals and buckets are arrays, a tenth of a
+second at a time, with Envoy's arithmetic. The promise: what all proxies admit in a minute, after bursts were used
+up, is within 2 % of the quota, or of what the tenant asks for where that is less.
 """
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -15,24 +15,29 @@ from typing import Final
 import numpy as np
 
 from benchmarks.harness import ResultColumn, option_parser, publish, result_table
-from chaos.simulator.quota_buckets import BucketConfig, quota_config
+from chaos.simulator.quota_buckets import quota_config
 from policies.load import load_contents
 from policies.model import PolicySet
 from xds_server.decide.decide import decide
 from xds_server.decide.decision_memory import NO_MEMORY
-from xds_server.decide.decisions import Decisions
+from xds_server.decide.decisions import NO_PORT_PARTS, PortParts
 from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.model.fleet import declared
 from xds_server.model.pool_traffic import Proxy
 from xds_server.model.view import GATEWAY
+from xds_server.telemetry.tenant_demand import DemandByProxy
+from xds_server.translate.tenant_parts import tenant_costs
 from xds_server.translate.tenant_quotas import QUOTA_FILTER, tenant_quotas
 
 PROXIES: Final = 1000
 TENANT: Final = "nightly"
-TIMES_QUOTA: Final = 10.0
+TIMES_QUOTA: Final = (0.8, 1.3, 10.0)
 STEP_S: Final = 0.1
-FIRST_S: Final = 10.0
-"""Until then bursts are used up, and a division by use would be learned."""
+DECIDES_S: Final = 1.0
+"""Time between two rounds, which also read what proxies logged."""
+
+FIRST_S: Final = 40.0
+"""Until then bursts are used up, and parts are learned."""
 
 JUDGED_S: Final = 60.0
 TARGET_PERCENT: Final = 2.0
@@ -62,10 +67,14 @@ spec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DivisionRow:
-    """One quota with one spread of traffic; ``error_percent`` is of what was admitted, negative for too little."""
+    """One quota with one spread of traffic, asked for ``times``.
+
+    ``error_percent`` is of what was admitted, negative for too little.
+    """
 
     spread: str
     quota_per_s: int
+    times: float
     burst: int
     admitted_per_s: float
     error_percent: float
@@ -89,53 +98,90 @@ def quota_policies(per_s: int, burst: int) -> PolicySet:
     return load_contents({Path("quota.yaml"): _POLICY.format(per_minute=60 * per_s, burst=burst).encode()})
 
 
-def proxy_buckets(policies: PolicySet, decisions: Decisions, nodes: Sequence[str]) -> list[BucketConfig]:
-    """The tenant's bucket at each proxy, from the generated configuration."""
-    (route,) = policies.routes.values()
-    packed = tenant_quotas(route.spec.listener, decisions.quota_proxies[_PORT])
-    return [quota_config(packed[QUOTA_FILTER]).buckets["tenant", TENANT]] * len(nodes)
+class ProxyBuckets:
+    """The tenant's buckets at all proxies, in Envoy's tokens, by place and proxy; full at first."""
+
+    def __init__(self, policies: PolicySet, proxies: int) -> None:
+        (route,) = policies.routes.values()
+        tenants = route.spec.listener.tenants
+        assert tenants is not None
+        self._tenants = tenants
+        packed = tenant_quotas(route.spec.listener, proxies)
+        buckets = quota_config(packed[QUOTA_FILTER]).buckets
+        names = [name for key, name in buckets if key == "tenant" and name.split()[0] == TENANT]
+        self._places = {name: place for place, name in enumerate(names)}
+        self._most = np.array([[float(buckets["tenant", name].most)] for name in names])
+        self._per_s = np.array([[buckets["tenant", name].per_s] for name in names])
+        self._tokens = np.repeat(self._most, proxies, axis=1)
+        self._every = np.arange(proxies)
+        self._used = np.zeros(proxies, dtype=int)
+        self._cost = np.ones(proxies)
+
+    def set_parts(self, parts: PortParts, nodes: Sequence[str]) -> None:
+        """Take from the buckets that the generated filters name."""
+        costs = [tenant_costs(self._tenants, parts, node)[TENANT] for node in nodes]
+        self._used = np.array([self._places[one.bucket] for one in costs])
+        self._cost = np.array([float(one.cost) for one in costs])
+
+    def take(self, arrived: np.ndarray) -> np.ndarray:
+        """Let tokens flow in for a step, and admit as many of these requests as there are tokens for."""
+        self._tokens = np.minimum(self._most, self._tokens + self._per_s * STEP_S)
+        there = self._tokens[self._used, self._every]
+        taken = np.minimum(arrived, np.floor(there / self._cost + 1e-9))
+        self._tokens[self._used, self._every] = there - taken * self._cost
+        return taken
 
 
 def admitted_by_step(
     policies: PolicySet, parts: np.ndarray, demand_per_s: float, rng: np.random.Generator
-) -> Iterator[tuple[float, int]]:
-    """Time and requests admitted over all proxies, for each step; the control plane decides once a second."""
+) -> Iterator[tuple[float, int, int]]:
+    """Time, and requests sent and admitted over all proxies, for each step."""
     nodes = [f"p{number}" for number in range(len(parts))]
     connected = ConnectedProxies(
         by_node=MappingProxyType({node: Proxy(node=node, zone="", role=GATEWAY) for node in nodes}),
         by_role={GATEWAY: len(nodes)},
     )
     fleet, memory = declared(policies), NO_MEMORY
-    most, per_s = np.zeros(len(nodes)), np.zeros(len(nodes))
-    tokens: np.ndarray | None = None
+    buckets, demand = ProxyBuckets(policies, len(nodes)), DemandByProxy()
+    demand.retain([(_PORT, TENANT)])
+    decided = NO_PORT_PARTS
+    unread = np.zeros(len(nodes))
     for step in range(round((FIRST_S + JUDGED_S) / STEP_S)):
         now_s = step * STEP_S
-        if step % round(1 / STEP_S) == 0:
-            decisions, memory = decide(policies, fleet, memory, proxies=connected, now_s=now_s)
-            buckets = proxy_buckets(policies, decisions, nodes)
-            most, per_s = np.array([one.most for one in buckets]), np.array([one.per_s for one in buckets])
-        tokens = np.minimum(most, most if tokens is None else tokens + per_s * STEP_S)
-        taken = np.minimum(rng.poisson(parts * demand_per_s * STEP_S), np.floor(tokens + 1e-9))
-        tokens = tokens - taken
-        yield now_s, int(taken.sum())
+        if step % round(DECIDES_S / STEP_S) == 0:
+            for place in np.flatnonzero(unread):
+                demand.add((_PORT, TENANT), nodes[place], weight=float(unread[place]), at_s=now_s)
+            unread[:] = 0
+            proxies = replace(connected, demand=demand.demand(now_s, nodes))
+            decisions, memory = decide(policies, fleet, memory, proxies=proxies, now_s=now_s)
+            if decisions.quota_parts[_PORT] is not decided:
+                decided = decisions.quota_parts[_PORT]
+                buckets.set_parts(decided, nodes)
+        arrived = rng.poisson(parts * demand_per_s * STEP_S)
+        unread += arrived
+        yield now_s, int(arrived.sum()), int(buckets.take(arrived).sum())
 
 
-def measured(spread: str, parts: np.ndarray, per_s: int, burst: int, seed: int) -> DivisionRow:
+def measured(spread: str, parts: np.ndarray, per_s: int, *, burst: int, times: float, seed: int) -> DivisionRow:
     """Run one minute, after the first seconds."""
-    steps = admitted_by_step(quota_policies(per_s, burst), parts, TIMES_QUOTA * per_s, np.random.default_rng(seed))
-    admitted_per_s = sum(count for at_s, count in steps if at_s >= FIRST_S) / JUDGED_S
+    steps = admitted_by_step(quota_policies(per_s, burst), parts, times * per_s, np.random.default_rng(seed))
+    judged = [(sent, admitted) for at_s, sent, admitted in steps if at_s >= FIRST_S]
+    admitted_per_s = sum(admitted for _, admitted in judged) / JUDGED_S
+    due_per_s = min(per_s, sum(sent for sent, _ in judged) / JUDGED_S)
     return DivisionRow(
         spread=spread,
         quota_per_s=per_s,
+        times=times,
         burst=burst,
         admitted_per_s=admitted_per_s,
-        error_percent=100.0 * (admitted_per_s / per_s - 1),
+        error_percent=100.0 * (admitted_per_s / due_per_s - 1),
     )
 
 
 COLUMNS: Final[Sequence[ResultColumn[DivisionRow]]] = (
     ResultColumn(heading="traffic", cell=lambda row: row.spread, left=True),
     ResultColumn(heading="quota", cell=lambda row: f"{row.quota_per_s}/s"),
+    ResultColumn(heading="asked", cell=lambda row: f"{row.times:g} times"),
     ResultColumn(heading="burst", cell=lambda row: f"{row.burst}"),
     ResultColumn(heading="admitted", cell=lambda row: f"{row.admitted_per_s:.1f}/s"),
     ResultColumn(heading="error", cell=lambda row: f"{row.error_percent:+.1f} %"),
@@ -150,12 +196,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="seed of the arrivals")
     options = parser.parse_args(argv)
     rows = [
-        measured(spread, parts, per_s, burst, options.seed)
+        measured(spread, parts, per_s, burst=burst, times=times, seed=options.seed)
         for spread, parts in traffic_spreads(options.proxies).items()
         for per_s in QUOTAS_PER_S
-        for burst in sorted({per_s, max(per_s, 2 * options.proxies)})
+        for times in TIMES_QUOTA
+        for burst in sorted({per_s, 10 * options.proxies} if per_s >= options.proxies else {per_s})
     ]
-    title = f"A quota over {options.proxies} proxies, asked for {TIMES_QUOTA:g} times"
+    title = f"A quota over {options.proxies} proxies"
     record = {"benchmark": "quota_division", "proxies": options.proxies, "rows": [asdict(row) for row in rows]}
     met = all(row.kept for row in rows)
     return publish([result_table(title, COLUMNS, rows)], options.json, record, met=met)

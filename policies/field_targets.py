@@ -18,6 +18,7 @@ class Xds(Flag):
     RTDS = auto()
     SDS = auto()
     RDS = auto()
+    ECDS = auto()
     CDS = auto()
     LDS = auto()
 

@@ -315,7 +315,7 @@ class Listener(Spec):
         ...,
         "Port of the Envoys.",
         targets=FieldTargets(
-            live=Xds.RDS | Xds.LDS | Xds.CDS,
+            live=Xds.RDS | Xds.LDS | Xds.CDS | Xds.ECDS,
             istio=kept("port of the host that callers ask for, or of the gateway", "VirtualService"),
             gateway_api=approximated("parentRefs[].port: the Gateway must listen on it", "HTTPRoute"),
         ),
@@ -381,7 +381,7 @@ class Listener(Spec):
         why="reading a body costs Envoy up to twice the processor time; with headers a caller that states another "
         "model than its body's chooses the pool",
         targets=FieldTargets(
-            live=Xds.LDS | Xds.RDS,
+            live=Xds.LDS | Xds.RDS | Xds.ECDS,
             istio=kept("Istio reads no bodies; conditions are on the same headers", "VirtualService"),
             gateway_api=kept("gateways read no bodies; conditions are on headers", "HTTPRoute"),
         ),

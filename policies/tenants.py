@@ -67,7 +67,7 @@ class PeriodQuota(Spec):
     tokens: int | None = documented_field(
         None,
         "Tokens of these requests within the period, estimated like `tokens` of the quota. Default: no limit.",
-        targets=_targets(Xds.RDS | Xds.LDS),
+        targets=_targets(Xds.RDS | Xds.LDS | Xds.ECDS),
         ge=1,
         le=1_000_000_000_000_000,
     )
@@ -80,21 +80,21 @@ class Quota(Spec):
         None,
         "Requests admitted per unit of time, over all proxies of the port. Required unless `fairShares` is set; "
         "default then: no limit.",
-        targets=_targets(Xds.RDS),
+        targets=_targets(Xds.RDS | Xds.ECDS),
         ge=1,
         le=1_000_000_000,
     )
     per: QuotaUnit = documented_field(
         QuotaUnit.SECOND,
         "Unit of time. Requests are admitted evenly within it, after the burst.",
-        targets=_targets(Xds.RDS),
+        targets=_targets(Xds.RDS | Xds.ECDS),
     )
     burst: int | None = documented_field(
         None,
         "Requests admitted at once after a pause, over all proxies, at least 1 at each. Default: what the quota "
         "admits in 1 s.",
         why="each change of the port's routes fills the bucket again, so a large burst makes the limit loose",
-        targets=_targets(Xds.RDS),
+        targets=_targets(Xds.RDS | Xds.ECDS),
         ge=1,
         le=1_000_000_000,
     )
@@ -104,7 +104,7 @@ class Quota(Spec):
         "Tokens of prompts and answers admitted per unit of time, over all proxies of the port, as estimated when "
         "a request arrives: bytes of its body / `bytesPerToken`, plus the most tokens that it asks for, or "
         "`answerTokens`. Default: no limit.",
-        targets=_targets(Xds.RDS | Xds.LDS),
+        targets=_targets(Xds.RDS | Xds.LDS | Xds.ECDS),
         ge=1,
         le=1_000_000_000,
     )
@@ -114,7 +114,7 @@ class Quota(Spec):
         "that part. Default: what the quota admits in 60 s.",
         why="each change of the port's routes fills the bucket again, so a large burst makes the limit loose; a "
         "burst below the largest request times the proxies does, too",
-        targets=_targets(Xds.RDS),
+        targets=_targets(Xds.RDS | Xds.ECDS),
         ge=1,
         le=1_000_000_000,
     )
@@ -146,6 +146,11 @@ class Quota(Spec):
         """Limits of calendar periods, the shortest first; only those that are set."""
         found = {QuotaPeriod.DAY: self.per_day, QuotaPeriod.MONTH: self.per_month}
         return {period: limit for period, limit in found.items() if limit is not None}
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether proxies have parts of it."""
+        return self.requests is not None or self.tokens is not None
 
     @property
     def counts_tokens(self) -> bool:
@@ -181,7 +186,7 @@ class Tenant(Quota):
     name: str = documented_field(
         ...,
         "Value of the header that names the tenant; unique, not `others`.",
-        targets=_targets(Xds.RDS),
+        targets=_targets(Xds.RDS | Xds.ECDS),
         pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.@:/]*[A-Za-z0-9])?$",
         max_length=63,
     )
@@ -199,7 +204,7 @@ class Tenants(Spec):
         ...,
         "Request header with the tenant's name: one that `jwt.claimToHeaders` or `tls.callers.identityHeader` "
         "writes, or any with trustHeader.",
-        targets=_targets(Xds.RDS | Xds.LDS),
+        targets=_targets(Xds.RDS | Xds.LDS | Xds.ECDS),
     )
     trust_header: bool = documented_field(
         False,
@@ -210,21 +215,21 @@ class Tenants(Spec):
     answer_tokens: int = documented_field(
         ANSWER_TOKENS,
         "Tokens that count for the answer to a request that states no limit (`max_tokens` and the like).",
-        targets=_targets(Xds.RDS | Xds.LDS),
+        targets=_targets(Xds.RDS | Xds.LDS | Xds.ECDS),
         ge=0,
         le=1_000_000,
     )
     bytes_per_token: int = documented_field(
         BYTES_PER_TOKEN,
         "Bytes of a request's body that count as a token of its prompt.",
-        targets=_targets(Xds.RDS | Xds.LDS),
+        targets=_targets(Xds.RDS | Xds.LDS | Xds.ECDS),
         ge=1,
         le=1000,
     )
     mode: Mode = documented_field(
         Mode.ENFORCE,
         "enforce: answer 429 above a quota. shadow: serve the request and count it as over its quota.",
-        targets=_targets(Xds.RDS | Xds.RTDS),
+        targets=_targets(Xds.RDS | Xds.RTDS | Xds.ECDS),
     )
     fair_shares: bool = documented_field(
         False,

@@ -24,12 +24,12 @@ from chaos.simulator.proxy_config import (
     RouteEntries,
     UpstreamHost,
 )
-from chaos.simulator.quota_buckets import QuotaConfig, quota_config
+from chaos.simulator.quota_buckets import QuotaConfig, QuotaParts, quota_config
 from chaos.testbed.request_shape import KINDS, RequestKind, RequestShape, meets
 from policies.model import PolicySet
 from policies.resilience import ResilienceSpec
 from policies.route import ModelRoute, PriorityClass
-from xds_server.decide.decisions import Decisions, DegradationState, Health
+from xds_server.decide.decisions import NO_PORT_PARTS, Decisions, DegradationState, Health
 from xds_server.model.fleet import Fleet
 from xds_server.model.memo import Memo
 from xds_server.model.pool_traffic import Proxy
@@ -68,6 +68,7 @@ from xds_server.translate.route_configuration import (
 from xds_server.translate.runtime import with_hedge_budget
 from xds_server.translate.runtime_layers import runtime_resource
 from xds_server.translate.strict_sessions import is_strict, session_hosts, session_token, strict_pools
+from xds_server.translate.tenant_parts import tenant_costs
 from xds_server.translate.tenant_quotas import QUOTA_FILTER, tenant_quotas
 from xds_server.translate.tenant_share_limits import tenant_key
 
@@ -126,6 +127,7 @@ class ProxyConfigTranslator:
                 if one.cut and proxy.cuts and uses_internal_listeners(self._policies.effective[key.pool])
             ),
             quotas=self._quotas(decisions),
+            parts=self._parts(decisions, proxy),
             mutations=self._mutations,
             percentages=self._percentages(fleet, decisions, proxy),
         )
@@ -138,6 +140,18 @@ class ProxyConfigTranslator:
         proxies = decisions.quota_proxies.get(self.port, 1)
         return self._memo.of(
             "quotas", (proxies,), lambda: quota_config(tenant_quotas(listener, proxies)[QUOTA_FILTER])
+        )
+
+    def _parts(self, decisions: Decisions, proxy: Proxy) -> QuotaParts | None:
+        """What requests of the port's tenants take from these buckets at this proxy."""
+        tenants = None if self._listener is None else self._listener.tenants
+        if tenants is None or not tenants.has_quotas:
+            return None
+        parts = decisions.quota_parts.get(self.port, NO_PORT_PARTS)
+        return self._memo.identical(
+            ("parts", proxy.node),
+            (parts,),
+            lambda: QuotaParts(header=tenants.header, costs=tenant_costs(tenants, parts, proxy.node)),
         )
 
     def _percentages(self, fleet: Fleet, decisions: Decisions, proxy: Proxy) -> Mapping[str, float]:

@@ -11,7 +11,7 @@ from typing import Final
 from envoy_data_plane.envoy.config.common.mutation_rules.v3 import HeaderMutation
 
 from chaos.simulator.caller_rules import NO_PERCENTAGES, DeadlineRoute, ShareFilters
-from chaos.simulator.quota_buckets import QuotaConfig
+from chaos.simulator.quota_buckets import QuotaConfig, QuotaParts
 from chaos.testbed.request_shape import RequestKind
 
 NO_LIMIT: Final = 4_294_967_295
@@ -159,8 +159,9 @@ class ProxyConfig:
 
     ``cut`` are the engines, as (pool, engine), whose requests it must cut.
     ``prefillers`` are the prefill engines that may be named to a decode engine, with weights, by (pool, engine).
-    ``quotas`` are the buckets of tenants, ``mutations`` changes of request headers before a route is chosen, and
-    ``percentages`` the parts of requests that routes and filters look up in the runtime layer.
+    ``quotas`` are the buckets of tenants, ``parts`` what requests take from them here, ``mutations`` changes of
+    request headers before a route is chosen, and ``percentages`` the parts of requests that routes and filters
+    look up in the runtime layer.
     """
 
     clusters: Mapping[str, ClusterConfig]
@@ -172,6 +173,7 @@ class ProxyConfig:
         default_factory=lambda: MappingProxyType({})
     )
     quotas: QuotaConfig | None = None
+    parts: QuotaParts | None = None
     mutations: tuple[HeaderMutation, ...] = ()
     percentages: Mapping[str, float] = field(default_factory=lambda: NO_PERCENTAGES)
 

@@ -5,6 +5,7 @@ are the product's code.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -172,8 +173,9 @@ class SimulatedControlPlane:
         self._round_at, now_s = None, self._timeline.now_s
         self._last_s = now_s
         self._fleet = with_traffic(self._fleet, self.hearing.book.traffic(now_s))
+        demand = self.hearing.book.tenants.demand.demand(now_s, tuple(self._seen))
         decisions, self._memory = decide(
-            self._policies, self._fleet, self._memory, proxies=self._connected, now_s=now_s
+            self._policies, self._fleet, self._memory, proxies=replace(self._connected, demand=demand), now_s=now_s
         )
         self.rounds += 1
         self._write_down(decisions)
@@ -229,6 +231,8 @@ def _types(before: ProxyConfig | None, now: ProxyConfig) -> Sequence[str]:
         found.append("rds")
     if before.limits != now.limits or weights_before != weights_now or before.percentages != now.percentages:
         found.append("rtds")
+    if before.parts != now.parts:
+        found.append("ecds")
     return found
 
 

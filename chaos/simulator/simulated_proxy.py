@@ -40,6 +40,7 @@ from xds_server.model.pool_traffic import DeadlineResult
 from xds_server.telemetry.attempt_outcome import DEADLINE_EXPIRED, NO_HOST, OVERFLOW, TIMEOUT
 from xds_server.telemetry.tenant_counts import QuotaResult
 from xds_server.translate.deadlines import DEADLINE_REASON
+from xds_server.translate.request_fields import ESTIMATED_TOKENS_HEADER
 from xds_server.translate.tenant_quotas import QUOTA_REASON
 from xds_server.translate.tenant_share_limits import SHARE_REASON, SHARE_STATUS
 
@@ -115,7 +116,9 @@ class SimulatedProxy:
     ) -> ProxiedRequest | None:
         """Accept a request; None if answered at once."""
         headers = with_mutations(self._told.mutations, sent.headers)
-        if self._quotas is not None and not self._quotas.admits(headers, sent.estimated_tokens, self.now_s):
+        if sent.estimated_tokens and self._told.parts is not None:
+            headers = {**headers, ESTIMATED_TOKENS_HEADER: f"{sent.estimated_tokens:.0f}"}
+        if not self._within_quota(headers, sent.estimated_tokens):
             self.entries.append(refused_entry("", headers, limit=QuotaResult.REFUSED, now_s=self.now_s))
             _answer_at_once(caller, 429, QUOTA_REASON)
             return None
@@ -166,6 +169,10 @@ class SimulatedProxy:
         self._arm_idle(ask)
         self._try(ask)
         return None if ask.done else ask
+
+    def _within_quota(self, headers: Headers, tokens: float) -> bool:
+        quotas, parts = self._quotas, self._told.parts
+        return quotas is None or parts is None or quotas.admits(parts.metadata(headers, tokens), self.now_s)
 
     def _takes(self, route: DeadlineRoute, headers: Headers) -> bool:
         """Whether a route takes this request; one that refuses takes a part, which the runtime layer has."""

@@ -106,7 +106,7 @@ class TelemetryFeed:
         tenant, entry = self._tenant(one)
         if tenant is not None:
             if attempt.first:
-                self.book.tenants.add(tenant, entry, weight=_ALL, at_s=now_s)
+                self.book.tenants.add(tenant, entry, node, weight=_ALL, at_s=now_s)
             if tenant.has_share_of(one.pool):
                 self.book.record_tenant(facts, tenant.id, attempt, weight=_ALL, now_s=now_s)
 
@@ -115,12 +115,12 @@ class TelemetryFeed:
         entry = _LogEntry(self._port, one.headers)
         return self.book.tenants.of(entry) if self.book.tenants.ports else None, entry
 
-    def _refused(self, one: AccessLogEntry, now_s: float) -> None:
+    def _refused(self, node: str, one: AccessLogEntry, now_s: float) -> None:
         """A request that was refused before an attempt; by ``limit``, or by the admission limit."""
         tenant, entry = self._tenant(one)
         if tenant is None:
             return
-        self.book.tenants.add(tenant, entry, refused=one.limit, weight=_ALL, at_s=now_s)
+        self.book.tenants.add(tenant, entry, node, refused=one.limit, weight=_ALL, at_s=now_s)
         if one.limit is not QuotaResult.REFUSED and one.late is None and tenant.has_share_of(one.pool):
             self.book.record_tenant_refusal(
                 self.book.directory.pools[one.pool],
@@ -132,19 +132,19 @@ class TelemetryFeed:
 
     def _request(self, node: str, one: AccessLogEntry, now_s: float) -> None:
         if one.limit is not None:
-            self._refused(one, now_s)
+            self._refused(node, one, now_s)
             return
         facts = self.book.directory.pools[one.pool]
         if one.late is not None:
             self.book.record_deadline(facts, one.late, weight=_ALL)
             if one.late is DeadlineResult.REFUSED:
-                self._refused(one, now_s)
+                self._refused(node, one, now_s)
             return
         outcome = request_outcome(one.flags, one.details, one.number)
         if outcome is AttemptOutcome.NOT_SENT:
             priority = PriorityClass.BATCH if one.batch else PriorityClass.INTERACTIVE
             self.book.record_shed(node, facts, priority, weight=_ALL, now_s=now_s)
             if one.number == 0:
-                self._refused(one, now_s)
+                self._refused(node, one, now_s)
         elif outcome is AttemptOutcome.FAILURE and one.engine:
             self.book.record_failure(facts, one.engine, weight=_ALL, now_s=now_s)

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import betterproto2
 from betterproto2 import Casing
 from envoy_data_plane.envoy.config.cluster.v3 import Cluster
+from envoy_data_plane.envoy.config.core.v3 import TypedExtensionConfig
 from envoy_data_plane.envoy.config.endpoint.v3 import ClusterLoadAssignment
 from envoy_data_plane.envoy.config.listener.v3 import Listener
 from envoy_data_plane.envoy.config.route.v3 import RouteConfiguration
@@ -21,7 +22,17 @@ from envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 import Secret
 from envoy_data_plane.envoy.service.runtime.v3 import Runtime
 
 from xds_server.model.snapshot import Resource, Snapshot
-from xds_server.model.type_urls import CLUSTER, ENDPOINT, LISTENER, PUSH_ORDER, ROUTE, RUNTIME, SECRET, SHORT_NAMES
+from xds_server.model.type_urls import (
+    CLUSTER,
+    ENDPOINT,
+    EXTENSION,
+    LISTENER,
+    PUSH_ORDER,
+    ROUTE,
+    RUNTIME,
+    SECRET,
+    SHORT_NAMES,
+)
 
 _CLASSES: Final[Mapping[str, type[betterproto2.Message]]] = MappingProxyType(
     {
@@ -30,6 +41,7 @@ _CLASSES: Final[Mapping[str, type[betterproto2.Message]]] = MappingProxyType(
         LISTENER: Listener,
         ROUTE: RouteConfiguration,
         RUNTIME: Runtime,
+        EXTENSION: TypedExtensionConfig,
     }
 )
 

@@ -1,6 +1,7 @@
 """Types of ``/v1/tenants``: quotas of tenants, and what this replica's proxies report of them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,8 @@ class TenantStatus:
     """One tenant of one port; ``others`` stands for all callers that are not named.
 
     ``requests`` per ``per`` (second, minute, hour) are its quota over all proxies, ``quota_per_s`` the same per
-    second; each of ``proxies`` admits an even part. ``tokens``: the same of estimated tokens. None: no limit.
+    second, divided over ``proxies``. ``parts``: the largest parts of proxies of this replica, from 0 to 1 by node
+    id, at most 16; empty while all have even ones. ``tokens``: the same of estimated tokens. None: no limit.
     ``mode``: ``enforce`` or ``shadow``. ``periods``: quotas of a day and a month. ``shares`` is empty without fair
     shares.
     """
@@ -75,6 +77,7 @@ class TenantStatus:
     tokens: int | None = None
     periods: tuple[TenantPeriod, ...] = ()
     shares: tuple[PoolShareStatus, ...] = ()
+    parts: Mapping[str, float] = field(default_factory=dict)
 
     def used_of(self, period: str) -> float | None:
         """Used ratio of the quota of a calendar period; None without one."""

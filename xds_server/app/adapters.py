@@ -11,9 +11,9 @@ from xds_server.ledger.operator_orders import Orders
 from xds_server.model.fleet import EngineId
 from xds_server.model.memo import LastResult
 from xds_server.model.order import Order
-from xds_server.model.pool_traffic import PoolTraffic
+from xds_server.model.pool_traffic import PoolTraffic, TenantDemand
 from xds_server.model.secret import NO_CERTIFICATES, Certificates
-from xds_server.model.snapshot import Resource, Snapshot
+from xds_server.model.snapshot import OwnResources, Snapshot
 from xds_server.model.tenant_usage import TenantUsage
 from xds_server.model.view import GRPC_ROLE, View
 from xds_server.publish import Publisher
@@ -90,7 +90,7 @@ class PublisherAdapter:
             counts[key_of(view)] = counts.get(key_of(view), 0) + count
         return counts
 
-    def publish(self, snapshots: Mapping[View, Snapshot], own: Mapping[str, Resource]) -> None:
+    def publish(self, snapshots: Mapping[View, Snapshot], own: Mapping[str, OwnResources]) -> None:
         by_key: dict[Hashable, Snapshot] = {view: snapshot for view, snapshot in snapshots.items()}  # noqa: C416 - keys change their type
         self._publisher.publish(by_key, time.monotonic(), own)
 
@@ -120,6 +120,9 @@ class SignalsAdapter:
 
     def tenant_usage(self, policies: PolicySet) -> TenantUsage:
         return self._telemetry.traffic_store.tenants.usage.current(policies)
+
+    def tenant_demand(self, now_s: float, nodes: Collection[str]) -> TenantDemand:
+        return self._telemetry.traffic_store.tenants.demand.demand(now_s, nodes)
 
     def orders(self, now_s: float) -> Mapping[EngineId, Order]:
         return self._orders.active(now_s)

@@ -71,7 +71,7 @@ def command(
     meant = _intended(admin, name, seen)
     connected, unseen = meant.value.connected, dict(seen.unseen)
     if not connected:
-        unseen["RTDS"] = "its share of limits is computed when it connects"
+        unseen["RTDS"] = unseen["ECDS"] = "its share of limits is computed when it connects"
     unseen = {kind: why for kind, why in unseen.items() if kind in wanted}
     answer = config_diff(meant.value.resources, seen.found, unseen, wanted)
     if output in DATA:

@@ -26,7 +26,9 @@ with light_messages():
     from xds_server.translate.view_resources import translate
 
 _TYPES: Final = {
-    short.lower(): url for url, short in SHORT_NAMES.items() if short in ("CDS", "EDS", "LDS", "RDS", "RTDS")
+    short.lower(): url
+    for url, short in SHORT_NAMES.items()
+    if short in ("CDS", "ECDS", "EDS", "LDS", "RDS", "RTDS")
 }
 
 

@@ -14,6 +14,7 @@ from policies.model import PolicySet
 from policies.route import ModelChange, ModelRoute
 from xds_server.decide.admission.ceiling import classes_by_pool
 from xds_server.decide.admission.degradation_level import FallbackView
+from xds_server.decide.admission.quota_parts import quota_parts
 from xds_server.decide.admission.quota_periods import used_up_quotas
 from xds_server.decide.admission.quota_proxies import quota_proxies
 from xds_server.decide.admission.requests_in_prefill import PrefillLoad, in_flight, prefill_load
@@ -112,6 +113,8 @@ def decide(
     }
     decided = MappingProxyType({name: pool.decided for name, pool in pools.items()})
     leaving = MappingProxyType(removed_engines(policies, fleet, memory, now_s))
+    counts = quota_proxies(policies, proxies)
+    parts = MappingProxyType(quota_parts(policies, counts, proxies, memory.quota_parts, now_s))
     decisions = Decisions(
         engines=EnginesOfPools(decided),
         zone_weights=MappingProxyType(
@@ -126,10 +129,13 @@ def decide(
         ),
         pools=decided,
         leaving=leaving,
-        quota_proxies=MappingProxyType(quota_proxies(policies, proxies)),
+        quota_proxies=MappingProxyType(counts),
+        quota_parts=parts,
         used_up=MappingProxyType(used_up_quotas(policies, usage)),
     )
-    return decisions, DecisionMemory(pools=MappingProxyType(pools), leaving=leaving, places=fleet.places)
+    return decisions, DecisionMemory(
+        pools=MappingProxyType(pools), leaving=leaving, places=fleet.places, quota_parts=parts
+    )
 
 
 def _residency_by_pool(policies: PolicySet) -> Mapping[str, frozenset[frozenset[str]]]:

@@ -18,6 +18,7 @@ from xds_server.decide.decisions import (
     FairShares,
     HedgeDecision,
     PoolDecisions,
+    PortParts,
     RegionShares,
     RetryDecision,
     TimeLimits,
@@ -581,12 +582,13 @@ class DecisionMemory:
     """What the next round reads, by pool.
 
     ``leaving``: removed engines, and until when (monotonic) they may finish their requests. ``places``: those of
-    the last round's fleet, to tell pools with the same engines.
+    the last round's fleet, to tell pools with the same engines. ``quota_parts``: the division of quotas by port.
     """
 
     pools: Mapping[str, PoolMemory] = field(default_factory=dict)
     leaving: Mapping[EngineId, float] = field(default_factory=dict)
     places: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    quota_parts: Mapping[int, PortParts] = field(default_factory=dict)
 
 
 NO_MEMORY: Final = DecisionMemory()

@@ -452,6 +452,33 @@ class UsedUpQuota:
     until_unix_s: int
 
 
+_NO_PARTS: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortParts:
+    """The division of a port's quotas among the proxies that are connected here.
+
+    ``proxies`` are their node ids, ``by_tenant`` their parts of each tenant's quota, from 0 to 1; a tenant without
+    requests is absent, and so divided evenly. ``sized_by``: the parts that buckets are chosen by, which change
+    only when the present ones differ by much. ``count``: all proxies, those elsewhere too.
+    """
+
+    proxies: tuple[str, ...] = ()
+    count: int = 1
+    moved_at_s: float = 0.0
+    by_tenant: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: _NO_PARTS)
+    sized_by: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: _NO_PARTS)
+
+    @property
+    def even(self) -> float:
+        """The part of each proxy of a quota that is divided evenly."""
+        return 1 / self.count
+
+
+NO_PORT_PARTS: Final = PortParts()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decisions:
     """Everything that ``translate`` needs besides the policies and the fleet.
@@ -459,8 +486,9 @@ class Decisions:
     ``zone_weights``: (pool, calling zone) -> engine zone -> weight 1..1000; a zone that gets nothing is absent.
     ``ceilings``: (pool, role of the proxy) -> ceiling. ``pools`` holds the same by pool, with reasons and times.
     ``leaving``: removed engines, and until when (monotonic) they may finish their requests. ``quota_proxies``: by
-    port with tenants, the number of proxies that their quotas are divided by. ``used_up``: by port and tenant, a
-    quota of a calendar period without anything left.
+    port with tenants, the number of proxies that their quotas are divided by; ``quota_parts``: by port, the parts
+    of those that are connected here. ``used_up``: by port and tenant, a quota of a calendar period without
+    anything left.
     """
 
     engines: Mapping[EngineId, EngineDecision]
@@ -469,6 +497,7 @@ class Decisions:
     pools: Mapping[str, PoolDecisions] = field(default_factory=lambda: _NO_POOLS)
     leaving: Mapping[EngineId, float] = field(default_factory=dict)
     quota_proxies: Mapping[int, int] = field(default_factory=dict)
+    quota_parts: Mapping[int, PortParts] = field(default_factory=dict)
     used_up: Mapping[int, Mapping[str, UsedUpQuota]] = field(default_factory=dict)
 
 

@@ -12,7 +12,7 @@ from policies.route import PriorityClass
 from xds_server.decide.decision_memory import Demand
 from xds_server.decide.decisions import EngineCapacity, EngineDecision, Health, ShareRamp
 from xds_server.model.fleet import Engine, EngineId
-from xds_server.model.pool_traffic import Proxy, TenantId
+from xds_server.model.pool_traffic import NO_DEMAND, Proxy, TenantDemand, TenantId
 from xds_server.model.view import GATEWAY
 
 _NO_PROXIES: Final[Mapping[str, Proxy]] = MappingProxyType({})  # one object: decisions compare it by identity
@@ -113,12 +113,14 @@ class ConnectedProxies:
     """The proxies that share the pools, by node id, and their ``kinds``.
 
     ``by_role`` and ``calling_zones`` also count proxies that disconnected a moment ago and may return.
+    ``demand``: what tenants ask of those that are connected to this replica.
     """
 
     by_node: Mapping[str, Proxy] = field(default_factory=lambda: _NO_PROXIES)
     by_role: Mapping[str, int] = field(default_factory=dict)
     calling_zones: frozenset[str] = frozenset()
     kinds: ProxyKinds = _NO_KINDS
+    demand: TenantDemand = NO_DEMAND
 
     def __post_init__(self) -> None:
         if self.kinds is _NO_KINDS and self.by_node:

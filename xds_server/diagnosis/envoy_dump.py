@@ -135,15 +135,19 @@ def _of(config: Content) -> Iterator[DumpedResource]:
                 content = one.get("route_config")
                 if content is not None:
                     yield DumpedResource(type="RDS", name=content["name"], content=content, problem=_error(one))
+        case "EcdsConfigDump":
+            for one in config.get("ecds_filters", ()):
+                content = one["ecds_filter"]
+                yield DumpedResource(type="ECDS", name=content["name"], content=content, problem=_error(one))
         case "SecretsConfigDump":
-            for one in config.get("dynamic_active_secrets", ()):
-                yield DumpedResource(
-                    type="SDS", name=one["name"], content=_public(one.get("secret")), problem=_error(one)
-                )
-            for one in config.get("dynamic_warming_secrets", ()):
-                yield DumpedResource(
-                    type="SDS", name=one["name"], content={}, problem=_error(one) or "not received yet"
-                )
+            yield from _secrets(config)
+
+
+def _secrets(config: Content) -> Iterator[DumpedResource]:
+    for one in config.get("dynamic_active_secrets", ()):
+        yield DumpedResource(type="SDS", name=one["name"], content=_public(one.get("secret")), problem=_error(one))
+    for one in config.get("dynamic_warming_secrets", ()):
+        yield DumpedResource(type="SDS", name=one["name"], content={}, problem=_error(one) or "not received yet")
 
 
 def _public(secret: Any) -> Content | None:

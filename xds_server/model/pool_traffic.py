@@ -5,10 +5,11 @@ last report; readers decide whether that is enough and recent enough. Unreported
 0.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import Final, TypeAlias
 
 from policies.route import PriorityClass
 
@@ -200,3 +201,24 @@ RATE_S = 2.0
 
 STALE_S = 5.0
 """Age from which a proxy's telemetry counts as lost: decisions then treat it as absent."""
+
+
+_NO_DEMAND: Final[Mapping[TenantId, Mapping[str, float]]] = MappingProxyType({})
+_NO_RATES: Final[Mapping[TenantId, float]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantDemand:
+    """Recent requests of tenants, refused ones included, by tenant and node id.
+
+    ``per_s``: those of a second at all proxies; ``tokens_per_s``: their estimated tokens, where quotas count them.
+    ``nodes``: the proxies that are connected here, with or without requests.
+    """
+
+    by_tenant: Mapping[TenantId, Mapping[str, float]] = field(default_factory=lambda: _NO_DEMAND)
+    per_s: Mapping[TenantId, float] = field(default_factory=lambda: _NO_RATES)
+    tokens_per_s: Mapping[TenantId, float] = field(default_factory=lambda: _NO_RATES)
+    nodes: Collection[str] = ()
+
+
+NO_DEMAND: Final = TenantDemand()

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
 from engine.bounded_dict import BoundedDict
 from xds_server.model.type_urls import CLUSTER, ENDPOINT
@@ -141,6 +141,10 @@ def snapshot(
     )
 
 
+OwnResources: TypeAlias = tuple[Resource, ...]
+"""Resources of a single proxy, in place of those of its view."""
+
+
 def with_resource(served: Snapshot, item: Resource) -> Snapshot:
     """The snapshot with this resource replacing the one of its type and name; other types stay the same."""
     of_type = MappingProxyType({**served.of(item.type_url), item.name: item})
@@ -170,12 +174,19 @@ def bound_to_clusters(item: Resource, versions: Sequence[str]) -> Resource:
     return item if item.version == version else replace(item, version=version)
 
 
-def same_layers(published: Mapping[str, Resource], made: Mapping[str, Resource]) -> bool:
-    """Whether the same proxies have layers of the same versions."""
+def same_own(published: Mapping[str, OwnResources], made: Mapping[str, OwnResources]) -> bool:
+    """Whether the same proxies have own resources of the same versions."""
     return published is made or (
         published.keys() == made.keys()
-        and all(item is published[node] or item.version == published[node].version for node, item in made.items())
+        and all(same_versions(published[node], items) for node, items in made.items())
     )
+
+
+def same_versions(one: OwnResources, other: OwnResources) -> bool:
+    """Whether these are the same resources of the same versions."""
+    return one is other or [(item.type_url, item.name, item.version) for item in one] == [
+        (item.type_url, item.name, item.version) for item in other
+    ]
 
 
 def unless_equal(published: Snapshot | None, made: Snapshot) -> Snapshot:

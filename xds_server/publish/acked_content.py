@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from xds_server.model.snapshot import Resource, Snapshot, content_of
-from xds_server.model.type_urls import CLUSTER, ENDPOINT, RUNTIME, SECRET
+from xds_server.model.type_urls import CLUSTER, ENDPOINT, MOVING, SECRET
 from xds_server.model.view import View
 from xds_server.publish.part_isolation import ResourceKey, part_keys
 from xds_server.xds import ContentKey
@@ -23,8 +23,8 @@ MAX_FORMER: Final = 3
 one.
 """
 
-_WITHOUT_FORMER: Final = (ENDPOINT, RUNTIME)
-"""Types that change with every health report: only their last accepted content is kept."""
+_WITHOUT_FORMER: Final = (ENDPOINT, *MOVING)
+"""Types that change with every report: only their last accepted content is kept."""
 
 _NONE: Final[Mapping[Hashable, Resource]] = MappingProxyType({})
 

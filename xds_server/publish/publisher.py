@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from xds_server.model.host_crowds import NodeHost
-from xds_server.model.snapshot import Resource, Snapshot, content_of
+from xds_server.model.snapshot import OwnResources, Resource, Snapshot, content_of, same_versions
 from xds_server.model.type_urls import SECRET
 from xds_server.publish.connected_nodes import ConnectedNodes
 from xds_server.publish.content_rejections import RecordedNack, content_key
@@ -50,7 +50,7 @@ REVIEW_EVERY_S: Final = 10.0
 MAX_TRIALS: Final = 64
 """NACKs of one snapshot that may name no resource; more leave all its suspects rolled back."""
 
-_NOTHING_OWN: Final[Mapping[str, Resource]] = MappingProxyType({})
+_NOTHING_OWN: Final[Mapping[str, OwnResources]] = MappingProxyType({})
 _NOTHING_REJECTED: Final[frozenset[ContentKey]] = frozenset()
 
 
@@ -81,7 +81,7 @@ class Publisher:
         self._shared = SharedContent()
         self._founding = ViewRegistry(self.nack_policy.forget)
         self._views: Mapping[Hashable, SessionView] = self._founding.by_key
-        self._own: Mapping[str, Resource] = _NOTHING_OWN
+        self._own: Mapping[str, OwnResources] = _NOTHING_OWN
         self.connected = ConnectedNodes()
         self._sessions_of: dict[str, dict[Session, Hashable]] = {}
         self._sequence = 0
@@ -126,13 +126,13 @@ class Publisher:
         self,
         snapshots: Mapping[Hashable, Snapshot],
         now_s: float,
-        own: Mapping[str, Resource] = _NOTHING_OWN,
+        own: Mapping[str, OwnResources] = _NOTHING_OWN,
     ) -> None:
         """Serve these snapshots; ignores views without proxies and keeps views not mentioned.
 
-        ``own``, by node id, replaces the view's resource of the same type and name for that proxy. It replaces
-        the ``own`` of the previous call: a missing proxy gets the view's resource again. Own resources have no
-        fallback: use them for values that no proxy rejects (RTDS).
+        ``own``, by node id, replaces the view's resources of the same type and name for that proxy. It replaces
+        the ``own`` of the previous call: a missing proxy gets the view's resources again. Own resources have no
+        fallback: use them for values that no proxy rejects (RTDS, parts of quotas).
         """
         self._sequence += 1
         for key, desired in snapshots.items():
@@ -154,7 +154,7 @@ class Publisher:
             return None
         first = next((state for session in served.sessions if (state := session.sync())), None)
         agent = "" if first is None else _agent(first.node)
-        return served.snapshot_for(None, agent, _NOTHING_REJECTED, self.nack_policy)
+        return served.snapshot_for((), agent, _NOTHING_REJECTED, self.nack_policy)
 
     def served_snapshots(self, view: Hashable) -> tuple[tuple[Snapshot, int], ...]:
         """Distinct snapshots served to proxies of a view, each with the number of proxies."""
@@ -316,8 +316,8 @@ class Publisher:
         rejected: Collection[ContentKey] = _NOTHING_REJECTED,
         choices: PartChoices = (),
     ) -> Snapshot:
-        own = self._own.get(node.id)
-        if own is None and not (rejected or choices or self.nack_policy.rejected_contents):
+        own = self._own.get(node.id, ())
+        if not own and not (rejected or choices or self.nack_policy.rejected_contents):
             return view.desired
         return view.snapshot_for(own, _agent(node), rejected, self.nack_policy, choices)
 
@@ -355,10 +355,10 @@ class Publisher:
     def _accept(
         self, session: Session, view: SessionView, stream: Stream, resources: tuple[Resource, ...]
     ) -> None:
-        own = self._own.get(stream.node.id)
-        if own is not None and any(item.type_url == own.type_url for item in resources):
+        types = {item.type_url for item in self._own.get(stream.node.id, ())}
+        if types and any(item.type_url in types for item in resources):
             # An own resource says nothing about its view, and must never be served to another proxy.
-            resources = tuple(item for item in resources if item.type_url != own.type_url)
+            resources = tuple(item for item in resources if item.type_url not in types)
         by_parts = [item for item in resources if item.parts is not None]
         if by_parts:
             session.judge_parts().acked(by_parts)
@@ -440,12 +440,12 @@ class Publisher:
         self, session: Session, view: SessionView, stream: Stream, decision: NackDecision
     ) -> Collection[ContentKey]:
         """Contents refused by a NACK; several suspects are tried again."""
-        type_url, own = decision.report.type_url, self._own.get(stream.node.id)
+        type_url, own = decision.report.type_url, self._own.get(stream.node.id, ())
         if decision.tried and self._may_try_again(session, view):
             self._try_again(session, decision.tried)
         elif type_url in session.trials:
             session.trials[type_url].remove(_pairs(decision.at_fault))
-        return [content_key(item) for item in decision.at_fault if item is not own]
+        return [content_key(item) for item in decision.at_fault if not any(item is mine for mine in own)]
 
     def _try_again(self, session: Session, suspects: Collection[Resource]) -> None:
         trials = session.trials.setdefault(next(iter(suspects)).type_url, SuspectTrials())
@@ -500,14 +500,13 @@ class Publisher:
         for view in self._views.values():
             self._serve(view, view.desired)
 
-    def _set_own(self, own: Mapping[str, Resource]) -> None:
+    def _set_own(self, own: Mapping[str, OwnResources]) -> None:
         """Set the own resources of proxies, and wake those with changes."""
         before, self._own = self._own, own
         if before is own:
             return
         for node in before.keys() | own.keys():
-            was, now = before.get(node), own.get(node)
-            if was is not now and (was is None or now is None or was.version != now.version):
+            if not same_versions(before.get(node, ()), own.get(node, ())):
                 for session in self._sessions_of.get(node, ()):
                     session.wake()
         wanted = {id(item): item for item in own.values()}

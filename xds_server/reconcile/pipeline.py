@@ -18,14 +18,16 @@ from xds_server.decide.pool_inputs import ConnectedProxies
 from xds_server.model.fleet import EngineId, Fleet
 from xds_server.model.memo import LastResult, Memo
 from xds_server.model.order import Order
-from xds_server.model.pool_traffic import Proxy
+from xds_server.model.pool_traffic import NO_DEMAND, Proxy, TenantDemand
 from xds_server.model.secret import UNKNOWN_CERTIFICATES, Certificates
-from xds_server.model.snapshot import Resource, Snapshot
+from xds_server.model.snapshot import OwnResources, Snapshot
 from xds_server.model.tenant_usage import NO_USAGE, TenantUsage
 from xds_server.model.view import View
 from xds_server.reconcile.assembler import Assembler
 from xds_server.reconcile.proxy_index import ProxyIndex
 from xds_server.translate.runtime_layers import proxy_runtime_resources
+from xds_server.translate.tenant_parts import proxy_parts
+from xds_server.translate.translated_resource import TranslatedResource, TypeGroup
 from xds_server.translate.view_resources import translate_by_type
 from xds_server.wire.encode import encode
 
@@ -47,7 +49,8 @@ class BuildInputs:
     ``calling_zones`` also count briefly disconnected proxies. ``remote_proxies`` are proxies of other replicas:
     they share limits and are not served here; ``crowding`` are nodes that are served and share none.
     ``access_log_shares`` is the share of calls that a proxy reports.
-    ``certificates`` are for connections to engines. ``usage`` is that of tenants with quotas for calendar periods.
+    ``certificates`` are for connections to engines. ``usage`` is that of tenants with quotas for calendar periods,
+    ``demand`` what tenants ask of each proxy.
     ``now_s`` is monotonic.
     """
 
@@ -64,6 +67,7 @@ class BuildInputs:
     access_log_shares: Mapping[str, float] = field(default_factory=dict)
     certificates: Certificates = UNKNOWN_CERTIFICATES
     usage: TenantUsage = NO_USAGE
+    demand: TenantDemand = NO_DEMAND
     memory: DecisionMemory = NO_MEMORY
 
 
@@ -71,8 +75,8 @@ class BuildInputs:
 class BuildResult:
     """The result for ``inputs``: decisions, a snapshot for each view, and the seconds of each stage.
 
-    ``memory`` is for the next round. ``own`` is the runtime layer of each connected proxy with limits of its own,
-    by node id. ``proxies`` and ``calling_zones`` are as given to ``decide``.
+    ``memory`` is for the next round. ``own`` are the runtime layer and the parts of quotas of each connected proxy
+    that has its own, by node id. ``proxies`` and ``calling_zones`` are as given to ``decide``.
     """
 
     inputs: BuildInputs
@@ -80,7 +84,7 @@ class BuildResult:
     memory: DecisionMemory
     snapshots: Mapping[View, Snapshot]
     stages_s: Mapping[str, float]
-    own: Mapping[str, Resource] = field(default_factory=dict)
+    own: Mapping[str, OwnResources] = field(default_factory=dict)
     proxies: Mapping[str, Proxy] = field(default_factory=dict)
     calling_zones: frozenset[str] = frozenset()
 
@@ -107,7 +111,11 @@ class Pipeline:
             inputs.fleet,
             inputs.memory,
             proxies=ConnectedProxies(
-                by_node=proxies, by_role=inputs.proxies_by_role, calling_zones=calling_zones, kinds=kinds
+                by_node=proxies,
+                by_role=inputs.proxies_by_role,
+                calling_zones=calling_zones,
+                kinds=kinds,
+                demand=inputs.demand,
             ),
             now_s=inputs.now_s,
             orders=inputs.orders,
@@ -168,9 +176,9 @@ class Pipeline:
         )
         return self._assembler.assemble_groups(view, groups, self._memo)
 
-    def _own(self, inputs: BuildInputs, decisions: Decisions) -> Mapping[str, Resource]:
-        """The runtime layer of each proxy with a part of its own in any pool."""
-        items = proxy_runtime_resources(
+    def _own(self, inputs: BuildInputs, decisions: Decisions) -> Mapping[str, OwnResources]:
+        """The runtime layer of each proxy with a part of its own in any pool, and its parts of quotas."""
+        layers = proxy_runtime_resources(
             inputs.policies,
             inputs.fleet,
             decisions,
@@ -178,10 +186,26 @@ class Pipeline:
             memo=self._memo,
             access_log_shares=inputs.access_log_shares,
         )
-        return self._memo.identical(
-            ("own",),
-            (items,),
-            lambda: MappingProxyType({node: self._assembler.resource(item) for node, item in items.items()}),
+        parts = self._memo.identical(
+            ("own parts",),
+            (inputs.policies, *decisions.quota_parts.values()),
+            lambda: proxy_parts(inputs.policies, decisions, self._memo),
+        )
+        return self._memo.identical(("own",), (layers, parts), lambda: self._own_resources(layers, parts))
+
+    def _own_resources(
+        self, layers: Mapping[str, TranslatedResource], parts: Mapping[str, TypeGroup]
+    ) -> Mapping[str, OwnResources]:
+        return MappingProxyType(
+            {
+                node: tuple(
+                    map(
+                        self._assembler.resource,
+                        (*((layers[node],) if node in layers else ()), *parts.get(node, ())),
+                    )
+                )
+                for node in {**layers, **parts}
+            }
         )
 
     def _note(self, views: frozenset[View], inputs: BuildInputs) -> None:

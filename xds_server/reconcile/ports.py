@@ -10,9 +10,9 @@ from typing import Protocol
 from policies.model import PolicySet
 from xds_server.model.fleet import EngineId
 from xds_server.model.order import Order
-from xds_server.model.pool_traffic import PoolTraffic
+from xds_server.model.pool_traffic import PoolTraffic, TenantDemand
 from xds_server.model.secret import Certificates
-from xds_server.model.snapshot import Resource, Snapshot
+from xds_server.model.snapshot import OwnResources, Snapshot
 from xds_server.model.tenant_usage import TenantUsage
 from xds_server.model.view import View
 
@@ -40,8 +40,8 @@ class PublisherPort(Protocol):
         """Connected proxies by zone."""
         ...
 
-    def publish(self, snapshots: Mapping[View, Snapshot], own: Mapping[str, Resource]) -> None:
-        """Serve every proxy the snapshot of its view, and those in ``own`` a runtime layer of their own."""
+    def publish(self, snapshots: Mapping[View, Snapshot], own: Mapping[str, OwnResources]) -> None:
+        """Serve every proxy the snapshot of its view, and those in ``own`` resources of their own."""
         ...
 
 
@@ -63,6 +63,10 @@ class SignalsPort(Protocol):
 
     def tenant_usage(self, policies: PolicySet) -> TenantUsage:
         """What tenants used in the current periods; ``NO_USAGE`` if these policies have no quotas for them."""
+        ...
+
+    def tenant_demand(self, now_s: float, nodes: Collection[str]) -> TenantDemand:
+        """Recent requests of tenants by proxy; ``nodes``: those that are connected."""
         ...
 
     def certificates(self) -> Certificates:

@@ -37,7 +37,7 @@ from xds_server.model.policy_state import (
     SourceState,
     serving_policies,
 )
-from xds_server.model.snapshot import Snapshot, same_layers, unless_equal
+from xds_server.model.snapshot import Snapshot, same_own, unless_equal
 from xds_server.model.view import View
 from xds_server.reconcile.canary_build import CanaryBuild
 from xds_server.reconcile.orchestrator_states import OrchestratorStates
@@ -73,7 +73,7 @@ class SnapshotPublisher:
         # Publishing an equal snapshot would compare it on every stream to find no change.
         fresh = {view: unless_equal(self.served.get(view), made) for view, made in built.snapshots.items()}
         same = reuse_mapping(self.served, fresh) is self.served
-        if same and same_layers({} if self._built is None else self._built.own, built.own):
+        if same and same_own({} if self._built is None else self._built.own, built.own):
             return False
         self._proxies.publish(fresh, built.own)
         # Afterwards: a failed publication is due again in the next round.

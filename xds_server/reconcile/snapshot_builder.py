@@ -9,6 +9,7 @@ from xds_server.decide.decision_memory import DecisionMemory
 from xds_server.engine_health.engine_addresses import AddressSubstitution, resolved_fleet
 from xds_server.model.fleet import EngineId, Fleet
 from xds_server.model.order import Order
+from xds_server.model.pool_traffic import NO_DEMAND
 from xds_server.model.secret import NO_CERTIFICATES
 from xds_server.model.snapshot import Snapshot
 from xds_server.model.tenant_usage import NO_USAGE
@@ -41,6 +42,7 @@ class SnapshotBuilder:
         views: frozenset[View] | None = None,
     ) -> BuildResult:
         """Decisions, and snapshots of these views; of every view in use if none are named."""
+        nodes = self._proxies.nodes()
         return self._pipeline.build(
             BuildInputs(
                 policies=policies,
@@ -49,13 +51,14 @@ class SnapshotBuilder:
                 views=self._proxies.views() if views is None else views,
                 proxies_by_role=self._roll.by_role.counts(),
                 calling_zones=frozenset(self._roll.by_zone.counts()),
-                nodes=self._proxies.nodes(),
+                nodes=nodes,
                 crowding=self._proxies.crowding(),
                 remote_proxies=self._roll.remote_proxies().proxies,
                 orders=self._signals.orders(now_s) if self._signals else _NO_ORDERS,
                 certificates=self._signals.certificates() if self._signals else NO_CERTIFICATES,
                 access_log_shares=self._signals.access_log_shares if self._signals else {},
                 usage=self._signals.tenant_usage(policies) if self._signals else NO_USAGE,
+                demand=self._signals.tenant_demand(now_s, nodes) if self._signals else NO_DEMAND,
                 now_s=now_s,
             )
         )

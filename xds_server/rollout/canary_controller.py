@@ -16,7 +16,7 @@ import structlog
 from policies.model import PolicySet
 from xds_server.admin_api.version_types import CanaryStatus
 from xds_server.model.policy_state import AcceptedPolicies
-from xds_server.model.type_urls import RUNTIME, SHORT_NAMES
+from xds_server.model.type_urls import MOVING, SHORT_NAMES
 from xds_server.model.view import View
 from xds_server.publish import ProxyState, Publisher
 from xds_server.reconcile.reconciler import Reconciler
@@ -156,7 +156,7 @@ class CanaryRun:
             {
                 one.node.id
                 for one in here
-                if any(kind.state is not Sync.SYNCED for kind in one.types if kind.type_url != RUNTIME)
+                if any(kind.state is not Sync.SYNCED for kind in one.types if kind.type_url not in MOVING)
             }
         )
         if late and now_s < self.began_at_s + self.plan.for_s + CONFIRM_S:

@@ -224,7 +224,7 @@ def record_entries(
         note(node, facts, ended, weight=weight, now_s=now_s)
         if tenants is not None and (tenant := tenants.of(entry)) is not None:
             if ended.first:
-                tenants.add(tenant, entry, weight=weight, at_s=now_s)
+                tenants.add(tenant, entry, node, weight=weight, at_s=now_s)
             if 200 <= code < _ERROR:
                 tenants.add_answer(tenant, entry, facts.name, weight=weight)
             if tenant.has_share_of(facts.name):
@@ -240,7 +240,7 @@ def _request(book: TrafficStore, node: str, entry: Any, weight: float, now_s: fl
     flags = _flags(common)
     route = book.directory.route(common.route_name)
     if not flags.isdisjoint(_LIMITED):
-        _limited_request(book, entry, flags, route, weight=weight, now_s=now_s, may_see=may_see)
+        _limited_request(book, node, entry, flags, route, weight=weight, now_s=now_s, may_see=may_see)
         return False
     if route is None:
         return False
@@ -251,7 +251,7 @@ def _request(book: TrafficStore, node: str, entry: Any, weight: float, now_s: fl
     if late is not None:
         _late_request(book, node, entry, route, late, attempt=attempt, weight=weight, may_see=may_see)
         if late is DeadlineResult.REFUSED and (tenant := book.tenants.of(entry)) is not None:
-            book.tenants.add(tenant, entry, weight=weight, at_s=now_s)
+            book.tenants.add(tenant, entry, node, weight=weight, at_s=now_s)
         return False
     outcome = request_outcome(flags, details, attempt)
     if book.tap and (outcome is AttemptOutcome.NOT_SENT or limit_reason(details)):
@@ -261,7 +261,7 @@ def _request(book: TrafficStore, node: str, entry: Any, weight: float, now_s: fl
         if facts is not None and may_see(facts.name):
             book.record_shed(node, facts, route.priority, route=route.name, weight=weight, now_s=now_s)
             if attempt == 0:
-                _refused_request(book, entry, facts, None, weight=weight, now_s=now_s)
+                _refused_request(book, node, entry, facts, None, weight=weight, now_s=now_s)
             return True
     elif outcome is AttemptOutcome.FAILURE:
         facts = book.directory.pools.get(common.upstream_cluster)
@@ -282,6 +282,7 @@ def _request(book: TrafficStore, node: str, entry: Any, weight: float, now_s: fl
 
 def _limited_request(
     book: TrafficStore,
+    node: str,
     entry: Any,
     flags: frozenset[str],
     route: RouteFacts | None,
@@ -295,21 +296,28 @@ def _limited_request(
         # Refused before the pool was chosen.
         tenant = book.tenants.of(entry)
         if tenant is not None and any(map(may_see, tenant.facts.pools)):
-            book.tenants.add(tenant, entry, refused=QuotaResult.REFUSED, weight=weight, at_s=now_s)
+            book.tenants.add(tenant, entry, node, refused=QuotaResult.REFUSED, weight=weight, at_s=now_s)
         return
     facts = None if route is None else book.directory.pools.get(route.pool)
     if facts is not None and may_see(facts.name):
-        _refused_request(book, entry, facts, QuotaResult.OVER_SHARE, weight=weight, now_s=now_s)
+        _refused_request(book, node, entry, facts, QuotaResult.OVER_SHARE, weight=weight, now_s=now_s)
 
 
 def _refused_request(
-    book: TrafficStore, entry: Any, facts: PoolFacts, refused: QuotaResult | None, *, weight: float, now_s: float
+    book: TrafficStore,
+    node: str,
+    entry: Any,
+    facts: PoolFacts,
+    refused: QuotaResult | None,
+    *,
+    weight: float,
+    now_s: float,
 ) -> None:
     """Count a request to a pool that was refused without a try; ``refused`` is None at the admission limit."""
     tenant = book.tenants.of(entry)
     if tenant is None:
         return
-    book.tenants.add(tenant, entry, refused=refused, weight=weight, at_s=now_s)
+    book.tenants.add(tenant, entry, node, refused=refused, weight=weight, at_s=now_s)
     if tenant.has_share_of(facts.name):
         book.record_tenant_refusal(
             facts, tenant.id, above_share=refused is QuotaResult.OVER_SHARE, weight=weight, now_s=now_s

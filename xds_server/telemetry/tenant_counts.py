@@ -18,6 +18,7 @@ from xds_server.admin_api.tenant_types import TenantTraffic
 from xds_server.metrics.fleet_metrics import CallerMetrics
 from xds_server.model.pool_traffic import TenantId
 from xds_server.telemetry.sliding_windows import RateWindow
+from xds_server.telemetry.tenant_demand import DemandByProxy
 from xds_server.telemetry.usage_by_day import UsageByDay
 from xds_server.translate.access_log_config import PORT_TAG
 from xds_server.translate.request_fields import ESTIMATED_TOKENS_HEADER, MOST_TOKENS
@@ -44,7 +45,7 @@ class TenantFacts:
     """The tenants of a port: the header with their name, the names, and the pools behind the port.
 
     ``models`` are by pool. ``estimate`` yields a request's tokens from its entry; None without limits of tokens.
-    ``shared`` are the pools that they have fair shares of.
+    ``shared`` are the pools that they have fair shares of, ``limited`` the names with a quota that is divided.
     """
 
     port: int
@@ -54,6 +55,7 @@ class TenantFacts:
     models: Mapping[str, str]
     estimate: Callable[[Any], float] | None
     shared: frozenset[str] = frozenset()
+    limited: frozenset[str] = frozenset()
 
 
 def tenants_by_port(policies: PolicySet) -> Mapping[str, TenantFacts]:
@@ -76,6 +78,7 @@ def tenants_by_port(policies: PolicySet) -> Mapping[str, TenantFacts]:
                 models={pool: policies.pools[pool].spec.model for pool in pools},
                 estimate=_estimate(route.spec.listener, tenants) if tenants.counts_tokens else None,
                 shared=shared,
+                limited=frozenset(name for name, quota in tenants.quotas().items() if quota.is_divided),
             )
     return found
 
@@ -123,11 +126,14 @@ class _Tenant:
 
 
 class TenantCounts:
-    """Counts of all tenants, by port and name. ``ports``: those with tenants; ``usage``: by calendar day."""
+    """Counts of all tenants, by port and name. ``ports``: those with tenants; ``usage``: by calendar day,
+    ``demand``: by proxy.
+    """
 
     def __init__(self) -> None:
         self.ports: Mapping[str, TenantFacts] = {}
         self.usage = UsageByDay()
+        self.demand = DemandByProxy()
         self._tenants: dict[TenantId, _Tenant] = {}
 
     def set_ports(self, ports: Mapping[str, TenantFacts]) -> None:
@@ -136,6 +142,7 @@ class TenantCounts:
         before = self._tenants
         keys = ((facts.port, name) for facts in ports.values() for name in (*sorted(facts.names), OTHERS))
         self._tenants = {key: before.get(key) or _Tenant() for key in keys}
+        self.demand.retain((facts.port, name) for facts in ports.values() for name in facts.limited)
 
     def of(self, entry: Any) -> EntryTenant | None:
         """The tenant that sent the request of an entry; None for ports without tenants."""
@@ -149,17 +156,21 @@ class TenantCounts:
         self,
         tenant: EntryTenant,
         entry: Any,
+        node: str,
         *,
         refused: QuotaResult | None = None,
         weight: float,
         at_s: float,
     ) -> None:
-        """Count a request; ``refused``: by what."""
+        """Count a request at the proxy ``node``; ``refused``: by what."""
         counted, result = self._tenants[tenant.id], refused or QuotaResult.ADMITTED
         if refused is None and OVER_QUOTA_HEADER in entry.request.request_headers:
             result = QuotaResult.OVER_QUOTA
         counted.counts[result] += weight
         counted.recent.slot(at_s)[result + 1] += weight
+        estimate = tenant.facts.estimate
+        tokens = 0.0 if estimate is None else estimate(entry)
+        self.demand.add(tenant.id, node, weight=weight, at_s=at_s, tokens=tokens)
 
     def add_answer(self, tenant: EntryTenant, entry: Any, pool: str, *, weight: float) -> None:
         """Count the usage of a request that an engine of this pool answered."""

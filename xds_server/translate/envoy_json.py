@@ -7,7 +7,7 @@ import yaml
 from betterproto2 import Casing
 from envoy_data_plane.envoy.config.core.v3 import HealthStatus
 
-from xds_server.model.type_urls import CLUSTER, ENDPOINT, LISTENER, ROUTE, RUNTIME, SECRET, SHORT_NAMES
+from xds_server.model.type_urls import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, RUNTIME, SECRET, SHORT_NAMES
 from xds_server.translate.access_log_config import SERVER_CLUSTER
 from xds_server.translate.translated_resource import TranslatedResource
 from xds_server.wire.assignment import (
@@ -76,13 +76,14 @@ def _plain(value: Any) -> Any:
 def static_bootstrap(items: Iterable[TranslatedResource], server: tuple[str, int] | None = None) -> dict[str, Any]:
     """Fully static bootstrap, for ``envoy --mode validate`` and an air-gapped Envoy.
 
-    Endpoints and routes are inlined in clusters and listeners; the runtime layer is static. Certificates are read
-    from ``STATIC_SECRETS`` and are not included. ``server``: host and port for access logs; None: no logs.
+    Endpoints, routes and discovered filters are inlined in clusters and listeners; the runtime layer is static.
+    Certificates are read from ``STATIC_SECRETS`` and are not included. ``server``: host and port for access
+    logs; None: no logs.
     """
     by_type: dict[str, dict[str, dict[str, Any]]] = {}
     for item in items:
         by_type.setdefault(item.type_url, {})[item.name] = as_json(item)
-    endpoints, routes = by_type.get(ENDPOINT, {}), by_type.get(ROUTE, {})
+    endpoints, routes, filters = by_type.get(ENDPOINT, {}), by_type.get(ROUTE, {}), by_type.get(EXTENSION, {})
     return {
         "bootstrap_extensions": [
             {"name": "envoy.bootstrap.internal_listener", "typed_config": {"@type": _INTERNAL_LISTENERS}}
@@ -92,7 +93,7 @@ def static_bootstrap(items: Iterable[TranslatedResource], server: tuple[str, int
                 *(_static_cluster(one, endpoints) for one in by_type.get(CLUSTER, {}).values()),
                 _server_cluster(server),
             ],
-            "listeners": [_static_listener(one, routes) for one in by_type.get(LISTENER, {}).values()],
+            "listeners": [_static_listener(one, routes, filters) for one in by_type.get(LISTENER, {}).values()],
         },
         "layered_runtime": {
             "layers": [
@@ -171,12 +172,15 @@ def _from_files(context: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _static_listener(listener: dict[str, Any], routes: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def _static_listener(
+    listener: dict[str, Any], routes: Mapping[str, dict[str, Any]], filters: Mapping[str, dict[str, Any]]
+) -> dict[str, Any]:
     def static(one: dict[str, Any]) -> dict[str, Any]:
         if one["name"] != _CONNECTION_MANAGER:
             return one
         manager = dict(one["typed_config"])
         name = manager.pop("rds")["route_config_name"]
+        manager["http_filters"] = [filters.get(of["name"], of) for of in manager["http_filters"]]
         return {**one, "typed_config": {**manager, "route_config": routes[name]}}
 
     def static_chain(chain: dict[str, Any]) -> dict[str, Any]:

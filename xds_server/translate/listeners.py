@@ -232,7 +232,7 @@ def _fields_and_quotas(
     """Filters that refuse by quota and that read bodies. Requests are counted before their body is read; tokens
     are known after it.
     """
-    fields, quotas = _fields_filter(spec, prefix_lengths, estimate), quota_filters(spec.tenants)
+    fields, quotas = _fields_filter(spec, prefix_lengths, estimate), quota_filters(spec.port, spec.tenants)
     if spec.tenants is not None and spec.tenants.counts_tokens:
         yield from fields
         yield from quotas

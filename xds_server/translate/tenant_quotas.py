@@ -1,13 +1,13 @@
 """Quotas of tenants as Envoy's local rate limit: token buckets for each tenant, in the port's routes.
 
-The filter in the listener is empty and never changes; the buckets are in the virtual host, so that an edit, and a
-change of the number of proxies, cut no stream. It stands after the filters that verify callers and before the body
-is read, unless tokens are counted. A change of the port's routes fills all buckets again, so they hold little: see
-``Quota.burst``.
+The filter in the listener is empty and never changes; the buckets are in the virtual host, so that an edit cuts no
+stream. It stands after the filters that verify callers and before the body is read, unless tokens are counted. A
+change of the port's routes fills all buckets again, so they hold little: see ``Quota.burst``.
 
-A quota of tokens is a second bucket, from which a request takes as many as it is estimated to need. Envoy takes
-the number from a format string. What is not a number passes without a limit, zero and more than the bucket holds
-never pass (observed with Envoy 1.36 and 1.40), so the expression yields a number from one to the bucket's size.
+The buckets are for the whole quota. What a request takes from them depends on the proxy's part, which a filter
+before this one knows: see ``tenant_parts``. A quota of tokens is a second bucket, from which a request takes as
+many as it is estimated to need. What is not a number passes without a limit, zero and more than the bucket holds
+never pass (observed with Envoy 1.36 and 1.40), so the filter yields a number from one to the bucket's size.
 
 A used up quota of a calendar period is a bucket from which each request of the tenant asks for more than it holds,
 until the period ends by Envoy's own clock: a lost control plane refuses no longer than that.
@@ -35,6 +35,8 @@ from envoy_data_plane.envoy.config.route.v3 import (
     RateLimitAction,
     RateLimitActionGenericKey,
     RateLimitActionHeaderValueMatch,
+    RateLimitActionMetaData,
+    RateLimitActionMetaDataSource,
     RateLimitActionRequestHeaders,
     RateLimitHitsAddend,
 )
@@ -51,15 +53,25 @@ from envoy_data_plane.envoy.extensions.filters.http.header_mutation.v3 import (
 from envoy_data_plane.envoy.extensions.filters.http.local_ratelimit.v3 import LocalRateLimit
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import HttpFilter
 from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher, StringMatcher
+from envoy_data_plane.envoy.type.metadata.v3 import MetadataKey, MetadataKeyPathSegment
 from envoy_data_plane.envoy.type.v3 import FractionalPercent, FractionalPercentDenominatorType, TokenBucket
 from envoy_data_plane.google.protobuf import Any
 
 from policies.resilience.mode import Mode
-from policies.route import MAX_TOKENS_HEADER, Listener
-from policies.tenants import OTHERS, Quota, QuotaUnit, Tenants
+from policies.route import Listener
+from policies.tenants import OTHERS, Quota, Tenants
 from xds_server.decide.decisions import UsedUpQuota
 from xds_server.translate.envoy_values import pack_any, seconds
-from xds_server.translate.request_fields import ESTIMATED_TOKENS_KEY, REQUEST_METADATA
+from xds_server.translate.quota_buckets import request_buckets, token_buckets
+from xds_server.translate.tenant_parts import (
+    BUCKET_KEY,
+    COST_KEY,
+    PART_METADATA,
+    TOKENS_BUCKET_KEY,
+    TOKENS_COST_KEY,
+    bucket_name,
+    parts_filter,
+)
 
 QUOTA_FILTER: Final = "envoy.filters.http.local_ratelimit"
 
@@ -81,10 +93,11 @@ _IS_REFUSED: Final = (
 _NOW: Final = "int(request.time)"
 
 _TENANT: Final = "tenant"
-_OTHERS_TOKENS: Final = "tokens-of-others"
+_TOKENS: Final = "tokens"
 _MILLISECONDS: Final = 1000
 _LARGEST: Final = 2**32 - 1
-"""Tokens of a bucket that admits everything."""
+_UNLIMITED: Final = TokenBucket(max_tokens=_LARGEST, tokens_per_fill=_LARGEST, fill_interval=seconds(1))
+"""Admits everything; without a bucket of its own, a tenant would take from the default one."""
 
 NO_QUOTA_USED_UP: Final[Mapping[str, UsedUpQuota]] = MappingProxyType({})
 
@@ -95,88 +108,40 @@ _USED_UP_BUCKET: Final = 1_000_000
 _HEADER_FILTER: Final = "envoy.filters.http.header_mutation"
 
 
-def quota_filters(tenants: Tenants | None) -> Iterator[HttpFilter]:
+def quota_filters(port: int, tenants: Tenants | None) -> Iterator[HttpFilter]:
     """The filters of a listener with tenants; its buckets are in the routes."""
     if tenants is not None and tenants.has_quotas:
         # Before the other, so that it sees the headers which that adds to a response.
         retry_after = _retry_after(_TOKENS_RESET if tenants.counts_tokens else _RESET)
         yield HttpFilter(name=_HEADER_FILTER, typed_config=pack_any(retry_after))
+        yield parts_filter(port)
         yield HttpFilter(name=QUOTA_FILTER, typed_config=pack_any(LocalRateLimit(stat_prefix="tenants")))
 
 
 def tenant_quotas(
     listener: Listener, proxies: int, used_up: Mapping[str, UsedUpQuota] = NO_QUOTA_USED_UP
 ) -> dict[str, Any]:
-    """Per-filter configuration of a virtual host: a proxy's part of each quota, and refusal of tenants that used
-    up a quota of a calendar period.
+    """Per-filter configuration of a virtual host: buckets of each quota for this number of proxies, and refusal of
+    tenants that used up a quota of a calendar period.
     """
     tenants = listener.tenants
     if tenants is None or not tenants.has_quotas:
         return {}
-    named = [(one.name, _tokens_bucket(one, proxies)) for one in tenants.named if one.tokens is not None]
-    of_others = [] if tenants.others.tokens is None else [_tokens_bucket(tenants.others, proxies)]
     enforced = tenants.mode is Mode.ENFORCE
+    counts = any(one.tokens is not None for one in tenants.quotas().values())
     quotas = LocalRateLimit(
         stat_prefix="tenants",
-        # Without a descriptor of their own, requests take from this one.
-        token_bucket=_bucket(tenants.others, proxies),
+        # For requests without metadata: none, while Envoy has the parts.
+        token_bucket=_whole(tenants.others),
         always_consume_default_token_bucket=False,
         filter_enabled=_percent(100),
         filter_enforced=_percent(100 if enforced else 0),
         rate_limits=[
-            RateLimit(
-                actions=[
-                    RateLimitAction(
-                        request_headers=RateLimitActionRequestHeaders(
-                            header_name=tenants.header, descriptor_key=_TENANT
-                        )
-                    )
-                ]
-            ),
-            # One for each size of buckets, not for each tenant: Envoy computes all of them for each request.
-            *(
-                RateLimit(
-                    actions=[
-                        RateLimitAction(
-                            request_headers=RateLimitActionRequestHeaders(
-                                header_name=tenants.header, descriptor_key=_tokens_key(most)
-                            )
-                        )
-                    ],
-                    hits_addend=RateLimitHitsAddend(format=_estimate(listener, tenants, most)),
-                )
-                for most in sorted({bucket.max_tokens for _, bucket in named})
-            ),
-            *(
-                RateLimit(
-                    actions=[_is_other(tenants)],
-                    hits_addend=RateLimitHitsAddend(format=_estimate(listener, tenants, bucket.max_tokens)),
-                )
-                for bucket in of_others
-            ),
+            _of_metadata(_TENANT, BUCKET_KEY, COST_KEY),
+            *([_of_metadata(_TOKENS, TOKENS_BUCKET_KEY, TOKENS_COST_KEY)] if counts else ()),
             *_used_up_limits(tenants, used_up),
         ],
-        descriptors=[
-            LocalRateLimitDescriptor(
-                entries=[RateLimitDescriptorEntry(key=_TENANT, value=one.name)],
-                token_bucket=_bucket(one, proxies),
-            )
-            for one in tenants.named
-        ]
-        + [
-            LocalRateLimitDescriptor(
-                entries=[RateLimitDescriptorEntry(key=_tokens_key(bucket.max_tokens), value=name)],
-                token_bucket=bucket,
-            )
-            for name, bucket in named
-        ]
-        + [
-            LocalRateLimitDescriptor(
-                entries=[RateLimitDescriptorEntry(key=_OTHERS_TOKENS, value=OTHERS)],
-                token_bucket=bucket,
-            )
-            for bucket in of_others
-        ]
+        descriptors=[*_descriptors(tenants, proxies)]
         + [
             LocalRateLimitDescriptor(
                 entries=[RateLimitDescriptorEntry(key=_used_up_key(one.until_unix_s), value=name)],
@@ -289,12 +254,38 @@ def _retry_after(reset: str) -> HeaderMutation:
     )
 
 
-def _tokens_key(most: int) -> str:
-    """Key of the descriptors of buckets of tokens of this size; other tenants have no bucket under it."""
-    return f"tokens-{most}"
+def _of_metadata(key: str, bucket: str, cost: str) -> RateLimit:
+    """A limit whose bucket, and what a request takes from it, the filter with the parts wrote."""
+    path = [MetadataKeyPathSegment(key=bucket)]
+    action = RateLimitActionMetaData(
+        descriptor_key=key,
+        metadata_key=MetadataKey(key=PART_METADATA, path=path),
+        source=RateLimitActionMetaDataSource.DYNAMIC,
+        skip_if_absent=True,
+    )
+    return RateLimit(
+        actions=[RateLimitAction(metadata=action)],
+        hits_addend=RateLimitHitsAddend(format=f"%DYNAMIC_METADATA({PART_METADATA}:{cost})%"),
+    )
 
 
-def _is_other(tenants: Tenants, key: str = _OTHERS_TOKENS) -> RateLimitAction:
+def _descriptors(tenants: Tenants, proxies: int) -> Iterator[LocalRateLimitDescriptor]:
+    """The buckets of all tenants, for the whole quota of each."""
+    for name, quota in tenants.quotas().items():
+        requests = request_buckets(quota, proxies)
+        buckets = [_UNLIMITED] if requests is None else requests.envoy_buckets()
+        for place, bucket in enumerate(buckets):
+            yield _descriptor(_TENANT, bucket_name(name, place), bucket)
+        tokens = token_buckets(quota, () if requests is None else requests.sizes)
+        for bucket in () if tokens is None else tokens.envoy_buckets():
+            yield _descriptor(_TOKENS, name, bucket)
+
+
+def _descriptor(key: str, value: str, bucket: TokenBucket) -> LocalRateLimitDescriptor:
+    return LocalRateLimitDescriptor(entries=[RateLimitDescriptorEntry(key=key, value=value)], token_bucket=bucket)
+
+
+def _is_other(tenants: Tenants, key: str) -> RateLimitAction:
     """The descriptor of all callers that are not named."""
     names = "|".join(re.escape(one.name) for one in tenants.named)
     if not names:
@@ -313,44 +304,17 @@ def _is_other(tenants: Tenants, key: str = _OTHERS_TOKENS) -> RateLimitAction:
     )
 
 
-def _estimate(listener: Listener, tenants: Tenants, most: int) -> str:
-    """Format string of the tokens that a request counts as, from 1 to ``most``; 1 without a body."""
-    if not listener.reads_headers:
-        known = f"metadata.filter_metadata['{REQUEST_METADATA}']"
-        tokens = f"{known}['{ESTIMATED_TOKENS_KEY}']"
-        is_known = f"'{REQUEST_METADATA}' in metadata.filter_metadata && '{ESTIMATED_TOKENS_KEY}' in {known}"
-        return f"%CEL({is_known} ? ({tokens} < {most}.0 ? int({tokens}) : {most}) : 1)%"
-    # Routes refuse requests whose header is not a number.
-    stated = f"request.headers['{MAX_TOKENS_HEADER}']"
-    answer = (
-        f"('{MAX_TOKENS_HEADER}' in request.headers && {stated} != '' ? int({stated}) : {tenants.answer_tokens})"
-    )
-    total = f"(request.size / {tenants.bytes_per_token} + {answer})"
-    # The size of a body without content-length is not known, so the method tells that there is none.
-    return f"%CEL(request.method == 'GET' || {total} < 1 ? 1 : {total} > {most} ? {most} : {total})%"
-
-
-def _bucket(quota: Quota, proxies: int) -> TokenBucket:
+def _whole(quota: Quota) -> TokenBucket:
+    """A bucket of the whole quota; a request takes one."""
     if quota.requests is None:
-        # Without a bucket of its own, a tenant would take from the one of all others.
-        return TokenBucket(max_tokens=_LARGEST, tokens_per_fill=_LARGEST, fill_interval=seconds(1))
-    return _part(quota.requests, quota.burst_requests, quota.per, proxies)
-
-
-def _tokens_bucket(quota: Quota, proxies: int) -> TokenBucket:
-    return _part(quota.tokens or 0, quota.burst_tokens, quota.per, proxies)
-
-
-def _part(limit: int, burst: float, per: QuotaUnit, proxies: int) -> TokenBucket:
-    """A proxy's part of ``limit`` per unit of time, and of a burst."""
-    share_s = per.seconds * proxies
-    tokens = math.ceil(Fraction(limit, share_s))
-    # Envoy counts whole milliseconds: rounded up, all proxies together stay within the limit.
-    interval_ms = math.ceil(Fraction(tokens * share_s * _MILLISECONDS, limit))
+        return _UNLIMITED
+    per_fill = math.ceil(Fraction(quota.requests, quota.per.seconds))
     return TokenBucket(
-        max_tokens=max(1, math.floor(burst / proxies)),
-        tokens_per_fill=tokens,
-        fill_interval=seconds(interval_ms / _MILLISECONDS),
+        max_tokens=max(1, math.floor(quota.burst_requests)),
+        tokens_per_fill=per_fill,
+        fill_interval=seconds(
+            math.ceil(Fraction(per_fill * quota.per.seconds * _MILLISECONDS, quota.requests)) / _MILLISECONDS
+        ),
     )
 
 

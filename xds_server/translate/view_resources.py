@@ -1,8 +1,8 @@
 """Envoy resources of one view, from policies, fleet and decisions.
 
-The order is fixed (runtime, clusters, secrets, endpoints, listeners, routes; each by name), so that equal inputs
-give equal output on every replica. All inputs of an item are part of its ``Memo`` key, so unchanged pools return
-the same items.
+The order is fixed (runtime, clusters, secrets, endpoints, listeners, routes, parts of quotas; each by name), so
+that equal inputs give equal output on every replica. All inputs of an item are part of its ``Memo`` key, so
+unchanged pools return the same items.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,6 +55,7 @@ from xds_server.translate.route_configuration import (
 )
 from xds_server.translate.runtime_layers import runtime_resource
 from xds_server.translate.strict_sessions import is_strict, session_hosts, strict_pools
+from xds_server.translate.tenant_parts import even_parts
 from xds_server.translate.tenant_quotas import NO_QUOTA_USED_UP
 from xds_server.translate.translated_resource import TranslatedPart, TranslatedResource, TypeGroup
 from xds_server.translate.upstream_tls import engine_host_names, secret_resources, upstream_tls_socket
@@ -261,6 +262,7 @@ def _update(
         tuple([one.assignment for one in made]),
         _all_listeners(known, changed, made),
         tuple(routes.values()),
+        tuple([one for some in fixed.routes.values() for one in even_parts(some[0], decisions, memo)]),
     )
     known.groups = tuple(reuse_tuple(was, now) for was, now in zip(known.groups or groups, groups, strict=True))
     known.pools, known.envoy_routes, known.routes, known.quotas = pools, envoy_routes, routes, quotas

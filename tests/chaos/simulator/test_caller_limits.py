@@ -25,7 +25,7 @@ SCENARIOS = {
 
 
 BOUNDS = {
-    "callerGoodputPercent": (98.0, 100.0),
+    "callerGoodputPercent": (96.0, 100.0),
     "quotaErrorPercent": (0.0, 10.0),
     "hopelessRefusedPercent": (85.0, 100.0),
     "callerP99Times": (0.0, 1.3),

@@ -23,7 +23,7 @@ from xds_server.k8s.replica_status import (
 from xds_server.model.fleet import EngineId, Fleet, declared, with_report, with_traffic
 from xds_server.model.pool_traffic import PoolTraffic, ProxyTraffic
 from xds_server.model.remote_proxies import RemoteProxies
-from xds_server.model.snapshot import Resource, Snapshot
+from xds_server.model.snapshot import OwnResources, Snapshot
 from xds_server.model.type_urls import RUNTIME
 from xds_server.model.view import View
 from xds_server.reconcile.pipeline import REFERENCE_VIEW, BuildInputs, BuildResult, Pipeline
@@ -81,7 +81,7 @@ class Served:
             counts[view.zone] = counts.get(view.zone, 0) + 1
         return counts
 
-    def publish(self, snapshots: Mapping[View, Snapshot], own: Mapping[str, Resource]) -> None:
+    def publish(self, snapshots: Mapping[View, Snapshot], own: Mapping[str, OwnResources]) -> None:
         raise AssertionError(f"counting proxies publishes nothing, here {snapshots} and {own}")
 
 
@@ -234,8 +234,8 @@ def test_two_replicas_serve_the_bytes_of_one() -> None:
     two.step(times=4)
     assert bytes_of(two.built(0)) == bytes_of(two.built(1)) == bytes_of(one.built(0))
     owns = {**two.built(0).own, **two.built(1).own}
-    assert {node: made.version for node, made in owns.items()} == {
-        node: made.version for node, made in one.built(0).own.items()
+    assert {node: made[0].version for node, made in owns.items()} == {
+        node: made[0].version for node, made in one.built(0).own.items()
     }
     assert two.parts() == one.parts()
 
@@ -275,15 +275,15 @@ def test_envoy_moving_between_replicas_gets_no_push() -> None:
     stage = staged(2)
     stage.step(times=4)
     had = bytes_of(stage.built(0))[B]
-    own = stage.built(0).own["g0"].version
-    others = {node: made.version for node, made in {**stage.built(0).own, **stage.built(1).own}.items()}
+    own = stage.built(0).own["g0"][0].version
+    others = {node: made[0].version for node, made in {**stage.built(0).own, **stage.built(1).own}.items()}
     stage.connect("g0", 1)
     for _ in range(int(HOLD_S / STEP_S) + 4):
         stage.step()
         assert bytes_of(stage.built(1))[B] == had
-        assert stage.built(1).own["g0"].version == own
+        assert stage.built(1).own["g0"][0].version == own
         now = {**stage.built(0).own, **stage.built(1).own}
-        assert {node: made.version for node, made in now.items()} == others
+        assert {node: made[0].version for node, made in now.items()} == others
 
 
 def test_moving_envoy_is_not_counted_twice() -> None:

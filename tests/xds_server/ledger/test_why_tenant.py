@@ -13,7 +13,7 @@ from xds_server.admin.views.tenant_rows import tenant_rows
 from xds_server.admin.views.why_subject import why
 from xds_server.admin_api.status_types import Explanation
 from xds_server.admin_api.tenant_types import TenantTraffic
-from xds_server.decide.decisions import Decisions, FairShares, TenantShare
+from xds_server.decide.decisions import Decisions, FairShares, PortParts, TenantShare
 from xds_server.model.fleet import Fleet
 
 POLICIES = """\
@@ -85,7 +85,7 @@ def test_refusals_at_the_quota_need_no_other_reason(fleet: Fleet) -> None:
 
 def test_refusals_below_the_quota_are_explained(fleet: Fleet) -> None:
     uneven = TenantTraffic(served_per_s=30.0, refused_per_s=30.0)
-    assert "each of 3 proxies admits an even part" in explained("tenant:search", fleet, uneven).why_not[0]
+    assert "each of 3 proxies admits a part" in explained("tenant:search", fleet, uneven).why_not[0]
     alone = explained("tenant:search", fleet, uneven, proxies=1)
     assert alone.why_not == ("Refused below its quota: requests come in bursts of more than 90.",)
 
@@ -159,3 +159,12 @@ def test_tenant_of_a_pool_with_room_shows_that_none_is_limited(fleet: Fleet) -> 
 def test_unknown_and_ambiguous_tenants_are_refused_with_candidates(name: str, says: str, fleet: Fleet) -> None:
     with pytest.raises(UnknownNameError, match=says):
         explained(name, fleet)
+
+
+def test_parts_that_follow_callers_are_stated(fleet: Fleet) -> None:
+    known = policies()
+    parts = PortParts(proxies=("g1", "g2"), count=2, by_tenant={"search": {"g1": 0.1, "g2": 0.9}})
+    decisions: Decisions = replace(decided(fleet), quota_proxies={8080: 2}, quota_parts={8080: parts})
+    rows = tenant_rows(known, decisions, {})
+    found = why("tenant:search", replace(scene(known, fleet, decisions), tenants=lambda: rows))
+    assert found.because[0].endswith("by what this tenant asks of each: 81 at g2, 9 at g1 per second.")

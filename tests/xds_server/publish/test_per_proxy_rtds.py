@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from tests.xds_server.publish.resource_fixtures import refuse
-from xds_server.model.snapshot import Resource, Snapshot, resource, snapshot
+from xds_server.model.snapshot import OwnResources, Resource, Snapshot, resource, snapshot
 from xds_server.model.type_urls import CLUSTER, LISTENER, RUNTIME
 from xds_server.publish import Publisher, Session
 from xds_server.wire.decode import (
@@ -95,7 +95,7 @@ class Proxy:
 class World:
     def __init__(self) -> None:
         self.views: dict[str, Snapshot] = {"a": of_view("view a"), "b": of_view("view b")}
-        self.own: Mapping[str, Resource] = {}
+        self.own: Mapping[str, OwnResources] = {}
         self.publisher = Publisher(
             view_of=lambda node: node.id[0], snapshot_for=lambda view: self.views[str(view)]
         )
@@ -107,14 +107,14 @@ class World:
         return proxy
 
     def publish(self, own: Mapping[str, Resource] | None = None) -> None:
-        self.own = self.own if own is None else own
+        self.own = self.own if own is None else {node: (item,) for node, item in own.items()}
         self.publisher.publish({view: served for view, served in self.views.items()}, 0.0, self.own)  # noqa: C416
 
     def expected(self, proxy: Proxy) -> dict[str, str]:
         view = self.views[proxy.node[0]]
         held = {url: item.value.decode() for url, named in view.resources.items() for item in named.values()}
         own = self.own.get(proxy.node)
-        return held if own is None else held | {RUNTIME: own.value.decode()}
+        return held if own is None else held | {RUNTIME: own[0].value.decode()}
 
     def settle(self) -> None:
         for proxy in self.proxies:

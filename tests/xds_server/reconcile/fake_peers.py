@@ -11,7 +11,7 @@ from policies.findings import PolicyErrors
 from policies.load import load_contents
 from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.policy_state import AcceptedPolicies, RejectedPolicies
-from xds_server.model.snapshot import Resource, Snapshot
+from xds_server.model.snapshot import OwnResources, Snapshot
 from xds_server.model.type_urls import CLUSTER, ENDPOINT
 from xds_server.model.view import View
 from xds_server.reconcile.reconciler import Reconciler
@@ -78,7 +78,7 @@ class Peers:
     def nodes(self) -> Mapping[str, View]:
         return {}
 
-    def publish(self, snapshots: Mapping[View, Snapshot], own: Mapping[str, Resource]) -> None:
+    def publish(self, snapshots: Mapping[View, Snapshot], own: Mapping[str, OwnResources]) -> None:
         self.published.append(snapshots)
         self.own = own
 

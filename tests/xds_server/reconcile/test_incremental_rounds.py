@@ -202,7 +202,7 @@ def shown(built: BuildResult) -> object:
             ]
             for view, served in built.snapshots.items()
         },
-        {node: (one.version, one.value) for node, one in built.own.items()},
+        {node: [(one.version, one.value) for one in some] for node, some in built.own.items()},
     )
 
 

@@ -19,7 +19,7 @@ from policies.load import load_contents
 from policies.quantity import parse_duration
 from policies.schema import FieldDoc, leaf_targets, leaves
 from xds_server.model.fleet import declared
-from xds_server.model.snapshot import content_of
+from xds_server.model.snapshot import content_of, same_own
 from xds_server.model.type_urls import PUSH_ORDER, SHORT_NAMES
 from xds_server.model.view import View
 from xds_server.reconcile.pipeline import BuildInputs, BuildResult, Pipeline
@@ -365,7 +365,7 @@ def changed(before: BuildResult, after: BuildResult) -> Xds:
     for view, url in itertools.product(VIEWS, PUSH_ORDER):
         if contents(before, view, url) != contents(after, view, url):
             found |= Xds[SHORT_NAMES[url]]
-    if {n: one.version for n, one in before.own.items()} != {n: one.version for n, one in after.own.items()}:
+    if not same_own(before.own, after.own):
         found |= Xds.RTDS
     return found
 

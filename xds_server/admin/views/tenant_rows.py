@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping
 from policies.model import PolicySet
 from policies.tenants import Quota
 from xds_server.admin_api.tenant_types import PoolShareStatus, TenantPeriod, TenantStatus, TenantTraffic
-from xds_server.decide.decisions import Decisions
+from xds_server.decide.decisions import NO_PORT_PARTS, Decisions
 from xds_server.model.pool_traffic import TenantId
 from xds_server.model.tenant_usage import NO_USAGE, TenantUsage, period_end_unix_s
 
 _NO_TRAFFIC = TenantTraffic()
+_SHOWN = 16
 
 
 def _shares(decisions: Decisions, tenant: TenantId) -> Iterator[PoolShareStatus]:
@@ -48,11 +49,17 @@ def tenant_rows(
             tokens=quota.tokens,
             periods=tuple(_periods(quota, (port, name), usage)),
             shares=tuple(_shares(decisions, (port, name))),
+            parts=_largest(decisions.quota_parts.get(port, NO_PORT_PARTS).by_tenant.get(name, {})),
         )
         for port in sorted(listeners)
         if (tenants := listeners[port].tenants) is not None
         for name, quota in tenants.quotas().items()
     )
+
+
+def _largest(parts: Mapping[str, float]) -> Mapping[str, float]:
+    """The largest of these parts, in this order."""
+    return {node: round(parts[node], 6) for node in sorted(parts, key=lambda one: (-parts[one], one))[:_SHOWN]}
 
 
 def _periods(quota: Quota, key: TenantId, usage: TenantUsage) -> Iterator[TenantPeriod]:

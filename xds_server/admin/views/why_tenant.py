@@ -71,9 +71,16 @@ def _declared(port: int, policies: PolicySet) -> tuple[Tenants, str]:
 
 
 def _because(row: TenantStatus, quota: Quota, tenants: Tenants) -> Iterator[str]:
-    burst = max(1, int(quota.burst_requests / row.proxies))
+    even = 1 / row.proxies
+    burst = max(1, int(quota.burst_requests * even))
     if row.quota_per_s is None:
         yield "No quota of requests."
+    elif row.parts:
+        each = ", ".join(f"{row.quota_per_s * part:.3g} at {node}" for node, part in row.parts.items())
+        yield (
+            f"Quota: {quota.requests} requests per {row.per}, divided over {row.proxies} proxies by what this "
+            f"tenant asks of each: {each} per second."
+        )
     elif row.proxies > 1:
         yield (
             f"Quota: {quota.requests} requests per {row.per}, divided over {row.proxies} proxies: "
@@ -82,10 +89,10 @@ def _because(row: TenantStatus, quota: Quota, tenants: Tenants) -> Iterator[str]
     else:
         yield f"Quota: {quota.requests} requests per {row.per}, with a burst of {burst}."
     if quota.tokens is not None:
-        part = max(1, int(quota.burst_tokens / row.proxies))
+        part = max(1, int(quota.burst_tokens * max(row.parts.values(), default=even)))
         yield (
-            f"And {quota.tokens} tokens per {row.per}, estimated when a request arrives, with a burst of {part} "
-            "at each proxy; a larger request counts as that."
+            f"And {quota.tokens} tokens per {row.per}, estimated when a request arrives, with a burst of "
+            f"{part} at {'the busiest' if row.parts else 'each'} proxy; a larger request counts as that."
         )
     for one in row.periods:
         parts = (
@@ -138,8 +145,8 @@ def _early_refusal(row: TenantStatus, quota: Quota) -> str:
     """Why requests are refused before the quota is used up."""
     if row.proxies > 1:
         return (
-            f"Refused below its quota: each of {row.proxies} proxies admits an even part, whether or not callers "
-            "use it; or requests come in bursts."
+            f"Refused below its quota: each of {row.proxies} proxies admits a part, which follows its callers "
+            "within seconds; or requests come in bursts."
         )
     return f"Refused below its quota: requests come in bursts of more than {max(1, int(quota.burst_requests))}."
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from xds_server.k8s.replica_status import NackSummary, ReplicaStatus
 from xds_server.k8s.status.write_context import ProgrammedState
 from xds_server.model.snapshot import Snapshot
-from xds_server.model.type_urls import RUNTIME, SHORT_NAMES
+from xds_server.model.type_urls import MOVING, SHORT_NAMES
 from xds_server.model.view import View
 from xds_server.publish import ProxySync
 from xds_server.xds.messages import Sync
@@ -29,7 +29,8 @@ class ProgrammedTracker:
     ) -> tuple[NackSummary, ...]:
         """Record the state of these proxies, which were sent ``digest``; returns current refusals.
 
-        ``desired``: desired resources of a view. Runtime layers are ignored: live limits change continuously.
+        ``desired``: desired resources of a view. Runtime layers and parts of quotas are ignored: they
+        change continuously.
         """
         if digest != self._digest:
             self._digest, self._done = digest, set()
@@ -37,7 +38,7 @@ class ProgrammedTracker:
         nodes = set()
         for state in states:
             nodes.add(state.node.id)
-            kinds = [kind for kind in state.types if kind.type_url != RUNTIME]
+            kinds = [kind for kind in state.types if kind.type_url not in MOVING]
             if kinds and all(kind.state is Sync.SYNCED for kind in kinds):
                 self._done.add(state.node.id)
                 continue

@@ -18,7 +18,7 @@ from xds_server.decide.diff.change import ChangeKind
 from xds_server.ledger.event import Event
 from xds_server.model.fleet import EngineId, Fleet
 from xds_server.model.snapshot import Snapshot
-from xds_server.model.type_urls import RUNTIME
+from xds_server.model.type_urls import MOVING
 from xds_server.model.view import GRPC_ROLE, View
 from xds_server.observe.eject_latency import detected_s
 from xds_server.observe.tracing.propagation import Propagation, TracedChange, TracedPolicies, traced_nack
@@ -227,7 +227,7 @@ def _different(before: Snapshot | None, after: Snapshot | None) -> Iterable[str]
         return
     for kind in sorted(before.resources.keys() | after.resources.keys()):
         was, now = before.of(kind), after.of(kind)
-        if was is now or kind == RUNTIME:
+        if was is now or kind in MOVING:
             continue
         if {name: one.version for name, one in was.items()} != {name: one.version for name, one in now.items()}:
             yield kind
