@@ -274,7 +274,8 @@ class ProxyConfigTranslator:
         )
         rules = replace(rules, deadlines=deadlines, shares=self._shares[route.metadata.name])
         if route.spec.prefill is not None:
-            rules = replace(rules, prefill_percent=route.spec.prefill.percent)
+            prefill = route.spec.prefill
+            rules = replace(rules, prefill_percent=prefill.percent, prefill_above=prefill.tokens_above or 0)
         if is_strict(route):
             rules = replace(rules, sessions=self._sessions(route, fleet, decisions))
         elif route.spec.affinity is not None:

@@ -272,7 +272,10 @@ class SimulatedProxy:
     def _drawn_prefiller(self, one: UpstreamAttempt) -> str:
         """The prefill engine that this attempt names, drawn by weight; empty for none."""
         listed = self._told.prefillers.get((one.pool, one.engine), ())
-        if not listed or self._rng.random() * 100 >= one.ask.rules.prefill_percent:
+        rules = one.ask.rules
+        if not listed or one.ask.prompt_tokens <= rules.prefill_above:
+            return ""
+        if self._rng.random() * 100 >= rules.prefill_percent:
             return ""
         return self._rng.choices([name for name, _ in listed], [weight for _, weight in listed])[0]
 

@@ -129,6 +129,16 @@ def test_route_names_prefill_engines_for_its_percentage(tmp_path: Path) -> None:
     assert len(history.prefills) / len(history.requests) == pytest.approx(0.25, abs=0.05)
 
 
+def test_route_names_prefill_engines_to_long_prompts_only(tmp_path: Path) -> None:
+    policies = tmp_path / "policies.yaml"
+    long_only = "{pool: chat-prefill, tokensAbove: 20}"
+    policies.write_text(EXAMPLE.read_text().replace("{pool: chat-prefill}", long_only))
+    sizes = {"perSecond": 40, "promptTokens": {"shortest": 1, "longest": 40}}
+    history = simulate(experiment(topology=FLEET, load=sizes, seconds=20.0), of(str(policies)))
+    assert len(history.prefills) / len(history.requests) == pytest.approx(0.5, abs=0.08)
+    assert all(one.ok for one in history.requests)
+
+
 TRANSFER = {"kvTransfer": {"bytesPerToken": 1000, "bytesPerSecond": 40_000}}
 """16 prompt tokens take 0.4 s in the simulator; the lab counts some more tokens of the same prompt."""
 

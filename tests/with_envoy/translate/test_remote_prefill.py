@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -37,8 +38,14 @@ def listed(engines: Sequence[Any], zones: str) -> str:
 
 
 def policy(
-    prefill: Sequence[Any], decode: Sequence[Any], *, zones: tuple[str, str] = ("", ""), percent: int = 100
+    prefill: Sequence[Any],
+    decode: Sequence[Any],
+    *,
+    zones: tuple[str, str] = ("", ""),
+    percent: int = 100,
+    above: int | None = None,
 ) -> str:
+    rules = f"pool: first, percent: {percent}" + (f", tokensAbove: {above}" if above else "")
     at_prefill, at_decode = zones[0] or "a" * len(prefill), zones[1] or "a" * len(decode)
     return f"""{V1} EnginePool
 metadata: {{name: first}}
@@ -51,7 +58,7 @@ metadata: {{name: spare}}
 spec: {{model: fake-model, endpoints: [{listed(decode[:1], "a")}]}}
 {V1} ModelRoute
 metadata: {{name: chat}}
-spec: {{listener: {{port: 8080}}, pools: [{{pool: chat}}], prefill: {{pool: first, percent: {percent}}}}}
+spec: {{listener: {{port: 8080}}, pools: [{{pool: chat}}], prefill: {{{rules}}}}}
 {V1} ModelRoute
 metadata: {{name: plain}}
 spec: {{listener: {{port: 8080}}, match: {{headers: [{{name: x-plain}}]}}, pools: [{{pool: chat}}]}}
@@ -155,6 +162,27 @@ async def test_percent_sends_a_part(two_pools: Any) -> None:
     one, first, _ = await two_pools(1, 1, percent=25)
     found = await named(one, first, 400)
     assert 60 <= found["p0"] <= 145
+
+
+async def test_only_prompts_above_a_size_are_prefilled_elsewhere(two_pools: Any) -> None:
+    one, _, _ = await two_pools(2, 1, above=500)
+
+    async def for_prompt(characters: int, **headers: str) -> set[bool]:
+        answers = [await one.complete(headers=headers, prompt="x" * characters) for _ in range(10)]
+        assert {answer.status for answer in answers} == {200}
+        return {PREFILLED_BY_HEADER in answer.headers for answer in answers}
+
+    rest = len(json.dumps({"model": "fake-model", "prompt": "", "max_tokens": 1}))
+    assert await for_prompt(4 * 500 - rest) == {False}
+    assert await for_prompt(4 * 500 - rest, **FORGED) == {False}, "callers cannot name an engine"
+    assert await for_prompt(4 * 500 - rest + 1) == {True}
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield json.dumps({"model": "fake-model", "prompt": "x", "max_tokens": 1}).encode()
+
+    kind = {"content-type": "application/json"}
+    async with one.client.post(f"{one.url}/v1/completions", data=chunks(), headers=kind) as answer:
+        assert (answer.status, PREFILLED_BY_HEADER in answer.headers) == (200, True), "a body of unknown size"
 
 
 async def test_lists_change_under_open_streams(two_pools: Any) -> None:
