@@ -119,8 +119,8 @@ class RouteConfig:
     empty if retries stay in their pool; answers of ``other_models`` are marked. ``retried`` uses Envoy's names.
     ``prefill_percent`` of the attempts with a prompt above ``prefill_above`` tokens name a prefill engine;
     ``prefillers`` is a fixed list of them, which all attempts of a request draw from once. ``keyed``: the
-    conversation of a request is the key by which the pools of ``weights`` pick. ``sessions``: engines that keep strict sessions, and the percentage of them that each keeps;
-    None without strict affinity.
+    conversation of a request is the key by which the pools of ``weights`` pick. ``sessions``: engines that keep
+    strict sessions, and the percentage of them that each keeps; None without strict affinity.
     ``deadlines`` are the route's variants, if the listener reads deadlines,
     ``shares`` what refuses tenants above their share.
     """

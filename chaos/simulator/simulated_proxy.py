@@ -259,6 +259,7 @@ class SimulatedProxy:
     def _send(self, one: UpstreamAttempt, asked: EngineRequest) -> None:
         cluster = self._clusters[one.pool]
         named = one.ask.prefiller or self._drawn_prefiller(one)
+        one.named = bool(named)
         try:
             if named:
                 one.call = sidecar_call(cluster.engines[one.engine], self._by_name[named], asked, one)

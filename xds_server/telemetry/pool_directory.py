@@ -25,7 +25,7 @@ class PoolFacts:
     """A pool: its engines by address, by listener, by zone; the statuses that count; its usual class.
 
     ``fewest``: number of engines of its smallest zone. ``gpus_per_slot`` is by engine, ``routes`` are
-    those that may send it requests; ``objectives`` judge all of these.
+    those that may send it requests; ``objectives`` judge all of these. ``prefilled``: by engines of another pool.
     """
 
     name: str
@@ -41,6 +41,7 @@ class PoolFacts:
     gpus_per_slot: Mapping[str, float] = field(default_factory=dict)
     routes: Mapping[str, "RouteFacts"] = field(default_factory=dict)
     objectives: tuple[Objective, ...] = ()
+    prefilled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,4 +126,8 @@ def _pool(
         else PriorityClass.INTERACTIVE,
         routes=MappingProxyType(routes),
         objectives=tuple(policies.pools[name].spec.objectives.all()),
+        prefilled=any(
+            route.spec.prefill is not None and any(share.pool == name for share in route.spec.pools)
+            for route in policies.routes.values()
+        ),
     )

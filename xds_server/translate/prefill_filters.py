@@ -25,10 +25,7 @@ from envoy_data_plane.google.protobuf import Any, Struct, Value
 from policies.route import ModelRoute
 from policies.tenants import BYTES_PER_TOKEN
 from xds_server.translate.envoy_values import pack_any
-from xds_server.translate.prefillers import PREFILLERS_LABEL
-
-PREFILLER_HEADER: Final = "x-prefiller-host-port"
-"""What llm-d's routing side-car reads. Source: llm-d-router, pkg/common/routing, ``PrefillEndpointHeader``."""
+from xds_server.translate.prefillers import PREFILLER_HEADER, PREFILLERS_LABEL
 
 _LIST_HEADER: Final = "x-switchgear-prefillers"
 _LIST_FILTER: Final = "switchgear.prefillers"

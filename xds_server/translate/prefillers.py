@@ -31,6 +31,9 @@ from xds_server.decide.admission.pool_limit import pool_ceiling
 from xds_server.decide.decisions import Decisions, EngineCapacity, Health
 from xds_server.model.fleet import Engine, EngineId, Fleet
 
+PREFILLER_HEADER: Final = "x-prefiller-host-port"
+"""What llm-d's routing side-car reads. Source: llm-d-router, pkg/common/routing, ``PrefillEndpointHeader``."""
+
 PREFILLERS_LABEL: Final = "switchgear.dev/prefillers"
 """Endpoint label with the list: ``ADDRESS=WEIGHT``, joined by commas."""
 
@@ -141,6 +144,46 @@ def prefiller_lists(
             weights = [(one, one.weight * shares[engine.zone][one.engine.zone]) for one in usable]
             lists[engine.id] = _list_of(engine.id, weights)
     return lists
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedShare:
+    """How a decode pool names one prefill engine.
+
+    ``decoders`` of ``all_decoders`` engines in rotation have it on their lists; by weights and slots it gets
+    ``percent`` of the requests of the pool for which an engine is named.
+    """
+
+    decoders: int
+    all_decoders: int
+    percent: float
+
+
+def named_shares(
+    decoders: Sequence[Engine], decisions: Decisions, found: Sequence[Prefiller]
+) -> Mapping[EngineId, NamedShare]:
+    """How the engines of a decode pool name each of these prefill engines."""
+    ready = [engine for engine in decoders if _in_rotation(engine, decisions)]
+    names = {one.address: one.engine.id for one in found}
+    lists = prefiller_lists(ready, decisions, found)
+    slots = sum(engine.slots for engine in ready if lists.get(engine.id))
+    counts, shares = dict.fromkeys(names.values(), 0), dict.fromkeys(names.values(), 0.0)
+    for engine in ready:
+        entries = parsed_list(lists.get(engine.id, ""))
+        total = sum(weight for _, weight in entries)
+        for address, weight in entries:
+            counts[names[address]] += 1
+            shares[names[address]] += 100 * engine.slots / slots * weight / total
+    return {
+        name: NamedShare(decoders=count, all_decoders=len(ready), percent=shares[name])
+        for name, count in counts.items()
+    }
+
+
+def parsed_list(text: str) -> list[tuple[str, int]]:
+    """Addresses of a list, with their weights."""
+    entries = (one.rpartition("=") for one in text.split(",") if one)
+    return [(address, int(weight)) for address, _, weight in entries]
 
 
 def _zone_shares(
