@@ -11,7 +11,7 @@ service time of decode engines, and a slow prefill stage shrinks the ceiling of 
   computed. A decode pool that is full still admits nothing, so no prefill begins: of ``d`` in decode and ``D``
   that the limits allow, ``d + P x (1 - E / X) <= D``, hence ``d`` never exceeds ``D``.
 
-These places are given in steps (``settled_places``), so ``d`` may exceed ``D`` by less than a step for a second.
+These places are given in steps (``settled_places``), so ``d`` may exceed ``D`` by about a step for a second.
 
 ``P`` is what fresh reports of prefill engines say; pools that share these engines divide it by their requests in
 flight.
