@@ -53,3 +53,13 @@ class RemotePrefill(Spec):
         ge=1,
         le=10_000_000,
     )
+    while_faster: bool = documented_field(
+        False,
+        "Name prefill engines to most requests only while that is quicker to the first token than local prefill. "
+        "The pool needs `firstTokenGate`. One request in twenty goes the other way, for comparison.",
+        targets=FieldTargets(
+            live=Xds.EDS,
+            istio=lost("Istio's proxies name no prefill engine"),
+            gateway_api=lost("gateways name no prefill engine"),
+        ),
+    )

@@ -13,7 +13,8 @@ from xds_server.telemetry.tenant_counts import QuotaResult
 class AccessLogEntry:
     """An access log entry of an attempt, or (``whole``) of a request with ``number`` attempts.
 
-    ``prefiller``: whether the attempt named a prefill engine. ``limit``: what refused the request because of its
+    ``prefiller``: whether the attempt named a prefill engine; ``prefillable``: whether its prompt is long enough.
+    ``limit``: what refused the request because of its
     caller. ``late``: what its deadline did to it.
     """
 
@@ -34,6 +35,7 @@ class AccessLogEntry:
     limit: QuotaResult | None = None
     late: DeadlineResult | None = None
     prefiller: bool = False
+    prefillable: bool = True
 
 
 def attempt_entry(one: UpstreamAttempt, *, flags: frozenset[str], complete: bool, now_s: float) -> AccessLogEntry:
@@ -52,6 +54,7 @@ def attempt_entry(one: UpstreamAttempt, *, flags: frozenset[str], complete: bool
         ended_s=now_s,
         headers=one.ask.headers,
         prefiller=one.named,
+        prefillable=one.ask.prompt_tokens > one.ask.rules.prefill_above,
     )
 
 

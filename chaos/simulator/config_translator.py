@@ -217,7 +217,9 @@ class ProxyConfigTranslator:
             names = {one.address: one.engine.id.engine for one in engines}
             for key, text in prefiller_lists(fleet.pools[pool], decisions, engines).items():
                 entries = parsed_list(text)
-                found[key.pool, key.engine] = tuple((names[address], weight) for address, weight in entries)
+                found[key.pool, key.engine] = tuple(
+                    (names.get(address, ""), weight) for address, weight in entries
+                )
         return MappingProxyType(found)
 
     def _limits(self, pool: str, decisions: Decisions, proxy: Proxy) -> RequestLimits:

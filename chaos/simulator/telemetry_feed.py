@@ -102,6 +102,7 @@ class TelemetryFeed:
             first_byte_s=one.first_byte_s,
             late_s=late_s,
             prefiller=one.prefiller,
+            prefillable=one.prefillable,
         )
         self.book.record_attempt(node, facts, attempt, weight=_ALL, now_s=now_s)
         tenant, entry = self._tenant(one)

@@ -223,6 +223,12 @@ def record_entries(
             began_s=began_s,
             # Envoy's filters remove what a caller sends under this name.
             prefiller=facts.prefilled and PREFILLER_HEADER in entry.request.request_headers,
+            prefillable=not facts.prefilled
+            or route is None
+            or (
+                route.prefill_above_bytes is not None
+                and entry.request.request_body_bytes > route.prefill_above_bytes
+            ),
         )
         note(node, facts, ended, weight=weight, now_s=now_s)
         if tenants is not None and (tenant := tenants.of(entry)) is not None:

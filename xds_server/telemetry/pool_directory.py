@@ -12,6 +12,7 @@ from typing import Final
 from policies.model import PolicySet
 from policies.objectives import Objective
 from policies.route import PriorityClass
+from policies.tenants import BYTES_PER_TOKEN
 
 INTERNAL_PREFIX: Final = "engine/"
 """Internal listeners are named ``engine/<pool>/<engine>`` (``translate.hops``)."""
@@ -46,13 +47,17 @@ class PoolFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteFacts:
-    """An Envoy route: its ModelRoute, pool of refused requests, class, whether it streams, and objectives."""
+    """An Envoy route: its ModelRoute, pool of refused requests, class, whether it streams, and objectives.
+
+    ``prefill_above_bytes``: the size of bodies above which it names prefill engines; None: for none.
+    """
 
     name: str
     pool: str
     priority: PriorityClass
     streaming: bool
     objectives: tuple[Objective, ...] = ()
+    prefill_above_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +89,9 @@ def build_directory(policies: PolicySet, addresses: Mapping[str, str]) -> PoolDi
             priority=route.spec.priority,
             streaming=bool(route.spec.match.stream),
             objectives=tuple(route.spec.objectives.all()),
+            prefill_above_bytes=None
+            if route.spec.prefill is None
+            else float(BYTES_PER_TOKEN * (route.spec.prefill.tokens_above or 0)),
         )
         for name, route in policies.routes.items()
     }

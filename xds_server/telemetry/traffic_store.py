@@ -63,7 +63,7 @@ class Attempt(NamedTuple):
     many of these are not demand. ``complete``: the whole response arrived. ``late_s``: how long before the newest
     entry of its message it ended, for the rates. ``request`` is its ID; the store keeps failures by it.
     ``route`` is the ModelRoute, empty if unknown; ``began_s`` is its start on the proxy's clock. ``prefiller``:
-    whether a prefill engine was named for it.
+    whether a prefill engine was named for it. ``prefillable``: its route names some to requests of its size.
     """
 
     engine: str
@@ -80,6 +80,7 @@ class Attempt(NamedTuple):
     route: str = ""
     began_s: float = 0.0
     prefiller: bool = False
+    prefillable: bool = True
 
 
 class CallListener(Protocol):
@@ -197,7 +198,7 @@ class TrafficStore:
         """Record an ended attempt; ``weight``: the number of attempts it stands for."""
         (
             engine, outcome, first, priority, streaming, duration_s, first_byte_s, asks, complete, late_s, request,
-            _route, _began_s, _prefiller,
+            _route, _began_s, _prefiller, _prefillable,
         ) = attempt  # fmt: skip
         pool = self._pool(facts)
         pool.heard_at_s = now_s
@@ -526,7 +527,8 @@ class TrafficStore:
 
 def _record_prefill(counts: PrefillCounts, attempt: Attempt, weight: float, now_s: float) -> None:
     counts.add(named=attempt.prefiller, weight=weight, now_s=now_s)
-    if attempt.streaming and attempt.outcome is AttemptOutcome.SUCCESS:
+    # A short prompt is quick anywhere.
+    if attempt.streaming and attempt.outcome is AttemptOutcome.SUCCESS and attempt.prefillable:
         counts.add_first_byte(attempt.first_byte_s, named=attempt.prefiller, now_s=now_s)
 
 

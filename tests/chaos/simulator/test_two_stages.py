@@ -143,6 +143,25 @@ def test_route_names_prefill_engines_to_long_prompts_only(tmp_path: Path) -> Non
     assert all(one.ok for one in history.requests)
 
 
+def test_slow_transfers_have_decode_engines_prefill_most_prompts_themselves(tmp_path: Path) -> None:
+    policies = tmp_path / "policies.yaml"
+    text = EXAMPLE.read_text().replace("{pool: chat-prefill}", "{pool: chat-prefill, whileFaster: true}")
+    policies.write_text(text)
+    slow = {"kvTransfer": {"bytesPerToken": 1000, "bytesPerSecond": 20_000}}
+    load = {"perSecond": 12, "streamingPercent": 100}
+    history = simulate(experiment(topology={**FLEET, **slow}, load=load, seconds=130.0), of(str(policies)))
+
+    def remote(from_s: float, to_s: float) -> float:
+        prefills, requests = (
+            sum(from_s <= one.at_s < to_s for one in some) for some in (history.prefills, history.requests)
+        )
+        return prefills / requests
+
+    assert remote(0, 60) == pytest.approx(0.95, abs=0.03)
+    assert remote(90, 130) == pytest.approx(0.05, abs=0.04)
+    assert all(one.ok for one in history.requests)
+
+
 TRANSFER = {"kvTransfer": {"bytesPerToken": 1000, "bytesPerSecond": 40_000}}
 """16 prompt tokens take 0.4 s in the simulator; the lab counts some more tokens of the same prompt."""
 

@@ -19,6 +19,7 @@ from xds_server.decide.decisions import (
     EngineDecision,
     Health,
     PoolDecisions,
+    PrefillDecision,
     ShareRamp,
 )
 from xds_server.model.fleet import EngineId, Fleet, declared, with_report
@@ -206,6 +207,22 @@ def test_named_shares_are_those_of_the_lists(prefill: list[str], decode: list[st
         assert (share.decoders, share.all_decoders) == (sum(name in one for one in drawn.values()), len(decode))
         whole = sum(one.get(name, 0) / sum(one.values()) for one in drawn.values())
         assert share.percent == pytest.approx(100 * whole / len(drawn) if drawn else 0)
+
+
+def test_an_entry_without_address_has_the_requests_that_get_no_name() -> None:
+    given = policies({"p0": "a", "p1": "a"}, {"d0": "a"})
+    some = PrefillDecision(named_percent=5.0, reason="", since_s=0.0)
+    chat = PoolDecisions(engines={}, zones={}, ceilings={}, prefill=some)
+    decisions = replace(decided(), pools={**decided().pools, "chat": chat})
+    fleet = declared(given)
+    found = prefillers(given, fleet, decisions, "first")
+    (text,) = prefiller_lists(fleet.pools["chat"], decisions, found).values()
+    assert text == "10.1.0.0:80=100,10.1.0.1:80=100,=3800"
+    shares = named_shares(fleet.pools["chat"], decisions, found)
+    assert {one.percent for one in shares.values()} == {50.0}, "of those that get a name"
+    out = decided({"p0": decision(Health.UNHEALTHY), "p1": decision(Health.UNHEALTHY)})
+    none = replace(out, pools={**out.pools, "chat": chat})
+    assert prefiller_lists(fleet.pools["chat"], none, prefillers(given, fleet, none, "first")) == {}
 
 
 def test_shares_count_decode_engines_in_rotation_only() -> None:

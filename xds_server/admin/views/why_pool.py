@@ -156,6 +156,13 @@ def _prefill(name: str, scene: ViewContext) -> Iterator[str]:
         traffic = scene.fleet.traffic.get(decode)
         if traffic is not None and traffic.prefill is not None:
             yield f"{f'Pool {decode}: a' if served else 'A'}{_prefill_use(traffic.prefill)}"
+        decided = scene.decisions.pools.get(decode)
+        if decided is not None and decided.prefill is not None:
+            since = duration_text(scene.now.s - decided.prefill.since_s)
+            yield (
+                f"{f'Pool {decode}: named' if served else 'Named'} to {decided.prefill.named_percent:g} % of "
+                f"requests for {since}: {decided.prefill.reason}."
+            )
     for one in [one for one in found if one.why_not][:_MOST_NAMED]:
         yield f"- {one.engine.id.engine} is not named: {one.why_not}."
 
